@@ -1,5 +1,4 @@
-"""What a call of each tool costs at worst: known from the schema and the tokenizer, before a model is loaded; and by
-what a pass costs, which of two layouts the passes have: everything at once, or the function first.
+"""What a pass costs, and by it which of two layouts the passes have: everything at once, or the function first.
 
 A node that is carried needlessly costs a token; a node that is missing costs a pass. On a GPU a pass of forty tokens
 costs what one of ten does, so everything goes into one; on a CPU tokens are what a pass is made of, and arguments of
@@ -15,13 +14,12 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.models.engines.base import Budget
-from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, HeadPlan, SchemaPlan
-from rtcontrol.models.trie import ROOT, TrieNode
-from rtcontrol.models.walk import HeadState, Walker
+from rtcontrol.models.plan import SchemaPlan
+from rtcontrol.models.walk import Walker
+from rtcontrol.models.worst import worst_call
 
 WORST = 1.5  # so much more than the other's its worst call may cost, where a layout is chosen for its mean
 NEAR = 1.02  # costs closer than that are equal: fewer passes win
-LOOKED = 128  # branching tokens of unlisted numbers up to which the worst is looked for
 
 
 @dataclass(frozen=True)
@@ -49,50 +47,6 @@ def fitted(took: Mapping[int, float], choice_ms: float) -> PassCost:
     ms = np.array(list(took.values()))
     token = max(float(np.polyfit(sizes, ms, 1)[0]), 0.0)
     return PassCost(max(float(ms.mean()) - token * float(sizes.mean()), 0.0), token, choice_ms)
-
-
-def worst_call(walker: Walker, tool: int) -> tuple[int, int]:
-    """(passes, nodes) of the call of a tool whose values come last in the order in which nodes are carried; of a free
-    value the head's own token alone."""
-    plan = walker.plan
-    goals = [_last_leaf(plan, k, tool) for k in range(len(plan.heads))]
-    heads = [HeadState() for _ in plan.heads]
-    known: int | None = None
-    walks, count, nodes = walker.start, 0, 0
-    while True:
-        wanted = walker.wanted(heads, known, walks)
-        if wanted:
-            count, nodes = count + 1, nodes + len(wanted)
-        for k, n in wanted:
-            row, goal = [0.0] * len(walker.columns), goals[k]
-            if goal[: len(n)] == n and (follows := goal[len(n) : len(n) + 1]) and follows[0] in walker.column:
-                row[walker.column[follows[0]]] = 1.0
-            heads[k].slots[n] = 0
-            heads[k].rows[n] = row
-        known, walks, free = walker.look(heads)
-        if known == NO_TOOL or not (
-            any(w.pending for w in walks.values()) or any(ROOT not in heads[k].slots for k in free)
-        ):
-            return count, nodes
-
-
-def _last_leaf(plan: SchemaPlan, k: int, tool: int) -> TrieNode:
-    """Of the tool's values the one whose last branching node is carried last, or a beginning that leads to no other."""
-    trie = plan.heads[k].trie
-    if k == 0:
-        return next(leaf for leaf, values in trie.leaves.items() if values[ANY_TOOL] == tool)
-    tools, node, limit = 1 << tool, ROOT, looked_at(plan.heads[k], tool)
-    while order := trie.needed(tools, node, limit):
-        # Of more nodes than are looked at, the last one below each.
-        last = order[-1] if len(order) != limit else node
-        below = [c for c in trie.children(last).values() if trie.tools(c)[0] & tools]
-        node = sorted(below, key=lambda c: bool(trie.tools(c)[1] & tools))[-1]
-    return node
-
-
-def looked_at(head: HeadPlan, tool: int) -> int | None:
-    """At how many nodes: of numbers that are not listed there may be any number."""
-    return LOOKED if tool in head.grids else None
 
 
 def choose_layout(plan: SchemaPlan, limit: Budget, measured: Callable[[], PassCost]) -> tuple[Budget, dict[str, Any]]:

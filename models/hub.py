@@ -23,7 +23,7 @@ def fetch(model: str, others: str) -> Path:
     """The local folder of a hub id. What the cache has whole is used as it is, without a look at the network, so that a
     start in the field changes nothing; anything else is downloaded, with progress. Raises UserError, whose remedy names
     the `others` ways to give a model."""
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
     found = NAME.fullmatch(model)
@@ -55,12 +55,19 @@ def fetch(model: str, others: str) -> Path:
             f"{nowhere} has no {repository}, or keeps it private.", f"{others} For a private one: `hf auth login`."
         ) from None
     except Exception as error:
-        reached = "answers" if isinstance(error, HfHubHTTPError) else "cannot be reached, nor is it whole in the cache"
+        cached = f"nor is it whole in the cache ({constants.HF_HUB_CACHE})"
         line = next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))
+        if constants.HF_HUB_OFFLINE:
+            why = f"{nowhere} is not asked, as HF_HUB_OFFLINE is set, {cached}."
+        elif isinstance(error, HfHubHTTPError):
+            why = f"{nowhere} answers ({constants.ENDPOINT}: {line})."
+        else:
+            why = f"{nowhere} cannot be reached ({constants.ENDPOINT}: {line}), {cached}."
+        one = f" --include '{inside}*'" if inside else ""
         raise UserError(
-            f"{nowhere} {reached} ({line}).",
-            f"{others} Without a network: `hf download {repository} --include '{inside}*'` on a machine that has one, "
-            "and its ~/.cache/huggingface copied here ($HF_HOME).",
+            why,
+            f"{others} Without a network: `hf download {repository}{one}` on a machine that has one, and its "
+            "~/.cache/huggingface copied here ($HF_HOME).",
         ) from None
     raise UserError(
         f"{model}: the hub's {repository} has no whole checkpoint in {inside or 'its root'} (config.json, "

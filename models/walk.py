@@ -107,7 +107,7 @@ class Walker:
             tools = called if k else FUNCTION_BIT
             nodes: list[TrieNode] = []
             if k in walks and walks[k].pending:
-                nodes = self._nodes(k, heads[k], walks[k].node, tools)
+                nodes = self.nodes(k, heads[k], walks[k].node, tools)
             elif head.free_mask & tools and ROOT not in heads[k].slots:
                 nodes = [ROOT]
             lists.append([(k, n) for n in nodes])
@@ -115,7 +115,7 @@ class Walker:
         merged = [entry for rank in range(max(map(len, lists))) for lane in lists for entry in lane[rank : rank + 1]]
         return sorted(merged[: self.budget.total], key=lambda e: e[0])
 
-    def _nodes(self, k: int, state: HeadState, node: TrieNode, tools: int) -> list[TrieNode]:
+    def nodes(self, k: int, state: HeadState, node: TrieNode, tools: int) -> list[TrieNode]:
         """Nodes to evaluate so that a walk pending at `node` can go on: what leads there, then the nodes below that
         may be needed, breadth-first in declared order."""
         while self.budget.paths and len(only := self.choices(k, node, tools)[1]) == 1:

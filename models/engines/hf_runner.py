@@ -27,6 +27,12 @@ WAYS = ("paths", "steps", "whole")
 SIZES, ROUNDS = (1, 4, 16), 3  # nodes of the measured passes, and how often each
 
 
+def cache_name(model: Any) -> str:
+    """What a model calls its cache: since transformers 5.24 all of them `cache`."""
+    takes = signature(model.forward).parameters
+    return next((name for name in ("cache", "cache_params") if name in takes), "past_key_values")
+
+
 class PathSequence:
     """A session's handle: the prompt's cache, of each node the tokens that lead to it, and of each pass the logits."""
 
@@ -80,10 +86,8 @@ class HFRunner:
         size = model.num_parameters()
         self.caps = Caps("transformers", str(model.device), dtype, self.tree, 1, True, size, rows)
         self._costs: dict[int, PassCost] = {}
-        takes = signature(model.forward).parameters
-        self._keeps = "logits_to_keep" in takes
-        # Since transformers 5.24 every model calls it `cache`.
-        self._cache = next((name for name in ("cache", "cache_params") if name in takes), "past_key_values")
+        self._keeps = "logits_to_keep" in signature(model.forward).parameters
+        self._cache = cache_name(model)
 
     def open(self, prefix: Sequence[int]) -> tuple[Any, PrefixInfo]:
         """A handle whose prompts begin with `prefix`, which is computed."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.row import json_lines
+from rtcontrol.models.data.row import json_lines, json_value, raw_lines
 from rtcontrol.models.data.sample import Unusable
 from rtcontrol.models.data.values import call_of
 from rtcontrol.models.errors import UserError
@@ -39,9 +39,10 @@ def rescore(predictions: Path, answers: Path, questions: Path | None = None) -> 
     themselves whether they are right, how many of these agree. Raises UserError with file and line.
 
     With `questions`, ids whose tools have more than six parameters are left out, as the authors do. Where an answer
-    lists several calls, the strict rule takes the first, or, where calls were made before, the last one.
+    lists several calls, the strict rule takes the first, or, where calls were made before, the last one. Lines of the
+    answers that are no JSON (theirs have one) are told by number, and their ids have no answer.
     """
-    gold = dict(_answers(answers))
+    gold, unreadable = _answers(answers)
     asked = dict(_questions(questions)) if questions is not None else {}
     right, agree, said = Counter[str](), Counter[str](), Counter[str]()
     left_out: Counter[str] = Counter()
@@ -53,7 +54,7 @@ def rescore(predictions: Path, answers: Path, questions: Path | None = None) -> 
             raise UserError(f"{where}: the id {name!r} was there before.", "Take one of the lines away.")
         seen.add(name)
         if name not in gold:
-            left_out["no answer of that id"] += 1
+            left_out["no answer of that id" + " that can be read" * bool(unreadable)] += 1
             continue
         if value.get("excluded") or (name in asked and asked[name].too_many):
             left_out[f"a tool with more than {MAX_HEADS} parameters" if name in asked else str(value["excluded"])] += 1
@@ -77,6 +78,7 @@ def rescore(predictions: Path, answers: Path, questions: Path | None = None) -> 
         "function": share(functions, count),
         "left_out": dict(left_out),
         "answers_without_prediction": missing,
+        "unreadable_answers": unreadable,
         "agreement": {rule: [agree[rule], said[rule]] for rule in RULES if said[rule]},
     }
 
@@ -120,16 +122,25 @@ def _call(one: Any, where: str) -> Call:
     return Call(str(name), dict(read))
 
 
-def _answers(path: Path) -> list[tuple[str, list[Allowed]]]:
-    found = []
-    for line, value in json_lines(path):
+def _answers(path: Path) -> tuple[dict[str, list[Allowed]], list[int]]:
+    """By id, and the lines that are no JSON. Raises UserError for other lines that are no answer."""
+    found: dict[str, list[Allowed]] = {}
+    broken: list[tuple[int, UserError]] = []
+    for line, raw in raw_lines(path):
         try:
-            listed = value["ground_truth"]
-            found.append((str(value["id"]), [_allowed(one) for one in (listed if isinstance(listed, list) else [])]))
-        except (LookupError, TypeError, AttributeError, Unusable):
+            value = json_value(raw, f"{path}:{line}")
+        except UserError as error:
+            broken.append((line, error))
+            continue
+        try:
+            truth = value["ground_truth"]
+            found[str(value["id"])] = [_allowed(one) for one in (truth if isinstance(truth, list) else [truth])]
+        except (LookupError, TypeError, AttributeError, ValueError, Unusable):
             remedy = 'Write {"id": ..., "ground_truth": [{function: {argument: [allowed values]}}]}, one a line.'
             raise UserError(f"{path}:{line}: it is no answer.", remedy) from None
-    return found
+    if broken and not found:
+        raise broken[0][1]
+    return found, [line for line, _ in broken]
 
 
 def _allowed(one: Any) -> Allowed:

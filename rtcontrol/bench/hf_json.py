@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM, LogitsProcessor, LogitsProcessorL
 from transformers.utils import logging
 
 from rtcontrol.models.call import Call
+from rtcontrol.models.engines.hf_runner import cache_name
 from rtcontrol.models.tokenizer import STTokenizer
 
 
@@ -35,7 +36,7 @@ class HFJson:
     def __init__(self, folder: Path, tokenizer: STTokenizer, dtype: torch.dtype, device: torch.device) -> None:
         logging.disable_progress_bar()
         self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval().to(device)
-        self._device = device
+        self._device, self._name = device, cache_name(self._model)
         self._model.generation_config.pad_token_id = 0
         self._tokenizer = tokenizer
         self._cache: Any = None
@@ -45,7 +46,7 @@ class HFJson:
     def warm(self, ids: Sequence[int]) -> None:
         """Put the part of the prompt that does not change into the cache."""
         self._cached = list(ids)
-        self._cache = self._model(torch.tensor([self._cached], device=self._device), use_cache=True).past_key_values
+        self._cache = self._model(torch.tensor([self._cached], device=self._device), use_cache=True)[self._name]
 
     def json_ids(self, call: Call) -> list[int]:
         return self._tokenizer.encode(json.dumps(call.to_dict()))
@@ -57,10 +58,10 @@ class HFJson:
         out = self._model.generate(
             torch.tensor([list(prompt)], device=self._device),
             attention_mask=torch.ones(1, len(prompt), dtype=torch.long, device=self._device),
-            past_key_values=self._cache,
             logits_processor=LogitsProcessorList([_Forced(len(prompt), tokens)]),
             max_new_tokens=len(tokens),
             do_sample=False,
+            **{self._name: self._cache},
         )
         self._cache.crop(len(self._cached) - self._cache.get_seq_length())
         return Call.from_dict(json.loads(self._tokenizer.decode(out[0, len(prompt) :].tolist())))

@@ -17,6 +17,7 @@ import numpy as np
 from rtcontrol.models.call import Call
 from rtcontrol.models.core import Ask, Tree
 from rtcontrol.models.engines.base import Runner, Work
+from rtcontrol.models.guess import FEW
 from rtcontrol.models.schema import ToolSchema
 from rtcontrol.models.tokenizer import STTokenizer
 
@@ -55,16 +56,13 @@ class JsonWriter:
         matcher, chain = self._matcher.deep_copy(), [last]
         written: list[int] = []
         while True:
-            forced = list(matcher.compute_ff_tokens())
-            for token in forced:
-                matcher.consume_token(token)
-            written += forced
-            chain += forced
+            certain = forced(matcher, self._tokenizer)
+            written += certain
+            chain += certain
             if matcher.is_accepting():
                 return written
             token = self._tokenizer.encode(text[len(self._tokenizer.decode(written)) :])[0]
-            bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-            assert np.unpackbits(bits, bitorder="little")[token], f"{text!r} is no text of the grammar at {token}"
+            assert legal(matcher)[token], f"{text!r} is no text of the grammar at {token}"
             self._pass(chain, token)
             matcher.consume_token(token)
             written.append(token)
@@ -103,3 +101,26 @@ def matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int
     made = llguidance.LLMatcher(machine, grammar)
     assert not made.get_error(), made.get_error()
     return made
+
+
+def legal(matcher: Any) -> np.ndarray:
+    """Of each id whether it may come next."""
+    return np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little").view(bool)
+
+
+def forced(matcher: Any, tokenizer: STTokenizer) -> list[int]:
+    """The tokens that must follow, which the matcher takes: what it is sure of, and where all that may come next only
+    spells the same text in more or fewer tokens, the longest."""
+    found: list[int] = []
+    while True:
+        certain = list(matcher.compute_ff_tokens())
+        text = "" if certain else matcher.compute_ff_bytes().decode(errors="ignore")
+        if text and len(ids := np.flatnonzero(legal(matcher))) <= FEW:
+            pieces = {tokenizer.decode([int(i)]): int(i) for i in ids}
+            if all(map(text.startswith, pieces)):
+                certain = [pieces[max(pieces, key=len)]]
+        if not certain:
+            return found
+        for token in certain:
+            matcher.consume_token(token)
+        found += certain

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rtcontrol.bench.own_json import matcher
+from rtcontrol.bench.own_json import forced, legal, matcher
 from rtcontrol.evaluation.answerers import ModelOptions, Opened, loaded
 from rtcontrol.models.call import Call
 from rtcontrol.models.chat.template import ChatTemplate
@@ -26,6 +26,7 @@ from rtcontrol.models.data.stats import Tokens
 from rtcontrol.models.engines.base import DecodeError, NotFinite, Work
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.eval.predictions import Prediction
+from rtcontrol.models.guess import Stop
 from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.schema import tool_schemas
 
@@ -60,8 +61,9 @@ class JsonAnswerer:
         self._tokenizer, self._vocabulary = self._checkpoint.tokenizer, self._runner.caps.vocabulary
         special = self._tokenizer.specials
         self._ends = {self._tokenizer.special_id(token) for token in ENDS if token in special}
-        self._free = np.ones((1, self._vocabulary), np.bool_)
-        self._free[0, [i for t in special if (i := self._tokenizer.special_id(t)) not in self._ends]] = False
+        free = np.ones(self._vocabulary, np.bool_)
+        free[[i for t in special if (i := self._tokenizer.special_id(t)) not in self._ends]] = False
+        self._free = Stop(free)
         learnt = Learnt.of(self._checkpoint.folder)
         self._history = HISTORY if learnt is None else min(HISTORY, learnt.history)
         self._opened = Opened[_Tools]()
@@ -103,20 +105,20 @@ class JsonAnswerer:
         grammar = None if tools.grammar is None else tools.grammar.deep_copy()
         written, chain, passes, nodes, sure = list[int](), [last], 0, 0, 1.0
         while len(written) < MOST:
-            mask = self._free
+            stop = self._free
             if grammar is not None:
-                forced = list(grammar.compute_ff_tokens())
-                for token in forced:
-                    grammar.consume_token(token)
-                written += forced
-                chain += forced
+                certain = forced(grammar, self._tokenizer)
+                written += certain
+                chain += certain
                 if grammar.is_accepting():
                     return written, passes, nodes, sure
-                bits = np.unpackbits(np.frombuffer(grammar.compute_bitmask(), np.uint8), bitorder="little")
-                mask = bits[: self._vocabulary].view(bool)[None]
+                stop = Stop(legal(grammar)[: self._vocabulary])
             end = nodes + len(chain)
-            tree = Tree(chain, range(nodes - 1, end - 1), range(nodes, end), [Ask([len(chain) - 1], masks=mask)])
-            ((best,),) = self._runner.run([Work(tools.handle, tree)])[0]
+            # Few legal tokens are scored alone, as the heads' are.
+            ask = Ask([len(chain) - 1], stop.few) if stop.few else Ask([len(chain) - 1], masks=stop.legal[None])
+            tree = Tree(chain, range(nodes - 1, end - 1), range(nodes, end), [ask])
+            ((found,),) = self._runner.run([Work(tools.handle, tree)])[0]
+            best = stop.best(stop.few, found) if stop.few else found
             token, nodes, passes = int(best[0]), end, passes + 1
             sure *= float(best[1])
             if not np.isfinite(sure):

@@ -163,6 +163,8 @@ def rescored(document: Document) -> Table:
         agrees = ", ".join(f"{rule} {same}/{said}" for rule, (same, said) in one["agreement"].items())
         cells = (f"{one[rule]['right']}/{one[rule]['count']} {percent(one[rule])} %" for rule in ("strict", "loose"))
         left = "; ".join(f"{n} {why}" for why, n in one["left_out"].items())
+        if unreadable := one["unreadable_answers"]:
+            left += f"; answers that are no JSON: line {', '.join(map(str, unreadable))}"
         rows.append((one["predictions"], *cells, f"{percent(one['function'])} %", left, agrees))
     columns = ("predictions", "strict", "loose", "function", "left out", "agrees with what they say")
     return Table("Judged again", columns, tuple(rows))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from rtcontrol.models.checkpoint import Checkpoint
 from rtcontrol.models.core import DecoderCore
-from rtcontrol.models.cost import looked_at, worst_call
 from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.engines.base import Budget
 from rtcontrol.models.errors import too_long
@@ -16,6 +15,9 @@ from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.schema import Overflow, ToolSchema
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.walk import Walker
+from rtcontrol.models.worst import worst_call
+
+LOOKED = 128  # branching tokens of unlisted numbers, of which there may be any number, that are counted
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflo
         worst += max((d.grid.longest if d.grid else MAX_TOKENS for d in free), default=0)
         remedies = []
         for head, slot in zip(plan.heads[1:], plan.slots[index], strict=False):
-            limit = looked_at(head, index)
+            limit = LOOKED if index in head.grids else None
             count = len(head.trie.needed(1 << index, limit=limit))
             if index not in head.free and count > budget.per_head:
                 domain = slot.domain

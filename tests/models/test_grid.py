@@ -58,6 +58,25 @@ def test_counting_below_a_beginning_agrees_with_the_list(schema: dict[str, Any])
         grid.text(values[-1] + 1e-4)
 
 
+@LAW
+@given(grids())
+def test_beginnings_that_are_alike_go_on_alike(schema: dict[str, Any]) -> None:
+    grid = grid_of(schema, "")
+    assert grid is not None
+    texts = grid.texts()
+    known: dict[Any, set[str]] = {}
+    for start in {t[:i] for t in texts for i in range(len(t) + 1)}:
+        follows = {t.removeprefix(start) for t in texts if t.startswith(start)}
+        assert known.setdefault(grid.alike(start), follows) == follows
+    assert set(grid.finer().texts()) >= set(texts)
+
+
+def test_a_hundred_thousand_numbers_have_few_beginnings_that_differ() -> None:
+    grid = grid_of(WIDE, "")
+    assert grid is not None
+    assert len({grid.alike(t[:i]) for t in grid.texts()[::7] for i in range(len(t) + 1)}) < 20
+
+
 def test_a_list_of_numbers_is_made_once() -> None:
     (one,), (other,) = (t.slots() for t in tool_schemas([tool(n, v={**WIDE, "maximum": 4000}) for n in ("a", "b")]))
     assert one.domain is other.domain

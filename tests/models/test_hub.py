@@ -16,7 +16,7 @@ import pytest
 from rtcontrol.models.checkpoint import resolve
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import cli, free_port, python
-from tests.models.small import build_checkpoint
+from tests.models.small import build_checkpoint, tool
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 REPOSITORY = "someone/some-models"
@@ -154,14 +154,34 @@ def test_without_a_network_the_cache_is_enough_and_else_it_is_said_what_to_do(re
     status, folder, _ = found(WHERE, tmp_path, HF_HUB_OFFLINE="1")
     assert status == 0
     (Path(folder) / "model.safetensors").unlink()  # not all was copied
-    assert "nor is it whole in the cache" in found(WHERE, tmp_path, HF_HUB_OFFLINE="1")[2]
+    said = found(WHERE, tmp_path, HF_HUB_OFFLINE="1")[2]
+    assert f"the hub is not asked, as HF_HUB_OFFLINE is set, nor is it whole in the cache ({tmp_path})" in said
     nowhere = f"http://127.0.0.1:{free_port()}"
     env = {"HF_HUB_CACHE": str(tmp_path), "HF_ENDPOINT": nowhere}
     done = cli("models", "info", f"{REPOSITORY}:RT-other", env=env)
     err = " ".join(done.stderr.split())
     assert (done.returncode, "Traceback" in err) == (2, False)
-    assert "the hub cannot be reached, nor is it whole in the cache" in err
+    assert f"the hub cannot be reached ({nowhere}: " in err and f"nor is it whole in the cache ({tmp_path})" in err
     assert f"`hf download {REPOSITORY} --include 'RT-other*'`" in err
+
+
+@pytest.mark.parametrize("network", [{"HF_HUB_OFFLINE": "1"}, {}])
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_every_command_that_takes_a_model_says_so_in_one_paragraph(
+    command: str, network: dict[str, str], tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    one = {"instruction": "go", "observation": "", "tools": [tool("go")], "call": {"name": "go", "arguments": {}}}
+    rows.write_text(json.dumps({**one, "history": [], "source": "test"}) + "\n")
+    train = ("models", "train", "--base", REPOSITORY, "--rows", str(rows), "--out", str(tmp_path / "out"))
+    evaluate = ("eval", str(rows), "--model", REPOSITORY, "--out", str(tmp_path / "answers.jsonl"))
+    env = {"HF_HUB_CACHE": str(tmp_path / "cache"), "HF_ENDPOINT": f"http://127.0.0.1:{free_port()}", **network}
+    done = cli(*(train if command == "train" else evaluate), env=env)
+    err = done.stderr.strip()
+    assert (done.returncode, done.stdout, "Traceback" in err) == (2, "", False)
+    assert err.startswith(f"No model {REPOSITORY!r}: neither a bundled name nor a folder, and the hub ")
+    assert len(err.splitlines()) == 1 and f"`hf download {REPOSITORY}`" in err
+    assert not (tmp_path / "out").exists() and not (tmp_path / "answers.jsonl").exists()
 
 
 def test_a_folder_wins_over_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

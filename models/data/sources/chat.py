@@ -73,8 +73,15 @@ def _calls(message: Mapping[str, Any]) -> list[Call]:
 
 
 def _tool(one: Mapping[str, Any]) -> dict[str, Any]:
-    body = one.get("function", one)
-    return tool(body["name"], body.get("description"), body.get("parameters"))
+    body = one.get("function") or one
+    return tool(body["name"], body.get("description"), _given(body.get("parameters")))
+
+
+def _given(value: Any) -> Any:
+    """Without the nulls of a table: of its columns those that other tools have."""
+    if isinstance(value, Mapping):
+        return {k: _given(v) for k, v in value.items() if v is not None}
+    return value
 
 
 def _text(content: Any) -> str:

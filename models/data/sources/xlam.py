@@ -15,8 +15,8 @@ HUB = "Salesforce/xlam-function-calling-60k"
 
 
 def samples(given: str = HUB) -> Iterator[Sample | Dropped]:
-    """The file's samples. Its parameters are flat, with Python's annotations; one is optional where its annotation says
-    so or where it has a default."""
+    """The file's samples. Its parameters are flat, with Python's annotations; one is optional where `required` (of the
+    set's card) says so, or else its annotation, or where it has a default."""
     path = data_file(located(given, "xLAM-60k"), "xlam_function_calling_60k.json")
     source = f"xlam-60k ({version(path)})"
     for where, value in items(path):
@@ -25,7 +25,8 @@ def samples(given: str = HUB) -> Iterator[Sample | Dropped]:
             calls = tuple(Call(a["name"], dict(a["arguments"])) for a in _list(value["answers"], "answers"))
             if not calls:
                 raise Unusable("no call")
-            yield Sample(f"xlam_{value['id']}", source, where, value["query"], "", tools, calls)
+            name = value.get("id", where.rpartition("/")[2])
+            yield Sample(f"xlam_{name}", source, where, value["query"], "", tools, calls)
         except Unusable as error:
             yield Dropped(error.reason, where, error.detail, source)
         except SHAPE_ERRORS as error:
@@ -43,12 +44,19 @@ def _list(given: Any, what: str) -> list[Mapping[str, Any]]:
 
 
 def _tool(one: Mapping[str, Any]) -> dict[str, Any]:
+    body = one.get("function") or one  # some copies of the set wrap it as chat APIs do
+    parameters = body.get("parameters") or {}
+    if isinstance(parameters.get("type"), str):  # and some have a schema: a parameter of that name is an object
+        return tool(body["name"], body.get("description"), parameters)
     properties, required = {}, []
-    for name, given in (one.get("parameters") or {}).items():
-        kind, optional = annotation(str(given.get("type", "str")))
-        properties[name] = {**kind, "description": str(given.get("description", ""))}
+    for name, given in parameters.items():
+        kind, optional = annotation(str(given.get("type") or "str"))
+        properties[name] = {**kind, "description": str(given.get("description") or "")}
         if "default" in given:
             properties[name]["default"] = given["default"]
-        elif not optional:
+            optional = True
+        says = given.get("required")
+        if says if isinstance(says, bool) else not optional:
             required.append(name)
-    return tool(one["name"], one.get("description"), {"type": "object", "properties": properties, "required": required})
+    schema = {"type": "object", "properties": properties, "required": required}
+    return tool(body["name"], body.get("description"), schema)

@@ -93,7 +93,10 @@ def adapted(model: Any, recipe: FinetuneRecipe) -> TreeLM:
     made.base.set_attn_implementation(ATTENTION)
     made.base.config.use_cache = False
     if recipe.gradient_checkpointing:
-        made.base.gradient_checkpointing_enable({"use_reentrant": False})
+        # Since transformers 5.24 under another name.
+        older = "activation_checkpointing_enable" not in dir(made.base)
+        enable = made.base.gradient_checkpointing_enable if older else made.base.activation_checkpointing_enable
+        enable({"use_reentrant": False})
     return made
 
 

@@ -34,7 +34,7 @@ def answers(tmp_path: Path) -> Path:
     return lines(tmp_path / "answers.jsonl", *({"id": str(n), "ground_truth": [gold]} for n in range(4)))
 
 
-def test_both_rules_and_what_lines_say_of_themselves(tmp_path: Path, answers: Path) -> None:
+def test_both_rules_and_what_toldsay_of_themselves(tmp_path: Path, answers: Path) -> None:
     given = lines(
         tmp_path / "given.jsonl",
         {"id": "0", "result": go(to="PARIS"), "overall_correct": True},
@@ -65,6 +65,24 @@ def test_what_is_left_out_is_counted_with_its_reason(tmp_path: Path, answers: Pa
         "no answer of that id": 1,
     }
     assert found["answers_without_prediction"] == 1
+
+
+def test_an_answer_that_is_no_json_is_told_by_its_line_and_left_out(tmp_path: Path, answers: Path) -> None:
+    whole, broken = answers.read_text(), '{"id": "x", "ground_truth": [{"go": {"to": [0.5, 1/6]}}]}\n'
+    answers.write_text(broken + whole)
+    told = ({"id": "0", "prediction": go(to="paris"), "strict_correct": True}, {"id": "x", "excluded": "no answer"})
+    found = rescore(lines(tmp_path / "given.jsonl", *told), answers)
+    assert (found["strict"]["right"], found["strict"]["count"], found["unreadable_answers"]) == (1, 1, [1])
+    assert found["left_out"] == {"no answer of that id that can be read": 1}
+    answers.write_text(broken)
+    with pytest.raises(UserError, match=r"answers.jsonl:1.*no JSON"):
+        rescore(tmp_path / "given.jsonl", answers)
+
+
+def test_an_answer_may_be_one_call_that_stands_in_no_list(tmp_path: Path) -> None:
+    answers = lines(tmp_path / "answers.jsonl", {"id": "0", "ground_truth": {"go": {"to": "Paris"}}})
+    given = lines(tmp_path / "given.jsonl", {"id": "0", "result": go(to="paris"), "overall_correct": True})
+    assert rescore(given, answers)["agreement"] == {"loose": [1, 1]}
 
 
 def test_of_several_calls_the_strict_rule_takes_the_one_that_is_due(tmp_path: Path) -> None:

@@ -69,6 +69,26 @@ def test_with_the_grammar_every_answer_is_a_legal_call(folder: Path, observation
     assert 0 < found.confidence["call"] <= 1
 
 
+@law(15)
+@given(observation=st.text(max_size=20), instruction=st.text(max_size=20))
+def test_no_pass_is_spent_on_how_certain_text_is_cut_into_tokens(
+    folder: Path, observation: str, instruction: str
+) -> None:
+    made = JsonAnswerer(ModelOptions(str(folder), "json", grammar=True))
+    run, asked = made._runner.run, list[Any]()
+
+    def watched(batch: Any) -> Any:
+        asked.extend(work.tree.asks[0].ids for work in batch)
+        return run(batch)
+
+    made._runner.run = watched  # type: ignore[method-assign]
+    assert made.answer(row(observation, instruction)).passes == len(asked) > 0
+    for ids in asked:
+        # Few are legal, and these are scored alone; and they are no pieces of the same text.
+        pieces = sorted((made._tokenizer.decode([i]) for i in ids), key=len)
+        assert pieces and not all(map(pieces[-1].startswith, pieces))
+
+
 def test_text_that_is_no_call_is_an_answer_that_failed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_calls, "MOST", 8)
     found = JsonAnswerer(ModelOptions(str(folder), "json")).answer(row("fast"))

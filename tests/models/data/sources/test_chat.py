@@ -73,6 +73,33 @@ def test_a_chat_without_a_first_call_is_dropped_with_its_line(tmp_path: Path, gi
     assert isinstance(found[1], Dropped) and (found[1].reason, found[1].where[-2:]) == (reason, ":2")
 
 
+def test_a_tables_nulls_are_no_parameters_and_no_arguments(tmp_path: Path) -> None:
+    """As a set is written whose rows were a table: every tool has the columns of all."""
+    on = {"type": "BOOLEAN", "description": None, "enum": None}
+    schema = {"type": "OBJECT", "properties": {"on": on, "to": None}, "required": ["on"]}
+    empty = {"type": "OBJECT", "properties": {"on": None, "to": None}, "required": None}
+    tools = [
+        {"function": {"name": "lamp", "description": None, "parameters": schema}, "name": None},
+        {"function": {"name": "stop", "parameters": empty}},
+    ]
+    call = {"id": "c", "type": "function", "function": {"name": "lamp", "arguments": {"on": True, "to": None}}}
+    user = {**USER, "tool_calls": None}
+    given = line(user, {"role": "assistant", "content": None, "tool_calls": [call]}, tools=tools)
+    (one,) = read(tmp_path, {**given, "metadata": "eval"})
+    assert isinstance(one, Sample) and one.calls == (Call("lamp", {"on": True}),)
+    lamp, stop = (each["function"]["parameters"]["properties"] for each in one.tools)
+    assert lamp == {"on": {"type": "boolean"}} and stop == {}
+
+
+def test_mobile_actions_are_split_by_their_metadata(tmp_path: Path) -> None:
+    answer = {"role": "assistant", "tool_calls": [CALL]}
+    path = tmp_path / "dataset.jsonl"
+    parts = ("train", "eval", "train")
+    path.write_text("\n".join(json.dumps(line(USER, answer, metadata=part)) for part in parts))
+    counts = [len([*mobile_actions.samples(part, str(tmp_path))]) for part in ("train", "eval", "")]
+    assert counts == [2, 1, 3]
+
+
 def test_mobile_actions_as_the_notebook_prints_them(sets: Path) -> None:
     place = str(sets / "mobile_actions" / "notebook_examples.jsonl")
     (one,) = mobile_actions.samples("eval", place)

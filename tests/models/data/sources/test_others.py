@@ -103,6 +103,29 @@ def test_xlams_documented_format_is_read(tmp_path: Path) -> None:
     assert parameters["properties"]["type"]["default"] == "game"
 
 
+def test_what_xlams_card_says_of_required_comes_before_type_and_default(tmp_path: Path) -> None:
+    parameters = {
+        "told": {"type": "int, optional", "default": 3, "required": True},
+        "free": {"type": "list", "description": None, "required": False},
+        "plain": {"type": None},
+        "text": {"type": "str, optional, default is 'x'", "default": "x"},
+        "wrong": {"type": "int, optional", "default": 0.7},
+    }
+    flat = {"name": "f", "description": None, "parameters": parameters}
+    schema = {"type": "object", "properties": {"told": {"type": "integer"}}, "required": ["told"]}
+    wrapped = {"type": "function", "function": {"name": "g", "parameters": schema}}
+    row = {"query": "Go.", "tools": [flat, wrapped], "answers": [{"name": "f", "arguments": {"told": 1, "plain": "a"}}]}
+    path = tmp_path / "xlam.json"
+    path.write_text(json.dumps([row]))
+    (one,), dropped = split(xlam.samples(str(path)))
+    assert not dropped and one.id == "xlam_xlam.json#1"
+    own, other = (each["function"]["parameters"] for each in one.tools)
+    assert own["required"] == ["told", "plain"] and own["properties"]["told"]["default"] == 3
+    assert own["properties"]["plain"] == {"type": "string", "description": ""}
+    assert own["properties"]["free"]["description"] == "" and "default" not in own["properties"]["wrong"]
+    assert other == schema
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
