@@ -38,11 +38,11 @@ TOOLS = [
 ]
 CALLS = (Call("push", {"to": "left"}), Call("push", {"to": "right"}))
 TOLD = "balance the pole"
-HISTORY = 4  # calls
+HISTORY = 3  # calls
 WORLDS, NOISE, BURST = 32, 0.04, 4  # a burst of random pushes begins in so many of the ticks
 TICKS = 250  # of an episode at the most
 PHYSICS = 2  # steps of 20 ms a tick: 25 decisions a second
-SHAPE = ModelShape(hidden=96, layers=2, heads=2, kv_heads=2, intermediate=192)
+SHAPE = ModelShape(hidden=128, layers=4, heads=4, kv_heads=4, intermediate=384)
 NUMBERS = 400
 
 
@@ -51,7 +51,7 @@ class Lateness:
     """What is trained: `late` are the delays, in ticks, one drawn an episode; `rows` of training."""
 
     late: tuple[int, ...]
-    rows: int = 32_768
+    rows: int = 24_576
 
 
 ARMS = {
@@ -152,7 +152,7 @@ def fly(decide: TreeDecider | None, late: int, episodes: int) -> list[int]:
     decides."""
     worlds = [gymnasium.make("CartPole-v1").unwrapped for _ in range(episodes)]
     states: list[Sequence[float]] = [world.reset(seed=i)[0] for i, world in enumerate(worlds)]
-    called = [deque(CALLS[i % 2] for i in range(HISTORY)) for _ in worlds]
+    called = [deque(CALLS[i % 2] for i in range(HISTORY + max(FLOWN))) for _ in worlds]
     stood, flying = [TICKS] * episodes, list(range(episodes))
     for tick in range(TICKS):
         shown = [tuple(call.text() for call in list(called[i])[-HISTORY:]) for i in flying]
