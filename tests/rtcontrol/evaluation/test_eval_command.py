@@ -131,7 +131,7 @@ def test_two_evaluations_are_compared_by_sample(
     assert call("eval", "page", *map(str, files), "--out", str(page)) == 0
     text = page.read_text()
     assert text.count("source 1</th>") == 2 and "together</th>" in text
-    bars = [text.count(f"background: var(--{ink})\"></i>") for ink in ("accent", "decide")]
+    bars = [text.count(f'background: var(--{ink})"></i>') for ink in ("accent", "decide")]
     assert bars[0] == bars[1] > 3, "a run has its colour in bars and lines"
     assert '"ink":"accent"' in text and '"ink":"decide"' in text
     capsys.readouterr()
