@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.tool_sets import NAME, Definitions, SetWriter, ToolSets, definitions, short
+from rtcontrol.models.data.tool_sets import NAME, Definitions, SetWriter, StoredToolSets, definitions, short
 from rtcontrol.models.errors import UserError
 
 FIELDS = "instruction, observation, tools, history, call; id, sample, source, allowed, weight and check may be left out"
@@ -75,7 +75,7 @@ class DataRow:
         return row
 
     @classmethod
-    def from_dict(cls, value: Any, where: str = "row:1", sets: ToolSets | None = None) -> DataRow:
+    def from_dict(cls, value: Any, where: str = "row:1", sets: StoredToolSets | None = None) -> DataRow:
         """Of a line's object. `where` is FILE:LINE, for errors, and the id of a row that has none (a recording's);
         `sets` are those that a row may name in place of its tools.
 
@@ -134,7 +134,7 @@ class _Reader:
             raise self._refused(key, "a list of strings")
         return self.items(key)
 
-    def tools(self, sets: ToolSets | None) -> Definitions:
+    def tools(self, sets: StoredToolSets | None) -> Definitions:
         found = self._value["tools"]
         if isinstance(found, str) and sets is not None:
             if not NAME.fullmatch(found):
@@ -187,7 +187,7 @@ def placed(path: Path) -> Iterator[tuple[str, DataRow]]:
     what its hash says, or that no line before its row gave.
     """
     seen: dict[str, int] = {}
-    sets = ToolSets()
+    sets = StoredToolSets()
     for line, value in json_lines(path):
         if sets.take(value, f"{path}:{line}"):
             continue

@@ -24,7 +24,7 @@ def set_hash(tools: Sequence[Mapping[str, Any]]) -> str:
     return hashlib.sha256(json.dumps([dict(tool) for tool in tools], separators=(",", ":")).encode()).hexdigest()
 
 
-class ToolSets:
+class StoredToolSets:
     """Those that the lines of one file gave so far. Rows of a set share its definitions."""
 
     def __init__(self) -> None:

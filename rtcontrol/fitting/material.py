@@ -13,7 +13,7 @@ from typing import Any
 
 from rtcontrol.agents import InvalidCall, Tools, remote_tool
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.tool_sets import NAME, ToolSets
+from rtcontrol.models.data.tool_sets import NAME, StoredToolSets
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import HISTORY_LIMIT
 from rtcontrol.models.train.rows import Row
@@ -65,7 +65,7 @@ def read_files(files: Sequence[Path], tools: Tools | None, goal: str | None) -> 
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Any]]:
-    sets = ToolSets()
+    sets = StoredToolSets()
     try:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
@@ -77,7 +77,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Any]]:
         raise UserError(f"{path} cannot be read ({why}).", f"Give a file of rows, one a line: {EXAMPLE}.") from None
 
 
-def _with_tools(line: str, where: str, sets: ToolSets) -> Any:
+def _with_tools(line: str, where: str, sets: StoredToolSets) -> Any:
     """A row's text, or the row where it names a set of tools; None for a line that gives a set. Raises UserError."""
     with suppress(ValueError, RecursionError):  # what is no JSON is told with all that is wrong
         value = json.loads(line)

@@ -11,7 +11,7 @@ from typing import Any
 from rtcontrol.models.data.canonical import check_call
 from rtcontrol.models.data.row import DataRow, json_value, raw_lines
 from rtcontrol.models.data.sample import Unusable
-from rtcontrol.models.data.tool_sets import ToolSets
+from rtcontrol.models.data.tool_sets import StoredToolSets
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ToolSchema, tool_schemas
 from rtcontrol.models.train.rows import Row
@@ -28,7 +28,7 @@ class BadRow(UserError):
 def read_rows(file: Path) -> Iterator[tuple[str, Row | BadRow]]:
     """(FILE:LINE, row or what is wrong with it) of every line that is not empty. Rows of the same tools share them.
     Raises UserError for a file that cannot be read, and for a set of tools that is not what its hash says."""
-    sets = ToolSets()
+    sets = StoredToolSets()
     for line, raw in raw_lines(file):
         where = f"{file}:{line}"
         try:
@@ -40,7 +40,7 @@ def read_rows(file: Path) -> Iterator[tuple[str, Row | BadRow]]:
             yield where, _row(value, where, sets)
 
 
-def _row(value: Any, where: str, sets: ToolSets) -> Row | BadRow:
+def _row(value: Any, where: str, sets: StoredToolSets) -> Row | BadRow:
     try:
         given = DataRow.from_dict(value, where, sets)
         tools = _tools(json.dumps(given.tools))
