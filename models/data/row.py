@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rtcontrol.models.call import Call
+from rtcontrol.models.data.tool_sets import NAME, Definitions, SetWriter, StoredToolSets, definitions, short
 from rtcontrol.models.errors import UserError
 
 FIELDS = "instruction, observation, tools, history, call; id, sample, source, allowed, weight and check may be left out"
@@ -74,17 +75,18 @@ class DataRow:
         return row
 
     @classmethod
-    def from_dict(cls, value: Any, where: str = "row:1") -> DataRow:
-        """Of a line's object. `where` is FILE:LINE, for errors, and the id of a row that has none (a recording's).
+    def from_dict(cls, value: Any, where: str = "row:1", sets: StoredToolSets | None = None) -> DataRow:
+        """Of a line's object. `where` is FILE:LINE, for errors, and the id of a row that has none (a recording's);
+        `sets` are those that a row may name in place of its tools.
 
         Raises UserError, which says what is wrong and where.
         """
         if not isinstance(value, Mapping):
-            raise UserError(f"{where}: {_short(value)} is no row.", f"Write one JSON object a line: {FIELDS}.")
+            raise UserError(f"{where}: {short(value)} is no row.", f"Write one JSON object a line: {FIELDS}.")
         if missing := [k for k in ("instruction", "observation", "tools", "history", "call") if k not in value]:
             raise UserError(f"{where}: the row has no {missing[0]!r}.", f"A row has {FIELDS}.")
         read = _Reader(value, where)
-        tools = tuple(read.tool(tool) for tool in read.items("tools"))
+        tools = read.tools(sets)
         names = {tool.get("function", tool)["name"] for tool in tools}
         call = read.call("call", value["call"], names)
         allowed = tuple(read.call("allowed", one, names) for one in read.items("allowed"))
@@ -113,7 +115,7 @@ class _Reader:
         self._value, self._where = value, where
 
     def _refused(self, key: str, is_: str) -> UserError:
-        return UserError(f"{self._where}: {key} is {_short(self._value.get(key))}.", f"It must be {is_}.")
+        return UserError(f"{self._where}: {key} is {short(self._value.get(key))}.", f"It must be {is_}.")
 
     def text(self, key: str, default: str) -> str:
         found = self._value.get(key, default)
@@ -132,13 +134,13 @@ class _Reader:
             raise self._refused(key, "a list of strings")
         return self.items(key)
 
-    def tool(self, tool: Any) -> Mapping[str, Any]:
-        body = tool.get("function", tool) if isinstance(tool, Mapping) else None
-        if not isinstance(body, Mapping) or not isinstance(body.get("name"), str) or not body["name"]:
-            raise UserError(
-                f"{self._where}: {_short(tool)} is no tool.", "Write OpenAI-style function definitions, with names."
-            )
-        return dict(tool)
+    def tools(self, sets: StoredToolSets | None) -> Definitions:
+        found = self._value["tools"]
+        if isinstance(found, str) and sets is not None:
+            if not NAME.fullmatch(found):
+                raise self._refused("tools", "a list, or the hash of a tool set that a line above gives")
+            return sets.of(found, self._where)
+        return definitions(self.items("tools"), self._where)
 
     def call(self, key: str, call: Any, names: set[str]) -> Call | None:
         if call is None:
@@ -146,7 +148,7 @@ class _Reader:
         whole = isinstance(call, Mapping) and isinstance(call.get("name"), str)
         if not whole or not isinstance(call.get("arguments"), Mapping):
             raise UserError(
-                f"{self._where}: {key} is {_short(call)}.",
+                f"{self._where}: {key} is {short(call)}.",
                 'It must be {"name": ..., "arguments": {...}}, or null where the call in force stays.',
             )
         if call["name"] not in names:
@@ -181,11 +183,15 @@ def read_rows(path: Path) -> Iterator[DataRow]:
 def placed(path: Path) -> Iterator[tuple[str, DataRow]]:
     """The rows of a file with their places (FILE:LINE).
 
-    Raises UserError with file and line: of what is no row, and of two rows with one id.
+    Raises UserError with file and line: of what is no row, of two rows with one id, and of a set of tools that is not
+    what its hash says, or that no line before its row gave.
     """
     seen: dict[str, int] = {}
+    sets = StoredToolSets()
     for line, value in json_lines(path):
-        row = DataRow.from_dict(value, f"{path}:{line}")
+        if sets.take(value, f"{path}:{line}"):
+            continue
+        row = DataRow.from_dict(value, f"{path}:{line}", sets)
         if row.id in seen:
             raise UserError(
                 f"{path}:{line}: the id {row.id!r} is that of line {seen[row.id]} too.", "Give each row its own."
@@ -220,7 +226,7 @@ def json_value(raw: bytes, where: str) -> Any:
     except UnicodeDecodeError as error:
         raise UserError(f"{where}: it is no UTF-8 ({error.reason}).", "Save it as UTF-8.") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where}: {_short(text)} is no JSON ({error}).", "Write one value a line.") from None
+        raise UserError(f"{where}: {short(text)} is no JSON ({error}).", "Write one value a line.") from None
     return value
 
 
@@ -242,19 +248,15 @@ def written_whole(path: Path) -> Iterator[TextIO]:
             part.unlink(missing_ok=True)
 
 
-def write_rows(path: Path, rows: Iterable[DataRow]) -> int:
-    """Writes a whole file or none; gives the number of rows."""
-    count = 0
+def write_rows(path: Path, rows: Iterable[DataRow], tool_sets: bool = False) -> int:
+    """Writes a whole file or none, with `tool_sets` each set of tools once; gives the number of rows."""
+    count, sets = 0, SetWriter()
     with written_whole(path) as lines:
         for row in rows:
-            lines.write(json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False) + "\n")
+            for value in sets.lines(row.to_dict()) if tool_sets else [row.to_dict()]:
+                lines.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
             count += 1
     return count
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
-    return repr(text[:77] + "..." if len(text) > 80 else text) if isinstance(value, str) else text[:80]
 
 
 def strict_json(text: str) -> Any:

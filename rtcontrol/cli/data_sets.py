@@ -69,6 +69,9 @@ def convert(
     optionals: Optionals = "omit",
     python: Python = None,
     seed: Seed = 0,
+    tool_sets: Annotated[
+        bool, typer.Option("--tool-sets", help="Write each set of tools once; its rows name it by its hash.")
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Public sets as rows: each call a row, with the calls before it in its history; tools in head order, at most six
@@ -102,8 +105,7 @@ def convert(
         rows = [*taught, *converting.rows(passed(pass_through, taught, seed), options, tally)]
     if shares is not None:
         rows = balanced(list(rows), shares, balance_by, seed, tally)
-    count = write_rows(out, _some(rows, tally))
-    console = for_people(json_file)
+    count, console = write_rows(out, _some(rows, tally), tool_sets), for_people(json_file)
     _show_tally(console, tally)
     console.print(f"{count} rows: {out}", markup=False, highlight=False, soft_wrap=True)
     save(json_file, {"out": str(out), "rows_written": count, **tally.to_dict()})
@@ -294,6 +296,5 @@ def _shown(row: DataRow) -> str:
     if row.call is not None:
         called = next(tool for tool in tools if tool.name == row.call.name)
         lines.append(f"  heads        {' | '.join(head_texts(row.call, called, compact=True))}")
-    if row.weight != 1.0:
-        lines.append(f"  weight       {row.weight}")
+    lines += [f"  weight       {row.weight}"] if row.weight != 1.0 else []
     return "\n".join(lines)

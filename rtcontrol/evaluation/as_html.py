@@ -13,6 +13,7 @@ from rtcontrol.evaluation.tables import interval, percent, tables
 from rtcontrol.report.as_html import PAGE as REPORT
 
 PAGE = Path(__file__).parent / "page"
+INKS = ("accent", "decide", "execute", "pause", "wake", "no_observation")  # of the runs, in the report's colours
 
 
 def render(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
@@ -30,8 +31,14 @@ def render(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         runs[own] = document
     sources = list(dict.fromkeys(source for one in runs.values() for source in one["by_source"]))
     heads = list(dict.fromkeys(head for one in runs.values() for head in one["by_head"]))
+    inks = {name: INKS[k % len(INKS)] for k, name in enumerate(runs)}
     data = [
-        {"name": name, "calibration": one["calibration"]["call"]["bins"], "latency": one["latency_curve"]}
+        {
+            "name": name,
+            "ink": inks[name],
+            "calibration": one["calibration"]["call"]["bins"],
+            "latency": one["latency_curve"],
+        }
         for name, one in runs.items()
     ]
     # No text of a row may end the element that holds it.
@@ -50,6 +57,7 @@ def render(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         runs=runs,
         sources=sources,
         heads=heads,
+        inks=inks,
         tables={name: tables(one) for name, one in runs.items()},
         data=packed,
         styles=styles,

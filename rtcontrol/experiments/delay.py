@@ -132,7 +132,9 @@ def run(lateness: Lateness, seed: int, folder: Path, episodes: int = 20) -> dict
     def source(chunk: int) -> list[Row]:
         return list(itertools.islice(demonstrations(seed * 1_000_003 + chunk, lateness), 4_096))
 
-    trainer = Trainer(model, encoder, source, TrainConfig(lateness.rows, seed, run=1, learning_rate=2e-3, bf16=True), folder)
+    trainer = Trainer(
+        model, encoder, source, TrainConfig(lateness.rows, seed, run=1, learning_rate=2e-3, bf16=True), folder
+    )
     trainer.run()
     decide = TreeDecider(model, encoder)
     ticks = {str(late): fly(decide, late, episodes) for late in FLOWN}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from rtcontrol.agents import InvalidCall, Tools, remote_tool
 from rtcontrol.models.call import Call
+from rtcontrol.models.data.tool_sets import NAME, StoredToolSets
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import HISTORY_LIMIT
 from rtcontrol.models.train.rows import Row
@@ -63,14 +65,27 @@ def read_files(files: Sequence[Path], tools: Tools | None, goal: str | None) -> 
 
 
 def _lines(path: Path) -> Iterator[tuple[int, Any]]:
+    sets = StoredToolSets()
     try:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield number, line
+                value = _with_tools(line, f"{path}:{number}", sets)
+                if line.strip() and value is not None:
+                    yield number, value
     except (OSError, UnicodeError) as error:
         why = getattr(error, "strerror", None) or "it is no UTF-8 text"
         raise UserError(f"{path} cannot be read ({why}).", f"Give a file of rows, one a line: {EXAMPLE}.") from None
+
+
+def _with_tools(line: str, where: str, sets: StoredToolSets) -> Any:
+    """A row's text, or the row where it names a set of tools; None for a line that gives a set. Raises UserError."""
+    with suppress(ValueError, RecursionError):  # what is no JSON is told with all that is wrong
+        value = json.loads(line)
+        if sets.take(value, where):
+            return None
+        if isinstance(value, dict) and isinstance(name := value.get("tools"), str) and NAME.fullmatch(name):
+            return {**value, "tools": [*sets.of(name, where)]}
+    return line
 
 
 def check(given: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | None = None) -> tuple[Tools, list[Taught]]:

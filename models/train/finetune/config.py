@@ -30,8 +30,10 @@ class FinetuneRecipe(BaseModel):
     and longest head are more than `length` tokens is left out. `steps` ends the run, else `epochs`. Head weights:
     `content`, `function`, `arguments`; `focal` multiplies the labels of an argument that is not null; `end` the label
     of the end token. `all_heads`: eight heads for every row, as published checkpoints have, those beyond its tools'
-    arity null; without it the heads that our engines read. `dtype`: of the frozen weights and of the products; what is
-    trained, and its sums, are fp32 (at a rate of 1e-6 bf16 would round every step of the embeddings away).
+    arity null; without it the heads that our engines read. `batches` "same-tools": those of a device hold rows of one
+    set of tools where they can, drawn anew each epoch; "shuffled": whichever rows come. `dtype`: of the frozen weights
+    and of the products; what is trained, and its sums, are fp32 (at a rate of 1e-6 bf16 would round every step of the
+    embeddings away).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,6 +61,7 @@ class FinetuneRecipe(BaseModel):
     end: Weight = 1.0
     all_heads: bool = True
     layout: Literal["packed", "separate"] = "packed"
+    batches: Literal["shuffled", "same-tools"] = "shuffled"
     dtype: Literal["auto", "fp32", "bf16"] = "bf16"
     gradient_checkpointing: bool = False
     seed: Annotated[int, Field(ge=0)] = 0

@@ -13,6 +13,7 @@ from typing import Any
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.plan import SchemaPlan
 from rtcontrol.models.prompt import HISTORY_LIMIT, PromptTemplate
+from rtcontrol.models.schema import ToolSchema
 from rtcontrol.models.special import ARGUMENTS, NULL, opening
 from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
@@ -74,9 +75,11 @@ class GroupEncoder:
 
 
 class Groups:
-    """A dataset of encoded groups, in the order of their files."""
+    """A dataset of encoded groups, in the order of their files; `sets` has the number of each one's set of tools."""
 
     def __init__(self) -> None:
+        self.sets = array("i")
+        self._numbers: dict[bytes, int] = {}  # by the sha256 of a set
         self._suffixes: list[array[int]] = []  # a long tuple of Python's integers takes eight times as much
         self._heads: list[tuple[HeadTarget, ...]] = []
         self.seen = SeenRows()
@@ -87,7 +90,9 @@ class Groups:
     def __getitem__(self, index: int) -> EncodedRow:
         return EncodedRow(tuple(self._suffixes[index]), self._heads[index])
 
-    def append(self, row: EncodedRow) -> None:
+    def append(self, row: EncodedRow, tools: Sequence[ToolSchema]) -> None:
+        key = hashlib.sha256("\n".join(tool.canonical_json() for tool in tools).encode()).digest()
+        self.sets.append(self._numbers.setdefault(key, len(self._numbers)))
         self._suffixes.append(array("i", row.suffix))
         self._heads.append(row.heads)
 
@@ -117,7 +122,7 @@ def load(files: Sequence[Path], encoder: GroupEncoder, drop_bad: bool = False) -
             if not any(w for h in encoded.heads for w in h.weights):
                 seen.dropped["its weight is 0"] += 1
                 continue
-            groups.append(encoded)
+            groups.append(encoded, row.tools)
             _learn(seen, row, size + sum(len(h.ids) for h in encoded.heads))
         seen.files[str(file)] = digest(file)
     if bad and not drop_bad:

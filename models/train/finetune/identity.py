@@ -61,7 +61,8 @@ def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         told.append(f"base was {_base(before)}, is {_base(after)}")
     if _hashes(was.get("rows", {})) != _hashes(now["rows"]):
         told.append(f"rows was {_rows(was.get('rows', {}))}, is {_rows(now['rows'])}")
-    old, new = was.get("recipe", {}), now["recipe"]
+    # A setting that the version did not know which began the run is at its default.
+    old, new = {**FinetuneRecipe().settings(), **was.get("recipe", {})}, now["recipe"]
     told += [f"{k} was {old.get(k)}, is {new.get(k)}" for k in {**old, **new} if old.get(k) != new.get(k)]
     if was.get("processes") != now["processes"]:
         told.append(f"processes was {was.get('processes')}, is {now['processes']}")

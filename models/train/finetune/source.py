@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from rtcontrol.models.data.canonical import check_call
 from rtcontrol.models.data.row import DataRow, json_value, raw_lines
 from rtcontrol.models.data.sample import Unusable
+from rtcontrol.models.data.tool_sets import StoredToolSets
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ToolSchema, tool_schemas
 from rtcontrol.models.train.rows import Row
@@ -25,15 +27,22 @@ class BadRow(UserError):
 
 def read_rows(file: Path) -> Iterator[tuple[str, Row | BadRow]]:
     """(FILE:LINE, row or what is wrong with it) of every line that is not empty. Rows of the same tools share them.
-    Raises UserError for a file that cannot be read."""
+    Raises UserError for a file that cannot be read, and for a set of tools that is not what its hash says."""
+    sets = StoredToolSets()
     for line, raw in raw_lines(file):
         where = f"{file}:{line}"
-        yield where, _row(raw, where)
+        try:
+            value = json_value(raw, where)
+        except UserError as error:
+            yield where, BadRow(where, error.what.removeprefix(f"{where}: "), error.remedy)
+            continue
+        if not sets.take(value, where):
+            yield where, _row(value, where, sets)
 
 
-def _row(raw: bytes, where: str) -> Row | BadRow:
+def _row(value: Any, where: str, sets: StoredToolSets) -> Row | BadRow:
     try:
-        given = DataRow.from_dict(json_value(raw, where), where)
+        given = DataRow.from_dict(value, where, sets)
         tools = _tools(json.dumps(given.tools))
         if given.call is not None:
             check_call(given.call, next(tool for tool in tools if tool.name == given.call.name))

@@ -15,6 +15,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.finetune import checkpoints
+from rtcontrol.models.train.finetune.batches import SameToolsSampler
 from rtcontrol.models.train.finetune.collator import GroupCollator
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.dataset import Groups
@@ -83,9 +84,13 @@ class GroupTrainer(Trainer):
         self.recipe, self._told = recipe, told
         self._folder = Path(args.output_dir)
         self._staging = False
+        self._order: SameToolsSampler | None = None
         super().__init__(model=model, args=args, train_dataset=groups, data_collator=collator)
         self.remove_callback(PrinterCallback)
         self.add_callback(_Log(self._folder.parent / LOG, progress))
+        if recipe.batches == "same-tools":
+            self._order = SameToolsSampler(groups.sets, recipe.device_groups, recipe.seed)
+            self.add_callback(_Epoch(self._order))
 
     def restore(self, checkpoint: Path) -> None:
         """Model and state of the run's end. Raises UserError."""
@@ -98,6 +103,9 @@ class GroupTrainer(Trainer):
         if self.optimizer is None:
             self.optimizer = torch.optim.AdamW(parameter_groups(self.model, self.recipe), betas=BETAS)
         return self.optimizer
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        return self._order if self._order is not None else super()._get_train_sampler(train_dataset)
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
@@ -152,6 +160,17 @@ class GroupTrainer(Trainer):
     def _load_rng_state(self, checkpoint: str | None) -> None:
         with checkpoints.reading(Path(checkpoint or "")):
             super()._load_rng_state(checkpoint)
+
+
+class _Epoch(TrainerCallback):
+    """Tells a sampler which epoch begins, also one that begins in its middle: accelerate tells none whose batches it
+    skips in several processes."""
+
+    def __init__(self, order: SameToolsSampler) -> None:
+        self._order = order
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._order.epoch = int(state.epoch or 0)
 
 
 class _Log(TrainerCallback):

@@ -2,8 +2,7 @@
 // Calibration and latency of evaluations, one line each.
 
 const runs = JSON.parse(document.getElementById("data").textContent);
-const INKS = ["accent", "decide", "execute", "pause", "wake", "no_observation"];
-const inkOf = (k) => () => ink(INKS[k % INKS.length]);
+const inkOf = (k) => () => ink(runs[k].ink);
 
 // Lines over one axis: uPlot wants one list of x for all.
 function joined(lines) {

@@ -129,7 +129,11 @@ def test_two_evaluations_are_compared_by_sample(
     assert found["low"] <= found["difference"] <= found["high"]
     page = tmp_path / "both.html"
     assert call("eval", "page", *map(str, files), "--out", str(page)) == 0
-    assert page.read_text().count("source 1</th>") == 2
+    text = page.read_text()
+    assert text.count("source 1</th>") == 2 and "together</th>" in text
+    bars = [text.count(f'background: var(--{ink})"></i>') for ink in ("accent", "decide")]
+    assert bars[0] == bars[1] > 3, "a run has its colour in bars and lines"
+    assert '"ink":"accent"' in text and '"ink":"decide"' in text
     capsys.readouterr()
     files[1].write_text(json.dumps({**b, "rule": "loose"}))
     assert "by the rule exact" in refused(capsys, "eval", "compare", *map(str, files))

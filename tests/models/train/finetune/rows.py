@@ -65,13 +65,13 @@ def write(path: Path, rows: Sequence[Any]) -> Path:
     return path
 
 
-def qwen_base(folder: Path, data: Path, kind: str = "qwen2", layers: int = 2) -> Path:
+def qwen_base(folder: Path, data: Path, kind: str = "qwen2", layers: int = 2, hidden: int = 32, **more: Any) -> Path:
     """A small random Qwen with the true tokenizer, its embeddings tied (qwen2) or with a head of its own (qwen3)."""
     torch.manual_seed(1)
     shape: dict[str, Any] = {
-        "vocab_size": 151_936, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": layers,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 2048,
-        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
+        "vocab_size": 151_936, "hidden_size": hidden, "intermediate_size": hidden * 3 // 2, "num_hidden_layers": layers,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": hidden // 4, "max_position_embeddings": 2048,
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")), **more,
     }  # fmt: skip
     if kind == "qwen2":
         shape.pop("head_dim")
