@@ -153,7 +153,7 @@ class _Function:
     def __init__(self, walker: Walker, tool: int) -> None:
         self._walker, self.state = walker, HeadState()
         leaves = walker.plan.function.trie.leaves.items()
-        self._leaf = next(leaf for leaf, values in leaves if values.get(0) == tool)
+        self._leaf = next(leaf for leaf, values in leaves if values.get(ANY_TOOL) == tool)
         self.carry([n for k, n in walker.first if k == 0])
 
     def carry(self, nodes: Iterable[TrieNode]) -> None:

@@ -41,26 +41,28 @@ def experiments(
       rtcontrol bench experiments --results docs/experiments/results.json --page docs/experiments.md
     """
     from rtcontrol.experiments import runs
-    from rtcontrol.experiments.page import filled, gathered
+    from rtcontrol.experiments.page import check_marks, filled, gathered
     from rtcontrol.experiments.tables import tables
+    from rtcontrol.models.data.row import written_whole
 
     console = for_people(json_file)
+    if page is not None:
+        check_marks(page.read_text("utf-8"), names or runs.NAMES)
     if results is not None:
         try:
             found: dict[str, Any] = json.loads(results.read_text("utf-8"))["experiments"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{results} holds no results ({error!r}).", "Give what --json wrote.") from None
-        wanted = {name: arms for name, arms in found.items() if not names or name in names}
+            wanted = {name: found[name] for name in names or found}
+            shown = dict(tables(wanted))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UserError(f"{results} holds no such results ({error!r}).", "Give what --json wrote.") from None
     else:
         chosen = names or list(runs.NAMES)
         planned = list(runs.planned(chosen, seeds, out))
         _do([r for r in planned if r.work not in runs.AFTERWARDS], jobs, console)
         _do([r for r in planned if r.work in runs.AFTERWARDS], 1, console)  # beside nothing else
         wanted = gathered(chosen, seeds, out)
-    if page is not None:
-        text = page.read_text("utf-8")
-        page.write_text(filled(text, wanted), "utf-8")
-    for name, table in tables(wanted):
+        shown = dict(tables(wanted))
+    for name, table in shown.items():
         console.print(f"\n{name}: {table.title}", style="bold")
         for row in table.rows:
             told = "; ".join(f"{c} {v}" for c, v in zip(table.columns[1:], row[1:], strict=True) if v).replace("**", "")
@@ -68,6 +70,10 @@ def experiments(
         if table.note:
             console.print(f"  {table.note}", highlight=False, markup=False)
     save(json_file, {"experiments": wanted})
+    if page is not None:
+        text = filled(page.read_text("utf-8"), wanted)
+        with written_whole(page) as lines:
+            lines.write(text)
 
 
 def _do(planned: list[Any], jobs: int, console: Any) -> None:

@@ -23,9 +23,10 @@ from rtcontrol.models.core import Drafts
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.decoding import UnderWay, evaluate, result
 
-# By way: of a draft so many tokens a pass (None: all); "prompt" guesses from the instruction's own text.
+# By way: of a draft so many tokens a pass (None: all); "prompt" guesses from the instruction's own text,
+# and the target's own call is the best of all drafts.
 WAYS: dict[str, int | None] = {"none": None, "draft, 2": 2, "draft, 3": 3, "draft, 4": 4, "draft, all": None}
-PROMPT = "prompt, all"
+PROMPT, BEST = "prompt, all", "the call itself, all"
 ROWS = 100
 
 
@@ -53,13 +54,14 @@ def run(target: Run, draft: Run, folder: Path) -> dict[str, Any]:
     how many of the target's, and of the draft's, texts are right."""
     large, small = (_Session(one.checkpoint()) for one in (target, draft))
     samples = list(itertools.islice(_texts(), ROWS))
-    seen: dict[str, list[tuple[int, int, int, int]]] = {way: [] for way in (*WAYS, PROMPT)}
+    seen: dict[str, list[tuple[int, int, int, int]]] = {way: [] for way in (*WAYS, BEST, PROMPT)}
     right, same = [0, 0], 0
     for sample in samples:
         own = small.decide(sample, None, None).decision.call
         plain: Call | None = None
         for way in seen:
-            drafts = None if way == "none" else Drafts(call=own) if way != PROMPT else Drafts()
+            guess = {"none": None, PROMPT: None, BEST: plain}.get(way, own)
+            drafts = None if way == "none" else Drafts(call=guess)
             made = large.decide(sample, drafts, WAYS.get(way), prompt=way == PROMPT)
             if way == "none":
                 plain = made.decision.call

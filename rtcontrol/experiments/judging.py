@@ -74,4 +74,6 @@ def counted(samples: Sequence[Sample], right: Sequence[bool]) -> dict[str, Any]:
         parts["all"].append(ok)
         parts[f"kind {sample.kind}"].append(ok)
         parts[f"arguments {len(sample.call.arguments)}"].append(ok)
+        if "x" in sample.call.arguments:
+            parts["with a place"].append(ok)
     return {name: [sum(oks), len(oks)] for name, oks in sorted(parts.items())}

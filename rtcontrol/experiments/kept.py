@@ -15,7 +15,9 @@ from typing import Any
 import torch
 
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.train.trainer import STATE
 
+VERSION = 1  # of what is not in a setting: another one, and all is done anew
 RESULT, CHECKPOINT = "result.json", "checkpoint"
 Told = Callable[[str, Mapping[str, Any]], None]
 
@@ -48,22 +50,24 @@ class Run:
         """What is found out; kept. Raises UserError for a full disk."""
         if (known := self.result()) is not None:
             return known
-        self.folder.mkdir(parents=True, exist_ok=True)
-        found, part = self.work(*self.given, self.folder), self.folder / f"{RESULT}.part"
+        part = self.folder / f"{RESULT}.part"
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            found = self.work(*self.given, self.folder)
             part.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
             os.replace(part, self.folder / RESULT)
         except OSError as error:
             part.unlink(missing_ok=True)
             raise UserError(
-                f"{self.folder / RESULT} cannot be written ({error.strerror}).", "Make room, and start it again."
+                f"{self.folder} cannot be written ({error.strerror}).", "Make room, and start it again."
             ) from None
+        (self.folder / STATE).unlink(missing_ok=True)  # nothing is left to go on with
         return found
 
 
 def digest(said: object) -> str:
     """A name for what can be written as JSON."""
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:10]
+    return hashlib.sha256(json.dumps([VERSION, said], sort_keys=True).encode()).hexdigest()[:10]
 
 
 def do_all(runs: Iterable[Run], jobs: int, told: Told | None = None) -> None:

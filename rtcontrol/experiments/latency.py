@@ -47,7 +47,7 @@ def run(heads: Run, json: Run, folder: Path) -> dict[str, Any]:
                 seen[way].append((took_ms, made.passes))
                 right[way] += any(call in sample.allowed for call in made.calls)
     tools = {tool.name: tool for tool in tool_schemas(corpus.tools())}
-    counted = [_tokens(ways[HEADS].tokens, s, tools) for s in samples]
+    counted = [_tokens(ways[HEADS].tokens, ways[JSON].tokens, s, tools) for s in samples[WARM_UP:]]
     longest, written = np.array(counted).mean(0)
     found = {way: _told(values, right[way]) for way, values in seen.items()}
     return {
@@ -63,9 +63,9 @@ def _row(n: int, sample: Sample) -> DataRow:
     return DataRow(name, name, "corpus", sample.instruction, sample.observation, tuple(corpus.tools()), (), sample.call)
 
 
-def _tokens(tokens: Tokens, sample: Sample, tools: Mapping[str, ToolSchema]) -> tuple[int, int]:
+def _tokens(heads: Tokens, json: Tokens, sample: Sample, tools: Mapping[str, ToolSchema]) -> tuple[int, int]:
     texts = head_texts(sample.call, tools[sample.call.name], compact=True)
-    return max(map(tokens.of, texts)), tokens.of(call_json(sample.call))
+    return max(map(heads.of, texts)), json.of(call_json(sample.call))
 
 
 def _told(values: list[tuple[float, int]], right: int) -> dict[str, float]:

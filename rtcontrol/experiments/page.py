@@ -26,12 +26,22 @@ def gathered(names: Sequence[str], seeds: int, out: Path) -> dict[str, dict[str,
     return found
 
 
+def check_marks(text: str, names: Sequence[str]) -> None:
+    """Raises UserError where a mark is missing."""
+    for mark in (mark for name in names for mark in _marks(name)):
+        if mark not in text:
+            raise UserError(f"The page lacks {mark}.", "Put it where the table is to begin, or to end.")
+
+
+def _marks(name: str) -> tuple[str, str]:
+    return f"<!-- {name} -->", f"<!-- /{name} -->"
+
+
 def filled(text: str, results: Results) -> str:
     """The page with the tables of `results` in place of those that it has. Raises UserError where a mark is missing."""
     for name, table in tables(results):
-        begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-        if begin not in text or end not in text:
-            raise UserError(f"The page lacks {begin} or {end}.", "Put both where the table is to stand.")
+        check_marks(text, [name])
+        begin, end = _marks(name)
         block = f"{begin}\n{markdown([table])}\n{end}"
         text = re.sub(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _, new=block: new, text, flags=re.DOTALL)  # type: ignore[misc]
     return text

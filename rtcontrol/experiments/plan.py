@@ -21,7 +21,8 @@ PLACES: Mapping[int, float] = {2: 1, 3: 1}
 FLAT = LossWeights(1.0, (1.0,) * 6, 1.0)
 PAPER = FinetuneRecipe().weights()
 BASE = Setting(TOKENS)
-DRAFT = ModelShape(hidden=64, layers=2, heads=2, kv_heads=2, intermediate=128)
+JSON = replace(BASE, form="json", weights=replace(PLAIN, end=0.1))  # its best form
+DRAFT = ModelShape(hidden=64, layers=3, heads=2, kv_heads=2, intermediate=128)
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ def _weights(weights: LossWeights) -> Setting:
 
 
 def _rates(form: Form) -> dict[str, Setting]:
-    return {f"{form}, {rate:g}": replace(BASE, tokens=TOKENS / 2, form=form, rate=rate) for rate in (1e-3, 2e-3, 4e-3)}
+    base = JSON if form == "json" else BASE
+    return {f"{form}, {rate:g}": replace(base, form=form, rate=rate) for rate in (1e-3, 2e-3, 4e-3)}
 
 
 EXPERIMENTS: Mapping[str, Experiment] = {
@@ -55,13 +57,9 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         {
             "heads": BASE,
             "sequential heads": replace(BASE, form="sequential"),
-            "JSON": replace(BASE, form="json"),
-            "JSON, at a rate of 0.004": replace(BASE, form="json", rate=4e-3),
-            "JSON, its punctuation weighs 0.1": replace(BASE, form="json", weights=replace(PLAIN, end=0.1)),
-            "JSON, its punctuation weighs 0.1, twice the tokens": replace(
-                BASE, tokens=2 * TOKENS, form="json", weights=replace(PLAIN, end=0.1)
-            ),
-            "JSON, as many rows as heads": replace(BASE, form="json", rows_of="heads"),
+            "JSON": JSON,
+            "JSON, twice the tokens": replace(JSON, tokens=2 * TOKENS),
+            "JSON, its punctuation weighs 1": replace(JSON, weights=PLAIN),
         },
     ),
     "independence": Experiment(
@@ -72,7 +70,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "3 places, heads": _places(3),
             "3 places, x and y in one head": _places(3, grouped=True),
             "3 places, sequential heads": _places(3, form="sequential"),
-            "3 places, JSON": _places(3, form="json"),
+            "3 places, JSON": _places(3, form="json", weights=JSON.weights),
         },
     ),
     "weights": Experiment(
@@ -101,7 +99,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         "What does a small ST model's draft save the large one?",
         {
             "target": BASE,
-            "draft": replace(BASE, shape=DRAFT),
+            "draft": replace(BASE, tokens=2 * TOKENS, shape=DRAFT),
         },
     ),
 }

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from rtcontrol.experiments import corpus, delay, drafts, judging, latency, schemas, training
+from rtcontrol.experiments import corpus, delay, drafts, judging, latency, places, schemas, training
 from rtcontrol.experiments.corpus import CorpusOptions
-from rtcontrol.experiments.forms import Form
 from rtcontrol.experiments.kept import CHECKPOINT, Run, digest
 from rtcontrol.experiments.plan import EXPERIMENTS, SKEWED
 from rtcontrol.experiments.training import Setting
@@ -20,13 +19,12 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.prompt import COMPACT
 from rtcontrol.models.train.export import export
-from rtcontrol.models.train.trainer import STATE
 
 RATES, RATES_SEED = "rates", 100  # of learning rates one seed, which nothing else has
-NAMES = (*EXPERIMENTS, "delay", "schemas", "latency", "drafts")
+NAMES = (*EXPERIMENTS, "delay", "schemas", "places", "latency", "drafts")
 # These take models that others trained, when all are; the first one measures time.
-AFTERWARDS = (latency.run, drafts.run, schemas.judge)
-SCHEMA_FORMS: dict[str, Form] = {"heads": "heads", "JSON": "json"}
+AFTERWARDS = (latency.run, drafts.run, schemas.judge, places.run)
+SCHEMAS = {arm: EXPERIMENTS["forms"].arms[arm] for arm in ("heads", "JSON")}
 
 
 def planned(names: Sequence[str], seeds: int, out: Path) -> Iterator[Run]:
@@ -48,34 +46,40 @@ def of(name: str, seed: int, out: Path) -> dict[str, Run]:
         return {arm: _delay(arm, lateness, seed, out) for arm, lateness in delay.ARMS.items()}
     if name == "schemas":
         return _schemas(seed, out)
+    if name == "places":
+        arms = EXPERIMENTS["independence"].arms
+        models = of("independence", seed, out)
+        return {arm: _after(name, places.run, (models[arm], setting), seed, out) for arm, setting in arms.items()}
     if name == "latency":
         forms = of("forms", seed, out)
         return {"latency": _after(name, latency.run, (forms["heads"], forms["JSON"]), seed, out)}
     if name == "drafts":
-        models = of("draft", seed, out)
-        return {"drafts": _after(name, drafts.run, (models["target"], models["draft"]), seed, out)}
+        pair = of("draft", seed, out)
+        return {"drafts": _after(name, drafts.run, (pair["target"], pair["draft"]), seed, out)}
     return {arm: trained(f"{name}: {arm}", setting, seed, out) for arm, setting in EXPERIMENTS[name].arms.items()}
 
 
 def trained(says: str, setting: Setting, seed: int, out: Path) -> Run:
     """One model of the corpus."""
-    folder = out / f"{setting.form}-{digest(asdict(setting))}-{seed}"
+    said = (asdict(setting), training.vocabulary(setting.form).to_str())
+    folder = out / f"{setting.form}-{digest(said)}-{seed}"
     return Run(f"{says}, seed {seed}", folder, train_and_judge, (setting, seed))
 
 
 def _delay(arm: str, lateness: delay.Lateness, seed: int, out: Path) -> Run:
-    folder = out / f"delay-{digest(asdict(lateness))}-{seed}"
+    said = (asdict(lateness), asdict(delay.SHAPE), delay.vocabulary().to_str(), delay.HISTORY)
+    folder = out / f"delay-{digest(said)}-{seed}"
     return Run(f"delay: trained {arm}, seed {seed}", folder, delay.run, (lateness, seed))
 
 
 def _schemas(seed: int, out: Path) -> dict[str, Run]:
     forms, made = of("forms", seed, out), dict[str, Run]()
-    for arm, form in SCHEMA_FORMS.items():
+    for arm, setting in SCHEMAS.items():
         one = forms[arm]
-        made[f"one schema, {arm}"] = _after("schemas", schemas.judge, (one, form), seed, out)
-        taught = schemas.Taught(form)
-        folder = out / f"schemas-{digest(asdict(taught))}-{seed}"
-        made[f"drawn, {arm}"] = Run(f"schemas: drawn, {arm}, seed {seed}", folder, schemas.run, (taught, seed))
+        made[f"one schema, {arm}"] = _after("schemas", schemas.judge, (one, setting), seed, out)
+        said = (asdict(setting), training.vocabulary(setting.form).to_str())
+        folder = out / f"schemas-{setting.form}-{digest(said)}-{seed}"
+        made[f"drawn, {arm}"] = Run(f"schemas: drawn, {arm}, seed {seed}", folder, schemas.run, (setting, seed))
     return made
 
 
@@ -86,7 +90,7 @@ def _after(name: str, work: Any, given: tuple[Any, ...], seed: int, out: Path) -
 
 def train_and_judge(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:
     """A model of the corpus, its checkpoint kept; of held-out rows those that it does right."""
-    made, told = training.train(setting, seed, training.vocabulary(), folder)
+    made, told = training.train(setting, seed, training.vocabulary(setting.form), folder)
     found: dict[str, Any] = {"setting": asdict(setting), "seed": seed, "parameters": made.model.num_parameters()}
     found |= {"trained": told, "right": {}}
     for name, options in _judged(setting).items():
@@ -97,7 +101,6 @@ def train_and_judge(setting: Setting, seed: int, folder: Path) -> dict[str, Any]
         found["right"][name] = {way: judging.counted(samples, oks) for way, oks in right.items()}
     export(made.model, made.tokenizer, COMPACT, folder / CHECKPOINT, torch.float32)
     Learnt((tuple(corpus.tools(setting.grouped)),)).write(folder / CHECKPOINT)
-    (folder / STATE).unlink(missing_ok=True)
     return found
 
 

@@ -7,28 +7,35 @@ import itertools
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import torch
-from transformers import AutoModelForCausalLM
-
 from rtcontrol.experiments import corpus
 from rtcontrol.experiments.corpus import ACTIONS, Action, CorpusOptions, Sample
-from rtcontrol.experiments.forms import Form, FormEncoder
+from rtcontrol.experiments.forms import FormEncoder
 from rtcontrol.experiments.judging import HELD, JUDGED, free
 from rtcontrol.experiments.kept import Run
-from rtcontrol.experiments.plan import BASE
-from rtcontrol.experiments.training import CHUNK, GROUP, MEASURED, Learner, learner, taken, tokens_a_row, vocabulary
+from rtcontrol.experiments.training import (
+    CHUNK,
+    GROUP,
+    MEASURED,
+    Learner,
+    Setting,
+    learner,
+    loaded,
+    taken,
+    tokens_a_row,
+    vocabulary,
+)
 from rtcontrol.models.call import Call
 from rtcontrol.models.prompt import COMPACT, PromptTemplate
 from rtcontrol.models.schema import ToolSchema, tool_schemas
 from rtcontrol.models.train.rows import Row
 from rtcontrol.models.train.tools_encoder import ToolsEncoder
-from rtcontrol.models.train.trainer import STATE, TrainConfig, Trainer
+from rtcontrol.models.train.trainer import TrainConfig, Trainer
 
 OTHER = {
     "seconds": "time",
@@ -107,19 +114,11 @@ def rows(seed: int, options: CorpusOptions = PLAINLY) -> Iterator[Row]:
             yield drawn.row(next(samples))
 
 
-@dataclass(frozen=True)
-class Taught:
-    """Which form's rows, all of schemas drawn anew."""
-
-    form: Form
-
-
-def run(taught: Taught, seed: int, folder: Path) -> dict[str, Any]:
-    """Train on as many rows as the plain setting has of this form, and judge."""
-    setting = replace(BASE, form=taught.form)
-    made = learner(setting, seed, vocabulary())
+def run(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:
+    """Train on as many rows as the setting has of the one schema, all of schemas drawn anew, and judge."""
+    made = learner(setting, seed, vocabulary(setting.form))
     count = round(setting.tokens / tokens_a_row(made.encoder, taken(corpus.samples(-1), MEASURED)))
-    encoder = _encoder(made, taught.form)
+    encoder = _encoder(made, setting)
 
     def source(chunk: int) -> list[Row]:
         return list(itertools.islice(rows(seed * 1_000_003 + chunk), CHUNK))
@@ -127,24 +126,23 @@ def run(taught: Taught, seed: int, folder: Path) -> dict[str, Any]:
     config = TrainConfig(count, seed, GROUP, TOGETHER, setting.rate, forced_share=1.0, bf16=True)
     trainer = Trainer(made.model, encoder, source, config, folder)  # type: ignore[arg-type]
     trainer.run()
-    told = {"rows": trainer.samples, "seconds": round(trainer.seconds, 1)}
-    found = {"taught": asdict(taught), "seed": seed, "trained": told, **_judged(made.model, encoder)}
-    (folder / STATE).unlink(missing_ok=True)
-    return found
+    some = list(itertools.islice(rows(-1), MEASURED))
+    told = {"rows": trainer.samples, "tokens_a_row": round(tokens_a_row(encoder, some), 1)}
+    return {"setting": asdict(setting), "seed": seed, "trained": told, **_judged(made.model, encoder)}
 
 
-def judge(one: Run, form: Form, folder: Path) -> dict[str, Any]:
+def judge(one: Run, setting: Setting, folder: Path) -> dict[str, Any]:
     """A model that was trained on the one schema."""
-    model = AutoModelForCausalLM.from_pretrained(one.checkpoint(), dtype=torch.float32, local_files_only=True)
-    made = replace(learner(replace(BASE, form=form), 0, vocabulary()), model=model)
+    made = loaded(setting, one.checkpoint())
     known = one.result()
     assert known is not None, "it has a checkpoint"
-    return {"trained": known["trained"], **_judged(model, _encoder(made, form))}
+    return {"trained": known["trained"], **_judged(made.model, _encoder(made, setting))}
 
 
-def _encoder(made: Learner, form: Form) -> FormEncoder:
+def _encoder(made: Learner, setting: Setting) -> FormEncoder:
     template = PromptTemplate(COMPACT, made.heads.tokenizer, "the compact profile")
-    return FormEncoder(ToolsEncoder(template, made.heads.tokenizer, BASE.weights), form)
+    own = ToolsEncoder(template, made.heads.tokenizer, setting.weights)
+    return FormEncoder(own, setting.form, punctuation=setting.weights.end)
 
 
 def _judged(model: Any, encoder: FormEncoder) -> dict[str, Any]:

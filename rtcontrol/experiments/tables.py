@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 from rtcontrol.bench.table import Table
-from rtcontrol.models.eval.intervals import wilson
+from rtcontrol.experiments.delay import TICKS
 
 Results = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """By experiment and arm what each seed found."""
 Arms = Mapping[str, Mapping[str, Any]]
+
+# Of Student's t with one degree of freedom less than there are seeds, the quantile of 97.5 %.
+T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 
 
 def tables(results: Results) -> Iterator[tuple[str, Table]]:
@@ -22,11 +26,13 @@ def tables(results: Results) -> Iterator[tuple[str, Table]]:
 
 
 def percent(counts: Sequence[Sequence[int]]) -> str:
-    """The share of all rows of all seeds with its 95 % interval (Wilson's, over rows), and each seed's."""
-    right, count = (sum(column) for column in zip(*counts, strict=True))
-    low, high = wilson(right, count)
-    each = ", ".join(f"{100 * r / n:.1f}" for r, n in counts)
-    return f"**{100 * right / count:.1f}** ({100 * low:.1f} to {100 * high:.1f}): {each}"
+    """The mean share of the seeds with the half of its 95 % interval (Student's t over seeds), and each seed's."""
+    shares = [100 * right / count for right, count in counts]
+    each = ", ".join(f"{share:.1f}" for share in shares)
+    if len(shares) not in T_95:
+        return each
+    half = T_95[len(shares)] * stdev(shares) / math.sqrt(len(shares))
+    return f"**{fmean(shares):.1f}** ± {half:.1f}: {each}"
 
 
 def _counts(found: Mapping[str, Any], rows: str, way: str, part: str) -> list[list[int]]:
@@ -37,9 +43,7 @@ def _trained(name: str, arms: Arms) -> Table:
     """Right calls, decoded freely and under the constraint."""
     columns = {"free": ("own", "free", "all"), "constrained": ("own", "constrained", "all")}
     if name == "independence":
-        columns = {"any of the places": ("own", "free", "kind any"), "all rows": ("own", "free", "all")}
-        if not any(_counts(found, *columns["any of the places"]) for found in arms.values()):
-            columns.pop("any of the places")
+        columns = {"all rows": ("own", "free", "all"), "a place, as one that is told": ("own", "free", "kind any")}
     if name == "balance":
         columns = {f"on {rows} rows": (rows, "free", "all") for rows in ("balanced", "as found")}
         columns |= {f"{n} arguments": ("balanced", "free", f"arguments {n}") for n in (1, 2, 4, 6)}
@@ -57,6 +61,18 @@ def _trained(name: str, arms: Arms) -> Table:
     return Table("Calls that are right, %", ("", "rows trained", "tokens a row", *columns), tuple(rows))
 
 
+def _places(name: str, arms: Arms) -> Table:
+    rows = []
+    for arm, found in arms.items():
+        each = [*found.values()]
+        cells = [percent([[one["right"], one["of"]] for one in each])]
+        for kind in ("told", "mixed", "neither"):
+            cells.append(percent([[one[kind], one["of"]] for one in each]) if kind in each[0] else "")
+        rows.append((arm, *cells))
+    columns = ("", "whole call right, free", "place is one that is told", "x of one, y of another", "neither")
+    return Table("Of the rows with a place, %", columns, tuple(rows))
+
+
 def _delay(name: str, arms: Arms) -> Table:
     rows = []
     for arm, found in arms.items():
@@ -64,11 +80,14 @@ def _delay(name: str, arms: Arms) -> Table:
         cells = []
         for late in ticks[0] if ticks else ():
             each = [fmean(one[late]) for one in ticks]
-            whole = [sum(t == 250 for t in one[late]) for one in ticks]
-            cells.append(f"**{fmean(each):.0f}** ({', '.join(f'{e:.0f}' for e in each)}), {sum(whole)} whole")
+            cells.append(f"**{fmean(each):.0f}**: {', '.join(f'{e:.0f}' for e in each)}")
         rows.append((f"trained {arm}", *cells))
     columns = ("", *(f"flown {late} ticks late" for late in next(iter(next(iter(arms.values())).values()))["ticks"]))
-    return Table("Ticks that the pole stood (of 250), mean of 20 episodes a seed", columns, tuple(rows))
+    return Table(
+        f"Ticks that the pole stood (of {TICKS}), mean of 20 episodes a seed, the same starts",
+        columns,
+        tuple(rows),
+    )
 
 
 def _schemas(name: str, arms: Arms) -> Table:
@@ -77,9 +96,11 @@ def _schemas(name: str, arms: Arms) -> Table:
         cells = [
             percent([[one["right"][judged], one["of"]] for one in found.values()]) for judged in ("one schema", "drawn")
         ]
-        trained = fmean(one["trained"]["rows"] for one in found.values())
-        rows.append((f"trained on {arm}", f"{trained:,.0f}", *cells))
-    columns = ("", "rows trained", "judged on the one schema", "on schemas never seen")
+        trained = [one["trained"] for one in found.values()]
+        tokens = [t["tokens_a_row"] for t in trained if "tokens_a_row" in t]
+        each = f"{fmean(tokens):.1f}" if tokens else ""
+        rows.append((f"trained on {arm}", f"{fmean(t['rows'] for t in trained):,.0f}", each, *cells))
+    columns = ("", "rows trained", "tokens a row", "judged on the one schema", "on schemas never seen")
     return Table("Calls that are right, %, decoded freely", columns, tuple(rows))
 
 
@@ -116,6 +137,7 @@ def _drafts(name: str, arms: Arms) -> Table:
 
 TABLES: Mapping[str, Callable[[str, Arms], Table]] = {
     "delay": _delay,
+    "places": _places,
     "schemas": _schemas,
     "latency": _latency,
     "drafts": _drafts,

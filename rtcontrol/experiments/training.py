@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM
 
 from rtcontrol.experiments import corpus
 from rtcontrol.experiments.corpus import CorpusOptions, Sample
 from rtcontrol.experiments.forms import Form, FormEncoder
+from rtcontrol.models.data.stats import call_json
 from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.prompt import COMPACT, PromptTemplate, tools_text
 from rtcontrol.models.schema import ToolSchema, tool_schemas
@@ -45,17 +48,15 @@ PUNCTUATION = '{"name": "", "arguments": {"": "", "": 1, }} true false : , ; % "
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run is. `tokens` that go through the model in training, the same for all forms, or with `rows_of` as many
-    rows as another form has of them; `all_heads`: null heads beyond a tool's own are asked for, too; `forced`: the
-    share of the rows that teach what a constrained walk never asks for; `weights.end` is that of JSON's punctuation,
-    too."""
+    """What a run is. `tokens` that go through the model in training, the same for all forms; `all_heads`: null heads
+    beyond a tool's own are asked for, too; `forced`: the share of the rows that teach what a constrained walk never
+    asks for; `weights.end` is that of JSON's punctuation, too."""
 
     tokens: float
     form: Form = "heads"
     grouped: bool = False
     corpus: CorpusOptions = field(default_factory=CorpusOptions)
     weights: LossWeights = PLAIN
-    rows_of: Form | None = None
     all_heads: bool = False
     forced: float = 1.0
     rate: float = 2e-3
@@ -73,12 +74,13 @@ class Learner:
 
 
 @cache
-def vocabulary() -> Tokenizer:
-    """The corpus' words and numbers, whole; the same for all runs."""
+def vocabulary(form: Form = "heads") -> Tokenizer:
+    """The corpus' words and numbers, whole; for JSON all runs of marks of its calls, too: so it takes fewest tokens."""
     texts = [tools_text(tool_schemas(corpus.tools(grouped))) for grouped in (False, True)]
-    shown = itertools.islice(corpus.samples(0, CorpusOptions(places=2)), 4_000)
+    shown = list(itertools.islice(corpus.samples(0, CorpusOptions(places=2)), 4_000))
     texts += [text for one in shown for text in (one.instruction, one.observation)]
-    return build_tokenizer([*texts, PUNCTUATION], [str(n) for n in range(100)], (*SCHEMA_PHRASES, *PHRASES))
+    texts += [call_json(one.call) for one in shown] if form == "json" else [PUNCTUATION]
+    return build_tokenizer(texts, [str(n) for n in range(100)], (*SCHEMA_PHRASES, *PHRASES))
 
 
 def learner(setting: Setting, seed: int, tokenizer: Tokenizer) -> Learner:
@@ -91,16 +93,22 @@ def learner(setting: Setting, seed: int, tokenizer: Tokenizer) -> Learner:
     return Learner(model, tokenizer, heads, FormEncoder(heads, setting.form, setting.all_heads, setting.weights.end))
 
 
+def loaded(setting: Setting, checkpoint: Path) -> Learner:
+    """What was trained."""
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32, local_files_only=True)
+    return replace(learner(setting, 0, vocabulary(setting.form)), model=model)
+
+
 def taken(samples: Iterator[Sample], count: int, tools: tuple[ToolSchema, ...] = ()) -> list[Row]:
     """The next ones as rows."""
     return [Row(s.instruction, s.observation, s.call, tools=tools) for s in itertools.islice(samples, count)]
 
 
-def tokens_a_row(encoder: FormEncoder, some: Sequence[Row]) -> float:
+def tokens_a_row(encoder: FormEncoder, some: Sequence[Row], forced: bool = True) -> float:
     """Tokens that go through the model for one row of a batch in training, its part of the prefix included."""
     total = 0
     for i in range(0, len(some), GROUP):
-        total += pack(encoder.prefix, [encoder.encode(row) for row in some[i : i + GROUP]]).tokens.shape[1]
+        total += pack(encoder.prefix, [encoder.encode(row, forced) for row in some[i : i + GROUP]]).tokens.shape[1]
     return total / len(some)
 
 
@@ -110,9 +118,8 @@ def train(
     """The trained model (a run that was stopped goes on), and what is told of it: rows, tokens a row, loss, seconds."""
     made = learner(setting, seed, tokenizer)
     some = taken(corpus.samples(-1, setting.corpus), MEASURED)
-    each = tokens_a_row(made.encoder, some)
-    asked = each if setting.rows_of is None else tokens_a_row(FormEncoder(made.heads, setting.rows_of), some)
-    count = round(setting.tokens / asked)
+    each = tokens_a_row(made.encoder, some, setting.forced >= 1)
+    count = round(setting.tokens / each)
     config = TrainConfig(count, seed, GROUP, 1, setting.rate, forced_share=setting.forced, bf16=True)
 
     def source(chunk: int) -> Sequence[Row]:
