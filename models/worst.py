@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from rtcontrol.models.plan import ANY_TOOL
 from rtcontrol.models.trie import ROOT, NumberTrie, TokenTrie, TrieNode
 from rtcontrol.models.walk import FUNCTION_BIT, HeadState, Walker
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rtcontrol.experiments import runs
-from rtcontrol.experiments.page import filled, gathered
+from rtcontrol.experiments.page import check_marks, filled, gathered
 from rtcontrol.experiments.tables import percent, tables
 from rtcontrol.models.errors import UserError
 
@@ -24,10 +24,13 @@ def test_a_mark_that_is_missing_is_named() -> None:
     results = json.loads((DOCS / "experiments" / "results.json").read_text("utf-8"))["experiments"]
     with pytest.raises(UserError, match="<!-- rates -->"):
         filled("# Nothing", results)
+    with pytest.raises(UserError, match="<!-- /forms -->"):
+        check_marks("<!-- forms -->", ["forms"])
 
 
-def test_a_share_is_over_all_rows_with_each_seed_behind_it() -> None:
-    assert percent([[90, 100], [100, 100]]) == "**95.0** (91.0 to 97.3): 90.0, 100.0"
+def test_a_share_is_the_mean_over_seeds_with_each_behind_it() -> None:
+    assert percent([[90, 100], [100, 100], [95, 100]]) == "**95.0** ± 12.4: 90.0, 100.0, 95.0"
+    assert percent([[90, 100]]) == "90.0"
 
 
 def test_an_experiment_that_does_not_exist_is_named(tmp_path: Path) -> None:
