@@ -51,7 +51,7 @@ def experiments(
     if results is not None:
         try:
             found: dict[str, Any] = json.loads(results.read_text("utf-8"))["experiments"]
-            wanted = {name: found[name] for name in names or found}
+            wanted = {name: found[name] for name in names or found.keys()}
             shown = dict(tables(wanted))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(f"{results} holds no such results ({error!r}).", "Give what --json wrote.") from None

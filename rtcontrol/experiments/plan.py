@@ -59,7 +59,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
             "sequential heads": replace(BASE, form="sequential"),
             "JSON": JSON,
             "JSON, twice the tokens": replace(JSON, tokens=2 * TOKENS),
-            "JSON, its punctuation weighs 1": replace(JSON, weights=PLAIN),
+            "JSON, at a rate of 0.004": replace(JSON, rate=4e-3),
         },
     ),
     "independence": Experiment(
