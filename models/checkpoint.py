@@ -23,10 +23,15 @@ def zoo() -> list[str]:
 
 def resolve(model: str) -> Path:
     """The folder of a bundled name, a path, or an id of the Hugging Face hub (OWNER/NAME or OWNER/NAME:SUBFOLDER, which
-    is downloaded if need be); in this order. Raises UserError naming all three."""
-    if "/" not in model and (ZOO / model / "config.json").is_file():
-        return ZOO / model
+    is downloaded if need be); in this order. Raises UserError naming all three, and where a name is two of them."""
     path = Path(model).expanduser()
+    if "/" not in model and (ZOO / model / "config.json").is_file():
+        if (path / "config.json").is_file() and path.resolve() != ZOO / model:
+            raise UserError(
+                f"{model!r} is a bundled model, and a folder here that holds one.",
+                f"Write ./{model} for the folder, or {ZOO / model} for the bundled one.",
+            )
+        return ZOO / model
     if path.is_dir():
         return path
     others = f"Bundled: {', '.join(zoo()) or 'none'}. Or give the path of a checkpoint folder in Hugging Face format"

@@ -14,7 +14,14 @@ from rtcontrol.models.errors import UserError
 
 
 def experiments(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Which (default: all).")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            help="rates, forms, independence, weights, balance, constraint, draft, delay, schemas, places, latency, "
+            "drafts (default: all; the last three and half of schemas take models that others trained).",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where the runs are kept: what is done is not done again.")] = Path(
         "runs/experiments"
     ),
@@ -53,8 +60,9 @@ def experiments(
             found: dict[str, Any] = json.loads(results.read_text("utf-8"))["experiments"]
             wanted = {name: found[name] for name in names or found.keys()}
             shown = dict(tables(wanted))
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise UserError(f"{results} holds no such results ({error!r}).", "Give what --json wrote.") from None
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            asked = f" of {', '.join(names)}" if names else ""
+            raise UserError(f"{results} holds no such results{asked}.", "Give what --json wrote.") from None
     else:
         chosen = names or list(runs.NAMES)
         planned = list(runs.planned(chosen, seeds, out))

@@ -116,8 +116,19 @@ def synthesise(
         console.print(f"Spent: {figures['spent']['cost']:.2f} in {spent.requests} requests", highlight=False)
     for (_, reason), refused in tally.dropped.most_common():
         console.print(f"{refused} refused: {reason}", highlight=False)
+    if missing := _without_rows(sets, out)[:8]:
+        why = "calls without arguments have a share where --balance has seven"
+        console.print(f"no row calls {', '.join(missing)} ({why})", markup=False, highlight=False, soft_wrap=True)
     console.print(f"{count} rows: {out}", markup=False, highlight=False, soft_wrap=True)
     save(json_file, {**figures, "out": str(out), "rows_written": count, **tally.to_dict()})
+
+
+def _without_rows(sets: list[ToolSet], out: Path) -> list[str]:
+    """The tools that no row calls."""
+    from rtcontrol.models.data.row import read_rows
+
+    called = {row.call.name for row in read_rows(out) if row.call}
+    return sorted({tool.name for tools in sets for tool in tools} - called)
 
 
 def _made_by(sets: list[ToolSet], model: str, balance: str, per_request: int, temperature: float, seed: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -70,13 +71,21 @@ def train(
     resolve(base)  # what is not there is told before all else is loaded, which takes seconds
 
     from rtcontrol.models.train.finetune.run import Job, finetune, rows_of
+    from rtcontrol.models.train.finetune.stopping import Stopped
 
     console = for_people(json_file)
 
     def told(line: dict[str, Any]) -> None:
+        if "resumed" in line:
+            console.print(f"Goes on from step {line['resumed']} of {line['steps']}.", highlight=False)
+            return
         console.print(f"step {line['step']}/{line['steps']}  loss {line['loss']:.4f}", highlight=False)
 
-    outcome = finetune(Job(base, rows_of(rows), out, made, tuple(held_out or ()), drop_bad), told)
+    try:
+        outcome = finetune(Job(base, rows_of(rows), out, made, tuple(held_out or ()), drop_bad), told)
+    except Stopped as stopped:
+        print(f"Stopped after step {stopped.steps}, which is kept: the same command goes on.", file=sys.stderr)
+        raise
     if not outcome.written:
         return
     for reason, count in outcome.seen.dropped.items():

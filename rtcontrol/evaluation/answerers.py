@@ -51,6 +51,9 @@ class Answerer(Protocol):
     def answer(self, row: DataRow) -> Prediction:
         """Never raises for what the row, or what answers, is like: an answer that failed has an error."""
 
+    def forget(self) -> None:
+        """What was answered so far: prefixes, and calls that are guessed again."""
+
 
 class Opened(OrderedDict[str, T]):
     """What was opened for each set of tools, the latest ones; the rest is let go."""
@@ -120,6 +123,9 @@ class HeadsAnswerer:
             found.forward_passes,
             found.tokens,
         )
+
+    def forget(self) -> None:
+        self._sessions.clear()
 
     def _session(self, tools: Sequence[Mapping[str, Any]]) -> ModelSession:
         options = self._options

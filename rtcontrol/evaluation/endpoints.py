@@ -72,6 +72,9 @@ class QuestionsAnswerer:
         self.tokens: Tokens | None = None
         self._deciders = Opened[EndpointDecider]()
 
+    def forget(self) -> None:
+        self._deciders.clear()
+
     def answer(self, row: DataRow) -> Prediction:
         null = row.call is None
         try:
@@ -138,6 +141,9 @@ class ChatAnswerer:
         self._client = httpx.Client(headers=headers, timeout=LONGEST_S)
         self.told: Mapping[str, Any] = {"name": name, "way": CHAT}
         self.tokens: Tokens | None = None
+
+    def forget(self) -> None:
+        """Nothing is kept here."""
 
     def answer(self, row: DataRow) -> Prediction:
         names, tools = _tools(row.tools)

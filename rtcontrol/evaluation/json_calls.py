@@ -88,6 +88,9 @@ class JsonAnswerer:
         tokens = nodes + len(prompt) - 1 - len(tools.prefix)
         return Prediction(row.id, calls, {"call": sure}, took_ms, opening_ms, passes, tokens, len(written), wrong)
 
+    def forget(self) -> None:
+        self._opened.clear()
+
     def _open(self, tools: Sequence[Mapping[str, Any]]) -> _Tools:
         schemas = tool_schemas(list(tools))
         template = copy.copy(self._checkpoint.template)  # a chat template keeps the turn that it opened

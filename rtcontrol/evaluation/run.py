@@ -97,13 +97,14 @@ def limited(rows: Iterable[DataRow], limit: int | None) -> Iterator[DataRow]:
 
 
 def answer_all(rows: Sequence[DataRow], answerer: Answerer, kept: Predictions, told: Progress) -> None:
-    """Answers those that have none yet, one after the other; first some whose answers are not kept (of the end, so
-    that the first ones are not known when they come)."""
+    """Answers those that have none yet, one after the other; first some whose answers are not kept (of the end; what
+    is known of them then is forgotten, so that no row is asked twice by who remembers it)."""
     left = [row for row in rows if row.id not in kept.found]
     done = len(rows) - len(left)
     told(done, len(rows))
     for row in left[-WARM_UP:]:
         answerer.answer(row)
+    answerer.forget()
     for n, row in enumerate(left, done + 1):
         kept.add(answerer.answer(row))
         told(n, len(rows))

@@ -7,7 +7,7 @@ language.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -33,12 +33,12 @@ REPEATED = "a row that was there before"
 
 def rows(sets: Sequence[ToolSet], count: int, seed: int, tally: Tally, shares: str | None = None) -> Iterator[DataRow]:
     """So many rows, all different, the same ones for a seed. How many optional arguments are given is drawn, or follows
-    the `shares` of `balance.shares_of` as far as the tools have as many.
+    those of the `shares` of `balance.shares_of` that some tool can have.
 
     Raises UserError where the tools give no more.
     """
     rng, seen = Random(seed), set()
-    wanted = shares_of(shares) if shares else {}
+    wanted = _possible(sets, shares_of(shares)) if shares else {}
     for n in range(count):
         for _ in range(TRIES):
             tools = rng.choice(sets)
@@ -61,6 +61,15 @@ def rows(sets: Sequence[ToolSet], count: int, seed: int, tally: Tally, shares: s
         seen.add(key)
         tally.rows[SOURCE] += 1
         yield row
+
+
+def _possible(sets: Sequence[ToolSet], shares: Mapping[int, float]) -> dict[int, float]:
+    """The shares of the numbers of arguments that some tool can have; of none the shares as they are, and what is
+    nearest to them is made."""
+    tools = {id(tool): tool for own in sets for tool in own}.values()
+    most = [(least(tool), len(tool.parameters)) for tool in tools]
+    found = {n: share for n, share in shares.items() if share and any(low <= n <= high for low, high in most)}
+    return found or dict(shares)
 
 
 def _row(n: int, tools: ToolSet, size: int | None, rng: Random) -> DataRow:

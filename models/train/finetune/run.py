@@ -47,10 +47,12 @@ class Job:
 
 def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
     """Train, or go on where the same command was stopped; then merge, export and measure. What `progress` gets is a
-    line of the log. Raises UserError; what was saved before then is kept."""
+    line of the log, or which step it goes on from (`resumed`). Raises UserError, and Stopped; what was saved before
+    then is kept."""
     extras.check(job.recipe.tensorboard)
     from accelerate import PartialState
 
+    from rtcontrol.models.train.finetune.stopping import stopped_whole
     from rtcontrol.models.train.finetune.trainer import GroupTrainer, arguments
 
     disable_progress_bar()
@@ -85,7 +87,10 @@ def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
     if newest is not None and checkpoints.steps(saved)[-1] >= steps:
         trainer.restore(newest)  # resumed at its end, transformers' loop would do a step more
     else:
-        trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
+        if progress and newest is not None and state.is_main_process:
+            progress({"resumed": checkpoints.steps(saved)[-1], "steps": steps})
+        with stopped_whole(trainer):
+            trainer.train(resume_from_checkpoint=None if newest is None else str(newest))
     trained = trainer.state.global_step
     history = [line for line in trainer.state.log_history if "loss" in line]
     found = None

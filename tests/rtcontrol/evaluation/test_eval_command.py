@@ -46,6 +46,10 @@ class Counting:
         self.own, self.most, self.asked = own, most, list[str]()
         self.told, self.tokens = own.told, None
 
+    def forget(self) -> None:
+        self.forgot_after = len(self.asked)
+        self.own.forget()
+
     def answer(self, row: DataRow) -> Prediction:
         if len(self.asked) == self.most:
             raise KeyboardInterrupt
@@ -64,6 +68,7 @@ def test_a_run_that_was_stopped_goes_on_and_ends_as_if_it_was_not(
     head = {"model": first.told, "data": found.told}
     with Predictions(head, out) as kept, pytest.raises(KeyboardInterrupt):
         evaluating.answer_all(found.rows, first, kept, lambda done, total: None)
+    assert first.forgot_after == evaluating.WARM_UP
     assert first.asked[: evaluating.WARM_UP] == [row.id for row in found.rows[-evaluating.WARM_UP :]]
     document = evaluated(capsys, str(lander_file), "--model", "lander", "--out", str(out))
     assert len(out.read_text().splitlines()) == 1 + len(found.rows)

@@ -52,6 +52,14 @@ def test_the_shares_of_arguments_are_followed_and_a_seed_repeats() -> None:
     assert made == list(rows(sets, 600, 1, Tally(), "1,0,1,0,0,0"))
 
 
+def test_shares_that_no_tool_can_have_fall_to_no_other() -> None:
+    one, two = ({f"p{n}": {"type": "integer", "minimum": 0, "maximum": 900} for n in range(k)} for k in (1, 2))
+    required = ({"type": "object", "properties": own, "required": [*own]} for own in (one, two))
+    sets = [tuple(canonical(tool(name, "", own), "merge") for name, own in zip("ab", required, strict=True))]
+    counts = Counter(len(row.call.arguments) for row in rows(sets, 400, 1, Tally(), "1,1,1,1,1,1") if row.call)
+    assert 160 < counts[1] < 240 and counts[1] + counts[2] == 400
+
+
 def test_tools_that_give_too_little_are_told() -> None:
     with pytest.raises(UserError, match="4 were made"):
         list(rows([(canonical(tool("stop", "", None), "merge"),)], 5, 0, Tally()))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.train.finetune import checkpoints
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.run import Job, finetune
+from rtcontrol.models.train.finetune.stopping import Stopped
 from tests.helpers.disks import files_of
 from tests.models.small import build, build_checkpoint, shown, tool
 from tests.models.train.finetune.rows import qwen_base, random_rows, write
@@ -117,6 +120,28 @@ def test_a_run_that_is_done_is_not_trained_on(small: Path, rows: Path, tmp_path:
     first, kept = finetune(once), weights(tmp_path / "out" / "model")
     again = finetune(once)
     assert again.steps == first.steps == 4 and again.to_dict() == first.to_dict()
+    assert all(torch.equal(w, kept[n]) for n, w in weights(again.model).items())
+
+
+def test_ctrl_c_keeps_the_step_under_way_and_the_run_ends_as_one_that_was_not_stopped(
+    small: Path, rows: Path, tmp_path: Path
+) -> None:
+    more = {"steps": 8, "save_every": 100, "log_every": 1}
+    made = job(small, rows, tmp_path / "out", **more)
+    told: list[dict[str, Any]] = []
+
+    def stop(line: dict[str, Any]) -> None:
+        told.append(line)
+        if line.get("step") == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Stopped) as stopped:
+        finetune(made, stop)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler and stopped.value.steps == 4
+    again = finetune(made, told.append)
+    assert {"resumed": 4, "steps": 8} in told
+    whole = finetune(job(small, rows, tmp_path / "whole", **more))
+    kept = weights(whole.model)
     assert all(torch.equal(w, kept[n]) for n, w in weights(again.model).items())
 
 
