@@ -47,7 +47,9 @@ def resolve(model: str) -> Path:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """`config.json` as a dict; raises UserError when the folder is no checkpoint."""
-    remedy = "Give --model a name from `rtcontrol models info` or a folder in Hugging Face format."
+    remedy = "Give a name from `rtcontrol models info` or a folder in Hugging Face format."
+    if (folder / "model" / "config.json").is_file():  # of `models train`
+        remedy = f"Give what was trained there: {folder / 'model'}."
     missing = UserError(f"{folder} is no checkpoint: it has no config.json.", remedy)
     return read_json(folder / "config.json", missing, "Restore the checkpoint.")
 
