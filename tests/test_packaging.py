@@ -22,6 +22,7 @@ ROOMS = [
     "serve",
     "drill",
     "carla",
+    "experiments",
     "evaluation",
     "bench",
     "fitting",

@@ -71,7 +71,7 @@ def train(
     resolve(base)  # what is not there is told before all else is loaded, which takes seconds
 
     from rtcontrol.models.train.finetune.run import Job, finetune, rows_of
-    from rtcontrol.models.train.finetune.stopping import Stopped
+    from rtcontrol.models.train.finetune.stopping import TrainingStopped
 
     console = for_people(json_file)
 
@@ -83,7 +83,7 @@ def train(
 
     try:
         outcome = finetune(Job(base, rows_of(rows), out, made, tuple(held_out or ()), drop_bad), told)
-    except Stopped as stopped:
+    except TrainingStopped as stopped:
         print(f"Stopped after step {stopped.steps}, which is kept: the same command goes on.", file=sys.stderr)
         raise
     if not outcome.written:

@@ -97,7 +97,7 @@ def definition(action: Action, grouped: bool = False) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Sample:
+class CorpusSample:
     """One decision: `allowed` are all calls that are right (`call`, which the expert made, among them); `kind` says
     what is asked of the model: "told", "seen" (a value is read from the observation) or "any" (several places are
     right); `order` is its sentence and its clauses, in the order in which they are said."""
@@ -120,7 +120,7 @@ class CorpusOptions:
     held_out: bool = False
 
 
-def samples(seed: int, options: CorpusOptions = CorpusOptions()) -> Iterator[Sample]:
+def samples(seed: int, options: CorpusOptions = CorpusOptions()) -> Iterator[CorpusSample]:
     """For ever; the same for the same arguments."""
     rng = Random(f"{seed} {options.held_out}")
     counts, weights = zip(*options.shares.items(), strict=True)
@@ -130,7 +130,7 @@ def samples(seed: int, options: CorpusOptions = CorpusOptions()) -> Iterator[Sam
         yield _sample(rng, rng.choice(fitting), count, options)
 
 
-def _sample(rng: Random, action: Action, count: int, options: CorpusOptions) -> Sample:
+def _sample(rng: Random, action: Action, count: int, options: CorpusOptions) -> CorpusSample:
     dial = rng.randrange(10, 91, 10)
     values = {name: draw(rng, schema) for name, schema in action.required.items()}
     told, places, kind = dict(values), [dict[str, int]()], "told"
@@ -141,7 +141,7 @@ def _sample(rng: Random, action: Action, count: int, options: CorpusOptions) -> 
     sentence, extra, seen, order = _said(rng, action, count - len(action.required), told, dial, options.held_out)
     calls = [Call(action.name, _ordered(action, {**values, **place, **extra})) for place in places]
     observation = f"battery {rng.randint(5, 99)}; dial {dial}; {rng.choice(('quiet', 'busy', 'blocked'))}"
-    return Sample(sentence, observation, rng.choice(calls), tuple(calls), "seen" if seen else kind, order)
+    return CorpusSample(sentence, observation, rng.choice(calls), tuple(calls), "seen" if seen else kind, order)
 
 
 def _ordered(action: Action, values: Mapping[str, Any]) -> dict[str, Any]:

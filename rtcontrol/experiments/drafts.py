@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.experiments import corpus
-from rtcontrol.experiments.corpus import CorpusOptions, Sample
+from rtcontrol.experiments.corpus import CorpusOptions, CorpusSample
 from rtcontrol.experiments.judging import HELD
-from rtcontrol.experiments.kept import Run
+from rtcontrol.experiments.kept import KeptRun
 from rtcontrol.models.call import Call
 from rtcontrol.models.core import Drafts
 from rtcontrol.models.decider import DeciderSpec, STDecider
@@ -36,7 +36,7 @@ class _Session:
         self.core: Any = self.decider.decoding.core
         self._prefix = self.decider.template.prefix_ids(self.decider.plan.tools)
 
-    def decide(self, sample: Sample, drafts: Drafts | None, depth: int | None, prompt: bool = False) -> Any:
+    def decide(self, sample: CorpusSample, drafts: Drafts | None, depth: int | None, prompt: bool = False) -> Any:
         """The decision, done."""
         self.core.depth, handle = depth, self.decider.decoding.handle
         suffix = self.decider.template.suffix_ids(sample.instruction, sample.observation)
@@ -49,7 +49,7 @@ class _Session:
         return begun
 
 
-def run(target: Run, draft: Run, folder: Path) -> dict[str, Any]:
+def run(target: KeptRun, draft: KeptRun, folder: Path) -> dict[str, Any]:
     """Of each way the mean passes and tokens of the target's decision, the guessed tokens that were right of all, and
     how many of the target's, and of the draft's, texts are right."""
     large, small = (_Session(one.checkpoint()) for one in (target, draft))
@@ -74,7 +74,7 @@ def run(target: Run, draft: Run, folder: Path) -> dict[str, Any]:
     return {"rows": ROWS, "ways": ways, "target_right": right[0], "draft_right": right[1], "same": same}
 
 
-def _texts() -> Iterator[Sample]:
+def _texts() -> Iterator[CorpusSample]:
     return (s for s in corpus.samples(HELD, CorpusOptions(held_out=True)) if s.call.name == "label")
 
 

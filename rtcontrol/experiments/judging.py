@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from rtcontrol.experiments.corpus import Sample
+from rtcontrol.experiments.corpus import CorpusSample
 from rtcontrol.experiments.forms import FormEncoder
-from rtcontrol.experiments.training import GROUP, Learner
+from rtcontrol.experiments.training import GROUP, FormLearner
 from rtcontrol.models.call import Call
 from rtcontrol.models.engines.base import DecodeError
 from rtcontrol.models.train.loss import label_logits
@@ -48,12 +48,12 @@ def free(model: Any, encoder: FormEncoder, allowed: Sequence[Sequence[Row]]) -> 
     return right
 
 
-def allowed(samples: Sequence[Sample]) -> list[list[Row]]:
+def allowed(samples: Sequence[CorpusSample]) -> list[list[Row]]:
     """As `free` takes them."""
     return [[Row(s.instruction, s.observation, call) for call in s.allowed] for s in samples]
 
 
-def constrained(made: Learner, samples: Sequence[Sample]) -> list[bool]:
+def constrained(made: FormLearner, samples: Sequence[CorpusSample]) -> list[bool]:
     """The same of heads under the tools' constraint."""
     decide, found = TreeDecider(made.model, made.heads), []
     for at in range(0, len(samples), GROUP):
@@ -67,7 +67,7 @@ def _same(call: Call | DecodeError | None, allowed: Sequence[Call]) -> bool:
     return isinstance(call, Call) and call in allowed
 
 
-def counted(samples: Sequence[Sample], right: Sequence[bool]) -> dict[str, Any]:
+def counted(samples: Sequence[CorpusSample], right: Sequence[bool]) -> dict[str, Any]:
     """Right ones and all, together, by kind and by number of arguments."""
     parts: dict[str, list[bool]] = defaultdict(list)
     for sample, ok in zip(samples, right, strict=True):

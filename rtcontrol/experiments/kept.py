@@ -23,7 +23,7 @@ Told = Callable[[str, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
-class Run:
+class KeptRun:
     """`work(*given, folder)` gives what is found out; it can be sent to another process. `folder` tells it from others:
     the same work, the same place."""
 
@@ -70,7 +70,7 @@ def digest(said: object) -> str:
     return hashlib.sha256(json.dumps([VERSION, said], sort_keys=True).encode()).hexdigest()[:10]
 
 
-def do_all(runs: Iterable[Run], jobs: int, told: Told | None = None) -> None:
+def do_all(runs: Iterable[KeptRun], jobs: int, told: Told | None = None) -> None:
     """All that are not done, `jobs` at a time, each in a process of one thread; of the same folder one. `told` gets
     what a run is and what it found. Raises what a run raised, when those under way are done."""
     left = {run.folder: run for run in runs if run.result() is None}

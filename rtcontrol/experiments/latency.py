@@ -14,9 +14,9 @@ import numpy as np
 from rtcontrol.evaluation.answerers import HeadsAnswerer, ModelOptions
 from rtcontrol.evaluation.json_calls import JsonAnswerer
 from rtcontrol.experiments import corpus
-from rtcontrol.experiments.corpus import CorpusOptions, Sample
+from rtcontrol.experiments.corpus import CorpusOptions, CorpusSample
 from rtcontrol.experiments.judging import HELD
-from rtcontrol.experiments.kept import Run
+from rtcontrol.experiments.kept import KeptRun
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.stats import Tokens, call_json, head_texts
 from rtcontrol.models.schema import ToolSchema, tool_schemas
@@ -26,7 +26,7 @@ ROWS = 200
 HEADS, JSON, GRAMMAR = "heads", "JSON", "JSON, grammar"
 
 
-def run(heads: Run, json: Run, folder: Path) -> dict[str, Any]:
+def run(heads: KeptRun, json: KeptRun, folder: Path) -> dict[str, Any]:
     """The ways take turns on the same rows, one thread. Of each: milliseconds from text to typed call (p50, p90, p99),
     mean passes, how many are right; and the tokens of the longest head and of the JSON call, means."""
     ways: Mapping[str, Any] = {
@@ -58,12 +58,12 @@ def run(heads: Run, json: Run, folder: Path) -> dict[str, Any]:
     }
 
 
-def _row(n: int, sample: Sample) -> DataRow:
+def _row(n: int, sample: CorpusSample) -> DataRow:
     name = f"corpus_{n}"
     return DataRow(name, name, "corpus", sample.instruction, sample.observation, tuple(corpus.tools()), (), sample.call)
 
 
-def _tokens(heads: Tokens, json: Tokens, sample: Sample, tools: Mapping[str, ToolSchema]) -> tuple[int, int]:
+def _tokens(heads: Tokens, json: Tokens, sample: CorpusSample, tools: Mapping[str, ToolSchema]) -> tuple[int, int]:
     texts = head_texts(sample.call, tools[sample.call.name], compact=True)
     return max(map(heads.of, texts)), json.of(call_json(sample.call))
 

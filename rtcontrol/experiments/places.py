@@ -11,14 +11,14 @@ from typing import Any
 from rtcontrol.experiments import corpus
 from rtcontrol.experiments.corpus import CorpusOptions
 from rtcontrol.experiments.judging import HELD, JUDGED, allowed, free
-from rtcontrol.experiments.kept import Run
+from rtcontrol.experiments.kept import KeptRun
 from rtcontrol.experiments.training import GROUP, Setting, loaded
 from rtcontrol.models.call import Call
 from rtcontrol.models.train.policy import TreeDecider
 from rtcontrol.models.train.rows import Row
 
 
-def run(one: Run, setting: Setting, folder: Path) -> dict[str, Any]:
+def run(one: KeptRun, setting: Setting, folder: Path) -> dict[str, Any]:
     """Of the held-out rows with a place: whole calls that are right, decoded freely; and of heads, which the tree
     decoder decodes, how many places are one of those told, mixed, or neither."""
     options = CorpusOptions(setting.corpus.shares, setting.corpus.places, held_out=True)

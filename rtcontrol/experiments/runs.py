@@ -12,7 +12,7 @@ import torch
 
 from rtcontrol.experiments import corpus, delay, drafts, judging, latency, places, schemas, training
 from rtcontrol.experiments.corpus import CorpusOptions
-from rtcontrol.experiments.kept import CHECKPOINT, Run, digest
+from rtcontrol.experiments.kept import CHECKPOINT, KeptRun, digest
 from rtcontrol.experiments.plan import EXPERIMENTS, SKEWED
 from rtcontrol.experiments.training import Setting
 from rtcontrol.models.errors import UserError
@@ -27,7 +27,7 @@ AFTERWARDS = (latency.run, drafts.run, schemas.judge, places.run)
 SCHEMAS = {arm: EXPERIMENTS["forms"].arms[arm] for arm in ("heads", "JSON")}
 
 
-def planned(names: Sequence[str], seeds: int, out: Path) -> Iterator[Run]:
+def planned(names: Sequence[str], seeds: int, out: Path) -> Iterator[KeptRun]:
     """The runs of these experiments, seed by seed, so that every arm has as many. Raises UserError."""
     if unknown := [name for name in names if name not in NAMES]:
         raise UserError(f"There is no experiment {unknown[0]!r}.", f"Choose {', '.join(NAMES)}.")
@@ -40,7 +40,7 @@ def planned(names: Sequence[str], seeds: int, out: Path) -> Iterator[Run]:
                 yield from of(name, seed, out).values()
 
 
-def of(name: str, seed: int, out: Path) -> dict[str, Run]:
+def of(name: str, seed: int, out: Path) -> dict[str, KeptRun]:
     """The runs of an experiment from one seed, by arm."""
     if name == "delay":
         return {arm: _delay(arm, lateness, seed, out) for arm, lateness in delay.ARMS.items()}
@@ -59,33 +59,33 @@ def of(name: str, seed: int, out: Path) -> dict[str, Run]:
     return {arm: trained(f"{name}: {arm}", setting, seed, out) for arm, setting in EXPERIMENTS[name].arms.items()}
 
 
-def trained(says: str, setting: Setting, seed: int, out: Path) -> Run:
+def trained(says: str, setting: Setting, seed: int, out: Path) -> KeptRun:
     """One model of the corpus."""
     said = (asdict(setting), training.vocabulary(setting.form).to_str())
     folder = out / f"{setting.form}-{digest(said)}-{seed}"
-    return Run(f"{says}, seed {seed}", folder, train_and_judge, (setting, seed))
+    return KeptRun(f"{says}, seed {seed}", folder, train_and_judge, (setting, seed))
 
 
-def _delay(arm: str, lateness: delay.Lateness, seed: int, out: Path) -> Run:
+def _delay(arm: str, lateness: delay.Lateness, seed: int, out: Path) -> KeptRun:
     said = (asdict(lateness), asdict(delay.SHAPE), delay.vocabulary().to_str(), delay.HISTORY)
     folder = out / f"delay-{digest(said)}-{seed}"
-    return Run(f"delay: trained {arm}, seed {seed}", folder, delay.run, (lateness, seed))
+    return KeptRun(f"delay: trained {arm}, seed {seed}", folder, delay.run, (lateness, seed))
 
 
-def _schemas(seed: int, out: Path) -> dict[str, Run]:
-    forms, made = of("forms", seed, out), dict[str, Run]()
+def _schemas(seed: int, out: Path) -> dict[str, KeptRun]:
+    forms, made = of("forms", seed, out), dict[str, KeptRun]()
     for arm, setting in SCHEMAS.items():
         one = forms[arm]
         made[f"one schema, {arm}"] = _after("schemas", schemas.judge, (one, setting), seed, out)
         said = (asdict(setting), training.vocabulary(setting.form).to_str())
         folder = out / f"schemas-{setting.form}-{digest(said)}-{seed}"
-        made[f"drawn, {arm}"] = Run(f"schemas: drawn, {arm}, seed {seed}", folder, schemas.run, (setting, seed))
+        made[f"drawn, {arm}"] = KeptRun(f"schemas: drawn, {arm}, seed {seed}", folder, schemas.run, (setting, seed))
     return made
 
 
-def _after(name: str, work: Any, given: tuple[Any, ...], seed: int, out: Path) -> Run:
-    models = [one.folder.name for one in given if isinstance(one, Run)]
-    return Run(f"{name}, seed {seed}", out / f"{name}-{digest(models)}", work, given)
+def _after(name: str, work: Any, given: tuple[Any, ...], seed: int, out: Path) -> KeptRun:
+    models = [one.folder.name for one in given if isinstance(one, KeptRun)]
+    return KeptRun(f"{name}, seed {seed}", out / f"{name}-{digest(models)}", work, given)
 
 
 def train_and_judge(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:

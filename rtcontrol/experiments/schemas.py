@@ -14,15 +14,15 @@ from random import Random
 from typing import Any
 
 from rtcontrol.experiments import corpus
-from rtcontrol.experiments.corpus import ACTIONS, Action, CorpusOptions, Sample
+from rtcontrol.experiments.corpus import ACTIONS, Action, CorpusOptions, CorpusSample
 from rtcontrol.experiments.forms import FormEncoder
 from rtcontrol.experiments.judging import HELD, JUDGED, free
-from rtcontrol.experiments.kept import Run
+from rtcontrol.experiments.kept import KeptRun
 from rtcontrol.experiments.training import (
     CHUNK,
     GROUP,
     MEASURED,
-    Learner,
+    FormLearner,
     Setting,
     learner,
     loaded,
@@ -68,7 +68,7 @@ class Drawn:
     tools: tuple[ToolSchema, ...]
     names: Mapping[str, str]
 
-    def row(self, sample: Sample) -> Row:
+    def row(self, sample: CorpusSample) -> Row:
         """The sample under these tools."""
         return Row(sample.instruction, sample.observation, self.call(sample.call), tools=self.tools)
 
@@ -131,7 +131,7 @@ def run(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:
     return {"setting": asdict(setting), "seed": seed, "trained": told, **_judged(made.model, encoder)}
 
 
-def judge(one: Run, setting: Setting, folder: Path) -> dict[str, Any]:
+def judge(one: KeptRun, setting: Setting, folder: Path) -> dict[str, Any]:
     """A model that was trained on the one schema."""
     made = loaded(setting, one.checkpoint())
     known = one.result()
@@ -139,7 +139,7 @@ def judge(one: Run, setting: Setting, folder: Path) -> dict[str, Any]:
     return {"trained": known["trained"], **_judged(made.model, _encoder(made, setting))}
 
 
-def _encoder(made: Learner, setting: Setting) -> FormEncoder:
+def _encoder(made: FormLearner, setting: Setting) -> FormEncoder:
     template = PromptTemplate(COMPACT, made.heads.tokenizer, "the compact profile")
     own = ToolsEncoder(template, made.heads.tokenizer, setting.weights)
     return FormEncoder(own, setting.form, punctuation=setting.weights.end)

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from rtcontrol.experiments import corpus
-from rtcontrol.experiments.corpus import CorpusOptions, Sample
+from rtcontrol.experiments.corpus import CorpusOptions, CorpusSample
 from rtcontrol.experiments.forms import Form, FormEncoder
 from rtcontrol.models.data.stats import call_json
 from rtcontrol.models.plan import compile_plan
@@ -64,7 +64,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Learner:
+class FormLearner:
     """A model with what turns rows into its ids."""
 
     model: Any
@@ -83,23 +83,25 @@ def vocabulary(form: Form = "heads") -> Tokenizer:
     return build_tokenizer(texts, [str(n) for n in range(100)], (*SCHEMA_PHRASES, *PHRASES))
 
 
-def learner(setting: Setting, seed: int, tokenizer: Tokenizer) -> Learner:
+def learner(setting: Setting, seed: int, tokenizer: Tokenizer) -> FormLearner:
     """A new model, by `seed`."""
     wrapped = STTokenizer(tokenizer)
     template = PromptTemplate(COMPACT, wrapped, "the compact profile")
     plan = compile_plan(tool_schemas(corpus.tools(setting.grouped)), wrapped)
     heads = RowEncoder(template, wrapped, plan, setting.weights)
     model = prepare(new_model(setting.shape, tokenizer, seed), tokenizer, (1, 2))
-    return Learner(model, tokenizer, heads, FormEncoder(heads, setting.form, setting.all_heads, setting.weights.end))
+    return FormLearner(
+        model, tokenizer, heads, FormEncoder(heads, setting.form, setting.all_heads, setting.weights.end)
+    )
 
 
-def loaded(setting: Setting, checkpoint: Path) -> Learner:
+def loaded(setting: Setting, checkpoint: Path) -> FormLearner:
     """What was trained."""
     model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32, local_files_only=True)
     return replace(learner(setting, 0, vocabulary(setting.form)), model=model)
 
 
-def taken(samples: Iterator[Sample], count: int, tools: tuple[ToolSchema, ...] = ()) -> list[Row]:
+def taken(samples: Iterator[CorpusSample], count: int, tools: tuple[ToolSchema, ...] = ()) -> list[Row]:
     """The next ones as rows."""
     return [Row(s.instruction, s.observation, s.call, tools=tools) for s in itertools.islice(samples, count)]
 
@@ -114,7 +116,7 @@ def tokens_a_row(encoder: FormEncoder, some: Sequence[Row], forced: bool = True)
 
 def train(
     setting: Setting, seed: int, tokenizer: Tokenizer, out: Path, progress: Progress | None = None
-) -> tuple[Learner, dict[str, Any]]:
+) -> tuple[FormLearner, dict[str, Any]]:
     """The trained model (a run that was stopped goes on), and what is told of it: rows, tokens a row, loss, seconds."""
     made = learner(setting, seed, tokenizer)
     some = taken(corpus.samples(-1, setting.corpus), MEASURED)

@@ -47,8 +47,8 @@ class Job:
 
 def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
     """Train, or go on where the same command was stopped; then merge, export and measure. What `progress` gets is a
-    line of the log, or which step it goes on from (`resumed`). Raises UserError, and Stopped; what was saved before
-    then is kept."""
+    line of the log, or which step it goes on from (`resumed`). Raises UserError, and TrainingStopped; what was saved
+    before then is kept."""
     extras.check(job.recipe.tensorboard)
     from accelerate import PartialState
 

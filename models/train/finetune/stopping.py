@@ -11,7 +11,7 @@ from typing import Any
 from transformers import Trainer, TrainerCallback
 
 
-class Stopped(KeyboardInterrupt):
+class TrainingStopped(KeyboardInterrupt):
     """Somebody stopped the run, which kept what it had after so many `steps`."""
 
     def __init__(self, steps: int) -> None:
@@ -29,8 +29,8 @@ class _Stop(TrainerCallback):
 
 @contextmanager
 def stopped_whole(trainer: Trainer) -> Iterator[None]:
-    """While a trainer trains: after Ctrl-C it keeps a checkpoint of the step under way, and Stopped is raised; a second
-    one ends it at once. Of several processes each would end at a step of its own: they all end at once."""
+    """While a trainer trains: after Ctrl-C it keeps a checkpoint of the step under way, and TrainingStopped is raised;
+    a second one ends it at once. Of several processes each would end at a step of its own: they all end at once."""
     if trainer.args.world_size > 1 or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -47,4 +47,4 @@ def stopped_whole(trainer: Trainer) -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, before)
     if callback.asked and trainer.state.global_step < trainer.state.max_steps:
-        raise Stopped(trainer.state.global_step)
+        raise TrainingStopped(trainer.state.global_step)

@@ -11,7 +11,7 @@ from rtcontrol.experiments import corpus, judging, training
 from rtcontrol.experiments.corpus import CorpusOptions
 from rtcontrol.experiments.forms import FORMS, Form
 from rtcontrol.experiments.plan import BASE
-from rtcontrol.experiments.training import Learner, learner, taken
+from rtcontrol.experiments.training import FormLearner, learner, taken
 from rtcontrol.models.train.loss import tree_loss
 from rtcontrol.models.train.packing import pack
 from rtcontrol.models.train.rows import Row
@@ -21,7 +21,7 @@ TINY = ModelShape(hidden=32, layers=3, heads=2, kv_heads=2, intermediate=64)
 STOPS = CorpusOptions({0: 1, 1: 1})
 
 
-def made(form: Form) -> Learner:
+def made(form: Form) -> FormLearner:
     return learner(replace(BASE, form=form, shape=TINY), 0, training.vocabulary())
 
 
@@ -74,7 +74,7 @@ def test_what_is_counted_as_right_is_what_greedy_decoding_writes(form: Form) -> 
     assert right == [_written(learned, form, Row(s.instruction, s.observation, s.call)) for s in samples]
 
 
-def _written(learned: Learner, form: Form, row: Row) -> bool:
+def _written(learned: FormLearner, form: Form, row: Row) -> bool:
     """Whether a token after the other, each the likeliest of all, spells the row's call."""
     encoded = learned.encoder.encode(row)
     for head in encoded.heads:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.experiments import delay, kept
-from rtcontrol.experiments.kept import RESULT, Run
+from rtcontrol.experiments.kept import RESULT, KeptRun
 from rtcontrol.models.errors import UserError
 
 done: list[int] = []
@@ -19,7 +19,7 @@ def counting(number: int, folder: Path) -> dict[str, Any]:
 
 def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
     done.clear()
-    run = Run("one", tmp_path / "a", counting, (7,))
+    run = KeptRun("one", tmp_path / "a", counting, (7,))
     assert run.result() is None
     assert run.do() == run.do() == run.result() == {"number": 7} and done == [7]
 
@@ -30,7 +30,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path, mon
             half.write(text[:4])
         raise OSError(28, "No space left on device")
 
-    run = Run("one", tmp_path / "a", counting, (7,))
+    run = KeptRun("one", tmp_path / "a", counting, (7,))
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(UserError, match="No space left"):
         run.do()
@@ -39,13 +39,13 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path, mon
 
 def test_no_checkpoint_is_taken_of_what_is_not_done(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the target: it is not done yet"):
-        Run("the target", tmp_path, counting, (1,)).checkpoint()
+        KeptRun("the target", tmp_path, counting, (1,)).checkpoint()
 
 
 def test_of_runs_side_by_side_what_is_whole_stays_where_one_fails(tmp_path: Path) -> None:
     few = delay.Lateness((0,), 64)
-    good = Run("good", tmp_path / "good", delay.run, (few, 0))
-    bad = Run("bad", tmp_path / "bad", delay.run, ("nothing", 0))
+    good = KeptRun("good", tmp_path / "good", delay.run, (few, 0))
+    bad = KeptRun("bad", tmp_path / "bad", delay.run, ("nothing", 0))
     told: list[str] = []
     with pytest.raises(AttributeError):
         kept.do_all([good, bad, good], 1, lambda says, _: told.append(says))

@@ -18,7 +18,7 @@ from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.train.finetune import checkpoints
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.run import Job, finetune
-from rtcontrol.models.train.finetune.stopping import Stopped
+from rtcontrol.models.train.finetune.stopping import TrainingStopped
 from tests.helpers.disks import files_of
 from tests.models.small import build, build_checkpoint, shown, tool
 from tests.models.train.finetune.rows import qwen_base, random_rows, write
@@ -135,7 +135,7 @@ def test_ctrl_c_keeps_the_step_under_way_and_the_run_ends_as_one_that_was_not_st
         if line.get("step") == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
-    with pytest.raises(Stopped) as stopped:
+    with pytest.raises(TrainingStopped) as stopped:
         finetune(made, stop)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler and stopped.value.steps == 4
     again = finetune(made, told.append)
