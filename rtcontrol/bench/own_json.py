@@ -1,8 +1,8 @@
 """The baseline that writes JSON in our own engine: `{"name": ..., "arguments": {...}}` token after token.
 
 As with Hugging Face's generate (`hf_json.py`) the model's choice is replaced by the tokens of the call that was
-decided: the cost is that of a model which writes exactly this call. Every pass scores the whole vocabulary at its last
-token.
+decided: the cost is that of a model which writes exactly this call. A pass scores the whole vocabulary at its last
+token, and where the grammar leaves few tokens these alone, as the heads' do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from rtcontrol.models.call import Call
 from rtcontrol.models.core import Ask, Tree
 from rtcontrol.models.engines.base import Runner, Work
-from rtcontrol.models.guess import FEW
+from rtcontrol.models.guess import FEW, Stop
 from rtcontrol.models.schema import ToolSchema
 from rtcontrol.models.tokenizer import STTokenizer
 
@@ -62,21 +62,26 @@ class JsonWriter:
             if matcher.is_accepting():
                 return written
             token = self._tokenizer.encode(text[len(self._tokenizer.decode(written)) :])[0]
-            assert legal(matcher)[token], f"{text!r} is no text of the grammar at {token}"
-            self._pass(chain, token)
+            stop = Stop(legal(matcher))
+            assert stop.legal[token], f"{text!r} is no text of the grammar at {token}"
+            self._pass(chain, token, stop.few)
             matcher.consume_token(token)
             written.append(token)
             chain = [token]
 
-    def _pass(self, chain: Sequence[int], token: int) -> None:
-        """Evaluate these tokens, and choose `token` behind them."""
-        first = self.nodes
+    def _pass(self, chain: Sequence[int], token: int, few: Sequence[int] = ()) -> None:
+        """Evaluate these tokens, and choose `token` behind them, of all or of a few."""
+        first, last = self.nodes, [len(chain) - 1]
         self.nodes = end = first + len(chain)
-        mask = np.zeros((1, self._vocabulary), np.bool_)
-        mask[0, token] = True
-        tree = Tree(chain, range(first - 1, end - 1), range(first, end), [Ask([len(chain) - 1], masks=mask)])
-        ((best,),) = self._runner.run([Work(self._handle, tree)])[0]
-        assert best[0] == token
+        if few:
+            ask = Ask(last, few)
+        else:
+            mask = np.zeros((1, self._vocabulary), np.bool_)
+            mask[0, token] = True
+            ask = Ask(last, masks=mask)
+        tree = Tree(chain, range(first - 1, end - 1), range(first, end), [ask])
+        ((found,),) = self._runner.run([Work(self._handle, tree)])[0]
+        assert len(found) == len(few) if few else found[0] == token
         self.passes += 1
 
 

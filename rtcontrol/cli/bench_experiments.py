@@ -74,9 +74,9 @@ def experiments(
         console.print(f"\n{name}: {table.title}", style="bold")
         for row in table.rows:
             told = "; ".join(f"{c} {v}" for c, v in zip(table.columns[1:], row[1:], strict=True) if v).replace("**", "")
-            console.print(f"  {row[0]}: {told}", highlight=False, markup=False)
+            console.print(f"  {row[0]}: {told}", highlight=False, markup=False, soft_wrap=True)
         if table.note:
-            console.print(f"  {table.note}", highlight=False, markup=False)
+            console.print(f"  {table.note}", highlight=False, markup=False, soft_wrap=True)
     save(json_file, {"experiments": wanted})
     if page is not None:
         text = filled(page.read_text("utf-8"), wanted)
