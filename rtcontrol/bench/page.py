@@ -21,7 +21,8 @@ phrasing of one. *long*: 20 function names and three enums that branch at token 
 arguments there, hence a third run in which every way is held to one with three. Times run from text to typed call.
 The floor is the cheapest single forward that could decide the call: the uncached tokens and the nodes that this call's
 walk goes by. A JSON call is forced to the tokens of the call that was decided (a model trained for heads writes no JSON
-of its own), for one of five decisions; every token scores the whole vocabulary. simthinkd answers another question: it
+of its own), for one of five decisions; a token scores the whole vocabulary, and of few that the grammar leaves these
+alone. simthinkd answers another question: it
 picks one of 7 actions.""",
     ),
     "serving": (
