@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +37,8 @@ class Decision:
     `outside_mass` is the largest probability, over the visited nodes, that the model gave to tokens outside the
     union trie: a warning sign in [0, 1]. It is looked at when a call is given, of every 16th, and told with the next
     decision; None with the others. Where several sessions decide together it is not looked at.
-    `tokens` went through the model, `reused_tokens` came from the cache.
+    `tokens` went through the model, `reused_tokens` came from the cache. `unknown` are words of the instruction that
+    the checkpoint was never taught: the function's confidence is lowered by them.
     """
 
     call: Call | None
@@ -46,3 +47,4 @@ class Decision:
     forward_passes: int = 0
     tokens: int = 0
     reused_tokens: int = 0
+    unknown: Sequence[str] = ()

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.models import hub
+from rtcontrol.models import hub, inert
 from rtcontrol.models.chat.template import ChatTemplate
-from rtcontrol.models.errors import UserError, read_json
+from rtcontrol.models.errors import UserError, read_json, user_path
 from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.special import ST_TOKENS
 from rtcontrol.models.tokenizer import STTokenizer
@@ -23,8 +23,9 @@ def zoo() -> list[str]:
 
 def resolve(model: str) -> Path:
     """The folder of a bundled name, a path, or an id of the Hugging Face hub (OWNER/NAME or OWNER/NAME:SUBFOLDER, which
-    is downloaded if need be); in this order. Raises UserError naming all three, and where a name is two of them."""
-    path = Path(model).expanduser()
+    is downloaded if need be); in this order. Raises UserError naming all three, where a name is two of them, and for a
+    checkpoint that names code, files or models elsewhere (`inert`)."""
+    path = user_path(model)
     if "/" not in model and (ZOO / model / "config.json").is_file():
         if (path / "config.json").is_file() and path.resolve() != ZOO / model:
             raise UserError(
@@ -33,10 +34,13 @@ def resolve(model: str) -> Path:
             )
         return ZOO / model
     if path.is_dir():
+        inert.check(path)
         return path
     others = f"Bundled: {', '.join(zoo()) or 'none'}. Or give the path of a checkpoint folder in Hugging Face format"
     if not path.exists() and hub.is_id(model):
-        return hub.fetch(model, f"{others}.")
+        found = hub.fetch(model, f"{others}.")
+        inert.check(found)
+        return found
     if path.is_file():
         raise UserError(f"{model} is a file, no checkpoint folder.", f"Give the folder that it is in: {path.parent}.")
     raise UserError(

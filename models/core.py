@@ -119,11 +119,8 @@ class DecoderCore:
             slot = plan.slots[tool][k - 1]
             where = self.where(k, tool)
             start = self.starts[k, tool] = (k, self._grammars.compile(domain, where), bool(slot.null))
-            try:
-                begun = self.free_head(k, tool, False)
-            except DecodeError:
-                told = f"{where}: no value of at most {limit} tokens satisfies its schema."
-                raise UserError(told, "Loosen its rules, give its parts shorter names, or allow more tokens.") from None
+            self._grammars.check(start[1], limit, where)
+            begun = self.free_head(k, tool, False)
             if not begun.chain and not begun.done:
                 self.firsts[start] = begun.stops[0]
 

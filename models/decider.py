@@ -67,6 +67,22 @@ class DeciderSpec:
         return checkpoint, registry.load(self.engine, checkpoint.folder, self.dtype, self.device, self.threads)
 
 
+def core_of(
+    spec: DeciderSpec, checkpoint: Checkpoint, vocabulary: int, tools: Sequence[ToolSchema]
+) -> DecoderCore | ChatCore:
+    """What decides, for ST heads or in a chat model's own syntax; nothing of it needs the weights. Raises UserError."""
+    from rtcontrol.models.plan import compile_plan
+
+    template, tokenizer = checkpoint.template, checkpoint.tokenizer
+    if isinstance(template, PromptTemplate):
+        plan = compile_plan(tools, tokenizer, spec.allow_null, template.overflow)
+        return DecoderCore(plan, tokenizer, vocabulary, limit=spec.value_tokens)
+    free = any(isinstance(p.domain, Free) for tool in tools for p in tool.parameters)
+    grammars = Grammars(tokenizer, vocabulary) if free else None
+    chat = ChatPlan(tools, tokenizer, template.syntax, grammars, spec.arguments == "parallel")
+    return ChatCore(chat, tokenizer, grammars, spec.value_tokens)
+
+
 class STDecider:
     """Decides calls for one agent: its own plan, prefix and cache, on a model that all deciders of its checkpoint
     share. Not thread-safe but for `cancel`."""
@@ -81,6 +97,8 @@ class STDecider:
         # What a model was never shown in training changes its calls by what happens to stand there.
         self._history = spec.history if learnt is None else min(spec.history, learnt.history)
         tools = tool_schemas(spec.tools)
+        self._learnt = learnt if learnt is not None and learnt.knows(tools) else None
+        self._told = "", 1.0, tuple[str, ...]()  # an instruction, what it lowers the confidence by, its unknown words
         given = {"per_head": spec.budget_per_head, "total": spec.budget_total}
         explicit: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
         budget = Budget(**explicit) if explicit else None
@@ -99,20 +117,9 @@ class STDecider:
         self.load_ms = (time.perf_counter() - began) * 1e3
 
     def _core(self, tools: Sequence[ToolSchema]) -> DecoderCore | ChatCore:
-        """What decides, for ST heads or in a chat model's own syntax."""
-        from rtcontrol.models.plan import compile_plan
-
-        spec, vocabulary = self.spec, self.runner.caps.vocabulary
-        if spec.arguments not in ARGUMENTS:
-            raise UserError(f"Unknown way of arguments {spec.arguments!r}.", f"Choose {' or '.join(ARGUMENTS)}.")
-        if isinstance(self.template, PromptTemplate):
-            plan = compile_plan(tools, self.tokenizer, spec.allow_null, self.template.overflow)
-            return DecoderCore(plan, self.tokenizer, vocabulary, limit=spec.value_tokens)
-        free = any(isinstance(p.domain, Free) for tool in tools for p in tool.parameters)
-        grammars = Grammars(self.tokenizer, vocabulary) if free else None
-        parallel = spec.arguments == "parallel"
-        chat = ChatPlan(tools, self.tokenizer, self.template.syntax, grammars, parallel)
-        return ChatCore(chat, self.tokenizer, grammars, spec.value_tokens)
+        if self.spec.arguments not in ARGUMENTS:
+            raise UserError(f"Unknown way of arguments {self.spec.arguments!r}.", f"Choose {' or '.join(ARGUMENTS)}.")
+        return core_of(self.spec, self.checkpoint, self.runner.caps.vocabulary, tools)
 
     def decide(self, observation: str, instruction: str, history: Sequence[str] = ()) -> Decision:
         """One decision. Raises UserError when the prompt does not fit the context, and DecodeError."""
@@ -132,11 +139,13 @@ class STDecider:
         fault, self._fault, self._due = self._fault, None, False
         if fault is not None:
             raise fault
-        return self.decoding.begin(self._suffix(observation, instruction, history))
+        begun = self.decoding.begin(self._suffix(observation, instruction, history))
+        self._hear(instruction)
+        return begun
 
     def told(self, one: UnderWay) -> Decision:
         """What was decided, as it is given: with what was found out of the last one. Raises what ended it."""
-        decision = one.decision()
+        decision = self._believed(one.decision())
         self._due = self._decisions % OUTSIDE_EVERY == 0
         self._decisions += 1
         outside, self._outside = self._outside, None
@@ -156,7 +165,27 @@ class STDecider:
 
     def decide_many(self, situations: Sequence[tuple[str, str] | Told]) -> list[Decision]:
         """Decide (observation, instruction) or (observation, instruction, history) in the same forward passes."""
-        return self.decoding.decode_many([self._suffix(*told) for told in situations])
+        made = self.decoding.decode_many([self._suffix(*told) for told in situations])
+        for i, (_, instruction, *_) in enumerate(situations):
+            self._hear(instruction)
+            made[i] = self._believed(made[i])
+        return made
+
+    def _hear(self, instruction: str) -> None:
+        """What the next decision is told: nearly always the same as the one before."""
+        if self._learnt is not None and instruction != self._told[0]:
+            unknown = self._learnt.unknown(instruction)
+            self._told = instruction, self._learnt.doubt ** len(unknown), unknown
+
+    def _believed(self, decision: Decision) -> Decision:
+        """A decision by words of which some were never taught is less sure than it seems to be."""
+        _, doubt, unknown = self._told
+        if not unknown:
+            return decision
+        sure = decision.confidence
+        if decision.call is not None and "function" in sure:
+            sure = {**sure, "function": sure["function"] * doubt}
+        return replace(decision, confidence=sure, unknown=unknown)
 
     def _suffix(self, observation: str, instruction: str, history: Sequence[str] = ()) -> list[int]:
         shown = history[-self._history :] if self._history else ()

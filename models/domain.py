@@ -13,11 +13,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.grid import NumberGrid, grid_of
+from rtcontrol.models.validator import LEAST_INTEGER, MOST_INTEGER, Validator
 
 MAX_CLOSED = 4096
 
@@ -38,21 +39,28 @@ class ClosedDomain:
 
 @dataclass(frozen=True)
 class Free:
-    """Values that are not listed; `schema` is the JSON schema that a parsed value must satisfy. `grid`: the more than
-    `MAX_CLOSED` numbers that they are."""
+    """Values that are not listed; `schema` is the normalised JSON schema by which they are decoded and typed. `grid`:
+    the more than `MAX_CLOSED` numbers that they are. A finished value must satisfy `rules` (None: the schema), which
+    may say what a normalised schema cannot."""
 
     schema: Mapping[str, Any]
     grid: NumberGrid | None = None
+    rules: Mapping[str, Any] | None = None
 
     @property
     def is_string(self) -> bool:
         return self.schema.get("type") == "string"
 
+    @cached_property
+    def judge(self) -> Validator:
+        """Says which values satisfy the rules."""
+        return Validator(self.schema if self.rules is None else self.rules, "a value that is not listed")
+
 
 Domain = ClosedDomain | Free
 _LEFT_OUT = object()
 # Rules that numbers counted on a grid do not keep.
-UNCOUNTED = {"anyOf", "not", "if"}
+UNCOUNTED = {"anyOf", "allOf", "not", "if"}
 
 
 def value_text(value: Any) -> str:
@@ -119,9 +127,10 @@ def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
     if kind in ("array", "object"):
         values = (_objects if kind == "object" else _arrays)(schema, where)
         return Free(schema) if values is None else closed(tuple(values), where)
-    what = "there is no type, hence" if kind is None else f"the type {kind!r} has"
+    if kind is None:
+        return Free(schema)  # any value
     raise UserError(
-        f"{where}: {what} no schema that can be decoded.",
+        f"{where}: the type {kind!r} has no schema that can be decoded.",
         "Use string, integer, number, boolean, array, object or an enum.",
     )
 
@@ -191,7 +200,7 @@ def _arrays(schema: Mapping[str, Any], where: str) -> list[Any] | None:
 def closed(values: tuple[Any, ...], where: str, numbers: bool = False) -> ClosedDomain:
     """A closed domain of exactly these values; two that are written alike are refused. With `numbers` an integer among
     them is a float, written as it was given."""
-    if large := [v for v in values if isinstance(v, int) and not -(2**63) <= v < 2**63]:
+    if large := [v for v in values if isinstance(v, int) and not LEAST_INTEGER <= v <= MOST_INTEGER]:
         raise UserError(f"{where}: {large[0]} does not fit 64 bits.", "Use smaller numbers, or strings.")
     try:
         texts = tuple(value_text(v) for v in values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,24 @@ class UserError(Exception):
         return f"{self.what} {self.remedy}"
 
 
+def home() -> Path | None:
+    """The user's home folder; None where nobody knows one, as of a user without an entry in passwd and without HOME."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
+def user_path(given: str) -> Path:
+    """The path that a user gave, `~` read as shells do. Raises UserError where that is nowhere."""
+    try:
+        return Path(given).expanduser()
+    except RuntimeError:
+        raise UserError(
+            f"{given}: nobody knows where ~ is (HOME is not set).", "Set HOME, or give the path in full."
+        ) from None
+
+
 def too_long(context: int, prompt: int | None = None) -> UserError:
     """The call does not fit behind the prompt."""
     which = "The prompt" if prompt is None else f"The prompt of {prompt} tokens"
@@ -31,13 +50,37 @@ def too_long(context: int, prompt: int | None = None) -> UserError:
     )
 
 
+def unmarked(raw: bytes, where: str | Path) -> bytes:
+    """The beginning of a file that people write without its byte order mark. Raises UserError naming `where` for
+    UTF-16 and UTF-32, which have NUL bytes or another mark."""
+    if (found := json.detect_encoding(raw[:4])).startswith(("utf-16", "utf-32")):
+        what = f"{where} cannot be read: it is {found[:6].upper()}, no UTF-8 text."
+        raise UserError(what, "Save it as UTF-8 (Windows PowerShell: `| Out-File -Encoding utf8`, not `>`).")
+    return raw.removeprefix(BOM_UTF8)
+
+
+def decoded(raw: bytes, where: str | Path) -> str:
+    """The text of a file that people write: UTF-8, with or without a byte order mark. Raises UserError naming
+    `where`."""
+    try:
+        return unmarked(raw, where).decode()
+    except UnicodeDecodeError as error:
+        what = f"{where} cannot be read: it is no UTF-8 text ({error.reason} at byte {error.start})."
+        raise UserError(what, "Save it as UTF-8.") from None
+
+
+def read_text(path: Path) -> str:
+    """A file that people write, its lines ended by \\n. Raises OSError, and UserError for what is no UTF-8."""
+    return decoded(path.read_bytes(), path).replace("\r\n", "\n")
+
+
 def read_json(path: Path, missing: UserError, remedy: str) -> dict[str, Any]:
     """The JSON object in a file. Raises `missing` where there is no file, else UserError with this remedy."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = json.loads(read_text(path))
     except FileNotFoundError:
         raise missing from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read ({error}).", remedy) from None
     if not isinstance(found, dict):
         raise UserError(f"{path} is no JSON object.", remedy)

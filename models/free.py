@@ -6,25 +6,29 @@ The grammar is llguidance's business: it gives, for each step, the tokens that m
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from rtcontrol.models.digits import LEAST, MOST
 from rtcontrol.models.domain import Free
+from rtcontrol.models.ending import Ending, filled, whole_text
 from rtcontrol.models.engines.base import DecodeError
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.flatten import flattened
+from rtcontrol.models.grammar import SchemaGrammar
 from rtcontrol.models.normal import as_declared
+from rtcontrol.models.scalars import Parts
+from rtcontrol.models.texts import Texts, possible, texts_of
 from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.validator import check_patterns
 
 MAX_TOKENS = 64  # of one free value, unless said otherwise: it must end by then
-ENDINGS = ('"', "}", "]", ",", "0", "false", "null", "[", "{")  # of which the end of a too long value is made
+ENDED = 256  # tokens that it may take to end JSON behind that
 TEXT = "start: TEXT\nTEXT: "
-TRIED = 200  # beginnings of such an end
-MAX_NUMBER = 10**15  # size of a number without any bound: larger ones would need an exponent
-DEFAULT_LENGTH = 256
+ANY, UNQUOTED = "(?s:.)", r'[^"\\\x00-\x1f]'  # a character of a text; of one that stands in JSON's quotes as it is
 
 
 _machines: WeakKeyDictionary[STTokenizer, dict[int, Any]] = WeakKeyDictionary()
@@ -44,47 +48,77 @@ class Grammars:
             machines[vocabulary] = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=end)
         self._machine = machines[vocabulary]
         self._begun: dict[str, Any] = {}  # by grammar: to copy one takes less than to make it
+        self._endings: dict[str, Ending] = {}
         self.special = np.array([tokenizer.special_id(t) for t in tokenizer.specials], np.int64)
 
     def compile(self, domain: Free, where: str, quoted: bool = False, space: str = "") -> str:
         """The grammar text of a domain; raises UserError (`where` names tool and argument) when its schema has none.
 
-        A string's `pattern` must match the whole value; a `quoted` one stands in JSON's quotes and holds nothing that
-        JSON would escape. Objects with `properties` have no others. `space` is before JSON, and behind its separators.
+        A `quoted` string stands in JSON's quotes and holds nothing that JSON would escape. `space` is before JSON, and
+        behind its separators. What the grammar does not know is checked when the value is whole (`parse_free`).
         """
-        matcher = self._library.LLMatcher
-        schema = dict(domain.schema)
-        try:
-            if domain.is_string:
-                grammar = _string_grammar(schema, quoted)
-            else:
-                options = {"item_separator": f",{space}", "key_separator": f":{space}", "whitespace_flexible": False}
-                text = json.dumps({**_decodable(schema), "x-guidance": options})
-                spaced = f'start: "{space}" value\nvalue: %json {text}\n'
-                grammar = spaced if space else matcher.grammar_from_json_schema(text)
-            error = matcher.validate_grammar(grammar, self._machine)
-        except ValueError as raised:
-            error = str(raised)
-        if error:
-            raise UserError(
-                f"{where}: its schema cannot be decoded ({str(error).splitlines()[0][:200]}).",
-                "Use a plain type, bounds or an enum; in a pattern no look-around and no back-reference.",
-            )
-        return str(grammar)
+        check_patterns(domain.rules or domain.schema, where)
+        one = UNQUOTED if quoted else ANY
+        if domain.is_string:
+            each = dict.fromkeys(t for t in map(texts_of, flattened(domain.schema)) if possible(t, one))
+            if not each:
+                raise UserError(f"{where}: no text matches its schema's pattern, format and length.", "Loosen them.")
+            # All that holds of them; where that is too much for the library, what does in any case.
+            ways = dict.fromkeys((tuple(each), (texts_of(domain.schema),)))
+            made = [(_text(way, one), Ending(Parts(dict.fromkeys(way)), self.tokenizer.encode, one)) for way in ways]
+        else:
+            try:
+                read = SchemaGrammar(domain.schema, where, space)
+            except RecursionError:
+                what = f"{where}: its schema has too many properties, or too many levels."
+                raise UserError(what, "Describe a smaller value.") from None
+            made = [(read.text, Ending(read.parts, self.tokenizer.encode))]
+        error = ""
+        for grammar, ending in made:
+            if not (error := self._error(grammar)):
+                self._endings[grammar] = ending
+                return grammar
+        raise UserError(
+            f"{where}: its schema cannot be decoded ({error.strip().splitlines()[0][:200]}).",
+            "Use a plain type, bounds or an enum, or shorter patterns.",
+        )
+
+    def _error(self, grammar: str) -> str:
+        """What the library says against it, nothing: it takes it."""
+        error = self._library.LLMatcher.validate_grammar(grammar, self._machine)
+        if not error:
+            self._matcher(grammar).compute_bitmask()  # what takes more than the library spends on a token, says so now
+            error = self._matcher(grammar).get_error()
+        return str(error or "")
+
+    def check(self, grammar: str, limit: int, where: str) -> None:
+        """UserError where no value of the grammar has so few tokens; JSON may have more, of which most are forced."""
+        most = limit + ENDED * (not grammar.startswith(TEXT))
+        if self._endings[grammar].shortest(self._matcher(grammar), most) is None:
+            told = f"{where}: no value of at most {limit} tokens satisfies its schema."
+            raise UserError(told, "Loosen its rules, give its parts shorter names, or allow more tokens.")
 
     def start(self, grammar: str, limit: int = MAX_TOKENS, where: str = "a free value") -> FreeValue:
         """A value at its beginning, of at most `limit` tokens and what it takes to end it there; errors say `where`."""
+        return FreeValue(self, self._matcher(grammar).deep_copy(), limit, self._endings[grammar], where)
+
+    def _matcher(self, grammar: str) -> Any:
+        """At the beginning of a value."""
         first = self._begun.get(grammar)
         if first is None:
             first = self._begun[grammar] = self._library.LLMatcher(self._machine, grammar)
-        return FreeValue(self, first.deep_copy(), limit, grammar.startswith(TEXT), where)
+        return first
+
+    def bytes_of(self, tokens: Sequence[int]) -> bytes:
+        """What they write: a token may be a part of a character."""
+        return bytes(self._machine.decode_bytes(list(tokens)))
 
 
 class FreeValue:
     """The tokens of one free value so far, and what may follow them."""
 
-    def __init__(self, grammars: Grammars, matcher: Any, limit: int, is_text: bool, where: str) -> None:
-        self._grammars, self._matcher, self._limit, self._is_text = grammars, matcher, limit, is_text
+    def __init__(self, grammars: Grammars, matcher: Any, limit: int, ending: Ending, where: str) -> None:
+        self._grammars, self._matcher, self._limit, self._ending = grammars, matcher, limit, ending
         self._where = where
         self.tokens: list[int] = []
 
@@ -94,6 +128,9 @@ class FreeValue:
         After `limit` tokens only the end may; raises DecodeError where it must not."""
         full = len(self.tokens) >= self._limit
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        if self._matcher.is_error():
+            told = str(self._matcher.get_error()).strip().splitlines()[0][:200]
+            raise DecodeError(f"{self._where}: what may follow takes too long to find out ({told})")
         legal = np.unpackbits(bits, bitorder="little")[: self._grammars.vocabulary].view(bool)
         legal[self._grammars.special] = False
         if full:
@@ -122,79 +159,69 @@ class FreeValue:
         if before < self._limit and not self._matcher.is_accepting():
             self.push(*self._matcher.compute_ff_tokens())
         if len(self.tokens) >= self._limit and not self._matcher.is_accepting():
-            self.push(*self._ending())
+            self.push(*self._rest())
         return self.tokens[before:]
 
     def text_after(self) -> str:
         """The text that must follow, none where the value may end."""
         return "" if self._matcher.is_accepting() else str(self._matcher.compute_ff_bytes(), "utf-8", "ignore")
 
-    def _ending(self) -> list[int]:
-        """Tokens that close what is open: quotes and brackets, and where a value is missing the shortest."""
-        queue, first, encode = [(self._matcher.deep_copy(), list[int]())], 0, self._grammars.tokenizer.encode
-        while not self._is_text and first < len(queue) < TRIED:
-            matcher, path = queue[first]
-            first += 1
-            legal = {t: i for t in ENDINGS if matcher.validate_tokens(i := encode(t)) == len(i)}
-            inside = '"' in legal and "}" in legal and "0" in legal  # a text, which all of them may go on
-            for tokens in [legal['"']] if inside else [*([] if path else [[]]), *legal.values()]:
-                ahead = matcher.deep_copy()
-                ahead.consume_tokens(tokens)
-                while not ahead.is_accepting() and (forced := ahead.compute_ff_bytes()):
-                    more = encode(forced.decode("utf-8", "ignore"))
-                    if not (count := ahead.try_consume_tokens(more)):
-                        break
-                    tokens = [*tokens, *more[:count]]
-                if ahead.is_accepting():
-                    return [*path, *tokens]
-                queue.append((ahead, [*path, *tokens]))
-        return []
+    def _rest(self) -> list[int]:
+        """Tokens that end the value; none where none are found."""
+        ahead, raw = self._matcher.deep_copy(), self._grammars.bytes_of(self.tokens)
+        whole: list[int] = []
+        if whole_text(raw)[1]:  # the last token is the beginning of a character
+            bits = np.unpackbits(np.frombuffer(ahead.compute_bitmask(), np.uint8), bitorder="little")
+            legal = np.flatnonzero(bits[: self._grammars.vocabulary]).tolist()
+            whole = filled(ahead, self._grammars.bytes_of, raw, legal)
+            ahead.consume_tokens(whole)
+            raw += self._grammars.bytes_of(whole)
+        return [*whole, *(self._ending.of(ahead, whole_text(raw)[0]) or [])]
 
 
-def _string_grammar(schema: Mapping[str, Any], quoted: bool) -> str:
-    one = r'[^"\\\x00-\x1f]' if quoted else "."
-    text = rf"/(?s:{one}{{{schema.get('minLength', 0)},{schema.get('maxLength', DEFAULT_LENGTH)}}})/"
-    if pattern := schema.get("pattern"):
-        # Between slashes: a bare slash is escaped, a line break written as one.
-        slashes = re.sub(r"(\\.)|/", lambda m: m.group(1) or r"\/", pattern, flags=re.DOTALL).replace("\n", r"\n")
-        text = f"/{slashes}/ & {text}"
-    return f"{TEXT}{text}\n"
-
-
-def _decodable(schema: Any) -> Any:
-    """The schema as the grammar needs it: objects closed, numbers bounded on both sides (else one may be 1e999, or an
-    integer that no message takes)."""
-    if isinstance(schema, list):
-        return [_decodable(s) for s in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    found = {k: v if k in ("enum", "const", "default") else _decodable(v) for k, v in schema.items()}
-    if isinstance(schema.get("properties"), Mapping) and schema.get("type") == "object":
-        found.setdefault("additionalProperties", False)
-    if schema.get("type") in ("number", "integer"):
-        least = schema.get("minimum", schema.get("exclusiveMinimum"))
-        most = schema.get("maximum", schema.get("exclusiveMaximum"))
-        if least is None:
-            found["minimum"] = -MAX_NUMBER if most is None else min(-MAX_NUMBER, most - MAX_NUMBER)
-        if most is None:
-            found["maximum"] = MAX_NUMBER if least is None else max(MAX_NUMBER, least + MAX_NUMBER)
-    return found
+def _text(ways: Sequence[Texts], one: str) -> str:
+    """The grammar of texts that are of one of these."""
+    arms = [" & ".join(f"/{r}/" for r in texts.regexes(one)) for texts in ways]
+    return f"{TEXT}{arms[0] if len(arms) == 1 else ' | '.join(f'({arm})' for arm in arms)}\n"
 
 
 def _integer(digits: str) -> int:
-    """Raises ValueError for one that no message takes: where a schema has no type, a number has no bound."""
+    """Raises ValueError for one that no message takes."""
     number = int(digits)
-    if not -(2**63) <= number < 2**64:
+    if not LEAST <= number <= MOST:
         raise ValueError("an integer beyond 64 bits")
     return number
 
 
 def parse_free(domain: Free, text: str) -> Any:
-    """The typed value of decoded text by the declared type; raises DecodeError when it does not parse."""
-    if domain.is_string:
-        return text
-    try:
-        value = json.loads(text, parse_int=_integer)
-    except ValueError as error:
-        raise DecodeError(f"{text!r} is no JSON ({error})") from None
-    return as_declared(value, domain.schema)
+    """The typed value of decoded text by the declared type; raises DecodeError when it does not parse, or breaks a rule
+    that the grammar does not know. What a set names twice it has once."""
+    value: Any = text
+    if not domain.is_string:
+        try:
+            value = json.loads(text, parse_int=_integer, parse_float=lambda digits: float(digits) + 0.0)
+        except (ValueError, RecursionError) as error:
+            raise DecodeError(f"{text!r} is no JSON ({error})") from None
+        value = as_declared(value, domain.schema)
+    if (fault := domain.judge.fault(value)) is not None:
+        value = _each_once(value, domain.schema)
+        fault = domain.judge.fault(value)
+    if fault is not None:
+        raise DecodeError(f"{text[:200]!r} breaks its schema ({fault})")
+    return value
+
+
+def _each_once(value: Any, schema: Any) -> Any:
+    """Without what stands twice where items are unique."""
+    if not isinstance(schema, Mapping):
+        return value
+    for arm in (*schema.get("anyOf", ()), *schema.get("allOf", ())):
+        value = _each_once(value, arm)
+    if isinstance(value, list):
+        first, rest = schema.get("prefixItems", ()), schema.get("items")
+        items = [_each_once(v, first[i] if i < len(first) else rest) for i, v in enumerate(value)]
+        return [v for i, v in enumerate(items) if v not in items[:i]] if schema.get("uniqueItems") else items
+    if isinstance(value, Mapping):
+        own, rest = schema.get("properties", {}), schema.get("additionalProperties")
+        return {k: _each_once(v, own.get(k, rest)) for k, v in value.items()}
+    return value

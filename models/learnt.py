@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from rtcontrol.models.errors import UserError, read_json
+from rtcontrol.models.heard import KnownWords
+from rtcontrol.models.owned import part_of
 from rtcontrol.models.schema import ToolSchema, tool_schemas
 
 FILE_NAME = "rtcontrol.json"
 FORMAT = 1
+DOUBT = 0.5  # of a word that was never taught, where no gate says what is too little
+BELOW = 0.99  # of a gate: what is sure of all else is below it
 REMEDY = "Restore the file that came with the weights, or take it away: then what was learnt is not known."
 
 
@@ -25,7 +29,11 @@ class Learnt:
     by default; `observation`: the words that observations were made of, each with its unit or None; `rate_hz`: how
     often a second it decides; `gate`: the confidence of the function head below which what is told is taken for not
     understood, and calls are held back. With a gate and `allow_null` the null function says the same. None: not
-    known. `any_tools`: whether it was taught to read tools, and may try those of no set."""
+    known. `any_tools`: whether it was taught to read tools, and may try those of no set.
+
+    `words` are those of the sentences that it was taught with, and such as change no sentence, between spaces; each
+    other word of an instruction lowers what is believed: so far that a gate holds what has more than `unknown_words` of
+    them, however sure the model is."""
 
     tool_sets: tuple[tuple[Mapping[str, Any], ...], ...]
     history: int = 0
@@ -35,6 +43,23 @@ class Learnt:
     rate_hz: float | None = None
     gate: float | None = None
     any_tools: bool = False
+    words: str | None = None
+    unknown_words: int = 0
+
+    def unknown(self, instruction: str) -> tuple[str, ...]:
+        """Words of an instruction that no sentence of training had; none where those are not known."""
+        return () if self._heard is None else self._heard.unknown(instruction)
+
+    @property
+    def doubt(self) -> float:
+        """What each such word multiplies the function head's confidence with."""
+        if not self.gate:
+            return DOUBT
+        return float((BELOW * self.gate) ** (1 / (self.unknown_words + 1)))
+
+    @cached_property
+    def _heard(self) -> KnownWords | None:
+        return None if self.words is None else KnownWords(self.words.split())
 
     def knows(self, tools: Sequence[ToolSchema]) -> bool:
         """Whether it was trained on exactly these tools, in this order."""
@@ -52,7 +77,7 @@ class Learnt:
     def write(self, folder: Path) -> None:
         """Beside the weights; an old file stays until the new one is whole."""
         body = {"format": FORMAT, **{name: getattr(self, name) for name in self.__dataclass_fields__}}
-        part = folder / f"{FILE_NAME}.part"
+        part = part_of(folder / FILE_NAME)
         part.write_text(json.dumps(body, indent=1, ensure_ascii=False) + "\n", "utf-8")
         os.replace(part, folder / FILE_NAME)
 
@@ -78,6 +103,8 @@ class Learnt:
             assert made._known is not None  # its tools are such
             if isinstance(made.history, bool) or not isinstance(made.history, int) or made.history < 0:
                 raise ValueError(f"history is {made.history!r}")
+            if not isinstance(made.words, str | None) or type(made.unknown_words) is not int or made.unknown_words < 0:
+                raise ValueError(f"unknown_words is {made.unknown_words!r}, words {str(made.words)[:40]!r}")
         except (KeyError, TypeError, ValueError, UserError) as error:
             raise UserError(f"{path} does not say what was learnt ({error}).", REMEDY) from None
         return made

@@ -6,6 +6,7 @@ together, OpenAPI's `nullable` and draft 4's exclusive bounds are written as JSO
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,13 +14,10 @@ import jsonschema
 
 from rtcontrol.models.domain import same, written
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.references import SchemaDocument
+from rtcontrol.models.size import Room
+from rtcontrol.models.validator import ABOUT, NOTHING, Validator, equal
 
-DEFINITIONS = ("$defs", "definitions")
-NAMED = (*DEFINITIONS, "properties", "patternProperties", "dependentSchemas")  # schemas by name
-DATA = ("enum", "const", "default", "examples")
-ABOUT = ("title", "description", "default", "examples", "x-group")  # says nothing of the values
-BOUNDS = {"minimum": "exclusiveMinimum", "maximum": "exclusiveMaximum"}
-MAX_PARTS = 10_000  # of one parameter, its references written out
 # What speaks of values of one type alone, and goes with it where a schema lists several.
 OF_TYPE = {
     "string": ("minLength", "maxLength", "pattern", "format"),
@@ -31,15 +29,17 @@ OF_TYPE = {
 
 
 def _common(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
-    known = {written(v) for v in b}
-    return [v for v in a if written(v) in known]
+    known = {equal(v) for v in b}
+    return [v for v in a if equal(v) in known]
 
 
+LAST = {"anyOf": 1, "allOf": 2}  # of a schema's keys, in this order
 # What holds where two parts do.
+CONTAINS = ("contains", "minContains", "maxContains")
 BOTH: dict[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems"), max),
     **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems"), min),
-    "required": lambda a, b: [*a, *(r for r in b if r not in a)],
+    "required": lambda a, b: list(dict.fromkeys((*a, *b))),
     "enum": _common,
     "additionalProperties": lambda a, b: a and b,
 }
@@ -48,128 +48,88 @@ TYPES = jsonschema.Draft4Validator.TYPE_CHECKER.redefine("array", lambda _, valu
 
 
 def normalise(schema: Mapping[str, Any], where: str, definitions: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The schema written in the one way: see `read`."""
-    return read(schema, where, definitions)[1]
-
-
-def read(given: Any, where: str, definitions: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The schema as JSON Schema 2020-12 has it, with all definitions; and written in the one way. `definitions` are
-    those of the document that it stands in.
+    """The schema written in the one way: `definitions` are those of the document that it stands in.
 
     Raises UserError (`where` names tool and parameter) for what is no schema, for a reference that leads nowhere,
-    outside or in a circle, and for a schema that grows beyond MAX_PARTS when its references are written out.
+    outside or in a circle, and for a schema that grows too large when its references are written out.
     """
-    if not isinstance(given, Mapping):
-        raise UserError(f"{where}: its schema is {given!r}.", "Write a JSON schema object.")
-    try:
-        found, named = _modern(given), _modern({"$defs": definitions or {}})
-        for part in (found, named):
-            jsonschema.Draft202012Validator.check_schema(part, format_checker=None)
-        own = {**named["$defs"], **found.pop("definitions", {}), **found.pop("$defs", {})}
-        document = {**found, **dict.fromkeys(DEFINITIONS, own)}
-        return document, _Normaliser(where).read(document, ())
-    except jsonschema.SchemaError as error:
-        place = ".".join(map(str, error.absolute_path))
-        raise UserError(
-            f"{where}: {place} is {repr(error.instance)[:80]}.",
-            f"Write what JSON schema has there ({error.message[-120:]}).",
-        ) from None
-    except RecursionError:
-        raise UserError(f"{where}: its schema is nested too deeply.", "Describe a flatter value.") from None
+    if not isinstance(schema, Mapping):
+        raise UserError(f"{where}: its schema is {schema!r}.", "Write a JSON schema object.")
+    if definitions:
+        schema = {**schema, "$defs": {**definitions, **schema.get("$defs", {})}}
+    return in_one_way(SchemaDocument(schema, where, Room()).plain(), where)
 
 
-def _modern(given: Any) -> Any:
-    if isinstance(given, list | tuple):
-        return [_modern(v) for v in given]
-    if not isinstance(given, Mapping):
-        return given
-    schema: dict[str, Any] = {}
-    for key, value in given.items():
-        if key in NAMED and isinstance(value, Mapping):
-            schema[key] = {name: _modern(part) for name, part in value.items()}
-        elif key not in ("$id", "$schema"):
-            schema[key] = value if key in DATA and not isinstance(value, tuple) else _modern(value)
-    for kept, bound in BOUNDS.items():
-        if isinstance(exclusive := schema.get(bound), bool):
-            del schema[bound]
-            if exclusive and kept in schema:
-                schema[bound] = schema.pop(kept)
-    if schema.pop("nullable", False) is True:
-        rest = {k: schema.pop(k) for k in tuple(schema) if k not in (*ABOUT, *DEFINITIONS)}
-        schema["anyOf"] = [rest, {"type": "null"}]
-    return schema
+def in_one_way(schema: Any, where: str) -> dict[str, Any]:
+    """A schema without references (`SchemaDocument.plain`) written in the one way."""
+    return _Normaliser(where).read(schema)
 
 
 class _Normaliser:
     def __init__(self, where: str) -> None:
-        self._where, self._parts = where, 0
-        self._definitions: dict[str, Any] = {}
+        self._where = where
 
-    def read(self, given: Any, inside: tuple[str, ...]) -> dict[str, Any]:
-        """`inside`: the references that led here."""
-        self._parts += 1
-        if self._parts > MAX_PARTS:
-            raise UserError(
-                f"{self._where}: its schema has more than {MAX_PARTS} parts when its references are written out.",
-                "Describe a smaller value.",
-            )
+    def read(self, given: Any) -> dict[str, Any]:
+        if given is True:
+            return {}
         if not isinstance(given, Mapping):
             raise UserError(f"{self._where}: its schema is {given!r}.", "Write a JSON schema object.")
-        schema = {k: v for k, v in given.items() if k not in DEFINITIONS}
-        for key in DEFINITIONS:
-            self._definitions |= given.get(key, {})
-        apart = []
+        schema, apart = dict(given), []
         if "const" in schema:
             apart.append({"enum": [schema.pop("const")]})
-        if (name := schema.pop("$ref", None)) is not None:
-            return self._joined([self._named(str(name), inside), self.read(schema, inside)])
+        if "enum" in schema:
+            schema["enum"] = list({(type(v), written(v)): v for v in schema["enum"]}.values())
         if (arms := schema.pop("oneOf", None)) is not None:
-            apart.append({"anyOf": arms})
+            apart.append({"anyOf": kept} if (kept := _alone(arms)) else NOTHING)
         for key in ("items", "additionalProperties"):
             if isinstance(schema.get(key), Mapping):
-                schema[key] = self.read(schema[key], inside)
+                schema[key] = self.read(schema[key])
         if isinstance(properties := schema.get("properties"), Mapping):
-            schema["properties"] = {k: self.read(v, inside) for k, v in properties.items()}
+            schema["properties"] = {k: self.read(v) for k, v in properties.items()}
         if isinstance(items := schema.get("prefixItems"), list | tuple):
-            schema["prefixItems"] = [self.read(v, inside) for v in items]
-        parts = [self.read(part, inside) for part in schema.pop("allOf", ())]
-        parts += [self._with_arms(part, inside) for part in apart]
-        return self._joined([*parts, self._with_arms(schema, inside)])
+            schema["prefixItems"] = [self.read(v) for v in items]
+        parts = [self.read(part) for part in schema.pop("allOf", ())]
+        parts += [self._with_arms(part) for part in apart]
+        own = self._with_arms(schema)
+        # What was left over when it was written so stands behind again.
+        left_over = all(set(part) <= set(own) for part in parts)
+        found = self._joined([own, *parts] if left_over else [*parts, own])
+        # In the place that they have when it is read again.
+        return {key: found[key] for key in sorted(found, key=lambda key: LAST.get(key, 0))}
 
-    def _named(self, name: str, inside: tuple[str, ...]) -> dict[str, Any]:
-        """What a reference names."""
-        if name in inside:
-            raise UserError(
-                f"{self._where}: {name} refers to itself.",
-                "A value must end: write out as many levels as there may be.",
-            )
-        head, _, last = name.rpartition("/")
-        if head not in ("#/$defs", "#/definitions") or last not in self._definitions:
-            raise UserError(f"{self._where}: {name} names no definition.", "Put it under `$defs`, or write it out.")
-        return self.read(self._definitions[last], (*inside, name))
-
-    def _with_arms(self, schema: dict[str, Any], inside: tuple[str, ...]) -> dict[str, Any]:
+    def _with_arms(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Alternatives flat, each once; a single one is the schema itself."""
         kinds = schema.get("type")
-        arms = [self.read(arm, inside) for arm in schema.pop("anyOf", ())]
+        arms = [self.read(arm) for arm in schema.pop("anyOf", ())]
         if isinstance(kinds, list) and not arms and "enum" not in schema:
             del schema["type"]
             of = {k: schema.pop(k) for keys in OF_TYPE.values() for k in keys if k in schema}
             arms = [{"type": k, **{key: of[key] for key in OF_TYPE.get(k, ()) if key in of}} for k in kinds]
-        flat: list[dict[str, Any]] = []
+        found: dict[str, dict[str, Any]] = {}
         for arm in arms:
             # An alternative among alternatives, with no more to say.
             inner = arm["anyOf"] if set(arm) <= {"anyOf", *ABOUT} and "anyOf" in arm else [arm]
-            flat += [a for a in inner if not any(same(a, b) for b in flat)]
+            for each in inner:
+                found.setdefault(written(each), each)
+        flat = list(found.values())
         if len(flat) == 1:
             return self._joined([flat[0], schema])
         return {**schema, "anyOf": flat} if flat else schema
 
     def _joined(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
         """What holds where all parts do; the later ones' descriptions."""
+        parts = _within(parts)
         found: dict[str, Any] = {}
+        other: dict[str, Any] = {}  # what no one schema says, each in an `allOf` of its own
         for part in parts:
+            other |= {written(one): one for one in part.get("allOf", ())}
+            counted = {key: part[key] for key in CONTAINS if key in part}  # these speak of each other
+            if any(key in found for key in CONTAINS) and any(found.get(k) != counted.get(k) for k in CONTAINS):
+                other |= {written(counted): counted} if counted else {}
+                part = {key: value for key, value in part.items() if key not in CONTAINS}
             for key, value in part.items():
+                if key == "allOf":
+                    continue
                 if key not in found or key in ABOUT or same(found[key], value):
                     found[key] = value
                 elif key == "properties":
@@ -177,12 +137,66 @@ class _Normaliser:
                     found[key] = {k: self._joined([own[k] for own in each if k in own]) for k in {**each[0], **each[1]}}
                 elif key in BOTH:
                     found[key] = BOTH[key](found[key], value)
+                elif key == "type":
+                    found[key] = self._type(found[key], value)
                 else:
-                    raise UserError(
-                        f"{self._where}: two parts of it say {key} {found[key]!r} and {value!r}.",
-                        "Write one schema that holds.",
-                    )
+                    found[key], rest = sorted((found[key], value), key=written)
+                    other[written({key: rest})] = {key: rest}
+        for part in parts:
+            rest = part.get("additionalProperties", {})
+            if isinstance(rest, Mapping) and rest and not part.get("patternProperties"):
+                for name in {*found.get("properties", ())} - {*part.get("properties", ())}:
+                    found["properties"] = {**found["properties"], name: self._both(found["properties"][name], rest)}
+        if other:
+            found["allOf"] = [other[key] for key in sorted(other)]
+        if "enum" in found and found.get("type") in ("integer", ["integer", "null"], ["null", "integer"]):
+            whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in found["enum"]]
+            found["enum"] = list({(type(v), written(v)): v for v in whole}.values())
         return found
+
+    def _both(self, one: dict[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
+        """What holds of a property that is one of the others of another part."""
+        try:
+            return self._joined([one, dict(rest)])
+        except UserError:  # which has no value, and may be left out
+            return NOTHING
+
+    def _type(self, one: Any, other: Any) -> Any:
+        if {written(one), written(other)} == {'"integer"', '"number"'}:
+            return "integer"
+        raise UserError(
+            f"{self._where}: two parts of it say type {one!r} and {other!r}.", "Write one schema that holds."
+        )
+
+
+def _alone(arms: Sequence[Any]) -> list[Any]:
+    """The alternatives of a `oneOf` without those that stand twice: of their values none is of one alone."""
+    said = [written({k: v for k, v in a.items() if k not in ABOUT} if isinstance(a, Mapping) else a) for a in arms]
+    counts = Counter(said)
+    return [arm for arm, one in zip(arms, said, strict=True) if counts[one] == 1]
+
+
+def _within(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Parts of one object without the properties that one of them, which has no others, does not name."""
+    if not any(part.get("type") == "object" for part in parts):
+        return parts
+    closed = [
+        {*part.get("properties", ())}
+        for part in parts
+        if part.get("additionalProperties") in (False, NOTHING) and not part.get("patternProperties")
+    ]
+    names = set().union(*(part.get("properties", ()) for part in parts))
+    gone = {name for name in names if any(name not in own for own in closed)}
+    if not gone:
+        return parts
+    if any(gone & {*part.get("required", ())} for part in parts):
+        return [NOTHING]
+    return [
+        {**part, "properties": {k: v for k, v in part["properties"].items() if k not in gone}}
+        if gone & {*part.get("properties", ())}
+        else part
+        for part in parts
+    ]
 
 
 def without_null(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -207,8 +221,14 @@ def as_declared(value: Any, schema: Mapping[str, Any]) -> Any:
     """A value by its normalised schema: numbers of the declared type (an integer literal for a `number` is a float),
     an object's keys in the declared order, in nested places too."""
     if arms := schema.get("anyOf"):
-        return as_declared(value, next((arm for arm in arms if _fits(value, arm)), {}))
+        fitting = [arm for arm in arms if _fits(value, arm)]
+        if not (len(fitting) == 1 and Validator(fitting[0], "an alternative").takes(value)):
+            taking = [arm for arm in arms if Validator(arm, "an alternative").takes(value)]
+            fitting = [arm for arm in fitting if arm in taking] or taking or fitting
+        return as_declared(value, fitting[0] if fitting else {})
     kind = schema.get("type")
+    if not isinstance(kind, str) and "enum" in schema:  # as it is listed: 1 is 1.0, alone and within
+        return next((v for v in schema["enum"] if equal(v) == equal(value)), value)
     if kind == "number" and type(value) is int:
         return float(value)
     if kind == "integer" and isinstance(value, float) and value.is_integer():
@@ -232,3 +252,9 @@ def _fits(value: Any, arm: Mapping[str, Any]) -> bool:
         return set(arm.get("required", ())) <= set(value) <= set(arm["properties"])
     kind = arm.get("type")
     return not isinstance(kind, str) or TYPES.is_type(value, kind)
+
+
+def of_kind(schema: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """What a schema of several types says of one."""
+    other = {key for name, keys in OF_TYPE.items() if name != kind for key in keys} - set(OF_TYPE.get(kind, ()))
+    return {**{k: v for k, v in schema.items() if k not in other}, "type": kind}

@@ -18,6 +18,7 @@ from rtcontrol.models.trie import NumberTrie, TokenTrie
 
 NO_TOOL = -1  # the value of a null function head
 LISTED = 256  # numbers of one parameter up to which a list is quicker to walk
+HELD = 1 << 25  # tokens that all nodes of a plan may hold together: each has all those before it
 ANY_TOOL = 0  # the function head is walked before a tool is chosen: its leaves are legal under one common bit
 
 
@@ -89,7 +90,7 @@ def compile_plan(
 ) -> SchemaPlan:
     """Compile tools for one tokenizer.
 
-    Raises UserError for two values with the same tokens, naming tool and parameter.
+    Raises UserError for two values with the same tokens, and for listed values of too many, naming tool and parameter.
     """
     slots = tuple(t.slots(overflow) for t in tools)
     null_id, digits = tokenizer.special_id(NULL), tokenizer.digits
@@ -100,6 +101,7 @@ def compile_plan(
         return HeadPlan(name, start, end, null_id, trie, free, grids)
 
     heads = [head(FUNCTION, {}, {})]
+    room = HELD
     for index, tool in enumerate(tools):
         if not heads[0].trie.insert([*tokenizer.encode(tool.name), heads[0].end_id], ANY_TOOL, index):
             raise UserError(f"The tool name {tool.name!r} has the same tokens as another's.", "Rename one of them.")
@@ -114,10 +116,16 @@ def compile_plan(
         for index, slot in own.items():
             if isinstance(slot.domain, ClosedDomain) and index not in wide:
                 for value, text in zip(slot.domain.values, slot.domain.texts, strict=True):
-                    if not made.trie.insert([*tokenizer.encode(text), made.end_id], index, value):
+                    path = [*tokenizer.encode(text), made.end_id]
+                    if len(path) ** 2 // 2 > room:
+                        where = f"Tool {tools[index].name}, {', '.join(p.name for p in slot.parameters)}"
+                        raise UserError(f"{where}: its listed values are too long, or too many.", "List shorter ones.")
+                    before = made.trie.held
+                    if not made.trie.insert(path, index, value):
                         where = f"Tool {tools[index].name}, argument {k + 1}"
                         told = f"{where}: {value!r} has the same tokens as another value."
                         raise UserError(told, "Remove or rename one of them.")
+                    room -= made.trie.held - before
             for null in slot.null:
                 made.trie.insert([null_id], index, null)
     return SchemaPlan(tuple(tools), slots, tuple(heads), allow_null)

@@ -42,7 +42,7 @@ def main(model: str, out: str, scheme: str, ids: list[list[int]], group: int) ->
         # Memory is pinned for copies to a GPU; without one torch refuses to, and llmcompressor 0.14 asks all the same.
         IntermediatesCache.pin_memory = lambda *_, **__: None
     data = Dataset.from_dict({"input_ids": ids, "attention_mask": [[1] * len(i) for i in ids]})
-    loaded = AutoModelForCausalLM.from_pretrained(model, dtype="auto")
+    loaded = AutoModelForCausalLM.from_pretrained(model, dtype="auto", trust_remote_code=False, use_safetensors=True)
     oneshot(
         model=loaded,
         dataset=data,

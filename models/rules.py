@@ -2,64 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jsonschema
-import referencing
-import referencing.exceptions
-
-from rtcontrol.models.domain import json_text
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.normal import ABOUT, BOUNDS, DEFINITIONS
+from rtcontrol.models.references import BOUNDS
+from rtcontrol.models.size import Room
+from rtcontrol.models.validator import ABOUT, Validator, constants
 
 # Rules that are kept by listing the values.
 KEPT: tuple[set[str], ...] = ({"enum"}, {"const"}, {"type", "multipleOf", *BOUNDS, *BOUNDS.values()})
 
 
-def kept_values(values: Sequence[Any], document: Mapping[str, Any], where: str) -> list[Any]:
-    """Those of the listed values that all rules of their `document` allow.
+class ValidatorCache:
+    """Says whether a value satisfies a schema, of many that are asked about more than once."""
 
-    Raises UserError for rules that cannot be checked: a pattern, which may take Python for ever, and a reference that
-    leads nowhere."""
-    said = set(document) - {*DEFINITIONS, *ABOUT}
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._known: dict[int, tuple[Any, Validator]] = {}
+
+    def allows(self, schema: Any, value: Any) -> bool:
+        """Raises UserError for a pattern that cannot be searched for."""
+        if isinstance(schema, bool):
+            return schema
+        if id(schema) not in self._known:  # it is kept, for its id
+            self._known[id(schema)] = schema, Validator(schema, self._where)
+        return self._known[id(schema)][1].takes(value)
+
+
+def weight(rules: Any) -> int:
+    """Parts of a schema that are checked one by one: constants among alternatives are looked up."""
+    if isinstance(rules, Mapping):
+        return 1 + sum(weight(v) for k, v in rules.items() if k not in ("enum", "const", *ABOUT))
+    if isinstance(rules, list | tuple):
+        return sum(weight(v) for v in rules if constants(v) is None)
+    return 0
+
+
+def kept_values(values: Sequence[Any], document: Mapping[str, Any], where: str, room: Room) -> list[Any]:
+    """Those of the listed values that all rules of their `document`, a schema without references, allow.
+
+    Raises UserError for a pattern that cannot be searched for, and for more checks than there is room for."""
+    said = set(document) - {*ABOUT}
     if any(said <= kept for kept in KEPT):
         return list(values)
-    known: dict[int, set[str]] = {}
-
-    def listed(_: Any, allowed: list[Any], value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
-        if id(allowed) not in known:
-            known[id(allowed)] = {_key(v) for v in allowed}
-        if _key(value) not in known[id(allowed)]:
-            yield jsonschema.ValidationError("not listed")
-
-    def multiple(_: Any, step: float, value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
-        # In decimals: jsonschema says that 0.3 is no multiple of 0.1.
-        if type(value) in (int, float) and Fraction(str(value)) % Fraction(str(step)):
-            yield jsonschema.ValidationError("between the steps")
-
-    def unchecked(_: Any, rule: Any, value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
-        if isinstance(value, str | Mapping):
-            told = f"{where}: a pattern ({repr(rule)[:80]}) beside listed values."
-            raise UserError(told, "List the values that match it, and leave the pattern out.")
-        yield from ()
-
-    own = {"enum": listed, "multipleOf": multiple, "pattern": unchecked, "patternProperties": unchecked}
-    made = jsonschema.validators.extend(jsonschema.Draft202012Validator, own)
-    # A registry of nothing: a `$ref` to an address must not be fetched.
-    validator = made(document, registry=referencing.Registry())
-    try:
-        kept = [v for v in values if validator.is_valid(v)]
-    except (referencing.exceptions.Unresolvable, RecursionError) as error:
-        raise UserError(f"{where}: its rules cannot be checked ({str(error)[:120]}).", "Write them out.") from None
-    other = [] if len(kept) == len(values) else [v for v in values if v is not None and not validator.is_valid(v)]
+    room.take(where, checks=len(values) * weight(document))
+    judge = Validator(document, where)
+    kept = [v for v in values if judge.takes(v)]
+    other = [] if len(kept) == len(values) else [v for v in values if v is not None and not judge.takes(v)]
     if said <= {"type", "enum"} and other:
         kind = document["type"]
         raise UserError(f"{where}: the value {other[0]!r} is no {kind}.", f"List values of type {kind} only.")
     return kept
-
-
-def _key(value: Any) -> str:
-    """Equal for what JSON schema calls equal: 1 and 1.0 are, 1 and true are not."""
-    return json_text(value) if not isinstance(value, float) or not value.is_integer() else str(int(value))

@@ -6,34 +6,25 @@ their own order, then optional ones alphabetically (paper, appendix "Parameter N
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
-from rtcontrol.models.domain import ClosedDomain, Domain, Free, closed, domain_of, objects
+from rtcontrol.models.cache import BoundedCache
+from rtcontrol.models.definition import definition
+from rtcontrol.models.domain import MAX_CLOSED, Domain, Free, closed, objects, written
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.normal import ABOUT, DEFINITIONS, normalise, read, without_null
-from rtcontrol.models.rules import kept_values
+from rtcontrol.models.parameters import Parameter, Reading, RootRules, check_spelled
+from rtcontrol.models.size import Room, check_count, check_size
 
 MAX_HEADS = 6
 ABSENT = object()
-PARAMETERS = ("parameters", "inputSchema", "input_schema")  # as OpenAI, MCP and Anthropic call them
-COMPOSED = {"$ref", "allOf", "anyOf", "oneOf"}  # in place of properties
+TIED = "\0rules"  # the group of those that rules tie together
 Overflow = Literal["merge", "cut"]
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One parameter of a tool: its own normalised JSON schema (with description), and what follows from it: the domain
-    of its values but null, and whether null is one (`nullable`)."""
-
-    name: str
-    schema: Mapping[str, Any]
-    required: bool
-    domain: Domain
-    nullable: bool
-    group: str | None
 
 
 @dataclass(frozen=True)
@@ -63,137 +54,151 @@ class Slot:
 
 @dataclass(frozen=True)
 class ToolSchema:
-    """One tool in head order."""
+    """One tool in head order. `rules` say which of its arguments may stand together; None: any may."""
 
     name: str
     description: str
     parameters: tuple[Parameter, ...]
+    rules: RootRules | None = None
 
     @classmethod
-    def from_openai(cls, tool: Mapping[str, Any]) -> ToolSchema:
-        """Read one OpenAI-style definition (with or without the `{"type": "function"}` wrapper), MCP's or Anthropic's.
+    def from_openai(cls, tool: Mapping[str, Any], room: Room | None = None) -> ToolSchema:
+        """Read one definition, whichever way of `definition.PARAMETERS` it is written; `room` is what the set of tools
+        that it belongs to may still take.
 
         Raises UserError naming tool and parameter, and what to write instead.
         """
-        if not isinstance(tool, Mapping):
-            raise UserError(f"{str(tool)[:120]!r} is no tool.", "Write an OpenAI-style function definition.")
-        body = tool.get("function", tool)
-        name = body.get("name") if isinstance(body, Mapping) else None
-        if not isinstance(name, str) or not name:
-            raise UserError(f"A tool without a name: {json.dumps(tool)[:120]}.", "Give it a 'name'.")
-        where = f"Tool {name[:64]}"
-        _check_spelled(name, f"Tool {name[:64]!r}")
-        if not isinstance(body.get("description", ""), str):
-            raise UserError(f"{where}: its description is no string.", "Say in words what it does, or leave it out.")
-        schema: Any = next((body[key] for key in PARAMETERS if body.get(key)), {"type": "object", "properties": {}})
-        if isinstance(schema, Mapping) and "properties" not in schema and COMPOSED & set(schema):
-            schema = {"type": "anyOf", **normalise(schema, where)}
-        if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
-            given = schema.get("type") if isinstance(schema, Mapping) else type(schema).__name__
-            shape = '{"type": "object", "properties": {...}, "required": [...]}'
-            raise UserError(f"{where}: its parameters are of type {given!r}, no object.", f"Write {shape}.")
-        properties: Mapping[str, Any] = schema.get("properties", {})
-        if not isinstance(properties, Mapping):
-            raise UserError(f"{where}: its properties are no JSON object.", "Map each parameter to its schema.")
-        required = schema.get("required", [])
-        if not isinstance(required, list | tuple) or not all(isinstance(r, str) for r in required):
-            raise UserError(f"{where}: `required` is {required!r}.", "Write a list of parameters' names.")
-        if missing := [r for r in required if r not in properties]:
-            raise UserError(f"{where}: {missing} are required but not among its properties.", "Define them.")
-        order = [p for p in properties if p in required] + sorted(p for p in properties if p not in required)
-        for key in DEFINITIONS:
-            if not isinstance(schema.get(key, {}), Mapping):
-                raise UserError(f"{where}: {key} is {repr(schema[key])[:80]}.", "Map each name to its schema.")
-        definitions = {**schema.get("definitions", {}), **schema.get("$defs", {})}
-        parameters = tuple(_parameter(name, p, properties[p], p in required, definitions) for p in order)
-        return cls(name, body.get("description", ""), parameters)
+        given = definition(tool)
+        check_spelled([given.name, given.description], f"Tool {given.name[:64]!r}")
+        parameters, rules = Reading(given.name, room or Room()).read(given.schema)
+        return cls(given.name, given.description, parameters, rules)
+
+    @property
+    def tied(self) -> Slot | None:
+        """The arguments that rules tie together, as one; None: there are none."""
+        names = self.rules.names if self.rules else ()
+        unit = [p for p in self.parameters if p.name in names]
+        return _slot(self.name, unit, self.rules) if unit else None
 
     def to_openai(self) -> dict[str, Any]:
         """The definition in head order, as the model reads it."""
+        declared = [p for p in self.parameters if p.declared]
         schema: dict[str, Any] = {
             "type": "object",
-            "properties": {p.name: dict(p.schema) for p in self.parameters},
-            "required": [p.name for p in self.parameters if p.required],
+            "properties": {p.name: copy.deepcopy(dict(p.schema)) for p in declared},
+            "required": [p.name for p in declared if p.required],
+            **(copy.deepcopy(dict(self.rules.written)) if self.rules else {}),
         }
         body = {"name": self.name, "description": self.description, "parameters": schema}
         return {"type": "function", "function": body}
 
+    def exact(self) -> dict[str, Any]:
+        """`to_openai` with all that the tool's schema says, also what a normalised one cannot: read again, it is this
+        tool."""
+        found = self.to_openai()
+        own = {p.name: copy.deepcopy(dict(p.rules)) for p in self.parameters if p.declared and p.rules != p.schema}
+        found["function"]["parameters"]["properties"] |= own
+        return found
+
     def canonical_json(self) -> str:
         """One line of JSON, the same bytes for the same tool."""
+        return self._canonical
+
+    @cached_property
+    def _canonical(self) -> str:
         return json.dumps(self.to_openai(), ensure_ascii=False)
 
     def slots(self, overflow: Overflow = "merge") -> tuple[Slot, ...]:
-        """The argument heads of this tool, at most six: groups merged, then the overflow merged into head 6 or cut."""
+        """The argument heads of this tool, at most six: what rules tie together and groups are merged, then the
+        overflow merged into head 6 or cut."""
+        tied = self.rules.names if self.rules else frozenset[str]()
+        with_tied = {p.group for p in self.parameters if p.name in tied} - {None}
         units: list[list[Parameter]] = []
         groups: dict[str, list[Parameter]] = {}
         for p in self.parameters:
-            if p.group is not None and p.group in groups:
-                groups[p.group].append(p)
+            group = TIED if p.name in tied or p.group in with_tied else p.group
+            if group is not None and group in groups:
+                groups[group].append(p)
                 continue
             units.append([p])
-            if p.group is not None:
-                groups[p.group] = units[-1]
+            if group is not None:
+                groups[group] = units[-1]
         if len(units) > MAX_HEADS:
             rest = [p for unit in units[MAX_HEADS - 1 :] for p in unit]
             units = units[:MAX_HEADS] if overflow == "cut" else [*units[: MAX_HEADS - 1], rest]
-        return tuple(_slot(self.name, unit) for unit in units)
+        return tuple(_slot(self.name, unit, self.rules) for unit in units)
 
 
-def _parameter(tool: str, name: str, given: Any, required: bool, definitions: Mapping[str, Any]) -> Parameter:
-    where = f"Tool {tool}, parameter {name}"
-    document, schema = read(given, where, definitions)
-    if not isinstance(schema.get("x-group", ""), str):
-        raise UserError(f"{where}: x-group is {str(schema['x-group'])[:80]}.", "Write a name: a string.")
-    plain, nullable = without_null(schema)
-    domain = domain_of(plain, where)
-    if isinstance(domain, ClosedDomain):
-        values = [*domain.values, *[None] * nullable]
-        if len(kept := kept_values(values, document, where)) < len(values):
-            if not kept:
-                raise UserError(f"{where}: no value satisfies all of its rules.", "Loosen them.")
-            kind = {"type": t} if isinstance(t := plain.get("type"), str) and None not in kept else {}
-            schema = {**{k: v for k, v in schema.items() if k in ABOUT}, **kind, "enum": kept}
-            plain, nullable = without_null(schema)
-            domain = domain_of(plain, where)
-    _check_spelled({name: schema}, where)
-    default = schema.get("default")
-    if default is not None and isinstance(domain, ClosedDomain) and not domain.holds(default):
-        shown = ", ".join(domain.texts[:12]) + (", ..." if len(domain.texts) > 12 else "")
-        raise UserError(f"{where}: the default {default!r} is outside its domain ({shown}).", "Choose one of these.")
-    return Parameter(name, schema, required, domain, nullable, schema.get("x-group"))
-
-
-def _check_spelled(value: Any, where: str) -> None:
-    try:
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:  # of which an encoding error is one
-        what = "half a character (a lone surrogate)" if isinstance(error, UnicodeError) else "what JSON cannot write"
-        raise UserError(
-            f"{where}: it holds {what}.", "Use whole characters, finite numbers, lists and objects."
-        ) from None
-
-
-def _slot(tool: str, unit: Sequence[Parameter]) -> Slot:
-    optional = not any(p.required for p in unit)
-    null = (ABSENT,) if optional else ()
+def _slot(tool: str, unit: Sequence[Parameter], rules: RootRules | None) -> Slot:
+    tied = rules.names if rules is not None else frozenset[str]()
+    if rules is None or tied.isdisjoint(p.name for p in unit):
+        each = [list(unit)]
+    else:
+        place = {p.name: i for i, p in enumerate(unit)}
+        rest = [p for p in unit if p.name not in tied]
+        each = [sorted([*own, *rest], key=lambda p: place[p.name]) for own in rules.alternatives]
+    null = () if all(any(p.required for p in own) for own in each) else (ABSENT,)
     if len(unit) == 1:
         return Slot((unit[0],), unit[0].domain, null or ((None,) if unit[0].nullable else ()), merged=False)
     where = f"Tool {tool}, parameters {', '.join(p.name for p in unit)} in one head"
-    required = [p.name for p in unit if p.required]
-    own = {p.name: None if isinstance(p.domain, Free) else [*p.domain.values, *[None] * p.nullable] for p in unit}
-    if (values := objects(own, required)) is not None:
-        return Slot(tuple(unit), closed(tuple(v for v in values if v), where), null, merged=True)
-    properties = {p.name: dict(p.schema) for p in unit}
-    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-    return Slot(tuple(unit), Free(schema), null, merged=True)
+    listed: dict[str, Any] | None = {}
+    for own in each:
+        found = objects({p.name: p.values for p in own}, [p.name for p in own if p.required])
+        if found is None or listed is None or len(found) + len(listed) > MAX_CLOSED:
+            listed = None
+            break
+        listed |= {written(v): v for v in found if v}
+    if listed is not None:
+        return Slot(tuple(unit), closed(tuple(listed.values()), where), null, merged=True)
+    schema, judged = ({"anyOf": [_object(own, of) for own in each]} for of in (lambda p: p.schema, lambda p: p.rules))
+    return Slot(tuple(unit), Free(schema["anyOf"][0] if len(each) == 1 else schema, rules=judged), null, merged=True)
+
+
+def _object(parameters: Sequence[Parameter], of: Callable[[Parameter], Mapping[str, Any]]) -> dict[str, Any]:
+    """The schema of an object that has a head's parameters, each as `of` says."""
+    return {
+        "type": "object",
+        "properties": {p.name: dict(of(p)) for p in parameters},
+        "required": [p.name for p in parameters if p.required],
+        "additionalProperties": False,
+    }
+
+
+_recent: BoundedCache[tuple[ToolSchema, ...]] = BoundedCache(64, 1 << 24)
 
 
 def tool_schemas(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSchema, ...]:
-    """All tools of an agent; duplicate names and an empty list are refused."""
-    schemas = tuple(ToolSchema.from_openai(t) for t in tools)
+    """All tools of an agent; duplicate names, an empty list and a set that takes too much to read are refused. What was
+    read lately, or is written as what was read says it, is not read again."""
+    text = _text(tools)
+    known = _recent.of(text) if text else None
+    if known is not None:
+        return known
+    check_size(tools)
+    room = Room()
+    found = checked([ToolSchema.from_openai(t, room) for t in tools])
+    if text:
+        size = room.taken_bytes
+        _recent.keep(text, found, size)
+        if all(schema.rules is None for schema in found):
+            _recent.keep(_text([schema.exact() for schema in found]), found, size)
+    return found
+
+
+def _text(tools: Any) -> bytes:
+    """Of definitions that are plain JSON; else nothing."""
+    try:
+        return json.dumps(list(tools)).encode()
+    except (TypeError, ValueError, RecursionError):
+        return b""
+
+
+def checked(schemas: Sequence[ToolSchema]) -> tuple[ToolSchema, ...]:
+    """Tools that may be an agent's together. Raises UserError."""
     if not schemas:
         raise UserError("No tools.", "Give the agent at least one tool.")
-    names = [s.name for s in schemas]
-    if twice := sorted({n for n in names if names.count(n) > 1}):
+    check_count(len(schemas))
+    names = Counter(s.name for s in schemas)
+    if twice := sorted(n for n, count in names.items() if count > 1):
         raise UserError(f"Two tools are called {twice[0]!r}.", "Rename one of them.")
-    return schemas
+    return tuple(schemas)

@@ -13,6 +13,9 @@ from tokenizers import Tokenizer
 from rtcontrol.models import grid
 from rtcontrol.models.errors import UserError
 
+# Characters of a text that takes long enough for others to wait.
+LONG = 4096
+
 
 class STTokenizer:
     """Encodes text with every added token disabled; these are only reached by name through `special_id`.
@@ -72,7 +75,10 @@ class STTokenizer:
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; markers inside it stay text."""
         try:
-            return list(self._text.encode(text, add_special_tokens=False).ids)
+            if len(text) < LONG:
+                return list(self._text.encode(text, add_special_tokens=False).ids)
+            # By the batch, which lets other threads run meanwhile: a megabyte takes a second.
+            return list(self._text.encode_batch([text], add_special_tokens=False)[0].ids)
         except (TypeError, UnicodeEncodeError):  # a lone surrogate, which JSON may carry, has no UTF-8 form
             return self.encode(text.encode("utf-8", "replace").decode())
 

@@ -21,6 +21,7 @@ class TokenTrie:
     def __init__(self, head_token: int) -> None:
         self._head = head_token
         self.leaves: dict[TrieNode, dict[int, Any]] = {}  # the listed ones
+        self.held = 0  # tokens, of all listed nodes
         self._children: dict[TrieNode, dict[int, TrieNode]] = {}
         self._tools: dict[TrieNode, tuple[int, int]] = {}
 
@@ -39,6 +40,7 @@ class TokenTrie:
             node = leaf[:end]
             if end and node not in self._tools:
                 self._children.setdefault(node[:-1], {})[node[-1]] = node
+                self.held += end
             legal, several = self._tools.get(node, (0, 0))
             self._tools[node] = legal | bit, several | legal & bit
         return True

@@ -36,6 +36,9 @@ class ChatCore:
     ) -> None:
         self.plan, self.tokenizer, self.grammars, self.limit = plan, tokenizer, grammars, limit
         self.ahead, self.budget = 0, Budget()
+        for free in plan.free:
+            assert grammars is not None
+            grammars.check(free.grammar, limit, plan.where(free))
 
     def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
         """Choose what passes carry: so much ahead as a pass costs. For people, what was chosen."""
@@ -173,7 +176,7 @@ class ChatDeciding(Stepwise):
         """On in a free value; whether it is over."""
         if line.free is None:
             assert self.core.grammars is not None
-            line.free = self.core.grammars.start(where.grammar, self.core.limit)
+            line.free = self.core.grammars.start(where.grammar, self.core.limit, self.plan.where(where))
         while True:
             if line.ask is None:
                 for token in line.free.forced():

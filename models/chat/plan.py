@@ -18,7 +18,8 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.chat.syntax import CallSyntax, encode_marked, encode_value, text_of
 from rtcontrol.models.domain import Free
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import ABSENT, Parameter, ToolSchema
+from rtcontrol.models.parameters import Parameter
+from rtcontrol.models.schema import ABSENT, ToolSchema
 from rtcontrol.models.tokenizer import STTokenizer
 
 TrieNode = tuple[int, ...]
@@ -111,6 +112,11 @@ class ChatPlan:
         self._follows: dict[tuple[int, int, bool], Choice] = {}
         self._values: dict[tuple[int, int], Place] = {}
         for i, tool in enumerate(self.tools):
+            if tool.rules is not None:
+                raise UserError(
+                    f"Tool {tool.name}: a chat model's call does not keep {tool.rules.told} of several arguments.",
+                    "Use a checkpoint in ST format, or take these arguments as one that is an object.",
+                )
             self.arguments.append(self._apart(i, tool) if parallel else [])
             follow = None if parallel else self._follow(i, tool, -1, False)
             begun = syntax.arguments if tool.parameters else syntax.empty
@@ -140,6 +146,11 @@ class ChatPlan:
         if given:
             between = between.removesuffix(self.syntax.separator) + self.syntax.closing
         return [*found, encode_marked(self._tokenizer, between)]
+
+    def where(self, free: FreeText) -> str:
+        """A free value as errors name it."""
+        tool = self.tools[free.tool]
+        return f"Tool {tool.name}, parameter {tool.parameters[free.decides - 1].name}"
 
     def _apart(self, i: int, tool: ToolSchema) -> list[tuple[list[int], Place]]:
         """The values of a tool, each as if it were the only one that is given."""

@@ -174,7 +174,7 @@ def _renderer(folder: Path, files: Any) -> Any:
     """The library's tokenizer: of a large vocabulary it takes seconds to load."""
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(str(folder))
+    return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
 
 
 def _declared(folder: Path) -> Mapping[str, Any]:

@@ -8,15 +8,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
 
-import jsonschema
-import referencing
-
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.sample import HALF, Unusable
 from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.normal import as_declared
-from rtcontrol.models.schema import MAX_HEADS, Parameter, ToolSchema
+from rtcontrol.models.parameters import Parameter
+from rtcontrol.models.schema import MAX_HEADS, ToolSchema
 
 # Of a tool with more parameters than heads the rest shares the last head, is cut, or all its rows are dropped.
 Overflow = Literal["merge", "cut", "drop"]
@@ -36,22 +34,25 @@ def shown(tool: Mapping[str, Any], overflow: Overflow) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=8192)
 def _shown(text: str, overflow: Overflow) -> Mapping[str, Any]:
-    return _canonical(text, overflow).to_openai()
+    return _canonical(text, overflow).exact()
 
 
 @lru_cache(maxsize=8192)
 def _canonical(text: str, overflow: Overflow) -> ToolSchema:
     try:
+        text.encode()
         schema = ToolSchema.from_openai(json.loads(text))
-        schema.canonical_json().encode()
-    except UserError as error:
-        raise Unusable("a tool that cannot be decoded", error.what) from None
     except UnicodeEncodeError:
         raise Unusable(HALF) from None
+    except UserError as error:
+        raise Unusable("a tool that cannot be decoded", error.what) from None
     slots = schema.slots("merge" if overflow == "drop" else overflow)
     if overflow == "drop" and len(schema.parameters) > MAX_HEADS:
         raise Unusable(TOO_MANY, schema.name)
     if overflow == "cut":
+        kept = sum(len(slot.parameters) for slot in slots)
+        if schema.rules is not None and kept < len(schema.parameters):
+            raise Unusable(TOO_MANY, f"{schema.name}, which {schema.rules.told} tie together")
         return replace(schema, parameters=tuple(p for slot in slots for p in slot.parameters))
     return schema
 
@@ -72,13 +73,14 @@ def declared(call: Call, tool: ToolSchema) -> Call:
     """The call with its values as heads say them: numbers of the declared type, and null for what may be left out left
     out. Raises Unusable for an integer that is no float."""
     found = dict(call.arguments)
+    tied = tool.rules.names if tool.rules else ()
     for p in tool.parameters:
         if p.name in found:
             try:
                 found[p.name] = as_declared(found[p.name], p.schema)
             except OverflowError:
                 raise Unusable(NOT_TAKEN, f"{tool.name}.{p.name}") from None
-            if found[p.name] is None and not p.required:
+            if found[p.name] is None and not p.required and p.name not in tied:
                 del found[p.name]
     return Call(call.name, found)
 
@@ -95,13 +97,11 @@ def check_call(call: Call, tool: ToolSchema) -> None:
         if p.name in call.arguments and not _holds(p, call.arguments[p.name]):
             detail = f"{tool.name}.{p.name} = {json.dumps(call.arguments[p.name], ensure_ascii=False)[:80]}"
             raise Unusable(NOT_TAKEN, detail)
+    if tool.rules is not None and not tool.rules.allow(call.arguments, _holds):
+        raise Unusable("arguments that may not stand together", f"{tool.name}: {tool.rules.told}")
 
 
 def _holds(p: Parameter, value: Any) -> bool:
-    if value is None:
-        return p.nullable
-    if isinstance(p.domain, ClosedDomain):
-        return p.domain.holds(value)
-    schema = {"type": p.schema["type"]} if set(p.schema) <= {"type", "description", "default"} else p.schema
-    # A registry of nothing: a `$ref` to an address must not be fetched.
-    return bool(jsonschema.Draft202012Validator(dict(schema), registry=referencing.Registry()).is_valid(value))
+    if value is None and p.nullable:
+        return True
+    return p.domain.holds(value) if isinstance(p.domain, ClosedDomain) else p.domain.judge.takes(value)

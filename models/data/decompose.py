@@ -32,6 +32,7 @@ def decompose(sample: Sample, purpose: Purpose, seed: int = 0) -> list[DataRow]:
                 tools=sample.tools,
                 history=tuple(history),
                 call=call,
+                weight=sample.weight,
                 check=sample.checks[at] if sample.checks else None,
             )
         )

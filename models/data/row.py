@@ -5,8 +5,11 @@ A line of a file is one JSON object. A sample that takes several calls is severa
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
+import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,7 +18,9 @@ from typing import Any, TextIO
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.tool_sets import NAME, Definitions, SetWriter, StoredToolSets, definitions, short
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.errors import UserError, unmarked
+from rtcontrol.models.owned import part_of
+from rtcontrol.models.strict_json import strict_json
 
 FIELDS = "instruction, observation, tools, history, call; id, sample, source, allowed, weight and check may be left out"
 
@@ -207,12 +212,16 @@ def json_lines(path: Path) -> Iterator[tuple[int, Any]]:
 
 def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The lines of a file that are not empty, with their numbers: bytes, since a line separator of Unicode is part of a
-    text. Raises UserError."""
+    text. They are without byte order marks (files that were put together have several). Raises UserError."""
     try:
-        with path.open("rb") as lines:
-            yield from ((line, raw) for line, raw in enumerate(lines, 1) if raw.strip())
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}).", "Give a file of rows (JSONL).") from None
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as lines:
+            for line, raw in enumerate(lines, 1):
+                text = unmarked(raw, path) if line == 1 else raw.removeprefix(BOM_UTF8)
+                if text.strip():
+                    yield line, text
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"{path} cannot be read ({why}).", "Give a file of rows (JSONL).") from None
 
 
 def json_value(raw: bytes, where: str) -> Any:
@@ -236,7 +245,7 @@ def written_whole(path: Path) -> Iterator[TextIO]:
 
     Raises UserError where it cannot be written, as on a full disk.
     """
-    part = path.parent / f"{path.name}.part"
+    part = part_of(path)
     try:
         with part.open("w", encoding="utf-8") as lines:
             yield lines
@@ -257,14 +266,3 @@ def write_rows(path: Path, rows: Iterable[DataRow], tool_sets: bool = False) -> 
                 lines.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
             count += 1
     return count
-
-
-def strict_json(text: str) -> Any:
-    """JSON alone: Python takes NaN for a number, and reads 1e400 as infinity. Raises ValueError."""
-    return json.loads(text, parse_constant=_finite, parse_float=_finite)
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(found := float(text)):
-        raise ValueError(f"{text} is no JSON number, or too large")
-    return found

@@ -40,9 +40,10 @@ class Sample:
     calls: tuple[Call, ...]
     history: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
-        texts = (self.id, self.instruction, self.observation, *(call.name for call in self.calls))
+        texts = (self.id, self.instruction, self.observation, *self.history, *(call.name for call in self.calls))
         if not all(isinstance(text, str) for text in texts):
             raise TypeError("an id, a text or a name is no string")
         try:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.row import strict_json
 from rtcontrol.models.data.sample import Unusable
+from rtcontrol.models.strict_json import strict_json
 
 WORDS = {"true": True, "false": False, "null": None, "none": None}
 SUMS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -54,15 +54,31 @@ def coerced(value: Any, schema: Mapping[str, Any]) -> Any:
     return value
 
 
+def listed(given: Any, what: str) -> list[Any]:
+    """A list, or its JSON. Raises Unusable."""
+    read = value_of(given, what)
+    if not isinstance(read, list):
+        raise Unusable(f"{what} that are no list", repr(given)[:120])
+    return read
+
+
 def arguments_of(given: Any) -> dict[str, Any]:
-    """Arguments as an object, or as its JSON (as chat APIs have them). Raises Unusable."""
-    try:
-        read = strict_json(given) if isinstance(given, str) else given
-    except ValueError:
-        raise Unusable("arguments that are no JSON", str(given)[:120]) from None
+    """Arguments as an object, or as its JSON (as chat APIs have them; none may be an empty text, or null). Raises
+    Unusable."""
+    read = {} if given is None or (isinstance(given, str) and not given.strip()) else value_of(given, "arguments")
+    if read is None:
+        return {}
     if not isinstance(read, Mapping):
         raise Unusable("arguments that are no object", repr(given)[:120])
     return dict(read)
+
+
+def value_of(given: Any, what: str) -> Any:
+    """It, or what its JSON says. Raises Unusable."""
+    try:
+        return strict_json(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError):
+        raise Unusable(f"{what} that are no JSON", str(given)[:120]) from None
 
 
 def _number(text: str, kind: str) -> Any:

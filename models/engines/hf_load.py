@@ -51,7 +51,7 @@ def _model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
 
     try:
         return AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, local_files_only=True, trust_remote_code=False
+            folder, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
         ).to(device)
     except Exception as error:  # whatever a checkpoint can be wrong in
         told = (str(error).strip() or repr(error)).splitlines()[0]

@@ -14,16 +14,18 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from rtcontrol.models.errors import home
+
 LAYOUT = 1  # of keys and values in the file: raise it when their meaning changes
 DAYS, MIB = 30, 2048  # how long a file is kept unused, and how much all take
 
 
 def cache_folder() -> Path:
-    """`$RTCONTROL_CACHE`, else the user's cache folder."""
+    """`$RTCONTROL_CACHE`, else the user's cache folder; without a home one that cannot be written, and says so."""
     base = os.environ.get("RTCONTROL_CACHE")
     if base:
         return Path(base)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rtcontrol"
+    return Path(os.environ.get("XDG_CACHE_HOME") or (home() or Path(os.devnull, "no HOME")) / ".cache") / "rtcontrol"
 
 
 def prefix_key(weights: str, ids: Sequence[int], dtype: torch.dtype, settings: str) -> str:

@@ -119,6 +119,8 @@ class VLLMRunner:
             "async_scheduling": False,
             "disable_log_stats": True,
             "use_tqdm_on_load": False,
+            "trust_remote_code": False,
+            "load_format": "safetensors",
             **options,
         }
         with threads_kept(threads) as self.threads:

@@ -10,7 +10,7 @@ from string import Formatter
 from typing import Any
 
 from rtcontrol.models.checkpoint import read_config
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.errors import UserError, decoded
 from rtcontrol.models.prompt import FILE_NAME, SIMPLETOOL_V1_TURNS, SIMPLETOOL_V2_TURNS, VARIABLES
 
 FORMATS = ("v1", "v2")
@@ -137,8 +137,8 @@ def _scenarios(found: Any, name: str = "") -> Iterator[tuple[str, str]]:
 def _read(path: Path) -> str:
     try:
         # Bytes, not text mode: a line break is part of what the checkpoint was trained on.
-        return path.read_bytes().decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return decoded(path.read_bytes(), path)
+    except OSError as error:
         remedy = "Give the authors' server file, or a UTF-8 text file with {tools_json}."
         raise UserError(f"{path} cannot be read ({error}).", remedy) from None
 

@@ -48,7 +48,8 @@ def adopt_base(base: Path, out: Path) -> Checkpoint:
     add_st_tokens(tokenizer, ST_TOKENS)
     known = STTokenizer(tokenizer)
     try:
-        model = AutoModelForCausalLM.from_pretrained(base, dtype="auto", local_files_only=True, trust_remote_code=False)
+        safe = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
+        model = AutoModelForCausalLM.from_pretrained(base, dtype="auto", **safe)
     except Exception as error:  # whatever a checkpoint can be wrong in
         told = (str(error).strip() or repr(error)).splitlines()[0]
         raise UserError(f"transformers cannot load {base} ({told}).", "Give a causal model's folder.") from None

@@ -1,80 +1,179 @@
-"""Chats in OpenAI's format, one a line: `messages` with `tool_calls`, and `tools`. Mobile Actions is such a set."""
+"""Chats, one a line: `messages` with calls, and `tools`, in OpenAI's format, or ShareGPT's `conversations`.
+
+Mobile Actions is such a set."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rtcontrol.models.call import Call
+from rtcontrol.models.conversation import Made, Said, Unpaired, results_of
 from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
 from rtcontrol.models.data.sources.files import items
 from rtcontrol.models.data.types import tool
-from rtcontrol.models.data.values import arguments_of
+from rtcontrol.models.data.values import arguments_of, listed, value_of
+from rtcontrol.models.definition import PARAMETERS, WRAPPERS, definition
+from rtcontrol.models.errors import UserError
 
 CONTEXT = ("system", "developer")
+RESULT = ("tool", "function")
+TEXTS = ("text", "input_text", "output_text")
+ARGUMENTS = ("arguments", "parameters", "args", "input")  # as OpenAI, Llama, LangChain and Anthropic call them
+WRITTEN = ("<tool_call>", "<functioncall>", "[TOOL_CALLS]")  # begins a call in an answer's text
+MARKS = ("train", "training", "loss")  # false in an answer: as `weight` 0
+SHAREGPT = {"human": "user", "gpt": "assistant", "observation": "tool"}
 
 
 def samples(path: Path, source: str, where_is: Mapping[str, Any] | None = None) -> Iterator[Sample | Dropped]:
-    """A sample of each chat's first answer, where that is one or more calls. Arguments may be an object or its JSON.
-    Lines whose keys are others than `where_is` asks for are passed over, being of another part of the set."""
+    """A sample of each answer that calls something, with the calls before it, and their results, as its history.
+    Arguments, tools, calls and messages may be values or their JSON; also the form before there were `tools` is read,
+    and ShareGPT's with `function_call` and `observation`.
+
+    An answer of `weight` 0 teaches nothing, and is part of the history. A call behind an answer in words is none to
+    learn: those words are not shown. Lines whose keys are others than `where_is` asks for are passed over, being of
+    another part of the set.
+    """
     for where, value in items(path):
         if isinstance(value, Mapping) and any(value.get(k) != v for k, v in (where_is or {}).items()):
             continue
         try:
-            yield chat(value, source, where)
+            yield from chat(value, source, where)
         except Unusable as error:
             yield Dropped(error.reason, where, error.detail, source)
         except SHAPE_ERRORS as error:
             yield Dropped("a line that is no chat with tools", where, repr(error)[:120], source)
 
 
-def chat(value: Mapping[str, Any], source: str, where: str) -> Sample:
-    """Of one chat. Raises Unusable."""
-    context, asked, called = [], [], None
-    for at, message in enumerate(value["messages"]):
+def chat(value: Mapping[str, Any], source: str, where: str) -> Iterator[Sample | Dropped]:
+    """Of one chat. Raises Unusable where there is none, or no further one."""
+    messages, tools = _messages(value), [_tool(one) for one in _tools(value)]
+    required = {t["function"]["name"]: t["function"]["parameters"].get("required", ()) for t in tools}
+    results, weight = _results(messages), _weight(value)
+    calls: list[list[Call]] = []
+    context = [_text(value.get("system"))]  # as Anthropic and LLaMA-Factory have it
+    asked: list[str] = []
+    found, over = 0, False
+    for at, message in enumerate(messages):
         role = message["role"]
+        calls.append([_call(body, required) for _, body in _bodies(message)])
         if role in CONTEXT:
-            context.append(_text(message["content"]))
+            context.append(_text(message.get("content")))
         elif role == "user":
-            asked.append(_text(message["content"]))
+            said = _text(message.get("content"))
+            asked = [*asked, said] if at and messages[at - 1]["role"] in ("user", *CONTEXT) else [said]
         elif role == "assistant":
-            called = message
-            if any(m["role"] == "assistant" and _calls(m) for m in value["messages"][at + 1 :]) and not _calls(called):
+            own = weight * _weight(message)
+            if not own and calls[at]:
+                yield Dropped("an answer of weight 0", where, f"messages[{at}]", source)
+            elif not calls[at]:
+                _check_words(message.get("content"))
+                over = over or bool(own)
+            elif over:
                 raise Unusable("a call in a later turn")
-            break
-        else:
+            elif not any(map(str.strip, asked)):
+                raise Unusable("no query")
+            else:
+                history = [
+                    Made(call, _result(messages[end].get("content")) if (end := results.get((i, k), at)) < at else None)
+                    for i in range(at)
+                    for k, call in enumerate(calls[i])
+                ]
+                yield Sample(
+                    str(value.get("id", where.rpartition("/")[2])),
+                    source,
+                    where,
+                    "\n".join(asked),
+                    "\n".join(filter(None, context)).strip(),
+                    tuple(tools),
+                    tuple(calls[at]),
+                    tuple(made.text() for made in history),
+                    weight=own,
+                )
+            found += bool(calls[at])
+        elif role not in RESULT:
             raise Unusable("a message of another role", str(role))
-    calls = _calls(called) if called is not None else []
-    if not calls:
+    if not found:
         raise Unusable("no call")
-    if not asked:
-        raise Unusable("no query")
-    return Sample(
-        str(value.get("id", where.rpartition("/")[2])),
-        source,
-        where,
-        "\n".join(asked),
-        "\n".join(context).strip(),
-        tuple(_tool(one) for one in value["tools"]),
-        tuple(calls),
-    )
 
 
-def _calls(message: Mapping[str, Any]) -> list[Call]:
-    single = message.get("function_call")  # as it was before there were several
-    calls = message.get("tool_calls") or ([{"function": single}] if single else [])
-    bodies = [call.get("function", call) for call in calls]
-    # Written out for tools with other keys, a column holds null for those that a call does not have.
-    return [
-        Call(body["name"], {k: v for k, v in arguments_of(body.get("arguments") or {}).items() if v is not None})
-        for body in bodies
-    ]
+def _messages(value: Mapping[str, Any]) -> list[Any]:
+    if "messages" in value or "conversations" not in value:
+        return listed(value["messages"], "messages")
+    return [_of_sharegpt(turn) for turn in listed(value["conversations"], "conversations")]
 
 
-def _tool(one: Mapping[str, Any]) -> dict[str, Any]:
-    body = one.get("function") or one
-    return tool(body["name"], body.get("description"), _given(body.get("parameters")))
+def _of_sharegpt(turn: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A turn as a message; the `value` of a `function_call` is the JSON of a call, or of several."""
+    if "role" in turn:
+        return turn
+    role, said = turn["from"], turn["value"]
+    marks = {key: turn[key] for key in (*MARKS, "weight") if key in turn}
+    if role == "function_call":
+        calls = value_of(said, "tool_calls")
+        return {"role": "assistant", "tool_calls": calls if isinstance(calls, list) else [calls], **marks}
+    return {"role": SHAREGPT.get(role, role), "content": said, **marks}
+
+
+def _tools(value: Mapping[str, Any]) -> list[Any]:
+    """`functions` is the form before `tools`."""
+    return listed(value["functions" if value.get("tools") is None and "functions" in value else "tools"], "tools")
+
+
+def _bodies(message: Mapping[str, Any]) -> list[tuple[Any, Mapping[str, Any]]]:
+    """Id and function of each call; `function_call` is the form before there were several."""
+    if calls := message.get("tool_calls"):
+        return [(call.get("id"), call.get("function", call)) for call in listed(calls, "tool_calls")]
+    single = message.get("function_call")
+    return [(None, single)] if single else []
+
+
+def _call(body: Mapping[str, Any], required: Mapping[str, Sequence[str]]) -> Call:
+    """Null falls where the argument may be left out: strict mode's word for that, and in a table (written out for tools
+    with other keys) a column that the call does not have."""
+    given = arguments_of(next((body[key] for key in ARGUMENTS if body.get(key) is not None), None))
+    kept = required.get(body["name"], ())
+    return Call(body["name"], {k: v for k, v in given.items() if v is not None or k in kept})
+
+
+def _results(messages: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], int]:
+    """Where the result of each call is, by (message, number in it)."""
+    said = []
+    for message in messages:
+        calls = [(own or None, str(body["name"])) for own, body in _bodies(message)]
+        result = (message.get("tool_call_id") or None, message.get("name")) if message["role"] in RESULT else None
+        said.append(Said(calls, result, message["role"] == "user"))
+    try:
+        return results_of(said)
+    except Unpaired as error:
+        raise Unusable("a result of no call before it", f"messages[{error.index}]") from None
+
+
+def _weight(of: Mapping[str, Any]) -> float:
+    found = of.get("weight")
+    if "role" in of and any(of.get(mark) is False for mark in MARKS):
+        return 0.0
+    if found is None:
+        return 1.0
+    if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < math.inf:
+        raise Unusable("a weight that is no number, zero or above", repr(found)[:80])
+    return float(found)
+
+
+def _tool(given: Any) -> dict[str, Any]:
+    """A definition of whatever format; it, and its parameters, may be their JSON."""
+    one = _given(value_of(given, "tools"))
+    outer = next((key for key in WRAPPERS if isinstance(one.get(key), Mapping)), None)
+    body = one if outer is None else one[outer]
+    body = {k: value_of(v, "parameters") if k in PARAMETERS else v for k, v in body.items()}
+    try:
+        found = definition(body if outer is None else {**one, outer: body})
+    except UserError as error:
+        raise Unusable("a tool that cannot be decoded", error.what) from None
+    return tool(found.name, found.description, found.schema)
 
 
 def _given(value: Any) -> Any:
@@ -84,10 +183,29 @@ def _given(value: Any) -> Any:
     return value
 
 
+def _check_words(content: Any) -> None:
+    """Unusable for an answer that has its calls among its words."""
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    if any(part.get("type") not in (*TEXTS, "refusal", "thinking", "reasoning") for part in parts):
+        raise Unusable("a message that is not all text")
+    if any(mark in str(part.get("text")) for part in parts for mark in WRITTEN):
+        raise Unusable("calls that are written in an answer's text")
+
+
+def _result(content: Any) -> str:
+    """Of a call: a text, as a message has it, or the JSON of any other value."""
+    typed = isinstance(content, list) and all(isinstance(part, Mapping) and "type" in part for part in content)
+    return (
+        _text(content)
+        if content is None or typed or isinstance(content, str)
+        else json.dumps(content, ensure_ascii=False)
+    )
+
+
 def _text(content: Any) -> str:
-    """Of a message: a string, or a list of parts of text."""
-    if isinstance(content, str):
-        return content
-    if any(part.get("type") != "text" for part in content):
+    """Of a message: a string, a list of parts of text, or nothing."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if any(part.get("type") not in TEXTS for part in content):
         raise Unusable("a message that is not all text")
     return "\n".join(part["text"] for part in content)

@@ -5,21 +5,23 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from rtcontrol.models import hub
-from rtcontrol.models.data.row import json_lines, strict_json
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.data.row import json_lines
+from rtcontrol.models.errors import UserError, decoded, unmarked, user_path
+from rtcontrol.models.strict_json import strict_json
 
-KINDS = ("*.json", "*.jsonl", "*.json.gz")
+KINDS = ("*.json", "*.jsonl", "*.json.gz", "*.jsonl.gz")
 
 
 def located(given: str, what: str) -> Path:
     """The file or folder of a set: a path that is there, else a hub id (OWNER/NAME), from the local cache where it is
     there, else downloaded. Raises UserError; `what` names the set."""
-    path = Path(given).expanduser()
+    path = user_path(given)
     if path.exists():
         return path
     if not hub.is_id(given) or given.endswith((".json", ".jsonl", ".gz")):
@@ -76,16 +78,16 @@ def data_file(place: Path, *names: str) -> Path:
 
 def items(path: Path) -> Iterator[tuple[str, Any]]:
     """The items of a file, with their places: a line each (JSONL), or of one JSON list (PATH#3: the third)."""
-    if path.suffix == ".jsonl" or (path.suffix == ".json" and _is_lines(path)):
+    if path.name.endswith((".jsonl", ".jsonl.gz")) or (path.suffix == ".json" and _is_lines(path)):
         for line, value in json_lines(path):
             yield f"{path}:{line}", value
         return
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as text:
-            found = strict_json(text.read())
+        raw = path.read_bytes()
+        found = strict_json(decoded(gzip.decompress(raw) if path.suffix == ".gz" else raw, path))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror or error}).", "Give the set's file.") from None
-    except (ValueError, EOFError, RecursionError) as error:
+    except (ValueError, EOFError, RecursionError, zlib.error) as error:
         raise UserError(f"{path} is no JSON ({error}).", "Give the set's file as it was published.") from None
     if not isinstance(found, list):
         raise UserError(f"{path} is no list of samples.", "Give the set's file as it was published.")
@@ -96,8 +98,8 @@ def items(path: Path) -> Iterator[tuple[str, Any]]:
 def _is_lines(path: Path) -> bool:
     """Whether its first line is a whole object: several sets name JSONL `.json`."""
     try:
-        with path.open(encoding="utf-8") as lines:
-            return isinstance(json.loads(next(lines, "")), dict)
+        with path.open("rb") as lines:
+            return isinstance(json.loads(unmarked(next(lines, b""), path)), dict)
     except (OSError, ValueError, RecursionError):
         return False
 

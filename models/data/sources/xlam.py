@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.row import strict_json
 from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
 from rtcontrol.models.data.sources.files import data_file, items, located, version
 from rtcontrol.models.data.types import annotation, tool
+from rtcontrol.models.data.values import listed
 
 HUB = "Salesforce/xlam-function-calling-60k"
 
@@ -21,8 +21,8 @@ def samples(given: str = HUB) -> Iterator[Sample | Dropped]:
     source = f"xlam-60k ({version(path)})"
     for where, value in items(path):
         try:
-            tools = tuple(_tool(one) for one in _list(value["tools"], "tools"))
-            calls = tuple(Call(a["name"], dict(a["arguments"])) for a in _list(value["answers"], "answers"))
+            tools = tuple(_tool(one) for one in listed(value["tools"], "tools"))
+            calls = tuple(Call(a["name"], dict(a["arguments"])) for a in listed(value["answers"], "answers"))
             if not calls:
                 raise Unusable("no call")
             name = value.get("id", where.rpartition("/")[2])
@@ -31,16 +31,6 @@ def samples(given: str = HUB) -> Iterator[Sample | Dropped]:
             yield Dropped(error.reason, where, error.detail, source)
         except SHAPE_ERRORS as error:
             yield Dropped("a sample of another shape than xLAM's", where, repr(error)[:120], source)
-
-
-def _list(given: Any, what: str) -> list[Mapping[str, Any]]:
-    try:
-        found = strict_json(given) if isinstance(given, str) else given
-    except ValueError:
-        raise Unusable(f"{what} that are no JSON", str(given)[:120]) from None
-    if not isinstance(found, list):
-        raise Unusable(f"{what} that are no list", str(given)[:120])
-    return found
 
 
 def _tool(one: Mapping[str, Any]) -> dict[str, Any]:

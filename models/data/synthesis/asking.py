@@ -11,10 +11,10 @@ from typing import Any
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.canonical import check_call, declared
-from rtcontrol.models.data.row import strict_json
 from rtcontrol.models.data.sample import HALF, Unusable
 from rtcontrol.models.data.synthesis.tool_sets import ToolSet, nearest
 from rtcontrol.models.schema import MAX_HEADS, ToolSchema
+from rtcontrol.models.strict_json import strict_json
 
 SYSTEM = (
     "You write training data for a model that calls functions. You are given functions and the call that is wanted, "

@@ -8,7 +8,7 @@ from typing import Any
 
 from rtcontrol.models.data.sample import Unusable
 from rtcontrol.models.domain import ClosedDomain, Domain, domain_of
-from rtcontrol.models.schema import Parameter
+from rtcontrol.models.parameters import Parameter
 
 WORDS = (
     *(

@@ -6,17 +6,20 @@ import os
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from urllib.parse import urlsplit
 
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.web import WebAnswer, WebClient, WebError
 
 ROUTE = "/chat/completions"
 LOCAL = ("localhost", "127.0.0.1", "::1")
 AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 LONGEST_PAUSE_S = 60.0
+MOST_CONNECTIONS = 100
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,6 @@ class ChatEndpoint:
     """Asks, one request at a time a thread; a context manager."""
 
     def __init__(self, options: EndpointOptions) -> None:
-        import httpx
-
         self._options, self._stopped = options, threading.Event()
         parts = urlsplit(options.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
@@ -68,12 +69,10 @@ class ChatEndpoint:
                     f"{options.key_variable} is no key: no header takes it.", "Look at its spaces and ends."
                 )
             headers["authorization"] = f"Bearer {key}"
-        self._client = httpx.Client(headers=headers, timeout=options.timeout_s)
+        self._web = WebClient(self.url, headers, connections=MOST_CONNECTIONS)
 
     def ask(self, messages: Sequence[Mapping[str, str]], seed: int) -> ChatAnswer:
         """One answer. Raises UserError for what trying again does not mend, and after the last try."""
-        import httpx
-
         body = {
             "model": self._options.model,
             "messages": list(messages),
@@ -87,15 +86,19 @@ class ChatEndpoint:
             if self._stopped.is_set():
                 raise UserError(f"{self.url} was left.", "Run the same command again: what is done is kept.")
             try:
-                answer = self._client.post(self.url, json=body)
-            except httpx.HTTPError as error:
-                said, why = "", f"{type(error).__name__}: {error}"
+                answer = self._web.post(body, self._options.timeout_s).result()
+            except WebError as error:
+                said, why = "", str(error)
+                if error.loss == "malformed":
+                    raise UserError(f"{self.url}: {why}.", "Look at the URL.") from None
                 continue
-            if answer.status_code == 200:
+            except CancelledError:
+                continue  # it was left
+            if answer.status == 200:
                 return self._read(answer)
-            said, why = answer.headers.get("retry-after", ""), f"HTTP {answer.status_code}: {_message(answer)}"
-            if answer.status_code not in AGAIN:
-                raise UserError(f"{self.url}: {why}.", self._remedy(answer.status_code))
+            said, why = answer.headers.get("retry-after", ""), f"HTTP {answer.status}: {_message(answer)}"
+            if answer.status not in AGAIN:
+                raise UserError(f"{self.url}: {why}.", self._remedy(answer.status))
         raise UserError(
             f"{self.url} gave no answer in {self._options.retries + 1} tries ({why}).",
             "Run the same command later: what is done is kept.",
@@ -108,7 +111,7 @@ class ChatEndpoint:
         except ValueError:
             return doubled
 
-    def _read(self, answer: Any) -> ChatAnswer:
+    def _read(self, answer: WebAnswer) -> ChatAnswer:
         try:
             found = answer.json()
             text = found["choices"][0]["message"]["content"]
@@ -130,10 +133,10 @@ class ChatEndpoint:
 
     def __exit__(self, *exc: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._stopped.set()  # nobody waits for what is tried again
-        self._client.close()
+        self._web.close()
 
 
-def _message(answer: Any) -> str:
+def _message(answer: WebAnswer) -> str:
     try:
         found = answer.json()["error"]
         return str(found["message"] if isinstance(found, Mapping) else found)[:200]

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.models.data.row import strict_json
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.strict_json import strict_json
 
 
 class Ledger:

@@ -8,11 +8,12 @@ from pathlib import Path
 from random import Random
 
 from rtcontrol.models.data.canonical import canonical
-from rtcontrol.models.data.row import DataRow, read_rows, strict_json
+from rtcontrol.models.data.row import DataRow, read_rows
 from rtcontrol.models.data.sample import Unusable
 from rtcontrol.models.data.types import tool
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.errors import UserError, read_text
 from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.strict_json import strict_json
 
 ToolSet = tuple[ToolSchema, ...]
 
@@ -22,7 +23,7 @@ def read_tools(path: Path) -> list[ToolSet]:
     if path.suffix == ".jsonl":
         return sets_of(read_rows(path))
     try:
-        found = strict_json(path.read_text("utf-8"))
+        found = strict_json(read_text(path))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}).", "Give a file of tools, or of rows.") from None
     except ValueError as error:

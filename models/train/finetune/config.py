@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.errors import UserError, read_text
 from rtcontrol.models.schema import MAX_HEADS
 from rtcontrol.models.train.rows import LossWeights
 
@@ -108,7 +108,7 @@ def recipe(preset: str = "paper", file: Path | None = None, **given: Any) -> Fin
 def read(file: Path) -> dict[str, Any]:
     """A TOML or JSON file's table. Raises UserError."""
     try:
-        text = file.read_text("utf-8")
+        text = read_text(file)
         found = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:  # both decoders raise the latter
         raise UserError(f"{file} cannot be read ({error}).", "Give a TOML or JSON file.") from None

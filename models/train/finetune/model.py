@@ -48,7 +48,7 @@ def load_base(folder: Path, dtype: torch.dtype) -> Any:
     disable_progress_bar()
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, local_files_only=True, trust_remote_code=False
+            folder, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
         )
     except Exception as error:  # whatever a checkpoint can be wrong in
         told = (str(error).strip() or repr(error)).splitlines()[0]

@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 from rtcontrol.models.checkpoint import Checkpoint, read_config, resolve
 from rtcontrol.models.engines.torch_runner import choose_device
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.owned import owned
 from rtcontrol.models.prompt import PromptTemplate
 from rtcontrol.models.special import ST_TOKENS
 from rtcontrol.models.tokenizer import STTokenizer
@@ -49,6 +51,11 @@ def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
     """Train, or go on where the same command was stopped; then merge, export and measure. What `progress` gets is a
     line of the log, or which step it goes on from (`resumed`). Raises UserError, and TrainingStopped; what was saved
     before then is kept."""
+    with ExitStack() as holding:
+        return _finetune(holding, job, progress)
+
+
+def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> FinetuneOutcome:
     extras.check(job.recipe.tensorboard)
     from accelerate import PartialState
 
@@ -63,6 +70,8 @@ def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
     given, saved = resolve(job.base), job.out / "checkpoints"
     try:
         saved.mkdir(parents=True, exist_ok=True)
+        if state.is_main_process:
+            holding.enter_context(owned(job.out))
         with state.main_process_first():
             base = st_base(given, job.out / "base")
         template, tokenizer = opened(base)
