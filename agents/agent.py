@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.agents.goals import Goal, Goals
+from rtcontrol.agents.signatures import check_called
 from rtcontrol.agents.tool import InvalidCall, Tools
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
@@ -67,6 +68,8 @@ class Agent:
     null_is_doubt: bool = False
 
     def __post_init__(self) -> None:
+        called = {"observe": (self.observe, ("data",)), "expert": (self.expert, ("data", "goal"))}
+        check_called({name: (function, given) for name, (function, given) in called.items() if function is not None})
         try:
             for call in self.fallback.safe_calls:
                 self.tools.validate(call)

@@ -19,6 +19,14 @@ AFTER = (
     "my friend", "would you", "will you", "at once", "quickly", "when you are ready", "if possible", "sir", "dear",
     "as i said",
 )
+# Single words that change no sentence; none that turns, orders or counts what is asked for.
+_FILLERS = """
+a an the this that these those it its is are was be been am i you he she we they me him us them my your our their
+please pls plz thanks thank thx um uh er hmm well so ok okay now hey listen alright dude mate sir robot computer dear
+yo ah oh just actually buddy friend will would can could shall should may might must do does did have has had want wants
+need needs like let lets let's i'd i'll i'm you'd you'll we'll that's it's of to
+"""
+FILLERS = frozenset(_FILLERS.split())
 _NEIGHBOURS = {
     "a": "sqz", "b": "vnh", "c": "xvd", "d": "sfe", "e": "wrd", "f": "dgr", "g": "fht", "h": "gjy", "i": "uok",
     "j": "hku", "k": "jli", "l": "kop", "m": "nj", "n": "bmh", "o": "ipl", "p": "ol", "q": "wa", "r": "etf", "s": "adw",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import math
 import random
@@ -13,8 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rtcontrol.agents.casual import FILLERS
 from rtcontrol.agents.phrasing import Grammar
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.heard import KnownWords, words
 
 _SLOT = re.compile(r"\{(\w+)\}")
 _NUMBER = r"[-+]?\d+(?:\.\d+)?"
@@ -102,10 +105,9 @@ class Goals:
     def gaps(self) -> tuple[list[str], list[tuple[str, str]]]:
         """Of what is kept from training: the kinds of which nothing is, and the ways with a word that no trained way of
         any goal has, each with that word."""
-        taught = {word for kept in self._sides.values() for way in kept[0] for word in self._words(way)}
         kinds = [kind for kind, sides in self._sides.items() if not sides[1]]
         ways = [way for sides in self._sides.values() for way in sides[1]]
-        news = [(way, next((word for word in self._words(way) if word not in taught), "")) for way in ways]
+        news = [(way, next(iter(self.unknown(" ".join(self._words(way)))), "")) for way in ways]
         return kinds, [(way, word) for way, word in news if word]
 
     def recognise(self, text: str) -> Goal | None:
@@ -126,6 +128,14 @@ class Goals:
         said = [_SLOT.sub(" ", way) for kind, ways in self.ways.items() for way in (kind, *ways)]
         return " ".join([*said, *(_text(value) for values in slots for value in values)])
 
+    def taught(self) -> str:
+        """All words that a sentence of training can hold."""
+        return " ".join(word for kept in self._sides.values() for way in kept[0] for word in self._words(way))
+
+    def unknown(self, sentence: str) -> tuple[str, ...]:
+        """The words of a sentence that no sentence of training can hold, and that may change what it asks for."""
+        return self._known.unknown(sentence)
+
     def known(self, most: int = 8) -> str:
         """The canonical templates and what stands for their placeholders, for people."""
         kinds, names = [f'"{kind}"' for kind in self.ways], [name for kind in self.ways for name in _names(kind)]
@@ -139,13 +149,17 @@ class Goals:
         filled = _SLOT.sub(
             lambda m: " ".join(map(_text, self._grammar.slots.get(m[1], self.placeholders.get(m[1], ())))), way
         )
-        return re.findall(r"[^\W\d_]+", filled.lower())
+        return words(filled)
 
     def _goal(self, rng: random.Random, kind: str) -> Goal:
         return Goal(kind, tuple((name, rng.choice(self.placeholders[name])) for name in _names(kind)))
 
     def _say(self, rng: random.Random, pattern: str, goal: Goal) -> str:
         return " ".join(_filled(self._grammar.fill(rng, pattern), dict(goal.values)).split())
+
+    @cached_property
+    def _known(self) -> KnownWords:
+        return KnownWords({*words(self.taught()), *FILLERS})
 
     @cached_property
     def _sides(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -227,6 +241,9 @@ class Goals:
                 remedy = f"List what it stands for under placeholders: {name}: [...]."
                 if way != kind:  # what the goal itself does not name is no placeholder of its ways
                     remedy = f"List what may be said there under words: {name}: [...]."
+                listed = [*self.placeholders, *(self._grammar.slots if way != kind else ())]
+                if meant := difflib.get_close_matches(name, listed, 1):
+                    remedy = f"Did you mean {{{meant[0]}}}? Else: {remedy[0].lower()}{remedy[1:]}"
                 raise self._wrong(f'"{way}": nothing is listed for {{{name}}}.', remedy, way)
         if missing := sorted(set(_names(kind)) - set(_names(way))):
             remedy = "Say in each way what the goal needs, or make it a goal of its own."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +21,10 @@ def of(tool: ToolSchema, digits: bool = False) -> list[str]:
     slots = tool.slots()
     alone = {slot.parameters[0].name for slot in slots if not slot.merged}
     for p in tool.parameters:
+        default = p.schema.get("default")
+        if default is not None and isinstance(p.domain, ClosedDomain) and not p.domain.holds(default):
+            told = f"its default {json.dumps(default)[:40]} is none of its values, and is not read"
+            found.append(f"parameter {p.name}: {told}. Remedy: correct it.")
         if isinstance(p.domain, Free) and not (digits and p.domain.grid is not None and p.name in alone):
             cost = TOKENS
             if p.domain.grid is not None:
@@ -28,12 +33,17 @@ def of(tool: ToolSchema, digits: bool = False) -> list[str]:
             found.append(f"parameter {p.name}: its values are not listed, {cost}. Remedy: {remedy}.")
     for slot in slots:
         if isinstance(slot.domain, Free) and all(isinstance(p.domain, ClosedDomain) for p in slot.parameters):
+            if "anyOf" in slot.domain.schema:
+                what = f"parameters {', '.join(p.name for p in slot.parameters)}: tied together by rules they have more"
+                found.append(f"{what} than {MAX_CLOSED} values, {TOKENS}. Remedy: fewer values of each.")
+                continue
             found.append(
                 f"parameters {', '.join(p.name for p in slot.parameters)}: together in one head they have more than "
                 f"{MAX_CLOSED} values, {TOKENS}. Remedy: {_coarser(slot.domain.schema, '')}, or fewer parameters in "
                 "the group."
             )
-    units = {p.group or p.name for p in tool.parameters}
+    tied = tool.rules.names if tool.rules else ()
+    units = {"" if p.name in tied else p.group or p.name for p in tool.parameters}
     if len(units) > MAX_HEADS:
         listed = isinstance(slots[-1].domain, ClosedDomain)
         cost = "which makes a large trie" if listed else "which costs a forward pass for each of its tokens"

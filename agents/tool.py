@@ -10,19 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, get_args, get_origin
 
-import jsonschema
 import pydantic
-import referencing
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError
 
 from rtcontrol.agents import remedies
 from rtcontrol.agents.domains import CONSTRAINTS
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import ClosedDomain, Free
+from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.normal import normalise
-from rtcontrol.models.schema import Parameter, ToolSchema, tool_schemas
+from rtcontrol.models.parameters import Parameter
+from rtcontrol.models.schema import ToolSchema, checked, tool_schemas
+from rtcontrol.models.size import Room, check_count, check_size
+from rtcontrol.models.validator import Validator
 
 # Of a tool that somebody else defines: a longer name fits no message of the wire.
 MAX_NAME = 256
@@ -97,12 +98,16 @@ def tool(function: Callable[..., Any]) -> Tool:
     return Tool(schema, function, adapters)
 
 
-def remote_tool(definition: Mapping[str, Any]) -> Tool:
+def remote_tool(definition: Mapping[str, Any], room: Room | None = None) -> Tool:
     """A tool of an OpenAI-style definition, executed elsewhere: calling it raises. Arguments stay plain JSON values.
+    `room` is what its set of tools may still take to read.
 
     Raises UserError naming tool, parameter and remedy for a definition that is none.
     """
-    schema = ToolSchema.from_openai(definition)
+    return _remote(ToolSchema.from_openai(definition, room))
+
+
+def _remote(schema: ToolSchema) -> Tool:
     if len(schema.name) > MAX_NAME:
         what = f"The tool {schema.name[:32]}... has a name of {len(schema.name)} characters."
         raise UserError(what, f"Give it one of at most {MAX_NAME}.")
@@ -116,14 +121,6 @@ def remote_tool(definition: Mapping[str, Any]) -> Tool:
 _ANYTHING: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(Any)
 
 
-def _checkable(value: Any) -> Any:
-    """A schema without its patterns: Python's regular expressions may take for ever on a hostile one, and the decoder
-    has kept them already."""
-    if isinstance(value, Mapping):
-        return {k: _checkable(v) for k, v in value.items() if k not in ("pattern", "patternProperties")}
-    return [_checkable(v) for v in value] if isinstance(value, list) else value
-
-
 def _plain(value: Any, where: str) -> Any:
     try:
         return pydantic.TypeAdapter(type(value)).dump_python(value, mode="json")
@@ -133,13 +130,15 @@ def _plain(value: Any, where: str) -> Any:
 
 def _check_values(parameter: Parameter, adapter: pydantic.TypeAdapter[Any], where: str) -> None:
     """Refuse listed values and defaults that the annotated type does not take."""
-    values = list(parameter.domain.values) if isinstance(parameter.domain, ClosedDomain) else []
-    if default := [parameter.schema["default"]] if "default" in parameter.schema else []:
-        validator = jsonschema.Draft202012Validator(dict(parameter.schema))
-        if (error := next(validator.iter_errors(default[0]), None)) is not None:
-            raise UserError(
-                f"{where}: the default {default[0]!r} is outside its domain ({error.message}).", "Choose one inside it."
-            )
+    domain = parameter.domain
+    values = list(domain.values) if isinstance(domain, ClosedDomain) else []
+    default = [parameter.schema["default"]] if "default" in parameter.schema else []
+    if default and isinstance(domain, ClosedDomain) and not domain.holds(default[0]):
+        shown = ", ".join(domain.texts[:12]) + (", ..." if len(domain.texts) > 12 else "")
+        raise UserError(f"{where}: the default {default[0]!r} is outside its domain ({shown}).", "Choose one of these.")
+    if default and (fault := Validator(parameter.schema, where).fault(default[0])) is not None:
+        told = f"{where}: the default {default[0]!r} is outside its domain ({fault})."
+        raise UserError(told, "Choose one inside it.")
     for value in values + default:
         try:
             adapter.validate_json(json.dumps(value), strict=True)
@@ -185,16 +184,17 @@ def _without_none(annotation: Any) -> Any:
     return annotation
 
 
-def _made(given: Any) -> Tool:
+def _made(given: Any, room: Room) -> Tool:
     """A tool of a function, of a pydantic model (its class is the tool's name, its fields are the parameters), or of an
     OpenAI-style definition."""
     if isinstance(given, Tool):
         return given
     if isinstance(given, Mapping):
-        return remote_tool(given)
+        return remote_tool(given, room)
     if isinstance(given, type) and issubclass(given, pydantic.BaseModel):
         schema = given.model_json_schema()
-        return remote_tool({"name": given.__name__, "description": schema.pop("description", ""), "parameters": schema})
+        about = schema.get("description") or inspect.cleandoc(given.__dict__.get("__doc__") or "")
+        return remote_tool({"name": given.__name__, "description": about, "parameters": schema}, room)
     if not callable(given) or not hasattr(given, "__name__"):
         raise UserError(
             f"{repr(given)[:80]} is no tool.", "Give functions, pydantic models or OpenAI-style definitions."
@@ -210,29 +210,22 @@ class Tools:
     """
 
     def __init__(self, tools: Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]) -> None:
-        made = [_made(t) for t in tools]
+        if all(isinstance(t, Mapping) for t in tools) and tools:
+            made = [_remote(schema) for schema in tool_schemas([t for t in tools if isinstance(t, Mapping)])]
+        else:
+            check_size([t for t in tools if isinstance(t, Mapping)])
+            check_count(len(tools))
+            room = Room()
+            made = [_made(t, room) for t in tools]
+        self.schemas = checked([t.schema for t in made])
         self._tools = {t.name: t for t in made}
-        if len(self._tools) != len(made):
-            names = [t.name for t in made]
-            twice = next(n for n in names if names.count(n) > 1)
-            raise UserError(f"Two tools are called {twice!r}.", "Rename one of them.")
-        self.schemas = tool_schemas(self.openai())
-        self._validators = {
-            # A registry of nothing: a `$ref` to an address must not be fetched.
-            (t.name, p.name): jsonschema.Draft202012Validator(
-                _checkable(p.schema) if t.remote else dict(p.schema), registry=referencing.Registry()
-            )
-            for t in self._tools.values()
-            for p in t.schema.parameters
-            if isinstance(p.domain, Free)
-        }
 
     def __iter__(self) -> typing.Iterator[Tool]:
         return iter(self._tools.values())
 
     def openai(self) -> list[dict[str, Any]]:
-        """The tools as OpenAI-style JSON, parameters in head order."""
-        return [t.schema.to_openai() for t in self._tools.values()]
+        """The tools as OpenAI-style JSON, parameters in head order: read again, they are these tools."""
+        return [t.schema.exact() for t in self._tools.values()]
 
     def bind(self, **functions: Callable[..., Any]) -> Tools:
         """The same tools, executed by other functions (an environment's, say)."""
@@ -255,19 +248,30 @@ class Tools:
                     raise InvalidCall(f"{call.name}: {p.name} is missing")
                 continue
             value = call.arguments[p.name]
+            if (fault := self._fault(p, value)) is not None:
+                raise InvalidCall(f"{call.name}: {p.name}={value!r}{fault}")
             if value is None and p.nullable:
                 continue
-            if isinstance(p.domain, ClosedDomain):
-                if not p.domain.holds(value):
-                    raise InvalidCall(f"{call.name}: {p.name}={value!r} is not one of its values")
-            elif (error := next(self._validators[call.name, p.name].iter_errors(value), None)) is not None:
-                raise InvalidCall(f"{call.name}: {p.name}={value!r}: {error.message}")
             try:
                 entry.adapters[p.name].validate_python(value)
             except ValueError as error:
                 reason = str(error).splitlines()[-1].strip()
                 raise InvalidCall(f"{call.name}: {p.name}={value!r}: {reason}") from None
+        rules = entry.schema.rules
+        if rules is not None and not rules.allow(call.arguments, lambda p, value: self._fault(p, value) is None):
+            told = ", ".join(f"{k}={v!r}" for k, v in call.arguments.items() if k in rules.names) or "no arguments"
+            raise InvalidCall(f"{call.name}: {told} may not stand together by {rules.told}")
         return call
+
+    @staticmethod
+    def _fault(p: Parameter, value: Any) -> str | None:
+        """Why a parameter does not have a value."""
+        if value is None and p.nullable:
+            return None
+        if isinstance(p.domain, ClosedDomain):
+            return None if p.domain.holds(value) else " is not one of its values"
+        fault = p.domain.judge.fault(value)
+        return None if fault is None else f": {fault}"
 
     def convert(self, call: Call) -> dict[str, Any]:
         """The arguments of a valid call as the annotated types: an Enum's member, a dataclass, not their JSON."""

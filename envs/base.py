@@ -48,7 +48,7 @@ class Simulation(Protocol):
 
     `step_s` is the native physics step in seconds. `bindings` maps a tool's name to the function that acts on the
     world; what it sets stays in force until the next call. `outcome()` is not None from the end of an episode until
-    the next `reset`.
+    the next `reset`. One that holds on to something has a `close()`, too, which is called once.
     """
 
     step_s: float
@@ -102,11 +102,14 @@ class Environment(Protocol):
     ) -> Effect:
         """Act, if `epoch` is still on (None: whichever is), `not_after_ns` (CLOCK_MONOTONIC; None: no limit) is not
         over and `barrier` is not shut (None: there is none). All are looked at when nothing else can come before the
-        act any more, under the world's own lock."""
+        act any more."""
 
     def advance(self, dt_ns: int) -> None: ...
 
     def instruct(self, text: str) -> None: ...
+
+    def conclude(self) -> None:
+        """The run is over but for its safe call: no further episode begins. Never blocks."""
 
     def close(self) -> None: ...
 
@@ -137,6 +140,16 @@ class Emission:
     waited_ns: int = 0
     n: int = 0
     more: bool = False
+
+
+@runtime_checkable
+class Stepping(Protocol):
+    """An environment that steps in this process: a safe call, its own function or one of the agent's, is in force there
+    once the world has stepped with what it set."""
+
+    def settle(self, since_ns: int) -> bool | None:
+        """Whether a step was begun after `since_ns` (CLOCK_MONOTONIC); False: it comes when it is due, so ask again;
+        None: none comes, as no episode is on. Once the run has concluded, it is made now. Raises what it raises."""
 
 
 @runtime_checkable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from rtcontrol.envs.base import Episode
 from rtcontrol.envs.demonstrations import Policy
 from rtcontrol.envs.skill import Skill, Task
 from rtcontrol.envs.stepping import StepCarry
+from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
 from rtcontrol.models.eval.intervals import wilson
 
@@ -69,6 +71,9 @@ class Seat:
         self._carry.reset()
         self.look()
 
+    def close(self) -> None:
+        shut(self._sim)
+
     def look(self) -> None:
         self.seen = self._skill.observe(self._sim.observe())
 
@@ -121,21 +126,28 @@ def play(
     done: dict[int, Played] = {}
     period_ns = round(1e9 / hz)
     active: list[Seat] = []
-    for seat in (Seat(skill) for _ in range(min(parallel, len(episodes)))):
-        seat.take(*next(waiting))
-        active.append(seat)
-    while active:
-        still: list[Seat] = []
-        for seat, call in zip(active, decide(active), strict=True):
-            episode = seat.advance(call, period_ns, delay_steps, delay_ticks, longest_s)
-            if episode is not None:
-                done[seat.index] = Played(seat.case, episode, seat.kept)
-                following = next(waiting, None)
-                if following is None:
-                    continue
-                seat.take(*following)
-            still.append(seat)
-        active = still
+    seats: list[Seat] = []
+    try:
+        for _ in range(min(parallel, len(episodes))):
+            seats.append(seat := Seat(skill))
+            seat.take(*next(waiting))
+            active.append(seat)
+        while active:
+            still: list[Seat] = []
+            for seat, call in zip(active, decide(active), strict=True):
+                episode = seat.advance(call, period_ns, delay_steps, delay_ticks, longest_s)
+                if episode is not None:
+                    done[seat.index] = Played(seat.case, episode, seat.kept)
+                    following = next(waiting, None)
+                    if following is None:
+                        continue
+                    seat.take(*following)
+                still.append(seat)
+            active = still
+    finally:
+        with ExitStack() as closing:  # all of them, whichever fails
+            for seat in seats:
+                closing.callback(seat.close)
     return [done[index] for index in range(len(episodes))]
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from rtcontrol.agents.goals import Goal, Goals
+from rtcontrol.agents.signatures import check_called, defined
 from rtcontrol.envs.base import Episode
+from rtcontrol.envs.thread import shut
 from rtcontrol.models.errors import UserError
 
-METHODS = ("reset", "step", "observe", "outcome")
-TOLD = ("instruct", "judge_by")
+METHODS = {"reset": ("seed",), "step": (), "observe": (), "outcome": ()}  # and what they are given
+TOLD = {"instruct": ("text",), "judge_by": ("goal",)}
+CLOSE = "close"
 
 
 class OwnWorld:
@@ -23,8 +25,8 @@ class OwnWorld:
     It needs `step_s`, on the class or the instance; `reset(seed)`, `step()`, `observe()`, a mapping; `outcome()`: None
     while the episode goes on, then whether it succeeded, or an `Episode`; and one of `instruct(text)` and
     `judge_by(goal)`, which are told what is asked for. The functions that act are its `bindings` by the tools' names,
-    or else its other public methods. What it gives that is none of these is a UserError with the method's line; what
-    it raises goes through.
+    or else its other public methods. Its `close()`, unless that is one of the `tools`, closes it. What it gives that is
+    none of these is a UserError with the method's line; what it raises goes through.
 
     With `goals`, `judge_by` is told the `Goal` that the words ask for; where they ask for none, nothing is judged, and
     the world keeps the goal it had, at first the first one. What was told is told again before each episode: what a
@@ -32,7 +34,14 @@ class OwnWorld:
     an error, an episode that does not.
     """
 
-    def __init__(self, made: Any, title: str, goals: Goals | None = None, limit_s: float | None = None) -> None:
+    def __init__(
+        self,
+        made: Any,
+        title: str,
+        goals: Goals | None = None,
+        limit_s: float | None = None,
+        tools: Collection[str] = (),
+    ) -> None:
         self._made, self._goals, self._limit_s = made, goals, limit_s
         missing = [name for name in METHODS if not callable(getattr(made, name, None))]
         if not any(callable(getattr(made, name, None)) for name in TOLD):
@@ -41,22 +50,31 @@ class OwnWorld:
             missing.append("step_s")
         if missing:
             raise UserError(f"{title} has no {', '.join(missing)}.", NEEDS)
+        closes = {} if CLOSE in tools else {CLOSE: ()}
+        called = {name: (getattr(made, name, None), given) for name, given in {**METHODS, **TOLD, **closes}.items()}
+        check_called({name: (method, given) for name, (method, given) in called.items() if callable(method)})
         step_s = made.step_s
-        if isinstance(step_s, bool) or not isinstance(step_s, int | float) or not 1e-6 <= step_s <= 1e3:
+        if isinstance(step_s, bool) or not isinstance(step_s, Real) or not 1e-6 <= float(step_s) <= 1e3:
             raise UserError(f"{title} has step_s = {step_s!r}.", "Give the seconds of one physics step, such as 0.02.")
         self.step_s = float(step_s)
         bindings = getattr(made, "bindings", None)
         if bindings is None:
-            own = (name for name in dir(made) if not name.startswith("_") and name not in (*METHODS, *TOLD))
+            own = (name for name in dir(made) if not name.startswith("_") and name not in called)
             bindings = {name: value for name in own if callable(value := getattr(made, name))}
         if not isinstance(bindings, Mapping) or not all(callable(f) for f in bindings.values()):
             raise UserError(f"{title}: its bindings are no functions by name.", 'Write {"tool": self.method, ...}.')
         self.bindings: Mapping[str, Callable[..., Any]] = bindings
+        self._closes = not (CLOSE in tools and CLOSE in bindings)
         self._seed = self._steps = 0
         self._fixed = False
         self._judged = True
         self._goal: Goal | None = None if goals is None else next(iter(goals))
         self._text: str | None = None
+
+    @property
+    def untold(self) -> bool:
+        """Whether it goes by a `Goal`, and nobody told one: what it does then says nothing about it."""
+        return self._goal is None and callable(getattr(self._made, "judge_by", None))
 
     def reset(self, seed: int) -> None:
         self._seed, self._steps = seed, 0
@@ -103,6 +121,11 @@ class OwnWorld:
         self._goal, self._text = goal, goal.text()
         self._tell(goal, self._text)
 
+    def close(self) -> None:
+        """What the object holds on to is given back, where it has a `close()` for that."""
+        if self._closes:
+            shut(self._made)
+
     def _tell(self, goal: Goal | None, text: str | None) -> None:
         judge, instruct = (getattr(self._made, name, None) for name in ("judge_by", "instruct"))
         if callable(judge) and goal is not None:
@@ -119,9 +142,3 @@ NEEDS = (
     f"Write one class with step_s, {', '.join(METHODS)}, one of {' and '.join(TOLD)}, and a method for each tool "
     "(docs/your-own-game.md)."
 )
-
-
-def defined(function: Callable[..., Any]) -> str:
-    """`file.py:12`, where a function of the user's begins; its name where that cannot be told."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return str(function) if code is None else f"{Path(code.co_filename).name}:{code.co_firstlineno}"

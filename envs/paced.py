@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 from rtcontrol.envs.base import Barrier, ClockKind, Effect, Episode, Observation, Simulation, WorldError
 from rtcontrol.envs.stepping import StepCarry
+from rtcontrol.envs.thread import WorldThread
 from rtcontrol.models.call import Call
 
 # A late stepper runs at most this many steps back to back; the rest of its debt is skipped, the grid is kept.
 MAX_BURST = 3
-# How long the step under way may take when the world is closed.
-CLOSE_S = 3.0
 
 
 @dataclass(slots=True)
@@ -30,25 +27,26 @@ class Pace:
 
 
 class PacedEnvironment:
-    """Implements `Environment` over a `Simulation`.
+    """Implements `Environment` over a `Simulation`, all of which happens on the one `thread` that it was made on.
 
-    Wall clock: a thread steps the simulation on an absolute grid at its native rate, whatever the controller does.
-    Lockstep: `advance` steps it. Either way an episode that ends is followed at once by one with the next seed,
-    until `episodes` are done or the seeds run out. An exception of the simulation's, SystemExit too, is a WorldError
+    Wall clock: it is stepped on an absolute grid at its native rate, whatever the controller does. Lockstep: `advance`
+    steps it. Either way an episode that ends is followed at once by one with the next seed, until `episodes` are done,
+    the seeds run out, or the run has `concluded`. An exception of the simulation's, SystemExit too, is a WorldError
     from the next look at it; a call can act all the same.
 
-    One lock keeps steps and calls apart. Whoever wants to act takes `_turn` too, and the stepper lets it go first: a
-    world that needs all its time for its steps takes calls nevertheless, after the step under way.
+    A safe call is in force once the world was stepped with it (`settle`), which it is when a step is due: the world
+    keeps its clock, and steps with the newest call. Once the run has concluded, that step is made at once.
     """
 
-    def __init__(self, name: str, simulation: Simulation) -> None:
+    def __init__(self, name: str, simulation: Simulation, thread: WorldThread | None = None) -> None:
         self.name = name
         self.pace = Pace()
+        self.thread = thread or WorldThread(name, simulation)
+        self.not_after_ns: int | None = None  # of the call that acts now
         self._simulation = simulation
         self._carry = StepCarry(simulation.step_s)
-        self._lock, self._turn = threading.Lock(), threading.Lock()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._started = self._concluded = self._playing = self._finished = False
+        self._due_ns = self._stepped_ns = 0  # when the next step is due, and when the last one was begun
         self._clock: ClockKind = "wall"
         self._seeds: Iterator[int] = count()
         self._wanted: int | None = None
@@ -56,8 +54,17 @@ class PacedEnvironment:
         self._latest: Observation | None = None
         self._seq = 0
         self._epoch = 0
-        self._finished = False
         self._error: BaseException | None = None
+
+    @classmethod
+    def of(cls, name: str, make: Callable[[], Simulation]) -> PacedEnvironment:
+        """Around the simulation that `make` makes, on its thread. Raises whatever that raises."""
+        thread = WorldThread(name)
+        try:
+            return cls(name, thread.make(make), thread)
+        except BaseException:
+            thread.close()
+            raise
 
     @property
     def bindings(self) -> Mapping[str, Callable[..., Any]]:
@@ -74,22 +81,21 @@ class PacedEnvironment:
 
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
         """Reset to the first seed and, under the wall clock, begin to run. RuntimeError when started already."""
-        if self._epoch or self._thread is not None:
+        if self._started:
             raise RuntimeError(f"environment {self.name} was started already")
-        self._clock = clock
+        self._started, self._clock, self._wanted = True, clock, episodes
         self._seeds = count(seeds) if isinstance(seeds, int) else iter(seeds)
-        self._wanted = episodes
-        with self._lock, self._guarded():
-            self._next_episode()
-        if clock == "wall" and not self._finished:
-            self._thread = threading.Thread(target=self._run, name=f"env-{self.name}", daemon=True)
-            self._thread.start()
+        self.thread.do(self._begin)
+        self.latest()
 
     def preview(self, seed: int) -> Observation:
         """What the world of `seed` looks like before `start`, which resets it again; it counts for nothing."""
-        with self._lock:
+
+        def look() -> Observation:
             self._simulation.reset(seed)
             return Observation(0, 0, time.monotonic_ns(), self._simulation.observe())
+
+        return self.thread.do(look)
 
     def latest(self) -> Observation | None:
         """The freshest observation; never blocks."""
@@ -100,16 +106,36 @@ class PacedEnvironment:
     def execute(
         self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
     ) -> Effect:
-        """Act, unless it is too late once the world's lock is had. The bound function's errors go to the caller."""
-        with self._turn, self._lock:
-            if self._finished or epoch not in (None, self._epoch):
-                return "epoch_over"
-            if not_after_ns is not None and time.monotonic_ns() > not_after_ns:
-                return "too_late"
-            if barrier is not None and barrier.shut is not None:
-                return "refused"
-            self._simulation.bindings[call.name](**call.arguments)
-            return "acted"
+        """Act, unless it is too late once the world is free. The bound function's errors go to the caller."""
+        return self.thread.do(lambda: self._act(call, epoch, not_after_ns, barrier))
+
+    def settle(self, since_ns: int) -> bool | None:
+        return self.thread.do(lambda: self._settle(since_ns))
+
+    def _act(self, call: Call, epoch: int | None, not_after_ns: int | None, barrier: Barrier | None) -> Effect:
+        if not self._playing or epoch not in (None, self._epoch):
+            return "epoch_over"
+        if not_after_ns is not None and time.monotonic_ns() > not_after_ns:
+            return "too_late"
+        if barrier is not None and barrier.shut is not None:
+            return "refused"
+        self.not_after_ns = not_after_ns
+        self._simulation.bindings[call.name](**call.arguments)
+        return "acted"
+
+    def _settle(self, since_ns: int) -> bool | None:
+        if self._stepped_ns > since_ns:
+            return True
+        if not self._playing:
+            return None
+        if self._concluded:
+            try:
+                self._step()
+            except BaseException as error:
+                self._error = self._error or error
+                raise
+            self._guarded(self._look)  # what comes after the step is not the call's own
+        return self._concluded
 
     def advance(self, dt_ns: int) -> None:
         """Lockstep: run `dt_ns` of simulated time in whole native steps and look once; the remainder is carried.
@@ -117,69 +143,75 @@ class PacedEnvironment:
         An episode that ends on the way is followed by the next one at its very start, the rest of `dt_ns` forgotten,
         so that an episode depends on its seed and calls alone.
         """
-        if self._clock == "wall":
-            return
-        with self._lock, self._guarded():
-            if self._finished:
-                return
-            for _ in range(self._carry.steps(dt_ns)):
-                if self._step():
-                    return
-            self._observe()
+        if self._clock == "lockstep":
+            self.thread.do(lambda: self._guarded(lambda: self._advance(dt_ns)))
+            self.latest()
 
     def instruct(self, text: str) -> None:
         """Tell the judge what the controller is asked to do, before the start or in flight."""
-        with self._turn, self._lock:
-            self._simulation.instruct(text)
+        self.thread.do(lambda: self._simulation.instruct(text))
+
+    def conclude(self) -> None:
+        self._concluded = True
 
     def close(self) -> None:
-        """Stop the world; twice does no harm. A step that hangs ends with the process: its thread is a daemon."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(CLOSE_S)
+        """Stop the world and close it; twice does no harm, and nothing is raised (`thread.fault`)."""
+        self.thread.close()
 
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
+    # -- on the world's thread ----------------------------------------------------------------------------------------
+
+    def _guarded(self, act: Callable[[], Any]) -> None:
         try:
-            yield
-        except KeyboardInterrupt:  # ours: this is the loop's thread
-            raise
+            act()
         except BaseException as error:  # also SystemExit: a world does not end its controller
-            self._error = error
-            self.latest()
+            self._error = self._error or error
 
-    def _run(self) -> None:
-        try:
-            self._run_on_grid()
-        except BaseException as error:
-            self._error = error
+    def _begin(self) -> None:
+        self._guarded(self._next_episode)
+        if self._clock == "wall" and self._playing:
+            self._due_ns = time.monotonic_ns() + self._carry.step_ns
+            self.thread.due = self._on_grid
 
-    def _run_on_grid(self) -> None:
-        step_ns = self._carry.step_ns
-        due_ns = time.monotonic_ns() + step_ns
-        while not self._finished:
-            wait_ns = due_ns - time.monotonic_ns()
-            if wait_ns > 0 and self._stop.wait(wait_ns / 1e9):
-                return
-            if self._stop.is_set():
-                return
-            late_ns = time.monotonic_ns() - due_ns
+    def _on_grid(self) -> float | None:
+        """Make the step that is due; gives the seconds until the next one."""
+        if not self._playing or self._error is not None:
+            return None
+        late_ns, step_ns = time.monotonic_ns() - self._due_ns, self._carry.step_ns
+        if late_ns >= 0:
             self.pace.max_late_ms = max(self.pace.max_late_ms, late_ns / 1e6)
             skip = late_ns // step_ns - MAX_BURST
             if skip > 0:
                 self.pace.skipped += skip
-                due_ns += skip * step_ns
-            due_ns += step_ns
-            with self._turn:
-                pass
-            with self._lock:
-                self.pace.steps += 1
-                if not self._step():
-                    self._observe()
+                self._due_ns += skip * step_ns
+            self._due_ns += step_ns
+            self.pace.steps += 1
+            self._guarded(self._step_and_look)
+        return max(0, self._due_ns - time.monotonic_ns()) / 1e9
 
-    def _step(self) -> bool:
-        """One native step; True when it ended the episode (and the next one has begun, or all is finished)."""
+    def _advance(self, dt_ns: int) -> None:
+        if not self._playing:
+            return
+        for _ in range(self._carry.steps(dt_ns)):
+            self._step()
+            if self._ended():
+                return
+        self._observe()
+
+    def _step(self) -> None:
+        began_ns = time.monotonic_ns()
         self._simulation.step()
+        self._stepped_ns = began_ns
+
+    def _step_and_look(self) -> None:
+        self._step()
+        self._look()
+
+    def _look(self) -> None:
+        if not self._ended():
+            self._observe()
+
+    def _ended(self) -> bool:
+        """Whether the step ended the episode (and the next one has begun, or all is finished)."""
         episode = self._simulation.outcome()
         if episode is None:
             return False
@@ -188,8 +220,9 @@ class PacedEnvironment:
         return True
 
     def _next_episode(self) -> None:
-        seed = None if self._wanted is not None and len(self._episodes) >= self._wanted else next(self._seeds, None)
-        if seed is None:
+        self._playing = False
+        done = self._concluded or (self._wanted is not None and len(self._episodes) >= self._wanted)
+        if done or (seed := next(self._seeds, None)) is None:
             # The last look stays: what the final state was can still be read.
             self._observe()
             self._finished = True
@@ -197,6 +230,7 @@ class PacedEnvironment:
         self._simulation.reset(seed)
         self._carry.reset()
         self._epoch += 1
+        self._playing = True
         self._observe()
 
     def _observe(self) -> None:

@@ -12,6 +12,15 @@ from rtcontrol.envs.base import Barrier, ClockKind, Effect, Episode, Observation
 from rtcontrol.models.call import Call
 
 
+def restored(value: Any) -> Any:
+    """What was recorded as the world gave it: JSON has no infinite numbers, so a record has them as texts."""
+    if isinstance(value, dict):
+        return {key: restored(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [restored(one) for one in value]
+    return float(value) if isinstance(value, str) and value in ("inf", "-inf", "nan") else value
+
+
 class RecordedLook(dict[str, Any]):
     """An observation's data as it was recorded, and in `text` what was read of it then."""
 
@@ -85,6 +94,9 @@ class RecordedWorld:
 
     def instruct(self, text: str) -> None:
         """Nobody judges here."""
+
+    def conclude(self) -> None:
+        """What was recorded ends by itself."""
 
     def close(self) -> None:
         """Nothing runs."""

@@ -32,7 +32,7 @@ def _lander(goal: str | None = None) -> Environment:
             f"The lander needs Gymnasium with Box2D, which cannot be imported ({error}).",
             'Install it with `pip install "gymnasium[box2d]"`.',
         ) from error
-    return PacedEnvironment("lander", Lander(goal))
+    return PacedEnvironment.of("lander", lambda: Lander(goal))
 
 
 def _lander_skill() -> Skill:
@@ -44,7 +44,7 @@ def _lander_skill() -> Skill:
 def _paddle(goal: str | None = None) -> Environment:
     from rtcontrol.envs.paddle.game import PaddleGame
 
-    return PacedEnvironment("paddle", PaddleGame(goal))
+    return PacedEnvironment.of("paddle", lambda: PaddleGame(goal))
 
 
 def _paddle_skill() -> Skill:
@@ -56,7 +56,7 @@ def _paddle_skill() -> Skill:
 def _road(goal: str | None = None) -> Environment:
     from rtcontrol.envs.road.game import RoadGame
 
-    return PacedEnvironment("road", RoadGame(goal))
+    return PacedEnvironment.of("road", lambda: RoadGame(goal))
 
 
 def _road_skill() -> Skill:

@@ -30,6 +30,8 @@ __all__ = ["REMEMBERED", "MessageCounts", "RemoteData", "RemoteEnvironment", "Re
 REMEMBERED = 1024
 # How long one wait for the client lasts, so that whoever waits looks now and then whether it shall stop.
 WAIT_S = 0.05
+# Characters of a client's words that are logged and recorded; the protocol allows 65,536.
+MAX_ERROR, MAX_RESULT = 1_000, 8_192
 
 
 class RemoteEnvironment:
@@ -147,7 +149,8 @@ class RemoteEnvironment:
         if message.tick >= self._first_tick:  # else of a run that is over
             why: Literal["fresh", "safe"] = "safe" if sent.call is None else "fresh"
             now = time.monotonic_ns()
-            said = Acknowledgement(sent.k, message.outcome, now, why, message.error, message.result, sent.n)
+            error, result = _brief(message.error, MAX_ERROR), _brief(message.result, MAX_RESULT)
+            said = Acknowledgement(sent.k, message.outcome, now, why, error, result, sent.n)
             self.heard.append(said)
         if sent.call is not None and message.outcome == "executed" and sent.epoch == self.epoch:
             self._done.append(sent.call)
@@ -291,6 +294,9 @@ class RemoteEnvironment:
     def advance(self, dt_ns: int) -> None:
         """Nothing to do: the world is the client's."""
 
+    def conclude(self) -> None:
+        """The client begins its episodes."""
+
     def instruct(self, text: str) -> None:
         """The client is told by the welcome, or once it is `accepted`."""
         self._instruction = text
@@ -322,3 +328,7 @@ class RemoteEnvironment:
 
 def _elsewhere(**arguments: Any) -> None:
     """Stands for the client's own function."""
+
+
+def _brief(said: str | None, most: int) -> str | None:
+    return said if said is None or len(said) <= most else f"{said[:most]}... ({len(said):,} characters)"

@@ -154,6 +154,9 @@ class Lander:
             "right_leg": right_leg,
         }
 
+    def close(self) -> None:
+        self._env.close()
+
     def picture(self) -> np.ndarray:
         """The scene, uint8 [height, width, 3], of a lander made with `pictures`; about 2 ms."""
         frame: np.ndarray = self._env.render()

@@ -1,0 +1,56 @@
+"""Whether a function of the user's takes what it is given, told by its own file and line before it is called."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.models.errors import UserError
+
+
+def defined(function: Callable[..., Any]) -> str:
+    """`file.py:12`, where a function of the user's begins; its name where that cannot be told."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return str(function) if code is None else f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+
+
+def check_called(functions: Mapping[str, tuple[Callable[..., Any], Sequence[str]]]) -> None:
+    """UserError for those, by name, that cannot be called with these arguments in this order, or that do nothing where
+    they are only called (`async def`, a generator): each with its line, what it takes and what it is given."""
+    found = [wrong for name, (function, given) in functions.items() if (wrong := _unlike(name, function, given))]
+    if found:
+        raise UserError(" ".join(what for what, _ in found), " ".join(remedy for _, remedy in found))
+
+
+def idle(function: Callable[..., Any]) -> str | None:
+    """Why a function does nothing when it is only called; None where it does."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return "is async, and nobody awaits it"
+    return "has a yield, and nobody goes through it" if inspect.isgeneratorfunction(function) else None
+
+
+def _unlike(name: str, function: Callable[..., Any], given: Sequence[str]) -> tuple[str, str] | None:
+    body = function.__init__ if inspect.isclass(function) else function
+    own = ["self"] if inspect.ismethod(function) or inspect.isclass(function) else []
+    remedy = f"Write `def {name}({', '.join([*own, *given])}): ...`."
+    where = f"{defined(body)}: {getattr(body, '__qualname__', name).rpartition('<locals>.')[2]}()"
+    if why := idle(function):
+        return f"{where} {why}.", remedy
+    try:
+        signature, gets = inspect.signature(function), _listed(given)
+    except (TypeError, ValueError):
+        if not inspect.ismethod(function) or inspect.signature(function.__func__).parameters:
+            return None  # a function in C that does not tell
+        return f"{where} takes nothing, and is given {_listed([*own, *given])}.", remedy
+    try:
+        signature.bind(*given)
+    except TypeError:
+        takes = str(signature.replace(return_annotation=inspect.Signature.empty)) if signature.parameters else "nothing"
+        return f"{where} takes {takes}, and is given {gets}.", remedy
+    return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"({', '.join(names)})" if names else "nothing"

@@ -1,0 +1,145 @@
+"""The one thread that a world belongs to: there it is made, reset, called, stepped and, once, closed."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+# How long the step under way and the world's own close() may take together.
+CLOSE_S = 5.0
+# A signal that the kernel gives to another thread does not wake the main one: it looks so often by itself.
+LOOK_S = 0.1
+# So long whoever waited for a call, while a newer one came, has for asking for that one before the next step.
+GRACE_S = 0.001
+
+
+class _Job:
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function, self.done = function, threading.Lock()
+        self.done.acquire()
+        self.dropped = False
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            if not self.dropped:
+                self.result = self._function()
+        except BaseException as error:  # also SystemExit: whoever asked for it is told
+            self.error = error
+        self.done.release()
+
+
+class WorldThread:
+    """OpenGL contexts, sqlite and event loops belong to the thread that made them, so a world has one.
+
+    `due` is called between jobs: it does what is due, and gives the seconds until it is to be called again (None: not
+    before the next job). `world` is what was made, or given, and has a `close()` or none. `fault` says what went wrong
+    when it was closed.
+    """
+
+    def __init__(self, name: str, world: Any = None) -> None:
+        self.name, self.world, self.fault = name, world, ""
+        self.due: Callable[[], float | None] = lambda: None
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = self._over = False
+
+    def do(self, function: Callable[[], T]) -> T:
+        """There, after all that was asked for before. Raises whatever it raises; RuntimeError once it is closed.
+
+        Whoever is interrupted while waiting leaves: what was begun goes on, what was not is dropped. What is asked for
+        from the thread itself is done at once."""
+        if threading.current_thread() is self._thread:
+            return function()
+        job = _Job(function)
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"the world {self.name} is closed")
+            if self._thread is None:
+                self._start()
+            self._jobs.put(job)
+        try:
+            while not job.done.acquire(timeout=LOOK_S):
+                pass
+        except BaseException:
+            job.dropped = True
+            raise
+        if job.error is not None:
+            raise job.error
+        return job.result
+
+    def make(self, function: Callable[[], T]) -> T:
+        """The world, made there. What raises has closed what it had begun (`half_made`)."""
+
+        def make() -> T:
+            self.world = function()
+            return self.world
+
+        return self.do(make)
+
+    def close(self) -> None:
+        """Close the world there, once, however often and from wherever this is called; never raises what it raises.
+        A step or a close() that hangs is left to the process's end: the thread is a daemon."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._thread is None:
+                if self.world is None:
+                    return
+                self._start()
+        self.due = lambda: None
+        self._jobs.put(job := _Job(self._shut))
+        if not job.done.acquire(timeout=CLOSE_S):
+            self.fault = f"The world {self.name} has not closed within {CLOSE_S:g} s, and may hold on to what it uses."
+        elif job.error is not None:
+            where = traceback.extract_tb(job.error.__traceback__)[-1]
+            self.fault = (
+                f"The world {self.name} failed in its close() ({type(job.error).__name__}: {job.error}, "
+                f"{where.filename}:{where.lineno}), and may hold on to what it uses."
+            )
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._work, name=f"env-{self.name}", daemon=True)
+        self._thread.start()
+
+    def _shut(self) -> None:
+        self._over = True
+        shut(self.world)
+
+    def _work(self) -> None:
+        until = 0.0  # whoever asked for something may ask again before what is due
+        while not self._over:
+            wait_s: float | None = 0.0
+            # What was asked for comes before what is due: a world that needs all its time for its steps takes calls.
+            if self._jobs.empty() and (wait_s := until - time.monotonic()) <= 0:
+                wait_s, until = self.due(), 0.0
+            try:
+                job = self._jobs.get(timeout=wait_s)
+            except Empty:
+                continue
+            job.run()
+            until = until or time.monotonic() + GRACE_S  # once, however many ask: a world keeps its clock
+
+
+def shut(world: Any) -> None:
+    """Close what has a `close()`."""
+    if callable(close := getattr(world, "close", None)):
+        close()
+
+
+def half_made(error: BaseException, is_one: Callable[[Any], bool]) -> Any:
+    """The object that was being made when `error` came out of its `__init__`, or of whatever wrapped it then: what it
+    has taken by then, nobody else can give back. None where there is none."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        for value in frame.f_locals.values():
+            if is_one(value):
+                return value
+    return None
