@@ -9,6 +9,7 @@ import errno
 import io
 import math
 import os
+import select
 import signal
 import sys
 import time
@@ -70,8 +71,7 @@ class Shutdown:
         self._count += 1
         self.name = self.name or signal.Signals(number).name
         if self._count == 2 or self.shielded:
-            with contextlib.suppress(OSError):
-                os.write(2, WRITING if self.shielded else self._doing)
+            write_now(2, WRITING if self.shielded else self._doing)
         elif self._doing is DONE:
             os._exit(self.status)
         elif self._count > 2 or self._stop is None:
@@ -95,6 +95,14 @@ class Shutdown:
             return
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+
+def write_now(fd: int, line: bytes) -> bool:
+    """Whether it was written: it is not where somebody would have to read first."""
+    with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
+        if select.select([], [fd], [], 0)[1]:
+            return os.write(fd, line) > 0
+    return False
 
 
 def _ignore() -> None:
@@ -123,8 +131,27 @@ class _Lasting(io.FileIO):
             return memoryview(data).nbytes
 
 
+def unicode(stream: Any) -> bool:
+    """Whether a stream has all characters."""
+    return str(stream.encoding).lower().startswith("utf")
+
+
+def _stand_in() -> None:
+    """/dev/null in the place of what is closed of stdin, stdout and stderr: what is opened next would be given its
+    number, a record or a socket, and then all that is printed."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it is `fd`: the lowest that is free
+            if getattr(sys, name) is None:
+                setattr(sys, name, open(fd, "w" if fd else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
 def outlive_terminal() -> None:
-    """From now on nothing that is written to stdout or stderr raises because nobody is there any more."""
+    """From now on nothing that is written to stdout or stderr raises because nobody is there any more, or because they
+    lack a character: `?` stands for that. Where they were closed before the start, it is lost."""
+    _stand_in()
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, io.TextIOWrapper) or stream is not getattr(sys, f"__{name}__"):
@@ -133,6 +160,7 @@ def outlive_terminal() -> None:
             continue
         stream.flush()
         raw = io.BufferedWriter(_Lasting(stream.fileno(), "w", closefd=False))
-        lasting = io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=True)
+        raises = stream.errors == "strict" or (stream.errors == "surrogateescape" and not unicode(stream))
+        lasting = io.TextIOWrapper(raw, stream.encoding, "replace" if raises else stream.errors, line_buffering=True)
         setattr(sys, name, lasting)
         setattr(sys, f"__{name}__", lasting)

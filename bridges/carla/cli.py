@@ -27,7 +27,10 @@ from rtcontrol.bridges.carla.options import (
     check_hz,
 )
 from rtcontrol.bridges.client import ClientError
-from rtcontrol.bridges.shutdown import Interrupted, Shutdown
+from rtcontrol.bridges.outbox import Outbox, OutboxLog
+from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.shutdown import Interrupted, Shutdown, outlive_terminal
+from rtcontrol.bridges.wire.endpoint import Endpoint, EndpointError
 
 EXAMPLES = """Drive a car in the CARLA simulator by an rtcontrol server.
 
@@ -98,6 +101,7 @@ def main(
     arguments: Callable[[Sequence[str], str], argparse.Namespace] = arguments,
 ) -> int:
     """Run; mistakes are one paragraph on stderr and status 2. Supervised, they are an event on stdout."""
+    outlive_terminal()
     supervised = False
     try:
         options = arguments(sys.argv[1:] if given is None else given, prog)
@@ -107,7 +111,7 @@ def main(
         if supervised:
             tell("mistake", what=error.what, remedy=error.remedy)
         else:
-            print(f"{error.what} {error.remedy}", file=sys.stderr)
+            print(printable(f"{error.what} {error.remedy}"), file=sys.stderr)
         return 2
     except Interrupted as interrupted:
         return interrupted.status
@@ -122,7 +126,13 @@ def tell(event: str, **what: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """What the options ask for; the exit status. Raises CarlaBridgeError, ClientError."""
     form = "%(message)s" if options.supervised else "%(asctime)s %(levelname)s %(message)s"
-    logging.basicConfig(level=logging.INFO, format=form, stream=sys.stderr)
+    logging.getLogger().setLevel(logging.INFO)
+    # Only the log: who supervises reads every event on stdout, and none may be lost to a crash.
+    with Outbox(2) as said, OutboxLog(said, form):
+        return _run(options)
+
+
+def _run(options: argparse.Namespace) -> int:
     if options.clean is not None:
         _check_wheel()
         from rtcontrol.bridges.carla import rollback
@@ -130,8 +140,10 @@ def run(options: argparse.Namespace) -> int:
         print("; ".join(rollback.clean(options.clean)), file=sys.stderr)
         return 0
     check_hz(options.hz)
-    if "://" not in options.connect:
-        raise CarlaBridgeError(f"--connect {options.connect} is no endpoint.", "Give one such as tcp://127.0.0.1:5555.")
+    try:
+        Endpoint.parse(options.connect)
+    except EndpointError as error:
+        raise CarlaBridgeError(f"--connect {error.what}", error.remedy) from None
     if options.instruct is not None and not options.instruct.strip():
         raise CarlaBridgeError(
             "--instruct is empty.", "Say what to do, or leave it out for the agent's own instruction."

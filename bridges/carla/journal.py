@@ -95,7 +95,11 @@ def folder() -> Path:
     """Where the files lie: `$RTCONTROL_CACHE/carla`, else in the user's cache."""
     if base := os.environ.get("RTCONTROL_CACHE"):
         return Path(base) / "carla"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rtcontrol" / "carla"
+    try:
+        home = Path.home()
+    except RuntimeError:  # no HOME, and no entry in passwd: what cannot be written is told as such
+        home = Path(os.devnull, "no HOME")
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "rtcontrol" / "carla"
 
 
 def place(host: str, port: int) -> Path:

@@ -18,9 +18,8 @@ from rtcontrol.bridges.client.inforce import Standing
 from rtcontrol.bridges.client.link import Link
 from rtcontrol.bridges.client.observation import Some, observation
 from rtcontrol.bridges.client.options import Options
-from rtcontrol.bridges.wire import LIMITS
-from rtcontrol.bridges.wire.limits import check_value
-from rtcontrol.bridges.wire.messages import Outcome, Outcomes, Welcome
+from rtcontrol.bridges.client.plain import plain
+from rtcontrol.bridges.wire.messages import Outcomes, Reset, Welcome
 
 Result = TypeVar("Result")
 Ready = Callable[[], bool]
@@ -213,17 +212,18 @@ class Client:
         `failed` safe is in force: what was done before would else go on."""
         if not self.options.acknowledges:
             raise ClientError("This client did not announce acknowledgements.", "Connect with acknowledge=True.")
-        words = {"result": result, "error": error}
         with checked("executed"), self._link.lock:
-            check_value(words, LIMITS)
-            self._core.acknowledge(standing, outcome, time.monotonic_ns(), **words)
+            words = {"result": plain(result, "result"), "error": plain(error, "error")}
+            done = standing if isinstance(standing, Standing) else plain(standing, "tick")
+            if isinstance(done, bool) or not isinstance(done, Standing | int):
+                raise ClientError(f"{done!r:.40} is no call that was given.", "Give its Standing, or its tick.")
+            self._core.acknowledge(done, outcome, time.monotonic_ns(), **words)
         self._link.wake()
 
     def instruct(self, instruction: str) -> None:
         """Change the goal in flight; it survives reconnects."""
         with checked("instruct"), self._link.lock:
-            check_value(instruction, LIMITS)
-            self._core.instruct(instruction)
+            self._core.instruct(plain(instruction, "instruction"))
         self._link.wake()
 
     def reset(
@@ -232,9 +232,10 @@ class Client:
         """A new episode begins; returns its epoch. Nothing is in force until its first call. What is given says how
         the episode before ended, for the report."""
         with checked("reset"), self._link.lock:
+            ended = plain({"seed": seed, "return": ret, "success": success, "seconds": seconds}, "ended")
             given = seconds is not None or success is not None
-            ended = Outcome(seed=seed, ret=ret, success=success, seconds=seconds or 0.0) if given else None
-            epoch = self._core.reset(ended)
+            fields = {"session": self._core.token, "epoch": self._core.epoch, "ended": ended if given else None}
+            epoch = self._core.reset(Reset.model_validate(fields).ended)
         self._link.wake()
         return epoch
 

@@ -16,6 +16,7 @@ from rtcontrol.bridges.client.core import Core
 from rtcontrol.bridges.client.errors import ClientError
 from rtcontrol.bridges.client.options import Options
 from rtcontrol.bridges.wire import LIMITS, Message, WireError, decode_msgpack, encode_msgpack
+from rtcontrol.bridges.wire.endpoint import FORM, Endpoint, EndpointError
 from rtcontrol.bridges.wire.messages import Bye, Welcome
 
 HIGH_WATER = 64
@@ -37,7 +38,12 @@ class Link:
 
     def __init__(self, endpoint: str, options: Options, listens: bool, changed: Callable[[], None]) -> None:
         self.core, self.lock = Core(options, time.monotonic_ns(), listens), threading.Lock()
+        try:
+            self._where = Endpoint.parse(endpoint)
+        except EndpointError as error:
+            raise ClientError(error.what, error.remedy) from None
         self._endpoint, self._keys, self._changed, self._closing = endpoint, options.key_pairs(), changed, False
+        self._opened = 0
         self._came, self._peers = list[int](), set[int]()  # who listens: who connected, and shook hands, by descriptor
         self._told = 0  # the version of the core that `changed` was called for
         self._welcome: Welcome | None = None  # whose warnings were logged
@@ -158,6 +164,9 @@ class Link:
         socket.linger, socket.sndhwm, socket.rcvhwm, socket.immediate = LINGER_MS, HIGH_WATER, HIGH_WATER, True
         socket.maxmsgsize, socket.handshake_ivl = LIMITS.max_message_bytes, 2000
         socket.reconnect_ivl = -1  # core.py does it, with a back-off, and knows when
+        # Of a name libzmq tries one address: that of IPv6 every other time.
+        ipv6 = self._where.ipv6_only if listens else self._where.ipv6
+        socket.ipv6, self._opened = self._opened % 2 if ipv6 is None else ipv6, self._opened + 1
         if self._keys is not None:
             pair, socket.curve_serverkey = self._keys[0], self._keys[1].encode()
             socket.curve_publickey, socket.curve_secretkey = pair.public.encode(), pair.secret.encode()
@@ -173,7 +182,7 @@ class Link:
         except zmq.ZMQError as error:
             self._release()
             what = f"{self._endpoint} cannot be used ({error.strerror})."
-            raise ClientError(what, "Give one such as tcp://127.0.0.1:5555.") from None
+            raise ClientError(what, f"Write {FORM}; to listen, is the port free?") from None
 
     def _release(self) -> None:
         """Let go, once what was sent has left, or LINGER_MS is over."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
 from rtcontrol.bridges.client.errors import ClientError, checked
-from rtcontrol.bridges.wire import PROTOCOL, curve
+from rtcontrol.bridges.client.plain import plain
+from rtcontrol.bridges.wire import LIMITS, PROTOCOL, curve, encode_msgpack
+from rtcontrol.bridges.wire.limits import check_size
 from rtcontrol.bridges.wire.messages import FunctionCall, Hello, Token
 
 CallLike = FunctionCall | Mapping[str, Any] | str
@@ -65,6 +66,23 @@ class Options:
     connect_timeout_s: float | None = 30.0
     backoff_s: tuple[float, float] = (0.1, 2.0)
 
+    def __post_init__(self) -> None:
+        # Copies, so that nothing that the caller changes later is found wrong where it is sent.
+        with checked("hello"):
+            for name in Hello.model_fields.keys() & self.__dataclass_fields__.keys():
+                object.__setattr__(self, name, plain(getattr(self, name), name))
+            own = {name: plain(getattr(self, name), name) for name in ("name", "connect_timeout_s", "backoff_s")}
+        limit_s, pauses_s = own["connect_timeout_s"], own["backoff_s"]
+        if limit_s is not None and not (_is_number(limit_s) and limit_s >= 0):
+            raise ClientError(f"connect_timeout_s is {limit_s!r:.40}.", "Give seconds, or None to wait for ever.")
+        if not (isinstance(pauses_s, list) and len(pauses_s) == 2 and all(_is_number(s) and s > 0 for s in pauses_s)):
+            raise ClientError(f"backoff_s is {pauses_s!r:.40}.", "Give the first pause and the longest: (0.1, 2.0).")
+        if not isinstance(own["name"], str):
+            raise ClientError(f"name is {own['name']!r:.40}.", "Give a string.")
+        for name in ("on_call", "on_safe"):
+            if (handler := getattr(self, name)) is not None and not callable(handler):
+                raise ClientError(f"{name} is {handler!r:.40}.", "Give a function.")
+
     @property
     def acknowledges(self) -> bool:
         return self.on_call is not None if self.acknowledge is None else self.acknowledge
@@ -73,7 +91,7 @@ class Options:
         """The hello of these options. Raises ClientError naming the field."""
         if self.agent is not None and self.tools is not None:
             raise ClientError("An agent has tools of its own.", "Give agent=NAME or tools=[...], not both.")
-        fields = {name: _plain(getattr(self, name)) for name in Hello.model_fields if hasattr(self, name)}
+        fields = {name: getattr(self, name) for name in Hello.model_fields if hasattr(self, name)}
         given = fields["safe_call"] if isinstance(fields["safe_call"], list) else [fields["safe_call"]]
         calls = [{"name": call} if isinstance(call, str) else call for call in given]
         if len(calls) > 1:
@@ -82,7 +100,9 @@ class Options:
         fields["client"] = {"name": self.name[:64] or Options.name, "version": "1.0", "language": "python"}
         fields |= {"resume": resume, "capabilities": ["executed"] if self.acknowledges else []}
         with checked("hello"):
-            return Hello.model_validate(fields | ({} if instruction is None else {"instruction": instruction}))
+            hello = Hello.model_validate(fields | ({} if instruction is None else {"instruction": instruction}))
+            check_size([len(part) for part in encode_msgpack(hello)], LIMITS)
+            return hello
 
     def key_pairs(self) -> tuple[curve.KeyPair, str] | None:
         """This client's pair and the server's public key, or None. Raises ClientError."""
@@ -96,10 +116,5 @@ class Options:
             raise ClientError(error.what, error.remedy) from None
 
 
-def _plain(value: Any) -> Any:
-    # The wire's types are strict: any mapping, sequence or number (numpy's, say) is as good.
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        return [_plain(one) for one in value]
-    return float(value) if isinstance(value, Real) and not isinstance(value, (bool, int)) else value
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

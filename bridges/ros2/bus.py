@@ -26,7 +26,7 @@ class Bus:
     def __init__(self, domain: Domain) -> None:
         _resolve(domain.peers)
         try:
-            self._domain = DdsDomain(domain.number, domain.xml)
+            self._domain = _opened(domain)
             self._participant = DomainParticipant(domain.number)
         except DDSException as error:
             raise Ros2BridgeError(
@@ -76,6 +76,13 @@ class Bus:
             # cyclonedds 11.0.1 stumbles over its own time-out: it looks for the code in the wrong class.
             with contextlib.suppress(DDSException, AttributeError):
                 output.entity.wait_for_acks(int(seconds * 1e9))
+
+
+def _opened(domain: Domain) -> DdsDomain:
+    for xml in domain.near[len(sockets.if_nameindex()) == 1 :]:
+        with contextlib.suppress(DDSException):  # the other interfaces are down, so it chose loopback
+            return DdsDomain(domain.number, xml)
+    return DdsDomain(domain.number, domain.xml)
 
 
 @contextmanager

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.bridges.client import ClientError, Options
+from rtcontrol.bridges.outbox import StandardStreams
+from rtcontrol.bridges.printable import printable
 from rtcontrol.bridges.ros2 import EXAMPLE
 from rtcontrol.bridges.ros2.errors import Ros2BridgeError
-from rtcontrol.bridges.shutdown import STATUS, Interrupted, Shutdown
+from rtcontrol.bridges.shutdown import STATUS, Interrupted, Shutdown, outlive_terminal
 from rtcontrol.bridges.wire import LIMITS, WireError
 from rtcontrol.bridges.wire.limits import check_value
 
@@ -62,13 +64,14 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
 
 def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol.bridges.ros2") -> int:
     """Run; what ends it is one paragraph on stderr and status 2, or the error's own."""
+    outlive_terminal()
     options = arguments(sys.argv[1:] if given is None else given, prog)
     try:
         return run(options)
     except KeyboardInterrupt as left:
         return left.status if isinstance(left, Interrupted) else STATUS["SIGINT"]
     except (Ros2BridgeError, ClientError) as error:
-        print(f"{error.what} {error.remedy}", file=sys.stderr)
+        print(printable(f"{error.what} {error.remedy}"), file=sys.stderr)
         return getattr(error, "status", 2)
 
 
@@ -90,9 +93,9 @@ def run(options: argparse.Namespace) -> int:
     hz = robot.hz if options.hz is None else options.hz
     _check(options, mapper, hz)
     for warning in mapper.warnings():
-        print(f"warning: {warning}", file=sys.stderr)
+        print(printable(f"warning: {warning}"), file=sys.stderr)
     if options.check:
-        print("\n".join(_listed(mapper)))
+        print("\n".join(map(printable, _listed(mapper))))
         return 0
     return _bridge(options, mapper, hz)
 
@@ -130,7 +133,7 @@ def _bridge(options: argparse.Namespace, mapper: Any, hz: float) -> int:
     from rtcontrol.bridges.ros2.bus import Bus
     from rtcontrol.bridges.ros2.environment import domain
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger().setLevel(logging.INFO)
     where = domain(os.environ)
     keys = {"keys": options.keys, "server_key": options.server_key} if options.keys else {}
     bridge_options = Ros2BridgeOptions(
@@ -142,8 +145,9 @@ def _bridge(options: argparse.Namespace, mapper: Any, hz: float) -> int:
         client=keys,
     )
     bridge = Ros2Bridge(mapper, Bus(where), bridge_options)
-    logging.getLogger("rtcontrol.ros2").info("DDS domain %d, %s", where.number, where.reach)
-    with Shutdown(lambda name: bridge.stop()) as ending:
+    form = "%(asctime)s %(levelname)s %(message)s"
+    with Shutdown(lambda name: bridge.stop()) as ending, StandardStreams(log=form):
+        logging.getLogger("rtcontrol.ros2").info("DDS domain %d, %s", where.number, where.reach)
         if sys.stdin is not None and sys.stdin.isatty():
             threading.Thread(target=_read_instructions, args=(bridge,), daemon=True).start()
         try:

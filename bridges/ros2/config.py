@@ -245,10 +245,13 @@ _Loader.yaml_implicit_resolvers = {
 def load(path: Path) -> RobotConfig:
     """The file's config. Raises Ros2BridgeError naming file, key and remedy."""
     try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_bytes().decode("utf-8-sig")
+        if "\0" in text[:4]:  # UTF-16 has a mark of its own, or none
+            raise ValueError
+    except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
-        raise Ros2BridgeError(f"{path} cannot be read ({reason}).", f"Copy {EXAMPLE} and adapt it.") from None
+        remedy = f"Copy {EXAMPLE} and adapt it, and save it as UTF-8."
+        raise Ros2BridgeError(f"{path} cannot be read ({reason}).", remedy) from None
     return parse(text, str(path))
 
 

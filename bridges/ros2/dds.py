@@ -21,6 +21,7 @@ from rtcontrol.bridges.ros2.mapper import Topic
 from rtcontrol.bridges.ros2.stamps import Delays
 
 BLOCK_NS = 10_000_000
+GREETING_S = 30.0
 # DDS 1.4, section 2.3.3, and DDS-XTypes 1.3.
 POLICIES = {2: "durability", 3: "presentation", 4: "deadline", 5: "latency budget", 6: "ownership", 8: "liveliness"}
 POLICIES |= {11: "reliability", 12: "destination order", 23: "data representation", 24: "type consistency"}
@@ -70,10 +71,28 @@ class Input:
             DdsTopic(participant, dds_name(topic.name), topic.cls),
             _qos(topic.qos, "best_effort", topic.type_hash),
         )
+        self._met = 0  # publishers, in all
+        self._greeter: tuple[DataReader[Any], float] | None = None  # and until when it is there
+
+    def _greet(self) -> None:
+        # cyclonedds 11.0.1 takes all that a writer's first heartbeat announces for past, also a message of which it has
+        # only fragments yet: that is lost, and acknowledged (rmw_cyclonedds issue 367). Fast DDS sends a heartbeat when
+        # it finds a reader, often before we have found its writer, and no other until there is data. So a writer that
+        # we have found is shown another reader.
+        qos = self.topic.qos
+        if qos.reliability != "reliable" or qos.durability != "volatile":
+            return
+        now = time.monotonic()
+        if self._greeter is not None and now > self._greeter[1]:
+            self._greeter = None
+        if (met := self.entity.get_subscription_matched_status().total_count) != self._met:
+            reader = DataReader(self.entity.participant, self.entity.topic, _qos(qos, "reliable", self.topic.type_hash))
+            self._met, self._greeter = met, (reader, now + GREETING_S)
 
     def take(self) -> list[Any]:
         """The messages since the last time, oldest first; a publisher's farewell is none. Raises Unmappable where the
         newest of them cannot be read; the others are lost then."""
+        self._greet()
         taken: list[Any] = []
         unread: Exception | None = None
         # A bound: what comes faster than it is read must not hold up the tick.
@@ -106,6 +125,7 @@ class Input:
 
     def writers(self) -> int:
         """How many publishers are matched."""
+        self._greet()
         return len(self.entity.get_matched_publications())
 
     def incompatible(self) -> tuple[int, str]:

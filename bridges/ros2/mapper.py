@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rtcontrol.bridges.ros2.config import FieldSpec, PublishSpec, Qos, RobotConfig, Scalar, ToolSpec
@@ -16,13 +16,15 @@ from rtcontrol.bridges.ros2.setting import Setter, setter
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic and its type, as DDS needs them."""
+    """A topic and its type, as DDS needs them. `relative`: the file's name has no / before it, so that a node with a
+    namespace puts that there; the bridge without a node has none."""
 
     name: str
     type: str
     cls: Any
     type_hash: str
     qos: Qos
+    relative: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -149,17 +151,18 @@ class Mapper:
             full, cls, type_hash = message_type(kind)
         except ValueError as error:
             raise self._error(str(error), f"{key}.type") from None
-        return Topic(name if name.startswith("/") else f"/{name}", full, cls, type_hash, qos)
+        relative = not name.startswith("/")
+        return Topic(f"/{name}" if relative else name, full, cls, type_hash, qos, relative)
 
     def _source(self, name: str, spec: Any) -> Source:
         key = f"observe.topics.{name}"
         topic = self._topic(name, spec.type, spec.qos, key)
         readers = {}
-        for field, field_spec in spec.fields.items():
+        for label, field_spec in spec.fields.items():
             try:
-                readers[field] = (reader(topic.cls, field_spec), field_spec)
+                readers[label] = (reader(topic.cls, field_spec), field_spec)
             except ValueError as error:
-                raise self._error(str(error), f"{key}.fields.{field}") from None
+                raise self._error(str(error), f"{key}.fields.{label}") from None
         return Source(topic, spec.max_age_ms, spec.required, readers)
 
     def _tool(self, name: str, spec: ToolSpec) -> list[_Output]:
@@ -199,11 +202,16 @@ class Mapper:
 
     def _check_types(self) -> None:
         known: dict[str, str] = {}
+        ways: dict[str, bool] = {}
         own = [topic for topic in (self.instructions, self.diagnostics) if topic is not None]
-        for topic in [*(source.topic for source in self.sources), *self.topics, *own]:
+        written = [output.topic for outputs in self._outputs.values() for output in outputs]
+        for topic in [*(source.topic for source in self.sources), *written, *own]:
             if known.setdefault(topic.name, topic.type) != topic.type:
                 what = f"it is said to be {known[topic.name]} and {topic.type}"
                 raise self._error(what, topic.name, "A topic has one type: correct it, or use another name.")
+            if ways.setdefault(topic.name, topic.relative) != topic.relative:
+                what = "it is written with / before it and without: in a node with a namespace these are two topics"
+                raise self._error(what, topic.name, "Write it in one way everywhere.")
 
     def _parts(self) -> list[tuple[str, str | None]] | None:
         """The observation's text as words and the field after them."""

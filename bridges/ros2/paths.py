@@ -77,7 +77,8 @@ def compile_path(cls: Any, text: str) -> Path:
     kind, bounds = _kind(at)
     if by_name is not None:
         return Path(text, kind, at, _getter_by_name(cls, steps[0][0], by_name), _no_set, bounds)
-    return Path(text, kind, at, _getter(walk), _setter(walk), bounds)
+    get = _getter(walk)
+    return Path(text, kind, at, _octet(get) if _name(at) == "byte" else get, _setter(walk), bounds)
 
 
 def fields(cls: Any) -> dict[str, Any]:
@@ -113,6 +114,11 @@ def _element(hint: Any) -> tuple[Any, int | None] | None:
     return None
 
 
+def _name(hint: Any) -> str:
+    """`float32`, `byte`; empty for what is no basic type of IDL."""
+    return str(getattr(hint, "__metadata__", ("",))[0])
+
+
 def _kind(hint: Any) -> tuple[Kind, tuple[float, float] | None]:
     if hint is bool:
         return "bool", None
@@ -124,9 +130,9 @@ def _kind(hint: Any) -> tuple[Kind, tuple[float, float] | None]:
         named: dict[str, Kind] = {"Time": "time", "Duration": "time", "Quaternion": "quaternion"}
         named |= {"Vector3": "vector", "Point": "vector"}
         return named.get(_named(hint), "message"), None
-    name = str(getattr(hint, "__metadata__", ("",))[0])
+    name = _name(hint)
     if name == "byte":
-        return "integer", (0, 127)  # cyclonedds packs an octet as signed
+        return "integer", (0, 255)
     if match := re.fullmatch(r"(u?)int(\d+)", name):
         bits = int(match[2])
         low = 0 if match[1] else -(1 << (bits - 1))
@@ -147,6 +153,14 @@ def _getter(walk: list[tuple[str | int, Any]]) -> Callable[[Any], Any]:
         return message
 
     return get
+
+
+def _octet(get: Callable[[Any], Any]) -> Callable[[Any], int]:
+    def number(message: Any) -> int:
+        value = get(message)  # rclpy has bytes of the length 1
+        return value[0] if isinstance(value, bytes) else int(value)
+
+    return number
 
 
 def _getter_by_name(cls: Any, attribute: str | None, name: str) -> Callable[[Any], Any]:

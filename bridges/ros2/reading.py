@@ -11,6 +11,7 @@ from rtcontrol.bridges.ros2.errors import Unmappable
 from rtcontrol.bridges.ros2.paths import Path, compile_path
 
 Reader = Callable[[Any], Scalar]
+BESIDE = math.radians(3)  # how far beside a sector without an echo is looked
 
 
 def reader(cls: Any, spec: FieldSpec) -> Reader:
@@ -115,7 +116,7 @@ def _sector(path: Path, spec: FieldSpec) -> Callable[[Any], float]:
     if spec.from_deg is None or spec.to_deg is None:
         raise ValueError("from_deg: a sector needs from_deg and to_deg, counterclockwise, 0 is ahead")
     start, width = math.radians(spec.from_deg), math.radians((spec.to_deg - spec.from_deg) % 360 or 360)
-    known: dict[tuple[float, float, int], list[int]] = {}
+    known: dict[tuple[float, float, int], tuple[list[int], list[int]]] = {}
 
     def nearest(message: Any) -> float:
         scan = path.get(message)
@@ -123,34 +124,40 @@ def _sector(path: Path, spec: FieldSpec) -> Callable[[Any], float]:
         beams = known.get(shape)
         if beams is None:
             known.clear()
-            beams = known[shape] = _beams(shape, start, width)
-        return _nearest(scan, beams)
+            beams = known[shape] = _beams(shape, start, width), _beams(shape, start - BESIDE, width + 2 * BESIDE)
+        return _nearest(scan, *beams)
 
     return nearest
 
 
 def _beams(shape: tuple[float, float, int], start: float, width: float) -> list[int]:
     first, step, count = shape
+    if not math.isfinite(first) or (count > 1 and (step == 0 or not math.isfinite(step))):
+        raise Unmappable(f"the scan says no directions (angle_min {first:g}, angle_increment {step:g})")
     slack = 1e-4  # the message's float32, summed over a thousand beams
     return [i for i in range(count) if (first + i * step - start + slack) % math.tau <= width + 2 * slack]
 
 
-def _nearest(scan: Any, beams: list[int]) -> float:
-    """The smallest range in metres; REP 117: +inf is free, -inf too near to measure, NaN an error. 0 is what many
-    drivers send for no echo: it says nothing."""
+def _nearest(scan: Any, beams: list[int], wider: list[int]) -> float:
+    """The smallest range of the sector's beams in metres; in one that is all without an echo (0, in an open corridor)
+    that of `wider`, which has the beams just beside it, too."""
     if not beams:
         raise Unmappable("the scan has no beam in this direction")
-    nearest = math.inf
-    heard = False
-    for i in beams:
-        value = scan.ranges[i]
-        if value == -math.inf:
-            value = scan.range_min
-        elif value == 0 or value != value:
-            continue
-        heard = True
-        if value < nearest:
-            nearest = value
-    if not heard:
+    nearest = _smallest(scan, beams)
+    if nearest is None and all(math.isfinite(scan.ranges[i]) for i in beams):
+        nearest = _smallest(scan, wider)
+    if nearest is None:
         raise Unmappable("no beam in this direction gave a range")
-    return float(min(nearest, scan.range_max))
+    return min(nearest, scan.range_max) if scan.range_max > 0 else nearest
+
+
+def _smallest(scan: Any, beams: list[int]) -> float | None:
+    """None where no beam says anything. By REP 117 +inf is free, and -inf alone too near to measure: NaN, 0 and what is
+    below `range_min` are drivers' codes for an error or no echo, and say nothing. A bound that is none counts as 0."""
+    low = float(scan.range_min) if 0 < scan.range_min < math.inf else 0.0
+    near = (low if scan.ranges[i] == -math.inf else float(scan.ranges[i]) for i in beams if _says(scan.ranges[i], low))
+    return min(near, default=None)
+
+
+def _says(value: float, low: float) -> bool:
+    return value == -math.inf or (value > 0 and value >= low)

@@ -97,7 +97,7 @@ class Hello(MessagePart):
     t_client_ns: Nanoseconds
     capabilities: Annotated[list[Name], Field(max_length=32)] = []
     agent: Title | None = None
-    tools: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=64)] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
     instruction: Text | None = None
     model: Title | None = None
     safe_call: FunctionCall | None = None

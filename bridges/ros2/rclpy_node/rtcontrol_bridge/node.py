@@ -1,4 +1,4 @@
-"""The bridge as a ROS 2 node. UNTESTED: nobody has run it in a ROS 2 installation yet (docs/bridges.md).
+"""The bridge as a ROS 2 node: run with rclpy of Jazzy and Kilted in the tests, never built by colcon (docs/bridges.md).
 
 It is the bridge of `rtcontrol bridge ros2`; only readers and writers are rclpy's, so that remapping, namespaces,
 parameters and any rmw work as for every node.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
-from rosidl_runtime_py.utilities import get_message
 
 from rtcontrol.bridges.client import ClientError
 from rtcontrol.bridges.ros2 import config
@@ -35,7 +35,8 @@ class RclpyInput:
     def __init__(self, node: Node, topic: Topic) -> None:
         self._lock = threading.Lock()
         self._newest: tuple[Any, int] | None = None
-        node.create_subscription(get_message(topic.type), topic.name, self._hear, _qos(topic, "best_effort"))
+        made = node.create_subscription(_class(topic.type), _name(topic), self._hear, _qos(topic, "best_effort"))
+        self.resolved = made.topic_name
 
     def _hear(self, message: Any) -> None:
         with self._lock:
@@ -51,8 +52,8 @@ class RclpyOutput:
     """A publisher of our message classes, copied field by field into ROS's."""
 
     def __init__(self, node: Node, topic: Topic) -> None:
-        self._cls = get_message(topic.type)
-        self.publisher = node.create_publisher(self._cls, topic.name, _qos(topic, "reliable"))
+        self._cls = _class(topic.type)
+        self.publisher = node.create_publisher(self._cls, _name(topic), _qos(topic, "reliable"))
         self.failed = 0
 
     def write(self, message: Any) -> bool:
@@ -67,12 +68,12 @@ class RclpyNetwork:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._inputs: list[str] = []
+        self._inputs: dict[str, RclpyInput] = {}
         self._outputs: dict[str, RclpyOutput] = {}
 
     def input(self, topic: Topic) -> RclpyInput:
-        self._inputs.append(topic.name)
-        return RclpyInput(self._node, topic)
+        self._inputs[topic.name] = RclpyInput(self._node, topic)
+        return self._inputs[topic.name]
 
     def output(self, topic: Topic, promise_ms: float | None = None) -> RclpyOutput:
         # No deadline and no lease is offered here, whatever was promised.
@@ -80,15 +81,35 @@ class RclpyNetwork:
         return self._outputs[topic.name]
 
     def problems(self) -> dict[str, str]:
-        found = {name: f"Nobody publishes {name}." for name in self._inputs if not self._node.count_publishers(name)}
-        for name in self._outputs:
-            if not self._node.count_subscribers(name):
-                found[name] = f"Nobody subscribes to {name}."
+        # Counted by their names in the graph: a namespace or a remapping changes them.
+        found = {
+            name: f"Nobody publishes {one.resolved}."
+            for name, one in self._inputs.items()
+            if not self._node.count_publishers(one.resolved)
+        }
+        for name, output in self._outputs.items():
+            resolved = output.publisher.topic_name
+            if not self._node.count_subscribers(resolved):
+                found[name] = f"Nobody subscribes to {resolved}."
         return found
 
     def flush(self, seconds: float) -> None:
         for output in self._outputs.values():
             output.publisher.wait_for_all_acked(Duration(seconds=seconds))
+
+
+def _name(topic: Topic) -> str:
+    """As the file has it: a node's namespace goes before a name without a /."""
+    return topic.name.removeprefix("/") if topic.relative else topic.name
+
+
+def _class(name: str) -> Any:
+    """The class of `package/msg/Name`. Raises Ros2BridgeError where ROS does not have it."""
+    package, _, short = name.split("/")
+    try:
+        return getattr(import_module(f"{package}.msg"), short)
+    except (ImportError, AttributeError) as error:
+        raise Ros2BridgeError(f"This ROS has no {name} ({error}).", f"Install the package {package}.") from None
 
 
 def _copy(ours: Any, theirs: Any) -> None:
@@ -101,8 +122,7 @@ def _copy(ours: Any, theirs: Any) -> None:
             _copy(value, getattr(theirs, name))
         elif isinstance(value, list) and value and fields(type(value[0])):
             kind = kinds[name].removeprefix("sequence<").split(">")[0].split("[")[0].split(",")[0]
-            package, short = kind.split("/")
-            made = [get_message(f"{package}/msg/{short}")() for _ in value]
+            made = [_class(kind.replace("/", "/msg/"))() for _ in value]
             for one, other in zip(value, made, strict=True):
                 _copy(one, other)
             setattr(theirs, name, made)
@@ -148,7 +168,9 @@ def run(node: Node) -> int:
     bridge = Ros2Bridge(mapper, RclpyNetwork(node), options)
     executor = SingleThreadedExecutor()
     executor.add_node(node)
-    threading.Thread(target=executor.spin, daemon=True).start()
+    # A thread in rclpy's C++ when the interpreter ends aborts the process: it is waited for.
+    spinning = threading.Thread(target=executor.spin, daemon=True)
+    spinning.start()
     with Shutdown(lambda name: bridge.stop()):
         try:
             bridge.run()
@@ -156,6 +178,7 @@ def run(node: Node) -> int:
             return interrupted.status
         finally:
             executor.shutdown()
+            spinning.join()
     return 0
 
 

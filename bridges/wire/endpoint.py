@@ -1,0 +1,106 @@
+"""Where a ZeroMQ socket is: `tcp://ADDRESS:PORT`, `tcp://[IPV6]:PORT`, `ipc://PATH`; and whether nothing outside this
+machine reaches it."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from dataclasses import dataclass
+from functools import lru_cache
+
+FORM = "tcp://ADDRESS:PORT, tcp://[IPV6]:PORT or ipc://PATH"
+
+
+class EndpointError(Exception):
+    """What is no endpoint: `what` and `remedy`, in sentences."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what} {remedy}")
+        self.what, self.remedy = what, remedy
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """`host` is without brackets; `port` is a number, or * for any that is free. Both are empty but for tcp."""
+
+    scheme: str
+    host: str = ""
+    port: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        """Of `ipc://PATH`, or of tcp with a port up to 65535. Raises EndpointError."""
+        scheme, mark, rest = text.partition("://")
+        if mark and rest and scheme in ("ipc", "inproc"):
+            return cls(scheme)
+        if not mark or scheme != "tcp":
+            guess = f" Did you mean tcp://{text}?" if not mark and text.rpartition(":")[2].isdigit() else ""
+            raise EndpointError(f"{text} is no endpoint.", f"Write {FORM}.{guess}")
+        # A source address may stand before the semicolon.
+        host, port = host_port(rest.split(";")[-1])
+        if not host or not port:
+            raise EndpointError(f"{text} names no port.", f"Write {FORM}, such as tcp://127.0.0.1:5555.")
+        if ":" in host and "[" not in rest:
+            raise EndpointError(f"{text} has colons in its address.", f"Write tcp://[{host}]:{port}.")
+        if port != "*" and not (port.isascii() and port.isdigit() and int(port) <= 65_535):
+            raise EndpointError(f"{text}: {port!r} is no port.", "Give 1 to 65535, or * for any that is free.")
+        return cls(scheme, host, port)
+
+    @property
+    def local(self) -> bool:
+        """Whether nothing outside this machine reaches it; of a name or an interface, `*` included, it is not known."""
+        return self.scheme != "tcp" or is_loopback(self.host)
+
+    @property
+    def ipv6(self) -> bool | None:
+        """Whether its address is an IPv6 one, for which libzmq wants an option; None for a name, which may be both."""
+        if ":" in self.host:
+            return True
+        return False if self.host in ("", "*") or is_address(self.host) else None
+
+    @property
+    def ipv6_only(self) -> bool:
+        """As `ipv6`; of a name, whether it has no other address. Asks the system's resolver."""
+        if self.ipv6 is not None:
+            return self.ipv6
+        try:
+            found = {family for family, *_ in socket.getaddrinfo(self.host, None, type=socket.SOCK_STREAM)}
+        except (OSError, UnicodeError):
+            return False  # libzmq will say so, or it is an interface
+        return socket.AF_INET6 in found and socket.AF_INET not in found
+
+
+def host_port(text: str) -> tuple[str, str]:
+    """Host, without brackets, and port of `HOST:PORT` or `[IPV6]:PORT`; the port is empty where there is none."""
+    host, mark, port = text.rpartition(":")
+    if not mark or "]" in port:
+        host, port = text, ""
+    return host.removeprefix("[").removesuffix("]"), port
+
+
+def is_local(text: str) -> bool:
+    """Whether it is an endpoint that nothing outside this machine reaches."""
+    try:
+        return Endpoint.parse(text).local
+    except EndpointError:
+        return False
+
+
+@lru_cache(64)
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address, without brackets, stands for this machine alone."""
+    address = _address(host)
+    mapped = getattr(address, "ipv4_mapped", None)
+    return host.lower() == "localhost" or any(one is not None and one.is_loopback for one in (address, mapped))
+
+
+def is_address(host: str) -> bool:
+    """Whether it is an IP address and no name."""
+    return _address(host) is not None
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
