@@ -13,13 +13,17 @@ if TYPE_CHECKING:
     from rtcontrol.models.engines.base import Cancelled, DecodeError
     from rtcontrol.models.errors import UserError
     from rtcontrol.run.api import Model
+    from rtcontrol.run.check import check_world
 
-__all__ = ["Call", "Cancelled", "Decision", "DecodeError", "Fitted", "UserError", "__version__", "fit", "load"]
+__all__ = [
+    "Call", "Cancelled", "Decision", "DecodeError", "Fitted", "UserError", "__version__", "check_world", "fit", "load",
+]  # fmt: skip
 __version__ = "0.1.0"
 _PLACES = {
     **dict.fromkeys(("Call", "Decision"), "rtcontrol.models.call"),
     **dict.fromkeys(("Cancelled", "DecodeError"), "rtcontrol.models.engines.base"),
     "Fitted": "rtcontrol.fitting.making",
+    "check_world": "rtcontrol.run.check",
     "fit": "rtcontrol.fitting.fit",
     "UserError": "rtcontrol.models.errors",
 }

@@ -35,7 +35,9 @@ class HFJson:
 
     def __init__(self, folder: Path, tokenizer: STTokenizer, dtype: torch.dtype, device: torch.device) -> None:
         logging.disable_progress_bar()
-        self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval().to(device)
+        self._model: Any = (
+            AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=False).eval().to(device)
+        )
         self._device, self._name = device, cache_name(self._model)
         self._model.generation_config.pad_token_id = 0
         self._tokenizer = tokenizer

@@ -42,7 +42,8 @@ def situations(agent: str, count: int) -> list[Situation]:
     and a phrasing of one that its model never saw; its scripted expert acts on the text."""
     skill, found = _skill(agent), list[Situation]()
     for episode, (told, goal) in enumerate(_told(skill)):
-        world, carry = skill.make(), StepCarry(skill.make().step_s)
+        world = skill.make()
+        carry = StepCarry(world.step_s)
         world.judge_by(goal)
         world.reset(FIRST_SEED + episode)
         for _ in range(TICKS):

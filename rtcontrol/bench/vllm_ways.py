@@ -65,7 +65,7 @@ class Published:
         os.environ[MULTIPROCESSING] = "1"
         before = set(psutil.Process().children(recursive=True))
         with own_tokenizer(folder) as tokenizer:
-            self._llm = LLM(model=str(folder), tokenizer=tokenizer, dtype=DTYPES[dtype])
+            self._llm = LLM(model=str(folder), tokenizer=tokenizer, dtype=DTYPES[dtype], trust_remote_code=False)
         self._children = [p for p in psutil.Process().children(recursive=True) if p not in before]
         self._text = json.loads((folder / FILE_NAME).read_text("utf-8"))["template"]
         self._text = self._text.replace("{tools}", tools_text(plan.tools)).replace("{history}", "")

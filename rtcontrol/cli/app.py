@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import platform
+import re
 import sys
 import traceback
 from difflib import get_close_matches
@@ -16,6 +17,8 @@ import typer
 from typer.core import TyperGroup
 
 from rtcontrol import __version__
+from rtcontrol.bridges.outbox import StandardStreams
+from rtcontrol.bridges.printable import printable
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown, outlive_terminal
 from rtcontrol.loop import errors
 from rtcontrol.models.errors import UserError
@@ -41,6 +44,7 @@ LAZY = {
     "drill": "rtcontrol.cli.drill",
     "report": "rtcontrol.cli.report",
     "new": "rtcontrol.cli.new",
+    "check": "rtcontrol.cli.check",
 }
 
 RUN_EXAMPLES = """Fly an agent in an environment at a fixed rate, and report every tick.
@@ -147,7 +151,7 @@ def start_run(options: RunOptions) -> int:
     """Run it in a folder of its own; gives the exit status."""
     # First of all the folder, and for a drive whether there is a CARLA: what decides is imported when there is.
     base = named_by_time(Path(options.env).stem)
-    with Shutdown() as ending, Folder(options.out, base, options.overwrite) as folder:
+    with Shutdown() as ending, StandardStreams(escaped=False), Folder(options.out, base, options.overwrite) as folder:
         try:
             return _start(options.at(folder.path), ending)
         except Interrupted as interrupted:
@@ -255,5 +259,6 @@ def main() -> None:
 def _complain(text: str, status: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
-    print(text, file=sys.stderr)
+    # A list in it is indented; what begins a line is nobody else's.
+    print("\n".join(map(printable, re.split(r"\n(?= )", text))), file=sys.stderr)
     return status

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
 from rtcontrol.cli import bench_baselines, bench_loop
 from rtcontrol.cli.bench_experiments import experiments
 from rtcontrol.cli.figures import JsonFile, show
 from rtcontrol.models.errors import UserError
+from rtcontrol.report.terminal import Terminal
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -221,7 +221,7 @@ def everything_there_is(
         everything.path_of(folder, name).unlink(missing_ok=True)
     options = everything.BenchOptions(quick=quick)
     for name in wanted:
-        with Progress(console=Console(stderr=True), transient=True) as bar:
+        with Progress(console=Terminal(stderr=True), transient=True) as bar:
             task = bar.add_task(name)
             step = lambda done, total, task=task, bar=bar: bar.update(task, completed=done, total=total)  # noqa: E731
             new = everything.measure(name, options, folder, step)

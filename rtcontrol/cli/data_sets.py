@@ -12,8 +12,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.shutdown import unicode
 from rtcontrol.cli.figures import JsonFile, check_writable, for_people, save
 from rtcontrol.models.errors import UserError
+from rtcontrol.report.terminal import Terminal
 
 if TYPE_CHECKING:
     from rtcontrol.models.data.row import DataRow
@@ -186,7 +189,7 @@ def show(
         what = f"there is no sample {sample!r}" if sample is not None else f"there are no {skip + 1} of them"
         raise UserError(f"No row to show: {what}.", _why(tally))
     for row in found:
-        print(json.dumps(row.to_dict(), ensure_ascii=False) if as_json else _shown(row))
+        print(json.dumps(row.to_dict(), ensure_ascii=not unicode(sys.stdout)) if as_json else _shown(row))
 
 
 def _read(
@@ -203,13 +206,13 @@ def _read(
 
 def told(rows: Iterator[DataRow]) -> Iterator[DataRow]:
     """The rows, with a word on stderr of how many there are."""
-    console = Console(stderr=True)
+    console = Terminal(stderr=True)
     with console.status("reading") as status:
         for n, row in enumerate(rows, 1):
             if console.is_terminal and not n % 100:
                 status.update(f"{n} rows: {row.source}")
             elif not console.is_terminal and not n % TOLD:
-                print(f"{n} rows: {row.source}", file=sys.stderr, flush=True)
+                print(printable(f"{n} rows: {row.source}"), file=sys.stderr, flush=True)
             yield row
 
 
@@ -297,4 +300,4 @@ def _shown(row: DataRow) -> str:
         called = next(tool for tool in tools if tool.name == row.call.name)
         lines.append(f"  heads        {' | '.join(head_texts(row.call, called, compact=True))}")
     lines += [f"  weight       {row.weight}"] if row.weight != 1.0 else []
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))

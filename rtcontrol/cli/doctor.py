@@ -34,7 +34,7 @@ def examine() -> Iterator[Finding]:
     yield _python()
     for package, remedy, optional in (
         ("torch", 'pip install "torch>=2.11,<2.14" --index-url https://download.pytorch.org/whl/cpu', False),
-        ("transformers", 'pip install "transformers>=5.0"', False),
+        ("transformers", 'pip install "transformers>=5.6"', False),
         ("llguidance", 'pip install "llguidance>=1.0"', False),
         ("ray", "pip install ray  (until then: --host inprocess)", False),
         ("pyzmq", "pip install pyzmq", False),

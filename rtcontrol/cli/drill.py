@@ -44,11 +44,10 @@ def _drill(
     standby: Annotated[bool, typer.Option("--standby", help="Drill a run with a warm second decoder.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder. (default: runs/drill-TIME)")] = None,
 ) -> None:
-    from rich.console import Console
-
     from rtcontrol.bridges.shutdown import Interrupted, Shutdown
     from rtcontrol.drill.drill import Drill, drill
     from rtcontrol.record.folder import Folder
+    from rtcontrol.report.terminal import Terminal
     from rtcontrol.run.options import named_by_time
 
     if not 0 < minutes <= 10_000:
@@ -63,7 +62,7 @@ def _drill(
     with Shutdown() as ending, Folder(out or Path(), named_by_time("drill")) as folder:
         ending.of(lambda name: None)
         try:
-            console = Console()
+            console = Terminal()
             if not console.is_terminal:  # a log file has no width
                 console.width = max(console.width, LOG_WIDTH)
             status = drill(told, folder.path, ending, json, console)

@@ -14,6 +14,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.owned import part_of
+from rtcontrol.report.terminal import Terminal
 
 STDOUT = Path("-")
 
@@ -44,7 +46,7 @@ def save(path: Path | None, document: dict[str, Any]) -> None:
             sys.stdout.write(text)
             return
         plain = not path.is_symlink() and (path.is_file() or not path.exists())
-        part = path.with_name(path.name + ".part") if plain else path
+        part = part_of(path) if plain else path
         try:
             part.write_text(text)
             part.replace(path)
@@ -64,14 +66,14 @@ JsonFile = Annotated[
 
 def for_people(json_file: Path | None) -> Console:
     """Where tables go: standard output, unless the figures do."""
-    return Console(stderr=json_file == STDOUT)
+    return Terminal(stderr=json_file == STDOUT)
 
 
 class Shown:
     """Tells on stderr how much is done, and of how much; shows tables as soon as they are there."""
 
     def __init__(self, console: Console) -> None:
-        self._console, self._told = console, Console(stderr=True)
+        self._console, self._told = console, Terminal(stderr=True)
         self._shown: set[str] = set()
         self._tenths = 0
         self._bar = Progress(console=self._told, transient=True)

@@ -13,9 +13,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from rtcontrol.bridges.printable import printable
 from rtcontrol.cli.figures import JsonFile, for_people, save
 from rtcontrol.models.errors import UserError
+from rtcontrol.report.terminal import Terminal
 
+DEFAULT_MINUTES = 15.0
 QUIET_S = 30.0  # between two lines where stderr is no terminal
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
@@ -60,7 +63,12 @@ def fit(
         str | None, typer.Option(help="The instruction of rows that have none, and what the model is told by default.")
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0.01, help="The most that it may take. (default: 15)", show_default=False)
+        float | None,
+        typer.Option(
+            min=0.01,
+            help="The most that the training takes; a last look, and episodes in its world, come on top. (default: 15)",
+            show_default=False,
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Seed of weights and order.")] = 0,
     threads: Annotated[int | None, typer.Option(min=1, max=256, help="CPU threads. (default: 1)")] = None,
@@ -72,7 +80,7 @@ def fit(
     One row a line: `{"instruction": "...", "observation": "...", "call": {"name": "...", "arguments": {...}}}`. Rows
     that do not fit the tools are refused by file and line. A tenth of the questions is held out and never trained on:
     its score is shown while it trains, and ends the run where all of it is right. A run that was stopped goes on when
-    the same command is given again.
+    the same command is given again; one that ended goes on with more --minutes.
 
     Examples:
 
@@ -99,7 +107,7 @@ def fit(
     console = for_people(json_file)
 
     def say(told: str) -> None:
-        console.print(told, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(told), markup=False, highlight=False, soft_wrap=True)
 
     if skill is not None:
         others = (rows, teacher, runs, base, env, agent, goals, tools, goal, hz, minutes, json_file)
@@ -119,7 +127,7 @@ def fit(
     chosen = None if tools is None else tools_from(tools)
     if chosen is None and asked is not None and "tools" in asked:
         chosen = tools_of(asked["tools"])
-    with FitProgress(Console(stderr=True)) as shown, _interrupted(out), watched(say):
+    with FitProgress(Terminal(stderr=True)) as shown, _interrupted(out), watched(say):
         made = work(
             rows or None,
             chosen,
@@ -133,7 +141,7 @@ def fit(
             goals=goals,
             hz=hz,
             goal=goal,
-            minutes=15.0 if minutes is None else minutes,
+            minutes=DEFAULT_MINUTES if minutes is None else minutes,
             seed=seed,
             threads=threads,
             tell=shown.line,
@@ -141,11 +149,15 @@ def fit(
         )
     console.print(f"Held-out rows: {made.score.told()}.", highlight=False, soft_wrap=True)
     for line in made.truth.told():
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
     if (worst := made.truth.parts.worst()) is not None:
-        console.print(f"Least right: {worst[0]}, {worst[1].right} of {worst[1].count}.", highlight=False, markup=False)
+        told = printable(f"Least right: {worst[0]}, {worst[1].right} of {worst[1].count}.")
+        console.print(told, highlight=False, markup=False)
     for name, share in made.played.items():
         console.print(f"In its world, {name}: {share.told()}.", highlight=False, soft_wrap=True)
+    if made.more:
+        again = 2 * (DEFAULT_MINUTES if minutes is None else minutes)
+        console.print(f"Not all is right yet: the same command with --minutes {again:g} goes on.", highlight=False)
     console.print(f"Model: {made.folder} (card: {made.folder / 'README.md'})", highlight=False, soft_wrap=True)
     flown = {"played": {name: share.to_dict() for name, share in made.played.items()}} if made.played else {}
     save(json_file, {"folder": str(made.folder), **made.truth.to_dict(), "notes": list(made.notes)} | flown)
@@ -158,7 +170,7 @@ def _rebuild(skill: str, out: Path, samples: int | None, seed: int, threads: int
     if others:
         remedy = "Give --out, --samples, --seed and --threads only."
         raise UserError("--skill trains by a recipe: what it learns, and for how long, is written there.", remedy)
-    with FitProgress(Console(stderr=True)) as shown:
+    with FitProgress(Terminal(stderr=True)) as shown:
         checkpoint = rebuild(skill, out, samples, seed, threads, shown.line)
     print(f"Model: {checkpoint}\n{SKILLS[skill].format(checkpoint)}")
 

@@ -31,7 +31,7 @@ def new(name: Annotated[str, typer.Argument(help="The client's name.")], keys: F
 
     Example: rtcontrol keys new left-arm
     """
-    folder = keys or keyring.default_folder()
+    folder = _folder(keys)
     if name == keyring.SERVER:
         raise UserError(f"{name!r} is the server's own key.", "Choose another name.")
     with _told():
@@ -55,7 +55,7 @@ def show(keys: Folder = None) -> None:
 
     Example: rtcontrol keys list
     """
-    folder = keys or keyring.default_folder()
+    folder = _folder(keys)
     server = folder / f"{keyring.SERVER}.key"
     if not server.exists():
         raise UserError(f"There are no keys in {folder}.", "Make one: rtcontrol keys new NAME")
@@ -76,7 +76,7 @@ def revoke(name: Annotated[str, typer.Argument(help="The client's name.")], keys
 
     Example: rtcontrol keys revoke left-arm
     """
-    folder = keys or keyring.default_folder()
+    folder = _folder(keys)
     public = folder / f"{name}.key"
     if name == keyring.SERVER or not keyring.NAME.fullmatch(name):
         raise UserError(f"{name!r} is no client's key.", "See `rtcontrol keys list`.")
@@ -95,3 +95,13 @@ def _told() -> Iterator[None]:
         yield
     except keyring.KeyFileError as error:
         raise UserError(error.what, error.remedy) from None
+
+
+def _folder(keys: Path | None) -> Path:
+    """The one given, or the user's."""
+    if (folder := keys or keyring.default_folder()) is None:
+        raise UserError(
+            "Nobody knows a home folder to keep keys in (HOME is not set).",
+            "Give --keys FOLDER, or set HOME or XDG_CONFIG_HOME.",
+        )
+    return folder

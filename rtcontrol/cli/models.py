@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from rtcontrol.bridges.printable import printable
 from rtcontrol.cli import models_train
 from rtcontrol.cli.figures import JsonFile, for_people, save
 from rtcontrol.models.errors import UserError
@@ -46,12 +47,13 @@ def info(
         config = checkpoint.config
         size = sum(f.stat().st_size for f in resolve(name).glob("*.safetensors"))
         shape = f"{config.get('num_hidden_layers')} layers of {config.get('hidden_size')}"
-        print(f"{name}  {config.get('model_type')}, {shape}, {_parameters(checkpoint.folder):,} parameters")
+        about = f"{name}  {config.get('model_type')}, {shape}, {_parameters(checkpoint.folder):,} parameters"
+        print(printable(about))
         vocabulary, profile = checkpoint.tokenizer.size, checkpoint.template.profile
-        print(f"    {size / 2**20:.1f} MiB, {vocabulary} tokens, prompt profile {profile}")
-        print(f"    {checkpoint.folder}")
+        print(printable(f"    {size / 2**20:.1f} MiB, {vocabulary} tokens, prompt profile {profile}"))
+        print(printable(f"    {checkpoint.folder}"))
         if model and (card := checkpoint.folder / "README.md").is_file():
-            print(f"    model card: {card}")
+            print(printable(f"    model card: {card}"))
 
 
 @app.command()

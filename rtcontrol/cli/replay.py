@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import Progress
 
+from rtcontrol.bridges.printable import printable
 from rtcontrol.cli.figures import JsonFile, for_people, save
 from rtcontrol.models.errors import UserError
+from rtcontrol.run.status import ERRED, mostly_errors
 
 if TYPE_CHECKING:
     from rtcontrol.run.recording import Recording
@@ -38,6 +41,8 @@ def replay(
     another rate each release takes the freshest observation recorded until then. What was recorded with
     --record-observations no cannot be replayed.
 
+    Exit status: 0; 2 mistake in what was given; 8 a tenth of the decisions or more ended in an error.
+
     Examples:
 
       rtcontrol replay runs/soak --model expert --diff
@@ -59,6 +64,10 @@ def replay(
             raise UserError("--agent is for the expert of a comparison: --as-env flies.", "Leave it out.")
         raise typer.Exit(_as_env(recorded, model, engine, hz, diff, json_file))
     console = for_people(json_file)
+
+    def say(told: str) -> None:
+        console.print(printable(told), markup=False, highlight=False, soft_wrap=True)
+
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("decisions", total=len(recorded.seen) if hz is None else None)
         found, _ = decide_again(recorded, model, engine, hz, lambda done: bar.update(task, completed=done), own)
@@ -66,14 +75,17 @@ def replay(
     if not found["whole"]:
         console.print(f"{file} was cut short: what it holds is replayed.", soft_wrap=True)
     if diff:
+        again: dict[str, list[int]] = {}  # of each error the ticks that had it after the first
         for one in found["differing"]:
-            console.print(
-                f"tick {one['k']}, seen at {one['t_s']:.3f} s: "
-                f"{one['recorded']} then, {one['replayed'] or one['error']} now",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
+            if (error := one.get("error")) in again:
+                again[error].append(one["k"])
+                continue
+            if error is not None:
+                again[error] = []
+            say(f"tick {one['k']}, seen at {one['t_s']:.3f} s: {one['recorded']} then, {one['replayed'] or error} now")
+        for error, ticks in again.items():
+            if ticks:
+                say(f"the same {len(ticks)} times more, ticks {ticks[0]} to {ticks[-1]}: {error}")
     share = "" if found["agreement"] is None else f" ({100 * found['agreement']:.2f} %)"
     console.print(
         f"recorded: {then['model']} on {then['engine']}, {then['hz']:g} Hz; replayed: {now['model']} on "
@@ -86,6 +98,13 @@ def replay(
         soft_wrap=True,
     )
     save(json_file, found)
+    if mostly_errors(found["errors"], found["decisions"]):
+        print(
+            f"ERRORS: {found['errors']} of {found['decisions']} decisions ended in one, most often: "
+            f"{printable(str(found['commonest_error']))}. Correct it there.",
+            file=sys.stderr,
+        )
+        raise typer.Exit(ERRED)
 
 
 def _as_env(

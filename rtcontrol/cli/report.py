@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,9 @@ from typing import Annotated
 
 import typer
 
+from rtcontrol.bridges.printable import printable
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.owned import no_link, part_of
 from rtcontrol.report import report as reports
 from rtcontrol.report.gates import Gate, parse
 from rtcontrol.report.recorded import Recorded, begun, load
@@ -78,13 +81,14 @@ def report(
         _put(_rendered(format, shown, gates), out or _beside(format, shown[0]))
     for i, run in enumerate(loaded):
         if i in richer:
-            print(f"{_json(run)} is kept, and shown here: {richer[i][1]}.", file=sys.stderr)
+            print(printable(f"{_json(run)} is kept, and shown here: {richer[i][1]}."), file=sys.stderr)
         elif format is Format.TERMINAL and out is None and (refused := reports.write(run.report, _json(run))):
             raise UserError(f"The report could not be written to {_json(run).parent} ({refused}).", "Free some space.")
     for run, g, holds in held:
         value = g.value(run.report)
         said = "nothing was measured" if value is None else f"{value:g}"
-        print(f"{run.name}: {g.text}: {'holds' if holds else 'DOES NOT HOLD'} ({said})", file=sys.stderr)
+        line = f"{run.name}: {g.text}: {'holds' if holds else 'DOES NOT HOLD'} ({said})"
+        print(printable(line), file=sys.stderr)
     if not all(holds for *_, holds in held):
         raise typer.Exit(MISSED)
 
@@ -109,11 +113,10 @@ def _rendered(format: Format, runs: Sequence[Recorded], gates: Sequence[Gate]) -
 
 
 def _terminal(runs: Sequence[Recorded], out: Path | None) -> None:
-    from rich.console import Console
-
     from rtcontrol.report import table
+    from rtcontrol.report.terminal import Terminal
 
-    console = Console() if out is None else Console(file=io.StringIO(), width=120)
+    console = Terminal() if out is None else Terminal(file=io.StringIO(), width=120)
     for run in runs:
         table.show(run.report, console)
     if isinstance(console.file, io.StringIO) and out is not None:
@@ -129,8 +132,9 @@ def _beside(format: Format, run: Recorded) -> Path | None:
 
 
 def _named(run: Recorded, suffix: str) -> Path:
-    """Beside the record: report.json of record.mcap, report-2.json of record-2.mcap."""
-    return run.record.with_name(run.record.stem.replace("record", "report") + suffix)
+    """Beside the record: report.json of record.mcap, report-2.json of record-2.mcap. A link that lies there is taken
+    away: a stranger's folder names no file to write to."""
+    return no_link(run.record.with_name(run.record.stem.replace("record", "report") + suffix))
 
 
 def _put(made: str | bytes, out: Path | None) -> None:
@@ -141,9 +145,15 @@ def _put(made: str | bytes, out: Path | None) -> None:
         sys.stdout.buffer.write(packed)
         sys.stdout.buffer.flush()
         return
+    plain = not out.is_symlink() and (out.is_file() or not out.exists())
+    part = part_of(out) if plain else out  # what lies there stays whole where there is no room
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_bytes(packed)
+        part.write_bytes(packed)
+        part.replace(out)
     except OSError as error:
+        if plain:
+            with contextlib.suppress(OSError):
+                part.unlink()
         raise UserError(f"{out} cannot be written ({error.strerror}).", "Give another --out.") from None
-    print(f"report: {out}", file=sys.stderr)
+    print(printable(f"report: {out}"), file=sys.stderr)

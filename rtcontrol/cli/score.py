@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Annotated, Self
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from rtcontrol.bridges.printable import printable
 from rtcontrol.bridges.shutdown import Shutdown
 from rtcontrol.cli.figures import STDOUT, check_writable
 from rtcontrol.loop.config import MAX_HZ, MIN_HZ
 from rtcontrol.models.errors import UserError
+from rtcontrol.report.terminal import Terminal
 
 LOG_WIDTH = 160
+LONGER = 1.5  # so much longer than was told, it is told again
 TOLD_S = 10.0  # in a log, how much is done is told so often at most
 HELP = """Fly a model in lockstep on seeds that it was not trained on: goal by goal beside expert, no-op and random, and
 told another goal than the one judged by; with --phrasings, by what people say.
@@ -50,18 +52,20 @@ class ScoreProgress:
     """Says on stderr what is flown, how much is done, and how long the rest takes."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True)
+        self._console = Terminal(stderr=True)
         columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}")
         self._bar = Bar(*columns, console=self._console, transient=True)
         self._task = self._bar.add_task("loading", total=None, left="")
-        self._estimated = False
+        self._begun_s = time.monotonic()
+        self._announced_s = 0.0  # how long it takes in all, as it was told last
         self._told_s, self._terminal = time.monotonic(), self._console.is_terminal
 
     def __call__(self, what: str, done: int, total: int, left_s: float, more_s: float) -> None:
-        if done and not self._estimated:
-            self._estimated = True
+        if done and (whole_s := time.monotonic() - self._begun_s + left_s) > LONGER * self._announced_s:
             beside = f"; delays and rates (--full) would take {_long(more_s)} more" if more_s else ""
-            self._console.print(f"about {_long(left_s)}{beside}", highlight=False)
+            what_s = f"about {_long(left_s)} left, as the first {done} of {total} episodes went{beside}"
+            self._console.print(f"longer than told: {what_s}" if self._announced_s else what_s, highlight=False)
+            self._announced_s = whole_s
         left = f"{done}/{total} episodes, about {_long(left_s)} left"
         self._bar.update(self._task, description=what, completed=done, total=total, left=left)
         if not self._terminal and (now := time.monotonic()) - self._told_s >= TOLD_S:
@@ -70,7 +74,7 @@ class ScoreProgress:
 
     def say(self, told: str) -> None:
         """A line that people should read."""
-        self._console.print(told, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(printable(told), markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
         if self._terminal:
@@ -156,13 +160,13 @@ def _score(
         rates=_numbers("--rates", rates, MIN_HZ, MAX_HZ) if rates is not None else RATES if full else (),
     )
     settings = replace(settings, engine=engine, goal_file=None if goals is None else str(goals))
-    with watched(lambda told: print(told, file=sys.stderr)):
+    with watched(lambda told: print(printable(told), file=sys.stderr)):
         scoring = Scoring(settings, json_file)
-    console = Console()
+    console = Terminal()
     if not console.is_terminal:  # a log file has no width
         console.width = max(console.width, LOG_WIDTH)
     for warning in scoring.warnings:
-        print(warning, file=sys.stderr)
+        print(printable(warning), file=sys.stderr)
     if scoring.document.begun:
         print(f"going on with what {json_file} holds", file=sys.stderr)
     status = 0

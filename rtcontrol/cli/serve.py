@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from rtcontrol.bridges.outbox import StandardStreams
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.record.folder import Folder
 from rtcontrol.run.flags import command
@@ -62,13 +63,12 @@ def _serve(options: ServerOptions) -> int:
 
 
 def _run(options: ServerOptions, ending: Shutdown) -> int:
-    from rtcontrol.serve.outbox import Outbox, OutboxLog
     from rtcontrol.serve.server import Server
 
     gateway = None if options.http is None else _gateway(options, options.http)
     ending.of(lambda name: None)
-    with Outbox(1) as out_loud, Outbox(2) as errors, OutboxLog(errors):
-        say = out_loud.say
+    with StandardStreams() as output:
+        say = output.out.say
         with Server(options, options.bind, keys=options.keys, http=gateway, say=say, stopped=ending.called) as server:
             for endpoint in server.endpoints:
                 say(f"listening on {endpoint}")
@@ -96,6 +96,7 @@ def _gateway(options: ServerOptions, http: str) -> Callable[[Any, Any], Any]:
         options.engine,
         options.value_tokens,
         options.arguments,
+        options.require_token,
     )
     return lambda admission, pool: Gateway(admission, pool, told)
 

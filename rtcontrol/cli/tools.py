@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
+from rtcontrol.bridges.printable import printable
 from rtcontrol.cli.figures import JsonFile, check_writable, for_people, save
 
 app = typer.Typer(
@@ -31,13 +33,17 @@ def check(
         str | None,
         typer.Option(help="Bundled name or checkpoint folder. (default: the tokenizer of lander)", show_default=False),
     ] = None,
+    skip_unsupported: Annotated[
+        bool, typer.Option(help="Leave out tools that cannot be taken, and say which.")
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """For each tool: whether its values are listed (closed) or decoded token by token (free), the forward passes of its
     worst call (with several tools two at least, as the function may be decided first), the tokens that describe it in
     the cached prompt, and what bound would make it one pass. What else of a .py file is no tool is told, too. Tools
     that every session would be refused (a pattern that cannot be decoded, a prompt that does not fit the context of
-    --model) end with exit status 2. The same SOURCE is taken by `rtcontrol run --tools` and `rtcontrol serve --tools`.
+    --model) are told, all of them, and end with exit status 2; --skip-unsupported leaves them out. The same SOURCE is
+    taken by `rtcontrol run --tools` and `rtcontrol serve --tools`.
 
     Examples:
 
@@ -49,17 +55,26 @@ def check(
     """
     from rtcontrol.models.checkpoint import Checkpoint, chats
     from rtcontrol.models.errors import UserError
-    from rtcontrol.run.costs import check_context, costs
-    from rtcontrol.run.toolsets import tools_from
+    from rtcontrol.run.costs import check_context, costs, undecodable
+    from rtcontrol.run.toolsets import Unsupported, tools_from
 
     if json_file is not None:
         check_writable(json_file)
-    found = tools_from(source)
     checkpoint = Checkpoint.open(model or "lander")
+    if model is not None and chats(model):
+        what = f"{model} is a chat model: the passes of its calls depend on its syntax, and are not counted here."
+        raise UserError(what, "Leave --model out, or name a checkpoint in ST format.")
+    try:
+        found = tools_from(source, skip_unsupported=skip_unsupported)
+        if bad := undecodable(found.schemas, checkpoint.tokenizer):
+            raise Unsupported(source, len(found.schemas), list(bad.values()))
+    except Unsupported as refused:
+        for error in refused.errors[1:]:
+            typer.echo(printable(str(error)), err=True)
+        if len(refused.errors) > 1:
+            raise UserError(str(refused.errors[0]), f"({len(refused.errors)} tools of {source} are refused.)") from None
+        raise
     if model is not None:
-        if chats(model):
-            what = f"{model} is a chat model: the passes of its calls depend on its syntax, and are not counted here."
-            raise UserError(what, "Leave --model out, or name a checkpoint in ST format.")
         check_context(found.schemas, checkpoint)
     remedies = found.remedies(digits=bool(checkpoint.tokenizer.digits))
     entries: list[dict[str, Any]] = []
@@ -80,10 +95,10 @@ def check(
             "remedy": " ".join([*remedies[cost.name], *cost.remedies]) or None,
         }
         entries.append(entry)
-        table.add_row(*(str(entry[k]) for k in ("name", "kind", "passes", "prefix_tokens")))
+        table.add_row(*(escape(printable(str(entry[k]))) for k in ("name", "kind", "passes", "prefix_tokens")))
         told += [f"{cost.name}: {remedy}" for remedy in (*remedies[cost.name], *cost.remedies)]
     console = for_people(json_file)
     console.print(table)
     for line in told:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
     save(json_file, {"model": model or "lander", "tools": entries})

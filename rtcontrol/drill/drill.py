@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from rtcontrol.bridges.printable import printable
 from rtcontrol.bridges.shutdown import STATUS, Shutdown, rest
 from rtcontrol.drill.faults import ENDINGS, FAULTS, TIMES, schedule
 from rtcontrol.drill.flight import Flight
@@ -21,6 +22,7 @@ from rtcontrol.drill.injector import Injection, Injector
 from rtcontrol.drill.judge import rules_of
 from rtcontrol.drill.verdict import ticks_of, verdict
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.owned import part_of
 from rtcontrol.record.reading import read_record
 from rtcontrol.report.timeline import Timeline
 from rtcontrol.run import assemble
@@ -65,7 +67,7 @@ def drill(told: Drill, out: Path, ending: Shutdown, file: Path | None, console: 
     planned = schedule([name for name in names if name in FAULTS], 60 * told.minutes, told.seed)
 
     def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
     config = RunOptions(**told.run)
     agent = assemble.agent(config.agent or assemble.default_agent(config.env))
@@ -160,7 +162,7 @@ def _sum(parts: Sequence[Mapping[str, Any]], seed: int) -> dict[str, Any]:
 
 
 def _write(path: Path, result: Mapping[str, Any]) -> None:
-    new = path.with_name(path.name + ".part")
+    new = part_of(path)
     try:
         new.write_text(json.dumps(result, indent=2) + "\n")
         os.replace(new, path)

@@ -47,7 +47,7 @@ class FaultyWorld:
         if not isinstance(inner, PacedEnvironment):
             raise UserError(f"The environment {inner.name} cannot be drilled.", "Give a bundled one, or a .py file.")
         self.name, self._inner, self._switches, self._line = inner.name, inner, switches, line
-        self._simulation = FaultySimulation(inner._simulation, switches, line, delay_s)
+        self._simulation = FaultySimulation(inner._simulation, switches, line, delay_s, lambda: inner.not_after_ns)
         inner._simulation = self._simulation
         self.seen: Observation | None = None
 
@@ -80,14 +80,19 @@ class FaultyWorld:
     def execute(
         self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
     ) -> Effect:
-        self._simulation.here.not_after_ns = not_after_ns
         return self._inner.execute(call, epoch, not_after_ns, barrier)
+
+    def settle(self, since_ns: int) -> bool | None:
+        return self._inner.settle(since_ns)
 
     def advance(self, dt_ns: int) -> None:
         self._inner.advance(dt_ns)
 
     def instruct(self, text: str) -> None:
         self._inner.instruct(text)
+
+    def conclude(self) -> None:
+        self._inner.conclude()
 
     def close(self) -> None:
         self._inner.close()
@@ -113,15 +118,17 @@ class FaultyWorld:
 
 
 class FaultySimulation:
-    """What is inside the world's lock."""
+    """What happens on the world's thread; `deadline` is that of the call that acts."""
 
-    def __init__(self, inner: Any, switches: Switches, line: Line, delay_s: float) -> None:
+    def __init__(
+        self, inner: Any, switches: Switches, line: Line, delay_s: float, deadline: Callable[[], int | None]
+    ) -> None:
         self._inner, self._switches, self._line, self._delay_s = inner, switches, line, delay_s
+        self._deadline = deadline
         self.step_s: float = inner.step_s
         self.bindings: Mapping[str, Callable[..., Any]] = {
             name: self._binding(name, function) for name, function in inner.bindings.items()
         }
-        self.here = threading.local()  # the deadline of the call that this thread executes
         self._refused = 0.0  # the `safe_raises` that has raised
 
     def reset(self, seed: int) -> None:
@@ -148,7 +155,7 @@ class FaultySimulation:
     def _binding(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def acts(**arguments: Any) -> Any:
-            not_after_ns = getattr(self.here, "not_after_ns", None)
+            not_after_ns = self._deadline()
             fresh = not_after_ns is not None
             self._line.tell(act=name, arguments=arguments, t=time.monotonic_ns(), not_after=not_after_ns)
             failed = True

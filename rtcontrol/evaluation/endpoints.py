@@ -20,6 +20,7 @@ from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.stats import Tokens
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.eval.predictions import Prediction
+from rtcontrol.models.web import WebClient, WebError
 
 CHAT = "openai"
 ROUTE = "/chat/completions"
@@ -131,14 +132,10 @@ class ChatAnswerer:
     """OpenAI's `/v1/chat/completions` with each row's tools, at temperature 0, as any server of chat models has it."""
 
     def __init__(self, name: str) -> None:
-        import httpx
-
         self._url, model, key = address(name, ROUTE)
         self._model = model or "default"
-        headers = {"content-type": "application/json"}
-        if key is not None:
-            headers["authorization"] = f"Bearer {key}"
-        self._client = httpx.Client(headers=headers, timeout=LONGEST_S)
+        headers = {"authorization": f"Bearer {key}"} if key is not None else {}
+        self._web = WebClient(self._url, headers, most_bytes=MOST_BYTES)
         self.told: Mapping[str, Any] = {"name": name, "way": CHAT}
         self.tokens: Tokens | None = None
 
@@ -171,21 +168,17 @@ class ChatAnswerer:
         )
 
     def _asked(self, body: Mapping[str, Any], took: _Stopwatch) -> Any:
-        import httpx
-
         try:
             with took:
-                answer = self._client.post(self._url, json=body)
-        except (httpx.HTTPError, OSError) as error:
-            raise Lost(f"connection: {type(error).__name__}: {error}", True) from None
-        if answer.status_code != 200:
+                answer = self._web.post(body, LONGEST_S).result()
+        except WebError as error:
+            raise Lost(f"{error.loss}: {error}", error.loss != "malformed") from None
+        if answer.status != 200:
             said = " ".join(answer.text.split())[:200]
-            raise _refused(answer.status_code, f"http: HTTP {answer.status_code}: {said}")
-        if len(answer.content) > MOST_BYTES:
-            raise Lost(f"malformed: the answer is larger than {MOST_BYTES} bytes", False)
+            raise _refused(answer.status, f"http: HTTP {answer.status}: {said}")
         try:
             return answer.json()
-        except (ValueError, RecursionError):
+        except ValueError:
             raise Lost("malformed: the answer is no JSON", False) from None
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from typing import Self
 
-from rich.console import Console
 from rich.progress import Progress
+
+from rtcontrol.report.terminal import Terminal
 
 
 class EvalProgress:
     """Called with what is done, and of how much."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True)
+        self._console = Terminal(stderr=True)
         self._bar = Progress(console=self._console, transient=True)
         self._task = self._bar.add_task("answering", total=None)
         self._tenths = 0

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.owned import part_of
 from rtcontrol.models.train.trainer import STATE
 
 VERSION = 1  # of what is not in a setting: another one, and all is done anew
@@ -50,7 +51,7 @@ class KeptRun:
         """What is found out; kept. Raises UserError for a full disk."""
         if (known := self.result()) is not None:
             return known
-        part = self.folder / f"{RESULT}.part"
+        part = part_of(self.folder / RESULT)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             found = self.work(*self.given, self.folder)

@@ -97,7 +97,9 @@ def learner(setting: Setting, seed: int, tokenizer: Tokenizer) -> FormLearner:
 
 def loaded(setting: Setting, checkpoint: Path) -> FormLearner:
     """What was trained."""
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32, local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        checkpoint, dtype=torch.float32, local_files_only=True, trust_remote_code=False
+    )
     return replace(learner(setting, 0, vocabulary(setting.form)), model=model)
 
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -100,32 +101,34 @@ def fit(
         )
     folder = Path(out)
     plays: Play | None = None
-    if env is not None:
-        if tools is not None or goal is not None:
-            raise UserError("Tools and goals of a world are its agent's.", "Leave `tools` and `goal` out.")
-        skill = _own_skill(env, agent, None if goals is None else Path(goals))
-        check_folder(folder)
-        if hz is None:
-            hz = round(1.0 / skill.make().step_s, 6) if is_gym(env) else HZ
-        files = contents((env, agent, skill.all_goals.source))
-        lessons = lessons_of(skill, hz, seed, _by_name(files))
-        plays = partial(played, skill, hz, PLAYED * 60 * minutes)
-    else:
-        if isinstance(tools, str | os.PathLike):
-            tools = tools_from(str(tools))
-        known = None if tools is None else tools_of(tools)
-        if teacher is not None:
-            lessons = _taught(teacher, situations, known, goal, seed)
-        elif runs is not None:
-            listed = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
-            lessons = _of_rows(f"Records of runs ({len(listed)})", *check(recorded(listed), known, goal), goal)
+    with ExitStack() as worlds:
+        if env is not None:
+            if tools is not None or goal is not None:
+                raise UserError("Tools and goals of a world are its agent's.", "Leave `tools` and `goal` out.")
+            skill = _own_skill(env, agent, None if goals is None else Path(goals))
+            worlds.callback(skill.close)
+            check_folder(folder)
+            if hz is None:
+                hz = round(1.0 / skill.step_s, 6) if is_gym(env) else HZ
+            files = contents((env, agent, skill.all_goals.source))
+            lessons = lessons_of(skill, hz, seed, _by_name(files))
+            plays = partial(played, skill, hz, PLAYED * 60 * minutes, say=say)
         else:
-            source, found = _read(rows, known, goal)
-            lessons = _of_rows(source, *found, goal)
-        check_folder(folder)
-    if base is not None:
-        lessons = replace(lessons, base=base, identity={**lessons.identity, "base": base})
-    return make(lessons, folder, float(minutes), seed, threads, tell, say, plays)
+            if isinstance(tools, str | os.PathLike):
+                tools = tools_from(str(tools))
+            known = None if tools is None else tools_of(tools)
+            if teacher is not None:
+                lessons = _taught(teacher, situations, known, goal, seed)
+            elif runs is not None:
+                listed = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
+                lessons = _of_rows(f"Records of runs ({len(listed)})", *check(recorded(listed), known, goal), goal)
+            else:
+                source, found = _read(rows, known, goal)
+                lessons = _of_rows(source, *found, goal)
+            check_folder(folder)
+        if base is not None:
+            lessons = replace(lessons, base=base, identity={**lessons.identity, "base": base})
+        return make(lessons, folder, float(minutes), seed, threads, tell, say, plays)
 
 
 def _of_rows(

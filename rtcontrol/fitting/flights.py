@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from rtcontrol.envs.evaluate import Case, Played, Seat, play
@@ -19,6 +19,7 @@ TRIED = 16  # episodes by the expert, before anything is learnt
 TOGETHER = 16
 NAMED = 8  # goals, and ways to say one, that a sentence lists
 EPISODES = 48  # played for the card, told canonically, and told in ways that were held out
+TOLD_S = 10.0  # between two lines of how far it is
 DIFFERING = 4  # of the failed episodes' calls that the expert would not have made, told
 
 
@@ -38,19 +39,27 @@ def tried(skill: OwnSkill, hz: float) -> tuple[str, ...]:
     )
 
 
-def played(skill: OwnSkill, hz: float, seconds: float, answers: HeldOut) -> tuple[Mapping[str, Share], tuple[str, ...]]:
+def played(
+    skill: OwnSkill, hz: float, seconds: float, answers: HeldOut, say: Callable[[str], object] = lambda told: None
+) -> tuple[Mapping[str, Share], tuple[str, ...]]:
     """How many episodes succeed, of seeds that training never had: told canonically, in ways that training never had,
     and the expert beside it; at most EPISODES each, and about so many seconds in all; nothing of a world that judges
-    nothing. Then, in sentences, which goals failed and where the model left the expert's way there, and the ways to say
-    a goal that failed."""
+    nothing. What has a word that was never taught is left undone, as in a flight. Then, in sentences, which goals
+    failed and where the model left the expert's way there, and the ways to say a goal that failed. `say` is told how
+    far it is."""
     plain = _cases(skill, EPISODES)
     kept = [pair for kind in skill.kinds for pair in skill.phrasings["unseen"](kind)]
     unseen = [Case(*kept[i % len(kept)], PLAYED_FROM + i) for i in range(EPISODES if kept else 0)]
     history = skill.agent.history
 
     def model(seats: Sequence[Seat]) -> list[Call | None]:
-        rows = [Row(s.case.instruction, s.seen, None, tuple(s.called[-history:]) if history else ()) for s in seats]
-        return [answer if isinstance(answer, Call) else None for answer in answers.answers(rows)]
+        heard = [i for i, seat in enumerate(seats) if not skill.all_goals.unknown(seat.case.instruction)]
+        asked = [(seats[i].case.instruction, seats[i].seen, seats[i].called) for i in heard]
+        rows = [Row(told, seen, None, tuple(called[-history:]) if history else ()) for told, seen, called in asked]
+        calls: list[Call | None] = [None] * len(seats)
+        for i, answer in zip(heard, answers.answers(rows) if rows else (), strict=True):
+            calls[i] = answer if isinstance(answer, Call) else None
+        return calls
 
     def compared(seats: Sequence[Seat]) -> list[Call | None]:
         calls = model(seats)
@@ -67,11 +76,19 @@ def played(skill: OwnSkill, hz: float, seconds: float, answers: HeldOut) -> tupl
 
     told = {"told canonically": (plain, compared), "told in ways kept from training": (unseen, model)}
     found, notes = {}, []
-    for name, (cases, decide) in (told | {"by the expert": (plain, partial(_expert, skill))}).items():
+    began = told_s = time.monotonic()
+    parts = told | {"by the expert": (plain, partial(_expert, skill))}
+    flown, all_cases = 0, sum(len(cases) for cases, _ in parts.values())
+    for name, (cases, decide) in parts.items():
         ended: list[Played] = []
         started = time.monotonic()
         while (left := cases[len(ended) :]) and (not ended or time.monotonic() - started < seconds / len(told)):
             ended += play(skill, decide, left[:TOGETHER], hz)
+            now, flown = time.monotonic(), flown + len(left[:TOGETHER])
+            if now - told_s >= TOLD_S:
+                told_s = now
+                most_s = (now - began) / flown * (all_cases - flown)
+                say(f"{flown} of {all_cases} episodes in {now - began:.0f} s, at most about {most_s:.0f} s left.")
         ended = [one for one in ended if one.episode.success is not None]
         failed = [one for one in ended if not one.episode.success]
         if ended:
@@ -79,7 +96,7 @@ def played(skill: OwnSkill, hz: float, seconds: float, answers: HeldOut) -> tupl
         if failed and decide is compared:
             notes.append(_left_the_way(failed, ended))
         if failed and cases is unseen:
-            notes.append(_unheard_of(list(dict.fromkeys(one.case.instruction for one in failed))))
+            notes.append(_unheard_of(skill, list(dict.fromkeys(one.case.instruction for one in failed))))
     return found, tuple(notes)
 
 
@@ -103,13 +120,20 @@ def _left_the_way(failed: Sequence[Played], ended: Sequence[Played]) -> str:
     return f"Episodes that failed, told canonically: {kinds}. In these {also}."
 
 
-def _unheard_of(missed: Sequence[str]) -> str:
-    listed = ", ".join(f'"{said}"' for said in missed[:NAMED])
+def _unheard_of(skill: OwnSkill, missed: Sequence[str]) -> str:
+    unknown = {said: ", ".join(skill.all_goals.unknown(said)) for said in missed}
+    shown = sorted(missed, key=lambda said: not unknown[said])[:NAMED]
+    listed = ", ".join(f'"{said}"' + (f" ({unknown[said]})" if unknown[said] else "") for said in shown)
     more = f", and {len(missed) - NAMED} more" if len(missed) > NAMED else ""
-    return (
-        f"Of the ways kept from training, these failed in an episode: {listed}{more}. Words that no goal has cannot be "
-        "known: write ways with the same words into the goals, several of each kind, and fit it anew."
-    )
+    told = f"Of the ways kept from training, these failed in an episode: {listed}{more}."
+    if any(unknown.values()):
+        told += (
+            " The words in brackets stand in no way that is trained, and what has such a word is held: write more ways "
+            "with them into the goals, and fit it anew."
+        )
+    if not all(unknown.values()):
+        told += " What has known words alone wants more time, or more ways of its kind."
+    return told
 
 
 def _cases(skill: OwnSkill, count: int) -> list[Case]:

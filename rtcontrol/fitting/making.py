@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ from safetensors import SafetensorError
 
 from rtcontrol import __version__
 from rtcontrol.agents import Tools
+from rtcontrol.agents.casual import FILLERS
 from rtcontrol.fitting.card import card, write_card
 from rtcontrol.fitting.held_out import MOST, HeldOut, Share
 from rtcontrol.fitting.material import Taught
@@ -22,7 +24,9 @@ from rtcontrol.fitting.truth import Examiner, Truth
 from rtcontrol.fitting.words import SITUATIONS, Expert, Swaps
 from rtcontrol.models.call import Decision
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.heard import words
 from rtcontrol.models.learnt import Learnt
+from rtcontrol.models.owned import owned
 from rtcontrol.models.train.export import export
 from rtcontrol.models.train.rows import Row
 from rtcontrol.models.train.trainer import STATE, Progress
@@ -46,24 +50,31 @@ FRESH, ONWARD = 5e-4, 5e-4
 @dataclass(frozen=True)
 class Fitted:
     """What `fit` made: the checkpoint's folder, what was found out about it on held-out rows, what was noticed in the
-    rows, and of a world how many episodes succeeded, by what was told."""
+    rows, and of a world how many episodes succeeded, by what was told; the `tools` with their functions."""
 
     folder: Path
     truth: Truth
     notes: tuple[str, ...]
     instruction: str | None
     played: Mapping[str, Share] = field(default_factory=dict)
+    tools: Tools | None = None
 
     @property
     def score(self) -> Share:
         """Held-out rows that are right."""
         return self.truth.score
 
+    @property
+    def more(self) -> bool:
+        """Whether something failed that more time may teach: a held-out row, or an episode told canonically."""
+        return any(share.right < share.count for share in (self.score, *list(self.played.values())[:1]))
+
     def session(self, **options: Any) -> Any:
-        """A session of the model for its own tools (`rtcontrol.run.api.ModelSession`)."""
+        """A session of the model for its own tools, with their functions where such were given
+        (`rtcontrol.run.api.ModelSession`)."""
         from rtcontrol.run.api import Model
 
-        return Model(str(self.folder)).session(**options)
+        return Model(str(self.folder)).session(self.tools, **options)
 
     def decide(self, observation: str, instruction: str | None = None) -> Decision:
         """One decision, by default for the goal that was fitted. Raises UserError."""
@@ -95,6 +106,7 @@ class Lessons:
     `held` is never trained on; `source` says in words where rows come from, `count` how many there are (None: no end);
     `instruction` is told by default; `identity` is what a run that goes on must share, `ceiling` the share that can be
     right at all; `expert` what is right for other words, where that is known; `base` a checkpoint to go on from;
+    `taught` are words that its sentences can hold beside those of `learnt`;
     `unheard` is what asks for nothing here and is never trained on: rows that do teach the model to notice it."""
 
     tools: Tools
@@ -107,6 +119,7 @@ class Lessons:
     identity: Mapping[str, Any]
     expert: Expert | None = None
     texts: str = ""
+    taught: str = ""
     allow_null: bool = False
     unheard: Sequence[str] = ()
     ceiling: float = 1.0
@@ -126,6 +139,21 @@ def make(
     play: Play | None = None,
 ) -> Fitted:
     """Train and write the checkpoint; `play` measures the trained model in its world. Raises UserError."""
+    with ExitStack() as holding:
+        return _made(holding, lessons, folder, minutes, seed, threads, tell, say, play)
+
+
+def _made(
+    holding: ExitStack,
+    lessons: Lessons,
+    folder: Path,
+    minutes: float,
+    seed: int,
+    threads: int | None,
+    tell: Progress | None,
+    say: Callable[[str], object],
+    play: Play | None,
+) -> Fitted:
     import torch
 
     for note in lessons.notes:
@@ -136,7 +164,7 @@ def make(
     try:
         words_from = [*known, Row(f"{lessons.texts} {lessons.instruction}", "", None)]
         allow_null = lessons.allow_null or bool(lessons.unheard)
-        one, words = learner(lessons.tools, words_from, lessons.instruction, allow_null, seed, lessons.base)
+        one, seen = learner(lessons.tools, words_from, lessons.instruction, allow_null, seed, lessons.base)
         shape = one.model.config
         longest = _longest(one, [*lessons.learnt, *lessons.held])
         identity = {
@@ -152,13 +180,13 @@ def make(
         rows = "New rows as long as it trains" if lessons.count is None else f"{lessons.count:,} rows to learn from"
         say(
             f"{rows}, {len(lessons.held):,} held out; {one.model.num_parameters():,} parameters "
-            f"({shape.num_hidden_layers} layers of {shape.hidden_size}), {words.seen_words:,} words, "
-            f"{words.seen_numbers:,} numbers."
+            f"({shape.num_hidden_layers} layers of {shape.hidden_size}), {seen.seen_words:,} words, "
+            f"{seen.seen_numbers:,} numbers."
         )
         schedule = FitSchedule(float(minutes), ONWARD if lessons.base else FRESH)
         swaps = Swaps(judge, lessons.learnt, lessons.expert)
         examiner = Examiner(judge, swaps, lessons.learnt, lessons.ceiling, say, lessons.count is None)
-        training = _begun(folder)
+        training = _begun(folder, holding)
         run = FitRun(one, lessons.stream, examiner, schedule, identity, training, lessons.ceiling, longest)
         if (begin := getattr(lessons.stream, "begin", None)) is not None:
             begin(judge, run)
@@ -192,6 +220,7 @@ def make(
         instruction=lessons.instruction,
         observation=dict.fromkeys(_words_seen(known)),
         rate_hz=lessons.rate_hz,
+        words=_taught(lessons),
     )
     found = (*noticed, *missed)
     notes = (*lessons.notes, *found)
@@ -208,7 +237,13 @@ def make(
         ) from None
     for note in found:
         say(note)
-    return Fitted(folder, truth, notes, learnt.instruction, played)
+    return Fitted(folder, truth, notes, learnt.instruction, played, lessons.tools)
+
+
+def _taught(lessons: Lessons) -> str:
+    """The words that a sentence may have and be believed: those that were trained to mean something, and fillers."""
+    said = [one.row.instruction for one in lessons.learnt if one.row.meant != ""]
+    return " ".join(sorted({*words(" ".join([*said, lessons.taught, lessons.instruction])), *FILLERS}))
 
 
 def _gate(judge: HeldOut, lessons: Lessons, seed: int) -> tuple[float | None, tuple[str, ...]]:
@@ -259,11 +294,13 @@ def check_folder(folder: Path) -> None:
         raise UserError(f"{folder} cannot be read ({error.strerror}).", ELSEWHERE) from None
 
 
-def _begun(folder: Path) -> Path:
-    """The run's own folder, made only when there is something to train: what is refused before leaves nothing."""
+def _begun(folder: Path, holding: ExitStack) -> Path:
+    """The run's own folder, made only when there is something to train: what is refused before leaves nothing. No other
+    run's until `holding` ends."""
     training = folder / TRAINING
     try:
         training.mkdir(parents=True, exist_ok=True)
+        holding.enter_context(owned(folder))
     except OSError as error:
         raise UserError(f"{folder} cannot be written ({error.strerror}).", ELSEWHERE) from None
     return training

@@ -13,6 +13,7 @@ from typing import Any
 
 from rtcontrol.agents import InvalidCall, Tools, remote_tool
 from rtcontrol.models.call import Call
+from rtcontrol.models.data.row import raw_lines
 from rtcontrol.models.data.tool_sets import NAME, StoredToolSets
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.prompt import HISTORY_LIMIT
@@ -67,14 +68,13 @@ def read_files(files: Sequence[Path], tools: Tools | None, goal: str | None) -> 
 def _lines(path: Path) -> Iterator[tuple[int, Any]]:
     sets = StoredToolSets()
     try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                value = _with_tools(line, f"{path}:{number}", sets)
-                if line.strip() and value is not None:
-                    yield number, value
-    except (OSError, UnicodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no UTF-8 text"
-        raise UserError(f"{path} cannot be read ({why}).", f"Give a file of rows, one a line: {EXAMPLE}.") from None
+        for number, raw in raw_lines(path):
+            value = _with_tools(raw.decode(), f"{path}:{number}", sets)
+            if value is not None:
+                yield number, value
+    except UnicodeError:
+        what = f"{path} cannot be read (it is no UTF-8 text)."
+        raise UserError(what, f"Give a file of rows, one a line: {EXAMPLE}.") from None
 
 
 def _with_tools(line: str, where: str, sets: StoredToolSets) -> Any:

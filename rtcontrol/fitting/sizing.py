@@ -127,7 +127,9 @@ def _from(base: str, tools: Tools, allow_null: bool) -> Learner:
         remedy = "Make it one: `rtcontrol models adopt --base`, then fit from that."
         raise UserError(f"{base} is no checkpoint in ST format: there is nothing to go on from.", remedy)
     plan = compile_plan(tools.schemas, found.tokenizer, allow_null, found.template.overflow)
-    model = AutoModelForCausalLM.from_pretrained(found.folder, dtype=torch.float32, local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        found.folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False
+    )
     template = json.loads((found.folder / TEMPLATE).read_text("utf-8"))
     tokenizer = Tokenizer.from_file(str(found.folder / "tokenizer.json"))
     return Learner(model, tokenizer, RowEncoder(found.template, found.tokenizer, plan, WEIGHTS), template)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.owned import owned
+from rtcontrol.models.train import ranks
 from rtcontrol.models.train.trainer import Progress
 from rtcontrol.recipes.imitation import Recipe
 from rtcontrol.recipes.simpletool import GamesRecipe
@@ -47,7 +50,8 @@ def rebuild(
 
     try:
         out.mkdir(parents=True, exist_ok=True)
-        return recipe.train(out, config, told)
+        with nullcontext() if ranks.mine() else owned(out):
+            return recipe.train(out, config, told)
     except OSError as error:
         raise UserError(
             f"{out} cannot be written ({error.strerror}).", "Make room, or give another --out; a run there goes on."

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import Tools
-from rtcontrol.envs.own import defined
+from rtcontrol.agents.signatures import defined
 from rtcontrol.fitting.material import Taught, Wrong, as_call
 from rtcontrol.loop.errors import text, where
 from rtcontrol.models.call import Call

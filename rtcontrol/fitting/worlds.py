@@ -11,11 +11,13 @@ import random
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
 from rtcontrol.agents import Goal
 from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
+from rtcontrol.envs.thread import shut
 from rtcontrol.fitting.flights import NAMED, tried
 from rtcontrol.fitting.held_out import HeldOut
 from rtcontrol.fitting.making import Lessons
@@ -60,6 +62,9 @@ class WorldLesson(DisturbedCurriculum[Goal]):
             scatter=0.0, rephrase=0.05, plain=0.15, hz=hz, seeds=HELD - TRAINED,
         )  # fmt: skip
         super().__init__(rng, options, skill, self._world.step_s)
+
+    def close(self) -> None:
+        shut(self._world)
 
     def moment(self) -> Moment:
         """What is seen now, and what the expert calls."""
@@ -135,7 +140,14 @@ class WorldRows:
         return with_word_probes(self._rows(rng), random.Random(rng.random()))
 
     def _rows(self, rng: random.Random) -> Iterator[Row]:
-        lessons = [WorldLesson(self._skill, random.Random(rng.random()), self._hz) for _ in range(WORLDS)]
+        with ExitStack() as worlds:
+            lessons = [
+                worlds.enter_context(closing(WorldLesson(self._skill, random.Random(rng.random()), self._hz)))
+                for _ in range(WORLDS)
+            ]
+            yield from self._taught(lessons, rng)
+
+    def _taught(self, lessons: Sequence[WorldLesson], rng: random.Random) -> Iterator[Row]:
         rehearsal = Rehearsal()
         while True:
             share = self._learner_share()
@@ -201,6 +213,7 @@ def lessons_of(skill: OwnSkill, hz: float, seed: int, files: Mapping[str, str] |
         {"world": skill.name, "goals": sorted(goals.ways), "hz": hz, "files": dict(files or {})},
         expert=expert,
         texts=goals.texts(),
+        taught=goals.taught(),
         notes=notes,
         rate_hz=hz,
         unheard=unheard(skill).held_out,
@@ -223,6 +236,8 @@ def _held_out(skill: OwnSkill, hz: float, seed: int) -> tuple[list[Row], Mapping
             if tick % every == 0:
                 passing.append(moment)
             lesson.act(_right(moment))
+    for lesson in lessons:
+        lesson.close()
     decisions = rehearsal.spread(rng, HELD_ROWS // 2)
     others = rng.sample(passing, HELD_ROWS - len(decisions))
     rows = [*(moment.row for moment in decisions), *map(lessons[0].retold, others)]
@@ -245,7 +260,7 @@ def _words(skill: OwnSkill) -> frozenset[str]:
 
 
 def _too_often(skill: OwnSkill, hz: float) -> tuple[str, ...]:
-    step_s = skill.make().step_s
+    step_s = skill.step_s
     if hz * step_s <= 1.0:
         return ()
     return (

@@ -8,6 +8,7 @@ origin must be on the allow-list besides. CORS does not guard WebSockets, so Ori
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -15,13 +16,16 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from rtcontrol.gateway.options import DEFAULT_PORTS, GatewayOptions, is_address, is_loopback
+from rtcontrol.bridges.wire.endpoint import is_address, is_loopback
+from rtcontrol.gateway.options import DEFAULT_PORTS, GatewayOptions
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+# Of a scope: what answers it; None once that was cancelled, as nobody waits for the answer.
+TASK = "rtcontrol.task"
 SUBPROTOCOL = "rtcontrol.v1"
 TOKEN_SUBPROTOCOL = "rtcontrol.token."
 # Paths that act or tell something about the sessions; the rest are the page's files, which are no secret.
@@ -80,7 +84,7 @@ class AccessGate:
                 await self._preflight(foreign, headers.get("access-control-request-headers", ""), send)
                 return
             guarded = scope["path"].startswith(GUARDED)
-            if guarded and not (trusted and self._local(scope, headers)):
+            if guarded and (self._options.require_token or not (trusted and self._local(scope, headers))):
                 self._check_token(scope, headers)
             if scope["type"] == "websocket":
                 await self._app(scope, receive, send)
@@ -167,7 +171,13 @@ class AccessGate:
                 message["headers"] = [*message["headers"], *(h for h in ours if h[0] not in have)]
             await send(message)
 
-        await self._app(scope, receive, dressed)
+        # Whoever hangs up is worked for no longer (`BoundedHTTP.connection_lost`).
+        scope[TASK] = asyncio.current_task()
+        try:
+            await self._app(scope, receive, dressed)
+        except asyncio.CancelledError:
+            if scope[TASK] is not None:
+                raise
 
     async def _preflight(self, origin: str, asked: str, send: Send) -> None:
         named = [name.strip().lower() for name in asked.split(",")]

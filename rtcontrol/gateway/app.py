@@ -103,13 +103,13 @@ def build(
     async def completions(request: Request) -> Response:
         wanted = await body.read(request, ChatRequest, options, 400)
         known(wanted.model)
-        wanted.tools = wanted.tools or own
-        answer = await chat.decided(wanted, decide, options.decide_timeout_s)
+        offer = wanted.offer(own)
+        answer = await chat.decided(wanted, offer, decide, options.decide_timeout_s)
         headers = openai_api.warning(answer.timed[0].warning)
 
         async def written() -> WrittenContent:
             history = [one.text() for one in wanted.made()]
-            return await content.write(wanted.offer().tools, wanted.instruction(), wanted.observation(), history)
+            return await content.write(offer.tools, wanted.instruction(), wanted.observation(), history)
 
         beside = written if wanted.include_content_head and (answer.calls or answer.stopped) else None
         if wanted.stream:

@@ -14,12 +14,16 @@ from rtcontrol.bridges.wire.errors import WireError
 from rtcontrol.bridges.wire.limits import LIMITS, check_value
 from rtcontrol.gateway.access import Refusal, too_large
 from rtcontrol.gateway.options import GatewayOptions
+from rtcontrol.models.strict_json import each_once
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 async def read(request: Request, model: type[Model], options: GatewayOptions, invalid: int = 422) -> Model:
     """The body as `model`. Raises Refusal: 408, 413, and `invalid` for one of another shape."""
+    if (packed := request.headers.get("content-encoding", "identity").strip().lower()) not in ("identity", ""):
+        what = f"The body is compressed ({packed[:40]})."
+        raise Refusal(invalid, "unsupported", what, "Send JSON as it is, without `content-encoding`.")
     try:
         async with asyncio.timeout(options.body_timeout_s):
             body = await _bytes(request, options.max_body_bytes)
@@ -28,19 +32,27 @@ async def read(request: Request, model: type[Model], options: GatewayOptions, in
     except ClientDisconnect:
         raise Refusal(400, "incomplete", "The body did not come whole.", "Send all of it.") from None
     try:
-        value: Any = _DECODER.decode(body.decode(json.detect_encoding(body), "surrogatepass"))
+        value: Any = DECODER.decode(body.decode(json.detect_encoding(body), "surrogatepass"))
         check_value(value, LIMITS)
         return model.model_validate(value)
     except WireError as error:
         raise Refusal(invalid, str(error.code), error.message, error.remedy) from None
     except ValidationError as error:
-        found = [(_field(e["loc"], value, e["type"] == "missing"), e["msg"]) for e in error.errors(include_url=False)]
+        found = [
+            (_field(e["loc"], value, e["type"] == "missing"), e["msg"].removeprefix("Value error, "))
+            for e in error.errors(include_url=False)
+        ]
         # Of alternatives, the one that was followed furthest.
         field, said = max((f for f in found if f[0].startswith(found[0][0])), key=lambda one: len(one[0]))
         what = f"{field or 'body'}: {said}."
         raise Refusal(invalid, "invalid", what, "Correct this field.", field or None) from None
-    except (ValueError, RecursionError):
-        raise Refusal(invalid, "malformed", "The body is no JSON.", "Send one JSON object.") from None
+    except RecursionError:
+        what = f"The body is nested deeper than {LIMITS.max_depth}."
+        raise Refusal(invalid, "too_large", what, "Send less.") from None
+    except UnicodeDecodeError as error:
+        raise Refusal(invalid, "malformed", f"The body is no {error.encoding}.", "Send JSON as UTF-8.") from None
+    except ValueError as error:
+        raise Refusal(invalid, "malformed", f"The body is no JSON ({error}).", "Send one JSON object.") from None
 
 
 def _field(places: Sequence[int | str], value: Any, missing: bool) -> str:
@@ -67,7 +79,7 @@ async def _bytes(request: Request, limit: int) -> bytes:
 
 
 def _constant(name: str) -> NoReturn:
-    raise ValueError(name)
+    raise ValueError(f"{name} is none of its numbers")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_constant)
+DECODER = json.JSONDecoder(parse_constant=_constant, object_pairs_hook=each_once)

@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from rtcontrol.gateway.access import Refusal
-from rtcontrol.gateway.chat_request import ChatRequest, Made, Offer
+from rtcontrol.gateway.chat_request import ChatRequest, Offer
 from rtcontrol.gateway.decide import Timed, Unavailable
 from rtcontrol.gateway.mistake import Mistake
 from rtcontrol.loop.config import MAX_CALLS
 from rtcontrol.models.call import Call
+from rtcontrol.models.conversation import Made
 from rtcontrol.models.errors import UserError
 
 Decide = Callable[..., Awaitable[Timed]]
@@ -29,10 +30,10 @@ class Answer:
     stopped: str | None = None
 
 
-async def decided(request: ChatRequest, decide: Decide, limit_s: float) -> Answer:
+async def decided(request: ChatRequest, offer: Offer, decide: Decide, limit_s: float) -> Answer:
     """One call, and with `parallel_tool_calls` further ones until one is null, repeats a call, fails, or is not there
     within `limit_s` of the request. Raises Refusal, and Unavailable where there is no first decision."""
-    began, offer = time.monotonic(), request.offer()
+    began = time.monotonic()
     timed, offer = await _first(request, offer, decide)
     call, answered = timed[-1].decision.call, request.answered()
     if call is not None and call.name == offer.answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import threading
@@ -19,11 +20,14 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.engines.base import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.serve.reading import ToolReading
 
 log = logging.getLogger("rtcontrol.gateway")
 
 MAX_WAITING = 64
 MAX_WARNED = 256
+MAX_TOLD = 1 << 18  # characters, whatever the model's context: they are counted in tokens first
+OPENING_AT_ONCE = threading.Semaphore(2)
 LOOK_S = 0.2  # so often whoever waits looks whether the decoder is still there
 BOUND_IT = "Give it an enum, a range, a maxLength or maxItems; `rtcontrol serve --value-tokens N` allows longer ones."
 Trained = Callable[[Sequence[ToolSchema]], tuple[bool | None, str | None]]
@@ -61,7 +65,9 @@ class ToolSets:
         decide_timeout_s: float,
         open_timeout_s: float,
         trained: Trained = lambda schemas: (None, None),
+        reading: ToolReading | None = None,
     ) -> None:
+        self._reading = reading or ToolReading()
         self._pool, self._source, self._limit, self._trained = pool, source, limit, trained
         self._decide_timeout_s, self._open_timeout_s = decide_timeout_s, open_timeout_s
         self._open: OrderedDict[str, _ToolSet] = OrderedDict()
@@ -84,11 +90,17 @@ class ToolSets:
         """Raises Mistake (tools that cannot be compiled, a prompt that does not fit, a value that does not end) and
         Unavailable."""
         began = time.perf_counter()
+        if (size := len(instruction) + len(observation) + sum(map(len, history))) > MAX_TOLD:
+            what = f"The request tells {size} characters; {MAX_TOLD} is the most."
+            raise Mistake(UserError(what, "Shorten the messages, or the environment."), "messages", tools)
+        key = json.dumps([allow_null, *tools])
+        if tools and key not in self._open:
+            await self._read(tools)
         if self._waiting >= MAX_WAITING:
             raise Unavailable(f"{MAX_WAITING} requests wait already")
         self._waiting += 1
         try:
-            key, entry = self._entry(tools, allow_null)
+            entry = self._entry(key, tools, allow_null)
             try:
                 request = DecisionRequest(0, 0, observation, instruction, tuple(history))
                 decision, decide_ns = await entry.ask(request)
@@ -108,12 +120,44 @@ class ToolSets:
         while self._open:
             self._open.popitem()[1].close()
 
-    def _entry(self, tools: Tools, allow_null: bool) -> tuple[str, _ToolSet]:
-        key = json.dumps([allow_null, *tools])
+    async def _read(self, tools: Tools) -> None:
+        """Before a set takes the place of another. On a thread that nobody waits for at the end; given up with the
+        request. Raises Mistake and Unavailable."""
+        loop, given_up = asyncio.get_running_loop(), threading.Event()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def tell(error: Exception | None) -> None:
+            if not done.done():
+                done.set_result(None) if error is None else done.set_exception(error)
+
+        def read() -> None:
+            error: Exception | None = None
+            try:
+                if not self._reading.check(tools, given_up.is_set):
+                    error = Unavailable("the server is ending")
+            except PlaceTrouble as trouble:
+                error = Unavailable(trouble.what.rstrip("."))
+            except UserError as mistake:
+                error = Mistake(mistake, "tools", tools)
+            except Exception as fault:  # no process is to be had, say
+                error = Unavailable(f"these tools cannot be read ({type(fault).__name__})")
+            with contextlib.suppress(RuntimeError):  # the loop is closed while the server ends
+                loop.call_soon_threadsafe(tell, error)
+
+        threading.Thread(target=read, name="reading", daemon=True).start()
+        try:
+            async with asyncio.timeout(self._open_timeout_s):
+                await done
+        except TimeoutError:
+            raise Unavailable(f"these tools could not be read within {self._open_timeout_s:g} s") from None
+        finally:
+            given_up.set()
+
+    def _entry(self, key: str, tools: Tools, allow_null: bool) -> _ToolSet:
         entry = self._open.get(key)
         if entry is not None:
             self._open.move_to_end(key)
-            return key, entry
+            return entry
         while len(self._open) >= self._limit:
             self._open.popitem(last=False)[1].close()
         self._made += 1
@@ -124,7 +168,7 @@ class ToolSets:
 
         entry = _ToolSet(tools, make, self._trained, name, self._decide_timeout_s, self._open_timeout_s)
         self._open[key] = entry
-        return key, entry
+        return entry
 
     def _warn(self, entry: _ToolSet) -> None:
         """Once of each tool set."""
@@ -209,7 +253,10 @@ class _ToolSet:
     def _decide(self, request: DecisionRequest) -> tuple[Decision, int]:
         with self._hosts:
             if self._host is None:
-                self._host = self._begin()
+                with OPENING_AT_ONCE:
+                    if not self._under_way:
+                        raise Unavailable("whoever asked has gone")
+                    self._host = self._begin()
             tick = self._submit(self._host, request)
             give_up = time.monotonic_ns() + round(self._decide_timeout_s * 1e9)
             while (left := give_up - time.monotonic_ns()) > 0:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Discriminator, Field, StrictBool, StrictStr, Tag
 from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.asked import MOST_LEVELS, MOST_OPTIONS, MOST_QUESTIONS, Answered, Asked, as_text, text_only
 from rtcontrol.gateway.decide import Timed
+from rtcontrol.models.conversation import Said, Unpaired, results_of
 
 
 class DecisionPart(BaseModel):
@@ -97,7 +98,7 @@ class DecisionsRequest(BaseModel):
         """The input as text: who said what where several did. Raises Refusal."""
         if isinstance(self.input, str):
             return self.input
-        calls: dict[str, tuple[str, str]] = {}
+        names = self._names()
         lines = []
         roles = {item.role if isinstance(item, DecisionMessage) else "" for item in self.input}
         for i, item in enumerate(self.input):
@@ -106,19 +107,33 @@ class DecisionsRequest(BaseModel):
                 said = _text(item.content, f"{where}.content")
                 lines.append(said if roles == {"user"} else f"{item.role}: {said}")
             elif isinstance(item, DecisionCall):
-                calls[item.call_id] = item.type, item.name
                 given = item.arguments if item.type == "function_call" else item.input
                 if given is None:
                     field = "arguments" if item.type == "function_call" else "input"
                     raise Refusal(400, "invalid", f"{where}.{field} is missing.", "Give it.", f"{where}.{field}")
                 lines.append(f"{item.name}({given})")
             else:
-                kind, name = calls.get(item.call_id, ("", ""))
-                if f"{kind}_output" != item.type:
-                    what = f"{where}.call_id {item.call_id[:40]!r} is that of no {item.type.removesuffix('_output')}"
-                    raise Refusal(400, "invalid", f"{what} before it.", "Put its call before it.", f"{where}.call_id")
-                lines.append(f"{name} -> {_text(item.output, f'{where}.output')}")
+                lines.append(f"{names[i]} -> {_text(item.output, f'{where}.output')}")
         return "\n".join(lines)
+
+    def _names(self) -> dict[int, str]:
+        """Of each output whose it is. Raises Refusal."""
+        said = []
+        for item in self.input:
+            if isinstance(item, DecisionCall | DecisionCallOutput):
+                # An output is that of a call of its kind.
+                own = f"{item.type.removesuffix('_output')} {item.call_id}" if item.call_id else None
+                calls = [(own, item.name)] if isinstance(item, DecisionCall) else []
+                said.append(Said(calls, None if calls else (own, None)))
+            else:
+                said.append(Said(user=isinstance(item, DecisionMessage) and item.role == "user"))
+        try:
+            return {output: said[call].calls[0][1] for (call, _), output in results_of(said).items()}
+        except Unpaired as error:
+            place, item = f"input[{error.index}].call_id", self.input[error.index]
+            kind = "" if isinstance(item, str) else item.type.removesuffix("_output")
+            what = f"{place} is that of no {kind} before it that still waits for its output."
+            raise Refusal(400, "invalid", what, "Put its call before it.", place) from None
 
     def asked(self) -> list[Asked]:
         """Raises Refusal."""

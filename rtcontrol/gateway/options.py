@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from rtcontrol.bridges.wire.endpoint import host_port, is_loopback
 from rtcontrol.bridges.wire.limits import LIMITS
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.errors import UserError, read_text
 
 TOKEN = re.compile(r"[A-Za-z0-9_.~-]{16,256}")
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -23,9 +22,9 @@ class GatewayOptions:
     """Settings of the gateway; `parse` makes them from the command line's words.
 
     `origins` are the other sites whose pages may come in (`https://robot.example:8443`), `token` the secret that these
-    and all other machines must show. `model` (None: the one that was trained on a request's tools)
-    and `engine` decide the /v1 requests, of which the last `tool_sets` tool sets are kept open; a free value of theirs
-    has at most `value_tokens` tokens, and `arguments` are a chat model's.
+    and all other machines must show, and with `require_token` this one, too. `model` (None: the one that was trained on
+    a request's tools) and `engine` decide the /v1 requests, of which the last `tool_sets` tool sets are kept open; a
+    free value of theirs has at most `value_tokens` tokens, and `arguments` are a chat model's.
     """
 
     host: str = "127.0.0.1"
@@ -38,6 +37,7 @@ class GatewayOptions:
     value_tokens: int = 64
     arguments: str = "sequential"
     tool_sets: int = 8
+    require_token: bool = False
     max_body_bytes: int = LIMITS.max_message_bytes
     body_timeout_s: float = 10.0
     decide_timeout_s: float = 10.0
@@ -49,6 +49,8 @@ class GatewayOptions:
                 "The access token is no usable one.",
                 "Use 16 to 256 letters, digits, and _ . ~ - (they travel in headers and addresses).",
             )
+        if self.token is None and self.require_token:
+            raise UserError("--require-token has no access token to ask for.", "Give one with `--token-file FILE`.")
         if self.token is None and not self.loopback:
             raise UserError(
                 f"--http {self.host}:{self.port} can be reached from other machines, and there is no access token.",
@@ -79,10 +81,10 @@ class GatewayOptions:
         engine: str = "torch",
         value_tokens: int = 64,
         arguments: str = "sequential",
+        require_token: bool = False,
     ) -> GatewayOptions:
         """From `HOST:PORT` and the other options' words. Raises UserError."""
-        host, _, port = http.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]")
+        host, port = host_port(http)
         if not host or not port.isdigit() or not 0 <= int(port) < 65536:
             raise UserError(f"--http {http!r} is no HOST:PORT.", "Write for example 127.0.0.1:8080 or [::1]:8080.")
         return cls(
@@ -95,6 +97,7 @@ class GatewayOptions:
             engine=engine,
             value_tokens=value_tokens,
             arguments=arguments,
+            require_token=require_token,
         )
 
 
@@ -126,31 +129,11 @@ def read_token(path: Path) -> str:
         mode = path.stat().st_mode
         if mode & 0o077:
             raise UserError(f"--token-file {path} can be read by other users.", f"Run `chmod 600 {path}`.")
-        token = path.read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
+        token = read_text(path).strip()
+    except OSError as error:
         raise UserError(
             f"--token-file {path} cannot be used ({type(error).__name__}).", "Give a file that you may read or make."
         ) from None
     if not token:
         raise UserError(f"--token-file {path} is empty.", "Remove it: a new token is made then.")
     return token
-
-
-@lru_cache(64)
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address stands for this machine alone."""
-    address = _address(host)
-    mapped = getattr(address, "ipv4_mapped", None)
-    return host == "localhost" or any(one is not None and one.is_loopback for one in (address, mapped))
-
-
-def is_address(host: str) -> bool:
-    """Whether it is an IP address and no name."""
-    return _address(host) is not None
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None

@@ -25,9 +25,13 @@ class Gateway(HTTPServer):
             ),
             *limits,
             lambda tools: trained(options.model, tools),
+            admission.reading,
         )
         texts = ToolSets(
-            pool, lambda tools, _: content(options.model, options.engine, tools, options.value_tokens), *limits
+            pool,
+            lambda tools, _: content(options.model, options.engine, tools, options.value_tokens),
+            *limits,
+            reading=admission.reading,
         )
         self._content = ContentHeads(texts, lambda: no_content(options.model))
         metrics = Metrics(admission)

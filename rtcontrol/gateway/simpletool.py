@@ -27,7 +27,7 @@ class FunctionCallRequest(BaseModel):
     original's sampling options are taken, and change nothing."""
 
     messages: Annotated[list[TextMessage], Field(min_length=1, max_length=256)]
-    tools: Annotated[list[dict[str, Any]], Field(max_length=64)] = []
+    tools: list[dict[str, Any]] = []
     environment: list[str] | None = None
     history: list[str] | None = None
     include_content_head: bool | None = False

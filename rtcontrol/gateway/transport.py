@@ -12,6 +12,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 from websockets.http11 import Request
 
+from rtcontrol.gateway.access import TASK
+
 MAX_FRAGMENTS = 64
 IDLE_S = 10.0
 
@@ -62,6 +64,14 @@ class BoundedHTTP(Bounded, H11Protocol):
         self.limit_concurrency = 0 if len(here) >= places and not waiting else None
         super().connection_made(transport)  # type: ignore[arg-type]
         self.loop.call_later(IDLE_S, self._look, False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.cycle is not None and not self.cycle.response_complete:
+            scope: Any = self.cycle.scope
+            task, scope[TASK] = scope.get(TASK), None
+            if task is not None:
+                task.cancel()
 
     def on_response_complete(self) -> None:
         self.since_s = self.loop.time()

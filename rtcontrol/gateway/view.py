@@ -16,10 +16,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rtcontrol.gateway.access import SUBPROTOCOL
 from rtcontrol.loop.override import SAID
+from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.gateway")
 
 EVERY_S = 0.25
+# From one message of a viewer to the next: no page, and nobody who types, says more.
+HEARD_S = 0.02
 # A reader that takes nothing for so long loses its connection.
 STUCK_S = 5.0
 MAX_VIEWERS = 16
@@ -38,7 +41,8 @@ class Watched(Protocol):
     def say(self, said: str, k: int | None) -> str:
         """pause, resume, stop, confirm, deny: do it, and give a sentence about it."""
 
-    def instruct(self, text: str) -> None: ...
+    def instruct(self, text: str) -> None:
+        """Raises UserError for what cannot be told."""
 
 
 def routes(find: Callable[[str], Watched | None], sessions: Callable[[], list[dict[str, Any]]]) -> list[BaseRoute]:
@@ -63,6 +67,7 @@ def routes(find: Callable[[str], Watched | None], sessions: Callable[[], list[di
             with contextlib.suppress(WebSocketDisconnect, RuntimeError, KeyError):  # KeyError: a message of bytes
                 while True:
                     await _hear(socket, watched, await socket.receive_text())
+                    await asyncio.sleep(HEARD_S)  # meanwhile nothing more of it is read
         finally:
             viewers.discard(socket)
             showing.cancel()
@@ -102,6 +107,8 @@ async def _hear(socket: WebSocket, watched: Watched, text: str) -> None:
             answer = "sent"
         else:
             answer = f"Not understood: say one of {', '.join(SAID)}, or instruct."
+    except UserError as error:
+        answer = str(error)
     except (ValueError, AttributeError, RecursionError):
         answer = "Not understood: send one JSON object."
     await socket.send_text(json.dumps({"answer": answer}))

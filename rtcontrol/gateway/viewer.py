@@ -28,6 +28,7 @@ from rtcontrol.envs.pictures import Painter, painter, png
 from rtcontrol.gateway import view
 from rtcontrol.gateway.http import HTTPServer
 from rtcontrol.gateway.options import GatewayOptions
+from rtcontrol.loop.config import instruction_text
 from rtcontrol.models.errors import UserError
 from rtcontrol.report.recent import TICKS
 
@@ -82,7 +83,7 @@ class Fed:
         return said
 
     def instruct(self, text: str) -> None:
-        tell({"instruct": text})
+        tell({"instruct": instruction_text(text)})
 
 
 def tell(what: dict[str, Any]) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from rtcontrol.hosts.base import Decider, DeciderSource, DecisionLost, DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.domain import ClosedDomain, Free
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.models.random_call import check_random, random_call
+from rtcontrol.models.schema import tool_schemas
 
 FAULTS = (Exception, SystemExit)  # whatever a decider raises costs one tick, never the loop
 PLAIN = ("expert", "noop", "random")
@@ -248,15 +248,6 @@ class NoopSource(ExpertSource):
     model: str = "noop"
 
 
-def check_random(tools: Sequence[ToolSchema]) -> None:
-    """UserError where a call of these cannot be drawn: a required value is neither listed nor counted."""
-    for tool in tools:
-        for p in tool.parameters:
-            if p.required and isinstance(p.domain, Free) and p.domain.grid is None:
-                what = f"Tool {tool.name}, parameter {p.name}: `random` cannot make up a value."
-                raise UserError(what, "Give it an enum or bounds, or do not require it.")
-
-
 @dataclass(frozen=True)
 class RandomSource:
     """A uniformly random legal call each tick, and another draw for each further call of a tick; optional parameters
@@ -278,13 +269,6 @@ class RandomSource:
             tick = f"{self.seed}/{request.epoch}/{request.tick}"
             asked = tick, asked[1] + 1 if asked[0] == tick else 0
             chance = random.Random(f"{tick}/{asked[1]}" if asked[1] else tick)
-            schema = chance.choice(schemas)
-            arguments = {}
-            for parameter in schema.parameters:
-                if isinstance(parameter.domain, ClosedDomain):
-                    arguments[parameter.name] = chance.choice(parameter.domain.values)
-                elif (grid := parameter.domain.grid) is not None:
-                    arguments[parameter.name] = grid.at(chance.randrange(grid.count))
-            return Call(schema.name, arguments)
+            return random_call(schemas, chance)
 
         return ExpertSource(call, "random")

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
-import json
 import os
-import threading
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from rtcontrol.bridges.wire.endpoint import is_loopback
 from rtcontrol.hosts.base import DecisionLost, DecisionRequest
 from rtcontrol.hosts.questionnaire import DecisionsWire, EndpointWire, Questionnaire, SystemOneWire
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decoding import result
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.web import WebAnswer, WebClient, WebError
 
 WIRES: dict[str, EndpointWire] = {"decisions": DecisionsWire(), "systemone": SystemOneWire()}
 KEY = "RTCONTROL_DECISION_KEY"
@@ -25,7 +24,6 @@ LONGEST_S = 10.0
 # and knows what was missed.
 SPARE_S, SPARE = 0.002, 0.05
 LOOK_S = 0.002  # so often it is asked whether anybody still waits
-MOST_BYTES = 1 << 20
 
 
 def is_endpoint(model: str | None) -> bool:
@@ -76,7 +74,7 @@ def address(name: str, route: str) -> tuple[str, str, str | None]:
             f"Write {api}:https://HOST/v1#MODEL; a key goes into the environment, as {KEY}.",
         )
     key = os.environ.get(KEY) or None
-    if key is not None and parts.scheme == "http" and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
+    if key is not None and parts.scheme == "http" and not is_loopback(parts.hostname):
         raise UserError(
             f"{KEY} would travel to {parts.hostname} in the clear.", "Use https, or unset it where none is needed."
         )
@@ -95,17 +93,10 @@ class EndpointDecider:
     """Asks an endpoint, on a connection that is kept open and a thread of its own; one decision at a time."""
 
     def __init__(self, source: EndpointSource) -> None:
-        import httpx
-
         self._source, self._wire = source, WIRES[source.api]
         self._questions = Questionnaire(source.tools, source.allow_null)
         self._same = {"model": source.model, **self._wire.body(self._questions)}
-        headers = {"content-type": "application/json"}
-        if source.key is not None:
-            headers["authorization"] = f"Bearer {source.key}"
-        self._client = httpx.AsyncClient(headers=headers, timeout=None, limits=httpx.Limits(max_connections=1))
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="endpoint", daemon=True).start()
+        self._web = WebClient(source.url, {"authorization": f"Bearer {source.key}"} if source.key is not None else {})
 
     def decide(self, request: DecisionRequest) -> Decision:
         """Raises DecisionLost."""
@@ -118,34 +109,23 @@ class EndpointDecider:
         within_s = request.within_ns / 1e9
         limited = within_s and not self._source.late
         limit = max(within_s - max(SPARE_S, SPARE * within_s), 0.0) if limited else LONGEST_S
-        job = asyncio.run_coroutine_threadsafe(self._ask(self._same | self._wire.told(request), limit), self._loop)
+        job = self._web.post(self._same | self._wire.told(request), limit)
         try:
             while not concurrent.futures.wait([job], LOOK_S).done:
                 yield
-            return job.result()
+            return self._read(job.result())
+        except WebError as error:
+            raise DecisionLost(error.loss, str(error)) from None
         finally:
             job.cancel()
 
-    async def _ask(self, body: dict[str, Any], limit_s: float) -> Decision:
-        import httpx
-
-        said = bytearray()
+    def _read(self, answer: WebAnswer) -> Decision:
         try:
-            async with asyncio.timeout(limit_s), self._client.stream("POST", self._source.url, json=body) as answer:
-                async for part in answer.aiter_bytes():
-                    said += part
-                    if len(said) > MOST_BYTES:
-                        raise DecisionLost("malformed", f"the answer is larger than {MOST_BYTES} bytes")
-        except TimeoutError:
-            raise DecisionLost("timeout", f"no answer within {limit_s * 1e3:.0f} ms") from None
-        except httpx.HTTPError as error:
-            raise DecisionLost("connection", f"{type(error).__name__}: {error}") from None
-        try:
-            found = json.loads(said)
-        except (ValueError, RecursionError):
+            found = answer.json()
+        except ValueError:
             found = None
-        if answer.status_code != 200:
-            raise DecisionLost("http", f"HTTP {answer.status_code}: {_message(found)}")
+        if answer.status != 200:
+            raise DecisionLost("http", f"HTTP {answer.status}: {_message(found)}")
         if not isinstance(found, dict):
             raise DecisionLost("malformed", "the answer is no JSON object")
         made = self._questions.decision(self._wire.read(self._questions, found.get("answers")))
@@ -155,11 +135,6 @@ class EndpointDecider:
     def info(self) -> dict[str, Any]:
         source = self._source
         return {"engine": source.api, "model": source.model, "url": source.url, "questions": len(self._questions.asked)}
-
-    def __del__(self) -> None:
-        if (loop := getattr(self, "_loop", None)) is not None:
-            closed = asyncio.run_coroutine_threadsafe(self._client.aclose(), loop)
-            closed.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
 
 
 def _message(found: Any) -> str:

@@ -21,8 +21,10 @@ from pathlib import Path
 GONE, STOPPED, WAITING, BUSY = "gone", "stopped", "waiting", "busy"
 # In the environment of all that a run started: the run's folder.
 MARK = "RTCONTROL_RUN"
-# Ray's longest socket name in the run's folder has 64 characters, the kernel takes 107 in all.
-LONGEST_BASE = 107 - 64 - len("/rtcontrol-12345678")
+# Ray's own folder, in the run's: it opens its folder to everybody.
+OPEN = "r"
+# Ray's longest socket name in its folder has 64 characters, the kernel takes 107 in all.
+LONGEST_BASE = 107 - 64 - len(f"/rtcontrol-12345678/{OPEN}")
 # One that was just being started when its parent was killed bears its mark a moment later.
 CLEAN_ROUNDS, ROUND_S, SWEEP_S = 4, 0.25, 20.0
 
@@ -104,8 +106,9 @@ def kill_marked(folder: str, rounds: int = 1) -> None:
 
 
 class Guardian:
-    """A process of its own that makes a folder, and outlives this one: when this one ends, or says that it is done, it
-    kills what bears the folder's mark and removes the folder. No signal of a terminal reaches it."""
+    """A process of its own that makes a folder for this user alone, and outlives this one: when this one ends, or says
+    that it is done, it kills what bears the folder's mark and removes the folder. No signal of a terminal reaches it.
+    """
 
     def __init__(self) -> None:
         base = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()

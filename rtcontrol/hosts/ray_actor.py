@@ -14,7 +14,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -41,7 +40,9 @@ def pack_reply(reply: DecisionReply, gaps: Sequence[tuple[int, int]] = ()) -> by
     packed costs its tick, not the lane."""
     made = reply.decision
     call = made and made.call and (made.call.name, made.call.arguments)
-    rest = made and (made.confidence, made.outside_mass, made.forward_passes, made.tokens, made.reused_tokens)
+    rest = made and (
+        *(made.confidence, made.outside_mass, made.forward_passes, made.tokens, made.reused_tokens, made.unknown),
+    )
     try:
         stamps = reply.decide_ns, reply.mistake, reply.received_ns, reply.begun_ns, gaps, reply.together, reply.loss
         packed: bytes = msgpack.packb((reply.tick, call, rest, reply.error, *stamps))
@@ -60,16 +61,17 @@ class DecoderActor:
     """Builds, keeps and asks the deciders of sessions: of each session one a lane. On a lane, a session's DEALER has
     the session's key, a slash and a number as its identity: one that replaces another is not taken for it.
 
-    A client on the same machine talks ipc under `directory`; any other talks tcp under CURVE, with a key that only the
-    answer of `start` tells. Ray calls `open` on a thread of the concurrency group `BUILDERS`, the others on another;
-    each lane has a thread that decides. Each may be asked again and again.
+    A client on the same machine talks ipc under `directory`, any other tcp; both under CURVE, with a key that only the
+    answer of `start` tells: who knows it is the run, and who can answer to it is this process. Ray calls `open` on a
+    thread of the concurrency group `BUILDERS`, the others on another; each lane has a thread that decides. Each may be
+    asked again and again.
     """
 
     def __init__(self, lanes: int, preload: bool, directory: str, host: str) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self._local = host == socket.gethostname() and Path(directory).is_dir()
+        self._local = host == socket.gethostname() and os.access(directory, os.W_OK)
         self._directory, self._context = directory, zmq.Context()
-        self._key, self._secret = (b"", b"") if self._local else zmq.curve_keypair()
+        self._key, self._secret = zmq.curve_keypair()
         self._lanes, self._preload = lanes, preload
         self._deciders: dict[bytes, list[Decider]] = {}
         self._lock = threading.Lock()
@@ -80,7 +82,7 @@ class DecoderActor:
         self._tids: list[int] = []
 
     def start(self) -> dict[str, Any]:
-        """Endpoints of the lanes and of the heartbeat, the CURVE key (tcp), the pid, and the lanes' thread numbers."""
+        """Endpoints of the lanes and of the heartbeat, their CURVE key, the pid, and the lanes' thread numbers."""
         if self._answer is None:
             if self._preload:
                 # It holds the interpreter for up to a second: not while others decide or the heart must beat.
@@ -135,12 +137,12 @@ class DecoderActor:
         """Start `work` on a new ROUTER and a thread of its own; gives the endpoint."""
         router = self._context.socket(zmq.ROUTER)
         router.linger = 0
+        router.curve_server, router.curve_secretkey = True, self._secret
         if self._local:
             # The pid keeps a restarted process off the socket that its predecessor left behind.
             endpoint = f"ipc://{self._directory}/{name}-{os.getpid()}"
             router.bind(endpoint)
         else:
-            router.curve_server, router.curve_secretkey = True, self._secret
             import ray
 
             address: str = ray.util.get_node_ip_address()

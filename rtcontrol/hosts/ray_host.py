@@ -195,9 +195,8 @@ def _dealer(endpoint: str, curve_key: bytes, identity: bytes = b"") -> zmq.Socke
     sock.reconnect_ivl, sock.reconnect_ivl_max = 20, 640
     if identity:
         sock.routing_id = identity
-    if curve_key:
-        sock.curve_serverkey = curve_key
-        sock.curve_publickey, sock.curve_secretkey = zmq.curve_keypair()
+    sock.curve_serverkey = curve_key
+    sock.curve_publickey, sock.curve_secretkey = zmq.curve_keypair()
     sock.connect(endpoint)
     return sock
 
@@ -265,6 +264,8 @@ class DecoderLink:
                     tick, call, rest, error, decide_ns, mistake, *stamps, together, loss = msgpack.unpackb(body)
                     if self._waiting[i] == tick:
                         self._waiting[i] = None
+                    if rest:
+                        rest[-1] = tuple(rest[-1])  # words
                     made = rest and Decision(call and Call(*call), *rest)
                     received, begun, gaps = stamps if self._local else (0, 0, ())
                     said = mistake and (mistake[0], mistake[1])

@@ -7,9 +7,11 @@ import ctypes
 import errno
 import logging
 import os
+import secrets
 import select
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -18,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import rtcontrol
+from rtcontrol.bridges.wire.endpoint import host_port
 from rtcontrol.hosts.base import PlaceTrouble
-from rtcontrol.hosts.processes import MARK, Guardian, kill_marked, marked
+from rtcontrol.hosts.processes import MARK, OPEN, Guardian, kill_marked, marked
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
@@ -33,6 +36,7 @@ END_S = 30.0
 OBJECT_STORE_BYTES = 80_000_000
 # For Ray's logs and sockets.
 ROOM_BYTES = 1_000_000
+LOOPBACK = "127.0.0.1"
 # Of Ray's own processes.
 SETTINGS = {"RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}
 # No platform's struct sigaction is longer (glibc on x86-64: 152 bytes).
@@ -87,8 +91,10 @@ def ask(asked: Any, stopped: Callable[[], bool]) -> dict[str, Any]:
 class RaySession:
     """Ray, started small on this machine, or joined where RAY_ADDRESS names a cluster; and a folder for the sockets.
 
-    A Ray that is started here keeps its own files in that folder, and all its processes bear its mark: the guardian,
-    which is there before, removes both when `end` is called or this process dies.
+    A Ray that is started here keeps its own files in that folder, which no other user may enter, listens on this
+    machine's own address alone, and answers whoever has its token, which is of this process and stands in no file. All
+    its processes bear the folder's mark: the guardian, which is there before, removes both when `end` is called or this
+    process dies.
     It is started on a thread of its own, so that the main thread can be stopped meanwhile and keeps its signal
     handlers. That thread then waits for `end`: Ray's processes are bound to the life of the thread that made them.
     """
@@ -106,6 +112,7 @@ class RaySession:
         """UserError when it cannot start, Stopped when `stopped` before it did; does nothing where it runs already."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+        _guard()
         try:
             import ray
         except Exception as error:
@@ -118,7 +125,6 @@ class RaySession:
         if ray.is_initialized():
             return
         _room(self.folder)
-        _home()
         logging.getLogger("ray").setLevel(logging.ERROR)
         self._thread = threading.Thread(target=self._run, name="ray-start", daemon=True)
         self._thread.start()
@@ -171,8 +177,9 @@ class RaySession:
                     ray.init(**options)
             else:
                 options |= {"num_cpus": 1, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+                options |= {"_temp_dir": str(Path(self.folder) / OPEN), "_node_ip_address": LOOPBACK}
                 with _sigterm_kept(), _marking(self.folder):
-                    ray.init(**options, _temp_dir=self.folder)
+                    ray.init(**options)
                 for _, fd, program in marked(self.folder):
                     if program in VITAL:
                         self._vital[fd] = program
@@ -190,20 +197,22 @@ def _marking(folder: str) -> Iterator[None]:
     """What Ray starts meanwhile bears the mark of the folder, and nothing that others start in this process does. Ray's
     workers rename themselves: not over it. Nor do they make way for all other processes, as they would by themselves
     (nice 15). No worker is started before one is asked for: the first driver would wait for it, with the interpreter's
-    lock in its hand, and a run that flies on while Ray is started again stood still for half a second and more."""
+    lock in its hand, and a run that flies on while Ray is started again stood still for half a second and more. Nor
+    does Ray take the machine's outer address for its own: then all of it would listen on every address."""
     from ray._private import services
 
-    theirs = services.start_ray_process
+    theirs, outer = services.start_ray_process, services.resolve_ip_for_localhost
 
     def start(*args: Any, env_updates: Mapping[str, str] | None = None, **options: Any) -> Any:
         marks = {MARK: folder, "SPT_NOENV": "1", **SETTINGS}
         return theirs(*args, env_updates={**(env_updates or {}), **marks}, **options)
 
     services.start_ray_process = start
+    services.resolve_ip_for_localhost = lambda host: host
     try:
         yield
     finally:
-        services.start_ray_process = theirs
+        services.start_ray_process, services.resolve_ip_for_localhost = theirs, outer
 
 
 @contextlib.contextmanager
@@ -228,21 +237,15 @@ def _cannot(error: BaseException) -> UserError:
     return UserError(f"Ray cannot start: {reason.rstrip('.')}.", REMEDY)
 
 
-def _home() -> None:
-    """UserError where Ray cannot keep its access token."""
-    if any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_ADDRESS")):
+def _guard() -> None:
+    """A token for the Ray that is started here, unless the user has one: Ray would write its own into HOME, where there
+    is one, for everybody to read."""
+    if os.environ.get("RAY_ADDRESS"):
         return
-    folder = Path.home() / ".ray"
-    try:
-        if not (folder / "auth_token").is_file():
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise UserError(
-            f"HOME ({Path.home()}) cannot be written ({error.strerror}), and Ray keeps its access token in {folder}.",
-            "Set HOME to a folder that you may write, or RAY_AUTH_TOKEN to a secret of your own, or use `--host "
-            "inprocess`, which needs no Ray.",
-        ) from None
+    if not any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    if "ray" not in sys.modules:  # one that is loaded knows its mode already
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 def _room(folder: str) -> None:
@@ -263,7 +266,7 @@ def _room(folder: str) -> None:
 
 def _reach(address: str) -> None:
     # Ray itself tries for minutes, and then ends the whole process.
-    name, _, port = address.rpartition(":")
+    name, port = host_port(address)
     if name and "/" not in name and port.isdigit():
         try:
             socket.create_connection((name, int(port)), timeout=5.0).close()

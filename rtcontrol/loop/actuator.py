@@ -12,15 +12,18 @@ from queue import Empty, SimpleQueue
 from typing import Literal, cast
 
 from rtcontrol.agents import Agent
-from rtcontrol.envs.base import Effect, Emission, Emitting, Environment
+from rtcontrol.envs.base import Effect, Emission, Emitting, Environment, Stepping
 from rtcontrol.loop.orders import Completion, Fault, Order, SafeAttempt
 from rtcontrol.loop.override import Word
+from rtcontrol.loop.realtime import beside
 from rtcontrol.models.call import Call
 
 # Between two attempts on the way out where no clock of the world's says when.
 EXIT_RETRY_NS = 50_000_000
 # So long one of several safe calls is waited for before the next one is begun beside it; and where the world waits.
 PATIENCE_S, PATIENCE_LOCKSTEP_S = 0.02, 1.0
+# So long its end waits for its thread: with the safe calls in force, and where they are still to be tried once.
+JOIN_S, JOIN_UNTRIED_S = 1.0, 0.5
 
 
 class Actuator:
@@ -28,7 +31,9 @@ class Actuator:
 
     At most one call waits: the newest wins. `safe` clears it, and is what acts first when the world yields; a safe
     call that fails is tried again every `retry_ns` (None: when `retry` says so) until it is in force or a newer call
-    of its tool acted. What an emitting world could not be told of has failed, too. Several safe calls are begun in
+    of its tool acted, and never is in a world that takes none, as its last episode has ended (`over`). One that acted
+    in a world that has yet to step with it is not called again: the world is asked so often whether it has, unless a
+    newer call acts first. What an emitting world could not be told of has failed, too. Several safe calls are begun in
     order, each on a thread of its own: one that hangs or fails holds up none of the others; other calls wait for all of
     them. Where the loop itself does not come back by `guard_ns` (the agent's own code hangs, say), they are demanded
     here. What came of it all is put into `effects`, in order; `wake` tells. `bar` and `safe` any thread may call."""
@@ -46,10 +51,13 @@ class Actuator:
         self._acting: Order | None = None  # the last order that was begun
         self.guard_ns: int | None = None  # by then the loop is to be back, which says so at each release
         self._closed = self.attempting = False  # a safe call was demanded, or is due again, and not tried since
+        self.over = False  # the world took no calls any more when the safe ones were demanded last
         self._lock, self._bell, self._in_force = threading.Lock(), SimpleQueue[None](), threading.Event()
         self._jobs: deque[Order | Emission | str] = deque()
         self._order: Order | None = None
         self._wanted: list[Call | None] = []  # None: the agent has none, and the world is told so
+        self._stepping = env if isinstance(env, Stepping) else None
+        self._unstepped: dict[int, tuple[int, int]] = {}  # those of them that have acted, by id(): when, which attempt
         self._under_way: list[Call | None] = []  # safe calls that were begun and have not ended; None: their round
         self._demand = self._attempt = 0
         self._due_ns: int | None = None  # of the next attempt
@@ -85,8 +93,7 @@ class Actuator:
             return self._order is not None and self._order.tick == tick and self._clear() is not None
 
     def bar(self, why: str | None) -> None:
-        """Why no call may act from now on, none that waits or is under way either; None: those that are asked for from
-        now on may."""
+        """Why no call may act from now on, nor one that waits or is under way; None: those asked for from now on."""
         with self._lock:
             self.shut = why
             if why is None:
@@ -103,19 +110,21 @@ class Actuator:
             self._demand += 1
             if self._emission is not None:
                 self._jobs.append(self._emission)
+            self._overtaken()
             self._attempt, self._due_ns, self._why, self._emission = 0, 0, why, emission
             self._wanted = list(self._safe_calls) or [None]
             self._in_force.clear()
-            self.attempting = True
+            self.attempting, self.over = True, False
         self._bell.put(None)
         return cleared
 
-    def retry(self) -> None:
-        """A period of the world's time is over: try again what is not in force."""
+    def retry(self) -> bool:
+        """A period of the world's time is over: try again what is not in force. False: all is."""
         with self._lock:
-            if self._wanted:
+            if again := bool(self._wanted):
                 self._due_ns, self.attempting = 0, True
                 self._bell.put(None)
+        return again
 
     def tell(self, emission: Emission) -> None:
         with self._lock:
@@ -135,15 +144,16 @@ class Actuator:
         return self.attempting or bool(self._wanted)
 
     def wait_safe(self, timeout_s: float) -> bool:
-        """Whether what `safe` demanded is in force, within the time."""
+        """Whether what `safe` demanded is in force, or the world `over`, within the time."""
         return self._in_force.wait(timeout_s)
 
     def close(self) -> None:
-        """Nothing is begun any more. A world that blocks is left to the process's end: the thread is a daemon."""
+        """Nothing is begun any more but what is wanted and was not tried: an interrupt comes here before it, and the
+        world is closed next. A world that blocks is left to the process's end: the thread is a daemon."""
         self._closed = True
         self._bell.put(None)
-        if self.thread is not None and self._in_force.is_set():
-            self.thread.join(1.0)
+        if self.thread is not None:
+            self.thread.join(JOIN_S if self._in_force.is_set() else JOIN_UNTRIED_S)
 
     def _clear(self) -> Order | None:
         cleared, self._order = self._order, None
@@ -199,6 +209,8 @@ class Actuator:
             self._post(Completion(cleared.tick, "too_late", now, now, False))
 
     def _perform(self, order: Order) -> None:
+        if self._unstepped:
+            self._look_again()
         self.doings.append(doing := [began := time.monotonic_ns(), 0])
         effect: Effect | Literal["failed"] = "failed"
         fault = None
@@ -217,6 +229,7 @@ class Actuator:
         with self._lock:
             stands = order.demand == self._demand
             if effect == "acted" and stands and self._wanted:
+                self._overtaken(order.call.name)
                 self._wanted = [call for call in self._wanted if call and call.name != order.call.name]
                 if not self._wanted:
                     self._due_ns = self._emission = None
@@ -231,16 +244,17 @@ class Actuator:
             demand, why, emission = self._demand, self._why, self._emission
             self._emission, self._due_ns = None, None
             begun = [call for call in self._wanted if call not in self._under_way]
-            self._attempt = attempt = self._attempt + bool(begun)
+            self._attempt = attempt = self._attempt + any(id(call) not in self._unstepped for call in begun)
             self._under_way += [None, *begun]
         try:
             if emission is not None:
                 self._emit(emission)
         except BaseException as error:
             fault = error
+        patience_s = PATIENCE_LOCKSTEP_S if self._retry_ns is None else PATIENCE_S
         for call in begun:
             attempted = partial(self._try, call, demand, why, attempt, fault)
-            if not (len(self._safe_calls) > 1 and self._beside(attempted)):
+            if not (len(self._safe_calls) > 1 and beside("safe-call", self._first, attempted, patience_s)):
                 attempted()
         with self._lock:
             if fault is not None and demand == self._demand:
@@ -250,39 +264,56 @@ class Actuator:
             self._ended(None)
         self._wake()
 
-    def _beside(self, attempted: Callable[[], None]) -> bool:
-        """On a thread of its own, waited for a little while; False where none can be had."""
-
-        def work() -> None:
-            self._first()
-            attempted()
-
-        thread = threading.Thread(target=work, name="safe-call", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:
-            return False
-        thread.join(PATIENCE_LOCKSTEP_S if self._retry_ns is None else PATIENCE_S)
-        return True
-
     def _try(self, call: Call | None, demand: int, why: str, attempt: int, fault: BaseException | None) -> None:
         effect: Effect = "acted"
+        acted = self._unstepped.get(id(call))
+        stepped: bool | None = True
         try:
-            if call is not None:
+            if call is not None and acted is None:
                 effect = self._act(Call(call.name, self._tools.convert(call)))
+            if call is not None and effect == "acted" and self._stepping is not None:
+                acted = acted or (time.monotonic_ns(), attempt)
+                stepped, attempt = self._stepping.settle(acted[0]), acted[1]
         except BaseException as error:  # it is tried again
             fault = error
+        waits = acted is not None and fault is None and stepped is False
         with self._lock:
             current = demand == self._demand
+            if current:
+                self._unstepped.pop(id(call), None)
             if not current:
                 self._due_ns = 0  # it was demanded anew meanwhile
+            elif waits:
+                self._unstepped[id(call)] = cast(tuple[int, int], acted)
             elif fault is None:
                 self._wanted = [other for other in self._wanted if other is not call]
-            in_force, acted = current and not self._wanted, effect == "acted"
-            self.effects.append(SafeAttempt(call, why, attempt, time.monotonic_ns(), in_force, acted, fault))
+                self.over |= effect != "acted" or stepped is None
+            if not (current and waits):
+                taken, over = effect == "acted", fault is None and (effect != "acted" or stepped is None)
+                in_force = current and not self._wanted and not self.over
+                self.effects.append(SafeAttempt(call, why, attempt, time.monotonic_ns(), in_force, taken, fault, over))
             self._ended(call)
         self._wake()
         self._bell.put(None)
+
+    def _look_again(self) -> None:
+        """Whether the world has stepped by now with the safe calls that wait for that."""
+        with self._lock:
+            demand, why = self._demand, self._why
+            waiting = [call for call in self._wanted if id(call) in self._unstepped]
+            self._under_way += waiting
+        self.doings.append([time.monotonic_ns(), 0])
+        for call in waiting:
+            self._try(call, demand, why, 0, None)
+
+    def _overtaken(self, tool: str | None = None) -> None:
+        """A newer call (of its own tool, where there are several), or demand, comes before their step; locked."""
+        any_tool = tool is None or len(self._safe_calls) == 1
+        gone = [c for c in self._wanted if c and id(c) in self._unstepped and (any_tool or c.name == tool)]
+        for call in gone:
+            acted_ns, attempt = self._unstepped.pop(id(call))
+            self.effects.append(SafeAttempt(call, self._why, attempt, acted_ns, False, True))
+        self._wanted = [call for call in self._wanted if not any(call is one for one in gone)]
 
     def _ended(self, call: Call | None) -> None:
         """A safe call ended, or a round of them (None); locked."""

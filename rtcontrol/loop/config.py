@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from rtcontrol.bridges.wire.limits import LIMITS
 from rtcontrol.models.decider import ARGUMENTS
 from rtcontrol.models.engines.registry import ENGINES
 from rtcontrol.models.errors import UserError
@@ -56,6 +57,7 @@ MAX_CALLS = 7  # the last one is decided with six in its history, as many as a p
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 LEAST_BYTES = 10**6
 Confidence = float | dict[str, float]
+MAX_INSTRUCTION_BYTES = LIMITS.max_string_bytes
 LONGEST = 1e12  # in whatever unit: a bound that keeps nanoseconds whole numbers
 
 
@@ -63,6 +65,15 @@ def plain_text(text: str) -> str:
     """`text` without the lone surrogates that undecodable bytes on a command line or stdin leave: they cannot be
     sent or written. Each becomes a question mark."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def instruction_text(text: str) -> str:
+    """`plain_text` of an instruction, wherever it comes from. UserError for one that no message could tell of."""
+    text = plain_text(text)
+    if len(text) > MAX_INSTRUCTION_BYTES // 4 and (size := len(text.encode())) > MAX_INSTRUCTION_BYTES:
+        what = f"The instruction is {size} bytes long; {MAX_INSTRUCTION_BYTES} is the most."
+        raise UserError(what, "Say it in fewer words.")
+    return text
 
 
 def size(text: str) -> int:
@@ -209,7 +220,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         if self.instruction is not None:
-            object.__setattr__(self, "instruction", plain_text(self.instruction))
+            object.__setattr__(self, "instruction", instruction_text(self.instruction))
         if not MIN_HZ <= self.hz <= MAX_HZ:
             raise UserError(f"--hz {self.hz:g} is no rate.", f"Give {MIN_HZ:g} to {MAX_HZ:g}, such as --hz 16.")
         size(self.record_max)

@@ -11,8 +11,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-# What is not the user's, unless nothing else is there: Python's own files, and installed packages.
-INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+from rtcontrol.models.errors import UserError
+
+# What is not the user's, unless nothing else is there: Python's own files, and installed packages, also those of an
+# environment that this one goes on in.
+INSTALLED = tuple(
+    {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")}
+)
 
 # So many different errors are told of; what differs every time must not fill the memory.
 MAX_TOLD = 256
@@ -46,11 +52,11 @@ class Errors:
 
 def where(error: BaseException) -> str | None:
     """`file.py:12` of the innermost frame outside rtcontrol (and installed packages), else of the innermost; None
-    where it was never raised here."""
+    where it was never raised here, and of a mistake that our own code found: that names the place itself."""
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     outside = [(f, n) for f, n in frames if not is_ours(f)]
     own = [(f, n) for f, n in outside if is_own(f)]
-    for found in (own, outside, frames):
+    for found in (own, outside, [] if isinstance(error, UserError) else frames):
         if found:
             return place(*found[-1])
     return None
@@ -66,18 +72,24 @@ def is_own(frame: FrameType) -> bool:
     return not is_ours(frame) and not frame.f_code.co_filename.startswith((*INSTALLED, "<"))
 
 
+def in_package(error: BaseException) -> bool:
+    """Whether it comes out of an installed package's code alone: none of the user's ran."""
+    outside = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if not is_ours(frame)]
+    return bool(outside) and not any(map(is_own, outside))
+
+
 def place(frame: FrameType, line: int | None) -> str:
     """`file.py:12`, as people look for it."""
     return f"{_short(frame.f_code.co_filename)}:{line}"
 
 
 def text(error: BaseException) -> str:
-    """Type and message, in one line."""
+    """Type and message, in one line; of a user's mistake the message alone."""
     try:
         message = str(error)
     except Exception as fault:  # of the user's own class
         message = f"(no message: its __str__ raises {type(fault).__name__})"
-    return " ".join(f"{type(error).__name__}: {message}".split())
+    return " ".join((message if isinstance(error, UserError) else f"{type(error).__name__}: {message}").split())
 
 
 def _short(name: str) -> str:

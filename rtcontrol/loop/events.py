@@ -50,7 +50,7 @@ class RunEvents:
             self._emit({**told, "t_s": self.t_s(attempt.ended_ns)})
         line: dict[str, Any] = {"safe": text, "why": attempt.why, "t_s": self.t_s(attempt.ended_ns)}
         line["attempt"], line["in_force"] = attempt.attempt, attempt.in_force
-        if not attempt.acted:
+        if attempt.over:
             line["world"] = "over"
         if attempt.error is not None:
             self._errors.put(line, attempt.error, f"safe call {text}, tried again until it is in force: ")
@@ -75,6 +75,6 @@ class RunEvents:
         line: dict[str, Any] = {"fault": "world", "t_s": self.t_s(time.monotonic_ns()) if self.t0_ns else 0.0}
         what = self._errors.put(line, cause)
         self._emit(line)
-        return f"The environment {self._env.name} broke down: {what}. " + (
+        return f"The environment {self._env.name} broke down: {what.rstrip('.')}. " + (
             "The run ends with the safe call; mend it there." if started else "It never began; mend it there."
         )

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from rtcontrol.hosts.base import DecisionReply
-from rtcontrol.loop.config import plain_text
+from rtcontrol.loop.config import instruction_text, plain_text
 from rtcontrol.loop.deadline import Tick
 
-# An instruction may be a megabyte; people are shown this much of it.
+# People are shown this much of an instruction.
 ECHO = 120
 # One is taken a tick; of more than this between two ticks, the oldest give way.
 MAX_WAITING = 16
@@ -38,7 +38,8 @@ class Instructions:
         self.waiting: deque[str] = deque(maxlen=MAX_WAITING)
 
     def put(self, text: str) -> None:
-        self.waiting.append(plain_text(text))
+        """Raises UserError for one that is too long."""
+        self.waiting.append(instruction_text(text))
 
     def change(self) -> None:
         """Take the next one that waits, if any: from now on it is decided and judged by."""

@@ -24,6 +24,8 @@ from rtcontrol.report.recent import Recent
 
 # How long the way out waits for the safe call to be in force.
 LEAVE_S = 10.0
+UNSAFE = "THE SAFE CALL IS NOT IN FORCE in the world: {}. Whatever acted last may act still: stop it by other means."
+OVER = "The safe call did not act: the world's last episode had ended, and it takes no more calls."
 # After the third signal: time enough for a world that is free.
 LEAVE_AT_ONCE_S = 0.5
 
@@ -58,6 +60,7 @@ class ControlLoop:
         self.ended_by: str | None = None
         self.failure: str | None = None  # in one sentence, where the world broke down
         self.safe_in_force = True  # False where the run was over and its safe call was not in force
+        self.unsafe = False  # the same, but for a world whose last episode had ended by itself
         self.phase = "not started"
         self.t_end_ns = 0
         self._clock: LoopClock = clock or (
@@ -79,7 +82,7 @@ class ControlLoop:
             host.first.emit, host.first.notify = self._answered, self.tell
 
     def instruct(self, text: str) -> None:
-        """From the next release on, decide (and judge) by `text`."""
+        """From the next release on, decide (and judge) by `text`. UserError for one that is too long."""
         self.instructions.put(text)
 
     def tell(self, line: str) -> None:
@@ -170,19 +173,20 @@ class ControlLoop:
         outcomes, actuator = self._outcomes, self._ticks.actuator
         try:
             if self._world_started:
-                self.safe_in_force, actuator.guard_ns = False, None
+                self.safe_in_force, self.unsafe, actuator.guard_ns = False, True, None
+                self.env.conclude()
                 self.override.end()
                 try:
                     outcomes.leave()
                 except KeyboardInterrupt:
                     outcomes.leave()
                     raise
-                self.safe_in_force = actuator.wait_safe(patience_s)
+                ended = actuator.wait_safe(patience_s)
+                self.safe_in_force = ended and not actuator.over
+                self.unsafe = not ended or (actuator.over and self.failure is not None)
                 if not self.safe_in_force:
-                    self.tell(
-                        f"THE SAFE CALL IS NOT IN FORCE: the world did not take it within {patience_s:g} s. "
-                        "Whatever acted last may act still: stop it by other means."
-                    )
+                    why = "its episode had ended" if ended else f"it did not take it within {patience_s:g} s"
+                    self.tell(UNSAFE.format(why) if self.unsafe else OVER)
                 config = self.config
                 unsteady.overdue(outcomes, self._clock, config.deadline_ns, config.period_ns, self.t_end_ns)
         finally:

@@ -43,7 +43,7 @@ class Completion:
 @dataclass(frozen=True, slots=True)
 class SafeAttempt:
     """One try to bring one safe call (None: the agent has none) in force. `in_force`: now all that were demanded are;
-    `acted`: False where the world is over and takes no calls."""
+    `acted`: False where the world is over and takes no calls; `over`: there, or where it makes no step with it."""
 
     call: Call | None
     why: str
@@ -52,6 +52,7 @@ class SafeAttempt:
     in_force: bool
     acted: bool
     error: BaseException | None = None
+    over: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from rtcontrol.agents import Agent
 from rtcontrol.hosts.base import DecisionReply
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.deadline import Tick
+from rtcontrol.loop.gate import ConfidenceGate, heads_of
 from rtcontrol.loop.orders import Completion
 from rtcontrol.loop.understanding import Understanding
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.special import ARGUMENTS
 
 if TYPE_CHECKING:
     from rtcontrol.loop.actuator import Actuator
@@ -72,12 +72,9 @@ class Override:
         self.state: State = "running"
         self.asking: Question | None = None
         self._named = frozenset(config.confirm) | frozenset(agent.confirm)
-        self._floors = dict(config.floors)
-        self._least = self._floors.pop("", 0.0)
+        self._gate = ConfidenceGate(config.floors, agent.tools, agent.null_is_doubt)
         self.understanding = Understanding(config.hz, notify)
-        self._null_is_doubt = agent.null_is_doubt
-        self.careful = bool(self._named or self._floors or self._least > 0 or agent.null_is_doubt)
-        self._heads = _heads(agent)
+        self.careful = bool(self._named or self._gate.closed)
         self._wait_ns = round(config.confirm_s * 1e9)
         self._actuator, self._outcomes, self._emit = actuator, outcomes, emit
         self._notify, self._wake, self._stop, self._order = notify, wake, stop, order
@@ -202,32 +199,16 @@ class Override:
     def asks(self, decision: Decision) -> bool:
         """Whether the decision's call must not act by itself: it is unsure, or of a named tool."""
         named = decision.call is not None and decision.call.name in self._named
-        return self.careful and (named or self._unsure(decision))
+        return self.careful and (named or self._gate.doubt(decision) is not None)
 
     def _doubts(self, tick: Tick, decision: Decision) -> bool:
-        unsure = self._unsure(decision)
+        unsure = self._gate.doubt(decision) is not None
         if not tick.calls:
-            self.understanding.heard(tick.request.instruction, unsure)
+            self.understanding.heard(tick.request.instruction, unsure, decision.unknown)
         return unsure
-
-    def _unsure(self, decision: Decision) -> bool:
-        """Whether a head is less sure than asked: of all, or of its own; parameters go by their names or the head's."""
-        call, confidence = decision.call, decision.confidence
-        if min(confidence.values(), default=1.0) < self._least or (call is None and self._null_is_doubt):
-            return True
-        names = self._heads.get(call.name, {}) if call is not None else {}
-        return any(confidence.get(names.get(head, head), 1.0) < floor for head, floor in self._floors.items())
 
     def _t_s(self, t_ns: int) -> float:
         return self._outcomes.t_s(t_ns) if self._outcomes.t0_ns else 0.0
-
-
-def _heads(agent: Agent) -> dict[str, dict[str, str]]:
-    """By tool: the head of each parameter."""
-    return {
-        t.name: {p.name: ARGUMENTS[i] for i, slot in enumerate(t.schema.slots()) for p in slot.parameters}
-        for t in agent.tools
-    }
 
 
 def check_named(config: RunConfig, agent: Agent) -> None:
@@ -240,7 +221,7 @@ def check_named(config: RunConfig, agent: Agent) -> None:
             f"Give at most {agent.history + 1}, or an agent of your own (--agent FILE.py) with "
             f"history={config.calls_per_tick - 1} and a model that was trained so.",
         )
-    tools: Mapping[str, Mapping[str, str]] = _heads(agent)
+    tools: Mapping[str, Mapping[str, str]] = heads_of(agent.tools)
     for name in config.confirm:
         if name not in tools:
             raise UserError(f"--confirm {name} is no tool of {agent.name}.", f"There are {', '.join(tools)}.")

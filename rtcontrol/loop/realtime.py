@@ -6,13 +6,15 @@ import ctypes
 import gc
 import os
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
 MCL_CURRENT_FUTURE = 1 | 2
-# A thread that waits for the interpreter asks for it after this long; Python's own 5 ms would be felt at 16 Hz.
-SWITCH_INTERVAL_S = 0.0005
+# A thread that waits for the interpreter asks for it after this long. A decision takes it anew for each operation:
+# beside a thread that computes, Python's own 5 ms would be felt at 16 Hz, and 0.5 ms at 30.
+SWITCH_INTERVAL_S = 0.0001
 
 
 class Collector(Protocol):
@@ -21,21 +23,32 @@ class Collector(Protocol):
     def collect(self, slack_ns: int) -> None: ...
 
 
+class NoCollector:
+    """Collects nothing: garbage is somebody else's, for all loops of the process."""
+
+    def collect(self, slack_ns: int) -> None: ...
+
+
 class SlackCollector:
     """Takes over garbage collection while it is entered: everything so far is frozen, nothing is collected by itself,
     and `collect` uses idle time between ticks.
 
-    An older generation is collected only when its longest collection so far fits four times into the slack. Should
-    the loop never have slack, a collection is forced before the garbage grows without bounds.
+    An older generation is collected when its turn has come and its last collections fit four times into the slack. For
+    one that is overdue, by number or by age, once is enough, and in the end it is collected all the same: the longer it
+    waits, the more there is to look through, and a single slow collection must not be the last one.
     """
 
     THRESHOLD = 2_000
     FORCED = 200_000
     MARGIN_NS = 2_000_000
+    # Rounds between two collections of each generation; it is overdue after twice, forced after four times as many.
+    TURNS = (1, 8, 32)
+    OVERDUE_NS = 60_000_000_000
 
     def __init__(self) -> None:
-        self._worst_ns = [0, 0, 0]
-        self._rounds = 0
+        self._cost_ns = [0, 0, 0]
+        self._rounds = [0, 0, 0]  # since it was collected
+        self._full_ns = time.monotonic_ns()
         self._was_enabled = self._was_frozen = False
         self._switch_s = 0.0
 
@@ -47,6 +60,7 @@ class SlackCollector:
         gc.collect()
         gc.freeze()
         gc.disable()
+        self._full_ns = time.monotonic_ns()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -60,13 +74,21 @@ class SlackCollector:
         young = gc.get_count()[0]
         if young < self.THRESHOLD or (slack_ns < self.MARGIN_NS and young < self.FORCED):
             return
-        self._rounds += 1
-        generation = 2 if self._rounds % 64 == 0 else 1 if self._rounds % 8 == 0 else 0
-        while generation and 4 * self._worst_ns[generation] > slack_ns and young < self.FORCED:
-            generation -= 1
+        self._rounds = [rounds + 1 for rounds in self._rounds]
         began = time.monotonic_ns()
+        generation = next(g for g in (2, 1, 0) if self._due(g, slack_ns, began))
         gc.collect(generation)
-        self._worst_ns[generation] = max(self._worst_ns[generation], time.monotonic_ns() - began)
+        took_ns = time.monotonic_ns() - began
+        self._cost_ns[generation] = max(took_ns, (self._cost_ns[generation] + took_ns) // 2)
+        self._rounds[: generation + 1] = [0] * (generation + 1)
+        if generation == 2:
+            self._full_ns = began
+
+    def _due(self, generation: int, slack_ns: int, now_ns: int) -> bool:
+        turns, cost_ns = self._rounds[generation] / self.TURNS[generation], self._cost_ns[generation]
+        overdue = turns >= 2 or (generation == 2 and now_ns - self._full_ns >= self.OVERDUE_NS)
+        fits = 4 * cost_ns <= slack_ns or (overdue and cost_ns <= slack_ns)
+        return generation == 0 or turns >= 4 or ((turns >= 1 or overdue) and fits)
 
 
 def favours(priority: int, affinity: Sequence[int]) -> list[str]:
@@ -101,3 +123,19 @@ def lock_memory() -> str | None:
     except (OSError, AttributeError) as error:
         return str(error)
     return None
+
+
+def beside(name: str, first: Callable[[], object], work: Callable[[], None], patience_s: float) -> bool:
+    """Do `first` and then `work` on a thread of its own, waited for so long; False where none can be had."""
+
+    def both() -> None:
+        first()
+        work()
+
+    thread = threading.Thread(target=both, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:
+        return False
+    thread.join(patience_s)
+    return True

@@ -88,6 +88,7 @@ class Ticks:
         t0_ns, began_ns = clock.start()
         self.outcomes.begin(t0_ns, began_ns)
         end_ns = None if config.duration_s is None else round(config.duration_s * 1e9)
+        retried = False
         while not self.over:
             in_flight = bool(self._pending or self._ordered or (actuator.attempting and not enforced))
             reply = clock.wait(self._next_event_ns() if enforced else None, host, in_flight) or host.wait(0)
@@ -107,7 +108,7 @@ class Ticks:
                     self._stop("episodes")
                 elif end_ns is not None and (now if enforced else clock.effective_ns()) - began_ns >= end_ns:
                     self._stop("duration")
-                else:
+                elif not (retried := not (enforced or retried) and actuator.retry()):  # first what is not in force yet
                     self._release()
             # With a decision always in flight there is never slack, but garbage must not grow without bounds.
             if gc.get_count()[0] >= SlackCollector.THRESHOLD:
@@ -152,8 +153,6 @@ class Ticks:
             unsteady.acknowledge(outcomes, world.heard, self._ordered)
         if self.override.asking is not None:
             self.override.expire(now)
-        if not enforced:
-            self.actuator.retry()
         seen = self.env.latest()
         if seen is None:
             outcomes.miss(tick, (Cause.NO_OBSERVATION, "none_yet"))

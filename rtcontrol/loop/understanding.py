@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rtcontrol.loop.instructions import echo
 
 # So long, beyond what was sure meanwhile, decisions must be unsure: one that is in doubt at times is understood.
 DOUBT_S = 0.5
+NAMED = 3  # words
 
 
 class Understanding:
@@ -21,13 +22,21 @@ class Understanding:
         self._instruction: str | None = None
         self._doubt, self._told = 0, False
 
-    def heard(self, instruction: str, unsure: bool) -> None:
-        """A decision by this instruction was or was not too unsure to act."""
+    def heard(self, instruction: str, unsure: bool, unknown: Sequence[str] = ()) -> None:
+        """A decision by this instruction was or was not too unsure to act; `unknown` words of it were never taught."""
         if instruction != self._instruction:
             self._instruction, self._doubt, self._told = instruction, 0, False
         self._doubt = self._doubt + 1 if unsure else max(0, self._doubt - 1)
         if self._doubt >= self._ticks and not self._told:
             self._told = True
-            what = f'"{echo(instruction)}" is not understood: its calls are unsure, and held back.'
+            because = f"{never_taught(unknown)}; its" if unknown else "its"
+            what = f'"{echo(instruction)}" is not understood: {because} calls are unsure, and held back.'
             self._notify(f"{what} Say it in other words.")
             self.doubted(instruction, what)
+
+
+def never_taught(unknown: Sequence[str]) -> str:
+    """The words that the model was never taught, for people."""
+    named = ", ".join(f'"{echo(word)}"' for word in unknown[:NAMED])
+    more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
+    return f"{named}{more} {'is a word' if len(unknown) == 1 else 'are words'} that it was never taught"

@@ -14,9 +14,12 @@ import torch
 from tokenizers import Tokenizer
 
 from rtcontrol.agents.agent import Agent
+from rtcontrol.agents.casual import FILLERS
 from rtcontrol.agents.phrasing import split_words
+from rtcontrol.agents.spoken import nonsense
 from rtcontrol.envs.demonstrations import Demonstration as Demonstration
 from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.models.heard import words
 from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.prompt import COMPACT, PromptTemplate, tools_text
@@ -33,6 +36,9 @@ from rtcontrol.recipes.gate import ROWS, found_gate
 from rtcontrol.recipes.nonsense import Nonsense, with_nonsense
 from rtcontrol.recipes.vectors import give_meaning, whole_words
 
+# A model whose words begin with vectors reads most that it was never taught: so many in a sentence are believed
+# (docs/strangers.md).
+UNKNOWN = 2
 CALL_SHAPE = '{"name": "", "arguments": {}}'
 
 
@@ -122,11 +128,23 @@ class Recipe:
         self._learnt(TreeDecider(model, encoder), config).write(out / "checkpoint")
         return out / "checkpoint"
 
+    def taught(self) -> str:
+        """The words that a sentence of training can hold, nonsense too, and those that begin with their meaning."""
+        told = [*self.texts, *self.said, *nonsense(kept=False)]
+        meant = whole_words(()) if self.said else ()
+        return " ".join(sorted({*words(" ".join(told)), *meant, *FILLERS}))
+
     def _learnt(self, decide: TreeDecider, config: TrainConfig) -> Learnt:
         """What the bundled checkpoint says of itself, with the gate of this one."""
         known = Learnt.of(ZOO / self.agent.model)
         assert known is not None, f"{self.agent.model} is bundled"
-        made = replace(known, tool_sets=(tuple(self.agent.tools.openai()),), history=self.agent.history)
+        made = replace(
+            known,
+            tool_sets=(tuple(self.agent.tools.openai()),),
+            history=self.agent.history,
+            words=self.taught(),
+            unknown_words=UNKNOWN if self.said else 0,
+        )
         if self.nonsense is None:
             return made
         count, seed = min(ROWS, config.samples), -1 - config.seed  # training's chunks have seeds from 0 on

@@ -14,15 +14,28 @@ from rtcontrol.record.channels import CHANNELS, schema, schema_name, topic_of
 
 # Of a larger array only type and shape are written: a camera's pictures would fill the disk.
 MOST_NUMBERS = 4096
+# Of one event: readers take no larger message (`messages.MOST_MESSAGE`).
+MOST_BYTES = 1 << 23
 
 
 def encoded(event: Mapping[str, Any]) -> bytes:
     """An event as JSON. What a world shows, or a client says, may be anything: where JSON has no such value, it stands
-    as text."""
+    as text; and where one is larger than a record takes, how large it is."""
     try:
-        return _json(event)
+        made = _json(event)
     except Exception:
-        return _json({name: plain(value) for name, value in event.items()})
+        event = {name: plain(value) for name, value in event.items()}
+        made = _json(event)
+    if len(made) > MOST_BYTES:
+        made = _json({name: _outline(value) for name, value in event.items()})
+    return made
+
+
+def _outline(value: Any) -> Any:
+    size, most = len(_json(value)), MOST_BYTES // 16
+    if size <= most:
+        return value
+    return value[: most // 8] if isinstance(value, str) else {"unreadable": f"{size} bytes"}
 
 
 def _json(value: Any) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import glob
 import os
 from collections.abc import Iterable
@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Self
 
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.owned import lock
 
 # A run's record by name, the newest kind first.
 RECORDS = ("record.mcap", "record.jsonl")
+TRIES = 100  # to make a folder that others take away
 
 
 class Folder:
@@ -31,26 +33,27 @@ class Folder:
         self._lock = -1
 
     def __enter__(self) -> Self:
-        base, number = self.path, 1
+        base, number, tries = self.path, 1, 0
         while True:
             try:
                 self._made = make_folder(self.path, exclusive=self._new)
-                self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                break
-            except FileExistsError:
-                if not self._new:
+                self._lock = lock(self.path)
+                if self.path.exists() and self.path.samefile(f"/dev/fd/{self._lock}"):
+                    break
+                os.close(self._lock)
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            except (FileExistsError, FileNotFoundError) as error:
+                if self._new and isinstance(error, FileExistsError):
+                    number += 1
+                    self.path = base.with_name(f"{base.name}-{number}")
+                    continue
+                if os.path.lexists(self.path) and not self.path.is_dir():
                     raise unwritable(self.path, "it is no folder") from None
-                number += 1
-                self.path = base.with_name(f"{base.name}-{number}")
+                tries += 1  # another, who began nothing, may take the folder away meanwhile
+                if tries > TRIES:
+                    raise unwritable(self.path, error.strerror) from error
             except OSError as error:
                 raise unwritable(self.path, error.strerror) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise UserError(f"{self.path} is in use by another run.", "Give another --out.") from None
-        except OSError:
-            pass  # a file system without locks
         if not self._overwrite and record_of(self.path) is not None:
             self.__exit__()
             raise UserError(f"{self.path} holds the record of a run already.", "Give another --out, or --overwrite.")
@@ -82,7 +85,12 @@ def older_parts(record: Path) -> list[Path]:
 def make_folder(path: Path, exclusive: bool = False) -> list[Path]:
     """Make it, and what it stands in; gives what was made. `exclusive`: FileExistsError where it is there already."""
     made = [p for p in (path, *path.parents) if not p.exists()]
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        if not os.path.lexists(path.parent):  # it was there a moment ago
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)) from error
+        raise NotADirectoryError(errno.ENOTDIR, f"{path.parent} is no folder") from error
     path.mkdir(exist_ok=not exclusive)
     return made
 

@@ -7,16 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mcap.records import Chunk, Message
-from mcap.stream_reader import StreamReader, breakup_chunk
 from mcap.writer import MCAP0_MAGIC
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.channels import SCHEMA_VERSION
+from rtcontrol.record.channels import CHANNELS, SCHEMA_VERSION, schema_name
 from rtcontrol.record.folder import older_parts, record_of
+from rtcontrol.record.messages import MOST_MESSAGE, Damaged, messages
 
-# A larger record in a file is damage: no chunk of ours is a tenth of it.
-LARGEST = 1 << 28
 # When it was written (UTC in ns; None where the record does not say), and the event.
 Stamped = tuple[int | None, dict[str, Any]]
 
@@ -67,34 +64,36 @@ def _known(events: Iterator[Stamped], path: Path) -> Iterator[Stamped]:
 
 
 def _lines(file: BinaryIO) -> Iterator[tuple[None, dict[str, Any]]]:
-    for raw in file:
+    while raw := file.readline(MOST_MESSAGE):
         try:
             line = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(line, dict):
             yield None, line
 
 
 def _messages(file: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    if file.read(len(MCAP0_MAGIC)) != MCAP0_MAGIC:
-        raise UserError(f"{path} is no record of a run (no MCAP file).", "Give a run's folder, or its record.mcap.")
-    file.seek(0)
-    records = StreamReader(file, emit_chunks=True, record_size_limit=LARGEST).records
-    while True:
-        try:
-            record = next(records, None)
-            if record is None:
-                return
-            inside = breakup_chunk(record, validate_crc=True) if isinstance(record, Chunk) else []
-            events = [(m.log_time, json.loads(m.data)) for m in inside if isinstance(m, Message)]
-            if not all(isinstance(event, dict) for _, event in events):
-                raise ValueError("its messages are no objects")
-        except Exception as error:
-            if file.tell() > len(MCAP0_MAGIC) and not file.read(1):
-                return  # cut short
-            raise UserError(
-                f"{path} is no record of a run ({type(error).__name__}: {error}).",
-                "Give a run's folder, or its record.mcap.",
-            ) from error
-        yield from events
+    """The events. What other programs added, on topics or of schemas that are not ours, is passed over."""
+    header: Any = None
+    began_ns = 0
+    try:
+        for channel, schema, message in messages(file):
+            if channel.topic not in CHANNELS or schema not in (None, schema_name(channel.topic)):
+                continue
+            if channel.message_encoding != "json":
+                raise Damaged(f"{channel.topic} is encoded as {channel.message_encoding[:40]!r}, no JSON")
+            if not isinstance(event := json.loads(message.data), dict):
+                raise Damaged(f"a message of {channel.topic} is no object")
+            if "header" in event:
+                if header not in (None, event["header"]):
+                    raise Damaged("it holds several runs: give each as it was written")
+                if header is not None and message.log_time == began_ns:  # of a later part it is another time
+                    raise Damaged("it holds one run twice: give it as it was written")
+                header, began_ns = event["header"], message.log_time
+            yield message.log_time, event
+    except OSError:
+        raise
+    except Exception as error:
+        why = str(error) if isinstance(error, Damaged) else f"{type(error).__name__}: {error}"
+        raise UserError(f"{path} is no record of a run ({why}).", "Give a run's folder, or its record.mcap.") from error

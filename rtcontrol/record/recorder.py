@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import threading
 import time
 from collections import deque
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rtcontrol.models.owned import no_link, part_of
 from rtcontrol.record.channels import SCHEMA_VERSION
 from rtcontrol.record.encoder import Encoder
 from rtcontrol.record.folder import make_folder, older_part, older_parts, unmake, unwritable
@@ -77,7 +79,7 @@ class Recorder:
         self._refused = False  # by the disk, the last time
         try:
             self._made = make_folder(path.parent)
-            self._fd = os.open(self._part or path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(no_link(self._part or path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise unwritable(path, error.strerror) from error
         self._anchor_ns = time.time_ns() - time.monotonic_ns()
@@ -165,7 +167,31 @@ class Recorder:
         if not self._bytes and not self._waiting and self._ended is None:
             self._bytes = self._encoder.finish()
             self._put()
+        try:
+            self._put_back()
+        except OSError as error:
+            self._refuse(error)
         os.close(self._fd)
+
+    def _gone(self) -> bool:
+        """Whether the file that is written has its name no more: somebody took the folder away, or moved it."""
+        try:
+            return not os.path.samestat((self._part or self._path).stat(), os.fstat(self._fd))
+        except OSError:
+            return True
+
+    def _put_back(self) -> None:
+        """A record that was removed while it was written is written once more where it lay; raises OSError."""
+        if self._discarded or not self._gone():
+            return
+        place = Path(f"/proc/self/fd/{self._fd}")
+        if os.fstat(self._fd).st_nlink:
+            self._tell(f"The record of {self._path} was moved: it is {place.readlink()}.")
+            return
+        make_folder(self._path.parent)
+        with place.open("rb") as whole, self._path.open("xb") as file:
+            shutil.copyfileobj(whole, file)
+        self._tell(f"{self._path} was removed while it was written: it is there again.")
 
     def _forget(self) -> None:
         """Remove what an earlier run left of its older parts."""
@@ -198,7 +224,7 @@ class Recorder:
         """Whether the part is on the disk to its end, under its name as an older one, and the next is begun."""
         if not self._put():
             return False
-        new, old = self._path.with_name(self._path.name + ".part"), older_part(self._path, self._number + 1)
+        new, old = part_of(self._path), older_part(self._path, self._number + 1)
         try:
             fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rtcontrol.agents import InvalidCall, Tools, remote_tool
+from rtcontrol.agents import InvalidCall, Tools
 from rtcontrol.models.call import Call
 
 # A client's word of a call comes this many ticks later at the most, or is not waited for; so does an answer.
@@ -65,7 +65,7 @@ def teacher_rows(events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]
                 yield _row(look, header["tools"], list(look["history"]), answer, f"teacher:{header.get('model')}")
         elif "header" in event:
             header = event["header"]
-            legal = Tools([remote_tool(tool) for tool in header["tools"]]) if header.get("tools") else None
+            legal = Tools(header["tools"]) if header.get("tools") else None
 
 
 def _allowed(legal: Tools, answer: Mapping[str, Any] | None, header: Mapping[str, Any]) -> bool:

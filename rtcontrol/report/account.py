@@ -21,6 +21,7 @@ TIMES = {
     "answer_ms": "answer_ms",
 }
 # What became of an answer of the first decider, where there is a backup.
+ERRED = ("no_observation.unreadable", "decide.error", "execute.raised")
 ANSWERS = ("in_time", "late", "unsure", "failed", "lost")
 # A tick of these kinds is on time, and counted apart.
 KINDS = ("null", "held", "overtaken", "epoch_over")
@@ -55,6 +56,7 @@ class Account:
         self.misses_by_subcause: Counter[str] = Counter()
         self.skipped_by_cause: Counter[str] = Counter()
         self.acknowledged: Counter[str] = Counter()
+        self.held_by: Counter[str] = Counter()  # confidence: unsure, or not understood; confirm; paused, stopped
         self.miss_runs = MissRuns()
         self.times = {name: Series() for name in TIMES}
         self.calls, self.passes, self.tokens = _Total(), _Total(), _Total()
@@ -88,6 +90,11 @@ class Account:
     def off_time(self) -> Counter[str]:
         """Misses and skipped releases by cause. Of copies: another thread may count meanwhile."""
         return Counter(dict(self.misses_by_cause)) + Counter(dict(self.skipped_by_cause))
+
+    @property
+    def erred(self) -> int:
+        """Misses by an error of code: the agent's, the decider's, the tools'; or by a call that is illegal."""
+        return sum(self.misses_by_subcause[name] for name in ERRED) + self.misses_by_cause["invalid"]
 
     @property
     def longest_miss_run(self) -> int:
@@ -174,6 +181,8 @@ class Account:
             self.on_time += 1
             if kind in KINDS:
                 setattr(self, kind, getattr(self, kind) + 1)
+                if kind == "held" and "why" in event:
+                    self.held_by[event["why"]] += 1
             elif kind == "call":
                 _remember(self._acted, k, None)
         if "decided_by" in event:

@@ -15,9 +15,10 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from rtcontrol.bridges.printable import printable, throughout
 from rtcontrol.report.gates import Gate
 from rtcontrol.report.recorded import Recorded, begun
-from rtcontrol.report.report import deciders
+from rtcontrol.report.report import deciders, held, on_time_share, told
 from rtcontrol.report.timeline import SPANS, STAGES, TIMES_MS, Timeline
 
 PAGE = Path(__file__).parent / "page"
@@ -34,13 +35,19 @@ def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
     environment = Environment(
         loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    # What turns the direction of text is no markup: it would pass.
+    environment.finalize = lambda value: printable(value) if type(value) is str else value
     environment.filters["number"] = _number
-    data = {"nines": NINES, "stages": STAGES, "runs": [_data(run, DETAIL_CHARS // len(runs)) for run in runs]}
+    chars = DETAIL_CHARS // len(runs)
+    data = {"nines": NINES, "stages": STAGES, "runs": [throughout(_data(run, chars)) for run in runs]}
     shown = [
         {
             "name": run.name,
             "report": run.report,
             "deciders": deciders(run.report),
+            "told": told(run.report),
+            "held": held(run.report),
+            "on_time_share": on_time_share(run.report),
             "derived": run.derived(),
             "gates": [(g.text, g.value(run.report), g.holds(run.report)) for g in gates],
         }

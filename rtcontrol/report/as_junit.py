@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 from junitparser import Failure, JUnitXml, TestCase, TestSuite
 
+from rtcontrol.bridges.printable import printable
 from rtcontrol.models.errors import UserError
 from rtcontrol.report.gates import Gate
 from rtcontrol.report.recorded import Recorded
-from rtcontrol.report.report import causes
+from rtcontrol.report.report import causes, on_time_share
 
 TOLD = (
     *("env", "agent", "model", "engine", "host", "clock", "hz", "deadline_ms", "started_at", "ended_by"),
-    *("releases", "ticks", "on_time", "misses", "skipped_releases", "miss_rate", "longest_miss_run"),
+    *("instruction", "releases", "ticks", "on_time", "null", "held", "misses", "skipped_releases", "miss_rate"),
+    "longest_miss_run",
 )
 
 
@@ -26,7 +28,8 @@ def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
         suite = TestSuite(run.name)
         suite.timestamp = str(run.report["started_at"])
         for name in TOLD:
-            suite.add_property(name, str(run.report[name]))
+            suite.add_property(name, printable(str(run.report[name])))  # XML has no place for ESC
+        suite.add_property("on_time_share", f"{on_time_share(run.report):.6f}")
         for gate in gates:
             case, value = TestCase(gate.text, classname=f"rtcontrol.{run.name}"), gate.value(run.report)
             case.time = float(run.report["duration_s"] or 0.0)

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.owned import part_of
 from rtcontrol.record.reading import read_record
 from rtcontrol.report.account import ANSWERS, KINDS, Account
 
 SCHEMA_VERSION = 3
+MOST_TOLD = 5  # changes of the instruction that a line shows
+HELD = {"confidence": "too unsure, or not understood", "confirm": "waited for a yes"}
 
 
 def of_record(record: Path) -> dict[str, Any]:
@@ -27,7 +30,9 @@ def of_record(record: Path) -> dict[str, Any]:
 def of(account: Account, record: Path) -> dict[str, Any]:
     """The report of an account that took all of a record's events. UserError where that is none of a run."""
     if not account.header:
-        raise UserError(f"{record} does not begin with a run's header.", "Give the folder of a run.")
+        raise UserError(
+            f"{record} is no record of a run: it does not begin with the header of one.", "Give the folder of a run."
+        )
     return build(account, record.name)
 
 
@@ -51,6 +56,7 @@ def build(
         "ended_by": account.end.get("end") or ended_by or "killed",
         **{name: getattr(account, name) for name in ("releases", "ticks", "on_time", "misses", "skipped_releases")},
         **{name: getattr(account, name) for name in KINDS},
+        "held_by": dict(account.held_by),
         "miss_rate": account.miss_rate,
         "misses_by_cause": dict(account.misses_by_cause),
         "misses_by_subcause": dict(account.misses_by_subcause),
@@ -80,6 +86,32 @@ def build(
         },
         "outcome": {"episodes": account.episodes, "successes": account.successes, "judged": account.judged},
     }
+
+
+def on_time_share(report: Mapping[str, Any]) -> float:
+    """Of all releases, the skipped ones too: what is left of `miss_rate`. 1 where there is none."""
+    return float(report["on_time"] / report["releases"]) if report["releases"] else 1.0
+
+
+def told(report: Mapping[str, Any]) -> str:
+    """What it was told, in order, as people read it."""
+    changes = [c for c in report["instruction_changes"] if c["instruction"] != report["instruction"] or c["t_s"] > 0]
+    later = [f'from {change["t_s"]:.1f} s on "{change["instruction"]}"' for change in changes]
+    more = f" and {len(later) - MOST_TOLD} more" if len(later) > MOST_TOLD else ""
+    return f'told "{report["instruction"]}"' + "".join(f", {one}" for one in later[:MOST_TOLD]) + more
+
+
+def held(report: Mapping[str, Any]) -> str:
+    """That decisions were held back, how many and why, as people read it; empty where none was."""
+    if not report["held"]:
+        return ""
+    by = report.get("held_by", {})
+    whys = ", ".join(f"{HELD[why]} {n}" if why in HELD else f"{why} {n}" for why, n in _most(by))
+    share = (
+        f"held back {report['held']} of {report['ticks']} decisions ({100 * report['held'] / report['ticks']:.1f} %)"
+    )
+    understood = 2 * by.get("confidence", 0) < report["ticks"]
+    return f"{share}{f': {whys}' if whys else ''}" + ("" if understood else "; what it was told is NOT UNDERSTOOD")
 
 
 def deciders(report: Mapping[str, Any]) -> str:
@@ -118,7 +150,7 @@ def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 def write(report: dict[str, Any], path: Path) -> str | None:
     """Write report.json, whole or not at all; the reason when the disk refused."""
-    new = path.with_name(path.name + ".part")
+    new = part_of(path)
     try:
         new.write_text(json.dumps(report, indent=2, default=str, skipkeys=True) + "\n")
         os.replace(new, path)

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rtcontrol.report.report import causes, deciders, decoder
+from rtcontrol.bridges.printable import throughout
+from rtcontrol.report.report import causes, deciders, decoder, held, on_time_share, told
 
 ROWS = {
     "latency_ms": "latency (release to effect)",
@@ -26,10 +27,11 @@ ERRORS = 5
 
 def show(report: dict[str, Any], console: Console) -> None:
     """Print the run's counts, its times and its episodes."""
-    r = report
-    share = 100 * r["on_time"] / r["ticks"] if r["ticks"] else 0.0
+    r = throughout(report)
+    who = f"[bold]{escape(str(r['env']))}[/] by {escape(str(r['agent']))} ({escape(str(r['model']))}, {r['engine']})"
+    share = 100 * on_time_share(r)
     console.print(
-        f"[bold]{r['env']}[/] by {r['agent']} ({r['model']}, {r['engine']}) on host {r['host']}, {r['hz']:g} Hz, "
+        f"{who} on host {r['host']}, {r['hz']:g} Hz, "
         f"deadline {r['deadline_ms']:g} ms, {r['clock']} clock, {r['duration_s']:.1f} s, ended by {r['ended_by']}",
         soft_wrap=True,
     )
@@ -40,8 +42,9 @@ def show(report: dict[str, Any], console: Console) -> None:
         f"null {r['null']}, held {r['held']}{rare}",
         soft_wrap=True,
     )
-    if told := deciders(r):
-        console.print(escape(told), soft_wrap=True)
+    for line in (told(r), held(r), deciders(r)):
+        if line:
+            console.print(escape(line), soft_wrap=True)
     if r["calls_cut"] or r["calls"]["max"] > 1:
         calls, cut = r["calls"], r["calls_cut"]
         console.print(f"calls {calls['total']}: {calls['mean']:g} a tick, at most {calls['max']}; cut {cut}")
@@ -58,8 +61,8 @@ def show(report: dict[str, Any], console: Console) -> None:
     if said := Counter(event["people"] for event in r["people"]):
         console.print(f"people: {', '.join(f'{word} {n}' for word, n in said.items())}")
     if r["acknowledged"]:
-        told = ", ".join(f"{status} {n}" for status, n in sorted(r["acknowledged"].items()))
-        console.print(f"the client's word of its calls: {told}")
+        word = ", ".join(f"{status} {n}" for status, n in sorted(r["acknowledged"].items()))
+        console.print(f"the client's word of its calls: {word}")
     for error in r["errors"][:ERRORS]:
         where = f" ({error['where']})" if error["where"] else ""
         console.print(f"{error['count']} x {escape(error['cause'])}: {escape(error['error'] + where)}", soft_wrap=True)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
-from rtcontrol.agents import Tool, Tools
+from rtcontrol.agents import InvalidCall, Tool, Tools
 from rtcontrol.hosts.endpoint import is_endpoint
+from rtcontrol.loop.gate import ConfidenceGate, Doubt, heads_of
+from rtcontrol.loop.understanding import never_taught
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint import resolve
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
@@ -16,10 +20,23 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.learnt import Learnt
 from rtcontrol.run import assemble
 from rtcontrol.run.draft import Draft, Drafter
+from rtcontrol.run.in_time import InTime
 from rtcontrol.run.trained import trained_on
 
 MAX_DRAFT_MS = 60_000.0
+MAX_DEADLINE_MS = 3_600_000.0
 Given = Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDecision(Decision):
+    """A decision as a session gives it: `call` is what may act. Where the decision is too unsure, `held` says so in
+    words, and `unsure` is what it would have called; `missed`: it was not there by its deadline. Then `call` is the
+    session's safe call, None where it has none. `confidence` goes by `function` and the parameters' names."""
+
+    held: str | None = None
+    missed: bool = False
+    unsure: Call | None = None
 
 
 class Model:
@@ -60,6 +77,8 @@ class Model:
         arguments: str = "sequential",
         allow_null: bool | None = None,
         untrained: bool = False,
+        min_confidence: float | Mapping[str, float] | None = None,
+        safe_call: Call | None = None,
         draft: Draft | Model | None = None,
         draft_ms: float = 20.0,
     ) -> ModelSession:
@@ -69,12 +88,17 @@ class Model:
         (None: where a fitted model learnt so) a decision may be to leave the call in force. Of a chat model, which
         always calls a tool, each of the `arguments` sees those before it (sequential) or none of the others (parallel).
 
+        A decision that is less sure than `min_confidence` is held (None: than the checkpoint's gate, where it has one
+        for these tools; 0: none is): a number is for all, a mapping for `function` and parameters. `safe_call` is given
+        in its place, and in that of one that is late.
+
         `draft` guesses each call before it is decided: a smaller model, or a function of what is seen, what is told and
         the history's texts. Free values of its guess are looked at in the same pass: what is decided stays the same,
         and takes fewer passes where the guess is right. It is waited for `draft_ms` at most; a guess that is late,
         wrong or raises is done without.
 
-        Raises UserError for options out of range, for tools that cannot be decoded, and for a bundled model that was
+        Raises UserError for options out of range, for tools that cannot be decoded, for a safe call that they do not
+        allow, and for a bundled model that was
         trained on others, unless `untrained`: its calls are legal then, and nonsense.
         """
         own = next((a for a in assemble.agents().values() if a.model == self.name), None)
@@ -100,9 +124,12 @@ class Model:
                 f"The model {self.name} was trained on other tools: its calls would be legal, and nonsense.",
                 "Load a model that was trained on these, or say session(tools, untrained=True).",
             )
+        knows = learnt is not None and learnt.knows(chosen.schemas)
+        gate = _gate(chosen, min_confidence, learnt if knows else None, allow_null)
+        _check_safe(chosen, safe_call)
         if allow_null is None:
             # Of tools that it never saw, null says nothing.
-            allow_null = learnt is not None and learnt.allow_null and learnt.knows(chosen.schemas)
+            allow_null = learnt is not None and learnt.allow_null and knows
         options = {**self._options, "history": history, "allow_null": allow_null, "value_tokens": value_tokens}
         options |= {"arguments": arguments}
         spec = DeciderSpec(self.name, tuple(chosen.openai()), **options)
@@ -114,19 +141,19 @@ class Model:
             if not callable(draft):
                 raise UserError(f"draft={str(draft)[:80]!r} guesses nothing.", "Give a loaded model, or a function.")
             drafter = Drafter(draft, draft_ms / 1e3)
-        return ModelSession(chosen, spec.build(), drafter)
+        return ModelSession(chosen, spec.build(), drafter, gate, safe_call)
 
     def _draft(self, session: ModelSession) -> Draft:
         def guess(text: str, instruction: str, history: Sequence[str]) -> Call | None:
             with self._drafting:
-                return session.decide(text, instruction, history).call
+                return session.decided(text, instruction, session.shown(history)).call
 
         return guess
 
     @staticmethod
     def decide(
         asked: Sequence[tuple[ModelSession, str, str] | tuple[ModelSession, str, str, Sequence[Call | str]]],
-    ) -> list[Decision | Exception]:
+    ) -> list[SessionDecision | Exception]:
         """Decide for several of its sessions in the same forward passes, as for many characters of a game: of each
         (session, what is seen, what is told) or (session, what is seen, what is told, history) the decision, or what
         `ModelSession.decide` would raise.
@@ -141,30 +168,90 @@ class Model:
                 "Ask each session once: open one `model.session(tools)` for each character.",
             )
         for session, told in given:
+            session.settle()
             session.ask_draft(*told)
         for session, _ in given:
             session.take_draft()
-        return decide_together([(session.decider, told) for session, told in given])
+        made = decide_together([(session.decider, told) for session, told in given])
+        return [
+            one if isinstance(one, Exception) else session.given(one)
+            for (session, _), one in zip(given, made, strict=True)
+        ]
 
 
 class ModelSession:
     """Decides for one set of tools. One decision at a time; `cancel` may be called from another thread."""
 
-    def __init__(self, tools: Tools, decider: STDecider, drafter: Drafter | None = None) -> None:
+    def __init__(
+        self,
+        tools: Tools,
+        decider: STDecider,
+        drafter: Drafter | None,
+        gate: ConfidenceGate,
+        safe_call: Call | None = None,
+    ) -> None:
         self.tools, self.decider, self._drafter = tools, decider, drafter
+        self.gate, self.safe_call = gate, safe_call
+        named = {tool: {head: name for name, head in heads.items()} for tool, heads in heads_of(tools).items()}
+        self._names = {tool: {h: n for h, n in names.items() if n != "function"} for tool, names in named.items()}
+        self._in_time = InTime()
 
-    def decide(self, text: str, instruction: str, history: Sequence[Call | str] = ()) -> Decision:
+    def decide(
+        self,
+        text: str,
+        instruction: str,
+        history: Sequence[Call | str] = (),
+        *,
+        deadline_ms: float | None = None,
+    ) -> SessionDecision:
         """The call for what is seen (`text`) and told, after these calls (or their `Call.text()`), the newest last.
+
+        With `deadline_ms` it returns by then, whatever the model does: what is not there is `missed`. The forward pass
+        under way goes on, and its result is dropped; the next decision waits for it, within its own deadline.
 
         Raises UserError where the prompt does not fit, DecodeError where no legal call could be decoded, and Cancelled.
         """
+        called_s = time.monotonic()
         self.check(text, instruction)
         shown = self.shown(history)
+        if deadline_ms is None:
+            self.settle()
+            decision = self.decided(text, instruction, shown)
+            self.decider.rest()
+            return self.given(decision)
+        if isinstance(deadline_ms, bool) or not isinstance(deadline_ms, int | float):
+            raise UserError(f"deadline_ms={str(deadline_ms)[:80]!r} is no time.", "Give milliseconds, such as 20.")
+        if not 0 < deadline_ms <= MAX_DEADLINE_MS:
+            raise UserError(f"deadline_ms={deadline_ms:g} is out of range.", f"Give above 0 to {MAX_DEADLINE_MS:g}.")
+        made = self._in_time.until(
+            called_s + deadline_ms / 1e3, lambda: self.decided(text, instruction, shown), self.decider.cancel
+        )
+        if not made:
+            return SessionDecision(self.safe_call, missed=True)
+        self._in_time.after(self.decider.rest)
+        return self.given(made[0])
+
+    def settle(self) -> None:
+        """Wait for a decision that missed its deadline, and is still under way."""
+        self._in_time.settle()
+
+    def decided(self, text: str, instruction: str, shown: Sequence[str]) -> Decision:
+        """What the model decides, whatever its confidence."""
         self.ask_draft(text, instruction, shown)
         self.take_draft()
-        decision = self.decider.decide(text, instruction, shown)
-        self.decider.rest()
-        return decision
+        return self.decider.decide(text, instruction, shown)
+
+    def given(self, decision: Decision) -> SessionDecision:
+        """A decision as it is given: by the gate, with parameters' names."""
+        told = {field.name: getattr(decision, field.name) for field in fields(Decision)}
+        doubt, call = self.gate.doubt(decision), decision.call
+        names = self._names.get(call.name, {}) if call is not None else {}
+        told["confidence"] = {names.get(head, head): sure for head, sure in decision.confidence.items()}
+        if doubt is None:
+            return SessionDecision(**told)
+        head = names.get(doubt.head, doubt.head)
+        held = _held(doubt, head, call) + (f"; {never_taught(decision.unknown)}" if decision.unknown else "")
+        return SessionDecision(**told | {"call": self.safe_call}, held=held, unsure=call)
 
     def ask_draft(self, text: str, instruction: str, history: Sequence[str]) -> None:
         """Begin to guess the next decision's call, where there is a draft."""
@@ -199,13 +286,16 @@ class ModelSession:
         """Run the function of a call's tool. Raises InvalidCall (of rtcontrol.agents) for a call that the tools do not
         allow, UserError for what is no call, and for a tool that has no function here."""
         if not isinstance(call, Call):
-            remedy = "Give decision.call; where that is None (allow_null), the call in force stays: execute nothing."
+            remedy = (
+                "Give decision.call; where that is None (null, held, missed), execute nothing: what is in force stays."
+            )
             raise UserError(f"What is to be executed is {_kind(call)}, no call.", remedy)
         if any(tool.elsewhere for tool in self.tools if tool.name == call.name):
             raise UserError(
-                f"The tool {call.name} has no function: it was given as a pydantic model or a definition.",
-                f"Use call.arguments (of a pydantic model: {call.name}(**call.arguments)), or bind a function: "
-                f"session(Tools([...]).bind({call.name}=function)).",
+                f"The tool {call.name} has no function here: checkpoints keep definitions, not functions.",
+                f"Give the functions, all that it learnt: session([{call.name}, ...]), or "
+                f"session(Tools([...]).bind({call.name}=function)); or use call.arguments (of a pydantic model: "
+                f"{call.name}(**call.arguments)).",
             )
         return self.tools.execute(self.tools.validate(call))
 
@@ -220,3 +310,37 @@ class ModelSession:
 
 def _kind(given: object) -> str:
     return "None" if given is None else "a text" if isinstance(given, str) else f"a {type(given).__name__}"
+
+
+def _held(doubt: Doubt, head: str, call: Call | None) -> str:
+    if call is None:
+        return "what is told is not understood: the model answers that it asks for nothing here"
+    return f"{head} is {doubt.confidence:.3f} sure, and acts from {doubt.least:.3f} on"
+
+
+def _gate(
+    tools: Tools, asked: float | Mapping[str, float] | None, learnt: Learnt | None, allow_null: bool | None
+) -> ConfidenceGate:
+    """The gate that was asked for, else that of a checkpoint that knows the tools. Raises UserError."""
+    if asked is None and learnt is not None and learnt.gate is not None:
+        return ConfidenceGate({"function": learnt.gate}, tools, null_is_doubt=learnt.allow_null and allow_null is None)
+    floors: Any = asked if isinstance(asked, Mapping) else {"": asked or 0.0}
+    known = {"function"}.union(*((*names, *names.values()) for names in heads_of(tools).values()))
+    for head, least in floors.items():
+        if head and head not in known:
+            remedy = f"There are {', '.join(sorted(known))}."
+            raise UserError(f"min_confidence names {str(head)[:80]!r}, which no tool has.", remedy)
+        if isinstance(least, bool) or not isinstance(least, int | float) or not 0 <= least <= 1:
+            raise UserError(f"min_confidence={str(asked)[:80]} is no probability.", "Give 0 (no gate) to 1.")
+    return ConfidenceGate(floors, tools)
+
+
+def _check_safe(tools: Tools, safe_call: Call | None) -> None:
+    if safe_call is None:
+        return
+    try:
+        if not isinstance(safe_call, Call):
+            raise InvalidCall(f"it is {_kind(safe_call)}")
+        tools.validate(safe_call)
+    except InvalidCall as error:
+        raise UserError(f"The safe call is none of these tools ({error}).", "Give such as Call('stop', {}).") from None

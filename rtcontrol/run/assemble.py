@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import rtcontrol.agents
 from rtcontrol.agents import Agent, Goal, Goals
 from rtcontrol.envs.base import Environment, Observation
+from rtcontrol.envs.thread import WorldThread
 from rtcontrol.hosts.backup import BackupHost
 from rtcontrol.hosts.base import DeciderSource, DecisionRequest, Host
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
@@ -23,7 +26,10 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.record.pictures import Pictures
 from rtcontrol.run import worlds
 from rtcontrol.run.recording import recording
-from rtcontrol.run.users import OwnExpert, is_gym, load_module, own_agent_of, own_world, reason
+from rtcontrol.run.users import OwnExpert, holds_agent, is_gym, load_module, own_agent_of, own_world, reason, remedy_of
+
+if TYPE_CHECKING:
+    from rtcontrol.envs.gym import GymWorld
 
 # Requests to a first decider that is far away: at 16 Hz each tick is asked of one that answers within 250 ms.
 IN_FLIGHT = 4
@@ -40,18 +46,17 @@ def agents() -> dict[str, Agent]:
     return dict(sorted(found.items()))
 
 
-def agent(name: str, goals: Path | None = None, env: str = "") -> Agent:
+def agent(name: str, goals: Path | None = None, env: str = "", thread: WorldThread | None = None) -> Agent:
     """A bundled agent, that of a Gymnasium world, or that of a Python file of the user's, with the goals of a file
-    where one is given. What a file for the Gymnasium world `env` leaves out is that world's. UserError where there is
-    none."""
+    where one is given. What a file for the Gymnasium world `env` leaves out is that world's: the one of the `thread`,
+    where there is one, else one that is made for its names alone, and closed. UserError where there is none."""
     if name.endswith(".py"):
-        return own_agent_of(name, goals, agent(env) if is_gym(env) else None)
+        return own_agent_of(name, goals, agent(env, env=env, thread=thread) if is_gym(env) else None)
     if goals is not None:
         raise UserError(f"--goals {goals}: the agent {name} has its own.", "Give it with --agent FILE.py.")
     if is_gym(name):
-        from rtcontrol.envs.gym import gym_agent
-
-        return gym_agent(name)
+        with closing(WorldThread(name)) as other:
+            return gym_world(name, thread if thread is not None and name == env else other).agent()
     if name.endswith(RECORDED):
         return recording(Path(name)).agent()
     known = agents()
@@ -60,9 +65,12 @@ def agent(name: str, goals: Path | None = None, env: str = "") -> Agent:
     return known[name]
 
 
-def environment(name: str, goal: str | None, told: Agent | None = None) -> Environment:
+def environment(
+    name: str, goal: str | None, told: Agent | None = None, thread: WorldThread | None = None
+) -> Environment:
     """A bundled environment, the one simulation class in a Python file, or what was recorded. UserError where there
-    is none. `goal` is what is judged; of a world of the user's it is one of those of the agent `told`."""
+    is none. `goal` is what is judged; of a world of the user's it is one of those of the agent `told`, and it is made
+    on the `thread` (None: one of its own), unless it is there already."""
     if name.endswith(RECORDED):
         if goal is not None:
             raise UserError("--goal is for bundled environments: nobody judges a recording.", "Leave it out.")
@@ -70,15 +78,36 @@ def environment(name: str, goal: str | None, told: Agent | None = None) -> Envir
     if name.endswith(".py") or is_gym(name):
         from rtcontrol.envs.paced import PacedEnvironment
 
-        world = own_world(name, goals := None if told is None else told.goals)
-        if goal is not None:
-            world.judge_by(named_goal(goal, goals))
-        return PacedEnvironment(name if is_gym(name) else Path(name).stem, world)
+        thread = thread or WorldThread(name)
+        goals = None if told is None else told.goals
+        tools = () if told is None else [tool.name for tool in told.tools]
+        judged = None if goal is None else named_goal(goal, goals)
+        try:
+            if is_gym(name):
+                gym_world(name, thread)  # the one instance, which names and tools are of
+            world = thread.make(lambda: own_world(name, goals, tools=tools, made=thread.world))
+            if judged is not None:
+                thread.do(lambda: world.judge_by(judged))
+        except BaseException:
+            thread.close()
+            raise
+        return PacedEnvironment(name if is_gym(name) else Path(name).stem, world, thread)
     from rtcontrol.envs import registry
 
     if name not in registry.known():
         raise worlds.unknown(name)
     return registry.make(name, **({} if goal is None else {"goal": goal}))
+
+
+def gym_world(name: str, thread: WorldThread) -> GymWorld:
+    """The Gymnasium world of the thread, made there if it is not there yet; its module is imported here. UserError."""
+    from rtcontrol.envs.gym import GymWorld
+    from rtcontrol.envs.gym_making import load
+
+    if thread.world is None:
+        load(name)
+    world: GymWorld = thread.world or thread.make(lambda: GymWorld(name))
+    return world
 
 
 def named_goal(goal: str, goals: Goals | None) -> Goal:
@@ -100,7 +129,7 @@ def default_agent(env: str) -> str:
     if env.endswith(RECORDED) or is_gym(env):
         return env
     if env.endswith(".py"):
-        if "agent" in vars(load_module(env, "--env")):
+        if holds_agent(load_module(env, "--env")):
             return env
         raise UserError(f"The environment {env} names no agent.", "Give one with --agent NAME or --agent FILE.py.")
     entry = registry.known().get(env)
@@ -253,6 +282,6 @@ def sample(config: RunConfig, env: Environment) -> Observation | None:
     except Exception as error:
         raise UserError(
             f"The environment {env.name} fails at the start of its first episode ({reason(error)}).",
-            "Correct it there.",
+            remedy_of(error),
         ) from error
     return seen

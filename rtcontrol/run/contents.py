@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rtcontrol.models.checkpoint import ZOO, zoo
+from rtcontrol.models.errors import user_path
 
 LARGE = 1 << 26  # bytes; of a larger file its size and time of change stand for what it holds
 
@@ -17,7 +18,7 @@ def contents(
 ) -> dict[str, str]:
     """A digest by the name of each of the files and of each checkpoint that are on this disk, and of the phrasings."""
     found = {name: _of([Path(name)]) for name in files if name is not None}
-    found |= {name: _of(_checkpoint(ZOO / name if name in zoo() else Path(name).expanduser())) for name in models}
+    found |= {name: _of(_checkpoint(ZOO / name if name in zoo() else user_path(name))) for name in models}
     if phrasings:
         found["phrasings"] = hashlib.sha256(json.dumps(list(phrasings)).encode()).hexdigest()[:16]
     return {name: digest for name, digest in found.items() if digest}

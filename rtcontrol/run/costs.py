@@ -9,7 +9,7 @@ from rtcontrol.models.checkpoint import Checkpoint
 from rtcontrol.models.core import DecoderCore
 from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.engines.base import Budget
-from rtcontrol.models.errors import too_long
+from rtcontrol.models.errors import UserError, too_long
 from rtcontrol.models.free import MAX_TOKENS
 from rtcontrol.models.plan import compile_plan
 from rtcontrol.models.schema import Overflow, ToolSchema
@@ -58,6 +58,17 @@ def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflo
                 )
         size = len(tokenizer.encode(tool.canonical_json()))
         found.append(ToolCost(tool.name, not free, worst, size, tuple(remedies)))
+    return found
+
+
+def undecodable(tools: Sequence[ToolSchema], tokenizer: STTokenizer) -> dict[str, UserError]:
+    """What is wrong with the tools that every session would be refused, by their names."""
+    found: dict[str, UserError] = {}
+    for tool in tools:
+        try:
+            DecoderCore(compile_plan([tool], tokenizer), tokenizer, tokenizer.size)
+        except UserError as error:
+            found[tool.name] = error
     return found
 
 

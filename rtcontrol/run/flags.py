@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from rtcontrol.loop.config import Confidence, Flag
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.errors import UserError, read_text, user_path
 
 TABLES = ("run", "serve", "bridge")
 # What a file says for an option of each type: how that is called.
@@ -72,7 +72,7 @@ def load(path: Path, table: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
     """What the file says to the command `table`, as its flags take it: its own table over what stands above all
     tables. Raises UserError, also for a key that is not in `kinds` (option to type) and a value of another type."""
     try:
-        told = tomllib.loads(path.read_text("utf-8"))
+        told = tomllib.loads(read_text(path))
     except (OSError, ValueError) as error:
         what = f"--config {path} cannot be read ({getattr(error, 'strerror', None) or error})."
         raise UserError(what, 'Give a TOML file, of lines such as `hz = 16` or `env = "lander"`.') from None
@@ -105,7 +105,7 @@ def _as_flags(value: Any, kind: Any) -> Any:
     if not isinstance(value, takes) or isinstance(value, bool) != (kind is bool):
         raise ValueError
     # As a shell would have it.
-    return str(Path(value).expanduser()) if isinstance(value, str) and value.startswith("~/") else value
+    return str(user_path(value)) if isinstance(value, str) and value.startswith("~/") else value
 
 
 def _reads(table: str, kinds: dict[str, Any]) -> Callable[[typer.Context, Path | None], Path | None]:

@@ -12,12 +12,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from rtcontrol.bridges.outbox import MAX_LINE
+from rtcontrol.bridges.printable import printable
 from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.models.errors import UserError
 from rtcontrol.record.recorder import Recorder
+from rtcontrol.report.terminal import Terminal
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.viewer import Viewer
 
@@ -37,7 +41,8 @@ class LiveView(logging.Handler):
 
     def __init__(self, options: RunOptions) -> None:
         super().__init__(logging.WARNING)
-        self._console = Console(stderr=True)
+        self._log = logging.getLogger("rtcontrol")
+        self._console = Terminal(stderr=True)
         self._live, self._stdin = options.live and self._console.is_terminal, options.stdin
         self._lines: deque[str] = deque(maxlen=200)
         self._shown: dict[str, float] = {}
@@ -58,7 +63,8 @@ class LiveView(logging.Handler):
     def watch(self, loop: ControlLoop, recorder: Recorder) -> None:
         """Begin to look on; stdin is read where somebody can type, or where it was asked for."""
         self._loop, self._recorder = loop, recorder
-        logging.getLogger("rtcontrol").addHandler(self)
+        self._log.addHandler(self)
+        self._log.propagate = False
         self._thread = threading.Thread(target=self._run, name="view", daemon=True)
         self._thread.start()
         if self._viewer is not None:
@@ -72,7 +78,8 @@ class LiveView(logging.Handler):
             self._viewer.close()
         if self._thread is not None:
             self._thread.join(timeout=5.0)
-        logging.getLogger("rtcontrol").removeHandler(self)
+        self._log.removeHandler(self)
+        self._log.propagate = True
 
     def _run(self) -> None:
         assert self._loop is not None, "watch() sets the loop before the thread starts"
@@ -88,8 +95,7 @@ class LiveView(logging.Handler):
                 now = time.monotonic()
                 if self._loop.phase != self._phase[0] or now - last >= LOG_EVERY_S:
                     last = now
-                    line = (self._before() or _log_line(self._loop)) + self._lost()
-                    self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+                    self._print((self._before() or _log_line(self._loop)) + self._lost())
         self._flush()
 
     def _flush(self) -> None:
@@ -102,7 +108,10 @@ class LiveView(logging.Handler):
                 if len(self._shown) > 100:
                     self._shown.clear()
                 self._shown[kind] = now
-                self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+                self._print(line)
+
+    def _print(self, line: str) -> None:
+        self._console.print(printable(line, MAX_LINE), markup=False, highlight=False, soft_wrap=True)
 
     def _lost(self) -> str:
         lost = 0 if self._recorder is None else self._recorder.lost
@@ -132,14 +141,15 @@ class LiveView(logging.Handler):
         misses = ", ".join(f"{cause} {n}" for cause, n in account.off_time.items())
         asking = loop.override.asking
         state = "" if loop.override.state == "running" else f" [{loop.override.state.upper()}: the safe call acts]"
-        may = f"may it {asking.call.text()}? /yes /no   " if asking is not None and not asking.denied else ""
+        asked = "" if asking is None or asking.denied else printable(asking.call.text(), MAX_LINE)
+        may = f"may it {asked}? /yes /no   " if asked else ""
         return Group(
-            Text(f"{config.env}: {loop.instruction}{state}", style="bold"),
+            Text(printable(f"{config.env}: {loop.instruction}{state}", MAX_LINE), style="bold"),
             Text(f"rate {rate:5.1f} of {config.hz:g} Hz   on time {share:6.2f} %   tick {account.ticks}"),
             Text.assemble(
                 "latency [", ("#" * filled, style), "." * (BAR - filled), f"] {last:6.2f} of {deadline_ms:g} ms"
             ),
-            Text("calls   " + "  ".join(list(account.recent_calls)[-3:])),
+            Text(printable("calls   " + "  ".join(list(account.recent_calls)[-3:]), MAX_LINE)),
             Text(f"missed or skipped  {misses or 'none'}{self._lost()}"),
             Text(f"episodes {len(loop.env.episodes)}   {may}type an instruction, /pause /resume /stop", style="dim"),
         )
@@ -175,11 +185,14 @@ def _read_stdin(loop: ControlLoop, say: Callable[[str], None]) -> None:
         sys.stdin.reconfigure(errors="replace")
     try:
         for line in sys.stdin:
-            if (text := line.strip()) in TYPED:
+            if (text := line.removeprefix("\ufeff").strip()) in TYPED:
                 say(loop.override.say(TYPED[text], "keyboard"))
             elif text.startswith("/"):
                 say(f"{text[:40]} is none of {', '.join(TYPED)}.")
             elif text:
-                loop.instruct(text)
+                try:
+                    loop.instruct(text)
+                except UserError as error:
+                    say(str(error))
     except (OSError, ValueError):
         return

@@ -8,8 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.agents import Agent, Fallback, Tools, remote_tool
-from rtcontrol.envs.recorded import Capture, RecordedLook, RecordedWorld
+from rtcontrol.agents import Agent, Fallback, Tools
+from rtcontrol.envs.recorded import Capture, RecordedLook, RecordedWorld, restored
+from rtcontrol.hosts.deciders import PLAIN
+from rtcontrol.models.checkpoint import zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.reading import read_record, record_in
 
@@ -42,17 +44,36 @@ class Recording:
     whole: bool
     engine: str
 
+    @property
+    def own_model(self) -> bool:
+        """Whether the model that decided is one of this installation's. Any other name is an address, a hub's id or a
+        path that stands in a file which others may have written: it is never gone to for that."""
+        return self.header["model"] in (*PLAIN, *zoo())
+
+    def model(self, asked: str | None) -> str:
+        """The model that decides it again: the one asked for, or else the recorded one. UserError where that is named
+        by the record alone."""
+        if asked or self.own_model:
+            return asked or str(self.header["model"])
+        told = repr(str(self.header["model"])[:200])
+        raise UserError(
+            f"{self.path} names the model that decided it, {told}. A name in a file is not obeyed: it may be anybody's "
+            "address or folder, and would be sent what is seen, and your key.",
+            f"If you trust it, say it yourself: --model {told}. Or give another, such as --model random.",
+        )
+
     def agent(self) -> Agent:
-        """Who decided: the same tools, and of an observation the text that was read of it then."""
+        """Who decided: the same tools, and of an observation the text that was read of it then. Without a model where
+        that is named by the record alone."""
         header = self.header
         return Agent(
             name=str(header["agent"]),
             description=f"The agent of the recording {self.path}.",
-            tools=Tools([remote_tool(tool) for tool in header["tools"]]),
+            tools=Tools(header["tools"]),
             observe=lambda data: str(getattr(data, "text", "")),
             instruction=self.seen[0].instruction,
             fallback=Fallback(hold_ms=float(header["hold_ms"])),
-            model=str(header["model"]),
+            model=str(header["model"]) if self.own_model else "",
             history=int(header["history"]),
             allow_null=bool(header["allow_null"]),
         )
@@ -92,7 +113,7 @@ def recording(path: Path) -> Recording:
             elif "end" in event:
                 whole = True
         if not header:
-            raise UserError(f"{record} does not begin with a run's header.", MORE)
+            raise UserError(f"{record} is no record of a run: it does not begin with the header of one.", MORE)
         if not looks or "tools" not in header:
             raise UserError(f"{record} has no observations: there is nothing to decide again.", MORE)
         seen = tuple(
@@ -103,7 +124,7 @@ def recording(path: Path) -> Recording:
                 look["observation"],
                 look["instruction"],
                 tuple(look["history"]),
-                look.get("data"),
+                restored(look.get("data")),
                 decided.get(k),
             )
             for k, look in sorted(looks.items())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,10 +12,13 @@ from rtcontrol.agents import Agent
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.hosts.deciders import answer, build, describe
 from rtcontrol.loop.config import RunConfig
+from rtcontrol.models.errors import UserError
 from rtcontrol.report.series import Series
 from rtcontrol.run import assemble
 from rtcontrol.run.recording import Recording, Seen
 from rtcontrol.run.trained import model_for
+
+MOST_RELEASES = 1000  # of an observation: at another rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +52,11 @@ def replay(
 ) -> tuple[dict[str, Any], list[Redecision]]:
     """The comparison, and each decision. Nothing here waits for a clock, and each decision has the history that was
     recorded: two replays differ in `decide_ms` alone. The expert is that of the agent `own`, where it has one.
-    UserError for a model or engine that cannot decide this."""
+    UserError for a model or engine that cannot decide this, and for a model that the record alone names."""
     header, agent = recording.header, recording.agent()
     if own is not None:
         agent = replace(agent, goals=own.goals, expert=own.expert)
-    chosen = model_for(agent.tools.schemas, model or agent.model)
+    chosen = model_for(agent.tools.schemas, recording.model(model))
     config = RunConfig(
         env=str(header["env"]),
         engine=engine or str(header["engine"]),
@@ -69,6 +73,7 @@ def replay(
         made.append(Redecision(k, seen, text, reply.error, reply.decide_ns))
         progress(len(made))
     compared = [one for one in made if one.same is not None]
+    errors = Counter(one.error for one in made if one.error is not None)
     agreed = sum(bool(one.same) for one in compared)
     period_ms = 1e3 / config.hz
     return {
@@ -80,7 +85,8 @@ def replay(
         "compared": len(compared),
         "agreed": agreed,
         "agreement": round(agreed / len(compared), 6) if compared else None,
-        "errors": sum(one.error is not None for one in made),
+        "errors": sum(errors.values()),
+        "commonest_error": max(errors, key=lambda error: errors[error], default=None),
         "differing": [one.to_dict() for one in compared if not one.same],
         "decide_ms": Series(one.decide_ns / 1e6 for one in made).summary(),
         "above_period": sum(one.decide_ns / 1e6 > period_ms for one in made),
@@ -98,5 +104,12 @@ def _ticks(recording: Recording, hz: float | None) -> Iterator[tuple[int, Seen]]
         yield from ((seen.k, seen) for seen in recording.seen)
         return
     times = [seen.t_s for seen in recording.seen]
-    for k in range(int((times[-1] - times[0]) * hz + 1e-9) + 1):
+    count = int((times[-1] - times[0]) * hz + 1e-9) + 1
+    if count > MOST_RELEASES * len(times):
+        apart = f"{times[-1] - times[0]:.3g} s apart, {count:.3g} releases"
+        raise UserError(
+            f"{recording.path}: its {len(times)} observations lie {apart}.",
+            "Leave --hz out: then each is decided once.",
+        )
+    for k in range(count):
         yield k, recording.seen[bisect_right(times, times[0] + k / hz + 1e-9) - 1]

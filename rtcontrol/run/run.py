@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from rtcontrol.agents import Agent, Fallback
+from rtcontrol.bridges.printable import printable
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.envs.base import Environment, Observation
+from rtcontrol.envs.thread import WorldThread
 from rtcontrol.hosts.base import Host
 from rtcontrol.loop import errors
 from rtcontrol.loop.clock import LoopClock
@@ -24,15 +25,17 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.record.pictures import Pictures
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report import report, table
+from rtcontrol.report.terminal import Terminal
 from rtcontrol.run import assemble
 from rtcontrol.run.fit import fit
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.own import own_agent
-from rtcontrol.run.status import HOST, INCOMPLETE, UNSAFE, status
+from rtcontrol.run.recording import recording
+from rtcontrol.run.status import HOST, INCOMPLETE, INTERNAL, OK, UNSAFE, mostly_errors, status
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.trained import NAME_IT, gated, model_for, rate_said, said_of, shown
-from rtcontrol.run.users import try_expert
+from rtcontrol.run.users import load_module, try_expert
 
 Parts = tuple[Any, ...]  # agent, environment and decider's source
 
@@ -47,7 +50,21 @@ def run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts] = _unw
     Errors pass through, after the safe call and the report; where that call is not in force, they are told. `wrap` is
     given agent, environment and decider's source, and gives those that are run.
     """
-    chosen = _agent(options)
+    thread = WorldThread(options.env)
+    try:
+        code = _run(options, ending, wrap, thread)
+    finally:
+        thread.close()
+        if thread.fault:
+            print(thread.fault, file=sys.stderr)
+    return code or (INTERNAL if thread.fault else OK)
+
+
+def _run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts], thread: WorldThread) -> int:
+    """`run`, with the thread of the one instance of its world, which is closed whatever comes of it."""
+    if options.env.endswith(".py"):
+        load_module(options.env, "--env")  # here: what it sets up once may be for the main thread alone, as signals are
+    chosen = _agent(options, thread)
     instruction, goal = options.instruction, options.goal
     if instruction is None:
         instruction = chosen.instruction if goal is None else assemble.goal_text(goal, options.env, chosen.goals)
@@ -60,28 +77,32 @@ def run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts] = _unw
     source = assemble.decider(options, chosen, model)
     if assemble.reads_data(source):
         options = replace(options, host="inprocess")
-    chosen, env, source = wrap(chosen, assemble.environment(options.env, goal, chosen), source)
-    sample = assemble.sample(options, env)
-    fit(chosen, env, sample)
-    if model == "expert" and sample is not None:
-        try_expert(chosen, sample, instruction)
-    check_named(options, chosen)
-    pictures = assemble.pictures(options)
-    host = assemble.host(options, source, model, chosen)
-    return run_loop(options, chosen, env, host, sample, LiveView(options), ending, pictures=pictures)
+    made = assemble.environment(options.env, goal, chosen, thread)
+    with closing(made):  # also where it never starts
+        chosen, env, source = wrap(chosen, made, source)
+        sample = assemble.sample(options, env)
+        fit(chosen, env, sample)
+        if model == "expert" and sample is not None:
+            try_expert(chosen, sample, instruction)
+        check_named(options, chosen)
+        pictures = assemble.pictures(options)
+        host = assemble.host(options, source, model, chosen)
+        return run_loop(options, chosen, env, host, sample, LiveView(options), ending, pictures=pictures)
 
 
-def _agent(options: RunOptions) -> Agent:
+def _agent(options: RunOptions, thread: WorldThread) -> Agent:
     """The agent, with the tools of --tools where there are some; of these alone where a world of the user's is given
     no agent. UserError."""
+    if options.env.endswith(assemble.RECORDED) and options.agent is None:
+        recording(Path(options.env)).model(options.model)
     if options.tools is None:
-        return assemble.agent(options.agent or assemble.default_agent(options.env), options.goals, options.env)
-    tools = tools_from(options.tools)
+        return _named(options, thread)
+    tools = tools_from(options.tools, skip_unsupported=options.skip_unsupported)
     if options.agent is None and options.env.endswith(".py"):
         if options.instruction is None:
             raise UserError("--tools without an agent: nobody says what to do.", "Say it: --instruct TEXT.")
         return own_agent(Path(options.tools).stem, tools, options.instruction, Fallback(None))
-    found = assemble.agent(options.agent or assemble.default_agent(options.env), options.goals, options.env)
+    found = _named(options, thread)
     try:
         return replace(found, tools=tools)
     except UserError as error:
@@ -89,6 +110,10 @@ def _agent(options: RunOptions) -> Agent:
         raise UserError(
             what, "Keep what the agent names as it is, or write an --agent FILE.py of these tools."
         ) from None
+
+
+def _named(options: RunOptions, thread: WorldThread) -> Agent:
+    return assemble.agent(options.agent or assemble.default_agent(options.env), options.goals, options.env, thread)
 
 
 def run_loop(
@@ -124,10 +149,10 @@ def run_loop(
         left = interrupted
     except Exception as error:
         began = loop.launched or not isinstance(error, UserError)
-        if loop.safe_in_force:
+        if not loop.unsafe:
             raise
         # The status says what is graver: that the machine may move on.
-        print(f"The run broke down: {errors.text(error)} ({errors.where(error)}).", file=sys.stderr)
+        print(printable(f"The run broke down: {errors.text(error)} ({errors.where(error)})."), file=sys.stderr)
     finally:
         ending.shielded = True  # before anything that a signal could cut short
         try:
@@ -159,7 +184,9 @@ def _status(
     complete = written and not recorder.lost
     ended, limit = loop.ended_by or "", config.max_miss_rate
     above = limit is not None and loop.account.miss_rate > limit
-    code = status(ended, loop.safe_in_force, complete, ended == "miss" or above, sound)
+    account = loop.account
+    erred = mostly_errors(account.erred, account.ticks)
+    code = status(ended, not loop.unsafe, complete, ended == "miss" or above, sound, erred)
     if code == UNSAFE:
         print(
             "The safe call could not be brought into force: what was called last may still act. Stop the machine by "
@@ -174,6 +201,13 @@ def _status(
         print("Ended by a miss, as --on-miss stop asks.", file=sys.stderr)
     elif above:
         print(f"Miss rate {loop.account.miss_rate:.4f} is above {limit:g}.", file=sys.stderr)
+    if erred:
+        most = max(account.errors.values(), key=lambda error: error["count"], default=None)
+        where = f" ({most['where']})" if most is not None and most["where"] else ""
+        what = "" if most is None else f", most often: {printable(most['error'].rstrip('.') + where)}"
+        print(
+            f"ERRORS: {account.erred} of {account.ticks} ticks ended in one{what}. Correct it there.", file=sys.stderr
+        )
     return left.status if left is not None and code not in (UNSAFE, HOST, INCOMPLETE) else code
 
 
@@ -191,12 +225,12 @@ def _report(config: RunConfig, loop: ControlLoop, recorder: Recorder) -> tuple[b
     try:
         result = report.build(loop.account, "record.mcap", recorder.lost, loop.ended_by, recorder.ticks_from)
         refused = report.write(result, path)
-        table.show(result, Console())
+        table.show(result, Terminal())
     except Exception as error:
-        print(f"The report could not be made ({type(error).__name__}: {error}).", file=sys.stderr)
+        print(printable(f"The report could not be made ({type(error).__name__}: {error})."), file=sys.stderr)
         return False, False
     if refused is None:
-        print(f"report: {path}")
+        print(printable(f"report: {path}"))
     else:
         print(f"The report could not be written to {config.out} ({refused}): it stands above only.", file=sys.stderr)
     return sound, refused is None

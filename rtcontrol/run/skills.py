@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,13 +17,13 @@ from rtcontrol.envs import registry
 from rtcontrol.envs.base import Episode, Observation
 from rtcontrol.envs.own import OwnWorld
 from rtcontrol.envs.skill import Judged, Skill
+from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.random_call import check_random, random_call
 from rtcontrol.run import assemble
 from rtcontrol.run.fit import fit
-from rtcontrol.run.users import ExpertError, OwnExpert, is_gym, own_world, reason
+from rtcontrol.run.users import ExpertError, OwnExpert, is_gym, own_world, reason, remedy_of
 
 # An episode of a world of one's own that lasts longer than this, in its own time, is taken for one that never ends.
 LIMIT_S = 300.0
@@ -36,10 +36,18 @@ SCORED = 8  # goals, or one of each kind
 class OwnSkill(Skill):
     """A skill whose goals and expert are the user's: whatever of theirs raises, or gives what it must not, is a
     UserError with their file and line. It is scored by a few of `all_goals`, and by the ways to say them that are held
-    out."""
+    out. Whoever makes a world closes it; `open` are those that nobody has closed yet."""
 
     agent: Agent
     all_goals: Goals
+    step_s: float
+    open: set[BlamedWorld] = field(default_factory=set)
+
+    def close(self) -> None:
+        """Close the worlds that were made and are open yet, each, whichever fails. UserError for those that do."""
+        with ExitStack() as worlds:
+            for world in self.open.copy():
+                worlds.callback(world.close)
 
 
 def skill_of(env: str, agent: str | None = None, goals: Path | None = None, limit_s: float = LIMIT_S) -> Skill:
@@ -62,29 +70,35 @@ def skill_of(env: str, agent: str | None = None, goals: Path | None = None, limi
         )
     words, told = _Words(chosen), chosen.goals
     scored = tuple(told.spread(max(SCORED, len(told.ways))))
-    make: Callable[[], Judged] = partial(_made, env, chosen, chosen.goals, limit_s)
+    worlds: set[BlamedWorld] = set()
+    make: Callable[[], Judged] = partial(_made, env, chosen, chosen.goals, limit_s, worlds)
+    first = make()
     skill = OwnSkill(
         name=env if is_gym(env) else Path(env).stem,
         make=make,
         observe=words.observe,
         read_back=words.read_back,
         recognise=chosen.goals.recognise,
-        expert=partial(_expert, OwnExpert(chosen)),
+        expert=partial(expert_call, OwnExpert(chosen)),
         still=still,
-        any_call=partial(_any_call, chosen.tools.schemas),
+        any_call=partial(random_call, chosen.tools.schemas),
         agent=chosen,
         all_goals=told,
+        step_s=first.step_s,
+        open=worlds,
         goals=scored,
         kinds=tuple(told.ways),
         phrasings={"unseen": lambda kind: [(said, g) for g in scored if g.kind == kind for said in told.held_out(g)]},
     )
-    _look_over(skill)
+    try:
+        _look_over(skill, first)
+    finally:
+        shut(first)
     return skill
 
 
-def _look_over(skill: OwnSkill) -> None:
+def _look_over(skill: OwnSkill, world: Any) -> None:
     """What is wrong with it is told before anything begins."""
-    world: Any = skill.make()
     place: Any = SimpleNamespace(name=skill.name, bindings=getattr(world, "functions", world.bindings))
     started = time.monotonic()
     seen: dict[str, Any] = {}  # by kind of goal: a reset may be slow
@@ -98,20 +112,21 @@ def _look_over(skill: OwnSkill) -> None:
             if len(seen) == 1:
                 fit(skill.agent, place, Observation(0, 0, 0, seen[goal.kind]))
         skill.expert(seen[goal.kind], goal)
-    for tool in skill.agent.tools.schemas:
-        _any_call((tool,), random.Random(0))
+    check_random(skill.agent.tools.schemas)
 
 
-def _made(env: str, agent: Agent, goals: Goals, limit_s: float) -> Judged:
+def _made(env: str, agent: Agent, goals: Goals, limit_s: float, worlds: set[BlamedWorld]) -> Judged:
     if not (env.endswith(".py") or is_gym(env)):
         bundled = registry.skill(env)
         if bundled is None:
             raise UserError(f"The world {env} cannot be trained in.", "Give a .py file, or a bundled environment.")
         return bundled.make()
-    return BlamedWorld(env, own_world(env, goals, limit_s), agent.tools)
+    made = own_world(env, goals, limit_s, [tool.name for tool in agent.tools])
+    return BlamedWorld(env, made, agent.tools, worlds)
 
 
-def _expert(expert: OwnExpert, data: Mapping[str, Any], goal: Goal) -> Call:
+def expert_call(expert: OwnExpert, data: Mapping[str, Any], goal: Goal) -> Call:
+    """What the expert calls. UserError where it raises, or gives no legal call."""
     try:
         call = expert.call(data, goal)
     except ExpertError as error:
@@ -122,23 +137,6 @@ def _expert(expert: OwnExpert, data: Mapping[str, Any], goal: Goal) -> Call:
             "Give the call that goes on.",
         )
     return call
-
-
-def _any_call(tools: Sequence[ToolSchema], rng: random.Random) -> Call:
-    """Any call; each tool as often as the others. Values that are not listed are left out, or the smallest."""
-    tool = rng.choice(tools)
-    arguments = {}
-    for parameter in tool.parameters:
-        if isinstance(parameter.domain, ClosedDomain):
-            arguments[parameter.name] = rng.choice(parameter.domain.values)
-        elif (grid := parameter.domain.grid) is not None:
-            arguments[parameter.name] = grid.at(rng.randrange(grid.count))
-        elif parameter.required:
-            raise UserError(
-                f"Tool {tool.name}, parameter {parameter.name}: no value of it can be made up.",
-                "Give it an enum or bounds, or do not require it.",
-            )
-    return Call(tool.name, arguments)
 
 
 class _Words:
@@ -167,20 +165,23 @@ class _Words:
 
 
 class BlamedWorld:
-    """Implements `Judged` over a world of the user's: what it raises is a UserError with its line."""
+    """Implements `Judged` over a world of the user's: what it raises is a UserError with its line. It is one of the
+    `open` ones until it is closed. Without `tools` nothing can be called."""
 
-    def __init__(self, file: str, world: OwnWorld, tools: Tools) -> None:
-        self._world, self._of, self._tools = world, f"The world {file}", tools
+    def __init__(self, file: str, world: OwnWorld, tools: Tools | None, open: set[BlamedWorld]) -> None:
+        self._open = open
+        open.add(self)
+        self._world, self._of = world, f"The world {file}"
         self.step_s = world.step_s
         # As in a run: a tool that the world has no function for is executed by its own.
         self.functions = world.bindings
-        functions = {tool.name: tool.function for tool in tools} | dict(world.bindings)
-        self.bindings: Mapping[str, Callable[..., Any]] = {
-            tool.name: partial(self._act, tool.name, functions[tool.name]) for tool in tools
-        }
+        functions = {tool.name: tool.function for tool in tools or ()} | dict(world.bindings)
+        self.bindings: Mapping[str, Callable[..., Any]] = (
+            {} if tools is None else {t.name: partial(self._act, tools, t.name, functions[t.name]) for t in tools}
+        )
 
-    def _act(self, name: str, function: Callable[..., Any], **arguments: Any) -> None:
-        _blamed(f"{self._of}: {name}()", function, **self._tools.convert(Call(name, arguments)))
+    def _act(self, tools: Tools, name: str, function: Callable[..., Any], /, **arguments: Any) -> None:
+        _blamed(f"{self._of}: {name}()", function, **tools.convert(Call(name, arguments)))
 
     def reset(self, seed: int) -> None:
         _blamed(f"{self._of}: reset({seed})", self._world.reset, seed)
@@ -199,6 +200,11 @@ class BlamedWorld:
     def instruct(self, text: str) -> None:
         _blamed(f"{self._of}: instruct()", self._world.instruct, text)
 
+    def close(self) -> None:
+        if self in self._open:
+            self._open.remove(self)
+            _blamed(f"{self._of}: close()", self._world.close)
+
     def judge_by(self, goal: Any) -> None:
         _blamed(f'{self._of}: told "{goal.text()}"', self._world.judge_by, goal)
 
@@ -209,4 +215,4 @@ def _blamed(what: str, function: Callable[..., Any], *given: Any, **named: Any) 
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        raise UserError(f"{what[0].upper()}{what[1:]} raised {reason(error)}.", "Correct it there.") from error
+        raise UserError(f"{what[0].upper()}{what[1:]} raised {reason(error)}.", remedy_of(error)) from error

@@ -2,57 +2,89 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import json
-import logging
-import shlex
 import sys
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any
 
 import pydantic
 
 from rtcontrol.agents import Agent, Tools, remote_tool
 from rtcontrol.agents.tool import Tool
-from rtcontrol.models.errors import UserError
+from rtcontrol.bridges.printable import printable
+from rtcontrol.models.errors import UserError, read_text
+from rtcontrol.models.size import Room, check_size
+from rtcontrol.models.strict_json import strict_json
+from rtcontrol.run.mcp_list import MCP, listed
 from rtcontrol.run.users import load_module
 
-MCP = "mcp:"
-MCP_TIMEOUT_S = 30.0
+SKIP = "--skip-unsupported"
 
 
 def _on_stderr(line: str) -> None:
-    print(line, file=sys.stderr)
+    print(printable(line), file=sys.stderr)
 
 
-def tools_from(source: str, say: Callable[[str], None] = _on_stderr) -> Tools:
+class Unsupported(UserError):
+    """Tools of a source that cannot be taken: `errors` has what is wrong with each."""
+
+    def __init__(self, source: str, count: int, errors: Sequence[UserError]) -> None:
+        first = errors[0]
+        more = f" {len(errors)} of the {count} tools of {source} are refused." if len(errors) > 1 else ""
+        way = f"`rtcontrol tools check` lists all that is wrong; {SKIP} leaves such tools out." if count > 1 else ""
+        super().__init__(f"{first.what}{more}", f"{first.remedy} {way}".strip())
+        self.errors = tuple(errors)
+
+
+def tools_from(source: str, say: Callable[[str], None] = _on_stderr, skip_unsupported: bool = False) -> Tools:
     """The tools of a .json, .jsonl (one a line) or .py file, or of `mcp:COMMAND` or `mcp:URL`. UserError where there
-    are none.
+    are none. Of tools that cannot be taken all are told (Unsupported); with `skip_unsupported` they are left out, and
+    told to `say`, a line each.
 
     A Python file has an `agent`, a list `tools`, or functions decorated with `tool` and pydantic models at its top; a
     model that is a part of another one is no tool. `say` is told, a line each, what else there was and is none.
     """
     if source.startswith(MCP):
-        return Tools([remote_tool(t) for t in _of_mcp(source.removeprefix(MCP), say)])
+        return _read(source, listed(source.removeprefix(MCP), say), say, skip_unsupported)
     if source.endswith(".py"):
         return _of_module(source, say)
     path = Path(source)
     try:
-        text = path.read_text("utf-8")
-        lines = text.splitlines() if path.suffix == ".jsonl" else ()
-        found = [json.loads(line) for line in lines if line.strip()] if lines else json.loads(text)
-    except (OSError, ValueError) as error:
+        text = read_text(path)
+        lines = text.split("\n") if path.suffix == ".jsonl" else ()
+        found = [strict_json(line) for line in lines if line.strip()] if lines else strict_json(text)
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(
             f"{source} cannot be read as tools ({error}).",
             "Give a .json or .jsonl file with OpenAI-style tools, a .py file, mcp:COMMAND or mcp:URL.",
         ) from None
-    listed = found.get("tools", [found]) if isinstance(found, Mapping) else found
-    if not isinstance(listed, list):
+    definitions = found.get("tools", [found]) if isinstance(found, Mapping) else found
+    if not isinstance(definitions, list):
         raise UserError(f"{source} holds no list of tools.", 'Write [{"name": ..., "parameters": {...}}, ...].')
-    return Tools([remote_tool(t) for t in listed])
+    return _read(source, definitions, say, skip_unsupported)
+
+
+def _read(source: str, listed: Sequence[Any], say: Callable[[str], None], skip: bool) -> Tools:
+    check_size(listed)
+    room = Room()
+    found, errors = list[Tool](), list[UserError]()
+    for definition in listed:
+        try:
+            found.append(remote_tool(definition, room))
+        except UserError as error:
+            errors.append(error)
+    if found and (skip or errors):
+        from rtcontrol.models.checkpoint import Checkpoint
+        from rtcontrol.run.costs import undecodable
+
+        bad = undecodable([tool.schema for tool in found], Checkpoint.open("lander").tokenizer)
+        found, errors = [tool for tool in found if tool.name not in bad], [*errors, *bad.values()]
+    if errors and not (skip and found):
+        raise Unsupported(source, len(listed), errors)
+    for refused in errors:
+        say(f"{source}: left out: {refused}")
+    return Tools(found)
 
 
 def _of_module(source: str, say: Callable[[str], None]) -> Tools:
@@ -85,75 +117,3 @@ def _of_module(source: str, say: Callable[[str], None]) -> Tools:
 def _module(value: Any) -> str:
     """Where it was defined: what a file imports is not its own."""
     return str(getattr(value.function if isinstance(value, Tool) else value, "__module__", ""))
-
-
-def _of_mcp(server: str, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """An MCP server's list of tools: a command is started and ended, an address is asked. What a command writes to
-    stderr is told where it gave no list."""
-    remedy = "Give the command that starts an MCP server, or the address of one (many end in /mcp)."
-    if not server.strip():
-        raise UserError(f"{MCP} names no server.", remedy)
-    try:
-        import mcp  # noqa: F401
-    except ImportError:
-        raise UserError("The package mcp is not installed.", "Run `pip install 'rtcontrol[mcp]'`.") from None
-    with tempfile.TemporaryFile("w+", errors="replace") as said, _Strays() as strays:
-        try:
-            found = asyncio.run(asyncio.wait_for(_listed(server, said), MCP_TIMEOUT_S))
-        except BaseException as error:
-            if isinstance(error, UserError | KeyboardInterrupt | SystemExit):
-                raise
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            why = f"{type(error).__name__}: {error}"
-            if isinstance(error, TimeoutError):
-                why, remedy = f"within {MCP_TIMEOUT_S:g} s", "Start it by hand to see what it says."
-            said.seek(0)
-            last = next((line for line in reversed(said.read().splitlines()) if line.strip()), None)
-            if last is not None:
-                why = f"{why}; it said: {last.strip()[:400]}"
-            raise UserError(f"{MCP}{server} gave no list of tools ({why}).", remedy) from None
-    if strays.count:
-        say(f"{MCP}{server}: {strays.count} of its lines on stdout are no messages of MCP: let it log to stderr.")
-    return found
-
-
-class _Strays(logging.Handler):
-    """Counts, while it is entered, what the library has to say, most of all of a server's lines that are no messages:
-    it would write a traceback of each to the terminal."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.count, self._log = 0, logging.getLogger("mcp")
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.count += 1
-
-    def __enter__(self) -> Self:
-        self._log.addHandler(self)
-        self._before, self._log.propagate = self._log.propagate, False
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._log.removeHandler(self)
-        self._log.propagate = self._before
-
-
-async def _listed(server: str, said: TextIO) -> list[dict[str, Any]]:
-    from mcp import Client, StdioServerParameters, stdio_client
-
-    command, *arguments = shlex.split(server)
-    place: Any = server
-    if not server.startswith(("http://", "https://")):
-        place = stdio_client(StdioServerParameters(command=command, args=arguments), errlog=said)
-    found: list[dict[str, Any]] = []
-    async with Client(place) as client:
-        cursor: str | None = None
-        while True:
-            page = await client.list_tools(cursor=cursor)
-            for tool in page.tools:
-                described = {"name": tool.name, "description": tool.description or ""}
-                found.append({**described, "parameters": dict(tool.input_schema)})
-            cursor = page.next_cursor
-            if not cursor:
-                return found

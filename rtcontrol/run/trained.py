@@ -12,7 +12,7 @@ from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.hosts.endpoint import is_endpoint
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.checkpoint import ZOO, chats, zoo
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.errors import UserError, user_path
 from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.schema import ToolSchema
 
@@ -35,7 +35,7 @@ def learnt_of(model: str) -> Learnt | None:
     is no checkpoint, and for one that is not on this disk (its tools are known when it was fetched)."""
     if model in PLAIN or is_endpoint(model):
         return None
-    folder = ZOO / model if model in zoo() else Path(model).expanduser()
+    folder = ZOO / model if model in zoo() else user_path(model)
     return Learnt.of(folder) if folder.is_dir() else None
 
 

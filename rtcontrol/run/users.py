@@ -7,21 +7,26 @@ import importlib.util
 import inspect
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 import yaml
 
 from rtcontrol.agents import Agent, Fallback, Goal, Goals, InvalidCall
+from rtcontrol.agents.signatures import check_called, defined
+from rtcontrol.agents.tool import Tool
 from rtcontrol.envs.base import Observation
-from rtcontrol.envs.own import NEEDS, OwnWorld, defined
+from rtcontrol.envs.own import NEEDS, OwnWorld
+from rtcontrol.envs.thread import half_made, shut
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.loop import errors
 from rtcontrol.models.call import Call
-from rtcontrol.models.errors import UserError, read_json
+from rtcontrol.models.errors import UserError, read_json, read_text
 from rtcontrol.run.own import render
 
 GOALS = ("goals", "placeholders", "words")
@@ -30,11 +35,16 @@ _loaded: dict[Path, ModuleType] = {}
 
 
 class ExpertError(Exception):
-    """The user's expert raised, or gave no legal call; the message names file and line."""
+    """The user's expert raised, or gave no legal call; the message names file and line, which are the `place`, too."""
+
+    def __init__(self, message: str, place: str = "") -> None:
+        super().__init__(message)
+        self.place = place
 
 
 def load_module(name: str, option: str) -> ModuleType:
-    """The module of a Python file: run once, however often it is named. UserError when it does not run."""
+    """The module of a Python file: run once, however often it is named, on the thread that names it first. UserError
+    when it does not run."""
     path = Path(name).resolve()
     if not path.is_file():
         raise UserError(f"{option} {name}: there is no such file.", "Give the path of a Python file.")
@@ -55,13 +65,22 @@ def load_module(name: str, option: str) -> ModuleType:
         spec.loader.exec_module(module)
     except BaseException as error:
         del sys.modules[title]
-        if isinstance(error, UserError) or not isinstance(error, Exception):
+        if isinstance(error, UserError) or not isinstance(error, Exception | SystemExit):
             raise
-        raise UserError(
-            f"{option} {name} cannot be loaded ({reason(error)}).", f"Run `python {name}` to see where."
-        ) from error
+        remedy = f"Run `python {name}` to see where."
+        if threading.current_thread() is not threading.main_thread():
+            remedy = f"`python {name}` runs it on the main thread, and this is another one: load it from there first."
+        raise UserError(f"{option} {name} cannot be loaded ({reason(error)}).", remedy) from error
     _loaded[path] = module
     return module
+
+
+def holds_agent(module: ModuleType) -> bool:
+    """Whether a file is (also) an agent's: it has an `agent`, or two and more of the parts of one: tools, goals (or an
+    instruction), and an expert."""
+    parts = vars(module)
+    tools = "tools" in parts or any(isinstance(one, Tool) for one in parts.values())
+    return "agent" in parts or tools + bool({"goals", "instruction"} & set(parts)) + ("expert" in parts) > 1
 
 
 def reason(error: BaseException) -> str:
@@ -71,18 +90,32 @@ def reason(error: BaseException) -> str:
     return errors.text(error) if place is None or place.startswith("<") else f"{errors.text(error)}, {place}"
 
 
+def remedy_of(error: BaseException) -> str:
+    """What to do about an error of a world's."""
+    if errors.in_package(error):
+        return "The package that it comes from fails there: choose another world, or another version of the package."
+    return "Correct it there."
+
+
 def is_gym(name: str) -> bool:
     """Whether it names a Gymnasium world."""
     return name.startswith("gym:")
 
 
-def own_world(name: str, goals: Goals | None = None, limit_s: float | None = None) -> OwnWorld:
-    """The one simulation of a Python file, made anew and looked over, or a Gymnasium world. UserError where there is
-    none."""
+def own_world(
+    name: str,
+    goals: Goals | None = None,
+    limit_s: float | None = None,
+    tools: Collection[str] = (),
+    made: Any = None,
+) -> OwnWorld:
+    """The one simulation of a Python file, made anew and looked over, or a Gymnasium world (or what was `made`). What
+    was begun and cannot be used is closed. UserError where there is none. `tools` are the names that the agent calls.
+    """
     if is_gym(name):
         from rtcontrol.envs.gym import GymWorld
 
-        return OwnWorld(GymWorld(name), name, None, limit_s)
+        return OwnWorld(made or GymWorld(name), name, None, limit_s)
     module = load_module(name, "--env")
     classes: list[Any] = [
         c
@@ -93,16 +126,20 @@ def own_world(name: str, goals: Goals | None = None, limit_s: float | None = Non
     classes = [c for c in classes if not any(c in other.__mro__[1:] for other in classes)]
     if len(classes) != 1:
         raise UserError(f"{name} has {len(classes)} simulation classes (with {', '.join(WORLD)}).", NEEDS)
-    title = f"{name}: the simulation {classes[0].__name__}"
+    [kind], title = classes, f"{name}: the simulation {classes[0].__name__}"
+    check_called({"__init__": (kind, ())})
     try:
-        made = classes[0]()
-    except UserError:
-        raise
-    except Exception as error:
+        made = kind()
+        return OwnWorld(made, title, goals, limit_s, tools)
+    except BaseException as error:
+        begun = half_made(error, lambda one: isinstance(one, kind)) if made is None else made
+        with suppress(Exception):  # why it cannot be used is told
+            shut(begun)
+        if isinstance(error, UserError) or not isinstance(error, Exception):
+            raise
         raise UserError(
             f"{title} cannot be made ({reason(error)}).", "It is called without arguments; correct its __init__."
         ) from error
-    return OwnWorld(made, title, goals, limit_s)
 
 
 def own_goals(file: Path, where: str = "--goals") -> Goals:
@@ -115,7 +152,7 @@ def own_goals(file: Path, where: str = "--goals") -> Goals:
         told = read_json(file, missing, remedy)
     else:
         try:
-            told = yaml.safe_load(file.read_text("utf-8"))
+            told = yaml.safe_load(read_text(file))
         except FileNotFoundError:
             raise missing from None
         except (OSError, ValueError, yaml.YAMLError) as error:
@@ -219,16 +256,41 @@ class OwnExpert:
         try:
             call = function(data, goal)
         except Exception as error:
-            raise ExpertError(f'told "{goal.text()}" it raised {reason(error)}') from error
+            raise ExpertError(f'told "{goal.text()}" it raised {reason(error)}', errors.where(error) or "") from error
         if call is None and self.agent.allow_null:
             return None
-        gave = f'{defined(function)}: told "{goal.text()}" the expert gave'
+        told = f'told "{goal.text()}" the expert gave'
         if not isinstance(call, Call):
-            raise ExpertError(f'{gave} {call!r:.80}, no call: return Call("tool", {{"parameter": value}})')
+            what = f'{told} {call!r:.80}, no call: return Call("tool", {{"parameter": value}})'
+            place = _returned(function, call, data, goal)
+            raise ExpertError(f"{place}: {what}", place)
         try:
             return self.agent.tools.validate(call)
         except InvalidCall as error:
-            raise ExpertError(f"{gave} {call.text()}: {error}") from None
+            place = _returned(function, call, data, goal)
+            raise ExpertError(f"{place}: {told} {call.text()}: {error}", place) from None
+
+
+def _returned(function: Callable[..., Any], gave: Any, *given: Any) -> str:
+    """`file.py:12`, the line where a function returns this, found by asking it once more; where it begins, if then it
+    gives something else."""
+    code, lines = getattr(function, "__code__", None), list[int]()
+
+    def trace(frame: FrameType, event: str, value: Any) -> Any:
+        if event == "return" and value == gave:
+            lines.append(frame.f_lineno)
+        return trace if frame.f_code is code else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function(*given)
+    except Exception:
+        lines.clear()
+    finally:
+        sys.settrace(before)
+    begins = defined(function)
+    return f"{begins.rpartition(':')[0]}:{lines[-1]}" if lines and code is not None else begins
 
 
 def try_expert(agent: Agent, sample: Observation, instruction: str) -> None:

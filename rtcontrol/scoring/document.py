@@ -11,6 +11,7 @@ from typing import Any
 
 from rtcontrol.envs.evaluate import Played
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.owned import part_of
 from rtcontrol.record.machine import describe
 from rtcontrol.scoring.phrasings import Saying
 from rtcontrol.scoring.plan import LISTENED_S, Cell, Settings
@@ -73,7 +74,7 @@ class Document:
     def write(self) -> None:
         if self._path is None:
             return
-        part = self._path.with_name(self._path.name + ".part")
+        part = part_of(self._path)
         try:
             part.write_text(json.dumps({**self.data, "machine": describe()}, indent=1) + "\n")
             os.replace(part, self._path)

@@ -37,7 +37,7 @@ def scripted(skill: Skill, name: str, seed: int = 0) -> Flyer:
 
 
 @dataclass(frozen=True)
-class ConfidenceGate:
+class ScoringGate:
     """Decisions whose `head` is less sure than `least` are held; of no head in particular (""), whose least sure one
     is. `least` 0: none."""
 
@@ -45,7 +45,7 @@ class ConfidenceGate:
     head: Literal["", "function"] = ""
 
     @classmethod
-    def parse(cls, text: str) -> ConfidenceGate:
+    def parse(cls, text: str) -> ScoringGate:
         """From `0.6` or `function=0.6`. Raises UserError."""
         try:
             given = confidence(text)
@@ -70,7 +70,7 @@ class ConfidenceGate:
         return min(decision.confidence.values(), default=1.0)
 
 
-OPEN = ConfidenceGate()
+OPEN = ScoringGate()
 
 
 class ModelFlyer:
@@ -84,9 +84,7 @@ class ModelFlyer:
     Raises UserError where nothing is ever decided.
     """
 
-    def __init__(
-        self, skill: Skill, agent: Agent, source: DeciderSource, hz: float, gate: ConfidenceGate = OPEN
-    ) -> None:
+    def __init__(self, skill: Skill, agent: Agent, source: DeciderSource, hz: float, gate: ScoringGate = OPEN) -> None:
         self.gate = gate
         self._skill, self._agent, self._source = skill, agent, source
         self._hold = max(1, math.ceil(agent.fallback.hold_ms * hz / 1e3))

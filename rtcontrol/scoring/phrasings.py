@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.envs.skill import Skill
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.errors import UserError, decoded
 
 MOST = 10_000  # lines
 FORM = 'Write {"say": "...", "means": "<canonical instruction>"}, with null in its place for what means nothing.'
@@ -41,15 +41,17 @@ def lines(skill: Skill, given: str, names: Sequence[str]) -> list[Saying]:
     path = Path(given)
     try:
         raw = path.read_bytes()
-        written = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8").rstrip("\n").split("\n")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        written = decoded(gzip.decompress(raw) if path.suffix == ".gz" else raw, f"--phrasings {given}")
+    except (OSError, EOFError, zlib.error) as error:
         lists = f", or a list of this world: {', '.join(skill.phrasings)}" if skill.phrasings else ""
         why = error.strerror if isinstance(error, OSError) and error.strerror else f"no text in UTF-8: {error}"
         raise UserError(f"--phrasings {given} cannot be read ({why}).", f"Give a JSONL file{lists}.") from None
-    if len(written) > MOST:
-        raise UserError(f"--phrasings {given} has {len(written)} lines.", f"Give {MOST} at the most.")
-    numbered = ((number, text) for number, text in enumerate(written, 1) if text.strip())
-    read = ((number, _line(skill, text, names, partial(_wrong, given, number))) for number, text in numbered)
+    numbered = list(enumerate(written.rstrip("\n").split("\n"), 1))
+    if len(numbered) > MOST:
+        raise UserError(f"--phrasings {given} has {len(numbered)} lines.", f"Give {MOST} at the most.")
+    read = (
+        (number, _line(skill, text, names, partial(_wrong, given, number))) for number, text in numbered if text.strip()
+    )
     found: list[Saying] = []
     means: dict[str, tuple[int, str | None]] = {}
     for number, line in read:

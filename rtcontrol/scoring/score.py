@@ -17,10 +17,10 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ToolSchema
 from rtcontrol.run import assemble, worlds
 from rtcontrol.run.contents import contents
-from rtcontrol.run.skills import skill_of
+from rtcontrol.run.skills import OwnSkill, skill_of
 from rtcontrol.run.trained import gate_of, learnt_of, model_for, rate_said, said_of, shown
 from rtcontrol.scoring.document import Document
-from rtcontrol.scoring.flyers import OPEN, SCRIPTED, ConfidenceGate, Flyer, ModelFlyer, scripted
+from rtcontrol.scoring.flyers import OPEN, SCRIPTED, Flyer, ModelFlyer, ScoringGate, scripted
 from rtcontrol.scoring.measure import Progress, measure
 from rtcontrol.scoring.phrasings import Saying, lines
 from rtcontrol.scoring.plan import DELAYS, RATES, Cell, Settings, plan
@@ -37,7 +37,10 @@ class Scoring:
     def __init__(self, settings: Settings, json_file: Path | None = None) -> None:
         file = None if settings.goal_file is None else Path(settings.goal_file)
         self.skill = _skill(settings.env, settings.agent, file)
-        self.agent = assemble.agent(settings.agent or assemble.default_agent(settings.env), file, settings.env)
+        if isinstance(self.skill, OwnSkill):
+            self.agent = self.skill.agent
+        else:
+            self.agent = assemble.agent(settings.agent or assemble.default_agent(settings.env), file, settings.env)
         models = tuple(dict.fromkeys(settings.models)) or tuple(filter(None, (self.agent.model,)))
         plain = [name for name in models if NOT_MODELS.get(name, name) in SCRIPTED]
         if plain:
@@ -51,7 +54,7 @@ class Scoring:
         gates = settings.gates or tuple(_gate_of(name, self.agent.tools.schemas) for name in models)
         if models and len(gates) not in (1, len(models)):
             raise UserError(f"There are {len(gates)} --gate for {len(models)} models.", "Give one, or one for each.")
-        self.gates = dict(zip(models, map(ConfidenceGate.parse, itertools.cycle(gates)), strict=False))
+        self.gates = dict(zip(models, map(ScoringGate.parse, itertools.cycle(gates)), strict=False))
         learnt = learnt_of(models[0]) if models else None
         rate = (learnt.rate_hz if learnt is not None else None) or RunConfig(env="").hz
         self.settings = replace(
@@ -105,7 +108,7 @@ class Scoring:
 def _gate_of(model: str, tools: Sequence[ToolSchema]) -> str:
     """What its checkpoint says of its function head for these tools; else none."""
     gate = gate_of(model, tools)
-    return "0" if gate is None else str(ConfidenceGate(gate, "function"))
+    return "0" if gate is None else str(ScoringGate(gate, "function"))
 
 
 def _skill(env: str, agent: str, goals: Path | None) -> Skill:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from rtcontrol.models.eval.calibration import calibration
 from rtcontrol.models.eval.intervals import wilson
-from rtcontrol.scoring.flyers import SCRIPTED, ConfidenceGate
+from rtcontrol.scoring.flyers import SCRIPTED, ScoringGate
 from rtcontrol.scoring.thresholds import sweep
 
 MEANINGS = 16  # lines of a table at most, where its meanings differ in numbers
@@ -115,8 +115,8 @@ def said(document: Mapping[str, Any], model: str) -> dict[str, Any] | None:
     return found
 
 
-def _gate(settings: Mapping[str, Any], model: str) -> ConfidenceGate:
-    return ConfidenceGate.parse(settings["gates"][settings["models"].index(model)])
+def _gate(settings: Mapping[str, Any], model: str) -> ScoringGate:
+    return ScoringGate.parse(settings["gates"][settings["models"].index(model)])
 
 
 def _counts(rows: Sequence[tuple[str, int, int, bool]]) -> dict[str, int]:
@@ -235,7 +235,7 @@ def calibrated(cells: Sequence[Mapping[str, Any]], model: str) -> dict[str, Any]
     return calibration(kept["confidence"], kept["agrees"]) | {"of": sum(cell["decisions"] for cell in own)}
 
 
-def _sweep(cells: Sequence[Mapping[str, Any]], model: str, gate: ConfidenceGate, measured: Mapping[str, Any]) -> Table:
+def _sweep(cells: Sequence[Mapping[str, Any]], model: str, gate: ScoringGate, measured: Mapping[str, Any]) -> Table:
     names = {"goals": "canonical", "phrasings": "phrased", "nonsense": "nonsense"}
     every = {
         title: [one for cell in cells if cell["part"] == part and cell["by"] == model for one in cell.get("sure", ())]

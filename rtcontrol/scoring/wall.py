@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.evaluate import Case, Played
 from rtcontrol.envs.paced import PacedEnvironment
-from rtcontrol.envs.skill import Skill
+from rtcontrol.envs.skill import Judged, Skill
 from rtcontrol.hosts.base import DeciderSource
 from rtcontrol.hosts.deciders import ExpertSource
 from rtcontrol.loop.config import RunConfig
@@ -20,7 +21,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report import report
 from rtcontrol.run import assemble
-from rtcontrol.scoring.flyers import ConfidenceGate
+from rtcontrol.scoring.flyers import ScoringGate
 
 STARTING_S = 30.0  # beside what the episodes may take
 # What is kept of a report.
@@ -46,19 +47,23 @@ def fly_wall(
     UserError where the world breaks down, or no decoder can be had."""
     first = cases[0]
     assert all((case.instruction, case.seed) == (first.instruction, first.seed + i) for i, case in enumerate(cases))
-    world = skill.make()
-    world.judge_by(first.goal)
-    env = PacedEnvironment(skill.name, world)
-    host = assemble.host(config, source, config.model or "", agent)
-    with tempfile.TemporaryDirectory(prefix="rtcontrol-score-") as folder:
+
+    def judged() -> Judged:
+        world = skill.make()
+        world.judge_by(first.goal)
+        return world
+
+    env = PacedEnvironment.of(skill.name, judged)
+    with closing(env), tempfile.TemporaryDirectory(prefix="rtcontrol-score-") as folder:
+        host = assemble.host(config, source, config.model or "", agent)
         recorder = Recorder(Path(folder) / "record.mcap", config.header(agent.fallback.hold_ms, agent))
         loop = ControlLoop(config, agent, env, host, recorder, sample=env.preview(first.seed))
         try:
             loop.run()
         finally:
             recorder.close()
-    if loop.failure is not None:
-        raise UserError(loop.failure, "Correct it there.")
+    if failed := loop.failure or env.thread.fault:
+        raise UserError(failed, "Correct it there.")
     made = report.build(loop.account, "record.mcap", ended_by=loop.ended_by)
     done = {episode.seed: episode for episode in env.episodes}
     missing = {"end": "no end"}
@@ -75,7 +80,7 @@ def wall_config(
     model: str,
     engine: str,
     hz: float,
-    gate: ConfidenceGate,
+    gate: ScoringGate,
     cases: Sequence[Case],
     longest_s: float,
 ) -> RunConfig:

@@ -25,13 +25,15 @@ from rtcontrol.bridges.wire.messages import (
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.hosts.base import DecoderPool
 from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.models.errors import UserError
 from rtcontrol.serve.bucket import TokenBucket
 from rtcontrol.serve.capacity import weigh
 from rtcontrol.serve.descriptors import shortage
 from rtcontrol.serve.figures import figures
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
-from rtcontrol.serve.session import BY_HAND, BYE, LOST, OPENING_AT_ONCE, STOPPED, Session
+from rtcontrol.serve.reading import ToolReading
+from rtcontrol.serve.session import BY_HAND, BYE, LOST, STOPPED, Session
 from rtcontrol.serve.sessions import Sessions, own
 from rtcontrol.serve.totals import Totals
 from rtcontrol.serve.trouble import AGAIN, stopped
@@ -40,8 +42,8 @@ log = logging.getLogger("rtcontrol.serve")
 # Without a session; those that were silent the longest are forgotten.
 MAX_STRANGERS = 1024
 STRANGER_NS = 120_000_000_000
-# Refusals that are said; the others are counted.
-LINES_PER_S = 2.0
+OPENING_AT_ONCE = 2  # sessions whose schemas are compiled and decoders opened
+LINES_PER_S = 2.0  # refusals that are said; the others are counted
 
 
 class Admission:
@@ -61,6 +63,8 @@ class Admission:
     ) -> None:
         self.options, self.pool, self.watch, self.say = options, pool, watch, say
         self.opening = threading.Semaphore(OPENING_AT_ONCE)
+        self.resuming = threading.Semaphore(OPENING_AT_ONCE)  # nobody waits behind strangers to come back
+        self.reading = ToolReading(options.loads)
         self.counts: Counter[str] = Counter()
         self._lock = threading.RLock()
         self._peers: dict[Connection, Peer] = {}
@@ -179,7 +183,11 @@ class Admission:
         elif isinstance(message, Hello):
             self._hello(peer, message)
         elif isinstance(message, Instruct):
-            own(peer, message.session).instruct(message.instruction)
+            session = own(peer, message.session)
+            try:
+                session.instruct(message.instruction)
+            except UserError as error:
+                raise WireError(Code.INSTRUCTION, error.what, error.remedy, field="instruction") from None
         elif isinstance(message, ControlMessage):
             own(peer, message.session).control(message)
         elif isinstance(message, Reset):
@@ -319,6 +327,7 @@ class Admission:
             sessions = self._sessions.all()
         for session in sessions:
             session.stop(STOPPED)
+        self.reading.close()
         give_up = time.monotonic() + timeout_s
         for session in sessions:
             if session.thread is not None and session.thread is not threading.current_thread():

@@ -6,7 +6,6 @@ socket without an authenticator admits every key. Hence both are set here, in on
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import threading
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
+from rtcontrol.bridges.wire.endpoint import Endpoint, EndpointError, is_local
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import keyring
 
@@ -53,7 +53,10 @@ class Guard:
         key pair.
         """
         for endpoint in endpoints:
-            check_form(endpoint, "--connect" if connect else "--bind")
+            try:
+                Endpoint.parse(endpoint)
+            except EndpointError as error:
+                raise UserError(f"--{'connect' if connect else 'bind'} {error.what}", error.remedy) from None
         if keys is None and (public := [e for e in endpoints if not is_local(e)]):
             raise _reachable(public[0], connect)
         return cls(context, keys)
@@ -112,8 +115,8 @@ class _AllowList:
 
 
 def _reachable(endpoint: str, connect: bool) -> UserError:
-    port = number if (number := _parts(endpoint)[1]).strip("0").isdigit() else "5555"
-    keys = f"add --keys {keyring.default_folder()}: rtcontrol keys new NAME"
+    port = number if (number := Endpoint.parse(endpoint).port).strip("0").isdigit() else "5555"
+    keys = f"add --keys {keyring.default_folder() or 'FOLDER'}: rtcontrol keys new NAME"
     here, tunnel = f"tcp://127.0.0.1:{port}", f"ssh -L {port}:127.0.0.1:{port} HOST"
     if connect:
         return UserError(
@@ -124,47 +127,6 @@ def _reachable(endpoint: str, connect: bool) -> UserError:
         f"--bind {endpoint} can be reached from other machines, and there are no keys.",
         f"Make a key for each client and {keys}. Or give --bind {here} and let the other machine tunnel: {tunnel}.",
     )
-
-
-def check_form(endpoint: str, option: str) -> None:
-    """UserError where it is no tcp://ADDRESS:PORT (PORT up to 65535, or *) and no ipc://PATH."""
-    scheme, mark, rest = endpoint.partition("://")
-    if mark and rest and scheme in ("ipc", "inproc"):
-        return
-    if not mark or scheme != "tcp":
-        guess = f" Did you mean tcp://{endpoint}?" if not mark and endpoint.rpartition(":")[2].isdigit() else ""
-        raise UserError(f"{option} {endpoint} is no endpoint.", f"Write tcp://ADDRESS:PORT or ipc://PATH.{guess}")
-    host, port = _parts(endpoint)
-    if not host or not port:
-        raise UserError(
-            f"{option} {endpoint} names no port.", "Write tcp://ADDRESS:PORT, such as tcp://127.0.0.1:5555."
-        )
-    if port != "*" and not (port.isascii() and port.isdigit() and int(port) <= 65_535):
-        raise UserError(f"{option} {endpoint}: {port!r} is no port.", "Give 1 to 65535, or * for any that is free.")
-
-
-def is_local(endpoint: str) -> bool:
-    """Whether nothing outside this machine can reach the endpoint."""
-    scheme = endpoint.partition("://")[0]
-    if scheme in ("ipc", "inproc"):
-        return True
-    if scheme != "tcp":
-        return False
-    host = _parts(endpoint)[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.split("%")[0]).is_loopback
-    except ValueError:
-        return False  # a name or an interface, `*` included: not known to be local
-
-
-def _parts(endpoint: str) -> tuple[str, str]:
-    """Host and port of a tcp endpoint, empty where there is none."""
-    # A source address may stand before the semicolon; a colon within brackets is no port's.
-    rest = endpoint.partition("://")[2].split(";")[-1]
-    host, mark, port = rest.rpartition(":")
-    return (host, port) if mark and "]" not in port else (rest, "")
 
 
 def _quiet() -> logging.Logger:

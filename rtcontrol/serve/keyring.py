@@ -10,15 +10,17 @@ from pathlib import Path
 import zmq
 
 from rtcontrol.bridges.wire.curve import SERVER, KeyFileError, KeyPair, load_pair, load_public
+from rtcontrol.models.errors import home
 
 __all__ = ["NAME", "SERVER", "KeyFileError", "KeyPair", "load_pair", "load_public"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-def default_folder() -> Path:
-    """$XDG_CONFIG_HOME/rtcontrol/keys, or ~/.config/rtcontrol/keys."""
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "rtcontrol" / "keys"
+def default_folder() -> Path | None:
+    """$XDG_CONFIG_HOME/rtcontrol/keys, or ~/.config/rtcontrol/keys; None where nobody knows a home."""
+    own, base = home(), os.environ.get("XDG_CONFIG_HOME")
+    config = Path(base) if base else own and own / ".config"
+    return config and config / "rtcontrol" / "keys"
 
 
 def fingerprint(public: str) -> str:

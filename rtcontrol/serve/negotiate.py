@@ -7,16 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.agents import Agent, InvalidCall, Tools, remote_tool
+from rtcontrol.agents import Agent, InvalidCall, Tools
 from rtcontrol.agents.agent import Fallback
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import Hello
 from rtcontrol.hosts.base import DeciderSource
-from rtcontrol.hosts.deciders import PLAIN, STSource, check_random
+from rtcontrol.hosts.deciders import PLAIN, STSource
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint import zoo
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.random_call import check_random
 from rtcontrol.run import assemble
 from rtcontrol.run.own import own_agent
 from rtcontrol.run.trained import gated, model_for, said_of, shown, trained_on
@@ -84,7 +85,7 @@ def _own(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
             Code.INSTRUCTION, "Own tools need an instruction.", "Say in `instruction` what to do.", "instruction"
         )
     try:
-        tools = Tools([remote_tool(definition) for definition in definitions])
+        tools = Tools(definitions)
     except UserError as error:
         raise _refused(Code.TOOLS, error.what, error.remedy, "tools") from None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:

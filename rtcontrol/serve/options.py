@@ -47,6 +47,7 @@ class ServeOptions:
         str | None,
         Flag("Tools of clients and /v1 requests that bring none: a .json or .py file, mcp:COMMAND or mcp:URL."),
     ] = None
+    skip_unsupported: Annotated[bool, Flag("--tools: leave out those that cannot be taken, and say which.")] = False
     model: Annotated[
         str | None,
         Flag("Of clients that name none: as in `rtcontrol run`. (default: the agent's, or their tools')"),
@@ -90,11 +91,11 @@ class ServeOptions:
             return replace(self, default_tools=tuple(assemble.agent(self.agent).tools.openai()))
         if self.tools is None:
             return self
-        from rtcontrol.hosts.deciders import check_random
+        from rtcontrol.models.random_call import check_random
         from rtcontrol.run.toolsets import tools_from
         from rtcontrol.run.trained import model_for
 
-        tools = tools_from(self.tools)
+        tools = tools_from(self.tools, skip_unsupported=self.skip_unsupported)
         if model_for(tools.schemas, self.model) == "random":
             check_random(tools.schemas)
         return replace(self, default_tools=tuple(tools.openai()))
@@ -167,6 +168,10 @@ class ServerOptions(ServeOptions):
         tuple[str, ...], Flag("Let pages of this origin in; may be repeated.", given=list[str], parse=tuple)
     ] = ()
     token_file: Annotated[Path | None, Flag("Access token of other origins and machines.")] = None
+    require_token: Annotated[
+        bool,
+        Flag("Ask programs and pages of this machine for the token, too: behind a proxy, everybody is one of them."),
+    ] = False
     static: Annotated[Path | None, Flag("Serve the pages of this folder, too.")] = None
     supervise: Annotated[
         bool | None, Flag("Start the server again when it dies. (default: where there is a memory limit)")
@@ -174,7 +179,8 @@ class ServerOptions(ServeOptions):
     memory_limit_mb: Annotated[float | None, Flag("Kill and restart the server above it; means --supervise.")] = None
 
     def __post_init__(self) -> None:
-        given = {"--allow-origin": self.allow_origin, "--token-file": self.token_file, "--static": self.static}
+        given: dict[str, object] = {"--allow-origin": self.allow_origin, "--token-file": self.token_file}
+        given |= {"--require-token": self.require_token, "--static": self.static}
         idle = [name for name, value in given.items() if value]
         if self.http is None and idle:
             raise UserError(f"{idle[0]} is for --http, which is not given.", "Add --http 127.0.0.1:8080.")

@@ -20,6 +20,7 @@ from typing import Any
 import zmq
 
 from rtcontrol.bridges.wire import Code, Limits, Message, WireError, decode_msgpack, encode_msgpack
+from rtcontrol.bridges.wire.endpoint import FORM, Endpoint
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.descriptors import raise_limit
@@ -137,6 +138,7 @@ class Router:
         self._wake.close()
 
     def _attach(self, endpoint: str, connect: bool) -> str:
+        self._socket.ipv6 = Endpoint.parse(endpoint).ipv6_only
         try:
             if connect:
                 self._socket.connect(endpoint)
@@ -144,9 +146,7 @@ class Router:
             self._socket.bind(endpoint)
         except zmq.ZMQError as error:
             option = "--connect" if connect else "--bind"
-            raise UserError(
-                f"{option} {endpoint} failed ({error}).", "Write tcp://ADDRESS:PORT or ipc://PATH; is the port free?"
-            ) from None
+            raise UserError(f"{option} {endpoint} failed ({error}).", f"Write {FORM}; is the port free?") from None
         return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def _arrived(self) -> bool:

@@ -16,11 +16,12 @@ from rtcontrol.bridges.wire.messages import Bye, CallMessage, ControlMessage, He
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
 from rtcontrol.envs.remote_parts import told as told_call
-from rtcontrol.hosts.base import Host, PlaceTrouble
-from rtcontrol.loop.clock import ArrivalClock, WallClock
-from rtcontrol.loop.config import plain_text, size
+from rtcontrol.hosts.base import Host
+from rtcontrol.loop.clock import WallClock
+from rtcontrol.loop.config import instruction_text, size
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.override import SAID
+from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.recorder import Recorder
@@ -31,7 +32,7 @@ from rtcontrol.serve.negotiate import negotiate
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.pools import open_host
 from rtcontrol.serve.terms import CONTROL, Terms
-from rtcontrol.serve.trouble import failure, passing, refusal, undecodable
+from rtcontrol.serve.trouble import failure, placed, refusal, undecodable
 
 if TYPE_CHECKING:
     from rtcontrol.serve.admission import Admission
@@ -40,14 +41,6 @@ log = logging.getLogger("rtcontrol.serve")
 
 State = Literal["opening", "live", "parked", "over"]
 LOST, BYE, STOPPED, BY_HAND = "client lost", "client said bye", "server stopped", "a person stopped it"
-# Schemas are compiled and decoders opened for so many sessions at once.
-OPENING_AT_ONCE = 2
-
-
-class _Leave:
-    """Garbage is the housekeeper's, for all sessions."""
-
-    def collect(self, slack_ns: int) -> None: ...
 
 
 class Session:
@@ -115,7 +108,8 @@ class Session:
             self.welcome()
 
     def instruct(self, text: str) -> None:
-        self._instruction = text = plain_text(text)
+        """Raises UserError for one that is too long."""
+        self._instruction = text = instruction_text(text)
         if self.loop is not None:
             self.loop.instruct(text)
 
@@ -213,9 +207,11 @@ class Session:
     def _work(self) -> None:
         error: WireError | None = None
         try:
-            with self._owner.opening:
+            if self.terms is None and not self.read_tools():
+                return
+            with self._owner.opening if self.terms is None else self._owner.resuming:
                 # Whoever waits here for long may have gone meanwhile.
-                run = None if self.why is not None or (self._lost and not self.welcomed) else self._open()
+                run = None if self._gone() else self._open()
             if run is not None:
                 self._run(run)
         except WireError as refusal:
@@ -225,6 +221,17 @@ class Session:
             error = failure(fault)
         finally:
             self._owner.ended(self, error)
+
+    def _gone(self) -> bool:
+        return self.why is not None or (self._lost and not self.welcomed)
+
+    def read_tools(self) -> bool:
+        """Whether the client's tools can be read in time; not where it has gone meanwhile. Raises WireError."""
+        try:
+            with placed(self.welcomed):
+                return self.hello.tools is None or self._owner.reading.check(self.hello.tools, self._gone)
+        except UserError as error:
+            raise WireError(Code.TOOLS, error.what, error.remedy, field="tools", fatal=True) from None
 
     def _open(self) -> Run:
         owner = self._owner
@@ -243,7 +250,7 @@ class Session:
         except UserError as error:
             host.close()
             raise WireError(Code.INTERNAL, error.what, error.remedy, fatal=True) from None
-        clock = arrivals(terms, env) or WallClock(config.period_ns, spin_ns=0)
+        clock = terms.arrivals(env) or WallClock(config.period_ns, spin_ns=0)
         sample = Observation(0, 0, time.monotonic_ns(), RemoteData.of(None, "warm-up")) if config.warmup else None
         loop = ControlLoop(
             config,
@@ -255,7 +262,7 @@ class Session:
             notify=self._note,
             clock=clock,
             watch=owner.watch,
-            collector=_Leave(),
+            collector=NoCollector(),  # the housekeeper collects, for all sessions
         )
         self.attach(loop)
         if self._lost:
@@ -271,18 +278,16 @@ class Session:
 
     def _host(self, terms: Terms) -> Host:
         try:
-            return open_host(self._owner.pool, self.id, terms)
-        except PlaceTrouble as error:
-            raise passing(error, self.welcomed) from None
+            with placed(self.welcomed):
+                return open_host(self._owner.pool, self.id, terms)
         except UserError as error:
             code = Code.TOOLS if terms.named is None else Code.MODEL
             raise WireError(code, error.what, error.remedy, field=code.value, fatal=True) from None
 
     def _run(self, run: Run) -> None:
         try:
-            run.loop.run()
-        except PlaceTrouble as error:
-            raise passing(error, self.welcomed) from None
+            with placed(self.welcomed):
+                run.loop.run()
         except DecisionFailed as error:
             assert self.terms is not None, "a loop has terms"
             raise undecodable(error, self.terms.agent.tools) from None
@@ -342,8 +347,3 @@ class Session:
         # What a client does wrong in every tick must not fill the log; how a run ended (its safe call!) is said always.
         if self._lines.take() or (self.loop is not None and self.loop.phase == "ending"):
             self._owner.say(f"{self.id}: {line}")
-
-
-def arrivals(terms: Terms, env: RemoteEnvironment) -> ArrivalClock | None:
-    """The clock of a client-paced session."""
-    return ArrivalClock(terms.config.period_ns, env.arrival) if terms.hello.pacing == "client" else None

@@ -7,6 +7,7 @@ from dataclasses import replace
 from queue import Empty, Queue
 from typing import Protocol
 
+from rtcontrol.bridges.outbox import Outbox
 from rtcontrol.bridges.shutdown import Shutdown
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import ErrorMessage, Hello
@@ -27,10 +28,9 @@ from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.housekeeping import Housekeeping
 from rtcontrol.serve.negotiate import negotiate
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.outbox import Outbox
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.router import Router
-from rtcontrol.serve.session import BYE, Session, arrivals
+from rtcontrol.serve.session import BYE, Session
 from rtcontrol.serve.terms import Terms, ttl_of
 
 # What a client must bring that takes the place of one that is gone.
@@ -106,6 +106,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
         view = LiveView(config)
         stack.callback(view.close)
         admission = Admission(options, InProcessPool(lanes=0), PauseWatch(config.period_ns), say, make)
+        stack.callback(admission.reading.close)
         endpoint = config.connect or config.bind or endpoint
         router = Router(admission, [endpoint], config.keys, connect=config.connect is not None)
         stack.callback(router.close)
@@ -119,6 +120,8 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
             with suppress(Empty):
                 session = arrived.get(timeout=0.1)
                 try:
+                    if not session.read_tools():
+                        continue
                     terms = _terms(session.hello, config, options)
                 except WireError as error:
                     admission.ended(session, error)
@@ -139,7 +142,7 @@ def _run(session: SoloSession, terms: Terms, view: LiveView, ending: Shutdown, p
     sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None
     try:
         check_named(terms.config, terms.agent)
-        clock = arrivals(terms, env)
+        clock = terms.arrivals(env)
         return run_loop(terms.config, terms.agent, env, host, sample, view, ending, clock, made)
     except UserError as error:
         session.send(ErrorMessage(code=Code.INTERNAL.value, message=error.what, remedy=error.remedy, fatal=True))

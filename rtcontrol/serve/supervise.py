@@ -8,7 +8,6 @@ clients resume. Only the standard library is imported here, so that the parent s
 from __future__ import annotations
 
 import argparse
-import contextlib
 import ctypes
 import os
 import signal
@@ -16,6 +15,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+
+from rtcontrol.bridges.shutdown import write_now
 
 LOOK_S = 0.05
 BACKOFF_S = (0.5, 30.0)
@@ -165,8 +166,8 @@ def main() -> int:
     given = parser.parse_args()
 
     def say(line: str) -> None:
-        with contextlib.suppress(OSError):  # the terminal may be gone
-            print(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} supervise: {line}", file=sys.stderr, flush=True)
+        # Whoever does not read must keep it neither from looking at the memory nor from passing signals on.
+        write_now(2, f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} supervise: {line}\n".encode())
 
     return supervise(given.command, given.memory_limit_mb, say)
 

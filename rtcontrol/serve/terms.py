@@ -11,8 +11,10 @@ from rtcontrol.agents import Agent
 from rtcontrol.bridges.wire import PROTOCOL, Code, WireError, encode_json, encode_msgpack
 from rtcontrol.bridges.wire.limits import check_size, check_value
 from rtcontrol.bridges.wire.messages import Hello, Program, Welcome
+from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_parts import RemoteTerms, told, told_all
 from rtcontrol.hosts.base import DeciderSource
+from rtcontrol.loop.clock import ArrivalClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.record.machine import version
 from rtcontrol.serve.options import ServeOptions
@@ -47,6 +49,10 @@ class Terms:
             queue=queue,
             reads_arrays=self.named is not None,
         )
+
+    def arrivals(self, env: RemoteEnvironment) -> ArrivalClock | None:
+        """The clock of a client-paced session."""
+        return ArrivalClock(self.config.period_ns, env.arrival) if self.hello.pacing == "client" else None
 
     @property
     def minor(self) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from rtcontrol.agents import Tools
 from rtcontrol.bridges.wire import Code, WireError
@@ -44,10 +46,15 @@ def stopped() -> WireError:
     return WireError(Code.STATE, "A person stopped the session: a stop is final.", remedy, fatal=True)
 
 
-def passing(error: PlaceTrouble, welcomed: bool) -> WireError:
-    """The place of decision is full or away. A session that was welcomed is kept: its client says hello again."""
-    code = Code.BUSY if error.full else Code.DECODER
-    return WireError(code, error.what, error.remedy, retryable=True, fatal=not welcomed)
+@contextmanager
+def placed(welcomed: bool) -> Iterator[None]:
+    """Where the place of decision is full or away in here, raises the WireError that says so. A session that was
+    welcomed is kept: its client says hello again."""
+    try:
+        yield
+    except PlaceTrouble as error:
+        code = Code.BUSY if error.full else Code.DECODER
+        raise WireError(code, error.what, error.remedy, retryable=True, fatal=not welcomed) from None
 
 
 def failure(fault: BaseException) -> WireError:
