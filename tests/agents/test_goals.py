@@ -130,6 +130,18 @@ def test_an_undefined_slot_is_told_where_it_belongs() -> None:
         Goals({"take {who} home": []})
 
 
+def test_a_slot_that_is_spelt_otherwise_is_asked_for_by_the_listed_name() -> None:
+    for goals in ({"go to {colour}": ["to {color}"]}, {"go to {color}": []}):
+        with pytest.raises(UserError, match=r"Did you mean \{colour\}\? Else: list what"):
+            Goals(goals, {"colour": ["red"]})
+
+
+def test_words_that_no_trained_way_has_are_unknown_and_fillers_are_not() -> None:
+    told = Goals({"go to the {colour} box": [], "wait": []}, {"colour": ["red", "blue"]})
+    assert told.unknown("would you please go to the boxes that are blue") == ()
+    assert told.unknown("both of the blue boxes") == ("both",)
+
+
 def test_a_word_that_yaml_reads_as_false_is_named_with_its_line(tmp_path: Path) -> None:
     (file := tmp_path / "goals.yaml").write_text("goals:\n  take {who} home: []\nplaceholders:\n  'who' : [anna, no]\n")
     with pytest.raises(UserError, match=r"goals\.yaml:4: \{who\} lists False, no text and no number\..*in quotes"):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.envs.evaluate import cases, evaluate, summary
-from rtcontrol.envs.gym import GymWorld, gym_agent
+from rtcontrol.envs.gym import GymWorld
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.skills import skill_of
@@ -90,7 +93,7 @@ def test_a_scripted_expert_balances_the_pole_every_time(tmp_path: Path) -> None:
 def test_actions_are_tools_of_declared_levels(
     name: str, parameters: dict[str, list[Any]], seen: list[str], still: dict[str, Any]
 ) -> None:
-    agent, world = gym_agent(f"gym:{name}"), GymWorld(f"gym:{name}")
+    agent, world = GymWorld(f"gym:{name}").agent(), GymWorld(f"gym:{name}")
     (schema,) = agent.tools.openai()
     properties = schema["function"]["parameters"]["properties"]
     assert {key: part["enum"] for key, part in properties.items()} == parameters
@@ -117,7 +120,7 @@ def test_the_same_seed_and_calls_are_the_same_episode() -> None:
 
 
 def test_what_is_seen_is_whole_numbers_of_the_precision() -> None:
-    agent = gym_agent("gym:CartPole-v1?precision=1")
+    agent = GymWorld("gym:CartPole-v1?precision=1").agent()
     assert agent.observe({"x": 1.26, "v": -0.04, "angle": 1e30, "spin": -3}) == "x 13 v 0 angle 9999 spin -30"
 
 
@@ -142,12 +145,14 @@ def test_success_is_a_rule_on_the_episode(monkeypatch: pytest.MonkeyPatch, query
     ("sees", "does", "says"),
     [
         (spaces.Box(0, 255, (96, 96, 3), np.uint8), spaces.Discrete(2), "is an image"),
-        (spaces.Box(-1, 1, (65,)), spaces.Discrete(2), "more than 64 numbers"),
-        (spaces.Text(9), spaces.Discrete(2), "holds a Text"),
+        (spaces.Box(-1, 1, (513,)), spaces.Discrete(2), "more than 512 numbers"),
+        (spaces.Graph(PLAIN, None), spaces.Discrete(2), "holds a Graph"),
         (spaces.Dict({"a": PLAIN, "b": spaces.Sequence(PLAIN)}), spaces.Discrete(2), "holds a Sequence"),
         (PLAIN, spaces.Box(-np.inf, np.inf, (1,)), "have no bounds"),
-        (PLAIN, spaces.Box(-1, 1, (7,)), "7 numbers, and a call has 6"),
-        (PLAIN, spaces.Tuple([spaces.Discrete(2)]), "are a Tuple, no tool"),
+        (PLAIN, spaces.Box(-1, 1, (513,)), "more than 512 numbers, too many for one call"),
+        (PLAIN, spaces.Sequence(PLAIN), "are a Sequence, no tool"),
+        (PLAIN, spaces.Dict({"say": spaces.Text(9)}), "its action say is a Text, no tool"),
+        (PLAIN, spaces.Discrete(20_000), "are one of 20000 values"),
     ],
 )
 def test_what_cannot_be_mapped_is_refused_by_name(
@@ -179,7 +184,7 @@ def test_what_cannot_be_mapped_is_refused_by_name(
 )
 def test_names_that_cannot_be_used_are_told(name: str, says: str) -> None:
     with pytest.raises(UserError, match=r"gym:") as raised:
-        gym_agent(f"gym:{name}")
+        GymWorld(f"gym:{name}").agent()
     assert says in str(raised.value)
 
 
@@ -203,6 +208,98 @@ def test_several_numbers_of_an_action_are_parameters_each(monkeypatch: pytest.Mo
         world.step()
         assert world.parameters == parameters and does.contains(world.env.given[-1])
         assert np.array_equal(world.env.given[-1], is_)
+
+
+class Number:
+    def __float__(self) -> float:
+        return 1.5
+
+
+TENSOR = torch.tensor([1.5, 2.0], requires_grad=True)
+MASKED = np.ma.array([1.5, 2.0], mask=[True, False])
+UNEVEN = [[1.5], [1.5, 2.0]]
+
+
+@pytest.mark.parametrize(
+    "reward",
+    [np.float16(1.5), np.array(1.5), np.array([1.5], object), [1.5], TENSOR[0], TENSOR[:1].to(torch.bfloat16),
+     Decimal("1.5"), Fraction(3, 2), Number(), np.ma.array([1.5])],
+)  # fmt: skip
+def test_a_reward_is_one_number_whatever_library_made_it(monkeypatch: pytest.MonkeyPatch, reward: Any) -> None:
+    world = made(monkeypatch, PLAIN, spaces.Discrete(2))
+    monkeypatch.setattr(world.env, "step", lambda _: (world.env.observation_space.sample(), reward, True, False, {}))
+    world.reset(0)
+    world.step()
+    ended = world.outcome()
+    assert ended is not None and ended.ret == 1.5
+
+
+@pytest.mark.parametrize(
+    "reward", [UNEVEN, MASKED[:1], np.ma.masked, "1.5", 1j, None, 10**400, torch.empty(1, device="meta")]
+)
+def test_a_reward_that_is_no_number_is_the_worlds_mistake(monkeypatch: pytest.MonkeyPatch, reward: Any) -> None:
+    world = made(monkeypatch, PLAIN, spaces.Discrete(2))
+    monkeypatch.setattr(Odd, "step", lambda self, _: (self.observation_space.sample(), reward, False, False, {}))
+    world.reset(0)
+    world.step()  # it was stepped: a safe call is in force
+    with pytest.raises(UserError, match=r"Odd\.step\(\) gave .* as its reward"):
+        world.outcome()
+
+
+@pytest.mark.parametrize(
+    ("seen", "found"),
+    [(TENSOR, [1.5, 2.0]), (np.array([1.5, 2.0], object), [1.5, 2.0]), ((np.float16(1.5), 2), [1.5, 2.0]),
+     (MASKED, None), (UNEVEN, None), ((np.zeros(2), {}), None), (np.array(["a", "b"], object), None)],
+)  # fmt: skip
+def test_what_is_seen_is_numbers_of_any_library_and_nothing_hidden(
+    monkeypatch: pytest.MonkeyPatch, seen: Any, found: list[float] | None
+) -> None:
+    world = made(monkeypatch, PLAIN, spaces.Discrete(2))
+    monkeypatch.setattr(Odd, "reset", lambda self, **_: (seen, {}))
+    world.reset(0)
+    if found is not None:
+        assert [*world.observe().values()] == found
+    else:
+        with pytest.raises(UserError, match=r"Odd\.reset\(\) gave an observation that holds"):
+            world.observe()
+
+
+def test_an_action_that_the_world_works_in_is_the_same_in_its_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[float] = []
+
+    def step(self: Odd, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        told.append(float(action[0]))
+        action *= 9
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+    monkeypatch.setattr(Odd, "step", step)
+    world = made(monkeypatch, PLAIN, spaces.Box(-1, 1, (1,)))
+    world.reset(0)
+    world.act(a1=1.0)
+    for _ in range(3):
+        world.step()
+    assert told == [1.0, 1.0, 1.0]
+
+
+def test_a_reset_of_the_former_interface_is_told_at_its_own_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Odd, "reset", lambda self: self.observation_space.sample())
+    world = made(monkeypatch, PLAIN, spaces.Discrete(2))
+    with pytest.raises(UserError, match=r"test_gym\.py:\d+: Odd\.reset\(\) .*'seed'.* take seed and options"):
+        world.reset(0)
+
+
+@pytest.mark.parametrize("fps", ["20", -3, float("nan"), float("inf"), [30]])
+def test_a_frame_rate_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, fps: Any) -> None:
+    monkeypatch.setattr(Odd, "metadata", {"render_fps": fps})
+    with pytest.raises(UserError, match="metadata say render_fps = "):
+        made(monkeypatch, PLAIN, spaces.Discrete(2))
+    monkeypatch.setattr(Odd, "metadata", {"render_fps": np.float32(20)})
+    assert made(monkeypatch, PLAIN, spaces.Discrete(2)).step_s == 0.05
+
+
+def test_a_world_without_a_space_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="gym:Odd-v0: Odd has no action_space"):
+        made(monkeypatch, PLAIN, None)
 
 
 leaves = st.sampled_from([PLAIN, spaces.Discrete(3), spaces.MultiBinary(2), spaces.MultiDiscrete([2, 5])])

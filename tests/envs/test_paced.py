@@ -14,9 +14,11 @@ from rtcontrol.envs import registry
 from rtcontrol.envs.base import Episode, Observation
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.paced import PacedEnvironment
+from rtcontrol.envs.thread import GRACE_S
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import until
+from tests.rtcontrol.arm import held
 
 TICK_NS = 62_500_000
 
@@ -126,7 +128,7 @@ def test_a_call_of_an_old_epoch_is_dropped(make: Make) -> None:
 def test_a_call_that_waits_for_the_world_is_dropped_when_its_time_is_over(make: Make) -> None:
     env: Any = make("lockstep")
     effects: list[str] = []
-    with env._lock:  # a step hangs
+    with held(env):  # a step hangs
         not_after_ns = time.monotonic_ns() + 20_000_000
         waiting = threading.Thread(target=lambda: effects.append(env.execute(Call("act"), 1, not_after_ns)))
         waiting.start()
@@ -144,18 +146,46 @@ def test_no_look_waits_for_a_step_that_hangs(make: Make) -> None:
         assert env.latest() is not None and env.episodes == [] and not env.finished
         looked.set()
 
-    with env._lock:
+    with held(env):
         threading.Thread(target=look, daemon=True).start()
         assert looked.wait(5)
 
 
-def test_no_step_begins_while_a_call_waits(make: Make) -> None:
-    env = make("wall")
-    with env._turn:  # whoever wants to act has it
-        time.sleep(0.05)
-        steps = env.pace.steps
-        time.sleep(0.1)
-        assert env.pace.steps == steps
+def test_calls_that_wait_come_before_the_steps_that_are_due(make: Make) -> None:
+    env: Any = make("wall")
+    order: list[str] = []
+
+    def act() -> None:  # longer than whoever waited has for asking again
+        time.sleep(3 * GRACE_S)
+        order.append("act")
+
+    env._simulation.bindings = {"act": act}
+    with held(env):
+        env._simulation.step = lambda: order.append("step")
+        waiting = [threading.Thread(target=env.execute, args=(Call("act"), 1)) for _ in range(3)]
+        for thread in waiting:
+            thread.start()
+        time.sleep(0.1)  # five steps are due
+    for thread in waiting:
+        thread.join()
+    assert order[:3] == ["act"] * 3
+
+
+def test_a_world_keeps_its_clock_however_often_it_is_called(make: Make) -> None:
+    env: Any = make("wall")
+    over = threading.Event()
+
+    def call() -> None:
+        while not over.is_set():
+            env.execute(Call("act"), None)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    try:
+        until(lambda: env._simulation.acts and env._simulation.total >= 10)
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_lockstep_carries_the_remainder_of_a_tick(make: Make) -> None:
@@ -167,6 +197,63 @@ def test_lockstep_carries_the_remainder_of_a_tick(make: Make) -> None:
         steps.append(env._simulation.total - before)
     assert sum(steps) == 50 and set(steps) == {3, 4}
     assert steps[:8] == steps[8:]
+
+
+def safely(env: PacedEnvironment) -> bool:
+    """A safe call, as the actuator makes it: whether the world has stepped with it by then."""
+    assert env.execute(Call("act"), None) == "acted"
+    return env.settle(time.monotonic_ns())
+
+
+def test_a_safe_call_is_in_force_with_the_step_that_is_due_and_the_world_keeps_its_clock(make: Make) -> None:
+    env: Any = make("lockstep")
+    since_ns = [time.monotonic_ns()]
+    for _ in range(16):
+        before = env._simulation.total
+        assert not safely(env) and not safely(env) and env._simulation.total == before
+        since_ns.append(time.monotonic_ns())
+        env.advance(TICK_NS)
+        assert env.settle(since_ns[-1])
+    assert env._simulation.total == 50  # as without them
+    env.advance(env._carry.step_ns // 4)  # no step was due
+    assert not env.settle(time.monotonic_ns())
+
+
+def test_a_world_in_real_time_steps_with_a_safe_call_when_it_is_due(make: Make) -> None:
+    env: Any = make("wall")
+    began = time.monotonic()
+    for _ in range(100):
+        env.execute(Call("act"), None)
+        since_ns = time.monotonic_ns()
+        time.sleep(0.002)
+    until(lambda: env.settle(since_ns))
+    assert env.pace.steps <= (time.monotonic() - began) / Counter.step_s + 1
+
+
+def test_the_last_safe_call_of_a_run_waits_for_no_clock(make: Make) -> None:
+    env: Any = make("lockstep")
+    assert not safely(env)
+    env.conclude()
+    assert safely(env) and safely(env) and env._simulation.total == latest(env).data["count"] == 2
+
+
+def test_no_episode_begins_once_the_run_has_concluded(make: Make) -> None:
+    env: Any = make("lockstep", {"seeds": 5}, length=3)
+    env.conclude()
+    for _ in range(3):
+        assert safely(env)
+    assert env.finished and [episode.seed for episode in env.episodes] == [5]
+    assert env.execute(Call("act"), None) == "epoch_over" and env._simulation.acts == 3
+
+
+def test_a_safe_call_that_cannot_be_stepped_has_failed(make: Make) -> None:
+    env: Any = make("lockstep", fails=True)
+    env.conclude()
+    for _ in range(2):
+        with pytest.raises(OSError, match="broken"):
+            safely(env)
+    env._simulation.fails = False
+    assert safely(env)
 
 
 def test_episodes_follow_the_seeds_and_then_it_is_finished(make: Make) -> None:

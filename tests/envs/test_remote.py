@@ -149,6 +149,19 @@ def test_only_the_first_acknowledgement_of_a_call_in_its_own_epoch_is_taken() ->
         World().acknowledge(0)
 
 
+def test_long_words_of_a_client_are_shortened_before_they_are_logged_or_recorded() -> None:
+    world = World(acknowledges=True)
+    for tick, size in enumerate((65_536, 1_000, 0)):
+        world.emit(tick)
+        fields = {"session": TOKEN, "tick": tick, "epoch": 0, "outcome": "failed", "t_ns": 1}
+        world.env.executed(Executed(**fields, error="x" * size or None, result="y" * size or None))  # type: ignore[arg-type]
+    first, second, third = world.env.heard
+    assert first.error == "x" * 1_000 + "... (65,536 characters)"
+    assert first.result == "y" * 8_192 + "... (65,536 characters)"
+    assert (second.error, second.result) == ("x" * 1_000, "y" * 1_000)
+    assert (third.error, third.result) == (None, None)
+
+
 def test_all_safe_calls_are_told_in_one_message_or_to_a_client_of_1_0_in_one_each() -> None:
     stop, dim = Call("stop"), Call("dim", {"level": 0})
     for minor, told in ((1, [["stop", "dim"]]), (0, [["stop"], ["dim"]])):

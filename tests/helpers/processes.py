@@ -10,7 +10,7 @@ import socket as sockets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,14 +53,15 @@ def free_port() -> int:
 
 
 class Program:
-    """A child process of this Python; what it says on stderr (and on stdout, where that is not a pipe) is in `log`."""
+    """A child process of this Python, or of `python`; what it says on stderr (and on stdout, where that is not a pipe)
+    is in `log`."""
 
-    def __init__(self, arguments: Sequence[str], log: Path, **options: Any) -> None:
+    def __init__(self, arguments: Sequence[str], log: Path, python: str = sys.executable, **options: Any) -> None:
         self._log = log
         env = environment(PYTHONUNBUFFERED="1", **options.pop("env", {}))
         with log.open("w") as file:
             given: dict[str, Any] = {"stdout": file, "stderr": file, "text": True, **options}
-            self.popen: subprocess.Popen[str] = subprocess.Popen([sys.executable, *arguments], env=env, **given)
+            self.popen: subprocess.Popen[str] = subprocess.Popen([python, *arguments], env=env, **given)
 
     def log(self) -> str:
         return self._log.read_text(errors="replace")
@@ -79,3 +80,19 @@ class Program:
         if self.popen.poll() is None:
             self.popen.kill()
         self.popen.wait()
+
+
+@contextlib.contextmanager
+def full_pipe() -> Iterator[tuple[int, int]]:
+    """A pipe that takes no more, as of a reader that stopped: the file descriptors of its two ends."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x" * 4096)
+    os.set_blocking(writing, True)
+    try:
+        yield reading, writing
+    finally:
+        os.close(reading)
+        os.close(writing)

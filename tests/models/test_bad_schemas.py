@@ -60,16 +60,19 @@ CYCLE = {"Node": {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "
             "no value satisfies all of its rules",
             "Loosen",
         ),
-        ({"enum": ["a", "b"], "pattern": "^a"}, "a pattern ('^a') beside listed values", "leave the pattern out"),
-        ({"enum": ["a"], "not": {"$ref": "#/$defs/Q"}}, "its rules cannot be checked", "Write them out"),
-        ({"enum": [1], "not": {"$ref": "https://example.org/x"}}, "its rules cannot be checked", "Write them out"),
+        ({"enum": ["a", "b"], "pattern": "(?=a)"}, "its pattern '(?=a)' cannot be searched for", "Write it with"),
+        ({"enum": ["a", "b"], "pattern": "^c"}, "no value satisfies all of its rules", "Loosen"),
+        ({"enum": ["a"], "not": {"$ref": "#/$defs/Q"}}, "#/$defs/Q names no definition", "write it out"),
+        ({"enum": [1], "not": {"$ref": "https://example.org/x"}}, "https://example.org/x names no", "write it out"),
         (DEEP, "nested too deeply", "flatter"),
         (False, "its schema is False", "a JSON schema object"),
-        ({}, "there is no type, hence no schema", "Use string, integer"),
+        ({"type": "string", "not": {"title": "T"}}, "its `not` has no rule (title)", "Write into it"),
+        ({"type": "array", "items": {"not": {"$ref": "#/$defs/Any"}}}, "its `not` has no rule (description)", "Write"),
+        ({"allOf": [{"type": "string"}, {"not": {}}]}, "its `not` excludes every value", "Loosen"),
     ],
 )
 def test_a_parameter_that_cannot_be_decoded_is_named_with_the_remedy(schema: Any, message: str, remedy: str) -> None:
-    parameters = {"properties": {"p": schema}, "$defs": CYCLE}
+    parameters = {"properties": {"p": schema}, "$defs": {**CYCLE, "Any": {"description": "Anything."}}}
     with pytest.raises(UserError) as error:
         tool_schemas([{"name": "go", "parameters": parameters}])
     assert error.value.what.startswith("Tool go, parameter p: ")
@@ -86,13 +89,15 @@ def test_definitions_that_are_none_are_refused(key: str) -> None:
 def test_a_name_that_cannot_be_spelled_is_refused() -> None:
     with pytest.raises(UserError, match="half a character"):
         tool_schemas([{"name": "go\ud800"}])
+    with pytest.raises(UserError, match="half a character"):
+        tool_schemas([{"name": "go", "description": "to \ud800"}])
 
 
 @pytest.mark.parametrize(
     "schema", [{"type": "string", "pattern": "^abc$", "maxLength": 2}, {"type": "string", "pattern": "(" * 300}]
 )
 def test_a_pattern_that_no_value_has_is_refused_when_a_session_opens(folder: Path, schema: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="Tool go, v: ") as error:
+    with pytest.raises(UserError, match=r"Tool go, (parameter )?v: ") as error:
         build(folder, [tool("go", v=schema)])
     assert len(str(error.value)) < 500 and "Traceback" not in str(error.value)
 

@@ -14,10 +14,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
+from rtcontrol.models.digits import LEAST, MOST
 from rtcontrol.models.domain import Free
 from rtcontrol.models.engines.base import Budget, DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.free import MAX_NUMBER, MAX_TOKENS, Grammars, parse_free
+from rtcontrol.models.free import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.normal import normalise
 from rtcontrol.models.schema import ABSENT
 from rtcontrol.models.tokenizer import STTokenizer
@@ -223,6 +224,15 @@ def test_control_tokens_are_no_part_of_a_free_value_and_null_is_a_whole_one(gram
 RAW = ["", "Zürich", 'say "HI"\n', "東京", "😀", " leading", "<|null|>", "</arg1>"]
 WRITTEN = {"type": "object", "properties": {"p": {"$ref": "#/$defs/P"}}, "required": ["p"], "$defs": {"P": POINT}}
 REFERENCE = normalise(WRITTEN, "Tool t")
+NUMBERS = {"type": "object", "additionalProperties": {"type": "integer"}}
+NAMED = {**NUMBERS, "propertyNames": {"enum": ["a", "b"]}, "required": ["a", "b"]}
+AHEAD = normalise({"type": "string", "pattern": r"^(?=.*[A-Z])(?=.*\d)[A-Za-z\d]{8,12}$"}, "Tool t")
+SPOKEN_OF = {
+    "type": "object",
+    "patternProperties": {"^a": {"type": "integer"}},
+    "additionalProperties": {"type": "string"},
+    "required": ["a1"],
+}
 
 
 @pytest.mark.parametrize(
@@ -236,18 +246,36 @@ REFERENCE = normalise(WRITTEN, "Tool t")
         ({"type": "string", "pattern": "[a-c]*"}, [""], []),
         ({"type": "string", "pattern": r"a\/b"}, ["a/b"], []),
         ({"type": "string", "pattern": "a\nb"}, ["a\nb"], []),
-        # Numbers have no exponent and stay in bounds.
-        ({"type": "number"}, ["-17", str(MAX_NUMBER), "0.25"], ["1e999", "01"]),
-        ({"type": "integer"}, ["-17", str(MAX_NUMBER)], ["1e999", "01", "0.25"]),
+        # Numbers have no exponent, stay in bounds and within 64 bits.
+        ({"type": "number"}, ["-17", str(MOST), "0.25"], ["1e999", "01", "-0", "-0.0", str(MOST + 1)]),
+        ({"type": "integer"}, ["-17", str(MOST), str(LEAST)], ["1e999", "01", "0.25", str(MOST + 1), str(LEAST - 1)]),
         # So do those with a bound on one side.
-        ({"type": "integer", "minimum": 3}, ["3", str(MAX_NUMBER)], ["2", str(10 * MAX_NUMBER)]),
-        ({"type": "integer", "exclusiveMaximum": 0}, ["-1", str(-MAX_NUMBER)], ["0", str(-10 * MAX_NUMBER)]),
-        ({"type": "integer", "minimum": 10 * MAX_NUMBER}, [str(11 * MAX_NUMBER)], ["1", str(12 * MAX_NUMBER)]),
-        ({"type": "integer", "multipleOf": 5}, ["15", str(MAX_NUMBER)], ["16", str(10 * MAX_NUMBER)]),
-        ({"type": "number", "minimum": 0}, ["0.25", str(MAX_NUMBER)], ["-1", str(10 * MAX_NUMBER)]),
+        ({"type": "integer", "minimum": 3}, ["3", str(MOST)], ["2", str(10 * MOST)]),
+        ({"type": "integer", "exclusiveMaximum": 0}, ["-1", str(LEAST)], ["0", str(10 * LEAST)]),
+        ({"type": "integer", "multipleOf": 5}, ["15", "-20"], ["16", str(10 * MOST)]),
+        ({"type": "number", "minimum": 0}, ["0.25", str(MOST)], ["-1", str(10 * MOST)]),
+        # Bounds hold to the last digit.
+        ({"type": "integer", "minimum": LEAST + 1, "maximum": 2**63 - 1}, [str(2**63 - 1)], [str(2**63), str(LEAST)]),
+        ({"type": "integer", "minimum": 2**53 + 1}, [str(2**53 + 1)], [str(2**53)]),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 1e-9}, ["0.000000001"], ["0.0", "0.0000000011", "0"]),
+        ({"type": "number", "minimum": 1e-300}, ["0.1"], ["0", "0.0"]),
+        ({"type": "number", "multipleOf": 0.1}, ["0.3", "-1.0"], ["0.35"]),
         (FREE["large"], ["100000"], ["100001", "-1"]),
         # Objects are compact and hold declared properties only.
         (POINT, ['{"x":1.5,"n":2}'], ['{"x": 1.5}', '{"x":1,"z":2}', '{"n":2}']),
+        # All patterns hold at once, whether they stand in parts, in alternatives, or in look-aheads of one pattern.
+        ({"type": "string", "pattern": "^[a-z]{3}$", "allOf": [{"pattern": "b"}]}, ["abc"], ["acc", "ab"]),
+        ({"type": "string", "anyOf": [{"pattern": "^[a-c]{3}$"}, {"pattern": "^[0-9]{2}$"}]}, ["abc", "12"], ["a12"]),
+        (AHEAD, ["Abcdefg1"], ["abcdefg1", "Abcdefgh", "Abcdef1", "Abcdefg1-"]),
+        (
+            normalise({**NUMBERS, "propertyNames": {"pattern": "^(?=.{1,3}$)[a-z.]+$"}}, "Tool t"),
+            ['{"a.b":1}'],
+            ['{"a.bc":1}', '{"A":1}'],
+        ),
+        # Keys that a list names are all there are, also where all of them must be there.
+        (NAMED, ['{"a":1,"b":2}'], ['{"a":1}', '{"a":1,"b":2,"c":3}', '{"a":1,"b":2,"a":3}']),
+        # What speaks of a key by its pattern leaves nothing for those that are not spoken of.
+        (SPOKEN_OF, ['{"a1":2}', '{"a1":2,"b":"x"}'], ['{"a1":"x"}', '{"b":"x"}']),
         (REFERENCE, ['{"p":{"x":1}}'], ['{"p":{"x":1,"z":2}}']),
     ],
 )
@@ -292,7 +320,6 @@ def test_value_that_reaches_the_bound_ends_where_it_may_and_is_given_up_elsewher
     [
         {"type": "string", "pattern": "(?!a)b"},
         {"type": "string", "pattern": "(a"},
-        {"type": "array", "items": {"type": "integer"}, "uniqueItems": True},
         {"type": "integer", "minimum": 5, "maximum": 3.5, "multipleOf": 1e-9},
     ],
 )

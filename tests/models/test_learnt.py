@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rtcontrol.models.call import Decision
+from rtcontrol.models.decider import decide_together
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.learnt import FILE_NAME, Learnt
 from rtcontrol.models.schema import tool_schemas
@@ -42,6 +45,8 @@ def test_other_tools_or_another_order_are_not_known() -> None:
         ({"tool_sets": None}, "does not say"),
         ({"history": "six"}, "history is 'six'"),
         ({"rate": 3}, "unexpected keyword"),
+        ({"words": ["go"]}, "words \"\\['go'\\]\""),
+        ({"unknown_words": -1}, "unknown_words is -1"),
     ],
 )
 def test_a_damaged_file_is_named(change: dict[str, Any], says: str, tmp_path: Path) -> None:
@@ -61,3 +66,30 @@ def test_a_model_trained_without_history_is_shown_none(learnt: int, same: bool, 
     before = [decider.begin("x=3", "go", history) for history in ((), ("push(x=20)", "wait(x=1)"))]
     lengths = [one.fresh + one.reused for one in before]
     assert (lengths[0] == lengths[1]) is same
+
+
+@pytest.mark.parametrize("most", [0, 2])
+def test_each_word_that_was_never_taught_lowers_what_is_believed_until_the_gate_holds_it(
+    most: int, tmp_path: Path
+) -> None:
+    folder = build_checkpoint(tmp_path / "model")
+    plain = build(folder, TOOLS).decide("x 1", "go so blue far")
+    replace(KNOWN, words="go so", unknown_words=most).write(folder)
+    decider, other = build(folder, TOOLS), build(folder, TOOLS[::-1])
+    seen = [decider.decide("x 1", told) for told in ("go so", "go so blue far", "go so")]
+    assert [one.unknown for one in seen] == [(), ("blue", "far"), ()]
+    low, high = seen[1].confidence["function"], plain.confidence["function"]
+    learnt = Learnt.of(folder)
+    assert learnt is not None and low == pytest.approx(high * learnt.doubt**2) and low < high
+    assert seen[1].call == plain.call and {**seen[1].confidence, "function": high} == pytest.approx(plain.confidence)
+    assert decider.decide_many([("x 1", "go so blue far"), ("x 1", "go so")])[0].unknown == ("blue", "far")
+    (together,) = decide_together([(decider, ("x 1", "go so blue far", ()))])
+    assert isinstance(together, Decision) and together.confidence["function"] == pytest.approx(low)
+    assert other.decide("x 1", "go so blue far").unknown == ()  # of other tools it says nothing
+    assert learnt.gate is not None and learnt.doubt ** (most + 1) < learnt.gate
+    assert most == 0 or learnt.doubt**most > learnt.gate
+
+
+def test_without_a_gate_each_such_word_halves_it_and_of_words_that_are_not_known_nothing_is_said() -> None:
+    assert replace(KNOWN, gate=None).doubt == 0.5
+    assert KNOWN.unknown("anything at all") == ()

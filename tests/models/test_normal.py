@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import jsonschema
@@ -17,6 +18,7 @@ from rtcontrol.agents.tool import InvalidCall
 from rtcontrol.models.call import Call
 from rtcontrol.models.domain import MAX_CLOSED, ClosedDomain, Free, domain_of
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.grammar import SchemaGrammar
 from rtcontrol.models.normal import as_declared, normalise, without_null
 from rtcontrol.models.schema import tool_schemas
 from tests.models.small import law
@@ -247,6 +249,23 @@ def test_parts_without_end_or_of_too_many_combinations_stay_free(schema: dict[st
     assert isinstance(domain_of(normalise(schema, WHERE), WHERE), Free)
 
 
+def closed_object(*names: str, required: Sequence[str] = ()) -> dict[str, Any]:
+    parts = {name: {"type": "boolean"} for name in names}
+    return {"type": "object", "properties": parts, "required": [*required], "additionalProperties": False}
+
+
+def test_of_objects_without_others_that_hold_together_the_common_properties_are_left() -> None:
+    # A union of two schemas is often written so, and takes next to nothing.
+    both = normalise({"allOf": [closed_object("a", "x"), closed_object("a", "y")]}, WHERE)
+    assert [*both["properties"]] == ["a"]
+    assert normalise({"allOf": [closed_object("x", required=["x"]), closed_object("y")]}, WHERE) == {"not": {}}
+    tool = {"name": "go", "parameters": {"properties": {"v": {"allOf": [closed_object("x", required="x"), {}]}}}}
+    assert tool_schemas([tool])
+    tool["parameters"]["properties"]["v"]["allOf"][1] = closed_object("y", required="y")
+    with pytest.raises(UserError, match="Tool go, parameter v: no value satisfies all of its rules"):
+        tool_schemas([tool])
+
+
 LAUGHS = {f"L{i}": {"anyOf": [{"$ref": f"#/$defs/L{i + 1}"}] * 10} for i in range(9)} | {"L9": {"type": "boolean"}}
 
 
@@ -280,6 +299,8 @@ def test_what_cannot_be_written_out_is_refused_by_name(schema: Any, definitions:
             True,
         ),
         ({"type": ["string", "null"], "description": "d"}, {"type": "string", "description": "d"}, True),
+        ({"type": ["string", "null", "null"]}, {"type": "string"}, True),
+        ({"type": ["string", "null", "null"], "enum": ["a", None]}, {"type": "string", "enum": ["a"]}, True),
         ({"enum": ["a", None]}, {"enum": ["a"]}, True),
         ({"type": "null"}, {"type": "null"}, False),
         ({"type": "integer"}, {"type": "integer"}, False),
@@ -306,3 +327,38 @@ def test_combinations_up_to_the_limit_are_listed() -> None:
     domain = domain_of(normalise(schema, WHERE), WHERE)
     assert isinstance(domain, ClosedDomain)
     assert len(domain.values) == MAX_CLOSED
+
+
+@pytest.mark.parametrize(
+    ("schema", "values"),
+    [
+        ({"type": "integer", "enum": [1.0, 2, 2.0]}, [1, 2]),
+        ({"type": "integer", "const": 3.0}, [3]),
+        ({"type": ["integer", "null"], "enum": [1.0, None]}, [1, None]),
+        ({"type": "integer", "allOf": [{"enum": [1.0, 2]}, {"enum": [2.0, 1]}]}, [1, 2]),
+        ({"type": "integer", "enum": [9007199254740992.0, 1e16]}, [2**53, 10**16]),
+    ],
+)
+def test_whole_numbers_that_an_integer_lists_with_a_point_are_integers(schema: Any, values: list[Any]) -> None:
+    (tool,) = tool_schemas([{"name": "t", "parameters": {"properties": {"v": schema}, "required": ["v"]}}])
+    found = list(tool.parameters[0].values or ())
+    assert found == values and [type(v) for v in found] == [type(v) for v in values]
+
+
+def test_a_listed_number_beyond_64_bits_within_a_value_is_refused_or_has_a_point() -> None:
+    def grammar(value: Any) -> str:
+        return SchemaGrammar(normalise({"type": "array", "items": {"const": value}}, "Tool t, v"), "Tool t, v").text
+
+    with pytest.raises(UserError, match="Tool t, v: 100000000000000000000 does not fit 64 bits"):
+        grammar(10**20)
+    assert "100000000000000000000.0" in grammar(1e20) and '100000000000000000000"' not in grammar(1e20)
+
+
+def test_alternatives_that_stand_twice_where_one_alone_may_hold_have_no_value() -> None:
+    def read(schema: dict[str, Any]) -> Any:
+        return tool_schemas([{"name": "t", "parameters": {"properties": {"v": schema}, "required": ["v"]}}])
+
+    with pytest.raises(UserError, match="Tool t, parameter v: no value satisfies all of its rules"):
+        read({"oneOf": [{"type": "integer"}, {"type": "integer", "description": "Metres."}]})
+    (tool,) = read({"oneOf": [{"const": "a"}, {"const": "b"}, {"const": "b"}]})
+    assert list(tool.parameters[0].values or ()) == ["a"]

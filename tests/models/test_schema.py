@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rtcontrol.agents.remedies import of
 from rtcontrol.models.domain import ClosedDomain, Free
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema import ABSENT, MAX_HEADS, ToolSchema, tool_schemas
@@ -110,10 +111,6 @@ def test_merged_numbers_have_no_exponent() -> None:
         ({"name": "t", "parameters": {"required": ["x"]}}, "Tool t: ['x'] are required but not among its properties"),
         ({"name": "t", "parameters": {"properties": ["x"]}}, "Tool t: its properties are no JSON object"),
         ({"name": "t", "parameters": {"properties": {"x": "int"}}}, "Tool t, parameter x: its schema is 'int'"),
-        (
-            {"name": "t", "parameters": {"properties": {"x": {"enum": [1, 2], "default": 3}}}},
-            "Tool t, parameter x: the default 3 is outside its domain (1, 2). Choose one",
-        ),
     ],
 )
 def test_bad_definition_is_refused_by_name(tool: Any, message: str) -> None:
@@ -123,9 +120,14 @@ def test_bad_definition_is_refused_by_name(tool: Any, message: str) -> None:
 
 
 def test_default_of_one_means_one_point_zero() -> None:
-    schema({"x": {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.5, "default": 1}})
-    with pytest.raises(UserError):
-        schema({"x": {"type": "integer", "minimum": 0, "maximum": 1, "default": True}})
+    assert not of(schema({"x": {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.5, "default": 1}}))
+
+
+def test_a_default_that_is_none_of_the_values_is_told_and_changes_nothing() -> None:
+    tool = schema({"x": {"type": "integer", "minimum": 0, "maximum": 1, "default": True}, "y": {"enum": [1, 2]}})
+    assert of(tool) == ["parameter x: its default true is none of its values, and is not read. Remedy: correct it."]
+    other = schema({"x": {"type": "integer", "minimum": 0, "maximum": 1}, "y": {"enum": [1, 2]}})
+    assert [s.domain for s in tool.slots()] == [s.domain for s in other.slots()]
 
 
 def test_duplicate_names_and_no_tools_are_refused() -> None:

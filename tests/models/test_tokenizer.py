@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
+from rtcontrol.models.checkpoint import ZOO, Checkpoint
 from rtcontrol.models.domain import Free
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.free import Grammars
@@ -27,6 +29,7 @@ from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.adopt import SIMPLETOOL_V1_TURNS
 from rtcontrol.models.train.initial_rows import INITIAL_WORDS, initialise_rows
 from rtcontrol.models.train.vocabulary import CONTROL_TOKENS, build_tokenizer, number_words
+from tests.helpers.processes import until
 from tests.models.small import WORDS, law, qwen
 
 LAW = law(60)
@@ -230,3 +233,25 @@ def test_missing_or_torn_template_is_refused_with_the_remedy(tmp_path: Path) -> 
     (tmp_path / "st_template.json").write_text("[1]")
     with pytest.raises(UserError, match=r"st_template\.json is no JSON object. Restore the file"):
         PromptTemplate.load(tmp_path, tokenizer)
+
+
+@pytest.mark.parametrize("odd", ["", "\ud800", "<|im_end|>"])
+def test_a_long_text_has_the_tokens_of_its_parts_and_lets_other_threads_run(odd: str) -> None:
+    tokenizer = Checkpoint.open(str(ZOO / "lander")).tokenizer
+    short = f" altitude 3{odd}"
+    assert tokenizer.encode(short * 1000) == tokenizer.encode(short) * 1000
+    over, turns = threading.Event(), []
+
+    def run() -> None:
+        while not over.wait(0.001):
+            turns.append(1)
+
+    other = threading.Thread(target=run)
+    other.start()
+    until(lambda: turns)
+    turns.clear()
+    tokenizer.encode(short * 20_000)
+    count = len(turns)
+    over.set()
+    other.join()
+    assert count >= 5

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
@@ -83,6 +84,23 @@ class Arm:
 
     def world(self) -> PacedEnvironment:
         return PacedEnvironment("arm", self)
+
+
+@contextmanager
+def held(world: PacedEnvironment) -> Iterator[None]:
+    """Its thread is busy, as with a step that hangs."""
+    busy, free = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        busy.set()
+        free.wait()
+
+    threading.Thread(target=world.thread.do, args=(hang,), daemon=True).start()
+    assert busy.wait(10)
+    try:
+        yield
+    finally:
+        free.set()
 
 
 def arm_agent(*calls: Call, hold_ms: float = 100.0) -> Agent:

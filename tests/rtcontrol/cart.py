@@ -145,6 +145,9 @@ class CartWorld:
     def instruct(self, text: str) -> None:
         self.instructions.append(text)
 
+    def conclude(self) -> None:
+        self._left = len(self._episodes)
+
     def close(self) -> None:
         self.closed = True
 

@@ -51,7 +51,7 @@ def test_no_server_is_told_with_the_command_that_starts_one() -> None:
     [
         (("--hz", "abc"), "Argument --hz: invalid float value: 'abc'. See `python -m rtcontrol.bridges.carla --help`."),
         (("--trafic", "3"), "Unrecognized arguments: --trafic 3. See `python -m rtcontrol.bridges.carla --help`."),
-        (("--connect", "localhost:5555"), "--connect localhost:5555 is no endpoint. Give one such as tcp://127.0"),
+        (("--connect", "localhost:5555"), "--connect localhost:5555 is no endpoint. Write tcp://ADDRESS:PORT"),
         (("--instruct", " "), "--instruct is empty. Say what to do, or leave it out"),
         (("--carla-host", "a..b"), "'a..b' is no host's name"),
         *(

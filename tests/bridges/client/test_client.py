@@ -154,7 +154,8 @@ def test_mistakes_are_told_before_anything_is_connected(options: dict[str, Any],
 @pytest.mark.parametrize(
     ("endpoint", "match"),
     [
-        *((wrong, "cannot be used") for wrong in ("127.0.0.1:5555", "tcp://", "smoke://signals")),
+        *((wrong, "is no endpoint") for wrong in ("127.0.0.1:5555", "smoke://signals")),
+        ("tcp://", "names no port"),
         ("tcp://127.0.0.1:9", "No rtcontrol server answers at tcp://127.0.0.1:9.*rtcontrol serve"),
     ],
 )

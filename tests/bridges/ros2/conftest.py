@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ from tests.helpers.processes import Program, until
 
 
 @pytest.fixture
-def domain() -> dict[str, str]:
-    """The environment of a DDS domain that nobody else uses."""
-    return own_domain()
+def domain(tmp_path: Path) -> dict[str, str]:
+    """The environment of a DDS domain that nobody else uses; ROS's own logs go to the test's folder."""
+    return {**own_domain(), "ROS_LOG_DIR": str(tmp_path / "ros")}
 
 
 def own_domain() -> dict[str, str]:
@@ -26,10 +27,14 @@ def own_domain() -> dict[str, str]:
 
 
 class SimulatedRobot(Program):
-    """tests/bridges/ros2/robot.py, 1.3 m before the wall at which it turns. A bridge may start while it starts."""
+    """tests/bridges/ros2/robot.py, or rclpy_robot.py where the Python of a ROS 2 is given, 1.3 m before the wall at
+    which it turns; `options` are ROS's. A bridge may start while it starts."""
 
-    def __init__(self, domain: dict[str, str], log: Path, ahead: str = "0.9") -> None:
-        super().__init__(["-m", "tests.bridges.ros2.robot", ahead], log, env=domain, stdin=-1, stdout=-1)
+    def __init__(
+        self, domain: dict[str, str], log: Path, ahead: str = "0.9", ros: str | None = None, options: Sequence[str] = ()
+    ) -> None:
+        module = "tests.bridges.ros2.robot" if ros is None else "tests.bridges.ros2.rclpy_robot"
+        super().__init__(["-m", module, ahead, *options], log, ros or sys.executable, env=domain, stdin=-1, stdout=-1)
         self._ready = False
 
     def until_ready(self) -> None:

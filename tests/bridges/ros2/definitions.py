@@ -9,14 +9,15 @@ from typing import Any
 
 TYPES = """
 builtin_interfaces: Time Duration
-std_msgs: Header Empty String Bool UInt8 Int32 Int64 Float32 Float64 MultiArrayDimension MultiArrayLayout
-std_msgs: Float32MultiArray Float64MultiArray
+std_msgs: Header Empty String Bool Int8 UInt8 Int16 UInt16 Int32 UInt32 Int64 UInt64 Float32 Float64 ColorRGBA
+std_msgs: MultiArrayDimension MultiArrayLayout Int32MultiArray Float32MultiArray Float64MultiArray
 geometry_msgs: Vector3 Vector3Stamped Point PointStamped Quaternion Pose PoseStamped PoseWithCovariance
-geometry_msgs: PoseWithCovarianceStamped Twist TwistStamped TwistWithCovariance Accel Wrench WrenchStamped Transform
-geometry_msgs: TransformStamped
+geometry_msgs: PoseWithCovarianceStamped PoseArray Pose2D Twist TwistStamped TwistWithCovariance
+geometry_msgs: TwistWithCovarianceStamped Accel AccelStamped AccelWithCovariance AccelWithCovarianceStamped Wrench
+geometry_msgs: WrenchStamped Transform TransformStamped QuaternionStamped
 sensor_msgs: LaserScan Imu JointState BatteryState Range Temperature RelativeHumidity FluidPressure Illuminance
-sensor_msgs: MagneticField NavSatStatus NavSatFix Joy
-nav_msgs: Odometry
+sensor_msgs: MagneticField NavSatStatus NavSatFix TimeReference Joy
+nav_msgs: Odometry Path
 ackermann_msgs: AckermannDrive AckermannDriveStamped
 trajectory_msgs: JointTrajectoryPoint JointTrajectory
 diagnostic_msgs: KeyValue DiagnosticStatus DiagnosticArray

@@ -60,6 +60,10 @@ def crossed(value: dict[str, Any]) -> None:
         (put("instruction_topic", value="odom"), "/odom: it is said to be nav_msgs/msg/Odometry and std_msgs/msg/Str"),
         (put(*ODOM[:-1], "odom", value=EXAMPLE["observe"]["topics"]["/odom"]), "odom and /odom are the same topic"),
         (put(*CMD[:-1], "cmd_vel", value={"type": "geometry_msgs/Twist"}), "drive.publish: cmd_vel and /cmd_vel are"),
+        (
+            put("tools", "stop", "publish", value={"cmd_vel": EXAMPLE["tools"]["stop"]["publish"]["/cmd_vel"]}),
+            "robot.yaml: /cmd_vel: it is written with / before it and without",
+        ),
         (put("instruction_topic", value="/é"), "instruction_topic: string should match"),
         (put("tools", "drive", "parameters", "speed", "type", value="int"), "parameters: speed.type: 'int' is none of"),
         (put("tools", "drive", "parameters", "turn", "enum", value=5), "parameters: turn.enum: 5 is no list of values"),

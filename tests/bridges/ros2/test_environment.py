@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 
@@ -11,14 +12,17 @@ pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not ins
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.bridges.ros2.environment import domain
+from rtcontrol.bridges.ros2.environment import COMPATIBILITY, domain
 from rtcontrol.bridges.ros2.errors import Ros2BridgeError
 from rtcontrol.bridges.ros2.stamps import Delays
+from tests.bridges.ros2.conftest import own_domain
+from tests.helpers.processes import python
 
 
 def test_without_variables_it_is_domain_0_of_the_subnet_with_cyclones_defaults() -> None:
     found = domain({})
-    assert (found.number, found.xml, found.reach) == (0, "", "SUBNET")
+    assert (found.number, found.reach) == (0, "SUBNET")
+    assert found.xml == f"<CycloneDDS><Domain>{COMPATIBILITY}</Domain></CycloneDDS>"
 
 
 @pytest.mark.parametrize(
@@ -30,10 +34,24 @@ def test_localhost_keeps_to_the_loopback_interface(environ: dict[str, str]) -> N
     assert "<AllowMulticast>false</AllowMulticast>" in xml
 
 
+def test_nodes_that_keep_to_this_machine_are_sought_by_default_and_where_nothing_else_is_asked_for() -> None:
+    both, loopback_alone = domain({"ROS_STATIC_PEERS": "10.0.0.7"}).near
+    assert 'autodetermine="true"' in both and 'address="127.0.0.1"' in both and "<Interfaces>" not in loopback_alone
+    for xml in (both, loopback_alone):
+        assert '<Peer address="localhost"/><Peer address="10.0.0.7"/>' in xml and COMPATIBILITY in xml
+    for asked in (
+        {"ROS_AUTOMATIC_DISCOVERY_RANGE": "OFF"},
+        {"ROS_LOCALHOST_ONLY": "1"},
+        {"CYCLONEDDS_URI": "file:///x"},
+    ):
+        assert domain(asked).near == ()
+
+
 def test_off_finds_nobody_and_system_default_changes_nothing() -> None:
     off = domain({"ROS_AUTOMATIC_DISCOVERY_RANGE": "OFF", "ROS_STATIC_PEERS": "10.0.0.1"}).xml
     assert "<Tag>" in off and "Peer " not in off
-    assert domain({"ROS_AUTOMATIC_DISCOVERY_RANGE": "SYSTEM_DEFAULT", "ROS_STATIC_PEERS": "10.0.0.1"}).xml == ""
+    given = {"ROS_AUTOMATIC_DISCOVERY_RANGE": "SYSTEM_DEFAULT", "ROS_STATIC_PEERS": "10.0.0.1"}
+    assert domain(given).xml == domain({}).xml
 
 
 def test_static_peers_are_asked_beside_the_subnet() -> None:
@@ -46,6 +64,46 @@ def test_static_peers_are_asked_beside_the_subnet() -> None:
 def test_a_cyclonedds_uri_is_read_last() -> None:
     found = domain({"ROS_LOCALHOST_ONLY": "1", "CYCLONEDDS_URI": "file:///etc/cyclonedds.xml"})
     assert found.xml.endswith(",file:///etc/cyclonedds.xml")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ignored"),
+    [
+        ("", "1.15,1.16"),
+        ("<Compatibility><IgnoreTypeInformation>1.1</IgnoreTypeInformation></Compatibility>", "1.1"),
+    ],
+    ids=["says nothing of it", "says so"],
+)
+def test_types_that_others_announce_are_ignored_also_beside_a_users_configuration(
+    tmp_path: Path, theirs: str, ignored: str
+) -> None:
+    told = "<Tracing><Verbosity>config</Verbosity><OutputFile>stdout</OutputFile></Tracing>"
+    config = tmp_path / "cyclonedds.xml"
+    config.write_text(f'<CycloneDDS><Domain Id="any">{told}{theirs}</Domain></CycloneDDS>')
+    code = "import os; from rtcontrol.bridges.ros2 import bus, environment; bus.Bus(environment.domain(os.environ))"
+    done = python("-c", code, env={**own_domain(), "CYCLONEDDS_URI": f"file://{config}"})
+    assert f"Compatibility/IgnoreTypeInformation/#text: {ignored} " in done.stdout, done
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("RMW_IMPLEMENTATION", "rmw_zenoh_cpp"),
+        ("ROS_DISCOVERY_SERVER", "10.0.0.7:11811"),
+        ("ROS_SECURITY_ENABLE", "true"),
+    ],
+)
+def test_environment_whose_nodes_cannot_be_met_is_refused_and_named(variable: str, value: str) -> None:
+    with pytest.raises(Ros2BridgeError, match=f"{variable}={value} .*do not meet.* unset it here"):
+        domain({variable: value})
+
+
+@pytest.mark.parametrize(
+    "rmw", ["rmw_fastrtps_cpp", "rmw_fastrtps_dynamic_cpp", "rmw_cyclonedds_cpp", "rmw_connextdds"]
+)
+def test_environment_of_a_middleware_that_is_dds_is_taken(rmw: str) -> None:
+    sourced = {"RMW_IMPLEMENTATION": rmw, "ROS_SECURITY_ENABLE": "false", "ROS_DISCOVERY_SERVER": ""}
+    assert domain(sourced) == domain({})
 
 
 @pytest.mark.parametrize(

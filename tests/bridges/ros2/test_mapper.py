@@ -13,7 +13,7 @@ pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not ins
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.bridges.ros2.errors import Unmappable
+from rtcontrol.bridges.ros2.errors import Ros2BridgeError, Unmappable
 from rtcontrol.bridges.ros2.msgs import MESSAGES, geometry_msgs, nav_msgs, sensor_msgs, std_msgs, trajectory_msgs
 from rtcontrol.bridges.ros2.paths import message_type
 from rtcontrol.bridges.ros2.reading import pitch, roll, yaw
@@ -128,7 +128,7 @@ def test_sector_reads_ranges_as_rep_117_says(ahead: float, expected: float) -> N
     assert reads(SCAN, scan([0.5, 0.5, ahead, 0.5]), **AHEAD) == expected
 
 
-@pytest.mark.parametrize("ahead", [math.nan, 0.0])
+@pytest.mark.parametrize("ahead", [math.nan, 0.0, 0.007, -1.0, 0.099])
 def test_sector_without_any_range_has_no_value(ahead: float) -> None:
     with pytest.raises(Unmappable, match="no beam in this direction gave a range"):
         reads(SCAN, scan([1.0, 1.0, ahead, 1.0]), **AHEAD)
@@ -142,6 +142,71 @@ def test_sector_across_the_back_and_a_scan_from_zero_to_two_pi() -> None:
     turned.angle_min = 0.0
     assert reads(SCAN, turned, **behind) == 0.5
     assert reads(SCAN, turned, **{"as": "sector", "from_deg": -180, "to_deg": 180}) == 0.5
+
+
+INC = math.tau / 1024
+ROUND = {"angle_min": 0.0, "angle_max": 6.28, "angle_increment": math.radians(1), "range_min": 0.12, "range_max": 3.5}
+
+
+@pytest.mark.parametrize(
+    ("sensor", "ranges", "expected"),
+    [
+        # hokuyo_node 5: an open corridor, 0.0 for no echo, and 7 mm, which is the code of an error.
+        (
+            {"angle_min": -341 * INC, "angle_increment": INC, "range_min": 0.02, "range_max": 5.6},
+            [3.153] * 250 + [0.0] * 90 + [0.007000000216066837] + [0.0] * 90 + [2.53] * 252,
+            2.53,
+        ),
+        # sick_scan 110: from pi downwards; sick_scan_xd 159: from -pi downwards, which is the same.
+        *(
+            (
+                {"angle_min": a, "angle_increment": -math.tau / 360, "range_max": 100.0},
+                [9.0] * 170 + [1.0] + [9.0] * 189,
+                1.0,
+            )
+            for a in (math.pi, -math.pi)
+        ),
+        # TurtleBot3: from 0 to 2 pi; ahead is at both ends.
+        (ROUND, [3.0, 3.0, 3.0, -1.0] + [3.0] * 176 + [0.3] + [3.0] * 169 + [1.2] + [3.0] * 9, 1.2),
+        (ROUND, [math.inf] * 180 + [0.3] + [math.inf] * 179, 3.5),
+        # rplidar_ros 115: a range_max of 0; drivers that leave range_min out, or NaN.
+        ({**ROUND, "range_max": 0.0}, [2.0] * 360, 2.0),
+        ({**ROUND, "range_max": math.nan}, [2.0] * 360, 2.0),
+        ({**ROUND, "range_min": math.nan}, [0.05] + [0.0] * 359, 0.05),
+        ({**ROUND, "range_min": 0.0}, [0.0, -0.5, 0.05] + [2.0] * 357, 0.05),
+        ({**ROUND, "range_min": math.nan}, [-math.inf] + [2.0] * 359, 0.0),
+        ({**ROUND, "range_min": -1.0}, [-0.5, -math.inf] + [2.0] * 358, 0.0),
+        ({**ROUND, "intensities": [0.0] * 360}, [2.0] * 360, 2.0),
+    ],
+)
+def test_sector_reads_the_scans_of_real_sensors(sensor: dict[str, Any], ranges: list[float], expected: float) -> None:
+    ahead = {"as": "sector", "from_deg": -30, "to_deg": 30}
+    assert reads(SCAN, sensor_msgs.LaserScan(ranges=ranges, **sensor), **ahead) == expected
+
+
+def test_sector_whose_beams_failed_is_not_read_from_beside_it() -> None:
+    ranges = [2.0] * 40 + [math.nan] + [0.0] * 320
+    failed = sensor_msgs.LaserScan(**{**ROUND, "angle_min": -math.pi / 2}, ranges=ranges)
+    beside = {"as": "sector", "from_deg": -49.5, "to_deg": -10}
+    with pytest.raises(Unmappable, match="no beam in this direction gave a range"):
+        reads(SCAN, failed, **{**beside, "from_deg": -50.5})
+    assert reads(SCAN, failed, **beside) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("scan", "says"),
+    [
+        (sensor_msgs.LaserScan(**ROUND), "the scan has no beam in this direction"),
+        (sensor_msgs.LaserScan(**{**ROUND, "angle_increment": 0.0}, ranges=[1.0] * 9), "the scan says no directions"),
+        (sensor_msgs.LaserScan(**{**ROUND, "angle_increment": math.nan}, ranges=[1.0] * 9), "the scan says no dir"),
+        (sensor_msgs.LaserScan(**{**ROUND, "angle_min": math.inf}, ranges=[1.0] * 9), "the scan says no directions"),
+        (sensor_msgs.LaserScan(**{**ROUND, "range_max": 0.0}, ranges=[math.inf] * 360), "it is infinite"),
+        (sensor_msgs.LaserScan(**{**ROUND, "range_min": 5.0}, ranges=[1.0] * 360), "no beam in this direction gave"),
+    ],
+)
+def test_scan_that_says_nothing_of_a_sector_has_no_value(scan: sensor_msgs.LaserScan, says: str) -> None:
+    with pytest.raises(Unmappable, match=says):
+        reads(SCAN, scan, **AHEAD)
 
 
 def test_the_shape_of_a_scan_may_change_between_messages() -> None:
@@ -175,6 +240,15 @@ def test_units_rounding_norms_words_and_times() -> None:
     imu = sensor_msgs.Imu()
     imu.header.stamp.sec = 3
     assert reads("sensor_msgs/msg/Imu", imu, path="header.stamp") == 3.0
+
+
+@pytest.mark.parametrize("level", [0, 127, 128, 255])
+def test_byte_has_all_of_its_values(level: int) -> None:
+    status, spec = "diagnostic_msgs/msg/DiagnosticStatus", {"from": "n", "min": 0, "max": 255}
+    made = publishes(status, {"level": spec}, {"n": level}, {"n": {"type": "integer"}})
+    assert reads(status, type(made).deserialize(made.serialize()), path="level", digits=0) == level
+    with pytest.raises(Ros2BridgeError, match="256.0 is not between 0 and 255"):
+        publishes(status, {"level": {**spec, "max": 256}}, {"n": level}, {"n": {"type": "integer"}})
 
 
 @pytest.mark.parametrize(("value", "why"), [(math.nan, "not a number"), (-math.inf, "infinite")])

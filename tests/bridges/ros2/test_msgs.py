@@ -32,8 +32,7 @@ BASE: dict[str, st.SearchStrategy[Any]] = {
     "bool": st.booleans(),
     # A null byte ends a string on the wire.
     "string": st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=9),
-    # cyclonedds packs an octet as signed; the only one here is DiagnosticStatus.level, 0 to 3.
-    "byte": st.integers(0, 127),
+    "byte": st.integers(0, 255),
     "char": integers(8, False),
     "float32": st.floats(width=32, allow_nan=False),
     "float64": st.floats(allow_nan=False),
@@ -68,7 +67,8 @@ def theirs(name: str, message: Any) -> Any:
 
 def _theirs(kind: str, what: Any, value: Any) -> Any:
     if kind == "BASE":
-        return value
+        # rosbags packs an octet as signed.
+        return value - 256 if what[0] == "byte" and value > 127 else value
     if kind == "NAME":
         return theirs(what, value)
     inner_kind, inner = what[0]

@@ -56,7 +56,7 @@ def test_it_is_a_command_of_rtcontrol(tmp_path: Path) -> None:
         (["--duration", "nan"], "--duration nan is out of range."),
         (["--server-key", "server.key"], "--server-key is given without --keys."),
         (["--report", "/nowhere/report.json"], "The report /nowhere/report.json cannot be written (No such file"),
-        (["--instruct", "x" * 70_000], "hello.instruction is a string of 70000 characters."),
+        (["--instruct", "x" * 70_000], "instruction: a string of 70000 characters: above the limit"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_connected(

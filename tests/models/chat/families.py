@@ -15,7 +15,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.engines import weights
-from rtcontrol.models.schema import Parameter, ToolSchema
+from rtcontrol.models.parameters import Parameter
+from rtcontrol.models.schema import ToolSchema
 from tests.models.engines.test_transformers import ARCHITECTURES
 
 ABSENT = object()

@@ -92,6 +92,13 @@ def test_null_for_what_may_be_left_out_is_left_out_where_it_is_learnt() -> None:
     assert made(found, purpose="eval")[0][0].call == Call("go", {"z": 1.0, "a": None})
 
 
+@pytest.mark.parametrize("schema", [{"type": "null"}, {"const": None}, {"enum": [None]}, {}, {"description": "any"}])
+def test_null_that_a_required_argument_takes_is_a_value_of_it(schema: dict[str, Any]) -> None:
+    shown = tool("go", "", {"type": "object", "properties": {"z": schema}, "required": ["z"]})
+    found, tally = made([sample(Call("go", {"z": None}), shown)], purpose="train")
+    assert [row.call for row in found] == [Call("go", {"z": None})] and not tally.dropped
+
+
 def test_half_a_character_is_no_part_of_a_sample_nor_of_a_tool() -> None:
     for call in (Call("go", {"\ud800": 1}), Call("go", {"z": ["\ud800"]})):
         with pytest.raises(Unusable, match="half a character"):

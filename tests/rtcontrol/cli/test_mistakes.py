@@ -24,6 +24,7 @@ from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.fit import fit
+from rtcontrol.run.status import ERRED, UNSAFE
 from tests.models.chat.families import checkpoint
 
 SAMPLE = Observation(0, 0, 0, {"x": 0.5, "v": 0.0})
@@ -283,12 +284,13 @@ def test_a_refused_disk_prefix_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("clock", ["wall", "lockstep"])
 def test_a_world_that_exits_ends_the_run_as_any_of_its_errors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], clock: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, clock: str
 ) -> None:
+    monkeypatch.setattr("rtcontrol.loop.loop.LEAVE_S", 0.5)
     file = own_world(tmp_path, f"exits_{clock}.py", ("self.x += 1", "self.x += 1; self.x < 10 or exit()"))
     arguments = ("--env", file, "--agent", agent_file(tmp_path, "go"), "--model", "noop", "--clock", clock)
     common = ("--host", "inprocess", "--no-live", "--duration", "20", "--out", str(tmp_path / "out"))
-    assert call("run", *arguments, *common) == 1
+    assert call("run", *arguments, *common) == UNSAFE  # no step was made with the safe call
     assert f"broke down: SystemExit: None (exits_{clock}.py:15)" in capsys.readouterr().err
     assert json.loads((tmp_path / "out" / "report.json").read_text())["ended_by"] == "error"
 
@@ -297,7 +299,7 @@ def test_an_observe_that_exits_costs_its_tick(tmp_path: Path, capsys: pytest.Cap
     world, agent = own_world(tmp_path, "w.py"), agent_file(tmp_path, "go", "str(data) if data['x'] < 10 else exit()")
     arguments = ("--env", world, "--agent", agent, "--model", "noop", "--clock", "lockstep")
     common = ("--host", "inprocess", "--no-live", "--duration", "1", "--out", str(tmp_path / "out"))
-    assert call("run", *arguments, *common) == 0
+    assert call("run", *arguments, *common) == ERRED
     assert "observe: SystemExit: None (go_agent.py:10)" in capsys.readouterr().err
     made = json.loads((tmp_path / "out" / "report.json").read_text())
     assert made["ended_by"] == "duration" and made["misses_by_cause"]["no_observation"] > 5
@@ -306,8 +308,8 @@ def test_an_observe_that_exits_costs_its_tick(tmp_path: Path, capsys: pytest.Cap
 def test_a_file_that_exits_is_told_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "quits.py"
     file.write_text("import sys\nsys.exit(0)\n")
-    assert call("run", "--env", str(file), "--agent", str(file)) == 1
-    assert "SystemExit: 0 (quits.py:2)" in capsys.readouterr().err
+    assert call("run", "--env", str(file), "--agent", str(file)) == 2
+    assert "SystemExit: 0, quits.py:2" in capsys.readouterr().err
 
 
 def test_a_model_that_was_trained_on_other_tools_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

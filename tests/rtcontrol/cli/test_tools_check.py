@@ -281,7 +281,10 @@ def test_figures_on_standard_output_stand_alone(
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({"type": "string", "pattern": "^(?=a)b$"}, "Tool t, p: its schema cannot be decoded"),
+        (
+            {"type": "string", "pattern": "^b(?=a)$"},
+            "Tool t, parameter p: its pattern '^b(?=a)$' cannot be searched for",
+        ),
         ({"type": "string", "pattern": "^a{5}$", "maxLength": 3}, "Tool t, p: "),
         ({"enum": [f"place {i} of many" for i in range(3000)]}, "leaves no room for the call in the model's context"),
     ],

@@ -17,11 +17,10 @@ def test_ways_kept_from_training_that_fail_are_named(tmp_path: Path, monkeypatch
     monkeypatch.setattr(flights, "EPISODES", 6)
     skill = yard(tmp_path)
     canonical = {goal.text(): goal for goal in skill.goals}
-    told: set[str] = set()
+    told = {said for kind in skill.kinds for said, _ in skill.phrasings["unseen"](kind)}
 
     def answers(rows: list[Row]) -> list[Call]:
         """Of one who knows canonical instructions, and does nothing when told otherwise."""
-        told.update(row.instruction for row in rows if row.instruction not in canonical)
         goals = [canonical.get(row.instruction) for row in rows]
         seen = [skill.read_back(row.observation) for row in rows]
         return [STILL if goal is None else skill.expert(s, goal) for s, goal in zip(seen, goals, strict=True)]
@@ -29,6 +28,32 @@ def test_ways_kept_from_training_that_fail_are_named(tmp_path: Path, monkeypatch
     shares, (note,) = flights.played(skill, 16.0, 60.0, SimpleNamespace(answers=answers, key=repr))  # type: ignore[arg-type]
     assert [share.right for share in shares.values()] == [6, 0, 6]
     assert told and all(f'"{said}"' in note for said in told)
+
+
+def test_only_words_that_no_goal_has_are_blamed_and_what_has_one_is_left_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flights, "EPISODES", 6)
+    skill = yard(tmp_path)
+    goal = skill.goals[0]
+    said, asked = [goal.text()], set[str]()
+    monkeypatch.setitem(skill.phrasings, "unseen", lambda kind: [(one, goal) for one in said])  # type: ignore[arg-type]
+
+    def answers(rows: list[Row]) -> list[Call]:
+        asked.update(row.instruction for row in rows)
+        calls = [skill.expert(skill.read_back(row.observation), goal) for row in rows]
+        return [STILL if row.instruction == said[0] else call for row, call in zip(rows, calls, strict=True)]
+
+    def note() -> str:
+        found = flights.played(skill, 16.0, 60.0, SimpleNamespace(answers=answers, key=repr))  # type: ignore[arg-type]
+        return next(one for one in found[1] if "kept from training" in one)
+
+    assert note().endswith("What has known words alone wants more time, or more ways of its kind.")
+    assert "brackets" not in note()
+    said[0] = f"swiftly {goal.text()}"
+    asked.clear()
+    assert f'"{said[0]}" (swiftly). The words in brackets' in note() and said[0] not in asked
+    assert "wants more time" not in note()
 
 
 def test_where_episodes_fail_the_goal_and_the_call_that_the_expert_would_not_make_are_told(

@@ -25,10 +25,11 @@ from gateway_served import Serve, Served
 
 @pytest.fixture(scope="module")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """Starts gateways. `sessions` is the sessions' model; /v1 requests have the bundled one unless told otherwise."""
+    """Starts gateways. `sessions` is the sessions' model, `own` the server's tools; /v1 requests have the bundled model
+    unless told otherwise."""
     with contextlib.ExitStack() as stack:
 
-        def start(sessions: str = "noop", pool: InProcessPool | None = None, **options: Any) -> Served:
+        def start(sessions: str = "noop", pool: InProcessPool | None = None, own: Any = (), **options: Any) -> Served:
             pool = pool or InProcessPool()
             pool.start()
             stack.callback(pool.close)
@@ -36,7 +37,9 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
             out: Path = tmp_path_factory.mktemp("serve")
             # Under a path of its own: what it was trained on is not known, so it decides for any tools.
             model = unnamed(ZOO / "lander", out / "lander")
-            admission = Admission(ServeOptions(out=out, model=sessions, host="inprocess"), pool, watch)
+            admission = Admission(
+                ServeOptions(out=out, model=sessions, host="inprocess", default_tools=own), pool, watch
+            )
             over = threading.Event()
 
             def keep() -> None:

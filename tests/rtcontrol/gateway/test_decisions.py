@@ -91,12 +91,19 @@ def test_conversations_are_read_as_text(served: Served, client: openai.OpenAI) -
         {"type": "custom_tool_call_output", "call_id": "c2", "output": "said"},
         {"role": "assistant", "content": [{"type": "output_text", "text": "Landed."}]},
     ]
+    # Two calls of one id, as some servers give: each output is that of its own.
+    said[4:4] = [{"type": "function_call", "call_id": "c1", "name": name, "arguments": "{}"} for name in ("a", "b")]
+    said[6:6] = [{"type": "function_call_output", "call_id": "c1", "output": out} for out in ("1", "2")]
     text = "\n".join(
         (
             "developer: You land.",
             'user: Down.\n{"y":1}',
             'engines({"main": 70})',
             "engines -> done",
+            "a({})",
+            "b({})",
+            "a -> 1",
+            "b -> 2",
             "say(hello)",
             "say -> said",
             "assistant: Landed.",

@@ -177,7 +177,7 @@ def test_other_machines_addresses_need_the_token_and_a_bind_beyond_loopback_too(
     wide = serve(host="0.0.0.0", token=TOKEN, model="noop")
     port = wide.gateway.port
     url = f"http://127.0.0.1:{port}/v1/function_call"
-    assert httpx.post(url, json=CALL).status_code == 200
+    assert httpx.post(url, json=CALL, timeout=60).status_code == 200
     # By an address that is not loopback, the peer is not trusted (the machine's own, where it has one).
     named = {"host": f"192.0.2.7:{port}"}
     assert httpx.post(url, json=CALL, headers=named).status_code == 401
@@ -275,3 +275,19 @@ def test_static_pages_are_served_from_their_folder_only(serve: Serve, tmp_path: 
     for path in ("../secret", "%2e%2e/secret"):
         answer = raw(own, head(own, f"GET /static/{path}", "Connection: close"))
         assert b"its words" not in answer and b" 404 " in answer
+
+
+def test_where_everybody_is_asked_this_machine_shows_the_token_too(serve: Serve) -> None:
+    """A proxy of this machine that adds no header is no other program to the server."""
+    one = serve(token=TOKEN, require_token=True)
+    shown = {"Authorization": f"Bearer {TOKEN}"}
+    for path in ("health", "metrics", "v1/models", "view/sessions"):
+        assert httpx.get(one.url + path).status_code == 401, path
+        assert httpx.get(one.url + path, headers=shown).status_code == 200, path
+    assert httpx.get(one.url).status_code == 200  # the page itself, which asks for the token
+    for address in (one.ws, one.ws.removesuffix("ws") + "view/ws"):
+        with pytest.raises(InvalidStatus):
+            connect(address, compression=None)
+        connect(f"{address}?token={TOKEN}", compression=None).close()
+    with pytest.raises(UserError, match="--require-token"):
+        GatewayOptions(require_token=True)

@@ -175,7 +175,7 @@ def tool(**properties: Any) -> dict[str, Any]:
 
 
 # An array of texts that cannot end within the tokens that a value may have.
-ENDLESS = {"type": "array", "items": {"type": "string", "minLength": 30}, "minItems": 3}
+ENDLESS = {"type": "array", "items": {"type": "string", "minLength": 30}, "minItems": 30}
 TEXTS = {"type": "json_schema", "json_schema": {"name": "texts", "schema": tool(texts=ENDLESS)["parameters"]}}
 SAY, SAID = {"function": tool(a={"enum": ["x"]}, text=ENDLESS)}, {"type": "function", "function": {"name": "say"}}
 INSIDE = "function.parameters.properties"
@@ -185,7 +185,7 @@ INSIDE = "function.parameters.properties"
     ("change", "param"),
     [
         ({"tools": [TURN, SAY], "tool_choice": SAID}, f"tools[1].{INSIDE}.text"),
-        ({"tools": [TURN, {"function": tool(a={"type": "array", "contains": {}})}]}, f"tools[1].{INSIDE}.a"),
+        ({"tools": [TURN, {"function": tool(a={"type": "array", "contains": 5})}]}, f"tools[1].{INSIDE}.a"),
         ({"tools": [TURN, {"function": tool(a=5)}]}, f"tools[1].{INSIDE}.a"),
         ({"tools": [TURN, {"function": {"parameters": {}}}]}, "tools[1]"),
         ({"tools": [TURN, TURN]}, "tools[1]"),

@@ -5,18 +5,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from http.client import HTTPConnection
+from typing import Any
 
 import h11
 import httpx
 import pytest
-from gateway_served import Serve, Served
+from gateway_served import TURN, Serve, Served
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from rtcontrol.gateway import http
 from rtcontrol.gateway.transport import JoinedWrites
+from rtcontrol.serve import reading
+from tests.helpers.processes import until
 
 HOST = "HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 UPGRADE = (
@@ -148,3 +152,62 @@ def test_a_websocket_that_does_not_exist_is_404_with_those_that_do(
         pass
     assert caught.value.response.status_code == 404 and b"/view/ws" in (caught.value.response.body or b"")
     assert not [r for r in caplog.records if r.exc_info]
+
+
+def _asked(tools: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"model": "default", "messages": [{"role": "user", "content": "go"}], "tools": tools}
+
+
+def _slow(number: int) -> dict[str, Any]:
+    values = [{"const": f"value {number} {i}"} for i in range(2500)]
+    parameters = {"type": "object", "properties": {"a": {"oneOf": values}}, "required": ["a"]}
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+
+def test_tools_that_take_long_to_read_keep_no_others_waiting_and_evict_none(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "READ_S", 0.01)
+    one = serve(model="noop", tool_sets=2)
+    honest = _asked([TURN])
+    assert one.post("v1/chat/completions", honest).status_code == 200
+    refused = one.post("v1/chat/completions", _asked([_slow(0)]))
+    assert refused.status_code == 400 and "processor's time" in refused.text and '"param":"tools"' in refused.text
+    for number in range(1, 25):
+        with pytest.raises(httpx.ReadTimeout):  # the client leaves
+            httpx.post(one.url + "v1/chat/completions", json=_asked([_slow(number)]), timeout=0.001)
+    another = {**TURN, "function": {**TURN["function"], "description": "Anew."}}
+    for tools in ([TURN], [another]):
+        assert httpx.post(one.url + "v1/chat/completions", json=_asked(tools), timeout=8).status_code == 200
+    assert httpx.get(one.url + "health", timeout=8).status_code == 200
+    assert "rtcontrol_tool_sets 2.0" in one.get("metrics")
+
+
+def test_who_hangs_up_is_worked_for_no_longer(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    one = serve(model="noop")
+    given_up = threading.Event()
+
+    def endless(tools: Any, gone: Callable[[], bool]) -> bool:
+        until(gone)
+        given_up.set()
+        return False
+
+    monkeypatch = pytest.MonkeyPatch()
+    with monkeypatch.context() as patch:
+        patch.setattr(one.admission.reading, "check", endless)
+        with pytest.raises(httpx.TimeoutException):
+            httpx.post(one.url + "v1/chat/completions", json=_asked([TURN]), timeout=0.3)
+        assert given_up.wait(10)
+    assert one.post("v1/chat/completions", _asked([TURN])).status_code == 200
+    assert not [r for r in caplog.records if r.exc_info], caplog.text
+
+
+def test_a_request_tells_so_much_and_no_more(serve: Serve) -> None:
+    one = serve()
+    long = {**_asked([TURN]), "environment": ["x" * 200] * 2000}
+    refused = one.post("v1/chat/completions", long)
+    assert refused.status_code == 400 and "400000" not in refused.text and "262144 is the most" in refused.text
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    said = one.post("v1/function_call", {"messages": long["messages"], "tools": [TURN], "history": ["h" * 200] * 2000})
+    assert "262144 is the most" in said.json()["error"]

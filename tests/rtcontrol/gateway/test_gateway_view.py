@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -97,6 +98,9 @@ def test_a_run_is_seen_and_steered_from_its_page(flying: Flying) -> None:
         page.send('{"instruct": "hover at 0.7"}')
         page.send('{"say": "resume"}')
         look(page, lambda t: t["state"] == "running" and t["instruction"] == "hover at 0.7")
+        page.send(json.dumps({"instruct": "a" * 70_000}))
+        until(lambda: "70000 bytes long; 65536 is the most" in str(page.recv(timeout=20)))
+        look(page, lambda t: t["instruction"] == "hover at 0.7" and t["phase"] == "running")
         for wrong in ("[]", "no", '{"say": "hurry"}', '{"say": "confirm", "k": "x"}'):
             page.send(wrong)
         until(lambda: "Not understood" in str(page.recv(timeout=20)))
@@ -256,6 +260,31 @@ def test_a_servers_session_is_seen_paused_and_stopped(served: Served, session: t
         with pytest.raises(ConnectionClosed):
             look(page, lambda t: False)
     assert name not in [s["id"] for s in httpx.get(served.url + "view/sessions").json()]
+
+
+def test_an_instruction_that_no_message_can_hold_is_refused_and_its_session_goes_on(
+    served: Served, session: tuple[str, Line]
+) -> None:
+    name, client = session
+    with connect(f"{served.ws.removesuffix('ws')}view/ws?session={name}", compression=None) as page:
+        for text in ("a" * 70_000, "\u00e9" * 40_000):
+            page.send(json.dumps({"instruct": text}))
+            until(lambda: "bytes long; 65536 is the most" in str(page.recv(timeout=20)))
+        assert look(page)["phase"] == "running"
+    del client
+
+
+def test_a_viewer_that_talks_without_end_is_heard_at_a_rate(served: Served, session: tuple[str, Line]) -> None:
+    name, client = session
+    with connect(f"{served.ws.removesuffix('ws')}view/ws?session={name}", compression=None) as page:
+        began, answers = time.monotonic(), 0
+        for _ in range(2000):
+            page.send('{"say": "resume"}')
+        while (left_s := began + 1.0 - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                answers += "answer" in str(page.recv(timeout=left_s))
+        assert 1 <= answers <= (time.monotonic() - began) / views.HEARD_S + 1
+    del client
 
 
 def test_a_session_that_is_not_there_is_told(served: Served) -> None:

@@ -87,12 +87,17 @@ class Pair:
 
     def outcomes(self, count: int) -> dict[int, str]:
         """Of the first one's answers, by tick, once there are so many."""
-        until(lambda: self.host.wait(0) or len(self.told) >= count, f"not {count} answers: {self.told}", every=0.001)
+        until(lambda: self.heard() and len(self.told) >= count, f"not {count} answers: {self.told}", every=0.001)
         return {event["first"]: event["outcome"] for event in self.told}
+
+    def heard(self) -> bool:
+        """Look for what came; a reply that nobody waits for any more says nothing here."""
+        self.host.wait(0)
+        return True
 
     def answered(self, tick: int) -> None:
         """Wait for the first one's late answer to this tick."""
-        until(lambda: self.host.wait(0) or tick in self.outcomes(0), every=0.001)
+        until(lambda: self.heard() and tick in self.outcomes(0), every=0.001)
         assert self.outcomes(0)[tick] == "late"
 
     def discourage(self) -> None:

@@ -175,7 +175,8 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
         assert "secret" not in f"{told!r}{decider.info()}{caught.value}"
     with pytest.raises(UserError, match=r"would travel to api\.example\.com in the clear"):
         EndpointSource.parse("decisions:http://api.example.com/v1", (GO,))
-    EndpointSource.parse("decisions:https://api.example.com/v1", (GO,))
+    for host in ("https://api.example.com", "http://localhost:1", "http://127.0.0.2:1", "http://[::1]:1"):
+        EndpointSource.parse(f"decisions:{host}/v1", (GO,))
 
 
 @pytest.mark.parametrize("key", ["sk-secret\n", "sk secret", "sk-sécret"])

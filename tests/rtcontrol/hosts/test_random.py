@@ -19,7 +19,7 @@ def tool(required: list[str], **properties: Any) -> dict[str, Any]:
 
 def test_an_open_domain_is_refused_when_it_is_opened_whichever_tool_would_be_drawn() -> None:
     tools = (tool(["t"], t={"type": "number"}), {"name": "stop"})
-    with pytest.raises(UserError, match="Tool heat, parameter t: `random` cannot make up a value"):
+    with pytest.raises(UserError, match="Tool heat, parameter t: no value of it can be made up"):
         build(source("random", "torch", tools))
     build(RandomSource((tool([], t={"type": "number"}),)))
 

@@ -7,21 +7,22 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
-from arm import MOVE, OPEN, STOP, Arm, arm_agent, failing, on
+from arm import MOVE, OPEN, STOP, Arm, arm_agent, failing, held, on
 from armed import HZ, PERIOD_S, beside, flight, safes, until
 from cart import CartWorld, Flight
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
-from rtcontrol.envs.base import Emission
+from rtcontrol.envs.base import Emission, Episode, WorldError
+from rtcontrol.envs.gym import GymWorld
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.loop import actuator as actuators
@@ -60,9 +61,9 @@ agent = Agent("goer", "Goes.", Tools([go]), lambda data: "-", "go", Fallback(Cal
 
 @contextmanager
 def acting(agent: Agent, world: PacedEnvironment | None = None, period_ns: int | None = None) -> Iterator[Actuator]:
-    """An actuator under way, of a world in lockstep; closed at the end, which its `effects` outlast."""
+    """An actuator under way, of a world in real time; closed at the end, which its `effects` outlast."""
     world = world or Arm().world()
-    world.start("lockstep")
+    world.start("wall")
     actuator = Actuator(agent, world, period_ns, lambda: None)
     actuator.start()
     yield actuator
@@ -204,8 +205,8 @@ def test_several_safe_calls_each_until_in_force_and_none_twice(tmp_path: Path) -
     flown = flight(tmp_path, arm, silent_from(4), STOP, OPEN, duration_s=0.8).run()
     attempts = [(a["safe"], a["attempt"], "error" in a) for a in safes(flown)]
     assert attempts == [
-        (STOP.text(), 1, False),
         (OPEN.text(), 1, True),
+        (STOP.text(), 1, False),  # once the world has stepped with it
         (OPEN.text(), 2, True),
         (OPEN.text(), 3, False),
     ]
@@ -287,10 +288,107 @@ def test_a_safe_call_demanded_again_while_it_hangs_is_made_again_for_the_newer_d
         until(lambda: acts.count("base False") == 2)
         assert acts.count("arm False") == 1
         free.set()
-        assert actuator.wait_safe(5)
+        until(lambda: actuator.retry() and actuator.wait_safe(0.02))
     first = agent.fallback.safe_calls[0]
-    ends = [(e.attempt, e.in_force) for e in actuator.effects if isinstance(e, SafeAttempt) and e.call == first]
-    assert ends == [(1, False), (2, True)] and acts.count("arm False") == 2
+    attempts = [e for e in actuator.effects if isinstance(e, SafeAttempt)]
+    assert [e.attempt for e in attempts if e.call == first] == [1, 2] and acts.count("arm False") == 2
+    assert [e.in_force for e in attempts].index(True) == len(attempts) - 1
+
+
+@pytest.mark.parametrize("stalls_s", [0.0, 0.06])
+def test_a_slow_world_that_is_told_safe_and_fresh_in_turn_keeps_its_clock_and_steps_with_both(stalls_s: float) -> None:
+    """A Gymnasium world of 5 steps a second, and one whose steps take longer than their time, at 40 calls a second.
+
+    Worlds that ran away from their clock, or stood still for it: dfinity/ic pull request 11611, gazebosim/gz-sim issue
+    1742, schteppe/p2.js issue 87."""
+    step_s = stalls_s / 1.5 or 0.13
+    made = GymWorld(f"gym:CartPole-v1?step_s={step_s}&actions=safe,fresh&safe=safe")
+    steps: list[tuple[float, int]] = []
+    inner = made.env.step
+
+    def step(action: int) -> Any:
+        steps.append((time.monotonic(), action))
+        time.sleep(stalls_s)
+        return inner(action)
+
+    made.env.step = step
+    safe, fresh = Call("act", {"action": "safe"}), Call("act", {"action": "fresh"})
+    world = PacedEnvironment("cart", made)
+    with closing(world):
+        began = time.monotonic()
+        world.start("wall")
+        actuator = Actuator(replace(made.agent(), fallback=Fallback(safe)), world, 25_000_000, lambda: None)
+        actuator.start()
+        for tick in range(0, 60, 2):
+            actuator.safe("miss")
+            time.sleep(0.025)
+            epoch = getattr(world.latest(), "epoch", 0)
+            actuator.execute(Order(tick, fresh, epoch, time.monotonic_ns() + 200_000_000))
+            time.sleep(0.025)
+        last = time.monotonic()
+        until(lambda: len([1 for t_s, _ in steps if t_s > last]) >= 2)
+        actuator.close()
+    # Its clock: never ahead, and no pause after.
+    for n, (t_s, _) in enumerate(steps, 1):
+        assert n <= (t_s - began) / step_s + 0.01
+    assert next(t_s for t_s, _ in steps if t_s > last) - last <= max(step_s, stalls_s) + 0.1
+    taken = [action for t_s, action in steps if t_s <= last]
+    assert taken.count(1) >= 2 and taken.count(0) >= 2, taken
+    # A safe call that gave way to a newer one was never in force, and each has one end.
+    attempts = [e for e in actuator.effects if isinstance(e, SafeAttempt)]
+    assert {e.in_force for e in attempts} == {True, False} if not stalls_s else attempts
+
+
+def test_two_safe_calls_of_one_tool_are_both_made_before_they_are_in_force() -> None:
+    arm = Arm()
+    world = arm.world()
+    world.start("lockstep")
+    actuator = Actuator(replace(arm_agent(), fallback=Fallback(calls=(STOP, MOVE))), world, None, lambda: None)
+    with closing(world):
+        actuator.start()
+        actuator.safe("miss")
+        until(lambda: not actuator.attempting)
+        assert actuator.pending
+        world.advance(10_000_000)
+        actuator.retry()
+        assert actuator.wait_safe(5)
+        actuator.close()
+    assert [call for _, call in arm.acts] == [STOP, MOVE]
+    attempts = [e for e in actuator.effects if isinstance(e, SafeAttempt)]
+    assert [(e.call, e.in_force) for e in attempts] == [(STOP, False), (MOVE, True)]
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_function_of_the_agents_is_not_in_force_where_the_world_makes_no_step_with_it(breaks: bool) -> None:
+    """An agent's function that sets what `step()` goes by, called once the last episode has ended, or `reset()` of the
+    next one has raised."""
+    arm, made = Arm(), []
+    arm.bindings = {}
+    arm.outcome = lambda: Episode(0, 0.0, True, 1.0)  # type: ignore[method-assign]
+
+    def reset(seed: int) -> None:
+        if breaks and seed:
+            raise OSError("the port is gone")
+
+    def drive(go: Literal["on", "stop"]) -> None:
+        """Drive."""
+        made.append(go)
+
+    arm.reset = reset  # type: ignore[method-assign]
+    world = arm.world()
+    stop = Call("drive", {"go": "stop"})
+    agent = replace(arm_agent(), tools=Tools([drive]), fallback=Fallback(stop))
+    with closing(world):
+        world.start("lockstep", 0, None if breaks else 1)
+        with suppress(WorldError):
+            world.advance(10_000_000)
+        actuator = Actuator(agent, world, None, lambda: None)
+        actuator.start()
+        actuator.safe("exit")
+        assert actuator.wait_safe(5) and actuator.over and made == ["stop"]
+        actuator.close()
+    [attempt] = [e for e in actuator.effects if isinstance(e, SafeAttempt)]
+    assert (attempt.acted, attempt.over, attempt.in_force) == (True, True, False)
 
 
 def test_a_call_that_waits_for_its_turn_when_people_stop_does_not_act() -> None:
@@ -381,7 +479,7 @@ def test_the_safe_call_goes_first_when_the_world_yields() -> None:
     arm.refuse = lambda call: before.append(list(arm.instructions))
     later = time.monotonic_ns() + 10**10
     with acting(arm_agent(STOP), world, 1_000_000) as actuator:
-        with world._lock:  # a step hangs, and a call waits for it
+        with held(world):  # a call waits for it
             actuator.execute(Order(0, MOVE, 1, time.monotonic_ns() + 1_000_000))
             until(lambda: actuator._order is None)
             assert actuator.execute(Order(1, MOVE, 1, later)) is None
@@ -429,19 +527,32 @@ def test_an_error_that_cannot_be_told_costs_its_ticks_and_not_the_run(
     assert [line for line in flown.said if "Mute: (no message: its __str__ raises AttributeError)" in line]
 
 
+@pytest.mark.parametrize("times", [3, 10**9])
 @pytest.mark.parametrize("clock", ["wall", "lockstep"])
-def test_a_step_that_raises_ends_the_run_with_the_safe_call(tmp_path: Path, clock: str) -> None:
-    arm = Arm()
+def test_a_step_that_raises_ends_the_run_and_the_safe_call_is_in_force_with_the_next_that_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: str, times: int
+) -> None:
+    monkeypatch.setattr("rtcontrol.loop.loop.LEAVE_S", 1.0)
+    arm, left = Arm(), [times]
 
     def broken() -> None:
-        raise ZeroDivisionError("no wheel left")
+        left[0] -= 1
+        if left[0] >= 0:
+            raise ZeroDivisionError("no wheel left")
+        arm.acts.append((time.monotonic_ns(), Call("step")))
 
     flown = flight(tmp_path, arm, clock=clock)
     flown.after(4, lambda: setattr(arm, "on_step", broken))
     flown.run()
-    assert flown.loop.ended_by == "error" and flown.loop.failure is not None and flown.loop.safe_in_force
+    assert flown.loop.ended_by == "error" and flown.loop.failure is not None
     assert "ZeroDivisionError: no wheel left (tests/rtcontrol/loop/test_actuator.py:" in flown.loop.failure
-    assert arm.acts[-1][1] == STOP and flown.lines[-1]["end"] == "error"
+    ends = times == 3
+    assert flown.loop.safe_in_force is flown.lines[-1]["safe_in_force"] is ends is not flown.loop.unsafe
+    attempts = safes(flown, "exit")
+    assert [a["in_force"] for a in attempts] == [False] * (len(attempts) - 1) + [ends] and len(attempts) >= 3
+    assert all("no wheel left" in a["error"] for a in attempts[:-1])
+    assert [call.name for _, call in arm.acts if call != MOVE][-2:] == (["move", "step"] if ends else ["move"] * 2)
+    assert flown.lines[-1]["end"] == "error" and any("THE SAFE CALL IS NOT" in line for line in flown.said) is not ends
     assert report.of_record(flown.path)["errors"][0]["cause"] == "world"
 
 
@@ -553,7 +664,7 @@ def deaf(times: int, status: str) -> Callable[[Emission], None]:
 def test_a_safe_call_that_could_not_be_sent_is_not_in_force_and_sent_again(calls: tuple[Call, ...]) -> None:
     world = Radio(deaf(2, "safe"))
     actuator = Actuator(replace(arm_agent(), fallback=Fallback(calls=calls)), world, 50_000_000, lambda: None)
-    world.start("lockstep")
+    world.start("wall")
     actuator.start()
     safe = Emission(0, 1, 1, 0, "safe", safe_calls=calls)
     actuator.safe("miss", safe)
@@ -609,7 +720,7 @@ def test_nothing_late_acts_and_the_safe_calls_come_in_force(story: list[tuple[st
 
     arm.refuse = refuse
     world = arm.world()
-    held, given = False, {}
+    busy, given = ExitStack(), {}
     replaced: list[Order | None] = []
     with acting(arm_agent(STOP, OPEN), world, 5_000_000) as actuator:
         for number, (what, call, ms) in enumerate(story):
@@ -620,13 +731,14 @@ def test_nothing_late_acts_and_the_safe_calls_come_in_force(story: list[tuple[st
                 replaced.append(actuator.safe("miss"))
             elif what == "fail":
                 refusals[call.text()] = ms
-            elif what == "hang" and not held:
-                held = world._lock.acquire()
+            elif what == "hang":
+                busy.close()
+                busy.enter_context(held(world))
             else:
                 time.sleep(ms / 1e3)
+        world.conclude()
         replaced.append(actuator.safe("exit"))
-        if held:
-            world._lock.release()
+        busy.close()
         assert actuator.wait_safe(5.0)
     dropped = {order.tick for order in replaced if order is not None}
     done = {e.tick: e for e in actuator.effects if isinstance(e, Completion)}

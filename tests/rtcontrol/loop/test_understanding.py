@@ -41,6 +41,17 @@ def test_half_a_second_of_doubt_is_told_once_and_each_instruction_anew() -> None
     assert told([("land", True), ("land", False)] * 50) == []
 
 
+def test_the_words_that_were_never_taught_are_named() -> None:
+    lines: list[str] = []
+    one = Understanding(HZ, lines.append)
+    for unknown in (("both",), ("both", "of"), tuple("abcde")):
+        for _ in range(6):
+            one.heard(f"go {len(unknown)}", True, unknown)
+    assert '"both" is a word that it was never taught; its calls are unsure' in lines[0]
+    assert '"both", "of" are words that it was never taught' in lines[1]
+    assert '"a", "b", "c" and 2 more are words that' in lines[2]
+
+
 @pytest.mark.parametrize("null", [False, True])
 def test_a_run_holds_what_is_not_understood_and_says_so_once(tmp_path: Path, null: bool) -> None:
     def decide(request: DecisionRequest) -> Decision:

@@ -100,6 +100,24 @@ def test_an_interrupt_at_any_point_of_the_way_out_leaves_the_records_end(tmp_pat
     until(lambda: arm.acts[-1][1] == STOP)
 
 
+def test_a_world_is_closed_after_an_interrupt_only_once_its_safe_call_was_tried(tmp_path: Path) -> None:
+    arm = Arm()
+    flown = flight(tmp_path, arm, **PATIENT, duration_s=0.2)
+    actuator, plainly = flown.loop._ticks.actuator, flown.loop._ticks.actuator._bring_in_force
+
+    def starved() -> None:
+        time.sleep(0.2)  # as on a busy machine: its thread is woken late
+        plainly()
+
+    def interrupted(timeout_s: float) -> bool:
+        raise KeyboardInterrupt
+
+    actuator._bring_in_force, actuator.wait_safe = starved, interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        flown.run()
+    assert arm.acts[-1][1] == STOP
+
+
 @pytest.mark.parametrize("signalled", [False, True])
 def test_what_was_due_while_the_loop_was_away_at_the_end_is_missed(tmp_path: Path, signalled: bool) -> None:
     hangs = threading.Event()

@@ -26,6 +26,8 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint import resolve
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.learnt import Learnt
+from rtcontrol.recipes.imitation import UNKNOWN, Recipe
+from rtcontrol.recipes.worlds import RECIPES
 
 AGENTS = {"lander": lander.agent, "paddle": paddle.agent, "driver": road.agent}
 SKILLS = {"lander": LANDER, "paddle": PADDLE, "driver": ROAD}
@@ -129,3 +131,9 @@ def test_a_bundled_model_says_that_it_learnt_its_agents_tools(name: str) -> None
     assert not any(learnt.knows(other.tools.schemas) for other in others)
     words = {word for seen in situations(name, 3) for word in seen.observation.split() if word.isalpha()}
     assert set(learnt.observation) <= words
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_a_bundled_model_says_which_words_its_recipe_teaches(recipe: Recipe) -> None:
+    learnt = Learnt.of(resolve(recipe.agent.model))
+    assert learnt is not None and (learnt.words, learnt.unknown_words) == (recipe.taught(), UNKNOWN)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
 import struct
@@ -16,11 +17,14 @@ import pytest
 from flown import flown, recorded, written
 from junitparser import JUnitXml
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
+from rich.console import Console
 
+from rtcontrol.bridges.printable import printable
 from rtcontrol.models.errors import UserError
-from rtcontrol.report import as_html, as_json, as_junit, as_perfetto
+from rtcontrol.report import as_html, as_json, as_junit, as_perfetto, table
 from rtcontrol.report.gates import parse
 from rtcontrol.report.recorded import Recorded, load
+from rtcontrol.report.report import held, on_time_share
 
 HOSTILE = "</script><script>alert(1)</script><!-- & \" ' {{ 7 * 7 }} \u2028"
 
@@ -125,7 +129,7 @@ def test_a_page_needs_nothing_else_and_no_text_of_a_record_is_markup(tmp_path: P
     assert "alert(1)</script>" not in page
     assert page.count("<script") == page.count("</script>") == 4
     missed = next(iter(embedded(page)["runs"][0]["missed"].values()))
-    assert missed["saw"]["observation"] == HOSTILE
+    assert missed["saw"]["observation"] == printable(HOSTILE)
     assert "49" not in re.findall(r"<p class=\"about\">(.*?)</p>", page)[0].split(" by ")[0]
     assert not re.search(
         r"(src|href|action)\s*=|url\(|@import", re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
@@ -191,3 +195,34 @@ def test_what_is_made_of_ticks_is_refused_without_one_whatever_is_counted(tmp_pa
     run = recorded(tmp_path, seconds=0)
     with pytest.raises(UserError, match="holds no tick"):
         form.render([replace(run, report={**run.report, "releases": 99})], [])
+
+
+def test_a_run_that_was_held_throughout_says_so_at_the_top_with_what_it_was_told(tmp_path: Path) -> None:
+    run = recorded(tmp_path)
+    ticks = run.report["ticks"]
+    changes = [{"instruction": "go to 0", "t_s": 0.0}, {"instruction": "both of the <b>", "t_s": 2.5}]
+    report = {**run.report, "held": ticks, "held_by": {"confidence": ticks - 3, "confirm": 3}}
+    unheard = replace(run, report={**report, "instruction_changes": changes})
+    page = as_html.render([unheard], [])
+    top = page[: page.index('<dl class="figures">')]
+    assert "Told &#34;go to 0&#34;, from 2.5 s on &#34;both of the &lt;b&gt;&#34;." in top
+    assert f"Held back {ticks} of {ticks} decisions (100.0 %)" in top and "NOT UNDERSTOOD" in top
+    few = {**unheard.report, "held": 1, "held_by": {"confirm": 1}}
+    assert "waited for a yes 1" in held(few) and "NOT UNDERSTOOD" not in held(few)
+    assert held(run.report) == "" and "Held back" not in as_html.render([run], [])
+
+
+def test_on_time_is_the_same_share_in_page_table_and_junit_and_no_stage_is_named_twice(run: Recorded) -> None:
+    report = {**run.report, "releases": run.report["releases"] + 100, "skipped_releases": 100}
+    assert (share := on_time_share(report)) == report["on_time"] / report["releases"] < 1
+    skipped = replace(run, report=report)
+    page = as_html.render([skipped], [])
+    assert f"<dt>on time</dt><dd>{100 * share:.2f} %</dd>" in page
+    console = Console(file=io.StringIO(), width=200)
+    table.show(report, console)
+    assert f"({100 * share:.2f} %)" in console.file.getvalue()  # type: ignore[attr-defined]
+    (suite,) = JUnitXml.fromstring(as_junit.render([skipped], [parse("misses>=0")]))
+    assert {p.name: p.value for p in suite.properties()}["on_time_share"] == f"{share:.6f}"
+    stages = page[page.index("Percentiles by stage") : page.index("Worst bursts")]
+    rows = re.findall(r'<th scope="row">(.*?)</th>', stages)
+    assert "decide" in rows and "queue" in rows and len(rows) == len(set(rows))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +16,7 @@ from rtcontrol.agents.lander import agent
 from rtcontrol.bench.load import unnamed
 from rtcontrol.models.checkpoint import ZOO
 from rtcontrol.models.errors import UserError
+from rtcontrol.run.in_time import InTime
 from rtcontrol.run.trained import said_of
 from tests.models.chat.families import checkpoint
 
@@ -78,7 +81,7 @@ def test_a_chat_model_tries_any_tools_and_it_is_said(tmp_path: Path) -> None:
         session = rtcontrol.load(str(folder)).session([move], arguments=arguments)
         decision = session.decide("x 1", "go", ["move(speed=1)"])
         assert decision.call is not None and session.tools.validate(decision.call) == decision.call
-        assert session.info()["profile"] == "chat" and 0 < decision.confidence["arg1"] <= 1
+        assert session.info()["profile"] == "chat" and 0 < decision.confidence["speed"] <= 1
     told = said_of(session.tools.schemas, str(folder))
     assert told is not None and "chat is a chat model, not trained on these tools" in told
     with pytest.raises(UserError, match="Choose sequential or parallel"):
@@ -95,6 +98,13 @@ def test_a_chat_model_tries_any_tools_and_it_is_said(tmp_path: Path) -> None:
         (lambda: rtcontrol.load("lander", threads=0), "1 or more"),
         (lambda: rtcontrol.load("lander").session("tools.json"), "list of tools"),  # type: ignore[arg-type]
         (lambda: rtcontrol.load("lander").session(draft="small"), "a loaded model, or a function"),  # type: ignore[arg-type]
+        (lambda: rtcontrol.load("lander").session(min_confidence=7.0), "0 (no gate) to 1"),
+        (lambda: rtcontrol.load("lander").session(min_confidence={"mian": 0.5}), "arg1, arg2, function, main, side"),
+        (lambda: rtcontrol.load("lander").session(safe_call=rtcontrol.Call("hover")), "unknown tool 'hover'"),
+        (lambda: rtcontrol.load("lander").session(safe_call="hover"), "it is a text"),  # type: ignore[arg-type]
+        (lambda: rtcontrol.load("lander").session().decide(SEEN, "land", deadline_ms=0), "above 0"),
+        (lambda: rtcontrol.load("lander").session().decide(SEEN, "land", deadline_ms=float("nan")), "above 0"),
+        (lambda: rtcontrol.load("lander").session().decide(SEEN, "land", deadline_ms="5"), "such as 20"),  # type: ignore[arg-type]
         (lambda: rtcontrol.load("lander").session().decide({"x": 1}, "land"), "a dict, no text"),  # type: ignore[arg-type]
         (lambda: rtcontrol.load("lander").session().decide("x", "land", "a call"), "list of calls"),
         (
@@ -110,6 +120,79 @@ def test_what_cannot_be_loaded_or_decided_says_what_to_give_instead(wrong: Any, 
     with pytest.raises(UserError) as error:
         wrong()
     assert says in f"{error.value.what} {error.value.remedy}"
+
+
+OFF = rtcontrol.Call("engines", {"main": 0, "side": 0})
+
+
+def test_a_session_holds_what_the_checkpoint_does_not_understand_and_an_argument_turns_it_off() -> None:
+    model = rtcontrol.load("lander")
+    gated, safe, off = model.session(), model.session(safe_call=OFF), model.session(min_confidence=0)
+    understood = gated.decide(SEEN, "land on the pad")
+    assert (
+        understood.held is None
+        and understood.call is not None
+        and understood.confidence.keys()
+        == {
+            "function",
+            *understood.call.arguments,
+        }
+    )
+    for session, given in ((gated, None), (safe, OFF)):
+        held = session.decide(SEEN, "qzx vbk wopf")
+        assert held.held is not None and "not understood" in held.held and held.call == given and not held.missed
+        (together,) = model.decide([(session, SEEN, "qzx vbk wopf")])
+        assert isinstance(together, type(held)) and (together.held, together.call) == (held.held, given)
+    assert off.decide(SEEN, "qzx vbk wopf").held is None
+
+
+def test_a_session_says_which_confidence_held_a_call_and_which_call() -> None:
+    session = rtcontrol.load("lander").session(min_confidence={"main": 1.0})
+    held = session.decide(SEEN, "land on the pad")
+    assert held.held is not None and held.held.startswith("main is 0.") and held.held.endswith("from 1.000 on")
+    assert held.call is None and held.unsure is not None and held.confidence["main"] < 1.0
+    assert rtcontrol.load("lander").session(min_confidence=0.0).decide(SEEN, "land on the pad").call == held.unsure
+
+
+def test_a_decision_that_is_late_is_a_marked_miss_and_nothing_of_it_comes_later() -> None:
+    model = rtcontrol.load("lander")
+    session, alone = model.session(safe_call=OFF), model.session()
+    seen = [SEEN.replace("0.90", f"0.{n}0") for n in (9, 5, 2)]
+    for n in range(30):
+        told = "hover at 0.7" if n % 2 else "land on the pad"
+        missed = session.decide(seen[n % 3], told, deadline_ms=0.001)
+        assert missed.missed and missed.call == OFF and missed.held is None and missed.confidence == {}
+        if n % 10 == 9:
+            right = alone.decide(seen[0], "land on the pad")
+            assert session.decide(seen[0], "land on the pad").call == right.call
+            in_time = session.decide(seen[1], "land on the pad", deadline_ms=60_000)
+            assert (in_time.call, in_time.missed) == (alone.decide(seen[1], "land on the pad").call, False)
+    assert model.session().decide(SEEN, "land on the pad", deadline_ms=0.001).call is None
+    with pytest.raises(UserError, match="context"):
+        session.decide(SEEN, "land " * 20_000, deadline_ms=60_000)
+
+
+def test_what_is_late_is_told_so_and_what_waits_behind_it_keeps_its_own_deadline() -> None:
+    one, going, done = InTime(), threading.Event(), list[str]()
+
+    def work(name: str) -> str:
+        going.wait()
+        done.append(name)
+        return name
+
+    def soon() -> float:
+        return time.monotonic() + 0.05
+
+    assert one.until(soon(), lambda: work("late"), lambda: done.append("told")) == []
+    assert done == ["told"]
+    assert one.until(soon(), lambda: work("behind"), lambda: done.append("told")) == []  # never begun, so not told
+    assert done == ["told"]
+    going.set()
+    one.settle()
+    assert one.until(time.monotonic() + 60, lambda: work("next"), lambda: None) == ["next"]
+    assert done == ["told", "late", "next"]
+    for _ in range(300):  # there or not, by then it is late
+        assert one.until(time.monotonic() - 1, lambda: "too late", lambda: None) == []
 
 
 def test_a_bundled_model_is_shown_as_many_calls_as_it_was_trained_with() -> None:
@@ -131,7 +214,7 @@ def test_a_tool_without_a_function_says_what_to_do_with_its_call() -> None:
     session = rtcontrol.load("lander").session([Drive], untrained=True)
     call = session.decide("x 1", "go").call
     assert call is not None and Drive(**call.arguments).speed in (0, 1)
-    with pytest.raises(UserError, match=r"Drive\(\*\*call.arguments\).*bind\(Drive=function\)"):
+    with pytest.raises(UserError, match=r"bind\(Drive=function\).*Drive\(\*\*call.arguments\)"):
         session.execute(call)
     driven: list[int] = []
 
@@ -143,6 +226,23 @@ def test_a_tool_without_a_function_says_what_to_do_with_its_call() -> None:
     assert driven == [call.arguments["speed"]]
     with pytest.raises(InvalidCall, match="speed=7"):
         session.execute(rtcontrol.Call("Drive", {"speed": 7}))
+
+
+def test_a_value_of_several_alternatives_of_a_one_of_is_an_error_and_never_a_call() -> None:
+    # The text that the model reads says `anyOf`; what decides knows better.
+    arms = [{"type": "number", "minimum": 0}, {"type": "integer"}]
+    level = {"name": "level", "parameters": {"properties": {"v": {"oneOf": arms}}, "required": ["v"]}}
+    session = rtcontrol.load("lander").session([level], untrained=True)
+    called = 0
+    for seen in (SEEN, "x 1", "12 at 0.5", ""):
+        try:
+            call = session.decide(seen, "go").call
+        except rtcontrol.DecodeError as error:
+            assert "breaks its schema" in str(error)
+        else:
+            assert call is not None and session.tools.validate(call)
+            called += 1
+    assert called < 4
 
 
 def test_sessions_that_decide_together_each_have_their_history(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from rtcontrol.envs.evaluate import cases, evaluate, summary
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.skills import OwnSkill, skill_of
+from rtcontrol.run.status import UNSAFE
 from tests.rtcontrol.run.yard import agent_file, world_file
 from tests.rtcontrol.serve.conftest import serving
 
@@ -107,7 +108,7 @@ def test_a_client_is_decided_for_by_the_expert_of_the_served_agent(tmp_path: Pat
         ((), (("goals = {", "unused = {"),), "its expert has no goals"),
         ((), (("def expert", "def unused"),), "is known here"),
         ((), (("x, y = data", "x, y = nothing, data"),), "NameError: name 'nothing' is not defined, yard_agent.py:16"),
-        ((), (("x, y = data", "return Call('drive', {'way': 'up'})\n    x, y = data"),), "yard_agent.py:15: told"),
+        ((), (("x, y = data", "return Call('drive', {'way': 'up'})\n    x, y = data"),), "yard_agent.py:16: told"),
         ((), (("x, y = data", "return 3\n    x, y = data"),), "no call: return Call("),
         ((), (("tools = [", "unused = ["),), "no tools to make one of"),
         ((), (('Call("drive", {"way": "stop"})', '{"way": "stop"}'),), "its `fallback` is no call"),
@@ -133,17 +134,24 @@ def test_what_is_wrong_with_own_files_is_told_before_anything_runs(
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "says", "status"),
     [
-        (("return True", "return 1"), "outcome() gave 1. Return None while"),
-        (("self.ticks += 1", "self.ticks += 1\n        assert self.ticks < 30, 'worn'"), "worn (yard.py:21)"),
-        (("self.ticks += 1", "self.ticks += 1; self.ticks < 30 or exit()"), "SystemExit: None (yard.py:20)"),
+        (("return True", "return 1"), "outcome() gave 1. Return None while", 1),
+        # No step can be made with the safe call.
+        (("self.ticks += 1", "self.ticks += 1\n        assert self.ticks < 30, 'worn'"), "worn (yard.py:21)", UNSAFE),
+        (("self.ticks += 1", "self.ticks += 1; self.ticks < 30 or exit()"), "SystemExit: None (yard.py:20)", UNSAFE),
     ],
 )
 def test_a_world_that_fails_in_flight_ends_the_run_as_the_users_and_keeps_the_record(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], says: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    change: tuple[str, str],
+    says: str,
+    status: int,
 ) -> None:
-    made = fly(tmp_path, world_file(tmp_path, change), agent_file(tmp_path), status=1)
+    monkeypatch.setattr("rtcontrol.loop.loop.LEAVE_S", 0.5)
+    made = fly(tmp_path, world_file(tmp_path, change), agent_file(tmp_path), status=status)
     said = capsys.readouterr()
     assert made["ended_by"] == "error" and made["ticks"] > 0
     assert says in said.err and "Internal error" not in said.err and "Traceback" not in said.err
@@ -154,9 +162,40 @@ def test_an_expert_that_fails_in_flight_costs_its_ticks(tmp_path: Path, capsys: 
     first = skill_of(world_file(tmp_path), agent_file(tmp_path)).make()
     first.reset(0)
     agent = agent_file(tmp_path, late, ("DATA", str(first.observe()["barrel"][0])), name="tired.py")
-    made = fly(tmp_path, world_file(tmp_path), agent, "--duration", "2", "--instruct", "find the red box")
+    made = fly(tmp_path, world_file(tmp_path), agent, "--duration", "2", "--instruct", "find the red box", status=8)
     assert made["misses_by_cause"]["decide"] > 5 and made["ended_by"] == "duration"
-    assert "AssertionError: tired" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said.count("AssertionError: tired, tired.py:") == 2  # when it began, and in the last line
+    last = said.splitlines()[-1]
+    assert last.startswith(f"ERRORS: {made['misses_by_cause']['decide']} of {made['ticks']} ticks ended in one")
+    good = agent_file(tmp_path)
+    fly(tmp_path, world_file(tmp_path), good, "--duration", "2", "--instruct", "find the red box", out="good")
+    replayed = ("replay", str(tmp_path / "good"), "--agent", agent, "--model", "expert", "--diff")
+    assert call(*replayed) == 8
+    again = capsys.readouterr()
+    assert again.err.splitlines()[-1].startswith("ERRORS: ") and "times more, ticks " in again.out
+    assert again.out.count("AssertionError") <= 2
+
+
+def test_an_observation_that_cannot_be_worded_and_an_illegal_call_end_with_a_status_and_the_users_own_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = skill_of(world_file(tmp_path), agent_file(tmp_path)).make()
+    first.reset(0)
+    begins = f"if data['barrel'][0] != {first.observe()['barrel'][0]}:\n        "
+    illegal = ("x, y = data", f'{begins}return Call("drive", {{"way": "up"}})\n    x, y = data')
+    agent = agent_file(tmp_path, illegal, name="wrong.py")
+    line = next(n for n, text in enumerate(Path(agent).read_text().splitlines(), 1) if '"up"' in text)
+    told = ("--duration", "2", "--instruct", "find the red box")
+    made = fly(tmp_path, world_file(tmp_path), agent, *told, status=8)
+    assert made["errors"][0]["error"].startswith(f"ExpertError: wrong.py:{line}: told")
+    assert f"wrong.py:{line}: " in capsys.readouterr().err.splitlines()[-1]
+    unworded = ("def observe(data):\n", f"def observe(data):\n    {begins}raise KeyError('x')\n")
+    blind = agent_file(tmp_path, unworded, name="blind.py")
+    made = fly(tmp_path, world_file(tmp_path), blind, *told, out="blind", status=8)
+    assert made["misses_by_subcause"]["no_observation.unreadable"] > 5
+    assert "blind.py:" in capsys.readouterr().err.splitlines()[-1]
+    assert fly(tmp_path, world_file(tmp_path), agent, *told, "--max-miss-rate", "0.01", out="limit", status=3)
 
 
 def test_a_skill_of_ones_own_is_scored_beside_its_floors(tmp_path: Path) -> None:

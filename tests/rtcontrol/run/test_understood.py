@@ -55,6 +55,20 @@ def test_a_run_is_gated_as_its_checkpoint_says_and_tells_what_is_not_understood(
     assert fly(driver, "make tea", "--min-confidence", "0")["held"] == 0  # what is asked for wins
 
 
+def test_a_sentence_with_words_that_it_was_never_taught_is_held_however_sure_it_is_and_they_are_named(
+    driver: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    learnt = Learnt.of(driver)
+    assert learnt is not None and learnt.words is not None
+    replace(learnt, gate=0.5, allow_null=False, unknown_words=0).write(driver)
+    report = fly(driver, "drive at 60 zqorgle")  # as sure of it as of what it was taught
+    said = capsys.readouterr()
+    assert report["held"] == report["ticks"]
+    assert '"zqorgle" is a word that it was never taught; its calls are unsure, and held back.' in said.out + said.err
+    replace(learnt, gate=0.5, allow_null=False, unknown_words=2).write(driver)
+    assert fly(driver, "drive at 60 zqorgle")["held"] < 0.1 * report["ticks"]
+
+
 def test_a_session_is_told_over_the_wire_once_what_is_not_understood(driver: Path, tmp_path: Path) -> None:
     with serving(tmp_path / "out", model=str(driver)) as made:
         peer = made.enter(agent="driver", instruction="drive at 60", pacing="client")

@@ -24,7 +24,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.run.contents import contents
 from rtcontrol.run.skills import OwnSkill, skill_of
 from rtcontrol.scoring.document import Document
-from rtcontrol.scoring.flyers import SCRIPTED, ConfidenceGate, Flyer, ModelFlyer, scripted
+from rtcontrol.scoring.flyers import SCRIPTED, Flyer, ModelFlyer, ScoringGate, scripted
 from rtcontrol.scoring.measure import measure
 from rtcontrol.scoring.phrasings import Saying, lines
 from rtcontrol.scoring.plan import Cell, Settings, plan
@@ -50,7 +50,7 @@ def score(
     document = Document(settings, path)
     document.lines(said)
     flyers: dict[str, Flyer] = {name: scripted(SKILL, name) for name in SCRIPTED}
-    flyers |= {name: ModelFlyer(SKILL, AGENT, source, HZ, ConfidenceGate(gate)) for name, source in models.items()}
+    flyers |= {name: ModelFlyer(SKILL, AGENT, source, HZ, ScoringGate(gate)) for name, source in models.items()}
     measure(SKILL, plan(settings, subjects(SKILL, HZ), said), flyers, document, lambda *_: None)
     return document
 
@@ -114,7 +114,7 @@ def test_an_answer_that_says_it_does_not_understand_is_held_whatever_the_gate() 
     document = Document(settings, None)
     document.lines(SAID)
     flyers: dict[str, Flyer] = {name: scripted(SKILL, name) for name in SCRIPTED}
-    flyers["doubts"] = ModelFlyer(SKILL, agent, Doubting(("go left",)), HZ, ConfidenceGate(0.0))
+    flyers["doubts"] = ModelFlyer(SKILL, agent, Doubting(("go left",)), HZ, ScoringGate(0.0))
     measure(SKILL, plan(settings, subjects(SKILL, HZ), SAID), flyers, document, lambda *_: None)
     found = said(document.data, "doubts")
     assert found is not None and found["all"]["unsure"] == 2 and found["nonsense"] == {"said": 1, "held": 1}
@@ -181,7 +181,7 @@ def test_sentences_that_are_taken_for_something_else_are_named() -> None:
 
 def test_what_is_held_for_long_ends_in_the_safe_call() -> None:
     made: list[Call | None] = []
-    flyer = ModelFlyer(SKILL, AGENT, KNOWS_BOTH, HZ, ConfidenceGate(0.95))
+    flyer = ModelFlyer(SKILL, AGENT, KNOWS_BOTH, HZ, ScoringGate(0.95))
 
     def decide(seats: Sequence[Seat]) -> Sequence[Call | None]:
         made.extend(flyer(seats))
@@ -194,14 +194,12 @@ def test_what_is_held_for_long_ends_in_the_safe_call() -> None:
 
 def test_a_gate_looks_at_the_least_sure_head_at_one_or_at_how_far_null_is() -> None:
     decided = Decision(STILL, {"function": 0.8, "arg1": 0.5})
-    assert (ConfidenceGate.parse("0.6").sure(decided), ConfidenceGate.parse("function=0.6").sure(decided)) == (0.5, 0.8)
+    assert (ScoringGate.parse("0.6").sure(decided), ScoringGate.parse("function=0.6").sure(decided)) == (0.5, 0.8)
     doubt = Decision(None, {"function": 0.9})
-    assert (
-        ConfidenceGate().sure(doubt, null_is_doubt=True) == pytest.approx(0.1) and ConfidenceGate().sure(doubt) == 0.9
-    )
+    assert ScoringGate().sure(doubt, null_is_doubt=True) == pytest.approx(0.1) and ScoringGate().sure(doubt) == 0.9
     for wrong in ("sure", "1.5", "function=0.6,main=0.3", "main=0.3"):
         with pytest.raises(UserError, match="Give"):
-            ConfidenceGate.parse(wrong)
+            ScoringGate.parse(wrong)
 
 
 def test_a_null_function_that_is_doubt_is_held_without_a_gate_too() -> None:

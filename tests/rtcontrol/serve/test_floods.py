@@ -9,7 +9,9 @@ import pytest
 
 from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Observe, Ping, Pong
 from rtcontrol.serve.session import Session
+from rtcontrol.serve.supervise import resident_mb
 from tests.helpers.processes import until
+from tests.rtcontrol.serve.wire_peer import WirePeer
 
 
 def test_hello_and_bye_in_turns_start_no_threads_without_bound(made: Any) -> None:
@@ -93,3 +95,22 @@ def test_fault_of_one_look_does_not_end_the_housekeeping_which_drops_a_client_th
     until(lambda: made.admission.health()["sessions"]["parked"] == 1)
     peer.observe()
     assert peer.refused().code == "state"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_memory_stays_flat_over_5000_sessions(process: Any) -> None:
+    server = process()
+    used: list[float] = []
+    for done in range(5000):
+        if done % 15 == 0:  # hellos of one connection have a rate
+            with WirePeer(server.endpoint) as peer:
+                for _ in range(15):
+                    peer.enter(pacing="client")
+                    assert peer.ask().status == "fresh"
+                    peer.send(Bye(session=peer.token))
+                    peer.expect(Bye)
+        if done % 1000 == 999:
+            used.append(resident_mb(server.process.pid) or 0.0)
+    # It grew by 110 MB each 1000 before.
+    assert max(used) - used[0] < 30, used

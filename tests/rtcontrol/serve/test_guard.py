@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 import zmq
 
+from rtcontrol.bridges.wire.endpoint import is_local
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import keyring
-from rtcontrol.serve.guard import Guard, is_local
+from rtcontrol.serve.guard import Guard
 from tests.helpers.processes import until
 
 

@@ -91,11 +91,12 @@ def test_a_model_that_could_not_be_read_is_tried_again(model: Path) -> None:
 def test_a_server_does_not_start_on_tools_that_every_session_would_be_refused(
     tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = {"name": "say", "parameters": {"properties": {"what": {"type": "string", "pattern": "(?=a)b"}}}}
+    none = {"type": "string", "pattern": "^a{5}$", "maxLength": 3}  # no value satisfies both
+    own = {"name": "say", "parameters": {"properties": {"what": none}}}
     (file := tmp_path / "tools.json").write_text(json.dumps([own]))
     serve = ("serve", "--host", "inprocess", "--bind", "tcp://127.0.0.1:*", "--out", str(tmp_path / "out"))
     said = refused(capsys, *serve, "--tools", str(file), "--model", str(model))
-    assert "Tool say, what: its schema cannot be decoded" in said
+    assert "Tool say, what: no text matches" in said
     own["parameters"]["required"] = ["what"]  # type: ignore[index]
     file.write_text(json.dumps([own]))
-    assert "what: `random` cannot make up a value" in refused(capsys, *serve, "--tools", str(file), "--model", "random")
+    assert "what: no value of it can be made up" in refused(capsys, *serve, "--tools", str(file), "--model", "random")

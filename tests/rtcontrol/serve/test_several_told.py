@@ -113,7 +113,7 @@ def test_each_call_is_a_message_and_its_acknowledgement_is_in_no_history_twice(t
     for message in calls[:-1]:  # the last is the way out's
         by_deadline.setdefault(message.deadline_ns, []).append(message)
     told = [[(m.call and m.call.arguments["force"], m.more) for m in of] for of in by_deadline.values()]
-    assert told.count([(1, True), (2, True), (None, None)]) >= 8
+    assert told.count([(1, True), (2, True), (None, None)]) >= len(ticks) - 1  # the way out may cut the last one short
     assert all(of[0].release_ns and not any(m.release_ns for m in of[1:]) for of in by_deadline.values())
     # Both calls of the tick before, in order, and those of this one: whatever was acknowledged when.
     first, second = "push(force=1)", "push(force=2)"

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from rtcontrol.models.call import Call
+from rtcontrol.models.data.convert import ConvertOptions, rows
 from rtcontrol.models.data.sample import Dropped, Sample
 from rtcontrol.models.data.sources import chat, mobile_actions
+from rtcontrol.models.data.tally import Tally
 from rtcontrol.models.errors import UserError
 
 TOOLS = [{"function": {"name": "lamp", "parameters": {"type": "OBJECT", "properties": {"on": {"type": "BOOLEAN"}}}}}]
@@ -52,7 +54,8 @@ def test_a_chat_is_a_sample_however_its_arguments_are_written(tmp_path: Path) ->
         (line(USER, {"role": "assistant", "content": "Done."}), "no call"),
         (line(USER), "no call"),
         (line({"role": "assistant", "tool_calls": [CALL]}), "no query"),
-        (line(USER, {"role": "tool", "content": "1"}), "a message of another role"),
+        (line(USER, {"role": "tool", "content": "1"}), "a result of no call before it"),
+        (line(USER, {"role": "judge", "content": "1"}), "a message of another role"),
         (line({"role": "user", "content": [{"type": "image_url"}]}), "a message that is not all text"),
         (
             line(USER, {"role": "assistant", "content": "?"}, USER, {"role": "assistant", "tool_calls": [CALL]}),
@@ -71,6 +74,130 @@ def test_a_chat_without_a_first_call_is_dropped_with_its_line(tmp_path: Path, gi
     found = read(tmp_path, good, given)
     assert isinstance(found[0], Sample)
     assert isinstance(found[1], Dropped) and (found[1].reason, found[1].where[-2:]) == (reason, ":2")
+
+
+FORCE = {"type": ["integer", "null"], "minimum": 1, "maximum": 5}
+STRICT = {"width": {"type": "integer"}, "force": FORCE, "speed": FORCE}
+GRIP: dict[str, Any] = {
+    "name": "grip",
+    "strict": True,
+    "parameters": {
+        "type": "object",
+        "properties": STRICT,
+        "required": ["width", "force"],
+        "additionalProperties": False,
+    },
+}
+
+
+def grip(own: str | None = None, **arguments: Any) -> dict[str, Any]:
+    function = {"name": "grip", "arguments": json.dumps(arguments)}
+    return {"role": "assistant", "content": None, "tool_calls": [{"id": own, "type": "function", "function": function}]}
+
+
+def test_null_falls_only_where_the_argument_may_be_left_out(tmp_path: Path) -> None:
+    given = {"messages": [USER, grip(width=80, force=None, speed=None)], "tools": [{"function": GRIP}]}
+    (one,) = read(tmp_path, given)
+    assert isinstance(one, Sample) and one.calls == (Call("grip", {"width": 80, "force": None}),)
+    for purpose in ("train", "eval"):
+        tally = Tally()
+        (row,) = rows(read(tmp_path, given), ConvertOptions(purpose), tally)
+        assert row.call == Call("grip", {"width": 80, "force": None}) and not tally.dropped and not tally.noted
+    # A value that is required and may not be null is none that can be learnt.
+    (wrong,) = read(tmp_path, {**given, "messages": [USER, grip(width=None, force=2)]})
+    tally = Tally()
+    assert not list(rows([wrong], ConvertOptions(), tally))
+    assert [reason for _, reason in tally.dropped] == ["a value that its parameter does not take"]
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        {"tools": [{"type": "function", "function": GRIP}], "parallel_tool_calls": False},
+        {"tools": json.dumps([{"type": "function", "function": GRIP}])},
+        {"functions": [GRIP]},
+        {"tools": None, "functions": json.dumps([GRIP])},
+    ],
+)
+@pytest.mark.parametrize("system", [None, [], "It is late.", [{"type": "text", "text": "It is late."}]])
+def test_tools_and_system_texts_are_read_in_every_form(tmp_path: Path, tools: Any, system: Any) -> None:
+    said = [{"role": "system", "content": system}, USER, grip(width=8, force=1)]
+    for messages in (said, json.dumps(said)):
+        (one,) = read(tmp_path, {"messages": messages, **tools})
+        assert isinstance(one, Sample) and one.calls == (Call("grip", {"width": 8, "force": 1}),)
+        assert one.observation == ("It is late." if system else "")
+        assert [t["function"]["name"] for t in one.tools] == ["grip"]
+
+
+@pytest.mark.parametrize("arguments", ["", " ", "null", None, {}, "{}"])
+def test_a_call_without_arguments_is_one_in_every_form(tmp_path: Path, arguments: Any) -> None:
+    call = {"function": {"name": "lamp", "arguments": arguments}}
+    (one,) = read(tmp_path, line(USER, {"role": "assistant", "tool_calls": [call]}))
+    assert isinstance(one, Sample) and one.calls == (Call("lamp", {}),)
+
+
+def result(text: Any, own: str | None = None) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": own, "content": text}
+
+
+def test_each_answer_is_a_sample_with_the_calls_before_it_and_their_own_results(tmp_path: Path) -> None:
+    """One id for all, as some servers give; and none."""
+    for own in ("x", "", None):
+        first, second, third = (grip(own, width=w, force=1) for w in (1, 2, 3))
+        again = {"role": "user", "content": "Once more."}
+        said = [USER, first, result("slipped", own), second, result([{"type": "text", "text": "held"}], own)]
+        found = read(tmp_path, {"messages": [*said, again, third], "tools": [{"function": GRIP}]})
+        assert [one.calls[0].arguments["width"] for one in found if isinstance(one, Sample)] == [1, 2, 3]
+        assert [(one.instruction, one.history) for one in found if isinstance(one, Sample)] == [
+            ("Light.", ()),
+            ("Light.", ("grip(width=1, force=1) -> slipped",)),
+            ("Once more.", ("grip(width=1, force=1) -> slipped", "grip(width=2, force=1) -> held")),
+        ]
+    (lost,) = read(tmp_path, {"messages": [USER, first, result("", "y")], "tools": [{"function": GRIP}]})
+    assert isinstance(lost, Dropped) and (lost.reason, lost.detail) == ("a result of no call before it", "messages[2]")
+
+
+def test_the_form_before_there_were_ids_is_a_history_too(tmp_path: Path) -> None:
+    old = {"role": "assistant", "content": None, "function_call": grip(width=1, force=1)["tool_calls"][0]["function"]}
+    said = [USER, old, {"role": "function", "name": "grip", "content": "slipped"}, grip(width=2, force=1)]
+    _, then = read(tmp_path, {"messages": said, "functions": [GRIP]})
+    assert isinstance(then, Sample) and then.history == ("grip(width=1, force=1) -> slipped",)
+
+
+def test_an_answer_of_weight_zero_is_history_and_no_target(tmp_path: Path) -> None:
+    words = {"role": "assistant", "content": "Which one?", "weight": 0}
+    wrong, right = {**grip("1", width=1, force=1), "weight": 0}, {**grip("2", width=2, force=1), "weight": 0.5}
+    said = [USER, words, {"role": "user", "content": "The left one."}, wrong, result("slipped", "1"), right]
+    given = {"messages": said, "tools": [{"function": GRIP}], "weight": 3}
+    none, one = read(tmp_path, given)
+    assert isinstance(none, Dropped) and (none.reason, none.detail) == ("an answer of weight 0", "messages[3]")
+    assert isinstance(one, Sample) and one.instruction == "The left one."
+    assert (one.calls[0].arguments["width"], one.weight) == (2, 1.5)
+    assert one.history == ("grip(width=1, force=1) -> slipped",)
+    (row,) = rows([none, one], ConvertOptions(), tally := Tally())
+    assert row.weight == 1.5 and tally.dropped["chats", "an answer of weight 0"] == 1
+    # Of a whole line; and what is no weight is told.
+    (none,) = read(tmp_path, {**given, "messages": [USER, grip(width=1, force=1)], "weight": 0})
+    assert isinstance(none, Dropped) and none.reason == "an answer of weight 0"
+    for weight in (-1, "0", True, [0]):
+        (odd,) = read(tmp_path, {**given, "weight": weight})
+        assert isinstance(odd, Dropped) and odd.reason.startswith("a weight that is no number")
+
+
+def test_a_broken_later_answer_takes_nothing_from_those_before_it(tmp_path: Path) -> None:
+    broken = {"role": "assistant", "tool_calls": [{"id": "2", "function": {"name": "grip", "arguments": "{w"}}]}
+    said = [USER, grip("1", width=1, force=1), result("held", "1"), broken]
+    one, lost = read(tmp_path, {"messages": said, "tools": [{"function": GRIP}]})
+    assert isinstance(one, Sample) and isinstance(lost, Dropped) and lost.reason == "arguments that are no JSON"
+
+
+def test_other_forms_of_chats_are_dropped_and_counted(tmp_path: Path) -> None:
+    alpaca = {"instruction": "x", "input": "", "output": "lamp()"}
+    found = read(tmp_path, alpaca, {"messages": [USER, grip(width=1, force=1)], "tools": "{grip"})
+    assert [one.reason for one in found if isinstance(one, Dropped)] == [
+        "a line that is no chat with tools",
+        "tools that are no JSON",
+    ]
 
 
 def test_a_tables_nulls_are_no_parameters_and_no_arguments(tmp_path: Path) -> None:

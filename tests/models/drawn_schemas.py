@@ -1,0 +1,208 @@
+"""Schemas and values as they come: drawn by a seed, of all types and keywords, and of each some values that a foreign
+judge (`jsonschema`) takes."""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+from typing import Any
+
+import jsonschema
+
+WORDS = ["a", "b", "red", "green", "x y", "é", "1", "A-1", 'q"t', "no\\w", "/cmd", ""]
+PATTERNS = {
+    "^/": ["/", "/cmd_vel", "/a b"],
+    r"\S": ["x", " y ", "é"],
+    "^[a-z]+$": ["a", "red"],
+    r"^\d{2,4}$": ["12", "2026"],
+    ".*[xyz]{3}$": ["xyz", "a zzz"],
+    "(foo|bar)baz": ["foobaz", "-barbaz-"],
+    r"^[A-Z]{2}-[0-9]+$": ["AB-1"],
+    "a$|^b": ["xa", "bx"],
+}
+NAMES = ["p", "q", "long_name", "é", "with space"]
+JUDGE = jsonschema.Draft202012Validator
+
+
+class Drawer:
+    """Draws by one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def chance(self, share: float) -> bool:
+        return self.random.random() < share
+
+    def schema(self, depth: int = 2) -> dict[str, Any]:
+        draw = self.random
+        kinds = ["string", "integer", "number", "boolean", "null", "enum", "untyped", "string", "integer"]
+        if depth:
+            kinds += ["array", "object", "array", "object", "anyOf", "oneOf", "allOf", "not", "if", "types"]
+        kind = draw.choice(kinds)
+        made = getattr(self, f"_{kind.lower()}", lambda _: {"type": kind})(depth)
+        if self.chance(0.1):
+            made |= draw.choice(
+                [{"title": "T"}, {"description": "d"}, {"x-own": 1}, {"examples": [1]}, {"$comment": "c"}]
+            )
+        return made
+
+    def _string(self, _: int) -> dict[str, Any]:
+        found: dict[str, Any] = {"type": "string"}
+        if self.chance(0.4):
+            found["pattern"] = self.random.choice(list(PATTERNS))
+        if self.chance(0.3):
+            found["minLength"] = self.random.randint(0, 5)
+        if self.chance(0.3):
+            found["maxLength"] = found.get("minLength", 0) + self.random.randint(0, 9)
+        if self.chance(0.1):
+            found["format"] = self.random.choice(["entity_id", "int64", "password"])
+        if self.chance(0.05):
+            found["contentEncoding"] = "base64"
+        return found
+
+    def _integer(self, _: int) -> dict[str, Any]:
+        return self._bounded("integer", lambda: self.random.choice([0, 1, -5, 7, 100, 2**53 + 1, 2**63 - 1, -(2**63)]))
+
+    def _number(self, _: int) -> dict[str, Any]:
+        return self._bounded("number", lambda: self.random.choice([0, 0.5, -1.25, 3, 1e-9, 1e-300, 1e300, 99.9]))
+
+    def _bounded(self, kind: str, bound: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {"type": kind}
+        if self.chance(0.4):
+            found[self.random.choice(["minimum", "exclusiveMinimum"])] = bound()
+        if self.chance(0.4):
+            found[self.random.choice(["maximum", "exclusiveMaximum"])] = bound()
+        if self.chance(0.2):
+            found["multipleOf"] = self.random.choice([2, 5, 7] if kind == "integer" else [0.5, 0.25, 3])
+        return found
+
+    def _enum(self, depth: int) -> dict[str, Any]:
+        listed = [*WORDS, 1, 2, 2.5, True, None, [1], {"a": 1}]
+        return {"enum": self.random.sample(listed, self.random.randint(1, 4))}
+
+    def _untyped(self, depth: int) -> dict[str, Any]:
+        return self.random.choice([{}, {"minimum": 3}, {"maxLength": 3}, {"maxItems": 1}])
+
+    def _types(self, depth: int) -> dict[str, Any]:
+        kinds = self.random.sample(["string", "integer", "null", "boolean", "array"], 2)
+        return {"type": kinds, **({"maxItems": 2} if "array" in kinds else {})}
+
+    def _array(self, depth: int) -> dict[str, Any]:
+        found: dict[str, Any] = {"type": "array"}
+        if self.chance(0.8):
+            found["items"] = self.schema(depth - 1)
+        if self.chance(0.3):
+            found["prefixItems"] = [self.schema(0) for _ in range(self.random.randint(1, 2))]
+        if self.chance(0.3):
+            found["minItems"] = self.random.randint(0, 3)
+        if self.chance(0.4):
+            found["maxItems"] = found.get("minItems", 0) + self.random.randint(0, 3)
+        if self.chance(0.2):
+            found["uniqueItems"] = self.chance(0.7)
+        if self.chance(0.1):
+            found["contains"] = self.schema(0)
+        return found
+
+    def _object(self, depth: int) -> dict[str, Any]:
+        draw, found = self.random, dict[str, Any]({"type": "object"})
+        names = draw.sample(NAMES, draw.randint(0, 3))
+        if names:
+            found["properties"] = {name: self.schema(depth - 1) for name in names}
+            found["required"] = [name for name in names if self.chance(0.4)]
+        if self.chance(0.4):
+            found["additionalProperties"] = draw.choice([False, True, self.schema(0)])
+        if self.chance(0.1):
+            found["patternProperties"] = {"^k": self.schema(0)}
+        if self.chance(0.15):
+            found["propertyNames"] = draw.choice([{"type": "string"}, {"pattern": "^[a-z_é ]+$"}, {"maxLength": 12}])
+        if self.chance(0.15):
+            found["minProperties"] = 1
+        if self.chance(0.1):
+            found["maxProperties"] = 2
+        if len(names) > 1 and self.chance(0.2):
+            found["dependentRequired"] = {names[0]: [names[1]]}
+        return found
+
+    def _anyof(self, depth: int) -> dict[str, Any]:
+        return {"anyOf": [self.schema(depth - 1) for _ in range(2)]}
+
+    def _oneof(self, depth: int) -> dict[str, Any]:
+        return {"oneOf": [self.schema(depth - 1) for _ in range(2)]}
+
+    def _allof(self, depth: int) -> dict[str, Any]:
+        kind = self.random.choice([self._string, self._integer, self._object])
+        return {"allOf": [kind(depth - 1), kind(depth - 1)]}
+
+    def _not(self, depth: int) -> dict[str, Any]:
+        return {**self.schema(depth - 1), "not": {"enum": [1, "a", None]}}
+
+    def _if(self, depth: int) -> dict[str, Any]:
+        return {"type": "integer", "if": {"minimum": 5}, "then": {"multipleOf": 5}, "else": {"maximum": 3}}
+
+    # -- values -----------------------------------------------------------------------------------------------------
+
+    def values(self, schema: dict[str, Any], count: int = 3) -> list[Any]:
+        """At most so many that the judge takes, by a way that knows nothing of the product."""
+        validator = JUDGE(closed(schema))
+        drawn = (self._value(schema, 3) for _ in range(count * 6))
+        return [copy.deepcopy(v) for v in drawn if _plain(v) and validator.is_valid(v)][:count]
+
+    def _value(self, schema: Any, depth: int) -> Any:
+        draw = self.random
+        if not isinstance(schema, dict):
+            schema = {}
+        if "enum" in schema:
+            return draw.choice(schema["enum"])
+        for key in ("anyOf", "oneOf"):
+            if key in schema:
+                return self._value(draw.choice(schema[key]), depth)
+        if "allOf" in schema:
+            merged: dict[str, Any] = {}
+            for part in schema["allOf"]:
+                own = dict(part.get("properties", {})) | dict(merged.get("properties", {}))
+                merged |= part | ({"properties": own} if own else {})
+            return self._value(merged, depth)
+        kind = schema.get("type") or draw.choice(["string", "integer", "boolean", "null", "number"])
+        if isinstance(kind, list):
+            kind = draw.choice(kind)
+        if kind == "string":
+            texts = PATTERNS[schema["pattern"]] if "pattern" in schema else WORDS
+            text = draw.choice(texts)
+            return text.ljust(schema.get("minLength", 0), draw.choice("az 1")) if self.chance(0.7) else text
+        if kind in ("integer", "number"):
+            ends = [schema[k] for k in ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum") if k in schema]
+            value = draw.choice([*ends, 0, 1, -7, 10, 70, 2**40]) + draw.choice([0, 1, -1, 0.5 * (kind == "number")])
+            return int(value) if kind == "integer" else value
+        if kind == "boolean":
+            return self.chance(0.5)
+        if kind == "array" and depth:
+            first, rest = schema.get("prefixItems", []), schema.get("items", {})
+            size = draw.randint(schema.get("minItems", 0), schema.get("maxItems", schema.get("minItems", 0) + 3))
+            return [self._value(first[i] if i < len(first) else rest, depth - 1) for i in range(size)]
+        if kind == "object" and depth:
+            own, needed = schema.get("properties", {}), schema.get("required", [])
+            found = {k: self._value(v, depth - 1) for k, v in own.items() if k in needed or self.chance(0.6)}
+            if (rest := schema.get("additionalProperties", not own)) is not False and self.chance(0.5):
+                found |= {k: self._value(rest, depth - 1) for k in draw.sample(["m", "n", "k"], 1) if k not in own}
+            return found
+        return None
+
+
+def closed(schema: Any) -> Any:
+    """With the product's own convention: an object that declares properties has no others, unless it says so."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {k: v if k in ("enum", "examples") else closed(v) for k, v in schema.items()}
+    return {"additionalProperties": False, **found} if isinstance(schema.get("properties"), dict) else found
+
+
+def _plain(value: Any) -> bool:
+    """Whether no number is beyond 64 bits, or so small that it has more digits than a value may have."""
+    if isinstance(value, list | dict):
+        return all(map(_plain, value.values() if isinstance(value, dict) else value))
+    if isinstance(value, float):
+        return value == 0 or (1e-20 < abs(value) < 1e18 and re.search("e", repr(value)) is None)
+    return not isinstance(value, int) or -(2**63) <= value < 2**63

@@ -1,0 +1,309 @@
+"""What a tool's root schema says of several arguments at once holds of every call, as jsonschema judges it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from rtcontrol.agents import InvalidCall, Tools
+from rtcontrol.models.call import Call
+from rtcontrol.models.data.canonical import check_call
+from rtcontrol.models.data.sample import Unusable
+from rtcontrol.models.domain import ClosedDomain, Free
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema import ABSENT, ToolSchema
+from tests.models.small import build, build_checkpoint, law
+
+LEFT_OUT = object()
+NAMES = ("a", "b", "c")
+VALUES: dict[str, list[Any]] = {"a": [1, 2], "b": ["x", "y", None], "c": [True, False]}
+OWN = {"a": {"enum": [1, 2]}, "b": {"enum": ["x", "y", None]}, "c": {"type": "boolean"}}
+name, names = st.sampled_from(NAMES), st.lists(st.sampled_from(NAMES), unique=True, min_size=1, max_size=2)
+OF_ONE = st.sampled_from(
+    [("a", {"const": 1}), ("b", {"enum": ["y", None]}), ("c", {"const": True}), ("b", {"not": {"const": "x"}})]
+)
+LEAVES = st.one_of(
+    names.map(lambda n: {"required": n}),
+    st.tuples(OF_ONE, st.booleans()).map(
+        lambda t: {"properties": {t[0][0]: t[0][1]}, **({"required": [t[0][0]]} if t[1] else {})}
+    ),
+    st.integers(0, 3).map(lambda n: {"minProperties": n}),
+    st.integers(0, 3).map(lambda n: {"maxProperties": n}),
+    st.tuples(name, names).map(lambda t: {"dependentRequired": {t[0]: t[1]}}),
+    st.just({"propertyNames": {"enum": ["a", "b"]}}),
+    st.booleans(),
+    st.just({"type": "object"}),
+)
+
+
+def _around(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    some = st.lists(inner, min_size=1, max_size=3)
+    return st.one_of(
+        st.tuples(st.sampled_from(["allOf", "anyOf", "oneOf"]), some).map(lambda t: {t[0]: t[1]}),
+        inner.map(lambda part: {"not": part}),
+        st.tuples(inner, inner, inner).map(lambda t: dict(zip(("if", "then", "else"), t, strict=True))),
+        st.tuples(inner, inner).map(lambda t: {"if": t[0], "then": t[1]}),
+        st.tuples(name, inner).map(lambda t: {"dependentSchemas": {t[0]: t[1]}}),
+        st.tuples(inner, inner).map(
+            lambda t: {**t[0], **t[1]} if isinstance(t[0], dict) and isinstance(t[1], dict) else t[0]
+        ),
+    )
+
+
+RULES = st.recursive(LEAVES, _around, max_leaves=5)
+
+
+def calls() -> Iterator[dict[str, Any]]:
+    for row in itertools.product(*([LEFT_OUT, *VALUES[n]] for n in NAMES)):
+        yield {n: v for n, v in zip(NAMES, row, strict=True) if v is not LEFT_OUT}
+
+
+def said(tool: ToolSchema) -> list[dict[str, Any]]:
+    """All calls that its heads can say."""
+    rows: list[list[dict[str, Any]]] = []
+    for slot in tool.slots():
+        assert isinstance(slot.domain, ClosedDomain)
+        options = [slot.arguments(v) for v in slot.domain.values]
+        rows.append([*options, *({} if n is ABSENT else slot.arguments(None) for n in slot.null)])
+    return [{k: v for part in row for k, v in part.items()} for row in itertools.product(*rows)]
+
+
+def key(call: dict[str, Any]) -> str:
+    return json.dumps(call, sort_keys=True)
+
+
+B = [{"properties": {"b": part}} for part in ({"enum": ["y", None]}, {"not": {"const": "x"}})]
+
+
+@law(800)
+@example(rules={"not": {"oneOf": B}}, required=[])
+@given(rules=RULES, required=st.lists(st.sampled_from(NAMES), unique=True, max_size=2))
+def test_heads_say_every_call_that_the_root_schema_allows_and_no_other(rules: Any, required: list[str]) -> None:
+    root = {"type": "object", "properties": OWN, "required": required, "allOf": [rules]}
+    if isinstance(rules, dict) and not {"properties", "required", "type"} & set(rules):
+        root = {"type": "object", "properties": OWN, "required": required, **rules}
+    judge = jsonschema.Draft202012Validator(root)
+    allowed = {key(c) for c in calls() if judge.is_valid(c)}
+    try:
+        tool = ToolSchema.from_openai({"name": "t", "parameters": root})
+    except UserError as error:
+        assert not allowed or "alternatives" in str(error), error
+        return
+    found = [key(c) for c in said(tool)]
+    assert set(found) <= allowed
+    # Null of what may be left out is not said where it depends on nothing else.
+    alone = {p.name for p in tool.parameters if not p.required} - (tool.rules.names if tool.rules else set())
+    assert all(None in [json.loads(a).get(n, 0) for n in alone] for a in allowed - set(found))
+    again = ToolSchema.from_openai(json.loads(tool.canonical_json()))
+    assert again.canonical_json() == tool.canonical_json()
+    assert {key(c) for c in said(again)} == set(found)
+
+
+EDGE = {
+    "type": "object",
+    "properties": {n: {"type": "string"} for n in ("edge", "from", "kind", "to")},
+    "oneOf": [{"required": ["edge"]}, {"required": ["from", "kind", "to"]}],
+}
+COVER = {
+    "type": "object",
+    "properties": {"project": {"type": "string"}, "paths": {"type": "string"}, "scopes": {"type": "string"}},
+    "required": ["project"],
+    "anyOf": [{"required": ["paths"]}, {"required": ["scopes"]}],
+}
+DUE = {
+    "type": "object",
+    "properties": {"task": {"enum": ["a", "b"]}, "due": {"enum": ["today"]}, "clear": {"type": "boolean"}},
+    "required": ["task"],
+    "not": {"anyOf": [{"required": ["due", "clear"]}]},
+    "minProperties": 2,
+}
+MODES = {
+    "type": "object",
+    "properties": {"mode": {"enum": ["full", "peek"]}, "size": {"enum": [1, 10, 100]}},
+    "required": ["mode"],
+    "allOf": [
+        {
+            "if": {"properties": {"mode": {"const": "peek"}}, "required": ["mode"]},
+            "then": {"properties": {"size": {"maximum": 10}}, "required": ["size"]},
+        }
+    ],
+}
+NOTE = {
+    "type": "object",
+    "oneOf": [
+        {"properties": {"op": {"const": "append"}, "text": {"enum": ["a", "b"]}}, "required": ["op", "text"]},
+        {"properties": {"op": {"const": "drop"}}, "required": ["op"]},
+    ],
+}
+
+
+def read(root: Any) -> ToolSchema:
+    return ToolSchema.from_openai({"name": "go", "inputSchema": root})
+
+
+@pytest.mark.parametrize(
+    ("root", "calls"),
+    [
+        (NOTE, [{"op": "append", "text": "a"}, {"op": "append", "text": "b"}, {"op": "drop"}]),
+        (
+            MODES,
+            [
+                {"mode": "full"},
+                *({"mode": "full", "size": n} for n in (1, 10, 100)),
+                *({"mode": "peek", "size": n} for n in (1, 10)),
+            ],
+        ),
+        (DUE, [{"task": t, **more} for t in "ab" for more in ({"due": "today"}, {"clear": False}, {"clear": True})]),
+        (
+            {
+                "$schema": "http://json-schema.org/draft-07/schema#",
+                "properties": {"a": {"const": 1}, "b": {"const": 2}, "c": {"enum": [3, 4]}},
+                "dependencies": {"a": ["b"], "b": {"properties": {"c": {"const": 4}}}},
+            },
+            [{}, {"c": 3}, {"c": 4}, {"b": 2}, {"b": 2, "c": 4}, {"a": 1, "b": 2}, {"a": 1, "b": 2, "c": 4}],
+        ),
+        ({"enum": [{"on": True}, {"on": False, "dim": 3}]}, [{"on": True}, {"on": False, "dim": 3}]),
+        (
+            {"properties": {"a": {"enum": [1, 2, 3]}}, "additionalProperties": True, "anyOf": [{"minProperties": 1}]},
+            [{"a": 1}, {"a": 2}, {"a": 3}],
+        ),
+        (
+            {"$ref": "#/definitions/Go", "definitions": {"Go": {"properties": {"a": {"const": 1}}, "required": ["a"]}}},
+            [{"a": 1}],
+        ),
+        (
+            {"allOf": [{"properties": {"a": {"const": 1}}, "required": ["a"]}, {"properties": {"b": {"const": 2}}}]},
+            [{"a": 1}, {"a": 1, "b": 2}],
+        ),
+    ],
+)
+def test_rules_as_servers_publish_them_leave_exactly_their_calls(root: Any, calls: list[dict[str, Any]]) -> None:
+    judge = jsonschema.validators.validator_for(root, jsonschema.Draft202012Validator)(root)
+    assert all(judge.is_valid(call) for call in calls)
+    assert sorted(key(c) for c in said(read(root))) == sorted(map(key, calls))
+
+
+def test_parts_that_hold_in_any_case_make_a_plain_tool() -> None:
+    one, other = {"properties": {"a": {"const": 1}}, "required": ["a"]}, {"properties": {"b": {"type": "boolean"}}}
+    tool = read({"allOf": [one], **other})
+    assert tool.rules is None
+    both = {**other["properties"], **one["properties"]}
+    assert tool.canonical_json() == read({"properties": both, "required": ["a"]}).canonical_json()
+
+
+EXCLUDING = [
+    (EDGE, {"edge": "e"}, dict.fromkeys(("edge", "from", "kind", "to"), "e")),
+    (COVER, {"project": "p", "paths": "x"}, {"project": "p"}),
+]
+
+
+@pytest.mark.parametrize(("root", "right", "wrong"), EXCLUDING)
+def test_open_values_that_exclude_each_other_share_a_head(root: Any, right: Any, wrong: Any) -> None:
+    tool = read(root)
+    slot = tool.tied
+    assert slot is not None and isinstance(slot.domain, Free) and slot.null == ()
+    own = {k: v for k, v in right.items() if k in (tool.rules.names if tool.rules else ())}
+    arms = slot.domain.schema["anyOf"]
+    judge = jsonschema.Draft202012Validator(slot.domain.schema)
+    assert len(arms) > 1 and judge.is_valid(own)
+    assert not judge.is_valid({k: v for k, v in wrong.items() if k in (tool.rules.names if tool.rules else ())})
+    tools = Tools([{"name": "go", "parameters": root}])
+    tools.validate(Call("go", right))
+    with pytest.raises(InvalidCall, match="may not stand together by `(oneOf|anyOf)`"):
+        tools.validate(Call("go", wrong))
+    check_call(Call("go", right), tool)
+    with pytest.raises(Unusable, match="may not stand together"):
+        check_call(Call("go", wrong), tool)
+
+
+def test_rules_meet_groups_and_the_last_head() -> None:
+    properties = {f"p{i}": {"type": "boolean"} for i in range(8)}
+    properties["p1"] = {"type": "boolean", "x-group": "g"}
+    properties["p5"] = {"type": "boolean", "x-group": "g"}
+    tool = read({"properties": properties, "dependentRequired": {"p0": ["p1"], "p6": ["p7"]}})
+    assert [[p.name for p in s.parameters] for s in tool.slots()] == [
+        ["p0", "p1", "p5", "p6", "p7"],
+        ["p2"],
+        ["p3"],
+        ["p4"],
+    ]
+    judge = jsonschema.Draft202012Validator(tool.to_openai()["function"]["parameters"])
+    values = tool.slots()[0].domain.values  # type: ignore[union-attr]
+    assert len(values) == 7 * 3 * 7 - 1 and all(judge.is_valid(v) for v in values)
+
+
+@pytest.mark.parametrize(
+    ("rules", "says"),
+    [
+        ({"additionalProperties": {"type": "string"}}, "`additionalProperties` gives a call arguments without names"),
+        ({"patternProperties": {"^x": {}}}, "`patternProperties` gives a call arguments without names"),
+        ({"unevaluatedProperties": {"type": "integer"}}, "`unevaluatedProperties` gives a call"),
+        (
+            {"anyOf": [{"required": ["z"]}, {"properties": {"a": {"patternProperties": {}}}}], "required": ["q"]},
+            "['q'] are required",
+        ),
+        ({"required": ["a"], "maxProperties": 0}, "no call satisfies all rules of its arguments"),
+        ({"propertyNames": {"maxLength": 0}, "minProperties": 1}, "no call satisfies"),
+        (
+            {"oneOf": [{"required": [f"x{i}"], "properties": {f"x{i}": {}}} for i in range(300)]},
+            "`oneOf` of all arguments makes too many",
+        ),
+        ({"$dynamicRef": "#x"}, "`$dynamicRef` is not read"),
+        ({"not": {"const": {"a": 1}}}, "`const` of all arguments inside `not`"),
+        ({"type": "array"}, "its parameters are of type 'array', no object"),
+        (
+            {"type": "object", "additionalProperties": False, "allOf": [{"type": "array"}]},
+            "no call satisfies all rules",
+        ),
+        ({"not": {"description": "Nothing."}}, "its `not` has no rule (description), and so excludes every value"),
+        ({"not": {}}, "its `not` excludes every call"),
+        ({"not": True}, "its `not` excludes every call"),
+        ({"required": ["q"], "properties": {"q": {"not": {}}}}, "q is required, and its `not` excludes every value"),
+    ],
+)
+def test_rules_that_no_call_of_named_arguments_keeps_are_refused_by_name(rules: Any, says: str) -> None:
+    with pytest.raises(UserError) as error:
+        read({"properties": {"a": {"enum": [1]}}, **rules})
+    assert says in str(error.value) and str(error.value).startswith("Tool go: ")
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {"required": ["zz"]},
+        {"allOf": [{"required": ["zz"]}]},
+        {"anyOf": [{"required": ["zz"]}, {"required": ["a"]}]},
+        {"oneOf": [{"required": ["a"]}, {"required": ["zz"]}], "propertyNames": {"pattern": "^[az]"}},
+        {"if": {"required": ["a"]}, "then": {"required": ["zz"]}},
+        {"dependentRequired": {"a": ["zz"]}},
+        {"dependencies": {"a": {"required": ["zz"]}}},
+    ],
+)
+def test_an_argument_that_is_required_and_described_nowhere_is_refused_wherever_it_stands(rules: Any) -> None:
+    with pytest.raises(UserError, match=r"Tool go: \['zz'\] are required but not among its properties"):
+        read({"properties": {"a": {"enum": [1]}}, **rules})
+
+
+def test_an_argument_that_is_described_nowhere_is_never_given() -> None:
+    for rules in ({"not": {"required": ["zz"]}}, {"propertyNames": {"pattern": "^a"}, "not": {"required": ["zz"]}}):
+        assert said(read({"properties": {"a": {"enum": [1]}}, **rules})) == said(
+            read({"properties": {"a": {"enum": [1]}}})
+        )
+
+
+def test_decisions_keep_the_rules(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = build_checkpoint(tmp_path_factory.mktemp("rules"))
+    tools = [{"name": f"go_{i}", "inputSchema": root} for i, root in enumerate((NOTE, MODES, DUE))]
+    decider = build(folder, tools)
+    for text in ("go", "stop red", "x 1", "turn left blue", ""):
+        call = decider.decide(text, "set").call
+        assert call is not None
+        root = tools[int(call.name[-1])]["inputSchema"]
+        assert jsonschema.Draft202012Validator(root).is_valid(dict(call.arguments)), call

@@ -1,0 +1,151 @@
+"""A value is judged as `jsonschema` judges it, in a time that no pattern and no nesting of a schema makes long."""
+
+from __future__ import annotations
+
+import gc
+import json
+import random
+import resource
+import subprocess
+import sys
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jsonschema
+import pytest
+
+from rtcontrol.models.validator import Validator
+
+DOUBLING = "(a+)+$"
+NAME = "a" * 40 + "b"
+
+
+def nested(schema: Any, levels: int, around: str) -> Any:
+    for _ in range(levels):
+        schema = json.loads(around.replace("INNER", json.dumps(schema)))
+    return schema
+
+
+SLOW: dict[str, tuple[Any, Any, bool]] = {
+    "a pattern": ({"pattern": DOUBLING}, NAME, False),
+    "keys with a schema": ({"patternProperties": {DOUBLING: False}}, {NAME: 1}, True),
+    "other keys": ({"patternProperties": {DOUBLING: True}, "additionalProperties": False}, {NAME: 1}, False),
+    "keys of no part": ({"patternProperties": {DOUBLING: True}, "unevaluatedProperties": False}, {NAME: 1}, False),
+    "keys of no part of a part": (
+        {"allOf": [{"patternProperties": {DOUBLING: True}}], "unevaluatedProperties": {"type": "string"}},
+        {NAME: 1},
+        False,
+    ),
+    "names": ({"propertyNames": {"pattern": DOUBLING}}, {NAME: 1}, False),
+    "names of alternatives": ({"anyOf": [{"propertyNames": {"pattern": DOUBLING}}, False]}, {NAME: 1}, False),
+    "items of no part": ({"prefixItems": [{"pattern": DOUBLING}], "unevaluatedItems": False}, [NAME], False),
+    "parts within parts": (
+        nested(True, 60, '{"anyOf": [INNER], "properties": {"a": true}, "unevaluatedProperties": false}'),
+        {"a": 1},
+        True,
+    ),
+    "items within parts": (nested({"prefixItems": [True]}, 60, '{"if": INNER, "unevaluatedItems": false}'), [1], True),
+}
+
+
+@pytest.mark.parametrize("case", SLOW)
+def test_no_schema_makes_a_judgement_long(case: str) -> None:
+    schema, value, valid = SLOW[case]
+    code = (
+        "import json, sys\nfrom rtcontrol.models.validator import Validator\n"
+        "schema, value = json.load(sys.stdin)\nprint(Validator(schema, 'w').takes(value))"
+    )
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_CPU, (10, 10))
+
+    asked = json.dumps([schema, value])
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=asked, stdout=subprocess.PIPE, text=True, preexec_fn=limited
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, str(valid))
+
+
+class Drawn:
+    """Schemas of keywords that speak of each other, and values."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def schema(self, depth: int = 3) -> Any:
+        draw = self.random
+        if not depth:
+            leaves = [True, False, {"type": "integer"}, {"const": 1}, {"required": ["a"]}, {"properties": {"a": True}}]
+            return draw.choice([*leaves, {"prefixItems": [True]}, {"patternProperties": {"^b": {"minimum": 3}}}])
+        found: dict[str, Any] = {}
+        several, one = ("prefixItems", "allOf", "anyOf", "oneOf"), ("items", "contains", "not", "additionalProperties")
+        named, seals = ("properties", "patternProperties", "dependentSchemas"), ["Properties", "Items"]
+        for key in draw.sample([*several, *one, *named, "if"], draw.randint(0, 3)):
+            if key in several:
+                found[key] = [self.schema(depth - 1) for _ in range(draw.randint(1, 2))]
+            elif key in named:
+                found[key] = {name: self.schema(depth - 1) for name in draw.sample("abc", draw.randint(1, 2))}
+            else:
+                found[key] = self.schema(depth - 1)
+                more = draw.sample(["then", "else"], draw.randint(0, 2)) if key == "if" else []
+                found |= {key: self.schema(depth - 1) for key in more}
+        sealing = draw.sample(seals, draw.randint(0, 2))
+        return found | {f"unevaluated{kind}": draw.choice([False, self.schema(depth - 1)]) for kind in sealing}
+
+    def value(self, depth: int = 2) -> Any:
+        draw, kind = self.random, self.random.random()
+        if depth and kind < 0.35:
+            return [self.value(depth - 1) for _ in range(draw.randint(0, 3))]
+        if depth and kind < 0.85:
+            return {key: self.value(depth - 1) for key in draw.sample(["a", "b", "c", "ab"], draw.randint(0, 3))}
+        return draw.choice([1, 2, 5, "x", "ab", None, True])
+
+
+def test_what_no_part_speaks_of_is_judged_as_jsonschema_judges_it() -> None:
+    told = {True: 0, False: 0}
+    for seed in range(600):
+        drawn = Drawn(seed)
+        schema = drawn.schema()
+        judge, own = jsonschema.Draft202012Validator(schema), Validator(schema, "w")
+        for value in (drawn.value() for _ in range(8)):
+            told[judge.is_valid(value)] += 1
+            assert own.takes(value) == judge.is_valid(value), (seed, schema, value)
+    assert min(told.values()) > 1000
+
+
+def test_nothing_of_a_schema_is_kept_longer_than_who_judges_by_it() -> None:
+    def kept() -> int:
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        for n in range(20):
+            listed = [f"{n}-{i}-" + "x" * 200 for i in range(500)]
+            judge = Validator({"anyOf": [{"type": "array", "items": {"enum": listed}}, {"enum": listed}]}, "w")
+            assert judge.takes([listed[1]]) and judge.takes(listed[2]) and not judge.takes("x")
+        del judge, listed
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - before
+
+    tracemalloc.start()
+    try:
+        kept()
+        assert kept() < 500_000  # a list has 100 kB of texts
+    finally:
+        tracemalloc.stop()
+
+
+def test_threads_judge_at_once_by_schemas_of_their_own() -> None:
+    def judged(thread: int) -> bool:
+        made = (
+            Validator({"anyOf": [{"enum": [f"{thread} {n}", "b"]}, {"properties": {"x": {"enum": [n]}}}]}, "w")
+            for n in range(2000)
+        )
+        return all(judge.takes("b") and judge.takes({"x": n}) for n, judge in enumerate(made))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            assert all(threads.map(judged, range(4)))
+    finally:
+        sys.setswitchinterval(interval)

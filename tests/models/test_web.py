@@ -1,0 +1,147 @@
+"""What a server answers that means no good: packed, without an end, or a byte at a time; to each client there is."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rtcontrol.evaluation.endpoints import ChatAnswerer
+from rtcontrol.hosts.base import DecisionLost, DecisionRequest
+from rtcontrol.hosts.endpoint import EndpointSource
+from rtcontrol.models.call import Call
+from rtcontrol.models.data.row import DataRow
+from rtcontrol.models.data.synthesis.endpoint import ChatEndpoint, EndpointOptions
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.web import MOST_BYTES, MOST_LEVELS, WebAnswer, WebClient, WebError
+from rtcontrol.run import mcp_http, mcp_list, toolsets
+from tests.helpers.packed import ENDLESS, WAYS, answering
+from tests.helpers.processes import ROOT, until
+
+TOOL = {"name": "go", "description": "Go.", "parameters": {"properties": {"to": {"enum": ["left", "right"]}}}}
+ROW = DataRow("1", "1", "test", "go left", "a wall", (TOOL,), (), Call("go", {"to": "left"}))
+REQUEST = DecisionRequest(1, 1, "a wall", "go left")
+
+
+def peak_mib() -> float:
+    """The most memory of this process since it was last asked for."""
+    status = Path("/proc/self/status").read_text()
+    Path("/proc/self/clear_refs").write_text("5")
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def decides(url: str) -> str:
+    with pytest.raises(DecisionLost) as lost:
+        EndpointSource.parse(f"decisions:{url}/v1", (TOOL,)).build().decide(REQUEST)
+    assert lost.value.loss == "malformed"
+    return str(lost.value)
+
+
+def answers_rows(url: str) -> str:
+    found = ChatAnswerer(f"openai:{url}").answer(ROW)
+    assert not found.calls and (found.error or "").startswith("malformed")
+    return str(found.error)
+
+
+def writes_rows(url: str) -> str:
+    with ChatEndpoint(EndpointOptions(url, "m", "NO_KEY")) as chat, pytest.raises(UserError) as told:
+        chat.ask([], 0)
+    return str(told.value)
+
+
+def lists_tools(url: str) -> str:
+    pytest.importorskip("mcp")
+    with pytest.raises(UserError) as told:
+        toolsets.tools_from(f"mcp:{url}/mcp")
+    return str(told.value)
+
+
+CLIENTS = (decides, answers_rows, writes_rows, lists_tools)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_packed_answer_is_refused_by_name_and_never_unpacked(client: Callable[[str], str], way: str) -> None:
+    with answering(way) as (url, asked):
+        before = peak_mib() and peak_mib()
+        told = client(url)
+        assert f"packed ({way})" in told and set(asked) == {"identity"}
+        assert peak_mib() - before < 60, "it was unpacked"
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("way", ENDLESS)
+def test_an_answer_without_an_end_is_given_up_at_its_bound(client: Callable[[str], str], way: str) -> None:
+    with answering(way) as (url, _):
+        told = client(url)
+    most = {lists_tools: mcp_http.MOST_BYTES, answers_rows: 1 << 22}.get(client, MOST_BYTES)
+    assert f"{most} bytes" in told
+
+
+@pytest.mark.parametrize("way", ["slow body", "slow headers"])
+def test_what_comes_a_byte_at_a_time_ends_with_the_requests_time(way: str) -> None:
+    with answering(way) as (url, _):
+        began = time.monotonic()
+        with pytest.raises(WebError) as told:
+            WebClient(url, {}).post({}, 0.3).result(20)
+        assert told.value.loss == "timeout" and time.monotonic() - began >= 0.3
+
+
+def test_an_mcp_server_that_answers_a_byte_at_a_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_list, "TIMEOUT_S", 0.5)
+    with answering("slow body") as (url, _):
+        assert "within 0.5 s" in lists_tools(url)
+
+
+def test_an_answer_is_read_as_deep_as_an_answer_may_be() -> None:
+    deep = b"[" * MOST_LEVELS + b"]" * MOST_LEVELS
+    assert WebAnswer(200, {}, deep).json() is not None
+    assert WebAnswer(200, {}, b'["' + b'\\"[{' * 1000 + b'"]').json() == ['"[{' * 1000]
+    for more in (b"[" + deep + b"]", b"[" * 100_000, b'{"a":' * 100_000):
+        with pytest.raises(ValueError, match=f"more than {MOST_LEVELS} levels"):
+            WebAnswer(200, {}, more).json()
+
+
+def test_a_client_that_is_gone_leaves_no_thread_and_no_loop(recwarn: pytest.WarningsRecorder) -> None:
+    before = threading.active_count()
+    with answering("slow body") as (url, asked):
+        kept = WebClient(url, {})
+        job = kept.post({}, 20.0)
+        until(lambda: bool(asked), "asked")
+        kept.close()
+        until(job.done, "given up")
+        with pytest.raises(WebError, match="was closed"):
+            kept.post({}, 1.0)
+        dropped = WebClient(url, {})
+        del dropped
+        gc.collect()
+    until(lambda: threading.active_count() <= before, "its thread is left")
+    gc.collect()
+    assert not [w for w in recwarn if "unclosed event loop" in str(w.message)]
+
+
+def test_there_is_no_other_client_of_http_in_the_package() -> None:
+    """What asks strangers is bounded by being one of these; benchmarks ask servers of their own."""
+    ours = {"models/web.py", "rtcontrol/run/mcp_http.py"}
+    named = {"Client", "AsyncClient", "urlopen", "HTTPConnection", "HTTPSConnection", "ClientSession"}
+    for part in ("rtcontrol", "models", "agents", "envs", "bridges"):
+        for path in (ROOT / part).rglob("*.py"):
+            place = str(path.relative_to(ROOT))
+            if place in ours or place.startswith("rtcontrol/bench/"):
+                continue
+            text = path.read_text("utf-8")
+            if not any(word in text for word in ("httpx", "urllib.request", "http.client", "aiohttp", "requests")):
+                continue
+            for node in ast.walk(ast.parse(text)):
+                called = node.func if isinstance(node, ast.Call) else None
+                assert getattr(called, "attr", getattr(called, "id", "")) not in named, f"{place}:{node.lineno}"  # type: ignore[attr-defined]
+
+
+def test_a_text_that_nobody_ends_is_looked_at_once() -> None:
+    with pytest.raises(ValueError):
+        WebAnswer(200, {}, b"[]" * 70 + b'"' + b'\\"' * 500_000).json()
