@@ -25,6 +25,7 @@ from rtcontrol.bench.memory import bench_memory
 from rtcontrol.bench.prefix import bench_prefix
 from rtcontrol.bench.serving import ServingOptions, bench_serving, python_with_vllm
 from rtcontrol.bench.situations import AGENTS, schemas, situations
+from rtcontrol.bench.sizes import a_gpu, bench_sizes
 from rtcontrol.bench.speculative import bench_speculative
 from rtcontrol.bench.timing import without_raw
 from rtcontrol.bench.wire import BLOCK
@@ -187,6 +188,12 @@ def speculative(decisions: int, threads: int | None, progress: Progress) -> dict
     return {"bench": "speculative", "result": bench_speculative(decisions, threads, progress)}
 
 
+def sizes(options: BenchOptions, names: Sequence[str], decisions: int, progress: Progress) -> dict[str, Any]:
+    """The document of `bench sizes`."""
+    found = bench_sizes(names, decisions, options.dtype, options.threads, progress)
+    return {"bench": "sizes", "shapes": found}
+
+
 Measure = Callable[[BenchOptions, Progress], dict[str, Any]]
 
 
@@ -205,6 +212,7 @@ MEASURES: dict[str, Measure] = {
     "serving": lambda o, p: serving(ServingOptions(), 10 if o.quick else 100, python_with_vllm(), p),
     "chat": lambda o, p: chat(None, (), 2 if o.quick else 60, o.threads, p),
     "speculative": lambda o, p: speculative(4 if o.quick else 60, o.threads, p),
+    "sizes": lambda o, p: sizes(o, (), 10 if o.quick else 30, p),
     "batch": lambda o, p: batch(o, 2 if o.quick else 30, p, SIZES[:4] if o.quick else SIZES),
     "heads": lambda o, p: heads(o, 3 if o.quick else 100, p),
     "prefix": lambda o, p: prefix(o, 2 if o.quick else 20, p),
@@ -217,7 +225,7 @@ MEASURES: dict[str, Measure] = {
 
 
 # What a bench needs that is not everywhere; raises UserError.
-NEEDS: dict[str, Callable[[], Any]] = {"serving": python_with_vllm, "chat": tokenizer_of_qwen}
+NEEDS: dict[str, Callable[[], Any]] = {"serving": python_with_vllm, "chat": tokenizer_of_qwen, "sizes": a_gpu}
 
 
 def missing(name: str) -> str | None:
@@ -241,6 +249,8 @@ def measure(name: str, options: BenchOptions, folder: Path, progress: Progress) 
         return False
     # Before anything is measured: the load is the others'. The kernel's build says nothing to a reader.
     machine, began = {**describe(), "system": platform.system()}, datetime.now(UTC)
+    if torch.cuda.is_available():
+        machine["gpu"] = torch.cuda.get_device_name()
     found = without_raw(MEASURES[name](options, progress))
     document = {**found, "quick": options.quick, "measured": began.strftime("%Y-%m-%d"), "machine": machine}
     folder.mkdir(parents=True, exist_ok=True)

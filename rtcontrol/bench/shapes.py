@@ -64,12 +64,19 @@ def eight_tokens(early: bool) -> list[dict[str, Any]]:
     ]
 
 
-def random_weights(folder: Path, shape: ModelShape, tokenizer: Tokenizer, template: Any = COMPACT) -> Path:
-    """A checkpoint in ST format; the same arguments give the same weights."""
+def random_weights(
+    folder: Path,
+    shape: ModelShape,
+    tokenizer: Tokenizer,
+    template: Any = COMPACT,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Path:
+    """A checkpoint in ST format, made on a device; the same arguments give the same weights."""
     logging.disable_progress_bar()
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), torch.device(device):
         model = new_model(shape, tokenizer, seed=0, ordinal=False)
-    export(model, tokenizer, template, folder)
+    export(model, tokenizer, template, folder, dtype)
     return folder
 
 
@@ -82,11 +89,14 @@ def small_vocabulary(texts: Sequence[str], size: int = VOCABULARY) -> Tokenizer:
     return made
 
 
-def eight_token_heads(folder: Path, count: int, early: bool = False, shape: ModelShape = FIFTEEN) -> Shaped:
-    """`count` situations for four heads of eight tokens: prompts of CONSTANT + CHANGING tokens."""
+def eight_token_heads(
+    folder: Path, count: int, early: bool = False, shape: ModelShape = FIFTEEN, **made_by: Any
+) -> Shaped:
+    """`count` situations for four heads of eight tokens: prompts of CONSTANT + CHANGING tokens. `made_by`: `device` and
+    `dtype` of `random_weights`."""
     tools = eight_tokens(early)
     made = small_vocabulary([tools_text(tool_schemas(tools)), PHRASE, *CHOICES])
-    random_weights(folder, shape, made)
+    random_weights(folder, shape, made, **made_by)
     tokenizer = STTokenizer(made)
     template = PromptTemplate.load(folder, tokenizer)
     known, draw = some_words(), random.Random(0)

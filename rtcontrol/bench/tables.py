@@ -79,6 +79,25 @@ def _tail(document: Document) -> Table:
     return Table(f"{document['agent']}: the worst decision as a multiple of the median", columns, tuple(rows), note)
 
 
+def sizes(document: Document) -> list[Table]:
+    """A row a shape: one pass, without graphs, its floor, and the other ways."""
+    rows, notes = [], []
+    for name, result in document["shapes"].items():
+        took, counts = result["ms"], result["tokens"]
+        graphless = took.get("without_graphs")
+        cells = [f"{result['info']['parameters'] / 1e6:.0f} M", *(ms(took["one_pass"][p]) for p in ("p50", "max"))]
+        cells += [ms(took["bare_forward"]["p50"]), ms(graphless["p50"]) if graphless else "-"]
+        for way in ("token_by_token", "json", "json_skip_forced", "hf_json"):
+            passes = counts[f"{way}_passes"]
+            cells.append(f"{ms(took[way]['p50'])} ({passes:.0f}; {took[way]['p50'] / took['one_pass']['p50']:.1f}x)")
+        rows.append((name, *cells))
+        notes.append(f"{name}: {conditions(result)}, {result['decisions']} decisions, {result['agreement']:.1%} equal")
+    columns = ("shape", "parameters", "one pass p50 ms", "max", "bare forward p50", "one pass without graphs, p50")
+    others = (NAMES[way] for way in ("token_by_token", "json", "json_skip_forced", "hf_json"))
+    note = f"p50 ms of the other ways, in brackets passes and times one pass. {'; '.join(notes)}."
+    return [Table("One decision by size", (*columns, *others), tuple(rows), note)]
+
+
 def batch(document: Document) -> list[Table]:
     """By size: sessions together beside one alone, the floor, and the paper's efficiency."""
     result = document["result"]
@@ -258,6 +277,7 @@ def load(document: Document) -> list[Table]:
 
 TABLES: dict[str, Callable[[Document], list[Table]]] = {
     "decide": decide,
+    "sizes": sizes,
     "batch": batch,
     "heads": heads,
     "prefix": prefix,

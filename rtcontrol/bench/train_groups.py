@@ -1,6 +1,7 @@
 """`rtcontrol bench train --shape qwen2.5-0.5b`: packed trees against the paper's separate sequences.
 
-Two layers of that model under the paper's LoRA; a group has eight heads, and tools and prompt of its own.
+The model under the paper's LoRA: two layers of it in fp32 on a CPU, all in bf16 on a GPU. A group has eight heads, and
+tools and prompt of its own.
 """
 
 from __future__ import annotations
@@ -21,25 +22,30 @@ from rtcontrol.models.train.packing import PackedBatch, pad_together, separate
 from rtcontrol.models.train.rows import EncodedRow, HeadTarget
 
 SHAPE = "qwen2.5-0.5b"
-LAYERS = 2
+LAYERS, LAYERS_GPU = 2, 24
 VOCABULARY = 151_936
 PROMPTS = 200, 400  # tokens; with longer ones less of a group is its heads, and more is saved
+COUNT, COUNT_GPU = 4, 64  # groups
 SEPARATE, TOGETHER = (8, 16, 32), (1, 2, 4)  # sequences, and groups, in a batch
+SEPARATE_GPU, TOGETHER_GPU = (8, 16, 32, 64, 128), (1, 2, 4, 8, 16)
 
 
-def model() -> TreeLM:
-    """Random weights, fp32, LoRA of rank 512 on the MLPs, tied embeddings unfrozen."""
+def model(device: torch.device) -> TreeLM:
+    """Random weights, LoRA of rank 512 on the MLPs, tied embeddings unfrozen."""
+    gpu = device.type == "cuda"
     torch.manual_seed(0)
     config = hf.Qwen2Config(
         vocab_size=VOCABULARY,
         hidden_size=896,
         intermediate_size=4864,
-        num_hidden_layers=LAYERS,
+        num_hidden_layers=LAYERS_GPU if gpu else LAYERS,
         num_attention_heads=14,
         num_key_value_heads=2,
         tie_word_embeddings=True,
     )
-    return adapted(hf.Qwen2ForCausalLM(config), recipe("paper")).train()
+    with device:
+        base = hf.Qwen2ForCausalLM(config)
+    return adapted(base.to(torch.bfloat16) if gpu else base, recipe("paper")).to(device).train()
 
 
 def random_groups(count: int, seed: int = 0) -> list[EncodedRow]:
@@ -62,26 +68,39 @@ def random_groups(count: int, seed: int = 0) -> list[EncodedRow]:
     return groups
 
 
-def compare(count: int, progress: Callable[[str], None]) -> dict[str, Any]:
+def compare(count: int | None, progress: Callable[[str], None]) -> dict[str, Any]:
     """Groups a second of each way, forward and backward, gradients gathered over all groups as a step does: by the
     wall's clock, and by the process's own (`per_cpu_s`), which other work on the machine slows down less."""
-    trained, groups = model(), random_groups(count)
+    gpu = torch.cuda.is_available()
+    device, count = torch.device("cuda" if gpu else "cpu"), count or (COUNT_GPU if gpu else COUNT)
+    batches_of, together = (SEPARATE_GPU, TOGETHER_GPU) if gpu else (SEPARATE, TOGETHER)
+    trained, groups = model(device), random_groups(count)
     prefix = (1,)
     sequences = sorted(separate(prefix, groups), key=lambda b: b.tokens.shape[1])
     ways: dict[str, list[PackedBatch]] = {
         f"separate, length-sorted, batch {n}": [pad_together(sequences[i : i + n]) for i in range(0, len(sequences), n)]
-        for n in SEPARATE
+        for n in batches_of
     }
     packed = GroupCollator(prefix)
-    ways |= {f"packed, {n} together": [packed.batch(groups[i : i + n]) for i in range(0, count, n)] for n in TOGETHER}
+    ways |= {f"packed, {n} together": [packed.batch(groups[i : i + n]) for i in range(0, count, n)] for n in together}
     wall: dict[str, float] = {}
     cpu: dict[str, float] = {}
+    too_large: list[str] = []
     for way, batches in ways.items():
         progress(way)
-        wall[way], cpu[way] = (count / spent for spent in _seconds(trained, batches))
+        try:
+            spent = _seconds(trained, [batch.to(device) for batch in batches])
+        except torch.cuda.OutOfMemoryError:
+            too_large.append(way)
+        else:
+            wall[way], cpu[way] = (count / seconds for seconds in spent)
+        trained.zero_grad()
+        if gpu:
+            torch.cuda.empty_cache()
     ratios = {"packed_over_separate": _ratio(wall), "packed_over_separate_per_cpu_s": _ratio(cpu)}
     tokens = {way: sum(b.tokens.numel() for b in batches) for way, batches in ways.items()}
-    return {"samples_per_s": wall, "per_cpu_s": cpu, "tokens": tokens, "ratios": ratios}
+    told = {"device": torch.cuda.get_device_name() if gpu else "cpu", "groups": count, "too_large": too_large}
+    return {**told, "samples_per_s": wall, "per_cpu_s": cpu, "tokens": tokens, "ratios": ratios}
 
 
 def _ratio(speeds: dict[str, float]) -> float:
@@ -91,11 +110,21 @@ def _ratio(speeds: dict[str, float]) -> float:
 
 
 def _seconds(trained: TreeLM, batches: Sequence[PackedBatch]) -> tuple[float, float]:
-    trained(batches[0])[0].backward()
+    def step(batch: PackedBatch) -> None:
+        with torch.autocast("cuda", torch.bfloat16, enabled=batch.tokens.is_cuda):  # as the trainer has it
+            loss = trained(batch)[0]
+        loss.backward()
+
+    step(max(batches, key=lambda b: b.tokens.numel()))  # the one that needs most memory
     trained.zero_grad()
+    _wait()
     began, worked = time.perf_counter(), time.process_time()
     for batch in batches:
-        trained(batch)[0].backward()
-    spent = time.perf_counter() - began, time.process_time() - worked
-    trained.zero_grad()
-    return spent
+        step(batch)
+    _wait()
+    return time.perf_counter() - began, time.process_time() - worked
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -68,6 +68,27 @@ def decide(
 
 
 @app.command()
+def sizes(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-3b.")
+    ] = None,
+    decisions: Annotated[int, typer.Option(min=1, help="Decisions of each shape, by each way in turns.")] = 30,
+    dtype: Dtype = "auto",
+    threads: Threads = None,
+    json_file: JsonFile = None,
+) -> None:
+    """One decision by random weights of sizes that people deploy: one pass, without graphs, and all other ways. Without
+    names, of all of them, on a GPU.
+
+    Example: rtcontrol bench sizes qwen2.5-0.5b --json sizes.json
+    """
+    from rtcontrol.bench import everything
+
+    options = _options("lander", None, dtype, threads)
+    show(lambda p: everything.sizes(options, tuple(names or ()), decisions, p), json_file)
+
+
+@app.command()
 def batch(
     model: Model = "lander",
     agent: AgentName = None,

@@ -22,7 +22,8 @@ def train(
 ) -> None:
     """Packed-tree training against one sequence a head (length-sorted, at its best batch size): samples a second.
 
-    Prompts of 300 tokens (of the Qwen shape, 200 to 400), eight heads, values of 1 to 8 tokens, random ids, fp32.
+    Prompts of 300 tokens (of the Qwen shape, 200 to 400), eight heads, values of 1 to 8 tokens, random ids, fp32
+    (of the Qwen shape on a GPU: all its layers, in bf16).
 
     Examples:
 
@@ -48,11 +49,13 @@ def train(
             from rtcontrol.models.train.finetune import extras
 
             extras.check()
-            found = train_groups.compare(rows or 4, status.update)
-    count = rows or (64 if shape == "bundled" else 4)
+            found = train_groups.compare(rows, status.update)
+    count = rows or found.get("groups", 64)
     table = Table("way", "samples/s", title=f"{count} samples each way, forward and backward")
     for way, speed in found["samples_per_s"].items():
         table.add_row(way, f"{speed:.3f}" if speed < 1 else f"{speed:.2f}")
+    for way in found.get("too_large", ()):
+        table.add_row(way, "out of memory")
     console.print(table)
     for name, ratio in found["ratios"].items():
         console.print(f"{name}: {ratio:.2f}")
