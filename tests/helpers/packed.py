@@ -38,6 +38,7 @@ def answering(way: str) -> Iterator[tuple[str, list[str]]]:
     """The address of a server that answers all in this way (of WAYS, of ENDLESS, "slow body", "slow headers"), and the
     encodings that it was asked for."""
     asked: list[str] = []
+    body = packed(way) if way in WAYS else b""  # made before anybody waits for it
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -60,9 +61,9 @@ def answering(way: str) -> Iterator[tuple[str, list[str]]]:
             self.send_header("content-type", "application/json")
             if way in WAYS:
                 self.send_header("content-encoding", way)
-                self.send_header("content-length", str(len(packed(way))))
+                self.send_header("content-length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(packed(way))
+                self.wfile.write(body)
                 return
             named = {"counted": ("content-length", str(1 << 40)), "closed": ("connection", "close")}
             self.send_header(*named.get(way, ("transfer-encoding", "chunked")))

@@ -154,7 +154,18 @@ def _run(tree: Path, tests: tuple[str, ...]) -> Found:
     env |= {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     report = tree.with_name(f"{tree.name}.xml")
     report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", f"--timeout={LIMIT_S // 2}"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-n0",
+        "-p",
+        "no:cacheprovider",
+        "--reruns=0",
+        f"--timeout={LIMIT_S // 2}",
+    ]
     command += ["--hypothesis-profile=mutants", f"--junitxml={report}", *tests]
     try:
         done = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
