@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.shutdown import GONE
 
 MAX_WAITING, MAX_LINE = 1024, 2000
 # How long the last lines may take to leave.
@@ -22,10 +23,12 @@ CLOSE_S = 0.7
 
 class Outbox:
     """Writes to a file descriptor on a thread of its own. `say` queues at most `MAX_WAITING` lines of at most
-    `MAX_LINE` characters; what comes beyond is counted in `dropped`, and told with the next line that is written."""
+    `MAX_LINE` characters; what comes beyond is counted in `dropped`, and told with the next line that is written.
+    `failed` is why it cannot be written to though it is there (a full disk)."""
 
     def __init__(self, fd: int) -> None:
         self.dropped = 0
+        self.failed: OSError | None = None
         self._fd = fd
         self._waiting: deque[bytes] = deque()
         self._untold = 0
@@ -77,8 +80,10 @@ class Outbox:
         while text:
             try:
                 text = text[os.write(self._fd, text) :]
-            except OSError:
+            except OSError as error:
                 with self._changed:
+                    if error.errno not in GONE:
+                        self.failed = error
                     self._closed = True
                     self.dropped += len(self._waiting)
                     self._waiting.clear()

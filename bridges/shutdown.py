@@ -119,16 +119,29 @@ def rest(over: Callable[[], bool], until_s: float = math.inf) -> None:
         time.sleep(min(left_s, 0.1))
 
 
+GONE = (errno.EIO, errno.EPIPE)  # errors of a write: the terminal or the reader is not there any more
+
+
 class _Lasting(io.FileIO):
-    """What is written to a terminal or a reader that is gone is lost without a word."""
+    """What is written to a terminal or a reader that is gone is lost without a word; for any other reason (a full
+    disk), with one: `unwritten`."""
+
+    failed: OSError | None = None
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except OSError as error:
-            if error.errno not in (errno.EIO, errno.EPIPE):
-                raise
+            if error.errno not in GONE:
+                self.failed = error
             return memoryview(data).nbytes
+
+
+def unwritten() -> OSError | None:
+    """Why stdout could not be written to, if it was there and could not."""
+    sys.stdout.flush()
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return raw.failed if isinstance(raw, _Lasting) else None
 
 
 def unicode(stream: Any) -> bool:

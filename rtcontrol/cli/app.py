@@ -19,14 +19,14 @@ from typer.core import TyperGroup
 from rtcontrol import __version__
 from rtcontrol.bridges.outbox import StandardStreams
 from rtcontrol.bridges.printable import printable
-from rtcontrol.bridges.shutdown import Interrupted, Shutdown, outlive_terminal
+from rtcontrol.bridges.shutdown import Interrupted, Shutdown, outlive_terminal, unwritten
 from rtcontrol.loop import errors
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.folder import Folder
 from rtcontrol.record.machine import version
 from rtcontrol.run.flags import command
 from rtcontrol.run.options import CARLA, REMOTE, RunOptions, named_by_time
-from rtcontrol.run.status import HELP
+from rtcontrol.run.status import HELP, HOST, INCOMPLETE, UNSAFE
 
 # Groups of commands that live in modules of their own, imported when first looked at.
 LAZY = {
@@ -46,6 +46,8 @@ LAZY = {
     "new": "rtcontrol.cli.new",
     "check": "rtcontrol.cli.check",
 }
+
+UNWRITTEN = "What was printed could not all be written"
 
 RUN_EXAMPLES = """Fly an agent in an environment at a fixed rate, and report every tick.
 
@@ -151,12 +153,17 @@ def start_run(options: RunOptions) -> int:
     """Run it in a folder of its own; gives the exit status."""
     # First of all the folder, and for a drive whether there is a CARLA: what decides is imported when there is.
     base = named_by_time(Path(options.env).stem)
-    with Shutdown() as ending, StandardStreams(escaped=False), Folder(options.out, base, options.overwrite) as folder:
+    streams = StandardStreams(escaped=False)
+    with Shutdown() as ending, streams, Folder(options.out, base, options.overwrite) as folder:
         try:
-            return _start(options.at(folder.path), ending)
+            status = _start(options.at(folder.path), ending)
         except Interrupted as interrupted:
             # Told here: Typer takes every KeyboardInterrupt for Ctrl-C.
-            return interrupted.status
+            status = interrupted.status
+    if streams.out.failed:
+        print(f"{UNWRITTEN}: {streams.out.failed}. The report is in {folder.path}, too.", file=sys.stderr)
+        return status if status in (UNSAFE, HOST) else INCOMPLETE
+    return status
 
 
 def _start(options: RunOptions, ending: Shutdown) -> int:
@@ -234,6 +241,8 @@ def main() -> None:
     try:
         code = app(arguments, standalone_mode=False, prog_name="rtcontrol")
         status = code if isinstance(code, int) else 0
+        if error := unwritten():
+            status = _complain(f"{UNWRITTEN}: {error}. Make room, or write it elsewhere.", status or 1, debug)
     except UserError as error:
         status = _complain(str(error), 2, debug)
     except KeyboardInterrupt:
