@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pytest
@@ -224,11 +226,13 @@ def test_a_client_that_vanishes_leaves_a_parked_session(served: Served) -> None:
 
 
 def test_many_clients_at_once_all_get_their_calls(served: Served) -> None:
-    with ExitStack() as stack:
-        lines = [stack.enter_context(line(served)) for _ in range(20)]
-        for client in lines:
+    everybody = threading.Barrier(20)
+
+    def ask(_: int) -> bool:
+        with line(served) as client:
             client.hello(hz=10.0)
-        for client in lines:
-            client.observe()
-        for client in lines:
-            assert client.until(CallMessage).session == client.welcome.session
+            everybody.wait(60)
+            return client.call().session == client.welcome.session
+
+    with ThreadPoolExecutor(20) as clients:
+        assert all(clients.map(ask, range(20)))

@@ -193,7 +193,7 @@ def test_small_sets_do_not_wait_behind_large_ones_and_too_many_are_told_to_come_
     threads = [threading.Thread(target=ask, args=(n,), daemon=True) for n in range(reading.MAX_WAITING + 4)]
     for thread in threads:
         thread.start()
-    until(lambda: told)
+    until(lambda: told, seconds=60)
     assert all(trouble.full for trouble in told)
     assert reader.check([TURN])
     gone.set()

@@ -117,10 +117,11 @@ def test_each_call_is_a_message_and_its_acknowledgement_is_in_no_history_twice(t
     assert all(of[0].release_ns and not any(m.release_ns for m in of[1:]) for of in by_deadline.values())
     # Both calls of the tick before, in order, and those of this one: whatever was acknowledged when.
     first, second = "push(force=1)", "push(force=2)"
-    for k in ticks[1:-1]:
-        shown = [request.history for request in asked if request.tick == k]
-        base = shown[0]
-        assert shown[1] == (*base, first)[-6:] and shown[2] == (*base, first, second)[-6:]
+    histories = [[request.history for request in asked if request.tick == k] for k in ticks[1:-1]]
+    whole = [shown for shown in histories if len(shown) == 3]
+    assert len(whole) >= len(histories) - 1  # what may be cut short, above
+    for base, *further in whole:
+        assert further == [(*base, first)[-6:], (*base, first, second)[-6:]]
     assert asked[-1].history == (first, second) * 3
     assert flight.loop.account.acknowledged == {"executed": len([m for m in calls if m.call and m.status == "fresh"])}
 
