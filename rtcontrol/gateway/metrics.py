@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from rtcontrol.bridges.wire import Code
-from rtcontrol.loop.deadline import Cause
+from rtcontrol.loop.attribution import Cause
 from rtcontrol.report.series import BOUNDS_S
 from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.totals import COUNTS, TIMES

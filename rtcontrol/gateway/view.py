@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rtcontrol.gateway.access import SUBPROTOCOL
-from rtcontrol.loop.override import SAID
+from rtcontrol.loop.operator import SAID
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.gateway")

@@ -13,8 +13,7 @@ from typing import Literal, cast
 
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Effect, Emission, Emitting, Environment, Stepping
-from rtcontrol.loop.orders import Completion, Fault, Order, SafeAttempt
-from rtcontrol.loop.override import Word
+from rtcontrol.loop.command import Command, Completion, Fault, OperatorCommand, SafeAttempt
 from rtcontrol.loop.realtime import beside
 from rtcontrol.models.call import Call
 
@@ -44,17 +43,17 @@ class Actuator:
         self._env, self._bindings, self._wake, self._retry_ns = env, env.bindings, wake, retry_ns
         self._emit: Callable[[Emission], None] = env.emit if isinstance(env, Emitting) else lambda emission: None
         self.parting: Callable[[], Emission | None] = lambda: None  # what such a world is told where the loop hangs
-        self.effects: deque[Completion | SafeAttempt | Fault | Word] = deque()
+        self.effects: deque[Completion | SafeAttempt | Fault | OperatorCommand] = deque()
         self.doings: deque[list[int]] = deque(maxlen=8)  # begin and end (0: not yet) of its last calls, safe ones too
         self.shut: str | None = None  # why nothing but the safe calls may act: people said so (`Override`)
         self.open_ns = 0  # until then it was shut: what was asked for before does not act
-        self._acting: Order | None = None  # the last order that was begun
+        self._acting: Command | None = None  # the last order that was begun
         self.guard_ns: int | None = None  # by then the loop is to be back, which says so at each release
         self._closed = self.attempting = False  # a safe call was demanded, or is due again, and not tried since
         self.over = False  # the world took no calls any more when the safe ones were demanded last
         self._lock, self._bell, self._in_force = threading.Lock(), SimpleQueue[None](), threading.Event()
-        self._jobs: deque[Order | Emission | str] = deque()
-        self._order: Order | None = None
+        self._jobs: deque[Command | Emission | str] = deque()
+        self._order: Command | None = None
         self._wanted: list[Call | None] = []  # None: the agent has none, and the world is told so
         self._stepping = env if isinstance(env, Stepping) else None
         self._unstepped: dict[int, tuple[int, int]] = {}  # those of them that have acted, by id(): when, which attempt
@@ -77,7 +76,7 @@ class Actuator:
         self.guard_ns = guard_ns
         self._bell.put(None)
 
-    def execute(self, order: Order) -> Order | None:
+    def execute(self, order: Command) -> Command | None:
         """Act as soon as the world lets it. Gives the order that waited until now, which is dropped."""
         with self._lock:
             replaced = None if self._order is None else self._clear()
@@ -102,7 +101,7 @@ class Actuator:
                 if why is not None and order is not None:
                     order.shut = why
 
-    def safe(self, why: str, emission: Emission | None = None) -> Order | None:
+    def safe(self, why: str, emission: Emission | None = None) -> Command | None:
         """Bring the safe calls in force, each of them; `emission` is told with the first attempt. Gives the order that
         waited until now, which is dropped."""
         with self._lock:
@@ -155,7 +154,7 @@ class Actuator:
         if self.thread is not None:
             self.thread.join(JOIN_S if self._in_force.is_set() else JOIN_UNTRIED_S)
 
-    def _clear(self) -> Order | None:
+    def _clear(self) -> Command | None:
         cleared, self._order = self._order, None
         if cleared is not None:
             self._jobs.remove(cleared)
@@ -169,7 +168,7 @@ class Actuator:
         while not self._closed or (self._wanted and not self._attempt):
             with self._lock:
                 job, wait_s = self._next()
-            if isinstance(job, Order):
+            if isinstance(job, Command):
                 self._perform(job)
             elif job is not None:
                 self._tell(job)
@@ -185,7 +184,7 @@ class Actuator:
                 with suppress(Empty):
                     self._bell.get(timeout=wait_s)
 
-    def _next(self) -> tuple[Order | Emission | str | None, float | None]:
+    def _next(self) -> tuple[Command | Emission | str | None, float | None]:
         """What is first: tellings of ticks before it, then the safe call, then the rest, unless a safe call is under
         way. Where there is nothing: how long until the safe call is due (None: it is not wanted)."""
         front = self._jobs[0] if self._jobs else None
@@ -208,7 +207,7 @@ class Actuator:
         if (cleared := self.safe("loop", self.parting())) is not None:
             self._post(Completion(cleared.tick, "too_late", now, now, False))
 
-    def _perform(self, order: Order) -> None:
+    def _perform(self, order: Command) -> None:
         if self._unstepped:
             self._look_again()
         self.doings.append(doing := [began := time.monotonic_ns(), 0])
@@ -330,7 +329,7 @@ class Actuator:
         except BaseException as error:
             self._post(Fault("instruct" if isinstance(what, str) else "emit", error))
 
-    def _act(self, call: Call, order: Order | None = None) -> Effect:
+    def _act(self, call: Call, order: Command | None = None) -> Effect:
         """In the environment, or by the tool's own function where it has none for it. Without an order: a safe call."""
         if call.name in self._bindings:
             epoch, not_after_ns = (None, None) if order is None else (order.epoch, order.not_after_ns)

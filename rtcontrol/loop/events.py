@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from rtcontrol.envs.base import Acknowledgement, Environment, Episode, WorldError
+from rtcontrol.envs.base import Acknowledgement, Episode, WorldError
 from rtcontrol.hosts.base import HostEvent
+from rtcontrol.loop.command import Fault, SafeAttempt
+from rtcontrol.loop.context import RunContext
 from rtcontrol.loop.errors import Errors
-from rtcontrol.loop.orders import Fault, SafeAttempt
-from rtcontrol.loop.witness import Witness
+from rtcontrol.loop.evidence import EvidenceCollector
 
 
 class RunEvents:
     """Emits an event for each; `t0_ns` is the first release."""
 
-    def __init__(
-        self, env: Environment, emit: Callable[[dict[str, Any]], None], notify: Callable[[str], None], witness: Witness
-    ) -> None:
-        self._env, self._emit, self.witness = env, emit, witness
-        self._errors = Errors(notify)
+    def __init__(self, context: RunContext, evidence: EvidenceCollector) -> None:
+        self._env, self._emit, self.evidence = context.env, context.emit, evidence
+        self._errors = Errors(context.notify)
         self.t0_ns = 0
         self.safe_k = -1  # for whose sake the safe call took over last
         self.noted_episodes = self.noted_events = 0
@@ -40,7 +39,7 @@ class RunEvents:
             what |= {"seconds": round(event.seconds, 3)} | ({"decider": event.decider} if event.decider else {})
             self._emit({"host_event": what})
             self.noted_events += 1
-            self.witness.follow()  # other threads decide after a restart
+            self.evidence.follow()  # other threads decide after a restart
 
     def attempted(self, attempt: SafeAttempt) -> None:
         """One try of the safe call: counted as safe only when all of them are in force."""

@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Acknowledging, Environment, Observation, WorldError
 from rtcontrol.hosts.backup import BackupHost
 from rtcontrol.hosts.base import Host
-from rtcontrol.loop import unsteady
 from rtcontrol.loop.clock import LockstepClock, LoopClock, WallClock
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.loop.context import RunContext
+from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.realtime import Collector, SlackCollector, favours, lock_memory
-from rtcontrol.loop.ticks import Ticks
+from rtcontrol.loop.tick import Ticks
+from rtcontrol.loop.tick_outcome import acknowledge, overdue
 from rtcontrol.loop.warmup import Warmup, first_look, warm_up
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report.account import Account
@@ -30,13 +32,24 @@ OVER = "The safe call did not act: the world's last episode had ended, and it ta
 LEAVE_AT_ONCE_S = 0.5
 
 
+@dataclass(frozen=True)
+class LoopOptions:
+    """What a loop may be given besides. `sample` is an observation to warm up with before the environment starts;
+    `notify` takes plain lines for people. `watch` and `collector` are for the whole process: whoever runs many loops in
+    one gives them, already entered. Without a `clock` the configuration says which."""
+
+    sample: Observation | None = None
+    notify: Callable[[str], None] = lambda line: None
+    clock: LoopClock | None = None
+    watch: PauseWatch | None = None
+    collector: Collector | None = None
+
+
 class ControlLoop:
     """Runs one agent in one environment. `host` and `env` are started and closed by `run`.
 
     Its ticks happen on the thread that calls `run` (`Ticks`), what reaches the environment on the actuator's;
     `instruct` and `stop` any thread (or signal handler) may call.
-    `sample` is an observation to warm up with before the environment starts; `notify` takes plain lines for people.
-    `watch` and `collector` are for the whole process: whoever runs many loops in one gives them, already entered.
     """
 
     def __init__(
@@ -46,15 +59,10 @@ class ControlLoop:
         env: Environment,
         host: Host,
         recorder: Recorder,
-        *,
-        sample: Observation | None = None,
-        notify: Callable[[str], None] = lambda line: None,
-        clock: LoopClock | None = None,
-        watch: PauseWatch | None = None,
-        collector: Collector | None = None,
+        options: LoopOptions = LoopOptions(),
     ) -> None:
         self.config, self.agent, self.env, self.host = config, agent, env, host
-        self.recorder, self._sample, self._notify = recorder, sample, notify
+        self.recorder, self._sample, self._notify = recorder, options.sample, options.notify
         self.warmup = Warmup(config.pipeline)
         self.host_info: dict[str, Any] = {}
         self.ended_by: str | None = None
@@ -63,16 +71,17 @@ class ControlLoop:
         self.unsafe = False  # the same, but for a world whose last episode had ended by itself
         self.phase = "not started"
         self.t_end_ns = 0
-        self._clock: LoopClock = clock or (
+        self._clock: LoopClock = options.clock or (
             WallClock(config.period_ns) if config.clock == "wall" else LockstepClock(config.period_ns, env.advance)
         )
-        self._watch = watch or PauseWatch(config.period_ns)
+        self._watch = options.watch or PauseWatch(config.period_ns)
         recorder.slow = self._watch.wrote
-        self._watching = self._watch if watch is None else nullcontext()
-        self._collecting = SlackCollector() if collector is None else nullcontext(collector)
-        self._ticks = Ticks(config, agent, env, host, recorder.write, self._clock, self._watch, self.tell, self.stop)
+        self._watching = self._watch if options.watch is None else nullcontext()
+        self._collecting = SlackCollector() if options.collector is None else nullcontext(options.collector)
+        context = RunContext(config, agent, env, host, self._clock, self._watch, recorder.write, self.tell, self.stop)
+        self._ticks = Ticks(context)
         self._outcomes, self.instructions = self._ticks.outcomes, self._ticks.instructions
-        self.override = self._ticks.override  # what people may say
+        self.operator = self._ticks.operator  # what people may say
         self.account = Account()
         self.account.add({"header": recorder.header})
         self.recent = Recent(self.account)  # for those who look on
@@ -175,7 +184,7 @@ class ControlLoop:
             if self._world_started:
                 self.safe_in_force, self.unsafe, actuator.guard_ns = False, True, None
                 self.env.conclude()
-                self.override.end()
+                self.operator.end()
                 try:
                     outcomes.leave()
                 except KeyboardInterrupt:
@@ -188,15 +197,15 @@ class ControlLoop:
                     why = "its episode had ended" if ended else f"it did not take it within {patience_s:g} s"
                     self.tell(UNSAFE.format(why) if self.unsafe else OVER)
                 config = self.config
-                unsteady.overdue(outcomes, self._clock, config.deadline_ns, config.period_ns, self.t_end_ns)
+                overdue(outcomes, self._clock, config.deadline_ns, config.period_ns, self.t_end_ns)
         finally:
             try:
                 actuator.close()
                 self._ticks.collect_effects()
                 if isinstance(self.env, Acknowledging):
-                    unsteady.acknowledge(outcomes, self.env.heard)
+                    acknowledge(outcomes, self.env.heard)
                 outcomes.note(self.env.episodes if self._world_started else (), self.host.events)
-                outcomes.witness.close()
+                outcomes.evidence.close()
             finally:
                 try:
                     self.write_end()

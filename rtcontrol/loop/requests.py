@@ -2,15 +2,78 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Acknowledging, Environment, Observation
-from rtcontrol.hosts.base import DecisionRequest
-from rtcontrol.loop.config import plain_text
-from rtcontrol.loop.instructions import Instructions
+from rtcontrol.hosts.base import DecisionReply, DecisionRequest
+from rtcontrol.loop.command import Tick
+from rtcontrol.loop.config import instruction_text, plain_text
 from rtcontrol.record.encoder import plain
+
+# People are shown this much of an instruction.
+ECHO = 120
+# One is taken a tick; of more than this between two ticks, the oldest give way.
+MAX_WAITING = 16
+
+
+class Instructions:
+    """`now` is in force, `proven` the last one that something was decided by; `put` may be called from any thread, the
+    rest from the loop's. `tell` the world of it; `t_s` gives the run's time. The owner may set `accepted` (text), which
+    is told of a new one that something was decided by, and `refused` (text, error), of what gives way."""
+
+    def __init__(
+        self,
+        first: str,
+        tell: Callable[[str], None],
+        emit: Callable[[dict[str, Any]], None],
+        notify: Callable[[str], None],
+        t_s: Callable[[int], float],
+    ) -> None:
+        self.now = plain_text(first)
+        self._tell, self._emit, self._notify, self._t_s = tell, emit, notify, t_s
+        self.accepted: Callable[[str], None] = lambda text: None
+        self.refused: Callable[[str, str], None] = lambda text, error: None
+        self.proven = self.now
+        self.waiting: deque[str] = deque(maxlen=MAX_WAITING)
+
+    def put(self, text: str) -> None:
+        """Raises UserError for one that is too long."""
+        self.waiting.append(instruction_text(text))
+
+    def change(self) -> None:
+        """Take the next one that waits, if any: from now on it is decided and judged by."""
+        if not self.waiting:
+            return
+        self.now = self.waiting.popleft()
+        self._tell(self.now)
+        self._emit({"instruction": self.now, "t_s": self._t_s(time.monotonic_ns())})
+        self._notify(f"instruction: {echo(self.now)}")
+
+    def judge(self, tick: Tick, reply: DecisionReply) -> None:
+        """A new instruction that the decider cannot take (it does not fit, say) gives way to the last good one."""
+        if tick.request.instruction != self.now:
+            return
+        if reply.decision is not None:
+            if self.proven != self.now:
+                self.accepted(self.now)
+            self.proven = self.now
+        elif reply.mistake is not None and self.now != self.proven:
+            refused, self.now = self.now, self.proven
+            self._tell(self.now)
+            t_s = self._t_s(time.monotonic_ns())
+            self._emit({"instruction": self.now, "t_s": t_s, "refused": echo(refused)})
+            self._notify(f"instruction refused: {echo(refused)} ({reply.mistake[0]}) It goes on by the one before.")
+            self.refused(refused, reply.error or reply.mistake[0])
+
+
+def echo(text: str) -> str:
+    """An instruction as people are shown it: its beginning."""
+    return text if len(text) <= ECHO else text[: ECHO - 3] + "..."
+
 
 # Of these nobody changes a value.
 PLAIN = frozenset({bool, int, float, str, type(None)})

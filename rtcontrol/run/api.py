@@ -10,8 +10,7 @@ from typing import Any
 
 from rtcontrol.agents import InvalidCall, Tool, Tools
 from rtcontrol.hosts.endpoint import is_endpoint
-from rtcontrol.loop.gate import ConfidenceGate, Doubt, heads_of
-from rtcontrol.loop.understanding import never_taught
+from rtcontrol.loop.confidence_monitor import ConfidenceGate, Doubt, heads_of, never_taught
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint import resolve
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together

@@ -139,8 +139,8 @@ class LiveView(logging.Handler):
         filled = min(BAR, round(BAR * last / deadline_ms))
         style = "red" if last > deadline_ms else "yellow" if last > 0.7 * deadline_ms else "green"
         misses = ", ".join(f"{cause} {n}" for cause, n in account.off_time.items())
-        asking = loop.override.asking
-        state = "" if loop.override.state == "running" else f" [{loop.override.state.upper()}: the safe call acts]"
+        asking = loop.operator.asking
+        state = "" if loop.operator.state == "running" else f" [{loop.operator.state.upper()}: the safe call acts]"
         asked = "" if asking is None or asking.denied else printable(asking.call.text(), MAX_LINE)
         may = f"may it {asked}? /yes /no   " if asked else ""
         return Group(
@@ -186,7 +186,7 @@ def _read_stdin(loop: ControlLoop, say: Callable[[str], None]) -> None:
     try:
         for line in sys.stdin:
             if (text := line.removeprefix("\ufeff").strip()) in TYPED:
-                say(loop.override.say(TYPED[text], "keyboard"))
+                say(loop.operator.say(TYPED[text], "keyboard"))
             elif text.startswith("/"):
                 say(f"{text[:40]} is none of {', '.join(TYPED)}.")
             elif text:

@@ -19,8 +19,8 @@ from rtcontrol.hosts.base import Host
 from rtcontrol.loop import errors
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig, size
-from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.loop.override import check_named
+from rtcontrol.loop.loop import ControlLoop, LoopOptions
+from rtcontrol.loop.operator import check_named
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.pictures import Pictures
 from rtcontrol.record.recorder import Recorder
@@ -133,7 +133,7 @@ def run_loop(
     record, patient = config.out / "record.mcap", config.clock == "lockstep"
     recorder = Recorder(record, header, provisional=True, tell=view.say, patient=patient, most=size(config.record_max))
     recorder.pictures = pictures
-    loop = ControlLoop(config, chosen, env, host, recorder, sample=sample, notify=view.say, clock=clock)
+    loop = ControlLoop(config, chosen, env, host, recorder, LoopOptions(sample, view.say, clock))
     model = config.model or chosen.model
     told = (said_of(chosen.tools.schemas, model), rate_said(model, config.hz), _first_told(config, chosen))
     for warning in (*chosen.tools.warnings(), *filter(None, told)):

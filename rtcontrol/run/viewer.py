@@ -102,7 +102,7 @@ class Viewer:
                 if "instruct" in said:
                     loop.instruct(said["instruct"])
                 elif "say" in said:
-                    self._answer = loop.override.say(said["say"], "page", said.get("k"))
+                    self._answer = loop.operator.say(said["say"], "page", said.get("k"))
                     self._say(self._answer)
             except Exception as error:  # the next one may be a stop
                 self._say(f"the page said what nobody can do ({type(error).__name__}: {error})")
@@ -112,9 +112,9 @@ def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
     """What is to be seen of a run, as `Recent` tells it, with the run's own settings and state."""
     config = loop.config
     told = loop.recent.snapshot(since)
-    asking = loop.override.asking
+    asking = loop.operator.asking
     told |= {name: getattr(config, name) for name in ("env", "agent", "model", "hz")}
-    told |= {"deadline_ms": config.deadline_ns / 1e6, "phase": loop.phase, "state": loop.override.state}
+    told |= {"deadline_ms": config.deadline_ns / 1e6, "phase": loop.phase, "state": loop.operator.state}
     told |= {"instruction": loop.instruction, "safe_calls": [c.text() for c in loop.agent.fallback.safe_calls]}
     told["asking"] = told["asking"] if asking is not None and not asking.denied else None
     with contextlib.suppress(Exception):  # a world that broke down is the loop's to tell

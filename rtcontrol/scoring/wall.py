@@ -16,7 +16,7 @@ from rtcontrol.envs.skill import Judged, Skill
 from rtcontrol.hosts.base import DeciderSource
 from rtcontrol.hosts.deciders import ExpertSource
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.loop.loop import ControlLoop, LoopOptions
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.recorder import Recorder
 from rtcontrol.report import report
@@ -57,7 +57,7 @@ def fly_wall(
     with closing(env), tempfile.TemporaryDirectory(prefix="rtcontrol-score-") as folder:
         host = assemble.host(config, source, config.model or "", agent)
         recorder = Recorder(Path(folder) / "record.mcap", config.header(agent.fallback.hold_ms, agent))
-        loop = ControlLoop(config, agent, env, host, recorder, sample=env.preview(first.seed))
+        loop = ControlLoop(config, agent, env, host, recorder, LoopOptions(sample=env.preview(first.seed)))
         try:
             loop.run()
         finally:

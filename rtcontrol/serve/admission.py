@@ -24,7 +24,7 @@ from rtcontrol.bridges.wire.messages import (
 )
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.hosts.base import DecoderPool
-from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.bucket import TokenBucket
 from rtcontrol.serve.capacity import weigh

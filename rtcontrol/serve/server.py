@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rtcontrol.hosts.base import DecoderPool
-from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.housekeeping import Housekeeping

@@ -19,8 +19,8 @@ from rtcontrol.envs.remote_parts import told as told_call
 from rtcontrol.hosts.base import Host
 from rtcontrol.loop.clock import WallClock
 from rtcontrol.loop.config import instruction_text, size
-from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.loop.override import SAID
+from rtcontrol.loop.loop import ControlLoop, LoopOptions
+from rtcontrol.loop.operator import SAID
 from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
@@ -121,7 +121,7 @@ class Session:
                 self.paused = said != "resume"
             if said == "stop":
                 self.why = self.why or BY_HAND
-            return f"{said} ({by})" if self.loop is None else self.loop.override.say(said, by, k)
+            return f"{said} ({by})" if self.loop is None else self.loop.operator.say(said, by, k)
 
     def control(self, message: ControlMessage) -> None:
         """The client's message. Raises WireError."""
@@ -135,7 +135,7 @@ class Session:
         """Tell the client, if it wants to know, what people did, or what waits for their yes."""
         if self.loop is None or CONTROL not in self.hello.capabilities:
             return
-        override = self.loop.override
+        override = self.loop.operator
         told = ControlMessage(session=self.token, state=override.state)
         if (asking := override.asking) is not None and not asking.denied:
             left_ms = max(0.0, (asking.expires_ns - time.monotonic_ns()) / 1e6)
@@ -161,7 +161,7 @@ class Session:
                 more=() if slow is None else (slow,),
             )
         )
-        if loop.override.state != "running" or loop.override.asking is not None:
+        if loop.operator.state != "running" or loop.operator.asking is not None:
             self._controlled()
 
     def bye(self, why: str) -> None:
@@ -190,15 +190,15 @@ class Session:
     def attach(self, loop: ControlLoop) -> None:
         """This loop will run."""
         loop.instructions.refused = self._refuse
-        loop.override.changed = self._controlled
-        loop.override.understanding.doubted = self._doubt
+        loop.operator.changed = self._controlled
+        loop.operator.understanding.doubted = self._doubt
         if self.env is not None:
             loop.instructions.accepted = self.env.accepted
         self.need()  # of the loop before
         with self._people:
             self.loop, self.counting = loop, True
             if self.paused:
-                loop.override.say("pause", "before")
+                loop.operator.say("pause", "before")
             if self.why is not None:
                 loop.stop(self.why)
 
@@ -258,11 +258,8 @@ class Session:
             env,
             host,
             recorder,
-            sample=sample,
-            notify=self._note,
-            clock=clock,
-            watch=owner.watch,
-            collector=NoCollector(),  # the housekeeper collects, for all sessions
+            # The housekeeper collects, for all sessions.
+            LoopOptions(sample, self._note, clock, owner.watch, NoCollector()),
         )
         self.attach(loop)
         if self._lost:

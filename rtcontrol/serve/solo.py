@@ -16,9 +16,9 @@ from rtcontrol.envs.remote import RemoteData
 from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.loop.config import MAX_HZ
+from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.loop.override import check_named
-from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.loop.operator import check_named
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assemble
 from rtcontrol.run.live import LiveView

@@ -16,7 +16,7 @@ from rtcontrol.envs.base import Barrier, Effect, Episode, Observation
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.loop.loop import ControlLoop, LoopOptions
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.record.reading import read_record
 from rtcontrol.record.recorder import Recorder
@@ -206,7 +206,9 @@ class Flight:
             patient=self.config.clock == "lockstep",
         )
         self.said: list[str] = []
-        self.loop = ControlLoop(self.config, self.agent, self.world, self.host, self.recorder, notify=self.said.append)
+        self.loop = ControlLoop(
+            self.config, self.agent, self.world, self.host, self.recorder, LoopOptions(notify=self.said.append)
+        )
 
     def run(self) -> Flight:
         self.loop.run()

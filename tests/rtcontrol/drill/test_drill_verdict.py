@@ -12,7 +12,7 @@ from rtcontrol.drill.faults import ENDINGS, FAULTS, TIMES, schedule
 from rtcontrol.drill.injector import Injection
 from rtcontrol.drill.switches import Switches
 from rtcontrol.drill.verdict import SeenTick, ticks_of, verdict
-from rtcontrol.loop.deadline import SUBCAUSES
+from rtcontrol.loop.attribution import SUBCAUSES
 from rtcontrol.models.errors import UserError
 from rtcontrol.report.timeline import Timeline
 from tests.helpers.processes import ROOT

@@ -14,7 +14,7 @@ import pytest
 from rtcontrol.bench.load import unnamed
 from rtcontrol.gateway import Gateway, GatewayOptions
 from rtcontrol.hosts.inprocess import InProcessPool
-from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.models.checkpoint import ZOO
 from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.options import ServeOptions

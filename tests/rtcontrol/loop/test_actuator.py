@@ -27,7 +27,7 @@ from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.loop import actuator as actuators
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.orders import Completion, Order, SafeAttempt
+from rtcontrol.loop.command import Command, Completion, SafeAttempt
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.report import report
@@ -262,7 +262,7 @@ def test_a_safe_call_that_hangs_or_raises_holds_up_no_other(why: str) -> None:
         refusing.clear()
         until(lambda: "claw False" in acts)
         # A fresh call waits, as what hangs would act after it.
-        actuator.execute(Order(0, Call("base", {"go": True}), 1, None))
+        actuator.execute(Command(0, Call("base", {"go": True}), 1, None))
         assert not actuator.wait_safe(0.12) and acts == ["arm False", "base False", "claw False"]
         free.set()
         assert actuator.wait_safe(5)
@@ -323,7 +323,7 @@ def test_a_slow_world_that_is_told_safe_and_fresh_in_turn_keeps_its_clock_and_st
             actuator.safe("miss")
             time.sleep(0.025)
             epoch = getattr(world.latest(), "epoch", 0)
-            actuator.execute(Order(tick, fresh, epoch, time.monotonic_ns() + 200_000_000))
+            actuator.execute(Command(tick, fresh, epoch, time.monotonic_ns() + 200_000_000))
             time.sleep(0.025)
         last = time.monotonic()
         until(lambda: len([1 for t_s, _ in steps if t_s > last]) >= 2)
@@ -396,7 +396,7 @@ def test_a_call_that_waits_for_its_turn_when_people_stop_does_not_act() -> None:
     world = arm.world()
     world.start("lockstep")
     actuator = Actuator(arm_agent(), world, None, lambda: None)
-    actuator.execute(Order(0, MOVE, 1, None))
+    actuator.execute(Command(0, MOVE, 1, None))
     actuator.bar("stopped")
     actuator.start()
     until(lambda: actuator.effects)
@@ -455,9 +455,9 @@ NUDGE = Call("nudge", {"by": 1})
 def test_a_tools_own_function_is_not_called_after_the_deadline() -> None:
     log: list[str] = []
     with acting(owner(log)) as actuator:
-        actuator.execute(Order(0, NUDGE, 1, time.monotonic_ns() - 1))
+        actuator.execute(Command(0, NUDGE, 1, time.monotonic_ns() - 1))
         until(lambda: actuator.effects)
-        actuator.execute(Order(1, NUDGE, 2, None))
+        actuator.execute(Command(1, NUDGE, 2, None))
         actuator.safe("exit")
         assert actuator.wait_safe(5)
     effects = [e.effect for e in actuator.effects if isinstance(e, Completion)]
@@ -480,17 +480,17 @@ def test_the_safe_call_goes_first_when_the_world_yields() -> None:
     later = time.monotonic_ns() + 10**10
     with acting(arm_agent(STOP), world, 1_000_000) as actuator:
         with held(world):  # a call waits for it
-            actuator.execute(Order(0, MOVE, 1, time.monotonic_ns() + 1_000_000))
+            actuator.execute(Command(0, MOVE, 1, time.monotonic_ns() + 1_000_000))
             until(lambda: actuator._order is None)
-            assert actuator.execute(Order(1, MOVE, 1, later)) is None
-            replaced = actuator.execute(Order(2, MOVE, 1, later))
+            assert actuator.execute(Command(1, MOVE, 1, later)) is None
+            replaced = actuator.execute(Command(2, MOVE, 1, later))
             assert replaced is not None and replaced.tick == 1
             actuator.instruct("go on")
             cleared = actuator.safe("miss")
             assert cleared is not None and cleared.tick == 2
             time.sleep(0.002)
         assert actuator.wait_safe(5)
-        actuator.execute(Order(3, MOVE, 1, later))
+        actuator.execute(Command(3, MOVE, 1, later))
         until(lambda: len(arm.acts) == 2)
     assert [call for _, call in arm.acts] == [STOP, MOVE]
     assert before == [[], ["go on"]]
@@ -721,12 +721,12 @@ def test_nothing_late_acts_and_the_safe_calls_come_in_force(story: list[tuple[st
     arm.refuse = refuse
     world = arm.world()
     busy, given = ExitStack(), {}
-    replaced: list[Order | None] = []
+    replaced: list[Command | None] = []
     with acting(arm_agent(STOP, OPEN), world, 5_000_000) as actuator:
         for number, (what, call, ms) in enumerate(story):
             if what == "call":
                 given[number] = (call, time.monotonic_ns() + ms * 1_000_000)
-                replaced.append(actuator.execute(Order(number, call, 1, given[number][1])))
+                replaced.append(actuator.execute(Command(number, call, 1, given[number][1])))
             elif what == "safe":
                 replaced.append(actuator.safe("miss"))
             elif what == "fail":

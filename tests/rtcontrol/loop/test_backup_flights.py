@@ -166,7 +166,7 @@ def test_what_was_seen_before_a_pause_decides_nothing_after_the_resume(tmp_path:
         duration_s=2.0,
         backup="local",
     )
-    flight.after(20, lambda: (flight.loop.override.say("pause", "test"), flight.loop.override.say("resume", "test")))
+    flight.after(20, lambda: (flight.loop.operator.say("pause", "test"), flight.loop.operator.say("resume", "test")))
     flight.run()
     said = {event["people"]: event["t_s"] for event in flight.lines if "people" in event}
     seen = {event["k"]: event["t_s"] for event in flight.lines if "observation" in event}

@@ -10,8 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.loop.causes import STEPS, Evidence, Kernel, attribute, covered_ms, steps, usual
-from rtcontrol.loop.deadline import SUBCAUSES, Cause
+from rtcontrol.loop.attribution import (
+    STEPS,
+    SUBCAUSES,
+    Cause,
+    Evidence,
+    ThreadUsage,
+    attribute,
+    covered_ms,
+    steps,
+    usual,
+)
 
 D = 60.0
 ms = st.floats(0, 200, allow_nan=False)
@@ -23,7 +32,7 @@ faults = st.sampled_from(
     + [(Cause.EXECUTE, sub) for sub in ("raised", "slow", "busy")]
 )
 kernels = st.builds(
-    Kernel,
+    ThreadUsage,
     state=st.sampled_from([None, "S", "R", "T", "D", "X"]),
     ran_ms=st.none() | ms,
     delayed_ms=st.none() | ms,
@@ -81,7 +90,9 @@ def test_a_cause_is_published_and_explains_at_least_half_of_the_lateness(e: Evid
 
 @given(evidences())
 def test_without_a_witness_no_pause_and_no_late_wake_is_named(e: Evidence) -> None:
-    blind = replace(e, pauses=(), texts=(), acting=(), loop=Kernel(), actuator=Kernel(), sockets=Kernel())
+    blind = replace(
+        e, pauses=(), texts=(), acting=(), loop=ThreadUsage(), actuator=ThreadUsage(), sockets=ThreadUsage()
+    )
     assert attribute(blind).cause not in (Cause.PAUSE, Cause.WAKE)
 
 
@@ -142,37 +153,40 @@ def acted(woke: float, decided: float, executed: float, usual: dict[str, float])
         (read_slowly(32.0, 72.0, texts=[(0.0, 32.0), (73.0, 90.0)], replied=150.0), "decide.observe"),
         (asked(), "decide.decoder_slow"),
         (asked(behind=True), "decide.queued"),
-        (asked(decoder=Kernel("T", 0.0)), "decide.decoder_stopped"),
-        (asked(decoder=Kernel("T", 0.0), behind=True), "decide.decoder_stopped"),
-        (asked(decoder=Kernel("R", 5.0, 50.0)), "decide.decoder_stopped"),
-        (asked(decoder=Kernel("R", 0.0, 0.0)), "decide.decoder_stopped"),
-        (asked(decoder=Kernel("R", 20.0, 0.0)), "decide.decoder_slow"),
-        (asked(decoder=Kernel("R", 0.665, 0.0), behind=True), "decide.queued"),  # it woke from the earlier one just now
-        (asked(decoder=Kernel("S", 0.0, 0.0)), "decide.decoder_slow"),
-        (asked(decoder=Kernel("X")), "host.lost"),
+        (asked(decoder=ThreadUsage("T", 0.0)), "decide.decoder_stopped"),
+        (asked(decoder=ThreadUsage("T", 0.0), behind=True), "decide.decoder_stopped"),
+        (asked(decoder=ThreadUsage("R", 5.0, 50.0)), "decide.decoder_stopped"),
+        (asked(decoder=ThreadUsage("R", 0.0, 0.0)), "decide.decoder_stopped"),
+        (asked(decoder=ThreadUsage("R", 20.0, 0.0)), "decide.decoder_slow"),
+        (
+            asked(decoder=ThreadUsage("R", 0.665, 0.0), behind=True),
+            "decide.queued",
+        ),  # it woke from the earlier one just now
+        (asked(decoder=ThreadUsage("S", 0.0, 0.0)), "decide.decoder_slow"),
+        (asked(decoder=ThreadUsage("X")), "host.lost"),
         (asked(host="restarting"), "host.restarting"),
-        (asked(host="restarting", decoder=Kernel("X")), "host.restarting"),
+        (asked(host="restarting", decoder=ThreadUsage("X")), "host.restarting"),
         # Meanwhile the decoder was at work: it would have been late all the same.
         (asked(pauses=[(10.0, 50.0, "stall")]), "decide.decoder_slow"),
         (asked(pauses=[(10.0, 50.0, "gc")], apart=False), "pause.gc"),
-        (asked(pauses=[(10.0, 50.0, "stall")], apart=False, loop=Kernel(major_faults=2)), "pause.disk"),
+        (asked(pauses=[(10.0, 50.0, "stall")], apart=False, loop=ThreadUsage(major_faults=2)), "pause.disk"),
         (answered(1.2, 90.0, 90.2), "decide.decoder_slow"),
         (answered(80.0, 90.0, 90.2), "decide.queued"),
         (answered(1.2, 90.0, 90.2, gaps=[(10.0, 85.0)]), "decide.decoder_stopped"),
         (answered(80.0, 90.0, 90.2, gaps=[(2.0, 79.0)]), "decide.decoder_stopped"),
         (answered(1.2, 6.0, 90.0), "unknown"),
-        (answered(1.2, 6.0, 90.0, loop=Kernel(delayed_ms=70.0)), "wake.scheduler"),
-        (answered(1.2, 6.0, 90.0, sockets=Kernel(delayed_ms=70.0)), "wake.scheduler"),
+        (answered(1.2, 6.0, 90.0, loop=ThreadUsage(delayed_ms=70.0)), "wake.scheduler"),
+        (answered(1.2, 6.0, 90.0, sockets=ThreadUsage(delayed_ms=70.0)), "wake.scheduler"),
         (answered(1.2, 6.0, 90.0, acting=[(5.0, 88.0)]), "wake.executor"),
-        (answered(1.2, 6.0, 90.0, loop=Kernel(major_faults=3)), "wake.disk"),
+        (answered(1.2, 6.0, 90.0, loop=ThreadUsage(major_faults=3)), "wake.disk"),
         (answered(1.2, 6.0, 90.0, pauses=[(7.0, 89.0, "stall")]), "pause.stall"),
         (answered(1.2, 6.0, 90.0, pauses=[(7.0, 10.0, "gc")]), "unknown"),
         # The heartbeat stands still in a collection, too, and a little longer.
         (asked(pauses=[(10.0, 50.0, "gc"), (9.0, 54.0, "stall")], apart=False), "pause.gc"),
         (asked(pauses=[(10.0, 14.0, "gc"), (9.0, 54.0, "stall")], apart=False), "pause.stall"),
         # It is late by a hair, and not for its late wake-up.
-        (answered(55.0, 60.0, 60.9, gaps=[(1.0, 54.0)], loop=Kernel(delayed_ms=0.9)), "decide.decoder_stopped"),
-        (answered(4.0, 60.2, 61.8, loop=Kernel(waking_ms=0.1, delayed_ms=1.6)), "decide.decoder_slow"),
+        (answered(55.0, 60.0, 60.9, gaps=[(1.0, 54.0)], loop=ThreadUsage(delayed_ms=0.9)), "decide.decoder_stopped"),
+        (answered(4.0, 60.2, 61.8, loop=ThreadUsage(waking_ms=0.1, delayed_ms=1.6)), "decide.decoder_slow"),
         # No part of the decision alone took half of the lateness; together they did.
         (answered(58.0, 125.0, 186.0, gaps=[(125.0, 184.0)]), "decide.decoder_slow"),
     ],
@@ -188,9 +202,9 @@ def test_what_was_late_before_the_decoder_was_asked() -> None:
     assert named(late) == "unknown"
     assert named(replace(late, texts=[(-20.0, 50.0)])) == "decide.observe"
     assert named(replace(late, arrival=True)) == "decide.queued"
-    assert named(replace(late, loop=Kernel(waking_ms=49.0))) == "wake.scheduler"
-    assert named(replace(late, loop=Kernel(waking_ms=49.0), host="lost")) == "host.lost"
-    assert named(replace(late, loop=Kernel(waking_ms=49.0), pauses=[(0.0, 49.0, "gc")])) == "pause.gc"
+    assert named(replace(late, loop=ThreadUsage(waking_ms=49.0))) == "wake.scheduler"
+    assert named(replace(late, loop=ThreadUsage(waking_ms=49.0), host="lost")) == "host.lost"
+    assert named(replace(late, loop=ThreadUsage(waking_ms=49.0), pauses=[(0.0, 49.0, "gc")])) == "pause.gc"
 
 
 def test_what_was_late_at_the_end_is_the_executors() -> None:
@@ -212,11 +226,13 @@ def test_a_call_that_waits_for_the_actuator_is_the_worlds_only_while_that_is_at_
     assert named(replace(waits, acting=[(4.2, 14.0)])) == "unknown"
     assert named(replace(waits, acting=[(-40.0, 14.0), (14.0, 45.0)])) == f"execute.{sub}"
     # It was not run.
-    assert named(replace(waits, actuator=Kernel("S", 1.0, 40.0))) == "wake.scheduler"
-    assert named(replace(waits, actuator=Kernel("R", 0.0, 0.0))) == "wake.scheduler", "it waits still"
-    assert named(replace(waits, actuator=Kernel("R", 20.0, 0.0))) == "unknown"
+    assert named(replace(waits, actuator=ThreadUsage("S", 1.0, 40.0))) == "wake.scheduler"
+    assert named(replace(waits, actuator=ThreadUsage("R", 0.0, 0.0))) == "wake.scheduler", "it waits still"
+    assert named(replace(waits, actuator=ThreadUsage("R", 20.0, 0.0))) == "unknown"
     assert named(replace(waits, end_ms=D - 20.0)) == f"execute.{sub}", "it gave way, and not for being late"
-    assert named(replace(waits, loop=Kernel("R", 1.0, 40.0))) == "unknown", "another thread's waiting is none of it"
+    assert named(replace(waits, loop=ThreadUsage("R", 1.0, 40.0))) == "unknown", (
+        "another thread's waiting is none of it"
+    )
 
 
 @pytest.mark.parametrize(

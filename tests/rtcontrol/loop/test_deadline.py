@@ -14,8 +14,8 @@ from cart import Flight
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.loop.deadline import Cause
-from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.loop.attribution import Cause
+from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.report.account import Account
 from tests.helpers.processes import until
 

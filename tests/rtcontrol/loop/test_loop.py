@@ -263,7 +263,7 @@ def test_lockstep_does_not_depend_on_the_machine(tmp_path: Path) -> None:
 def test_a_decoder_that_is_lost_on_the_way_out_is_in_the_record_and_no_file_stays_open(tmp_path: Path) -> None:
     flight = Flight(tmp_path, clock="lockstep", duration_s=0.1)
     lost = HostEvent(time.monotonic_ns(), "lost", 0.0)
-    leave, threads = flight.loop._outcomes.leave, flight.loop._outcomes.witness.threads
+    leave, threads = flight.loop._outcomes.leave, flight.loop._outcomes.evidence.threads
     flight.loop._outcomes.leave = lambda: (flight.host.events.append(lost), leave())[1]  # type: ignore[method-assign,func-returns-value]
     flight.run()
     assert [line["host_event"]["event"] for line in flight.lines if "host_event" in line] == ["lost"]

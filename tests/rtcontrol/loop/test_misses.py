@@ -19,10 +19,10 @@ from linked import LinkedHost
 
 from rtcontrol.hosts.base import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.inprocess import InProcessHost
-from rtcontrol.loop.deadline import SPANS, SUBCAUSES, Cause, Tick
-from rtcontrol.loop.kernel import SIZE, Threads, ran_and_delayed
-from rtcontrol.loop.pause import PauseWatch
-from rtcontrol.loop.witness import Witness
+from rtcontrol.loop.attribution import SUBCAUSES, Cause
+from rtcontrol.loop.command import SPANS, Tick
+from rtcontrol.loop.evidence import EvidenceCollector, PauseWatch
+from rtcontrol.loop.schedstat import SIZE, Threads, ran_and_delayed
 from rtcontrol.models.call import Decision
 from rtcontrol.report.account import Account
 from tests.helpers.processes import until
@@ -85,7 +85,7 @@ def test_a_stopped_decoder_is_named_in_every_tick_that_it_cost(tmp_path: Path) -
     late = [line for line in flight.lines if line.get("subcause") == "decoder_stopped"]
     assert any(line["evidence"].get("decoder", {}).get("state") == "T" for line in late)
     # The decoder's own heartbeat tells of it, too.
-    assert max(end - begin for begin, end in flight.loop._outcomes.witness._heard) > 100e6
+    assert max(end - begin for begin, end in flight.loop._outcomes.evidence._heard) > 100e6
 
 
 @pytest.mark.parametrize("how", ["sleep", "spin"])
@@ -207,7 +207,7 @@ def test_a_tick_on_time_takes_no_notice_of_a_short_pause(tmp_path: Path) -> None
 def test_evidence_is_missing_and_not_wrong_where_the_kernel_tells_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rtcontrol.loop.kernel.PROC", tmp_path / "no proc")
+    monkeypatch.setattr("rtcontrol.loop.schedstat.PROC", tmp_path / "no proc")
     flight = Flight(tmp_path, slow(0.05, lambda tick: tick == 5)).run()
     assert named(flight)[5] == "decide.decoder_slow"
     missed = next(t for t in flight.ticks if t["k"] == 5)
@@ -257,11 +257,11 @@ def test_the_kernel_tells_of_a_thread_that_works_and_of_one_that_sleeps() -> Non
 def test_a_reply_tells_of_ticks_whose_own_request_was_given_up() -> None:
     decoder: Any = SimpleNamespace(threads=[], gave_up=None, incarnation=0, alive=lambda: True, events=[])
     actuator: Any = SimpleNamespace(thread=None, doings=())
-    witness = Witness(PauseWatch(62_500_000), decoder, actuator, 10**9)
+    witness = EvidenceCollector(PauseWatch(62_500_000), decoder, actuator)
     t0, ms = time.monotonic_ns() - 10**9, 1_000_000
     for k in range(3):
         tick = Tick(k, release_ns := t0 + k * 60 * ms, release_ns + 60 * ms, release_ns)
-        fields = witness.blame(tick, {"woke": 0.1, "text": 0.2, "submitted": 0.3}, tick.deadline_ns)
+        fields = witness.attribute(tick, {"woke": 0.1, "text": 0.2, "submitted": 0.3}, tick.deadline_ns)
         assert fields["subcause"] == "decoder_slow"
     reply = DecisionReply(9, None, None, 0, gaps=[(t0 + 70 * ms, t0 + 175 * ms)])
     revised = dict(witness.hear(reply))
@@ -270,7 +270,7 @@ def test_a_reply_tells_of_ticks_whose_own_request_was_given_up() -> None:
     assert not list(witness.hear(reply)), "it is told once"
     # One that was under way then, and is named only now.
     tick = Tick(5, t0 + 100 * ms, t0 + 160 * ms, t0 + 100 * ms)
-    fields = witness.blame(tick, {"woke": 0.1, "text": 0.2, "submitted": 0.3}, tick.deadline_ns)
+    fields = witness.attribute(tick, {"woke": 0.1, "text": 0.2, "submitted": 0.3}, tick.deadline_ns)
     assert fields["subcause"] == "decoder_stopped"
 
 
@@ -301,14 +301,14 @@ def test_what_the_kernel_counted_of_other_threads_is_no_evidence() -> None:
         threads=[(os.getpid(), deciding[0].native_id)], gave_up=None, incarnation=0, alive=lambda: True, events=[]
     )
     actuator: Any = SimpleNamespace(thread=None, doings=())
-    witness = Witness(PauseWatch(62_500_000), host, actuator, 10**9)
+    witness = EvidenceCollector(PauseWatch(62_500_000), host, actuator)
 
     def told(k: int) -> dict[str, Any]:
         now = time.monotonic_ns()
         tick = Tick(k, now - 70_000_000, now - 10_000_000, now - 70_000_000, incarnation=0)
         tick.runs = runs
         spans = {"woke": 0.1, "text": 0.2, "submitted": 0.3}
-        return witness.blame(tick, spans, now)
+        return witness.attribute(tick, spans, now)
 
     witness.follow()
     runs = tuple(os.pread(fd, SIZE, 0) for fd in witness.threads.fds)
@@ -326,13 +326,13 @@ def test_what_the_kernel_counted_of_other_threads_is_no_evidence() -> None:
 def test_a_short_pause_is_not_why_an_observation_is_old() -> None:
     host: Any = SimpleNamespace(threads=[], gave_up=None, incarnation=0, alive=lambda: True, events=[])
     watch, ms = PauseWatch(62_500_000), 1_000_000
-    witness = Witness(watch, host, SimpleNamespace(thread=None, doings=()), 250 * ms)  # type: ignore[arg-type]
+    witness = EvidenceCollector(watch, host, SimpleNamespace(thread=None, doings=()))  # type: ignore[arg-type]
     witness.usual.append({"captured": -5.0, "woke": 0.1})
     now = time.monotonic_ns()
     tick = Tick(9, now, now + 60 * ms, now, capture_ns=now - 262 * ms)
     for length, name in ((27, "stale_observation"), (140, "pause")):
         watch._gaps.append((now - (30 + length) * ms, now - 30 * ms))
-        assert witness.blame(tick, {"woke": 0.0}, now, (Cause.STALE_OBSERVATION, "frozen"))["cause"] == name
+        assert witness.attribute(tick, {"woke": 0.0}, now, (Cause.STALE_OBSERVATION, "frozen"))["cause"] == name
 
 
 def test_a_later_word_moves_a_miss_to_another_cause() -> None:

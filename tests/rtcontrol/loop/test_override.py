@@ -20,9 +20,9 @@ from rtcontrol.envs.base import Emission
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.loop.actuator import Actuator
+from rtcontrol.loop.command import Command, Completion
 from rtcontrol.loop.config import RunConfig, confidence
-from rtcontrol.loop.orders import Completion, Order
-from rtcontrol.loop.override import check_named
+from rtcontrol.loop.operator import check_named
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.channels import schema, topic_of
@@ -87,11 +87,11 @@ def test_no_call_acts_while_it_is_paused_and_they_do_again_after(tmp_path: Path)
     at: dict[str, int] = {}
 
     def person(flight: Flight, arm: Arm) -> None:
-        assert "paused" in flight.loop.override.say("pause", "keyboard")
+        assert "paused" in flight.loop.operator.say("pause", "keyboard")
         at["paused"] = time.monotonic_ns()
         time.sleep(8 * PERIOD_S)
         at["resuming"] = time.monotonic_ns()
-        flight.loop.override.say("resume", "page")
+        flight.loop.operator.say("resume", "page")
         until(lambda: acted(arm, MOVE, at["resuming"], time.monotonic_ns()) >= 3)
 
     flight, arm = flown(tmp_path, person)
@@ -110,7 +110,7 @@ def test_no_call_acts_while_it_is_paused_and_they_do_again_after(tmp_path: Path)
 def test_in_an_episode_that_begins_while_it_is_paused_the_safe_call_acts_alone(tmp_path: Path) -> None:
     world = CartWorld(episode_s=0.4)
     flight = Flight(tmp_path, good, world=world, duration_s=2.0)
-    flight.after(5, lambda: flight.loop.override.say("pause", "wire"))
+    flight.after(5, lambda: flight.loop.operator.say("pause", "wire"))
     flight.run()
     paused_s = next(line["t_s"] for line in flight.lines if "people" in line) + flight.loop._outcomes.t0_ns / 1e9
     after = [(call, epoch) for t, call, epoch in world.executed if t > paused_s + 0.02]
@@ -130,7 +130,7 @@ def test_where_nothing_is_decided_the_safe_call_acts_all_the_same_in_an_episode_
 
     world = CartWorld(episode_s=0.4)
     flight = Flight(tmp_path, decide, world=world, duration_s=1.5)
-    flight.after(5, lambda: (flight.loop.override.say("pause", "wire"), paused.set()))
+    flight.after(5, lambda: (flight.loop.operator.say("pause", "wire"), paused.set()))
     flight.run()
     assert {epoch for _, call, epoch in world.executed if call == Call("push", {"force": 0})} >= {2, 3}
 
@@ -142,7 +142,7 @@ def test_a_call_that_waits_for_the_world_does_not_act_after_a_pause_or_a_stop(tm
     def person(flight: Flight, arm: Arm) -> None:
         arm.hang()
         time.sleep(2.5 * PERIOD_S)  # a call is in the world's hands now, and has its deadline before it
-        flight.loop.override.say(said, "wire")
+        flight.loop.operator.say(said, "wire")
         at["said"] = time.monotonic_ns()
         arm.let_go()
         until(lambda: acted(arm, STOP, at["said"], time.monotonic_ns()) >= 1)
@@ -159,8 +159,8 @@ def test_a_call_that_waits_for_the_world_does_not_act_after_a_pause_that_is_over
     def person(flight: Flight, arm: Arm) -> None:
         arm.hang()
         time.sleep(2.5 * PERIOD_S)
-        flight.loop.override.say("pause", "page")
-        flight.loop.override.say("resume", "page")
+        flight.loop.operator.say("pause", "page")
+        flight.loop.operator.say("resume", "page")
         since = arm.let_go()
         until(lambda: acted(arm, MOVE, since, time.monotonic_ns()) >= 4)
 
@@ -180,10 +180,10 @@ def test_a_decision_that_was_asked_for_before_the_resume_does_not_act(tmp_path: 
         return Decision(MOVE)
 
     def person(flight: Flight, arm: Arm) -> None:
-        flight.loop.override.say("pause", "page")
+        flight.loop.operator.say("pause", "page")
         wait.set()
         assert asked.wait(10)
-        flight.loop.override.say("resume", "page")
+        flight.loop.operator.say("resume", "page")
         since = time.monotonic_ns()
         answer.set()
         until(lambda: acted(arm, MOVE, since, time.monotonic_ns()) >= 4)
@@ -219,7 +219,7 @@ def test_a_world_elsewhere_is_told_of_no_call_after_a_stop() -> None:
     actuator.start()
     for tick, effect in ((0, "acted"), (1, "refused")):
         fresh = Emission(tick, 1, 1, 0, "fresh", MOVE)
-        actuator.execute(Order(tick, MOVE, 1, None, fresh))
+        actuator.execute(Command(tick, MOVE, 1, None, fresh))
         until(lambda: actuator.effects)
         done = actuator.effects.popleft()
         assert isinstance(done, Completion) and done.effect == effect
@@ -232,7 +232,7 @@ def test_a_run_that_is_paused_before_it_begins_begins_paused_and_one_that_is_sto
     for said, kinds in (("pause", {"held"}), ("stop", set())):
         arm = Arm()
         flight = Flight(tmp_path / said, on, world=arm.world(), agent=arm_agent(), hz=HZ, duration_s=0.5)  # type: ignore[arg-type]
-        flight.loop.override.say(said, "keyboard")
+        flight.loop.operator.say(said, "keyboard")
         flight.run()
         assert {t["kind"] for t in flight.ticks} == kinds
         assert {call.text() for _, call in arm.acts} == ({STOP.text()} if kinds else set())
@@ -245,9 +245,9 @@ def test_after_a_resume_a_miss_holds_the_call_in_force_as_before(tmp_path: Path)
     def decide(request: DecisionRequest) -> Decision:
         k = request.tick
         if k == 5:
-            flight.loop.override.say("pause", "page")
+            flight.loop.operator.say("pause", "page")
         elif k > 5 and request.epoch == 2 and not failing:
-            flight.loop.override.say("resume", "page")
+            flight.loop.operator.say("resume", "page")
             failing.extend((k + 1, k + 2, k + 5))
         if k in failing:
             raise RuntimeError("no idea")
@@ -269,7 +269,7 @@ def test_the_safe_call_acts_at_a_word_though_the_loop_hangs(tmp_path: Path, said
         time.sleep(2 * PERIOD_S)  # the loop is in the agent's code now
         try:
             since = time.monotonic_ns()
-            flight.loop.override.say(said, "keyboard")
+            flight.loop.operator.say(said, "keyboard")
             until(lambda: acted(arm, STOP, since, time.monotonic_ns()) >= 1, seconds=5)
         finally:
             free.set()
@@ -281,13 +281,13 @@ def test_a_stop_is_final_and_ends_the_run_with_the_safe_call(tmp_path: Path) -> 
     at: dict[str, Any] = {}
 
     def person(flight: Flight, arm: Arm) -> None:
-        flight.loop.override.say("stop", "keyboard")
+        flight.loop.operator.say("stop", "keyboard")
         at["said"] = time.monotonic_ns()
-        at["answer"] = flight.loop.override.say("resume", "page")
+        at["answer"] = flight.loop.operator.say("resume", "page")
 
     flight, arm = flown(tmp_path, person)
     assert flight.loop.ended_by == "stop" and flight.loop.safe_in_force
-    assert "final" in at["answer"] and flight.loop.override.state == "stopped"
+    assert "final" in at["answer"] and flight.loop.operator.state == "stopped"
     assert arm.acts[-1][1] == STOP and acted(arm, MOVE, at["said"] + 5_000_000, time.monotonic_ns()) == 0
     # What is ordered later still finds it shut: by a loop that did not hear of it, say.
     actuator = flight.loop._ticks.actuator
@@ -304,12 +304,12 @@ def test_a_tools_own_function_is_not_called_while_people_hold_the_calls_back() -
     actuator._functions["move"] = lambda speed: went.append(speed)
     actuator.bar("paused")
     actuator.start()
-    actuator.execute(Order(0, MOVE, 1, None))
+    actuator.execute(Command(0, MOVE, 1, None))
     until(lambda: actuator.effects)
     done = actuator.effects.popleft()
     assert isinstance(done, Completion) and done.effect == "refused" and went == []
     actuator.bar(None)
-    actuator.execute(Order(1, MOVE, 1, None, asked_ns=time.monotonic_ns()))
+    actuator.execute(Command(1, MOVE, 1, None, asked_ns=time.monotonic_ns()))
     until(lambda: actuator.effects)
     assert went == [1]
     actuator.close()
@@ -324,12 +324,12 @@ def test_a_named_tool_acts_after_a_yes_and_only_that_once(tmp_path: Path) -> Non
     at: dict[str, Any] = {}
 
     def person(flight: Flight, arm: Arm) -> None:
-        until(lambda: flight.loop.override.asking is not None)
+        until(lambda: flight.loop.operator.asking is not None)
         time.sleep(4 * PERIOD_S)
         at["before"] = sum(call == CLOSE for _, call in arm.acts)
         at["others"] = sum(call == MOVE for _, call in arm.acts)
-        assert "No call" in flight.loop.override.say("confirm", "page", 10_000)
-        flight.loop.override.say("confirm", "page")
+        assert "No call" in flight.loop.operator.say("confirm", "page", 10_000)
+        flight.loop.operator.say("confirm", "page")
         until(lambda: any(call == CLOSE for _, call in arm.acts))
 
     flight, arm = flown(tmp_path, person, closing, confirm=("grip",))
@@ -344,9 +344,9 @@ def test_a_named_tool_acts_after_a_yes_and_only_that_once(tmp_path: Path) -> Non
 
 def test_a_persons_wait_is_none_of_the_loops_times_and_no_late_decision(tmp_path: Path) -> None:
     def person(flight: Flight, arm: Arm) -> None:
-        until(lambda: flight.loop.override.asking is not None)
+        until(lambda: flight.loop.operator.asking is not None)
         time.sleep(20 * PERIOD_S)
-        flight.loop.override.say("confirm", "keyboard")
+        flight.loop.operator.say("confirm", "keyboard")
         until(lambda: any(call == CLOSE for _, call in arm.acts))
 
     flight, _ = flown(tmp_path, person, closing, confirm=("grip",))
@@ -362,11 +362,11 @@ def test_a_persons_wait_is_none_of_the_loops_times_and_no_late_decision(tmp_path
 
 def test_whoever_confirmed_a_call_that_does_not_act_is_told(tmp_path: Path) -> None:
     def person(flight: Flight, arm: Arm) -> None:
-        until(lambda: flight.loop.override.asking is not None)
+        until(lambda: flight.loop.operator.asking is not None)
         arm.hang()
-        flight.loop.override.say("confirm", "keyboard")
+        flight.loop.operator.say("confirm", "keyboard")
         time.sleep(2.5 * PERIOD_S)  # the call waits for the world now
-        flight.loop.override.say("pause", "keyboard")
+        flight.loop.operator.say("pause", "keyboard")
         arm.let_go()
         until(lambda: any("did not act" in said for said in flight.said))
 
@@ -383,8 +383,8 @@ def test_a_confirmed_call_that_raises_is_told_with_its_place(tmp_path: Path) -> 
 
     def person(flight: Flight, arm: Arm) -> None:
         arm.refuse = refuse
-        until(lambda: flight.loop.override.asking is not None)
-        flight.loop.override.say("confirm", "keyboard")
+        until(lambda: flight.loop.operator.asking is not None)
+        flight.loop.operator.say("confirm", "keyboard")
         until(lambda: any("the gripper is stuck" in said for said in flight.said))
 
     flight, arm = flown(tmp_path, person, closing, confirm=("grip",))
@@ -413,20 +413,20 @@ def test_a_call_that_nobody_confirms_in_time_is_refused_and_recorded(tmp_path: P
 
 def test_a_question_that_is_open_at_the_end_of_the_run_was_not_answered(tmp_path: Path) -> None:
     flight, _ = flown(
-        tmp_path, lambda flight, arm: until(lambda: flight.loop.override.asking), closing, confirm=("grip",)
+        tmp_path, lambda flight, arm: until(lambda: flight.loop.operator.asking), closing, confirm=("grip",)
     )
     assert people(flight) == ["ask", "unanswered"]
 
 
 def test_a_no_is_kept_until_the_questions_time_is_over_and_a_pause_ends_it(tmp_path: Path) -> None:
     def person(flight: Flight, arm: Arm) -> None:
-        until(lambda: flight.loop.override.asking is not None)
-        flight.loop.override.say("deny", "keyboard")
+        until(lambda: flight.loop.operator.asking is not None)
+        flight.loop.operator.say("deny", "keyboard")
         until(lambda: "deny" in [event["people"] for event in flight.loop.account.people])
-        assert "No call" in flight.loop.override.say("confirm", "keyboard")
+        assert "No call" in flight.loop.operator.say("confirm", "keyboard")
         time.sleep(6 * PERIOD_S)
-        flight.loop.override.say("pause", "keyboard")
-        until(lambda: flight.loop.override.asking is None)
+        flight.loop.operator.say("pause", "keyboard")
+        until(lambda: flight.loop.operator.asking is None)
 
     flight, arm = flown(tmp_path, person, closing, confirm=("grip",))
     assert not any(call == CLOSE for _, call in arm.acts)
@@ -437,11 +437,11 @@ def test_a_no_is_not_overtaken_by_a_yes_that_the_loop_hears_with_it(tmp_path: Pa
     free, agent = hanging()
 
     def person(flight: Flight, arm: Arm) -> None:
-        until(lambda: flight.loop.override.asking is not None)
+        until(lambda: flight.loop.operator.asking is not None)
         free.clear()
         time.sleep(2 * PERIOD_S)  # the loop is in the agent's code now
         for word in ("deny", "confirm"):
-            flight.loop.override.say(word, "keyboard")
+            flight.loop.operator.say(word, "keyboard")
         free.set()
         until(lambda: "confirm" in [event["people"] for event in flight.loop.account.people])
         time.sleep(4 * PERIOD_S)

@@ -22,7 +22,7 @@ from jsonschema import Draft202012Validator
 
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.override import check_named
+from rtcontrol.loop.operator import check_named
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.channels import schema
@@ -245,9 +245,9 @@ def test_a_pause_while_a_further_call_is_decided_lets_the_safe_call_act_alone(tm
 
     def person() -> None:
         deciding.wait(10)
-        flown.loop.override.say("pause", "keyboard")
+        flown.loop.operator.say("pause", "keyboard")
         until(lambda: STOP in [call for _, call in arm.acts])
-        flown.loop.override.say("resume", "keyboard")  # what was asked for before never acts
+        flown.loop.operator.say("resume", "keyboard")  # what was asked for before never acts
         at.append(time.monotonic_ns())
         go.set()
 
@@ -275,9 +275,9 @@ def test_a_further_call_of_a_named_tool_waits_for_a_persons_yes(tmp_path: Path) 
     flown = several(tmp_path, arm, decide, confirm=("grip",))
 
     def person() -> None:
-        until(lambda: flown.loop.override.asking is not None)
+        until(lambda: flown.loop.operator.asking is not None)
         assert OPEN not in [call for _, call in arm.tries]
-        flown.loop.override.say("confirm", "keyboard")
+        flown.loop.operator.say("confirm", "keyboard")
 
     beside(person, flown.run)
     assert of(flown, 2) == [(1, "held")] and [call for _, call in arm.acts].count(OPEN) == 1

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.hosts.base import DecisionRequest
-from rtcontrol.loop.understanding import Understanding
+from rtcontrol.loop.confidence_monitor import ConfidenceMonitor
 from rtcontrol.models.call import Call, Decision
 
 PUSH = Call("push", {"force": 1})
@@ -21,7 +21,7 @@ HZ = 10.0
 
 def told(heard: list[tuple[str, bool]]) -> list[str]:
     lines: list[str] = []
-    one = Understanding(HZ, lines.append)
+    one = ConfidenceMonitor(HZ, lines.append)
     for instruction, unsure in heard:
         one.heard(instruction, unsure)
     return lines
@@ -43,7 +43,7 @@ def test_half_a_second_of_doubt_is_told_once_and_each_instruction_anew() -> None
 
 def test_the_words_that_were_never_taught_are_named() -> None:
     lines: list[str] = []
-    one = Understanding(HZ, lines.append)
+    one = ConfidenceMonitor(HZ, lines.append)
     for unknown in (("both",), ("both", "of"), tuple("abcde")):
         for _ in range(6):
             one.heard(f"go {len(unknown)}", True, unknown)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.loop.deadline import SPANS, SUBCAUSES
+from rtcontrol.loop.attribution import SUBCAUSES
+from rtcontrol.loop.command import SPANS
 from rtcontrol.models.errors import UserError
 from rtcontrol.report import timeline
 from rtcontrol.report.gates import parse

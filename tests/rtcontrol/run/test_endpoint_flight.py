@@ -14,7 +14,7 @@ from commands import call
 from rtcontrol.gateway import Gateway, GatewayOptions
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.hosts.inprocess import InProcessPool
-from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.models.checkpoint import ZOO
 from rtcontrol.record.reading import read_record
 from rtcontrol.run import assemble

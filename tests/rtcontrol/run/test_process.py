@@ -27,7 +27,7 @@ from rtcontrol.envs.lander.world import Lander
 from rtcontrol.hosts.deciders import NoopSource
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.loop import loop
-from rtcontrol.loop.ticks import Ticks
+from rtcontrol.loop.tick import Ticks
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.folder import Folder
 from rtcontrol.record.reading import read_record

@@ -141,8 +141,8 @@ def test_a_paused_session_stays_paused_when_its_client_comes_back(made: Any) -> 
 def test_a_yes_over_the_wire_lets_the_call_act_with_time_to_live_for_the_wait(made: Any) -> None:
     peer = made.enter(hz=50.0, capabilities=CAPABLE)
     session = made.admission.all()[0]
-    object.__setattr__(session.loop.override, "_named", frozenset({"engines"}))
-    session.loop.override.careful = True
+    object.__setattr__(session.loop.operator, "_named", frozenset({"engines"}))
+    session.loop.operator.careful = True
     peer.inbox.clear()
     observing(peer, "held", 3)
     asked = next(m for m in peer.inbox if isinstance(m, ControlMessage) and m.call is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -10,33 +11,84 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 from rtcontrol.hosts.base import DecisionReply, Host
+from rtcontrol.hosts.heartbeat import Heartbeat
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.causes import Evidence, Kernel, Verdict, attribute, usual
-from rtcontrol.loop.deadline import Cause, Tick
-from rtcontrol.loop.kernel import SIZE, Look, Threads, ran_and_delayed, socket_threads
-from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.loop.attribution import Cause, Evidence, ThreadUsage, Verdict, attribute, usual
+from rtcontrol.loop.command import KnownCause, Tick
+from rtcontrol.loop.schedstat import SIZE, Look, Threads, ran_and_delayed, socket_threads
+
+# Begin, end and kind (gc, stall) of a pause; CLOCK_MONOTONIC nanoseconds.
+Pause = tuple[int, int, str]
+
+
+class PauseWatch(Heartbeat):
+    """The heartbeat of the loop's process, and the collector's own callbacks.
+
+    A heartbeat that comes late by more than `threshold_ns` is a pause; so is every collection longer than 1 ms. The
+    scale follows the period: a stall that a 16 Hz loop never feels matters at 100 Hz.
+    """
+
+    GC_MIN_NS = 1_000_000
+
+    def __init__(self, period_ns: int) -> None:
+        super().__init__(
+            min(max(period_ns // 10, 1_000_000), 5_000_000), min(max(period_ns // 5, 2_000_000), 10_000_000)
+        )
+        self._collections: deque[tuple[int, int]] = deque(maxlen=64)
+        self._gc_began_ns = 0
+        self._slow_writes: deque[tuple[int, int]] = deque(maxlen=64)
+
+    def __enter__(self) -> Self:
+        gc.callbacks.append(self._on_gc)
+        return super().__enter__()
+
+    def __exit__(self, *exc: object) -> None:
+        super().__exit__(*exc)
+        gc.callbacks.remove(self._on_gc)
+
+    def pauses(self, begin_ns: int, end_ns: int) -> list[Pause]:
+        """Those between two instants, clipped to them, one that is just ending included, in order."""
+        collections = list(self._collections)
+        now = time.monotonic_ns()
+        if (began := self._gc_began_ns) and now - began > self.GC_MIN_NS:
+            collections.append((began, now))
+        found = [(b, e, "gc") for b, e in collections] + [(b, e, "stall") for b, e in self.gaps(begin_ns)]
+        return sorted((max(b, begin_ns), min(e, end_ns), k) for b, e, k in found if e > begin_ns and b < end_ns)
+
+    def wrote(self, begin_ns: int, end_ns: int) -> None:
+        """The record's thread waited so long for the disk."""
+        self._slow_writes.append((begin_ns, end_ns))
+
+    def writes(self, begin_ns: int, end_ns: int) -> list[tuple[int, int]]:
+        """The slow writes of the record between two instants."""
+        return [(b, e) for b, e in tuple(self._slow_writes) if e > begin_ns and b < end_ns]
+
+    def _on_gc(self, phase: str, info: dict[str, Any]) -> None:
+        now = time.monotonic_ns()
+        if phase == "start":
+            self._gc_began_ns = now
+            return
+        if now - self._gc_began_ns > self.GC_MIN_NS:
+            self._collections.append((self._gc_began_ns, now))
+        self._gc_began_ns = 0
+
 
 # Ticks on time whose steps tell what is usual; misses that a later word may be about.
 USUAL, REMEMBERED = 15, 64
 # Of the threads that are looked at: the loop's and the actuator's, which stay the same.
 OWN = 2
 
-Fault = tuple[Cause, str | None]
 
-
-class Witness:
+class EvidenceCollector:
     """Says why a tick missed. On the loop's thread, and but for `usual` and `threads` off the steady way: the loop puts
     the spans of ticks on time into `usual`, and reads the files of `threads` at each release.
     """
 
-    def __init__(
-        self, watch: PauseWatch, host: Host, actuator: Actuator, max_age_ns: int, enforced: bool = True
-    ) -> None:
-        self._watch, self._host, self._actuator = watch, host, actuator
-        self._max_age_ns, self._enforced = max_age_ns, enforced
+    def __init__(self, watch: PauseWatch, host: Host, actuator: Actuator, enforced: bool = True) -> None:
+        self._watch, self._host, self._actuator, self._enforced = watch, host, actuator, enforced
         self.usual: deque[Mapping[str, float]] = deque(maxlen=USUAL)
         self.texts: deque[tuple[int, int]] = deque(maxlen=8)  # when the loop's thread was long at work on one
         self.threads = Threads()
@@ -59,12 +111,12 @@ class Witness:
         self._looked, self._followed = self.threads.look(), self._host.incarnation
         self._looked_ns = time.monotonic_ns()
 
-    def blame(
+    def attribute(
         self,
         tick: Tick,
         spans: Mapping[str, float],
         now_ns: int,
-        fault: Fault | None = None,
+        fault: KnownCause | None = None,
         reply: DecisionReply | None = None,
         over: bool = False,
     ) -> dict[str, Any]:
@@ -76,7 +128,7 @@ class Witness:
             del self._missed[next(iter(self._missed))]
         return _fields(evidence, verdict)
 
-    def again(
+    def reattribute(
         self, tick: Tick, spans: Mapping[str, float], now_ns: int, reply: DecisionReply | None = None
     ) -> dict[str, Any]:
         """The same of one that was blamed before, now that its steps are known to the end; empty where it was not, or
@@ -89,7 +141,7 @@ class Witness:
         pauses, acting = self._pauses(tick, before.since_ms, until), self._acting(tick, until)
         known = replace(before, end_ms=until, spans=_filled(tick, spans, reply), over=True, host=None)
         known = replace(known, gaps=gaps, pauses=pauses, acting=acting, texts=_clip(tick, self.texts, 0.0, until))
-        for name, now in self._worst([Kernel(**times) for times in self._times(tick)]).items():
+        for name, now in self._worst([ThreadUsage(**times) for times in self._times(tick)]).items():
             if now.ran_ms is not None:
                 thread = replace(getattr(before, name), ran_ms=now.ran_ms, delayed_ms=now.delayed_ms)
                 known = replace(known, **{name: thread})
@@ -111,7 +163,7 @@ class Witness:
         woke, looked = _ms(tick.woke_ns - first_ns), (self._looked, self._looked_ns)
         evidence = self._evidence(replace(tick, release_ns=first_ns), {"woke": woke}, tick.woke_ns, None, None, True)
         self._looked, self._looked_ns = looked  # what the tick itself is told by begins there, too
-        evidence = replace(evidence, late_ms=woke, host=None, decoder=Kernel())
+        evidence = replace(evidence, late_ms=woke, host=None, decoder=ThreadUsage())
         return _fields(evidence, attribute(evidence))
 
     def close(self) -> None:
@@ -127,7 +179,7 @@ class Witness:
         tick: Tick,
         spans: Mapping[str, float],
         now_ns: int,
-        fault: Fault | None,
+        fault: KnownCause | None,
         reply: DecisionReply | None,
         over: bool,
     ) -> Evidence:
@@ -183,7 +235,7 @@ class Witness:
             tick, [(begin, end or next_) for (begin, end), next_ in zip(doings, begins, strict=False)], 0.0, until
         )
 
-    def _kernels(self, tick: Tick) -> dict[str, Kernel]:
+    def _kernels(self, tick: Tick) -> dict[str, ThreadUsage]:
         # What was counted long before the release is none of this tick's.
         recent = self._looked_ns >= 2 * tick.release_ns - tick.deadline_ns
         looked, before = self.threads.look(), self._looked if recent else []
@@ -196,7 +248,7 @@ class Witness:
                 _since(getattr(look, key), getattr(past, key)) for key in ("major_faults", "involuntary")
             )
             kernels.append(
-                Kernel(
+                ThreadUsage(
                     look.state,
                     major_faults=faults,
                     involuntary=switches,
@@ -220,9 +272,9 @@ class Witness:
                     times[i]["waking_ms"] = _ms(delayed - ran_and_delayed(tick.runs_before[i])[1])
         return times
 
-    def _worst(self, kernels: Sequence[Kernel]) -> dict[str, Kernel]:
+    def _worst(self, kernels: Sequence[ThreadUsage]) -> dict[str, ThreadUsage]:
         """By their roles: of several the one that was worst off."""
-        worst: dict[str, Kernel] = {}
+        worst: dict[str, ThreadUsage] = {}
         for role, kernel in zip(self._roles, kernels, strict=False):
             if role not in worst or (kernel.delayed_ms or 0.0) > (worst[role].delayed_ms or 0.0):
                 worst[role] = kernel

@@ -7,10 +7,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from statistics import median
 from typing import Any, NamedTuple
 
-from rtcontrol.loop.deadline import Cause
+from rtcontrol.hosts.base import LOSSES
+
+
+class Cause(StrEnum):
+    """Why a tick missed, in order of precedence: the first that applies is the cause."""
+
+    PAUSE = "pause"  # the loop's process stood still
+    HOST = "host"  # decoder dead, restarting, given up
+    WAKE = "wake"  # the loop's thread was woken late
+    NO_OBSERVATION = "no_observation"
+    STALE_OBSERVATION = "stale_observation"
+    DECIDE = "decide"  # the decision took too long, or failed
+    INVALID = "invalid"  # a call that the tools do not allow
+    EXECUTE = "execute"  # the executor raised, or ended after the deadline
+    UNKNOWN = "unknown"  # nothing explains at least half of the lateness
+
+
+# What each is made of, as docs/report.md publishes it.
+SUBCAUSES: dict[Cause, tuple[str, ...]] = {
+    Cause.PAUSE: ("gc", "stall", "disk"),
+    Cause.HOST: ("lost", "restarting", "gave_up"),
+    Cause.WAKE: ("scheduler", "gc", "stall", "disk", "executor"),
+    Cause.NO_OBSERVATION: ("none_yet", "unreadable"),
+    Cause.STALE_OBSERVATION: ("frozen", "late"),
+    Cause.DECIDE: ("observe", "send", "queued", "decoder_stopped", "decoder_slow", "error", *LOSSES),
+    Cause.INVALID: (),
+    Cause.EXECUTE: ("raised", "slow", "busy", "expired", "refused", "failed"),
+    Cause.UNKNOWN: (),
+}
+
 
 # The steps of a tick, each with the stamp that ends it.
 STEPS = (
@@ -43,7 +73,7 @@ class Verdict(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class ThreadUsage:
     """What the kernel counted of a thread from the tick's release on, `waking_ms` (of waiting for a processor) from the
     release before until it woke; `state` is of the moment at which the miss was named. None: it does not tell."""
 
@@ -87,10 +117,10 @@ class Evidence:
     host: str | None = None
     texts: Sequence[Span] = ()
     acting: Sequence[Span] = ()
-    loop: Kernel = Kernel()
-    actuator: Kernel = Kernel()
-    decoder: Kernel = Kernel()
-    sockets: Kernel = Kernel()
+    loop: ThreadUsage = ThreadUsage()
+    actuator: ThreadUsage = ThreadUsage()
+    decoder: ThreadUsage = ThreadUsage()
+    sockets: ThreadUsage = ThreadUsage()
 
     @property
     def lateness_ms(self) -> float:
@@ -290,7 +320,7 @@ def covered_ms(spans: Sequence[Span], windows: Iterable[Span]) -> float:
     return total
 
 
-def _kept(e: Evidence, kernel: Kernel, waited: float) -> float:
+def _kept(e: Evidence, kernel: ThreadUsage, waited: float) -> float:
     """How long of `waited` the thread had no processor. The kernel counts it when it is over: one that has not run at
     all, and wants to, has had none all the time."""
     if not e.over and kernel.state == "R" and kernel.ran_ms is not None and kernel.ran_ms < NOTHING_MS:

@@ -5,27 +5,22 @@ from __future__ import annotations
 import gc
 import os
 import time
-from collections.abc import Callable
+from dataclasses import replace
 from itertools import repeat
-from typing import Any
 
-from rtcontrol.agents import Agent, InvalidCall
-from rtcontrol.envs.base import Environment, Observation
-from rtcontrol.hosts.base import DecisionReply, Host
-from rtcontrol.loop import several, unsteady
+from rtcontrol.agents import InvalidCall
+from rtcontrol.envs.base import Observation
+from rtcontrol.hosts.base import DecisionReply
+from rtcontrol.loop import tick_outcome
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.clock import LoopClock
-from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.deadline import Cause, Tick
-from rtcontrol.loop.instructions import Instructions
-from rtcontrol.loop.kernel import SIZE
-from rtcontrol.loop.orders import Completion, Fault, Order
-from rtcontrol.loop.outcomes import Outcomes
-from rtcontrol.loop.override import Override, Word
-from rtcontrol.loop.pause import PauseWatch
+from rtcontrol.loop.attribution import Cause
+from rtcontrol.loop.command import Command, Completion, Fault, InFlightCall, LegalCalls, OperatorCommand, Tick
+from rtcontrol.loop.context import RunContext
+from rtcontrol.loop.operator import OperatorControl
 from rtcontrol.loop.realtime import Collector, SlackCollector
-from rtcontrol.loop.requests import Requests, row
-from rtcontrol.loop.unsteady import LegalCalls, Ordered
+from rtcontrol.loop.requests import Instructions, Requests, row
+from rtcontrol.loop.schedstat import SIZE
+from rtcontrol.loop.tick_outcome import TickOutcomes
 from rtcontrol.models.call import Call
 
 # A safe call that is not in force is tried again every period, but at slow rates too as often as this.
@@ -38,30 +33,17 @@ class Ticks:
     a call. Everything happens on the thread that calls `run`; it calls nothing of the environment that can block,
     except that it moves a lockstep world on: the rest is the actuator's."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        agent: Agent,
-        env: Environment,
-        host: Host,
-        emit: Callable[[dict[str, Any]], None],
-        clock: LoopClock,
-        watch: PauseWatch,
-        notify: Callable[[str], None],
-        stop: Callable[[str], None],
-    ) -> None:
+    def __init__(self, context: RunContext) -> None:
+        config, agent, env, host, clock = context.config, context.agent, context.env, context.host, context.clock
         self.config, self.agent, self.env, self.host = config, agent, env, host
-        self._clock, self._notify, self._stop = clock, notify, stop
-        self._emit, self._records = emit, config.record_observations == "yes"
+        self._clock, self._notify, self._stop = clock, context.notify, context.stop
+        self._emit, self._records = context.emit, config.record_observations == "yes"
         self.actuator = Actuator(agent, env, min(config.period_ns, RETRY_NS) if clock.enforced else None, host.wake)
-        self.outcomes = outcomes = Outcomes(
-            *(config, agent.fallback, env, host, emit, watch, clock, self.actuator, notify, stop),
-            lambda order: unsteady.cleared(self.outcomes, self._ordered.pop(order.tick)),
-        )
-        self.override = Override(config, agent, outcomes, self.actuator, emit, notify, host.wake, stop, self._order)
-        self._policy, self._threads = outcomes.policy, outcomes.witness.threads
+        self.outcomes = outcomes = TickOutcomes(context, self.actuator, self._cleared)
+        self.operator = OperatorControl(context, outcomes, self.actuator, self._order)
+        self._policy, self._threads = outcomes.policy, outcomes.evidence.threads
         told = config.instruction if config.instruction is not None else agent.instruction
-        self.instructions = Instructions(told, self.actuator.instruct, emit, notify, outcomes.t_s)
+        self.instructions = Instructions(told, self.actuator.instruct, context.emit, context.notify, outcomes.t_s)
         self._period_ns, self._deadline_ns, self._max_age_ns = config.period_ns, config.deadline_ns, config.max_age_ns
         # The next release is due in a period: where it does not come, a call is held no longer than it may be.
         self._guard_ns = 2 * config.period_ns + (self._policy.hold_ns if config.on_miss == "hold" else 0)
@@ -70,9 +52,12 @@ class Ticks:
         self._seq: int | None = None
         self.over = False
         self._pending, self._late = dict[int, Tick](), dict[int, Tick]()
-        self._ordered: dict[int, Ordered] = {}
+        self._ordered: dict[int, InFlightCall] = {}
         self._ordered_k, self._heard_ns, self._most = -1, 0, config.calls_per_tick  # heard: the decoder's heartbeat
         self._runs: tuple[bytes, ...] = ()
+
+    def _cleared(self, command: Command) -> None:
+        tick_outcome.cleared(self.outcomes, self._ordered.pop(command.tick))
 
     @property
     def open(self) -> int:
@@ -84,7 +69,7 @@ class Ticks:
         """Until they are `over`."""
         clock, host, config, actuator = self._clock, self.host, self.config, self.actuator
         enforced, effects = clock.enforced, actuator.effects
-        self.outcomes.witness.follow()
+        self.outcomes.evidence.follow()
         t0_ns, began_ns = clock.start()
         self.outcomes.begin(t0_ns, began_ns)
         end_ns = None if config.duration_s is None else round(config.duration_s * 1e9)
@@ -146,13 +131,13 @@ class Ticks:
             self._runs = ()
         tick.runs = self._runs
         if skipped:
-            unsteady.was_late(outcomes, tick, skipped, self._period_ns)
+            tick_outcome.was_late(outcomes, tick, skipped, self._period_ns)
         if self.instructions.waiting:
             self.instructions.change()
         if (world := self.requests.world) is not None and world.heard:
-            unsteady.acknowledge(outcomes, world.heard, self._ordered)
-        if self.override.asking is not None:
-            self.override.expire(now)
+            tick_outcome.acknowledge(outcomes, world.heard, self._ordered)
+        if self.operator.asking is not None:
+            self.operator.expire(now)
         seen = self.env.latest()
         if seen is None:
             outcomes.miss(tick, (Cause.NO_OBSERVATION, "none_yet"))
@@ -187,7 +172,7 @@ class Ticks:
                 return
             tick.text_ns = time.monotonic_ns()
             if tick.text_ns - began_ns > self._period_ns // 8:
-                self.outcomes.witness.texts.append((began_ns, tick.text_ns))
+                self.outcomes.evidence.texts.append((began_ns, tick.text_ns))
             tick.behind = len(self._pending) + len(self._late) >= self.config.pipeline
         try:
             self.host.submit(tick.request)
@@ -204,7 +189,7 @@ class Ticks:
         now, enforced = time.monotonic_ns(), self._clock.enforced
         if self._pending:
             for tick in tuple(self._pending.values()):
-                if now >= tick.deadline_ns if enforced else unsteady.lost(self.host, tick):
+                if now >= tick.deadline_ns if enforced else tick_outcome.lost(self.host, tick):
                     del self._pending[tick.k]
                     self._wait_late(tick)
                     self.outcomes.miss(tick, None)
@@ -216,12 +201,12 @@ class Ticks:
         if expires_ns is not None and (now >= expires_ns if enforced else not self._pending and not self._ordered):
             self.outcomes.expire()
 
-    def _overrun(self, ordered: Ordered) -> None:
+    def _overrun(self, ordered: InFlightCall) -> None:
         """The deadline is here, and the call has not ended: it is dropped if it has not begun."""
         withdrawn = self.actuator.withdraw(ordered.tick.k)
         if withdrawn:
             del self._ordered[ordered.tick.k]
-        ordered.settled = unsteady.withhold(self.outcomes, ordered, withdrawn)
+        ordered.settled = tick_outcome.withhold(self.outcomes, ordered, withdrawn)
 
     def _wait_late(self, tick: Tick) -> None:
         if self.config.late == "drop" or tick.calls:
@@ -258,7 +243,7 @@ class Ticks:
         decision, outcomes = reply.decision, self.outcomes
         if decision is None:
             outcomes.miss(tick, (Cause.DECIDE, reply.loss or "error"), reply, error=reply.error)
-        elif (self.override.careful or self.actuator.shut) and self.override.holds(tick, reply, decision):
+        elif (self.operator.careful or self.actuator.shut) and self.operator.holds(tick, reply, decision):
             pass  # people ask for more than a decision
         elif decision.call is None:
             self._policy.renew(self._clock.effective_ns())
@@ -283,15 +268,15 @@ class Ticks:
             else:
                 outcomes.miss(tick, (Cause.INVALID, None), reply, error=str(error), call=call.text())
             return
-        order = Order(tick.k, ready, tick.epoch, not_after_ns, asked_ns=tick.asked_ns or tick.woke_ns)
+        order = Command(tick.k, ready, tick.epoch, not_after_ns, asked_ns=tick.asked_ns or tick.woke_ns)
         if outcomes.emits:
             last = late or len(tick.calls) + 1 == self._most
             order.fresh = outcomes.emission(tick, "fresh", call, reply, more=not last)
             order.void = None if late else outcomes.emission(tick, "held", None, reply)
-        self._ordered[tick.k] = Ordered(tick, reply, call, text, late)
+        self._ordered[tick.k] = InFlightCall(tick, reply, call, text, late)
         self._ordered_k, outcomes.ordered = max(self._ordered_k, tick.k), True
         if (waited := self.actuator.execute(order)) is not None:
-            unsteady.replaced(self.outcomes, self._ordered.pop(waited.tick), self._period_ns)
+            tick_outcome.replaced(self.outcomes, self._ordered.pop(waited.tick), self._period_ns)
 
     def _on_late(self, tick: Tick | None, reply: DecisionReply, now: int) -> None:
         """A decision that came after its deadline: dropped, or used if it may act still and nothing newer does."""
@@ -299,8 +284,8 @@ class Ticks:
             waiting.behind = len(self._late) >= self.config.pipeline
         call = None if reply.decision is None else reply.decision.call
         if tick is not None and call is not None and self.config.late == "use" and tick.k > self._ordered_k:
-            not_after_ns = unsteady.usable_until(self.outcomes, tick, self._max_age_ns, now)
-            if not_after_ns is not None and not (reply.decision and self.override.asks(reply.decision)):
+            not_after_ns = tick_outcome.usable_until(self.outcomes, tick, self._max_age_ns, now)
+            if not_after_ns is not None and not (reply.decision and self.operator.asks(reply.decision)):
                 self._order(tick, reply, call, not_after_ns, late=True)
                 return
         if tick is None or not tick.calls:  # else it was cut
@@ -315,12 +300,30 @@ class Ticks:
                 self._on_completion(self._ordered.pop(effect.tick), effect)
             elif isinstance(effect, Fault):
                 self.outcomes.fault(effect)
-            elif isinstance(effect, Word):
-                self.override.heard(effect)
+            elif isinstance(effect, OperatorCommand):
+                self.operator.heard(effect)
             else:
                 self.outcomes.attempted(effect)
 
-    def _on_completion(self, ordered: Ordered, done: Completion) -> None:
+    def _following(self, ordered: InFlightCall, done: Completion) -> Tick | None:
+        """The tick again, to decide the call after the one that acted (`calls_per_tick`): of the same observation, with
+        those before it in its history, and by the same deadline; None where that was the last. It is cut where the
+        decoder is lost, or less time is left than that call's decision took: not to begin what would be dropped keeps
+        the decoder free for the next tick. After a safe call that was demanded meanwhile nothing follows."""
+        last, config = ordered.tick, self.config
+        request, took_ns = last.request, last.replied_ns - last.submitted_ns
+        if len(last.calls) + 1 == config.calls_per_tick or not done.stands or self.actuator.shut or self.over:
+            return None
+        now = time.monotonic_ns()
+        history = (*request.history, ordered.text)[-(self.agent.history or 1) :]
+        asked = replace(request, history=history, within_ns=last.deadline_ns - now)
+        tick = replace(last, calls=(*last.calls, ordered.text), replied_ns=0, request=asked)
+        if not (config.clock == "wall" and now + took_ns > tick.deadline_ns) and self.host.alive():
+            return tick
+        self.outcomes.miss(tick, None)
+        return None
+
+    def _on_completion(self, ordered: InFlightCall, done: Completion) -> None:
         tick, reply, outcomes, policy = ordered.tick, ordered.reply, self.outcomes, self._policy
         acted = done.effect == "acted"
         if acted:
@@ -338,10 +341,10 @@ class Ticks:
         elif ordered.settled:
             outcomes.overran(tick, reply, ordered.text, done)
         elif done.effect == "refused":
-            self.override.withhold(tick, reply, ordered.call)
+            self.operator.withhold(tick, reply, ordered.call)
         elif acted or done.effect == "epoch_over":
             outcomes.settle(tick, reply, "call" if acted else "epoch_over", ordered.text, done)
-            if acted and self._most > 1 and (again := several.following(self, ordered, done)) is not None:
+            if acted and self._most > 1 and (again := self._following(ordered, done)) is not None:
                 self._submit(again, None, done.ended_ns)
         else:
             what = done.error or "the call was too late when the world was free for it"

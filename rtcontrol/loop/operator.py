@@ -6,38 +6,25 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from rtcontrol.agents import Agent
 from rtcontrol.hosts.base import DecisionReply
+from rtcontrol.loop.actuator import Actuator
+from rtcontrol.loop.command import Completion, OperatorCommand, Tick
+from rtcontrol.loop.confidence_monitor import ConfidenceGate, ConfidenceMonitor, heads_of
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.deadline import Tick
-from rtcontrol.loop.gate import ConfidenceGate, heads_of
-from rtcontrol.loop.orders import Completion
-from rtcontrol.loop.understanding import Understanding
+from rtcontrol.loop.context import RunContext
+from rtcontrol.loop.tick_outcome import TickOutcomes
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
-
-if TYPE_CHECKING:
-    from rtcontrol.loop.actuator import Actuator
-    from rtcontrol.loop.outcomes import Outcomes
 
 State = Literal["running", "paused", "stopped"]
 SAID = ("pause", "resume", "stop", "confirm", "deny")
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
-    """What a person said, and by what: keyboard, page or wire. `k`: the tick whose call is meant."""
-
-    said: str
-    by: str
-    t_ns: int
-    k: int | None = None
-
-
 @dataclass(slots=True, eq=False)
-class Question:
+class PendingApproval:
     """A call that waits for a person's yes."""
 
     tick: Tick
@@ -48,7 +35,7 @@ class Question:
     denied: bool = False
 
 
-class Override:
+class OperatorControl:
     """What people may do to a run: `say`, from any thread; the rest is the loop's.
 
     `state` is running, paused or stopped. Where it is not running the actuator is shut (`Actuator.bar`): no call acts,
@@ -59,25 +46,21 @@ class Override:
 
     def __init__(
         self,
-        config: RunConfig,
-        agent: Agent,
-        outcomes: Outcomes,
+        context: RunContext,
+        outcomes: TickOutcomes,
         actuator: Actuator,
-        emit: Callable[[dict[str, Any]], None],
-        notify: Callable[[str], None],
-        wake: Callable[[], None],
-        stop: Callable[[str], None],
         order: Callable[[Tick, DecisionReply, Call, int | None, bool], None],
     ) -> None:
+        config, agent = context.config, context.agent
         self.state: State = "running"
-        self.asking: Question | None = None
+        self.asking: PendingApproval | None = None
         self._named = frozenset(config.confirm) | frozenset(agent.confirm)
         self._gate = ConfidenceGate(config.floors, agent.tools, agent.null_is_doubt)
-        self.understanding = Understanding(config.hz, notify)
+        self.understanding = ConfidenceMonitor(config.hz, context.notify)
         self.careful = bool(self._named or self._gate.closed)
         self._wait_ns = round(config.confirm_s * 1e9)
-        self._actuator, self._outcomes, self._emit = actuator, outcomes, emit
-        self._notify, self._wake, self._stop, self._order = notify, wake, stop, order
+        self._actuator, self._outcomes, self._emit = actuator, outcomes, context.emit
+        self._notify, self._wake, self._stop, self._order = context.notify, context.host.wake, context.stop, order
         self.changed: Callable[[], None] = lambda: None  # the owner may set it: told of each word, and each question
         self._lock = threading.Lock()
 
@@ -87,7 +70,7 @@ class Override:
         """Do it now, and give one sentence about it. ValueError for what nobody can say."""
         if said not in SAID:
             raise ValueError(f"{said!r} is none of {', '.join(SAID)}")
-        word = Word(said, by, time.monotonic_ns(), k)
+        word = OperatorCommand(said, by, time.monotonic_ns(), k)
         with self._lock:
             if self.state == "stopped":
                 return "It is stopped: a stop is final."
@@ -95,7 +78,7 @@ class Override:
                 asking = self.asking
                 if asking is None or asking.denied or k not in (None, asking.tick.k):
                     return "No call waits for a yes."
-                word = Word(said, by, word.t_ns, asking.tick.k)
+                word = OperatorCommand(said, by, word.t_ns, asking.tick.k)
             elif said == "resume":
                 if self.state == "running":
                     return "It is running."
@@ -130,7 +113,7 @@ class Override:
 
     # -- from the loop's thread ---------------------------------------------------------------------------------------
 
-    def heard(self, word: Word) -> None:
+    def heard(self, word: OperatorCommand) -> None:
         """The loop takes notice of what was said."""
         asking = self.asking
         event: dict[str, Any] = {"people": word.said, "by": word.by, "t_s": self._t_s(word.t_ns)}
@@ -176,7 +159,7 @@ class Override:
         """The call waits for a person's yes; its tick is held back like one of an unsure decision."""
         now = time.monotonic_ns()
         if self.asking is None:
-            self.asking = Question(tick, reply, call, now, now + self._wait_ns)
+            self.asking = PendingApproval(tick, reply, call, now, now + self._wait_ns)
             event = {"people": "ask", "k": tick.k, "call": call.text(), "t_s": self._t_s(now)}
             self._emit({**event, "seconds": self._wait_ns / 1e9})
             self._notify(f"may it {call.text()}? /yes or /no within {self._wait_ns / 1e9:g} s")
@@ -190,7 +173,7 @@ class Override:
                 self._notify(f"nobody said yes or no to {self.asking.call.text()} in time: it is refused")
             self._drop(self.asking)
 
-    def _drop(self, asking: Question) -> None:
+    def _drop(self, asking: PendingApproval) -> None:
         self.asking = None
         if not asking.denied:
             t_s = self._t_s(time.monotonic_ns())

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Container
 from typing import Any, Literal
 
-from rtcontrol.agents import Fallback
-from rtcontrol.envs.base import Emission, Emitting, Environment
+from rtcontrol.envs.base import Acknowledgement, Emission, Emitting
 from rtcontrol.hosts.base import DecisionReply, Host
-from rtcontrol.loop import several
 from rtcontrol.loop.actuator import Actuator
+from rtcontrol.loop.attribution import Cause
 from rtcontrol.loop.clock import LoopClock
-from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.deadline import SPANS, Cause, Tick
+from rtcontrol.loop.command import SPANS, Command, Completion, InFlightCall, KnownCause, Tick
+from rtcontrol.loop.context import RunContext
 from rtcontrol.loop.events import RunEvents
+from rtcontrol.loop.evidence import EvidenceCollector
 from rtcontrol.loop.fallback import Action, FallbackPolicy
-from rtcontrol.loop.orders import Completion, Order
-from rtcontrol.loop.pause import PauseWatch
-from rtcontrol.loop.witness import Fault, Witness
 from rtcontrol.models.call import Call
 
 Status = Literal["fresh", "held", "safe"]
@@ -44,34 +42,22 @@ def _spans(tick: Tick, reply: DecisionReply | None, done: Completion | None) -> 
     return spans
 
 
-class Outcomes(RunEvents):
+class TickOutcomes(RunEvents):
     """Ends ticks, each with one event; `emit` takes it.
 
     `epoch` is the world's, as of the last observation; `acted_k`, `acted_ns` are the last fresh call's tick and the
     instant of its effect. `cleared` is told of a call that gave way to the safe call before it was begun.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        fallback: Fallback,
-        env: Environment,
-        host: Host,
-        emit: Callable[[dict[str, Any]], None],
-        watch: PauseWatch,
-        clock: LoopClock,
-        actuator: Actuator,
-        notify: Callable[[str], None],
-        stop: Callable[[str], None],
-        cleared: Callable[[Order], None],
-    ) -> None:
-        super().__init__(env, emit, notify, Witness(watch, host, actuator, config.max_age_ns, clock.enforced))
-        self._config, self._clock, self._actuator = config, clock, actuator
-        self._stop, self._cleared = stop, cleared
+    def __init__(self, context: RunContext, actuator: Actuator, cleared: Callable[[Command], None]) -> None:
+        config, fallback = context.config, context.agent.fallback
+        super().__init__(context, EvidenceCollector(context.watch, context.host, actuator, context.clock.enforced))
+        self._config, self._clock, self._actuator = config, context.clock, actuator
+        self._stop, self._cleared = context.stop, cleared
         self._safe_calls, actuator.parting = fallback.safe_calls, self._parting
         hold_ms = config.hold_ms if config.hold_ms is not None else fallback.hold_ms
         self.policy = FallbackPolicy(config.on_miss, round(hold_ms * 1e6))
-        self.emits = isinstance(env, Emitting)
+        self.emits = isinstance(context.env, Emitting)
         self._last: Tick | None = None
         self._period_ns = config.period_ns
         self.epoch, self.acted_k, self.acted_ns = -1, -1, 0
@@ -117,11 +103,11 @@ class Outcomes(RunEvents):
                 line["outside_mass"] = round(decision.outside_mass, 6)
         if now > tick.deadline_ns:
             spans = line["spans_ms"]
-            line |= {"over": True} if tick.calls else self.witness.blame(tick, spans, now, None, reply, over=True)
+            line |= {"over": True} if tick.calls else self.evidence.attribute(tick, spans, now, None, reply, over=True)
             if self._config.on_miss == "stop":
                 self._stop("miss")
         elif not tick.calls:
-            self.witness.usual.append(line["spans_ms"])
+            self.evidence.usual.append(line["spans_ms"])
         self._emit(line)
 
     def hold_back(self, tick: Tick, reply: DecisionReply, call: Call | None, why: str) -> None:
@@ -133,7 +119,7 @@ class Outcomes(RunEvents):
     def miss(
         self,
         tick: Tick,
-        fault: Fault | None,
+        fault: KnownCause | None,
         reply: DecisionReply | None = None,
         error: str | BaseException | None = None,
         call: str | None = None,
@@ -144,7 +130,7 @@ class Outcomes(RunEvents):
         one, and no further one, that goes on; but one that was begun and failed may have acted in part."""
         line = self._line(tick, "miss", call, reply, done)
         now, execute = time.monotonic_ns(), fault is not None and fault[0] is Cause.EXECUTE
-        line |= several.verdict(fault) if tick.calls else self.witness.blame(tick, line["spans_ms"], now, fault, reply)
+        line |= _cut(fault) if tick.calls else self.evidence.attribute(tick, line["spans_ms"], now, fault, reply)
         cause = line.get("cause")  # none of what is cut
         falls = not tick.calls or (execute and cause is not None)
         action: Action = self.policy.miss(self._clock.effective_ns()) if falls else "hold"
@@ -162,7 +148,7 @@ class Outcomes(RunEvents):
         t_s = round((tick.release_ns - self.t0_ns) / 1e9, 6)
         line: dict[str, Any] = {"k": tick.k, "t_s": t_s, "kind": kind}
         if tick.calls:
-            line = several.fields(tick, kind, t_s)
+            line = _further(tick, kind, t_s)
         else:
             line["wake_ms"] = round((tick.woke_ns - tick.release_ns) / 1e6, 4)
         line["spans_ms"] = _spans(tick, reply, done)
@@ -185,7 +171,7 @@ class Outcomes(RunEvents):
         if tick is not None and not waited_ns:
             line["latency_ms"] = _ms(now_ns - tick.release_ns)
             line["spans_ms"] = _spans(tick, reply, done)
-            line |= self.witness.again(tick, line["spans_ms"], now_ns, reply)
+            line |= self.evidence.reattribute(tick, line["spans_ms"], now_ns, reply)
         if done is not None:
             if used:
                 self.acted_k, self.acted_ns = reply.tick, done.ended_ns
@@ -199,14 +185,14 @@ class Outcomes(RunEvents):
 
     def hear(self, reply: DecisionReply) -> None:
         """What the decoder's heartbeat tells of ticks that missed."""
-        for k, fields in self.witness.hear(reply):
+        for k, fields in self.evidence.hear(reply):
             self._emit({"revised": k, "t_s": self.t_s(time.monotonic_ns()), **fields})
 
     def overran(self, tick: Tick, reply: DecisionReply, call: str, done: Completion) -> None:
         """The end of a call that was under way at its deadline: its tick was settled then."""
         line = {"overran": tick.k, "call": call, "effect": done.effect, "t_s": self.t_s(done.ended_ns)}
         line["spans_ms"] = spans = _spans(tick, reply, done)
-        line |= self.witness.again(tick, spans, done.ended_ns, reply)
+        line |= self.evidence.reattribute(tick, spans, done.ended_ns, reply)
         if done.effect == "acted" and not tick.calls:
             line["latency_ms"] = _ms(done.ended_ns - tick.release_ns)
             line["execute_ms"] = _ms(done.ended_ns - done.began_ns)
@@ -305,3 +291,93 @@ class Outcomes(RunEvents):
             len(tick.calls),
             more,
         )
+
+
+def _further(tick: Tick, kind: str, t_s: float) -> dict[str, Any]:
+    """What the event of a further call begins with."""
+    return {"further": tick.k, "n": len(tick.calls), "t_s": t_s, "outcome": "acted" if kind == "call" else kind}
+
+
+def _cut(fault: KnownCause | None) -> dict[str, Any]:
+    """Why there is no further call: it is cut where it was not there, or not begun, by the deadline."""
+    if fault is None or fault == (Cause.EXECUTE, "busy"):
+        return {"outcome": "cut"}
+    cause, subcause = fault
+    return {"outcome": "failed", "cause": cause.value} | ({} if subcause is None else {"subcause": subcause})
+
+
+def replaced(outcomes: TickOutcomes, ordered: InFlightCall, period_ns: int) -> None:
+    """A call that waited for the world gave way to a newer one: overtaken, or kept waiting by a world that is busy."""
+    if ordered.late:
+        outcomes.late(ordered.tick, ordered.reply, None, time.monotonic_ns())
+    elif time.monotonic_ns() - ordered.given_ns >= max(period_ns // 4, 1_000_000):
+        overrun(outcomes, ordered, "the call could not begin, and gave way to a newer one")
+    else:
+        outcomes.tell(ordered.tick, "held", ordered.reply)
+        outcomes.settle(ordered.tick, ordered.reply, "overtaken", ordered.text)
+
+
+def cleared(outcomes: TickOutcomes, ordered: InFlightCall) -> None:
+    """A call that waited for the world gave way to the safe call."""
+    if ordered.late:
+        outcomes.late(ordered.tick, ordered.reply, None, time.monotonic_ns())
+    else:
+        overrun(outcomes, ordered, "the call could not begin, and gave way to the safe call")
+
+
+def overrun(outcomes: TickOutcomes, ordered: InFlightCall, what: str, which: str = "busy") -> None:
+    """The call did not act in time: the world was `busy`, or the call is under way and `slow`."""
+    outcomes.miss(ordered.tick, (Cause.EXECUTE, which), ordered.reply, error=what, call=ordered.text)
+
+
+def withhold(outcomes: TickOutcomes, ordered: InFlightCall, withdrawn: bool) -> bool:
+    """The deadline is here, and the call has not ended: it is dropped if it was `withdrawn` before it began. Whether
+    its tick is settled by that; the word of a world that does not block is on the way."""
+    if withdrawn:
+        overrun(outcomes, ordered, "the call could not begin by its deadline, and is dropped")
+        return True
+    if outcomes.emits:
+        return False
+    overrun(outcomes, ordered, "the call has not ended by its deadline", "slow")
+    return True
+
+
+def lost(host: Host, tick: Tick) -> bool:
+    """Whether the decoder that was asked is not there any more."""
+    return not host.alive() or host.incarnation != tick.incarnation
+
+
+def was_late(outcomes: TickOutcomes, tick: Tick, skipped: int, period_ns: int) -> None:
+    """Releases before this tick's were skipped: name why."""
+    why = outcomes.evidence.why_skipped(tick, tick.release_ns - skipped * period_ns)
+    tick.skip = {"skipped": skipped, **{f"skip_{name}": value for name, value in why.items()}}
+
+
+def overdue(outcomes: TickOutcomes, clock: LoopClock, deadline_ns: int, period_ns: int, now_ns: int) -> None:
+    """The loop was away when the run ended: what was due meanwhile, and was never begun, is missed all the same. The
+    safe call is demanded by then."""
+    if outcomes.t0_ns and clock.enforced and clock.due(now_ns - period_ns):
+        outcomes.suspend(outcomes.newest_k)
+        k, release_ns, skipped = clock.take(now_ns)
+        tick = Tick(k, release_ns, release_ns + deadline_ns, now_ns)
+        was_late(outcomes, tick, skipped, period_ns)
+        outcomes.miss(tick, None)
+
+
+def acknowledge(outcomes: TickOutcomes, heard: deque[Acknowledgement], under_way: Container[int] = ()) -> None:
+    """What the world says became of calls, but of those whose tick is not over."""
+    for _ in range(len(heard)):
+        said = heard.popleft()
+        if said.tick in under_way:
+            heard.append(said)
+        else:
+            outcomes.acknowledged(said)
+
+
+def usable_until(outcomes: TickOutcomes, tick: Tick, max_age_ns: int, now_ns: int) -> int | None:
+    """Until when the call of a late decision may begin: while it may be held and its observation is not stale. None:
+    not any more, or a newer epoch is on, or the safe call took over for a newer tick's sake."""
+    policy = outcomes.policy
+    not_after_ns = min(policy.limit_ns, tick.capture_ns + max_age_ns)
+    taken_over = policy.safe and outcomes.safe_k > tick.k
+    return not_after_ns if tick.epoch == outcomes.epoch and now_ns <= not_after_ns and not taken_over else None

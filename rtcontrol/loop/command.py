@@ -1,0 +1,176 @@
+"""What the actuator is given, and what it says became of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Literal
+
+from rtcontrol.agents import Tools
+from rtcontrol.envs.base import Effect, Emission
+from rtcontrol.hosts.base import DecisionReply, DecisionRequest
+from rtcontrol.loop.attribution import Cause
+from rtcontrol.models.call import Call
+
+# The stamps of a tick, in order; the event's `spans_ms` has those that are known.
+SPANS = (
+    "captured",
+    "woke",
+    "text",
+    "submitted",
+    "received",
+    "begun",
+    "decided",
+    "replied",
+    "executing",
+    "executed",
+)
+
+
+NOTHING = DecisionRequest(-1, -1, "", "")
+
+
+@dataclass(slots=True)
+class Tick:
+    """One tick under way; instants are CLOCK_MONOTONIC nanoseconds, 0 where it did not come so far.
+
+    `skip` is what the event says of releases that were skipped before it; `runs` are the schedstat files of the loop's
+    thread, the actuator's and the deciding ones, read when it woke, `runs_before` at the release before; `behind`
+    says that the host was still busy with older requests; `fresh` that the world had made an observation since the
+    release before; `request` is what is asked. Where a tick takes several calls each further one has a copy of it:
+    `calls` are those that acted before. `asked_ns` is when the observation was made whose answer decides it, where that
+    is an older one.
+    """
+
+    k: int
+    release_ns: int
+    deadline_ns: int
+    woke_ns: int
+    skip: dict[str, Any] = field(default_factory=dict)
+    seq: int = -1
+    epoch: int = -1
+    capture_ns: int = 0
+    superseded: int = 0
+    fresh: bool = True
+    text_ns: int = 0
+    submitted_ns: int = 0
+    replied_ns: int = 0
+    incarnation: int = 0
+    behind: bool = False
+    request: DecisionRequest = NOTHING
+    calls: tuple[str, ...] = ()
+    runs: tuple[bytes, ...] = ()
+    runs_before: tuple[bytes, ...] = ()
+    waited_ns: int = 0
+    asked_ns: int = 0
+
+    def answer(self, older: DecisionRequest) -> None:
+        """What decides it is the answer to an older observation: its call is of that one."""
+        self.seq, self.capture_ns, self.asked_ns = older.seq, older.captured_ns, older.captured_ns
+
+
+@dataclass(slots=True, eq=False)
+class Command:
+    """A valid call to execute, its arguments converted to the annotated types; never begun after `not_after_ns`.
+
+    `fresh` and `void` are what an emitting world is told: that it acted, or that its epoch was over. `asked_ns` is when
+    its decision was asked for. It is the `Barrier` of its own call: what was shut once stays shut, whoever resumes.
+    """
+
+    tick: int
+    call: Call
+    epoch: int
+    not_after_ns: int | None
+    fresh: Emission | None = None
+    void: Emission | None = None
+    asked_ns: int = 0
+    demand: int = 0
+    shut: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What became of an order. `stands`: no safe call was demanded since it was given."""
+
+    tick: int
+    effect: Effect | Literal["failed"]
+    began_ns: int
+    ended_ns: int
+    stands: bool
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SafeAttempt:
+    """One try to bring one safe call (None: the agent has none) in force. `in_force`: now all that were demanded are;
+    `acted`: False where the world is over and takes no calls; `over`: there, or where it makes no step with it."""
+
+    call: Call | None
+    why: str
+    attempt: int
+    ended_ns: int
+    in_force: bool
+    acted: bool
+    error: BaseException | None = None
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The environment raised over what it was told."""
+
+    doing: str
+    error: BaseException
+
+
+KnownCause = tuple[Cause, str | None]
+
+
+# So many different calls are known to be legal; a schema of free values has no end of them.
+MAX_KNOWN = 1024
+
+
+PLAIN = (int, float, str, Enum, type(None))
+
+
+@dataclass(slots=True, eq=False)
+class InFlightCall:
+    """A tick whose call was given to the actuator. `late`: its deadline was over before the decision came; `settled`:
+    it was over before the call ended."""
+
+    tick: Tick
+    reply: DecisionReply
+    call: Call
+    text: str
+    late: bool
+    settled: bool = False
+    given_ns: int = field(default_factory=time.monotonic_ns)
+
+
+class LegalCalls:
+    """The calls that were found legal, by name and arguments as text: (ready to act, text)."""
+
+    def __init__(self, tools: Tools) -> None:
+        self.known: dict[str, tuple[Call, str]] = {}
+        self._tools = tools
+
+    def check(self, key: str, call: Call) -> tuple[Call, str]:
+        """A legal call with its arguments as the annotated types, and its text. Raises InvalidCall. What was legal once
+        is known from then on, if its arguments are values that nobody can change."""
+        tools = self._tools
+        ready = Call(call.name, tools.convert(tools.validate(call)))
+        checked = ready, call.text()
+        if len(self.known) < MAX_KNOWN and all(isinstance(v, PLAIN) for v in ready.arguments.values()):
+            self.known[key] = checked
+        return checked
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCommand:
+    """What a person said, and by what: keyboard, page or wire. `k`: the tick whose call is meant."""
+
+    said: str
+    by: str
+    t_ns: int
+    k: int | None = None
