@@ -16,8 +16,8 @@ from typing import Any
 
 from rtcontrol.agents.casual import FILLERS
 from rtcontrol.agents.phrasing import Grammar
+from rtcontrol.models.checkpoint.training_metadata import KnownWords, words
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.heard import KnownWords, words
 
 _SLOT = re.compile(r"\{(\w+)\}")
 _NUMBER = r"[-+]?\d+(?:\.\d+)?"

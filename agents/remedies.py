@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rtcontrol.models.domain import MAX_CLOSED, ClosedDomain, Free, domain_of
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import MAX_HEADS, ToolSchema
+from rtcontrol.models.schema.domain import MAX_CLOSED, ClosedDomain, Free, domain_of
+from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 
 TOKENS = "so each of its tokens costs a forward pass"
 

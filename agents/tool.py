@@ -17,13 +17,13 @@ from pydantic_core import PydanticSerializationError
 from rtcontrol.agents import remedies
 from rtcontrol.agents.domains import CONSTRAINTS
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.normal import normalise
-from rtcontrol.models.parameters import Parameter
-from rtcontrol.models.schema import ToolSchema, checked, tool_schemas
-from rtcontrol.models.size import Room, check_count, check_size
-from rtcontrol.models.validator import Validator
+from rtcontrol.models.schema.domain import ClosedDomain
+from rtcontrol.models.schema.json_schema import normalise
+from rtcontrol.models.schema.limits import Room, check_count, check_size
+from rtcontrol.models.schema.parameters import Parameter
+from rtcontrol.models.schema.tool_schema import ToolSchema, checked, tool_schemas
+from rtcontrol.models.schema.validator import Validator
 
 # Of a tool that somebody else defines: a longer name fits no message of the wire.
 MAX_NAME = 256

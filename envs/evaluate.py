@@ -14,7 +14,7 @@ from rtcontrol.envs.skill import Skill, Task
 from rtcontrol.envs.stepping import StepCarry
 from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
-from rtcontrol.models.eval.intervals import wilson
+from rtcontrol.models.metrics.intervals import wilson
 
 # So much of a world's own time is an episode's at most.
 LONGEST_S = 600.0

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.checkpoint import Checkpoint, chats
-from rtcontrol.models.core import Ask, Tree
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint, chats
+from rtcontrol.models.checkpoint.special_tokens import NULL, closing, opening
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.decoding import result
-from rtcontrol.models.engines.base import Cancelled, NotFinite, Work
-from rtcontrol.models.engines.torch_runner import TorchRunner
+from rtcontrol.models.decode.protocol import Ask, Cancelled, NotFinite, Tree, Work
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.models.special import NULL, closing, opening
+from rtcontrol.models.in_flight import result
+from rtcontrol.models.runners.torch_runner import TorchRunner
+from rtcontrol.models.schema.tool_schema import tool_schemas
 
 HEAD = "content"
 AT_ONCE = 16  # tokens of a prompt between two chances for others

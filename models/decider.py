@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rtcontrol.models.call import Decision
-from rtcontrol.models.chat.core import ChatCore
-from rtcontrol.models.chat.plan import ChatPlan
-from rtcontrol.models.core import DecoderCore
-from rtcontrol.models.decoding import Decoding, UnderWay, evaluate, result
-from rtcontrol.models.domain import Free
-from rtcontrol.models.engines import registry
-from rtcontrol.models.engines.base import Budget, DecodeError, Runner
+from rtcontrol.models.checkpoint.prompt import PromptTemplate
+from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.decode.chat_core import ChatCore
+from rtcontrol.models.decode.chat_plan import ChatPlan
+from rtcontrol.models.decode.core import DecoderCore
+from rtcontrol.models.decode.grammar import Grammars
+from rtcontrol.models.decode.protocol import Budget, DecodeError, Runner
 from rtcontrol.models.errors import UserError, too_long
-from rtcontrol.models.free import Grammars
-from rtcontrol.models.learnt import Learnt
-from rtcontrol.models.prompt import PromptTemplate
-from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.models.in_flight import Decoding, InFlightDecode, evaluate, result
+from rtcontrol.models.runners import registry
+from rtcontrol.models.schema.domain import Free
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 if TYPE_CHECKING:
-    from rtcontrol.models.checkpoint import Checkpoint
+    from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 
 T = TypeVar("T")
 ARGUMENTS = ("sequential", "parallel")
@@ -60,7 +60,7 @@ class DeciderSpec:
 
     def load(self) -> tuple[Checkpoint, Runner]:
         """The checkpoint and what runs it. Raises UserError."""
-        from rtcontrol.models.checkpoint import Checkpoint
+        from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 
         registry.check(self.engine)
         checkpoint = Checkpoint.open(self.model)
@@ -71,7 +71,7 @@ def core_of(
     spec: DeciderSpec, checkpoint: Checkpoint, vocabulary: int, tools: Sequence[ToolSchema]
 ) -> DecoderCore | ChatCore:
     """What decides, for ST heads or in a chat model's own syntax; nothing of it needs the weights. Raises UserError."""
-    from rtcontrol.models.plan import compile_plan
+    from rtcontrol.models.decode.plan import compile_plan
 
     template, tokenizer = checkpoint.template, checkpoint.tokenizer
     if isinstance(template, PromptTemplate):
@@ -134,7 +134,7 @@ class STDecider:
         yield from self.decoding.in_steps(one, sliced)
         return self.told(one)
 
-    def begin(self, observation: str, instruction: str, history: Sequence[str] = ()) -> UnderWay:
+    def begin(self, observation: str, instruction: str, history: Sequence[str] = ()) -> InFlightDecode:
         """A decision under way, that others may share passes with."""
         fault, self._fault, self._due = self._fault, None, False
         if fault is not None:
@@ -143,7 +143,7 @@ class STDecider:
         self._hear(instruction)
         return begun
 
-    def told(self, one: UnderWay) -> Decision:
+    def told(self, one: InFlightDecode) -> Decision:
         """What was decided, as it is given: with what was found out of the last one. Raises what ended it."""
         decision = self._believed(one.decision())
         self._due = self._decisions % OUTSIDE_EVERY == 0
@@ -226,7 +226,7 @@ def decide_together_in_steps(
     begun = [(decider, _tried(decider.begin, *told)) for decider, told in asked]
     for runner in dict.fromkeys(decider.runner for decider, _ in asked):
         own = [one for decider, one in begun if decider.runner is runner]
-        yield from evaluate(runner, [one for one in own if isinstance(one, UnderWay)])
+        yield from evaluate(runner, [one for one in own if isinstance(one, InFlightDecode)])
     return [one if isinstance(one, Exception) else _tried(decider.told, one) for decider, one in begun]
 
 

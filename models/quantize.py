@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.models.checkpoint import chats, read_config
+from rtcontrol.models.checkpoint.checkpoint import chats, read_config
 from rtcontrol.models.decider import STDecider
-from rtcontrol.models.engines.torch_runner import ONE_THREAD
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.interpreter import interpreter as find
+from rtcontrol.models.interpreters import interpreter as find
+from rtcontrol.models.runners.torch_runner import ONE_THREAD
 
 SCHEMES = ("awq", "gptq", "w8a8", "int8")
 PYTHON = "RTCONTROL_QUANT_PYTHON"

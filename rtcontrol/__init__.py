@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rtcontrol.fitting.fit import fit
     from rtcontrol.fitting.making import Fitted
     from rtcontrol.models.call import Call, Decision
-    from rtcontrol.models.engines.base import Cancelled, DecodeError
+    from rtcontrol.models.decode.protocol import Cancelled, DecodeError
     from rtcontrol.models.errors import UserError
     from rtcontrol.run.api import Model
     from rtcontrol.run.check import check_world
@@ -21,7 +21,7 @@ __all__ = [
 __version__ = "0.1.0"
 _PLACES = {
     **dict.fromkeys(("Call", "Decision"), "rtcontrol.models.call"),
-    **dict.fromkeys(("Cancelled", "DecodeError"), "rtcontrol.models.engines.base"),
+    **dict.fromkeys(("Cancelled", "DecodeError"), "rtcontrol.models.decode.protocol"),
     "Fitted": "rtcontrol.fitting.making",
     "check_world": "rtcontrol.run.check",
     "fit": "rtcontrol.fitting.fit",

@@ -11,7 +11,7 @@ from rtcontrol.envs.road.expert import expert
 from rtcontrol.envs.road.game import RoadGame
 from rtcontrol.envs.skill import Skill
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import ClosedDomain
+from rtcontrol.models.schema.domain import ClosedDomain
 
 
 def random_call(rng: random.Random) -> Call:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Literal
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.sample import HALF, Unusable
-from rtcontrol.models.domain import ClosedDomain
+from rtcontrol.models.data.row import DataRow
+from rtcontrol.models.data.sample import HALF, Sample, Unusable
+from rtcontrol.models.data.types import tool
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.normal import as_declared
-from rtcontrol.models.parameters import Parameter
-from rtcontrol.models.schema import MAX_HEADS, ToolSchema
+from rtcontrol.models.schema.domain import ClosedDomain
+from rtcontrol.models.schema.json_schema import as_declared
+from rtcontrol.models.schema.parameters import Parameter
+from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 
 # Of a tool with more parameters than heads the rest shares the last head, is cut, or all its rows are dropped.
 Overflow = Literal["merge", "cut", "drop"]
@@ -105,3 +108,79 @@ def _holds(p: Parameter, value: Any) -> bool:
     if value is None and p.nullable:
         return True
     return p.domain.holds(value) if isinstance(p.domain, ClosedDomain) else p.domain.judge.takes(value)
+
+
+Purpose = Literal["train", "eval"]
+
+
+def decompose(sample: Sample, purpose: Purpose, seed: int = 0) -> list[DataRow]:
+    """One row a call. For evaluation in the order given; for training the list of calls is shuffled before its prefixes
+    are taken, the same way each time for a sample's id and `seed`: so that a history may hold any of the other calls,
+    and never the row's own."""
+    order = list(range(len(sample.calls)))
+    if purpose == "train":
+        random.Random(f"{seed}:{sample.id}").shuffle(order)
+    history, rows = list(sample.history), []
+    for n, at in enumerate(order, 1):
+        call = sample.calls[at]
+        rows.append(
+            DataRow(
+                id=sample.id if len(order) == 1 else f"{sample.id}/{n}",
+                sample=sample.id,
+                source=sample.source,
+                instruction=sample.instruction,
+                observation=sample.observation,
+                tools=sample.tools,
+                history=tuple(history),
+                call=call,
+                weight=sample.weight,
+                check=sample.checks[at] if sample.checks else None,
+            )
+        )
+        history.append(call.text())
+    return rows
+
+
+SOURCE = "pass-through"
+OTHERS = 4
+# Name, what it does, parameter, and how it is asked for.
+FUNCTIONS = (
+    ("say", "Says a text aloud.", "text", ("Say: {}", 'Please say "{}".', "Read this out: {}")),
+    ("reply", "Sends an answer to the user.", "answer", ("Answer with: {}", 'Reply "{}".', "Tell me this: {}")),
+    (
+        "forward_message",
+        "Hands a message on as it is.",
+        "message",
+        ("Forward this: {}", 'Pass "{}" on.', "Hand on: {}"),
+    ),
+    ("take_note", "Keeps a note.", "note", ("Note: {}", 'Write down "{}".', "Keep this in mind: {}")),
+    (
+        "ask_expert",
+        "Puts a question to an expert.",
+        "question",
+        ("Ask an expert: {}", 'Ask them "{}".', "{} Ask them."),
+    ),
+    ("search", "Looks a text up.", "query", ("Look this up: {}", 'Search for "{}".', "{} Search for exactly that.")),
+)
+
+
+def rows(count: int, others: Sequence[DataRow], seed: int) -> Iterator[DataRow]:
+    """So many rows, each another one, with tools of the other rows beside its own. Raises UserError where those have
+    too few queries."""
+    drawn = random.Random(seed)
+    passages = sorted({row.instruction.strip() for row in others if row.instruction.strip()})
+    every = [(f, words, p) for f in FUNCTIONS for words in f[3] for p in range(len(passages))]
+    if count > len(every):
+        raise UserError(
+            f"{count} pass-through rows are more than {len(passages)} queries give ({len(every)}).", "Ask for fewer."
+        )
+    for n, ((name, about, parameter, _), words, at) in enumerate(drawn.sample(every, count)):
+        schema = {"type": "object", "properties": {parameter: {"type": "string"}}, "required": [parameter]}
+        shown: dict[str, Any] = {name: tool(name, about, schema)}
+        for one in drawn.choice(others).tools[: drawn.randint(0, OTHERS)]:
+            shown.setdefault(one.get("function", one)["name"], one)
+        order = list(shown.values())
+        drawn.shuffle(order)
+        call = Call(name, {parameter: passages[at]})
+        asked = words.format(passages[at])
+        yield DataRow(f"pass_through_{n}", f"pass_through_{n}", SOURCE, asked, "", tuple(order), (), call)

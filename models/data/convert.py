@@ -6,12 +6,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.canonical import Overflow, canonical, check_call, cut, declared, ordered, shown
-from rtcontrol.models.data.decompose import Purpose, decompose
+from rtcontrol.models.data.canonical import (
+    Overflow,
+    Purpose,
+    canonical,
+    check_call,
+    cut,
+    declared,
+    decompose,
+    ordered,
+    shown,
+)
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sample import Dropped, PlacedRow, Sample, Unusable
-from rtcontrol.models.data.tally import Tally
-from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.data.stats import Tally
+from rtcontrol.models.schema.tool_schema import ToolSchema
 
 REPEATED = "a row that was there before"
 CUT = "an argument of a parameter that was cut"

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.tool_sets import NAME, Definitions, SetWriter, StoredToolSets, definitions, short
 from rtcontrol.models.errors import UserError, unmarked
-from rtcontrol.models.owned import part_of
+from rtcontrol.models.files import part_of
 from rtcontrol.models.strict_json import strict_json
 
 FIELDS = "instruction, observation, tools, history, call; id, sample, source, allowed, weight and check may be left out"

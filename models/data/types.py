@@ -13,7 +13,7 @@ from typing import Any
 
 from rtcontrol.models.data.sample import Unusable
 from rtcontrol.models.data.values import coerced
-from rtcontrol.models.normal import TYPES
+from rtcontrol.models.schema.json_schema import TYPES
 
 NAMES = {
     **dict.fromkeys(("string", "str", "any", "datetime", "date", "time", "char"), "string"),

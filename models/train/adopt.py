@@ -3,15 +3,49 @@
 from __future__ import annotations
 
 import ast
+import copy
 import json
-from collections.abc import Iterator, Mapping
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from rtcontrol.models.checkpoint import read_config
+import torch
+from tokenizers import Tokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from rtcontrol.models.checkpoint.checkpoint import read_config
+from rtcontrol.models.checkpoint.prompt import FILE_NAME, SIMPLETOOL_V1_TURNS, SIMPLETOOL_V2_TURNS, VARIABLES
+from rtcontrol.models.checkpoint.special_tokens import NULL, ST_TOKENS
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError, decoded
-from rtcontrol.models.prompt import FILE_NAME, SIMPLETOOL_V1_TURNS, SIMPLETOOL_V2_TURNS, VARIABLES
+
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
+# The words whose rows are averaged into a new token's row. A base tokenizer may split a word; its pieces all count.
+INITIAL_WORDS: dict[str, tuple[str, ...]] = {
+    "<content>": ("content", "response", "answer", "<", ">"),
+    "</content>": ("content", "end", "stop", "</", ">"),
+    "<function>": ("function", "call", "name", "<", ">"),
+    "</function>": ("function", "end", "stop", "</", ">"),
+    NULL: ("null", "none", "empty", "nothing"),
+    **{
+        f"<arg{k}>": ("argument", "parameter", "value", str(k), word, "<", ">")
+        for k, word in enumerate(_ORDINALS, start=1)
+    },
+    **{f"</arg{k}>": ("argument", "end", "stop", str(k), word, "</", ">") for k, word in enumerate(_ORDINALS, start=1)},
+}
+
+
+def initialise_rows(weight: torch.Tensor, tokenizer: STTokenizer, tokens: Sequence[str] = ST_TOKENS) -> None:
+    """Set the rows of `tokens` in an embedding or LM head `weight` [vocabulary, hidden], in place, to the mean of the
+    rows of their related words' tokens."""
+    with torch.no_grad():
+        for token in tokens:
+            ids = [i for word in INITIAL_WORDS[token] for i in tokenizer.encode(word)]
+            weight[tokenizer.special_id(token)] = weight[ids].float().mean(0).to(weight.dtype)
+
 
 FORMATS = ("v1", "v2")
 VARIABLE = "SYSTEM_TEMPLATE"  # in v1's server file; later ones have it for each format, with its prefix
@@ -173,3 +207,35 @@ def _text(path: Path, found: Mapping[str, str], name: str) -> str:
             "Give the authors' server file (rt_server.py), or a text file with {tools_json}.",
         )
     return found[name]
+
+
+def export(
+    model: Any,
+    tokenizer: Tokenizer,
+    template: Mapping[str, Any],
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+    end: str = "<|im_end|>",
+) -> None:
+    """Write weights, config, tokenizer (`end`: its token at the end) and template to `folder`; an old checkpoint there
+    is replaced once the new one is whole (other files in the folder stay)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as inside:  # on the same disk
+        fresh = Path(inside)
+        disable_progress_bar()  # of a file that is written at once
+        # A copy: the caller may go on training in its own dtype.
+        (model if model.dtype == dtype else copy.deepcopy(model).to(dtype)).save_pretrained(fresh)
+        (fresh / "generation_config.json").unlink(missing_ok=True)
+        tokenizer.save(str(fresh / "tokenizer.json"))
+        settings = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": end,
+            "pad_token": "<|endoftext|>" if tokenizer.token_to_id("<|endoftext|>") is not None else end,
+            "clean_up_tokenization_spaces": False,
+        }
+        (fresh / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+        (fresh / FILE_NAME).write_text(json.dumps(dict(template), indent=2) + "\n")
+        readable = (fresh / FILE_NAME).stat().st_mode
+        for path in [*fresh.iterdir()]:
+            path.chmod(readable)  # the writer of weights makes them its owner's alone
+            os.replace(path, folder / path.name)

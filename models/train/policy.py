@@ -9,12 +9,11 @@ from typing import Any
 import torch
 
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.core import DecoderCore
-from rtcontrol.models.cost import PassCost
-from rtcontrol.models.decoding import Decoding
-from rtcontrol.models.domain import MAX_CLOSED
-from rtcontrol.models.engines.base import Budget, Caps, DecodeError, PrefixInfo, Work
-from rtcontrol.models.packed import answered
+from rtcontrol.models.decode.core import DecoderCore
+from rtcontrol.models.decode.protocol import Budget, Caps, DecodeError, PassCost, PrefixInfo, Work
+from rtcontrol.models.in_flight import Decoding
+from rtcontrol.models.runners.packed import answered
+from rtcontrol.models.schema.domain import MAX_CLOSED
 from rtcontrol.models.train.loss import label_logits
 from rtcontrol.models.train.packing import pack_nodes
 from rtcontrol.models.train.rows import Row, RowEncoder

@@ -9,9 +9,9 @@ import torch
 from tokenizers import Tokenizer
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rtcontrol.models.special import ST_TOKENS
-from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.train.initial_rows import initialise_rows
+from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.train.adopt import initialise_rows
 
 FAR = 100.0  # hundreds: numbers up to 10,000 begin in proportion
 

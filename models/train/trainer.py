@@ -2,25 +2,95 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import pickle
 import random
+import signal
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import distributed
+from torch.multiprocessing.spawn import ProcessRaisedException, spawn
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train import ranks
 from rtcontrol.models.train.loss import bf16_products, tree_loss
 from rtcontrol.models.train.packing import PackedBatch, pack
-from rtcontrol.models.train.rows import Row, RowEncoder
-from rtcontrol.models.train.tools_encoder import ToolsEncoder
+from rtcontrol.models.train.rows import Row, RowEncoder, ToolsEncoder
+
+WAIT = timedelta(minutes=30)  # of one for another: a chunk of one's own episodes may take long
+
+
+def process_count() -> int:
+    """How many train together."""
+    return distributed.get_world_size() if distributed.is_initialized() else 1
+
+
+def process_rank() -> int:
+    """Which of them this one is, from 0; the first one writes files."""
+    return distributed.get_rank() if distributed.is_initialized() else 0
+
+
+def mean_gradients(model: Any) -> None:
+    """Every gradient becomes the mean of all processes' ones."""
+    if process_count() == 1:
+        return
+    given = [p for p in model.parameters() if p.requires_grad]
+    flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in given])
+    distributed.all_reduce(flat)
+    flat /= process_count()
+    for p, mean in zip(given, flat.split([p.numel() for p in given]), strict=True):
+        p.grad = mean.view_as(p)
+
+
+def first_process_says(value: bool) -> bool:
+    """The first one's `value`, everywhere: a barrier, too."""
+    if process_count() == 1:
+        return value
+    told = torch.tensor(float(value))
+    distributed.broadcast(told, 0)
+    return bool(told)
+
+
+def run_processes(processes: int, work: Callable[..., object], *arguments: Any) -> None:
+    """Run `work(*arguments)`, a function of a module, in so many processes of one thread each; one alone is this one.
+    Raises what the first that fails raises; the others are ended."""
+    if processes == 1:
+        work(*arguments)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        failed = Path(folder) / "failed"
+        try:
+            spawn(_one, (processes, folder, work, arguments), processes)
+        except ProcessRaisedException:
+            if failed.is_file():
+                raise pickle.loads(failed.read_bytes()) from None
+            raise
+
+
+def _one(rank: int, processes: int, folder: str, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    # torch sends this where the process that waits for them is gone; a shell's background would have it ignored.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", f"file://{folder}/meet", WAIT, processes, rank)
+    try:
+        work(*arguments)
+    except Exception as error:
+        # The others fail next, for want of this one: whose error was first is known here alone.
+        with contextlib.suppress(FileExistsError), (Path(folder) / "failed").open("xb") as file:
+            file.write(pickle.dumps(error))
+        raise
+    finally:
+        distributed.destroy_process_group()
+
 
 RowSource = Callable[[int], Sequence[Row]]
 Progress = Callable[[dict[str, Any]], None]
@@ -106,12 +176,12 @@ class Trainer:
         seconds and samples_per_s; the log gets a line a chunk."""
         started = saved = time.monotonic()
         before = self.seconds
-        while self.samples < self.config.samples and not ranks.agreed(self.chunk > 0 and self.enough()):
+        while self.samples < self.config.samples and not first_process_says(self.chunk > 0 and self.enough()):
             self.model.train()
             rng = random.Random(f"{self.config.seed}/{self.chunk}")
             # Each process has chunks of its own, and its part of every batch.
-            rows = self.source(self.chunk + ranks.mine())
-            groups = group_rows(rows, replace(self.config, group=max(1, self.config.group // ranks.count())), rng)
+            rows = self.source(self.chunk + process_rank())
+            groups = group_rows(rows, replace(self.config, group=max(1, self.config.group // process_count())), rng)
             losses: list[float] = []
             right = labels = 0
             for group in groups:
@@ -120,15 +190,15 @@ class Trainer:
                 losses.append(loss)
                 right += int(correct[batch.counted].sum())
                 labels += int(batch.counted.sum())
-                self.samples += batch.samples * ranks.count()
+                self.samples += batch.samples * process_count()
                 self.seconds = before + time.monotonic() - started
-                if progress and not ranks.mine() and len(losses) % PROGRESS_EVERY == 0:
+                if progress and not process_rank() and len(losses) % PROGRESS_EVERY == 0:
                     progress(self._line(losses, right / max(labels, 1)))
                 if self.samples >= self.config.samples:
                     break
-            self.chunk += ranks.count()
+            self.chunk += process_count()
             line = self._line(losses, right / max(labels, 1))
-            if not ranks.mine():
+            if not process_rank():
                 self.log(line)
                 if progress:
                     progress(line)
@@ -172,7 +242,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write the resumable state; the old one stays until the new one is whole. Raises UserError for a full disk."""
-        if ranks.mine():
+        if process_rank():
             return
         part = self.out / "state.tmp"
         try:
@@ -214,7 +284,7 @@ class Trainer:
                     "Try another --seed; are there numbers of very many digits in the rows?",
                 )
             loss.backward()
-        ranks.mean_gradients(self.model)
+        mean_gradients(self.model)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)

@@ -10,9 +10,9 @@ from typing import Any
 from rtcontrol.bench.situations import Situation
 from rtcontrol.bench.timing import Stopwatch, like
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
-from rtcontrol.models.engines.base import Work
-from rtcontrol.models.engines.torch_runner import TorchRunner
-from rtcontrol.models.packed import Node, PackedSequence
+from rtcontrol.models.decode.protocol import Work
+from rtcontrol.models.runners.packed import Node, PackedSequence
+from rtcontrol.models.runners.torch_runner import TorchRunner
 from rtcontrol.report.series import Series
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)

@@ -18,12 +18,11 @@ from rtcontrol.bench.memory import DATA, QWEN, qwen_file
 from rtcontrol.bench.shapes import RANDOM, random_weights
 from rtcontrol.bench.situations import AGENTS, Situation, schemas, situations
 from rtcontrol.bench.timing import Stopwatch, like
-from rtcontrol.models.checkpoint import chats
-from rtcontrol.models.cost import PassCost
+from rtcontrol.models.checkpoint.checkpoint import chats
 from rtcontrol.models.decider import ARGUMENTS, DeciderSpec, STDecider
-from rtcontrol.models.engines.base import Budget
-from rtcontrol.models.engines.torch_runner import TorchRunner
+from rtcontrol.models.decode.protocol import Budget, PassCost
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.runners.torch_runner import TorchRunner
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.report.series import Series
 

@@ -23,10 +23,10 @@ from rtcontrol.bench.situations import Situation
 from rtcontrol.bench.timing import Stopwatch, Took, like, tail
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.engines.base import Budget, Work
-from rtcontrol.models.engines.torch_runner import DTYPES, TorchRunner
-from rtcontrol.models.packed import Node, common_start
-from rtcontrol.models.walk import Entry
+from rtcontrol.models.decode.protocol import Budget, Work
+from rtcontrol.models.decode.walk import Entry
+from rtcontrol.models.runners.packed import Node, common_start
+from rtcontrol.models.runners.torch_runner import DTYPES, TorchRunner
 from rtcontrol.report.series import Series
 
 WARM_UP = 10

@@ -14,9 +14,9 @@ from typing import Any
 from rtcontrol.bench.situations import Situation
 from rtcontrol.models.call import Call
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.decoding import UnderWay, evaluate
-from rtcontrol.models.engines.base import Budget
-from rtcontrol.models.walk import FUNCTION_BIT, Entry
+from rtcontrol.models.decode.protocol import Budget
+from rtcontrol.models.decode.walk import FUNCTION_BIT, Entry
+from rtcontrol.models.in_flight import InFlightDecode, evaluate
 
 # Of the largest score that a node was asked for: a margin below that is a near-tie. bf16 rounds at 2^-8 of a value;
 # after all layers the ways differed by 0.021 at most where it was measured (four architectures at random, the lander).
@@ -48,7 +48,7 @@ def decide(decider: STDecider, situation: Situation) -> Chosen:
     return Chosen(call, margin(decider, one, call), scores)
 
 
-def margin(decider: STDecider, one: UnderWay, call: Call | None) -> float:
+def margin(decider: STDecider, one: InFlightDecode, call: Call | None) -> float:
     """The smallest lead of a choice's best score over its second, as a part of the largest score (as a size) that was
     asked for at the same node; infinite where nothing was chosen."""
     walker, least = decider.decoding.core.walker, math.inf

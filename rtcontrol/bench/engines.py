@@ -11,7 +11,7 @@ from typing import Any
 from rtcontrol.bench.dtype import TOLERANCE, decide
 from rtcontrol.bench.situations import Situation
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.engines.registry import ENGINES, installed
+from rtcontrol.models.runners.registry import ENGINES, installed
 from rtcontrol.report.series import Series
 
 WARM_UP = 5

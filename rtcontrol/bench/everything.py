@@ -31,8 +31,8 @@ from rtcontrol.bench.timing import without_raw
 from rtcontrol.bench.wire import BLOCK
 from rtcontrol.bench.wire import bench as bench_wire
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.engines.registry import installed
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.runners.registry import installed
 from rtcontrol.record.machine import describe
 from rtcontrol.report.series import Series
 

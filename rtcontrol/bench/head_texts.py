@@ -6,8 +6,8 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.plan import SchemaPlan
-from rtcontrol.models.schema import ABSENT
+from rtcontrol.models.decode.plan import SchemaPlan
+from rtcontrol.models.schema.tool_schema import ABSENT
 
 
 class HeadTexts:

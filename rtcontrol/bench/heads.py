@@ -13,13 +13,12 @@ from typing import Any
 
 from rtcontrol.bench.situations import Situation
 from rtcontrol.bench.timing import Stopwatch, like
-from rtcontrol.models.core import Ask, Tree
+from rtcontrol.models.checkpoint.special_tokens import HEADS, closing, opening
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.engines.base import Work
-from rtcontrol.models.engines.torch_runner import TorchRunner
-from rtcontrol.models.special import HEADS, closing, opening
-from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.trie import ROOT, TokenTrie, TrieNode
+from rtcontrol.models.decode.plan import ROOT, TokenTrie, TrieNode
+from rtcontrol.models.decode.protocol import Ask, Tree, Work
+from rtcontrol.models.runners.torch_runner import TorchRunner
 from rtcontrol.report.series import Series
 
 WARM_UP = 5

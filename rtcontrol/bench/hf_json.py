@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, LogitsProcessor, LogitsProcessorL
 from transformers.utils import logging
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.engines.hf_runner import cache_name
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.runners.hf_runner import cache_name
 
 
 class _Forced(LogitsProcessor):

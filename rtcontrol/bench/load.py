@@ -17,9 +17,9 @@ from rtcontrol.bench.wire import TEXT, free_port, wait_for
 from rtcontrol.bench.wire_ways import Servers, WireSession, dealer, hello, pong
 from rtcontrol.bridges.wire import decode_msgpack, encode_msgpack
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, ErrorMessage, Message, Ping, Welcome
-from rtcontrol.models.checkpoint import resolve
+from rtcontrol.models.checkpoint.checkpoint import resolve
+from rtcontrol.models.checkpoint.training_metadata import FILE_NAME as LEARNT
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.learnt import FILE_NAME as LEARNT
 
 
 class LoadClient:

@@ -78,7 +78,7 @@ def _random_model(tokenizer_file: Path, folder: Path) -> Path:
     from tokenizers import Tokenizer
 
     from rtcontrol.bench.shapes import random_weights
-    from rtcontrol.models.special import ST_TOKENS
+    from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
     from rtcontrol.models.train.scratch import ModelShape
     from rtcontrol.models.train.vocabulary import add_st_tokens
 
@@ -93,7 +93,7 @@ def measure(model: str, tools: list[dict[str, Any]], asked: Sequence[tuple[str, 
     the (observation, instruction) pairs."""
     start = used()
     from rtcontrol.models.decider import DeciderSpec, STDecider
-    from rtcontrol.models.engines import torch_runner
+    from rtcontrol.models.runners import torch_runner
 
     sessions = len(asked) // EACH - 1
     stages: dict[str, dict[str, float]] = {}

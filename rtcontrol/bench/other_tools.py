@@ -13,7 +13,7 @@ from rtcontrol.envs.evaluate import Case, Seat, play
 from rtcontrol.envs.skill import Skill
 from rtcontrol.models.call import Call
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.recipes.dressed import Dressed, dressed, plain
 from rtcontrol.recipes.worlds import RECIPES
 from rtcontrol.scoring.tables import share

@@ -15,11 +15,10 @@ import llguidance
 import numpy as np
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.core import Ask, Tree
-from rtcontrol.models.engines.base import Runner, Work
-from rtcontrol.models.guess import FEW, Stop
-from rtcontrol.models.schema import ToolSchema
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.draft_tree import FEW, Stop
+from rtcontrol.models.decode.protocol import Ask, Runner, Tree, Work
+from rtcontrol.models.schema.tool_schema import ToolSchema
 
 
 class JsonWriter:

@@ -14,7 +14,7 @@ from typing import Any
 from rtcontrol.bench.situations import Situation
 from rtcontrol.bench.timing import Stopwatch, like
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.engines.torch_runner import TorchRunner
+from rtcontrol.models.runners.torch_runner import TorchRunner
 from rtcontrol.report.series import Series
 
 WARM_UP = 1

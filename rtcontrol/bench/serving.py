@@ -17,9 +17,9 @@ from typing import Any
 from rtcontrol.bench.serving_case import WARM_UP
 from rtcontrol.bench.shapes import FIFTEEN, HEAD_TOKENS, RANDOM, eight_token_heads
 from rtcontrol.bench.situations import schemas, situations
-from rtcontrol.models.checkpoint import zoo
+from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.interpreter import VLLM, interpreter
+from rtcontrol.models.interpreters import VLLM, interpreter
 
 INSTALL = (
     "It wants an environment of its own, with rtcontrol in it: `python -m venv fleet && fleet/bin/pip install "

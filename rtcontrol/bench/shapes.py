@@ -15,10 +15,10 @@ from tokenizers import Tokenizer
 from transformers.utils import logging
 
 from rtcontrol.bench.situations import Situation
-from rtcontrol.models.prompt import COMPACT, PromptTemplate, tools_text
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.train.export import export
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.schema.tool_schema import tool_schemas
+from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.vocabulary import build_tokenizer
 

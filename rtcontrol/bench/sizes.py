@@ -16,9 +16,9 @@ from rtcontrol.bench.decide import WARM_UP, bench_tools
 from rtcontrol.bench.shapes import RANDOM, Shaped, eight_token_heads
 from rtcontrol.bench.timing import Stopwatch, like
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.engines.paged import PagedModel
-from rtcontrol.models.engines.torch_runner import TorchRunner
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.runners.paged import PagedModel
+from rtcontrol.models.runners.torch_runner import TorchRunner
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.report.series import Series
 

@@ -20,12 +20,12 @@ import numpy as np
 from rtcontrol.bench.shapes import FIFTEEN, RANDOM, random_weights, small_vocabulary, some_words
 from rtcontrol.bench.timing import Stopwatch, like
 from rtcontrol.models.call import Call
-from rtcontrol.models.core import Drafts
+from rtcontrol.models.checkpoint.prompt import tools_text
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.decoding import UnderWay, evaluate, result
-from rtcontrol.models.engines.base import Runner, Work
-from rtcontrol.models.prompt import tools_text
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.decode.core import Drafts
+from rtcontrol.models.decode.protocol import Runner, Work
+from rtcontrol.models.in_flight import InFlightDecode, evaluate, result
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.report.series import Series
 
@@ -108,7 +108,7 @@ class GivenSession:
         reused = handle.start([*self._prefix, *suffix], self.core.reserve)
         fresh = len(self._prefix) + len(suffix) - reused
         begun = self.core.begin(drafts, suffix if prompt else ())
-        one = UnderWay(begun, handle, threading.Event(), reused, fresh)
+        one = InFlightDecode(begun, handle, threading.Event(), reused, fresh)
         result(evaluate(self.runner, [one]))
         one.decision()  # raises what ended it
         return begun

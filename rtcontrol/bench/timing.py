@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rtcontrol.models.engines.torch_runner import TorchRunner
+from rtcontrol.models.runners.torch_runner import TorchRunner
 from rtcontrol.report.series import Series
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.train.loss import tree_loss
 from rtcontrol.models.train.packing import PackedBatch, pack, pad_together, separate
 from rtcontrol.models.train.rows import EncodedRow, HeadTarget

@@ -15,8 +15,8 @@ import torch
 import transformers as hf
 
 from rtcontrol.bench.train import HEADS
-from rtcontrol.models.train.finetune.collator import GroupCollator
 from rtcontrol.models.train.finetune.config import recipe
+from rtcontrol.models.train.finetune.dataset import GroupCollator
 from rtcontrol.models.train.finetune.model import TreeLM, adapted
 from rtcontrol.models.train.packing import PackedBatch, pad_together, separate
 from rtcontrol.models.train.rows import EncodedRow, HeadTarget

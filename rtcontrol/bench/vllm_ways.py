@@ -30,10 +30,10 @@ from rtcontrol.bench.head_texts import HeadTexts
 from rtcontrol.bench.own_json import json_schema
 from rtcontrol.bench.situations import Situation
 from rtcontrol.models.call import Call
+from rtcontrol.models.checkpoint.prompt import FILE_NAME, tools_text
+from rtcontrol.models.checkpoint.special_tokens import HEADS, NULL, closing, opening
 from rtcontrol.models.decider import STDecider
-from rtcontrol.models.engines.torch_runner import own_threads
-from rtcontrol.models.prompt import FILE_NAME, tools_text
-from rtcontrol.models.special import HEADS, NULL, closing, opening
+from rtcontrol.models.runners.torch_runner import own_threads
 
 psutil: Any = import_module("psutil")  # vLLM brings it
 MULTIPROCESSING = "VLLM_ENABLE_V1_MULTIPROCESSING"
@@ -116,7 +116,7 @@ class InProcess:
     def __init__(self, folder: Path, dtype: str, threads: int | None, backend: str) -> None:
         os.environ[MULTIPROCESSING] = "0"
         # Not before: its module chooses for the engine above, too.
-        from rtcontrol.models.engines.vllm_runner import threads_kept
+        from rtcontrol.models.runners.vllm_runner import threads_kept
 
         with threads_kept(threads) as self.threads, own_tokenizer(folder) as tokenizer:
             args = EngineArgs(

@@ -41,8 +41,8 @@ def decide(port: int, model: str) -> None:
     import torch
 
     from rtcontrol.bench.wire_ways import STATED
-    from rtcontrol.models.answers import QuestionDecider
     from rtcontrol.models.decider import DeciderSpec
+    from rtcontrol.models.questions import QuestionDecider
 
     decider = QuestionDecider(DeciderSpec(model, ()))
     torch.set_num_threads(decider.runner.threads or torch.get_num_threads())  # type: ignore[attr-defined]

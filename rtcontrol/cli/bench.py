@@ -203,7 +203,7 @@ def engines(
       rtcontrol bench engines torch transformers vllm --model runs/my-model/checkpoint --json engines.json
     """
     from rtcontrol.bench import everything
-    from rtcontrol.models.engines import registry
+    from rtcontrol.models.runners import registry
 
     for name in names or ():
         registry.check(name)
@@ -271,7 +271,7 @@ for command in (*bench_baselines.COMMANDS, *bench_loop.COMMANDS, experiments):
 def _options(model: str, agent: str | None, dtype: str, threads: int | None) -> Any:
     from rtcontrol.bench.everything import BenchOptions
     from rtcontrol.bench.situations import agent_of
-    from rtcontrol.models.checkpoint import read_config, resolve
+    from rtcontrol.models.checkpoint.checkpoint import read_config, resolve
 
     read_config(resolve(model))  # before anything is begun: `memory` loads it in a process of its own
     return BenchOptions(model, agent_of(model, agent), dtype, threads)

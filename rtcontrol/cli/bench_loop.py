@@ -46,9 +46,9 @@ def train(
             found = compare(rows or 64, ModelShape(), status.update)
         else:
             from rtcontrol.bench import train_groups
-            from rtcontrol.models.train.finetune import extras
+            from rtcontrol.models.train.finetune import config
 
-            extras.check()
+            config.check_extras()
             found = train_groups.compare(rows, status.update)
     count = rows or found.get("groups", 64)
     table = Table("way", "samples/s", title=f"{count} samples each way, forward and backward")

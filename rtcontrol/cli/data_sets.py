@@ -20,8 +20,7 @@ from rtcontrol.report.terminal import Terminal
 
 if TYPE_CHECKING:
     from rtcontrol.models.data.row import DataRow
-    from rtcontrol.models.data.stats import Stats
-    from rtcontrol.models.data.tally import Tally
+    from rtcontrol.models.data.stats import Stats, Tally
 
 TOLD = 10_000  # rows between two words of progress where nobody watches a bar
 
@@ -91,10 +90,9 @@ def convert(
       rtcontrol data convert seal-tools=~/Seal-Tools_Dataset openai=my_chats.jsonl --out train.jsonl
     """
     from rtcontrol.models.data import convert as converting
-    from rtcontrol.models.data.balance import PAPER, balanced, shares_of
-    from rtcontrol.models.data.pass_through import rows as passed
+    from rtcontrol.models.data.canonical import rows as passed
     from rtcontrol.models.data.row import write_rows
-    from rtcontrol.models.data.tally import Tally
+    from rtcontrol.models.data.stats import PAPER, Tally, balanced, shares_of
 
     if purpose == "eval" and (balance or pass_through):
         raise UserError("--balance and --pass-through are for training.", "Leave them out with --for eval.")
@@ -137,9 +135,8 @@ def stats(
       rtcontrol data stats bfcl openfunctions=openfunctions_v1 --tokenizer Qwen2.5-0.5B --overflow cut --json stats.json
     """
     from rtcontrol.models.data import convert as converting
-    from rtcontrol.models.data.stats import StatsOptions, Tokens
+    from rtcontrol.models.data.stats import StatsOptions, Tally, Tokens
     from rtcontrol.models.data.stats import stats as counted
-    from rtcontrol.models.data.tally import Tally
 
     tokens, tally = None if tokenizer is None else Tokens(tokenizer), Tally()
     rows = told(_read(sources, converting.ConvertOptions("eval"), tally, optionals, python))
@@ -179,7 +176,7 @@ def show(
     import json
 
     from rtcontrol.models.data import convert as converting
-    from rtcontrol.models.data.tally import Tally
+    from rtcontrol.models.data.stats import Tally
 
     tally = Tally()
     rows = _read(sources, converting.ConvertOptions(purpose, overflow), tally, "omit", python)
@@ -286,7 +283,7 @@ def _three(found: dict[str, float], digits: int) -> str:
 
 def _shown(row: DataRow) -> str:
     from rtcontrol.models.data.stats import head_texts
-    from rtcontrol.models.schema import ToolSchema
+    from rtcontrol.models.schema.tool_schema import ToolSchema
 
     tools = [ToolSchema.from_openai(tool) for tool in row.tools]
     lines = [f"{row.id}  ({row.source})", f"  instruction  {row.instruction}"]

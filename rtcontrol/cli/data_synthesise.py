@@ -63,17 +63,15 @@ def synthesise(
       rtcontrol data synthesise --tools train.jsonl --rows 70000 --endpoint https://HOST/v1 --model NAME
       --price-in 0.2 --price-out 0.6 --max-cost 20 --out made.jsonl
     """
-    from rtcontrol.models.data.balance import PAPER, shares_of
     from rtcontrol.models.data.row import write_rows
-    from rtcontrol.models.data.synthesis.cost import Prices, characters
-    from rtcontrol.models.data.synthesis.cost import estimate as estimated
+    from rtcontrol.models.data.stats import PAPER, Tally, shares_of
     from rtcontrol.models.data.synthesis.endpoint import ChatEndpoint, EndpointOptions
-    from rtcontrol.models.data.synthesis.ledger import Ledger
+    from rtcontrol.models.data.synthesis.ledger import Ledger, Prices, characters
+    from rtcontrol.models.data.synthesis.ledger import estimate as estimated
     from rtcontrol.models.data.synthesis.synthesise import Spent, SynthesisOptions
     from rtcontrol.models.data.synthesis.synthesise import synthesise as asked
     from rtcontrol.models.data.synthesis.templates import rows as by_templates
     from rtcontrol.models.data.synthesis.tool_sets import read_tools
-    from rtcontrol.models.data.tally import Tally
 
     if templates == (endpoint is not None):
         raise UserError(

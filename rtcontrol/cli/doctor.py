@@ -75,7 +75,7 @@ def _checkpoint() -> Finding:
 
 def _cache() -> Finding:
     try:
-        from rtcontrol.models.engines.prefix_store import cache_folder
+        from rtcontrol.models.runners.prefix_store import cache_folder
     except ImportError as error:
         return Finding(False, f"the cache folder cannot be told ({error})", "mend what is marked `no` first")
     folder = cache_folder()

@@ -128,7 +128,7 @@ def run(
     from rtcontrol.evaluation.answerers import ModelOptions
     from rtcontrol.evaluation.making import answerer
     from rtcontrol.evaluation.progress import EvalProgress
-    from rtcontrol.models.eval.predictions import Predictions
+    from rtcontrol.models.metrics.predictions import Predictions
 
     found = evaluating.read(_source(source, bfcl, limit, overflow))
     by = found.rule(rule)
@@ -176,8 +176,8 @@ def rescore(
     """
     from rtcontrol.evaluation import run as evaluating
     from rtcontrol.evaluation.tables import rescored
-    from rtcontrol.models.eval.predictions import read
-    from rtcontrol.models.eval.published import rescore as judged
+    from rtcontrol.models.metrics.predictions import read
+    from rtcontrol.models.metrics.published import rescore as judged
 
     if (source is None) == (not answers):
         raise UserError("What is right was not said, or twice.", "Give --source SOURCE, or --answers FILE.")

@@ -14,7 +14,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.owned import part_of
+from rtcontrol.models.files import part_of
 from rtcontrol.report.terminal import Terminal
 
 STDOUT = Path("-")

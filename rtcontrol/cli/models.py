@@ -37,7 +37,7 @@ def info(
 
       rtcontrol models info lander
     """
-    from rtcontrol.models.checkpoint import Checkpoint, resolve, zoo
+    from rtcontrol.models.checkpoint.checkpoint import Checkpoint, resolve, zoo
 
     names = [model] if model else zoo()
     if not names:
@@ -91,14 +91,14 @@ def adopt(
 
       rtcontrol models adopt --base Qwen/Qwen2.5-0.5B --out my-st-base
     """
-    from rtcontrol.models.checkpoint import resolve
+    from rtcontrol.models.checkpoint.checkpoint import resolve
 
     if (checkpoint is None) == (base is None):
         raise UserError("models adopt takes a published checkpoint, or --base.", "Give one of them.")
     if base is not None:
         if out is None or (template_from, prompt_format, system) != (None, None, None):
             raise UserError("--base goes with --out, and with no other option.", "Give a new folder with --out.")
-        from rtcontrol.models.train.base import adopt_base
+        from rtcontrol.models.train.prepared import adopt_base
 
         made = adopt_base(resolve(base), out)
         print(

@@ -58,16 +58,15 @@ def train(
 
       torchrun --nproc-per-node 4 -m rtcontrol models train --base Qwen/Qwen3-4B --rows xlam.jsonl --out runs/st-4b
     """
-    from rtcontrol.models.checkpoint import resolve
-    from rtcontrol.models.train.finetune import extras
-    from rtcontrol.models.train.finetune.config import recipe
+    from rtcontrol.models.checkpoint.checkpoint import resolve
+    from rtcontrol.models.train.finetune.config import check_extras, recipe
 
     given = {
         "steps": steps, "epochs": epochs, "layout": layout, "rank": rank, "alpha": rank and 2 * rank, "length": length,
         "device": device, "dtype": dtype, "seed": seed, "tensorboard": tensorboard or None,
     }  # fmt: skip
     made = recipe(preset, config, **given)
-    extras.check(made.tensorboard)
+    check_extras(made.tensorboard)
     resolve(base)  # what is not there is told before all else is loaded, which takes seconds
 
     from rtcontrol.models.train.finetune.run import Job, finetune, rows_of

@@ -15,7 +15,7 @@ import typer
 
 from rtcontrol.bridges.printable import printable
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.owned import no_link, part_of
+from rtcontrol.models.files import no_link, part_of
 from rtcontrol.report import report as reports
 from rtcontrol.report.gates import Gate, parse
 from rtcontrol.report.recorded import Recorded, begun, load

@@ -82,7 +82,7 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
 
 def _gateway(options: ServerOptions, http: str) -> Callable[[Any, Any], Any]:
     from rtcontrol.gateway import Gateway, GatewayOptions
-    from rtcontrol.models.checkpoint import zoo
+    from rtcontrol.models.checkpoint.checkpoint import zoo
     from rtcontrol.run import assemble
 
     # A bundled model is found by its tools, so that requests may bring another's.

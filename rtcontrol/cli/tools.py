@@ -53,7 +53,7 @@ def check(
 
       rtcontrol tools check "mcp:python my_server.py" --model runs/mine
     """
-    from rtcontrol.models.checkpoint import Checkpoint, chats
+    from rtcontrol.models.checkpoint.checkpoint import Checkpoint, chats
     from rtcontrol.models.errors import UserError
     from rtcontrol.run.costs import check_context, costs, undecodable
     from rtcontrol.run.toolsets import Unsupported, tools_from

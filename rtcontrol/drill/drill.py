@@ -22,7 +22,7 @@ from rtcontrol.drill.injector import Injection, Injector
 from rtcontrol.drill.judge import rules_of
 from rtcontrol.drill.verdict import ticks_of, verdict
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.owned import part_of
+from rtcontrol.models.files import part_of
 from rtcontrol.record.reading import read_record
 from rtcontrol.report.timeline import Timeline
 from rtcontrol.run import assemble

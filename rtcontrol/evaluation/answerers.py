@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.stats import Tokens
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.engines.base import DecodeError, Runner
-from rtcontrol.models.engines.prefix_store import nothing_kept
-from rtcontrol.models.engines.weights import fingerprint
+from rtcontrol.models.decode.protocol import DecodeError, Runner
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.eval.predictions import Prediction
+from rtcontrol.models.metrics.predictions import Prediction
+from rtcontrol.models.runners.prefix_store import nothing_kept
+from rtcontrol.models.runners.weights import fingerprint
 from rtcontrol.run.api import Model, ModelSession
 
 OPEN = 8  # sets of tools whose prefixes are kept: rows of one set mostly come together

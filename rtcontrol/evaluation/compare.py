@@ -8,7 +8,7 @@ from typing import Any
 
 from rtcontrol.evaluation.run import DOCUMENT
 from rtcontrol.models.errors import UserError, read_json
-from rtcontrol.models.eval.intervals import paired
+from rtcontrol.models.metrics.intervals import paired
 
 REMEDY = "Give files that `rtcontrol eval --json` wrote."
 

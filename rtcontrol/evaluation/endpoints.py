@@ -19,7 +19,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.stats import Tokens
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.eval.predictions import Prediction
+from rtcontrol.models.metrics.predictions import Prediction
 from rtcontrol.models.web import WebClient, WebError
 
 CHAT = "openai"

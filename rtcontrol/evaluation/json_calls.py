@@ -19,16 +19,15 @@ import numpy as np
 from rtcontrol.bench.own_json import forced, legal, matcher
 from rtcontrol.evaluation.answerers import ModelOptions, Opened, loaded
 from rtcontrol.models.call import Call
-from rtcontrol.models.chat.template import ChatTemplate
-from rtcontrol.models.core import Ask, Tree
+from rtcontrol.models.checkpoint.chat_template import ChatTemplate
+from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.stats import Tokens
-from rtcontrol.models.engines.base import DecodeError, NotFinite, Work
+from rtcontrol.models.decode.draft_tree import Stop
+from rtcontrol.models.decode.protocol import Ask, DecodeError, NotFinite, Tree, Work
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.eval.predictions import Prediction
-from rtcontrol.models.guess import Stop
-from rtcontrol.models.learnt import Learnt
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.metrics.predictions import Prediction
+from rtcontrol.models.schema.tool_schema import tool_schemas
 
 MOST = 512  # tokens of a call
 ENDS = ("<|im_end|>", "<|endoftext|>", "</tool_call>", "<|eot_id|>", "</s>")

@@ -10,11 +10,11 @@ from rtcontrol.models.data import convert
 from rtcontrol.models.data.canonical import Overflow
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sources import registry
-from rtcontrol.models.data.tally import Tally
+from rtcontrol.models.data.stats import Tally
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.eval import bfcl
-from rtcontrol.models.eval.judge import RULES, judge
-from rtcontrol.models.eval.scores import OFFICIAL
+from rtcontrol.models.metrics import bfcl
+from rtcontrol.models.metrics.judge import RULES, judge
+from rtcontrol.models.metrics.scores import OFFICIAL
 
 WIDTHS: dict[str, Overflow] = {"all": "merge", "six": "cut"}
 

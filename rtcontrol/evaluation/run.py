@@ -13,13 +13,12 @@ from rtcontrol.models.data.canonical import Overflow
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sources import registry
 from rtcontrol.models.data.sources.bfcl import package_folder
-from rtcontrol.models.data.stats import Tokens
-from rtcontrol.models.data.tally import Tally
+from rtcontrol.models.data.stats import Tally, Tokens
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.eval import bfcl, scores
-from rtcontrol.models.eval.judge import RULES
-from rtcontrol.models.eval.latency import WARM_UP
-from rtcontrol.models.eval.predictions import Prediction, Predictions, digest
+from rtcontrol.models.metrics import bfcl, scores
+from rtcontrol.models.metrics.judge import RULES
+from rtcontrol.models.metrics.predictions import Prediction, Predictions, digest
+from rtcontrol.models.metrics.scores import WARM_UP
 
 DOCUMENT = 1
 OVERFLOWS: dict[str, Overflow] = {"merge": "merge", "cut": "cut", "drop": "drop"}

@@ -19,9 +19,9 @@ from rtcontrol.experiments.corpus import CorpusOptions, CorpusSample
 from rtcontrol.experiments.judging import HELD
 from rtcontrol.experiments.kept import KeptRun
 from rtcontrol.models.call import Call
-from rtcontrol.models.core import Drafts
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.decoding import UnderWay, evaluate, result
+from rtcontrol.models.decode.core import Drafts
+from rtcontrol.models.in_flight import InFlightDecode, evaluate, result
 
 # By way: of a draft so many tokens a pass (None: all); "prompt" guesses from the instruction's own text,
 # and the target's own call is the best of all drafts.
@@ -43,7 +43,7 @@ class _Session:
         told = [*self._prefix, *suffix]
         reused = handle.start(told, self.core.reserve)
         begun = self.core.begin(drafts, suffix if prompt else ())
-        one = UnderWay(begun, handle, threading.Event(), reused, len(told) - reused)
+        one = InFlightDecode(begun, handle, threading.Event(), reused, len(told) - reused)
         result(evaluate(self.decider.runner, [one]))
         one.decision()  # raises what ended it
         return begun

@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import Literal
 
 from rtcontrol.models.call import Call
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.data.stats import call_json
-from rtcontrol.models.plan import SchemaPlan
-from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.train.rows import EncodedRow, HeadTarget, Row, RowEncoder
-from rtcontrol.models.train.tools_encoder import ToolsEncoder
+from rtcontrol.models.decode.plan import SchemaPlan
+from rtcontrol.models.train.rows import EncodedRow, HeadTarget, Row, RowEncoder, ToolsEncoder
 
 Form = Literal["heads", "sequential", "json"]
 FORMS: tuple[Form, ...] = ("heads", "sequential", "json")

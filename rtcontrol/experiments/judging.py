@@ -17,7 +17,7 @@ from rtcontrol.experiments.corpus import CorpusSample
 from rtcontrol.experiments.forms import FormEncoder
 from rtcontrol.experiments.training import GROUP, FormLearner
 from rtcontrol.models.call import Call
-from rtcontrol.models.engines.base import DecodeError
+from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.train.loss import label_logits
 from rtcontrol.models.train.packing import pack
 from rtcontrol.models.train.policy import TreeDecider

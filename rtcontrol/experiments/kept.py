@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.owned import part_of
+from rtcontrol.models.files import part_of
 from rtcontrol.models.train.trainer import STATE
 
 VERSION = 1  # of what is not in a setting: another one, and all is done anew

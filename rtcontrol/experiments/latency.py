@@ -19,7 +19,7 @@ from rtcontrol.experiments.judging import HELD
 from rtcontrol.experiments.kept import KeptRun
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.stats import Tokens, call_json, head_texts
-from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 WARM_UP = 5
 ROWS = 200

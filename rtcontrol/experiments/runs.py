@@ -15,10 +15,10 @@ from rtcontrol.experiments.corpus import CorpusOptions
 from rtcontrol.experiments.kept import CHECKPOINT, KeptRun, digest
 from rtcontrol.experiments.plan import EXPERIMENTS, SKEWED
 from rtcontrol.experiments.training import Setting
+from rtcontrol.models.checkpoint.prompt import COMPACT
+from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.learnt import Learnt
-from rtcontrol.models.prompt import COMPACT
-from rtcontrol.models.train.export import export
+from rtcontrol.models.train.adopt import export
 
 RATES, RATES_SEED = "rates", 100  # of learning rates one seed, which nothing else has
 NAMES = (*EXPERIMENTS, "delay", "schemas", "places", "latency", "drafts")

@@ -31,10 +31,9 @@ from rtcontrol.experiments.training import (
     vocabulary,
 )
 from rtcontrol.models.call import Call
-from rtcontrol.models.prompt import COMPACT, PromptTemplate
-from rtcontrol.models.schema import ToolSchema, tool_schemas
-from rtcontrol.models.train.rows import Row
-from rtcontrol.models.train.tools_encoder import ToolsEncoder
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
+from rtcontrol.models.train.rows import Row, ToolsEncoder
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 
 OTHER = {

@@ -16,11 +16,11 @@ from transformers import AutoModelForCausalLM
 from rtcontrol.experiments import corpus
 from rtcontrol.experiments.corpus import CorpusOptions, CorpusSample
 from rtcontrol.experiments.forms import Form, FormEncoder
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.data.stats import call_json
-from rtcontrol.models.plan import compile_plan
-from rtcontrol.models.prompt import COMPACT, PromptTemplate, tools_text
-from rtcontrol.models.schema import ToolSchema, tool_schemas
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.decode.plan import compile_plan
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 from rtcontrol.models.train.packing import pack
 from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import LossWeights, Row, RowEncoder

@@ -8,7 +8,7 @@ from typing import Any
 
 from rtcontrol.fitting.held_out import SAMPLE, Share
 from rtcontrol.fitting.truth import Truth
-from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.schema.tool_schema import ToolSchema
 
 NAME = "README.md"
 

@@ -11,9 +11,9 @@ from typing import Any
 from rtcontrol.fitting.material import Taught
 from rtcontrol.fitting.sizing import Learner
 from rtcontrol.models.call import Call
-from rtcontrol.models.engines.base import DecodeError
+from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.eval.intervals import wilson
+from rtcontrol.models.metrics.intervals import wilson
 from rtcontrol.models.train.policy import TreeDecider
 from rtcontrol.models.train.rows import Row
 

@@ -23,11 +23,10 @@ from rtcontrol.fitting.sources import RowStream
 from rtcontrol.fitting.truth import Examiner, Truth
 from rtcontrol.fitting.words import SITUATIONS, Expert, Swaps
 from rtcontrol.models.call import Decision
+from rtcontrol.models.checkpoint.training_metadata import Learnt, words
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.heard import words
-from rtcontrol.models.learnt import Learnt
-from rtcontrol.models.owned import owned
-from rtcontrol.models.train.export import export
+from rtcontrol.models.files import owned
+from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.rows import Row
 from rtcontrol.models.train.trainer import STATE, Progress
 from rtcontrol.recipes.gate import found_gate, sureness

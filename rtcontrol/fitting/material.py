@@ -13,10 +13,10 @@ from typing import Any
 
 from rtcontrol.agents import InvalidCall, Tools, remote_tool
 from rtcontrol.models.call import Call
+from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT
 from rtcontrol.models.data.row import raw_lines
 from rtcontrol.models.data.tool_sets import NAME, StoredToolSets
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.prompt import HISTORY_LIMIT
 from rtcontrol.models.train.rows import Row
 
 LEAST_ROWS = 50

@@ -14,12 +14,12 @@ import torch
 from tokenizers import Tokenizer
 
 from rtcontrol.agents import Tools
-from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
+from rtcontrol.models.checkpoint.prompt import FILE_NAME as TEMPLATE
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.plan import compile_plan
-from rtcontrol.models.prompt import COMPACT, PromptTemplate, tools_text
-from rtcontrol.models.prompt import FILE_NAME as TEMPLATE
-from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import LossWeights, Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model

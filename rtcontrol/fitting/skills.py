@@ -10,9 +10,8 @@ from pathlib import Path
 import torch
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.owned import owned
-from rtcontrol.models.train import ranks
-from rtcontrol.models.train.trainer import Progress
+from rtcontrol.models.files import owned
+from rtcontrol.models.train.trainer import Progress, process_rank
 from rtcontrol.recipes.imitation import Recipe
 from rtcontrol.recipes.simpletool import GamesRecipe
 
@@ -50,7 +49,7 @@ def rebuild(
 
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with nullcontext() if ranks.mine() else owned(out):
+        with nullcontext() if process_rank() else owned(out):
             return recipe.train(out, config, told)
     except OSError as error:
         raise UserError(

@@ -17,9 +17,9 @@ from typing import Any
 from rtcontrol.gateway.mistake import Mistake, Tools
 from rtcontrol.hosts.base import DeciderSource, DecisionReply, DecisionRequest, DecoderPool, Host, PlaceTrouble
 from rtcontrol.models.call import Decision
-from rtcontrol.models.engines.base import DecodeError
+from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 from rtcontrol.serve.reading import ToolReading
 
 log = logging.getLogger("rtcontrol.gateway")

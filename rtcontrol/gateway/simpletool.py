@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.schema import ABSENT, MAX_HEADS, ToolSchema
+from rtcontrol.models.schema.tool_schema import ABSENT, MAX_HEADS, ToolSchema
 
 
 class TextMessage(BaseModel):

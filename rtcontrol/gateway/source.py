@@ -11,9 +11,9 @@ from rtcontrol.hosts.base import DeciderSource
 from rtcontrol.hosts.deciders import PLAIN, ContentSource, NoopSource, RandomSource, STSource
 from rtcontrol.hosts.endpoint import EndpointSource, is_endpoint
 from rtcontrol.hosts.questions import QuestionSource
-from rtcontrol.models.checkpoint import chats
+from rtcontrol.models.checkpoint.checkpoint import chats
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 from rtcontrol.run.trained import model_for, trained_on
 
 # A request cannot choose among models: its `model` is that of the server.
@@ -63,7 +63,7 @@ def no_content(model: str | None) -> str | None:
     """Why there is none; None for a model that writes it."""
     if model is None or model in PLAIN or is_endpoint(model):
         return f"{'The bundled models write' if model is None else f'The model {model} writes'} no content."
-    from rtcontrol.models.checkpoint import Checkpoint
+    from rtcontrol.models.checkpoint.checkpoint import Checkpoint
     from rtcontrol.models.content import lacks_content
 
     return lacks_content(model, Checkpoint.open(model))

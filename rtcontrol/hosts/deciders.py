@@ -12,8 +12,8 @@ from typing import Any
 from rtcontrol.hosts.base import Decider, DeciderSource, DecisionLost, DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.random_call import check_random, random_call
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.schema.random_call import check_random, random_call
+from rtcontrol.models.schema.tool_schema import tool_schemas
 
 FAULTS = (Exception, SystemExit)  # whatever a decider raises costs one tick, never the loop
 PLAIN = ("expert", "noop", "random")

@@ -13,8 +13,8 @@ from rtcontrol.bridges.wire.endpoint import is_loopback
 from rtcontrol.hosts.base import DecisionLost, DecisionRequest
 from rtcontrol.hosts.questionnaire import DecisionsWire, EndpointWire, Questionnaire, SystemOneWire
 from rtcontrol.models.call import Decision
-from rtcontrol.models.decoding import result
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.in_flight import result
 from rtcontrol.models.web import WebAnswer, WebClient, WebError
 
 WIRES: dict[str, EndpointWire] = {"decisions": DecisionsWire(), "systemone": SystemOneWire()}

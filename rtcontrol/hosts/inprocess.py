@@ -72,7 +72,7 @@ class InProcessPool:
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         if self._preload:
-            import rtcontrol.models.engines.torch_runner  # noqa: F401
+            import rtcontrol.models.runners.torch_runner  # noqa: F401
         for worker in self._workers:
             worker.start()
         return {}

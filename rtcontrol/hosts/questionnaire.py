@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from rtcontrol.hosts.base import DecisionLost, DecisionRequest
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.domain import ClosedDomain
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import ABSENT, Slot, ToolSchema, tool_schemas
+from rtcontrol.models.schema.domain import ClosedDomain
+from rtcontrol.models.schema.tool_schema import ABSENT, Slot, ToolSchema, tool_schemas
 
 MOST_OPTIONS, MOST_QUESTIONS = 255, 400  # of these APIs
 NONE = "(none)"

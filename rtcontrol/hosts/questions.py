@@ -10,7 +10,7 @@ from typing import Any
 
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.decoding import result
+from rtcontrol.models.in_flight import result
 from rtcontrol.models.questions import StateQuestion
 
 ANSWERS = "answers"
@@ -33,7 +33,7 @@ class QuestionSource:
     spec: Any
 
     def build(self) -> QuestionModel:
-        from rtcontrol.models.answers import QuestionDecider
+        from rtcontrol.models.questions import QuestionDecider
 
         return QuestionModel(QuestionDecider(self.spec))
 

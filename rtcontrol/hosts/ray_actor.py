@@ -86,7 +86,7 @@ class DecoderActor:
         if self._answer is None:
             if self._preload:
                 # It holds the interpreter for up to a second: not while others decide or the heart must beat.
-                import rtcontrol.models.engines.torch_runner  # noqa: F401
+                import rtcontrol.models.runners.torch_runner  # noqa: F401
 
                 keep_loaded()
             self._answer = {

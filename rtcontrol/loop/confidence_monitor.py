@@ -9,7 +9,7 @@ from typing import NamedTuple
 from rtcontrol.agents import Tool
 from rtcontrol.loop.requests import echo
 from rtcontrol.models.call import Decision
-from rtcontrol.models.special import ARGUMENTS
+from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS
 
 
 class Doubt(NamedTuple):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from rtcontrol.bridges.wire.limits import LIMITS
 from rtcontrol.models.decider import ARGUMENTS
-from rtcontrol.models.engines.registry import ENGINES
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.runners.registry import ENGINES
 from rtcontrol.record.machine import describe
 
 if TYPE_CHECKING:

@@ -18,23 +18,26 @@ import torch
 from tokenizers import Tokenizer
 
 from rtcontrol.agents.spoken import shown
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.prompt import COMPACT, PromptTemplate
-from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.train import ranks
-from rtcontrol.models.train.export import export
+from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.probes import with_word_probes
-from rtcontrol.models.train.rows import LossWeights, Row
+from rtcontrol.models.train.rows import LossWeights, Row, ToolsEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
-from rtcontrol.models.train.subwords import build_subwords
-from rtcontrol.models.train.tasks import names, relations
-from rtcontrol.models.train.tasks.check import Checked, check
-from rtcontrol.models.train.tasks.look_up import Variety, look_up
-from rtcontrol.models.train.tasks.task import SyntheticTask
-from rtcontrol.models.train.tools_encoder import ToolsEncoder
-from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
-from rtcontrol.models.train.vocabulary import number_words
+from rtcontrol.models.train.tasks import names
+from rtcontrol.models.train.tasks.check import Checked, SyntheticTask, check
+from rtcontrol.models.train.tasks.names import Variety, compare, count, if_then, look_up, nearest, towards
+from rtcontrol.models.train.trainer import (
+    Progress,
+    TrainConfig,
+    Trainer,
+    first_process_says,
+    process_rank,
+    run_processes,
+)
+from rtcontrol.models.train.vocabulary import build_subwords, number_words
 from rtcontrol.recipes.gate import ROWS
 from rtcontrol.recipes.vectors import give_meaning, whole_words
 from rtcontrol.recipes.words import SCHEMA_PHRASES, common_words
@@ -105,11 +108,11 @@ STAGES = (
         "relations",
         [
             (0.35, _look_up()),
-            (0.20, relations.compare),
-            (0.10, relations.nearest),
-            (0.10, relations.count),
-            (0.12, relations.towards),
-            (0.13, relations.if_then),
+            (0.20, compare),
+            (0.10, nearest),
+            (0.10, count),
+            (0.12, towards),
+            (0.13, if_then),
         ],
         (2, 3, 3, 4),
         160_000,
@@ -145,7 +148,7 @@ class StageRun(Trainer):
 
     def enough(self) -> bool:
         self.checked = check(self.model, self._encoder, self._held_out)
-        if ranks.mine():
+        if process_rank():
             return self.checked.swapped >= self.stage.bar
         with (self.out / "checks.jsonl").open("a") as log:
             log.write(json.dumps({"samples": self.samples, **asdict(self.checked)}) + "\n")
@@ -172,8 +175,8 @@ class BaseRecipe:
             tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
         else:
             tokenizer = base_tokenizer()
-            ranks.agreed(True)  # nobody reads what is half written
-            if not ranks.mine():
+            first_process_says(True)  # nobody reads what is half written
+            if not process_rank():
                 out.mkdir(parents=True, exist_ok=True)
                 tokenizer.save(str(out / "tokenizer.json"))
         mine = STTokenizer(tokenizer)
@@ -201,11 +204,11 @@ class BaseRecipe:
             run.run(progress and partial(_tell, progress, run))
             run.save()
             reached = run.enough()
-            if not ranks.mine():
+            if not process_rank():
                 end = {"samples": run.samples, **asdict(run.checked), "bar": stage.bar}
                 export(model, tokenizer, COMPACT, out / "checkpoint", torch.bfloat16)
                 (folder / "done.json").write_text(json.dumps(end) + "\n")
-            if not ranks.agreed(reached):
+            if not first_process_says(reached):
                 raise UserError(
                     f"Stage {number} ({stage.name}) ends after {run.samples:,} samples at {run.checked.swapped:.2f} "
                     f"of the swapped pairs, below its bar of {stage.bar}: {folder}/checks.jsonl has the curve.",
@@ -227,7 +230,7 @@ class BaseRecipe:
     ) -> None:
         run = WorldsRun(model, encoder, stage, self.stages[-1].rows, self.seed, out / "worlds")
         run.run(progress and (lambda line: progress(line | {"stage": "worlds"})))
-        if ranks.mine():
+        if process_rank():
             return
         model.to(torch.bfloat16).float()  # as it is stored, so that the gate is that of the checkpoint
         export(model, tokenizer, COMPACT, out / "checkpoint", torch.bfloat16)
@@ -257,4 +260,4 @@ RECIPE = BaseRecipe()
 def train(out: str, processes: int = 1, progress: Progress | None = None) -> None:
     """The recipe in the folder `out`, by so many processes of one thread each (one alone is this one); `progress` is a
     function of a module. Raises UserError."""
-    ranks.together(processes, RECIPE.train, Path(out), progress)
+    run_processes(processes, RECIPE.train, Path(out), progress)

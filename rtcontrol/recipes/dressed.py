@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.models.train.tasks import schemas
 
 # Of the bundled worlds' tools, their parameters and words; a name that is not here has no other.

@@ -18,20 +18,18 @@ from rtcontrol.agents.casual import FILLERS
 from rtcontrol.agents.phrasing import split_words
 from rtcontrol.agents.spoken import nonsense
 from rtcontrol.envs.demonstrations import Demonstration as Demonstration
-from rtcontrol.models.checkpoint import ZOO
-from rtcontrol.models.heard import words
-from rtcontrol.models.learnt import Learnt
-from rtcontrol.models.plan import compile_plan
-from rtcontrol.models.prompt import COMPACT, PromptTemplate, tools_text
-from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.train.export import export
+from rtcontrol.models.checkpoint.checkpoint import ZOO
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.checkpoint.training_metadata import Learnt, words
+from rtcontrol.models.decode.plan import compile_plan
+from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.policy import TreeDecider, TreePolicy
 from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
-from rtcontrol.models.train.subwords import build_subwords
 from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
-from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
+from rtcontrol.models.train.vocabulary import build_subwords, build_tokenizer, number_words
 from rtcontrol.recipes.gate import ROWS, found_gate
 from rtcontrol.recipes.nonsense import Nonsense, with_nonsense
 from rtcontrol.recipes.vectors import give_meaning, whole_words

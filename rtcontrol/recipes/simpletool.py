@@ -18,16 +18,15 @@ from tokenizers import Tokenizer
 
 from rtcontrol.envs.simpletool import GAMES, BrowserGame
 from rtcontrol.envs.simpletool.game import numbers
-from rtcontrol.models.learnt import Learnt
-from rtcontrol.models.prompt import COMPACT, HISTORY_LIMIT, PromptTemplate, tools_text
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.train.export import export
+from rtcontrol.models.checkpoint.prompt import COMPACT, HISTORY_LIMIT, PromptTemplate, tools_text
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.schema.tool_schema import tool_schemas
+from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.packing import PackedBatch
 from rtcontrol.models.train.prepared import EMBEDDINGS, prepare
-from rtcontrol.models.train.rows import Quote, Row
+from rtcontrol.models.train.rows import Quote, Row, ToolsEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
-from rtcontrol.models.train.tools_encoder import ToolsEncoder
 from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_tokenizer
 from rtcontrol.recipes.words import MARKS, SCHEMA_PHRASES, SCHEMA_WORDS

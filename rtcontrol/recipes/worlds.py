@@ -13,10 +13,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from rtcontrol.models.learnt import Learnt
+from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.train.policy import TreeDecider, TreePolicy
-from rtcontrol.models.train.rows import Row
-from rtcontrol.models.train.tools_encoder import ToolsEncoder
+from rtcontrol.models.train.rows import Row, ToolsEncoder
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.recipes import driver, lander, paddle
 from rtcontrol.recipes.dressed import dressed, plain

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.owned import lock
+from rtcontrol.models.files import lock
 
 # A run's record by name, the newest kind first.
 RECORDS = ("record.mcap", "record.jsonl")

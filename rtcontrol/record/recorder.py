@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.models.owned import no_link, part_of
+from rtcontrol.models.files import no_link, part_of
 from rtcontrol.record.channels import SCHEMA_VERSION
 from rtcontrol.record.encoder import Encoder
 from rtcontrol.record.folder import make_folder, older_part, older_parts, unmake, unwritable

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.owned import part_of
+from rtcontrol.models.files import part_of
 from rtcontrol.record.reading import read_record
 from rtcontrol.report.account import ANSWERS, KINDS, Account
 

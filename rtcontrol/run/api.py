@@ -12,11 +12,11 @@ from rtcontrol.agents import InvalidCall, Tool, Tools
 from rtcontrol.hosts.endpoint import is_endpoint
 from rtcontrol.loop.confidence_monitor import ConfidenceGate, Doubt, heads_of, never_taught
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.checkpoint import resolve
+from rtcontrol.models.checkpoint.checkpoint import resolve
+from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
-from rtcontrol.models.engines import registry
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.learnt import Learnt
+from rtcontrol.models.runners import registry
 from rtcontrol.run import assemble
 from rtcontrol.run.draft import Draft, Drafter
 from rtcontrol.run.in_time import InTime

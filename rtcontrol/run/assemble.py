@@ -165,7 +165,7 @@ EXPERTS: dict[str, Callable[[DecisionRequest], Call]] = {
 def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
     """The recipe of what decides. UserError for a model or an engine that is none."""
     from rtcontrol.models.decider import DeciderSpec
-    from rtcontrol.models.engines import registry
+    from rtcontrol.models.runners import registry
 
     registry.check(config.engine)
     if model == "noop":
@@ -182,7 +182,7 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
     if is_endpoint(model):
         waits = config.late == "use" or config.clock == "lockstep"
         return EndpointSource.parse(model, chosen.tools.openai(), chosen.allow_null, late=waits)
-    from rtcontrol.models.checkpoint import resolve
+    from rtcontrol.models.checkpoint.checkpoint import resolve
 
     resolve(model)
     spec = DeciderSpec(

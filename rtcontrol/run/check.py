@@ -20,7 +20,7 @@ from rtcontrol.envs.base import Observation
 from rtcontrol.envs.own import OwnWorld
 from rtcontrol.envs.thread import CLOSE_S, WorldThread
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.random_call import random_call
+from rtcontrol.models.schema.random_call import random_call
 from rtcontrol.record.encoder import plain
 from rtcontrol.run import assemble, worlds
 from rtcontrol.run.expert_flights import ENDS, GOALS, ExpertFlights

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rtcontrol.models.checkpoint import ZOO, zoo
+from rtcontrol.models.checkpoint.checkpoint import ZOO, zoo
 from rtcontrol.models.errors import user_path
 
 LARGE = 1 << 26  # bytes; of a larger file its size and time of change stand for what it holds

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rtcontrol.models.checkpoint import Checkpoint
-from rtcontrol.models.core import DecoderCore
-from rtcontrol.models.domain import ClosedDomain
-from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.core import DecoderCore
+from rtcontrol.models.decode.grammar import MAX_TOKENS
+from rtcontrol.models.decode.plan import compile_plan
+from rtcontrol.models.decode.protocol import Budget
+from rtcontrol.models.decode.walk import Walker
+from rtcontrol.models.decode.worst_case_cost import worst_call
 from rtcontrol.models.errors import UserError, too_long
-from rtcontrol.models.free import MAX_TOKENS
-from rtcontrol.models.plan import compile_plan
-from rtcontrol.models.schema import Overflow, ToolSchema
-from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.walk import Walker
-from rtcontrol.models.worst import worst_call
+from rtcontrol.models.schema.domain import ClosedDomain
+from rtcontrol.models.schema.tool_schema import Overflow, ToolSchema
 
 LOOKED = 128  # branching tokens of unlisted numbers, of which there may be any number, that are counted
 
@@ -74,7 +74,7 @@ def undecodable(tools: Sequence[ToolSchema], tokenizer: STTokenizer) -> dict[str
 
 def check_context(tools: Sequence[ToolSchema], checkpoint: Checkpoint) -> None:
     """UserError where the prompt that describes the tools is longer than the checkpoint's context."""
-    from rtcontrol.models.engines.torch_runner import SLOTS
+    from rtcontrol.models.runners.packed import SLOTS
 
     config = checkpoint.config.get("text_config", checkpoint.config)
     context = min(SLOTS, config.get("max_position_embeddings") or SLOTS)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.engines.base import Cancelled
+from rtcontrol.models.decode.protocol import Cancelled
 
 log = logging.getLogger("rtcontrol.draft")
 # What is seen and told, and the calls before: to the call that is guessed, None where none is.

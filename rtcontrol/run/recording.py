@@ -11,7 +11,7 @@ from typing import Any
 from rtcontrol.agents import Agent, Fallback, Tools
 from rtcontrol.envs.recorded import Capture, RecordedLook, RecordedWorld, restored
 from rtcontrol.hosts.deciders import PLAIN
-from rtcontrol.models.checkpoint import zoo
+from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.reading import read_record, record_in
 

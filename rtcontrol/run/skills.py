@@ -20,7 +20,7 @@ from rtcontrol.envs.skill import Judged, Skill
 from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.random_call import check_random, random_call
+from rtcontrol.models.schema.random_call import check_random, random_call
 from rtcontrol.run import assemble
 from rtcontrol.run.fit import fit
 from rtcontrol.run.users import ExpertError, OwnExpert, is_gym, own_world, reason, remedy_of

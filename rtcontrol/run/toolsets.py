@@ -14,7 +14,7 @@ from rtcontrol.agents import Agent, Tools, remote_tool
 from rtcontrol.agents.tool import Tool
 from rtcontrol.bridges.printable import printable
 from rtcontrol.models.errors import UserError, read_text
-from rtcontrol.models.size import Room, check_size
+from rtcontrol.models.schema.limits import Room, check_size
 from rtcontrol.models.strict_json import strict_json
 from rtcontrol.run.mcp_list import MCP, listed
 from rtcontrol.run.users import load_module
@@ -75,7 +75,7 @@ def _read(source: str, listed: Sequence[Any], say: Callable[[str], None], skip: 
         except UserError as error:
             errors.append(error)
     if found and (skip or errors):
-        from rtcontrol.models.checkpoint import Checkpoint
+        from rtcontrol.models.checkpoint.checkpoint import Checkpoint
         from rtcontrol.run.costs import undecodable
 
         bad = undecodable([tool.schema for tool in found], Checkpoint.open("lander").tokenizer)

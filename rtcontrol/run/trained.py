@@ -11,10 +11,10 @@ from rtcontrol.agents import Agent
 from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.hosts.endpoint import is_endpoint
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.models.checkpoint import ZOO, chats, zoo
+from rtcontrol.models.checkpoint.checkpoint import ZOO, chats, zoo
+from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.errors import UserError, user_path
-from rtcontrol.models.learnt import Learnt
-from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.schema.tool_schema import ToolSchema
 
 Config = TypeVar("Config", bound=RunConfig)
 NAME_IT = (

@@ -11,7 +11,7 @@ from typing import Any
 
 from rtcontrol.envs.evaluate import Played
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.owned import part_of
+from rtcontrol.models.files import part_of
 from rtcontrol.record.machine import describe
 from rtcontrol.scoring.phrasings import Saying
 from rtcontrol.scoring.plan import LISTENED_S, Cell, Settings

@@ -17,7 +17,7 @@ from rtcontrol.hosts.deciders import STSource, build
 from rtcontrol.loop.config import confidence
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decider import STDecider
-from rtcontrol.models.engines.base import DecodeError
+from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 
 Flyer = Callable[[Sequence[Seat]], Sequence[Call | None]]

@@ -14,7 +14,7 @@ from rtcontrol.envs.evaluate import Case, Played
 from rtcontrol.envs.skill import Skill
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.run import assemble, worlds
 from rtcontrol.run.contents import contents
 from rtcontrol.run.skills import OwnSkill, skill_of

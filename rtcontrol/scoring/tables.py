@@ -9,8 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from rtcontrol.models.eval.calibration import calibration
-from rtcontrol.models.eval.intervals import wilson
+from rtcontrol.models.metrics.intervals import calibration, wilson
 from rtcontrol.scoring.flyers import SCRIPTED, ScoringGate
 from rtcontrol.scoring.thresholds import sweep
 

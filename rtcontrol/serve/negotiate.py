@@ -15,9 +15,9 @@ from rtcontrol.hosts.base import DeciderSource
 from rtcontrol.hosts.deciders import PLAIN, STSource
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
-from rtcontrol.models.checkpoint import zoo
+from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.random_call import check_random
+from rtcontrol.models.schema.random_call import check_random
 from rtcontrol.run import assemble
 from rtcontrol.run.own import own_agent
 from rtcontrol.run.trained import gated, model_for, said_of, shown, trained_on

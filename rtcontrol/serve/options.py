@@ -26,8 +26,8 @@ from rtcontrol.loop.config import (
     folder,
     size,
 )
-from rtcontrol.models.engines import registry
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.runners import registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class ServeOptions:
             return replace(self, default_tools=tuple(assemble.agent(self.agent).tools.openai()))
         if self.tools is None:
             return self
-        from rtcontrol.models.random_call import check_random
+        from rtcontrol.models.schema.random_call import check_random
         from rtcontrol.run.toolsets import tools_from
         from rtcontrol.run.trained import model_for
 
@@ -117,7 +117,7 @@ class ServeOptions:
         """UserError for what cannot be served."""
         from rtcontrol.hosts.deciders import PLAIN
         from rtcontrol.hosts.endpoint import is_endpoint
-        from rtcontrol.models.checkpoint import resolve
+        from rtcontrol.models.checkpoint.checkpoint import resolve
         from rtcontrol.run import assemble
 
         for option, value in (("--hz", self.hz), ("--hz-max", self.hz_max)):

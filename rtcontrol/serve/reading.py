@@ -174,7 +174,7 @@ class _Line:
 def main() -> None:
     """Reads a line's tools; a byte says what came of it. The time's end is this process's."""
     from rtcontrol.agents import Tools, remote_tool
-    from rtcontrol.models.checkpoint import Checkpoint
+    from rtcontrol.models.checkpoint.checkpoint import Checkpoint
     from rtcontrol.models.decider import DeciderSpec, core_of
 
     with contextlib.suppress(OSError):

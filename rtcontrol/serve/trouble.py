@@ -10,8 +10,8 @@ from rtcontrol.agents import Tools
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.envs.base import Emission
 from rtcontrol.hosts.base import PlaceTrouble
-from rtcontrol.models.domain import Free
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.domain import Free
 
 AGAIN = "Say the same hello again later, with growing pauses."
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from rtcontrol.agents import Agent, Doc, Fallback, Group, InvalidCall, OneOf, Range, Text, Tools, tool
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import ClosedDomain, Free
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.domain import ClosedDomain, Free
 
 
 class Colour(enum.Enum):

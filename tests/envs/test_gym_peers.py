@@ -20,7 +20,7 @@ from gymnasium import spaces
 
 from rtcontrol.envs.gym import GymWorld
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.random_call import random_call
+from rtcontrol.models.schema.random_call import random_call
 from tests.envs.test_gym import PLAIN, Odd, made
 
 

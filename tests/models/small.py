@@ -15,20 +15,19 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from rtcontrol.models.call import Decision
-from rtcontrol.models.core import DecoderCore
+from rtcontrol.models.checkpoint.prompt import COMPACT
+from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.decoding import Decoding
-from rtcontrol.models.domain import ClosedDomain
-from rtcontrol.models.engines.base import Budget, DecodeError, Runner
-from rtcontrol.models.engines.hf_runner import HFRunner
-from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan
-from rtcontrol.models.prompt import COMPACT
-from rtcontrol.models.schema import ABSENT, tool_schemas
-from rtcontrol.models.special import ST_TOKENS
-from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.train.export import export
+from rtcontrol.models.decode.core import DecoderCore
+from rtcontrol.models.decode.plan import ANY_TOOL, NO_TOOL, ROOT, SchemaPlan
+from rtcontrol.models.decode.protocol import Budget, DecodeError, Runner
+from rtcontrol.models.in_flight import Decoding
+from rtcontrol.models.runners.hf_runner import HFRunner
+from rtcontrol.models.schema.domain import ClosedDomain
+from rtcontrol.models.schema.tool_schema import ABSENT, tool_schemas
+from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.vocabulary import add_st_tokens, build_tokenizer, number_words
-from rtcontrol.models.trie import ROOT
 
 WORDS = "go turn stop left right fast slow the of and red green blue north south value set get open close alpha beta"
 KINDS = ("qwen2", "qwen3", "llama", "llama3")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.vocabulary import build_tokenizer
 from rtcontrol.run.costs import costs
 from tests.models.small import WORDS, build, build_checkpoint, tool

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rtcontrol.agents import Tools
-from rtcontrol.models import schema as schemas
-from rtcontrol.models.cache import BoundedCache
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.models.schema import tool_schema as schemas
+from rtcontrol.models.schema.limits import BoundedCache
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 from tests.models.drawn_schemas import Drawer
 
 

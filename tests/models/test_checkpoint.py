@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.models.checkpoint import ZOO, resolve
+from rtcontrol.models.checkpoint.checkpoint import ZOO, resolve
 from rtcontrol.models.errors import UserError
 
 

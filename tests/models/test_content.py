@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.content import WRITTEN, ContentDecider
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError

@@ -12,10 +12,10 @@ import pytest
 
 from rtcontrol.agents import InvalidCall, Tools
 from rtcontrol.models.call import Call
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.data.canonical import check_call, declared, ordered
 from rtcontrol.models.data.sample import Unusable
-from rtcontrol.models.plan import compile_plan
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.train.vocabulary import build_tokenizer
 from rtcontrol.run.costs import undecodable
 from tests.models.small import WORDS

@@ -7,9 +7,9 @@ from typing import Any
 import pydantic
 import pytest
 
-from rtcontrol.models.definition import PARAMETERS
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.models.schema.definition import PARAMETERS
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 SIDE: dict[str, Any] = {"type": "object", "properties": {"side": {"enum": ["left", "right"]}}, "required": ["side"]}
 

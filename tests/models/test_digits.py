@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rtcontrol.models.digits import LEAST, MOST, ended, range_of
-from rtcontrol.models.grammar import SchemaGrammar
-from rtcontrol.models.pattern import accepts, matcher
+from rtcontrol.models.schema.numbers import LEAST, MOST, ended, range_of
+from rtcontrol.models.schema.pattern import accepts, matcher
+from rtcontrol.models.schema.schema_grammar import SchemaGrammar
 from tests.models.small import law
 
 WHOLE = [0, 1, 9, 10, 99, 100, -1, -10, 123, -456, 2**53 + 1, 2**63 - 1, -(2**63), 2**64 - 1]

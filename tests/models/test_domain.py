@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rtcontrol.models.domain import MAX_CLOSED, ClosedDomain, Free, domain_of, same, value_text
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.domain import MAX_CLOSED, ClosedDomain, Free, domain_of, same, value_text
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

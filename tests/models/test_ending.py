@@ -15,15 +15,15 @@ import pytest
 
 import rtcontrol
 from rtcontrol.agents import Tools, tool
-from rtcontrol.models.domain import Free, value_text
-from rtcontrol.models.ending import text_ending
-from rtcontrol.models.engines.base import DecodeError
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.grammar import Grammars, parse_free
+from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.free import Grammars, parse_free
-from rtcontrol.models.normal import as_declared
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.models.texts import texts_of
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.schema.domain import Free, value_text
+from rtcontrol.models.schema.ending import text_ending
+from rtcontrol.models.schema.json_schema import as_declared
+from rtcontrol.models.schema.scalar_grammar import texts_of
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 from tests.models.small import WORDS
 from tests.models.test_value_law import decoded

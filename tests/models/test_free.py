@@ -14,14 +14,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.digits import LEAST, MOST
-from rtcontrol.models.domain import Free
-from rtcontrol.models.engines.base import Budget, DecodeError
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
+from rtcontrol.models.decode.protocol import Budget, DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.free import MAX_TOKENS, Grammars, parse_free
-from rtcontrol.models.normal import normalise
-from rtcontrol.models.schema import ABSENT
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.schema.domain import Free
+from rtcontrol.models.schema.json_schema import normalise
+from rtcontrol.models.schema.numbers import LEAST, MOST
+from rtcontrol.models.schema.tool_schema import ABSENT
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 from tests.models.small import MARGIN, TOLD, WORDS, Oracle, build, law, outcome, over_hugging_face, prompt_of, tool
 

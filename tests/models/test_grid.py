@@ -12,15 +12,14 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rtcontrol.models import plan as plans
 from rtcontrol.models.call import Call
-from rtcontrol.models.core import DecoderCore
-from rtcontrol.models.grid import CHARACTERS, NumberGrid, grid_of
-from rtcontrol.models.plan import compile_plan
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode import plan as plans
+from rtcontrol.models.decode.core import DecoderCore
+from rtcontrol.models.decode.plan import NumberTrie, compile_plan
+from rtcontrol.models.schema.numbers import CHARACTERS, NumberGrid, grid_of
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.vocabulary import build_tokenizer
-from rtcontrol.models.trie import NumberTrie
 from rtcontrol.run.costs import costs
 from tests.models.small import MARGIN, TOLD, WORDS, Oracle, build, build_checkpoint, law, prompt_of, qwen, shown, tool
 

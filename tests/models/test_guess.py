@@ -14,14 +14,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.core import DecoderCore, Drafts
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import decide_together
-from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.decode.core import DecoderCore, Drafts
+from rtcontrol.models.decode.draft_tree import Guesses
+from rtcontrol.models.decode.plan import compile_plan
+from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.guess import Guesses
-from rtcontrol.models.plan import compile_plan
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from tests.models.small import TOLD, build, law, outcome, qwen, tool
 
 LAW = law(25)

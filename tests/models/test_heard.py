@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.models.checkpoint import ZOO
-from rtcontrol.models.heard import LONGEST, MOST_UNKNOWN, KnownWords, words
-from rtcontrol.models.learnt import Learnt
+from rtcontrol.models.checkpoint.checkpoint import ZOO
+from rtcontrol.models.checkpoint.training_metadata import LONGEST, MOST_UNKNOWN, KnownWords, Learnt, words
 
 KNOWN = KnownWords(words("go to the red box drive stop wait one done now exit pick up; 去红色的箱子"))
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rtcontrol.models.checkpoint import Checkpoint
-from rtcontrol.models.core import DecoderCore
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.decider import DeciderSpec, core_of
-from rtcontrol.models.engines.base import DecodeError
+from rtcontrol.models.decode.core import DecoderCore
+from rtcontrol.models.decode.grammar import parse_free
+from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.free import parse_free
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.serve.reading import ToolReading
 
 

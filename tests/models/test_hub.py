@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.models.checkpoint import resolve
+from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import cli, free_port, python
 from tests.models.small import build_checkpoint, tool
@@ -103,7 +103,8 @@ def hub(repository: Path) -> Iterator[Hub]:
 def found(model: str, cache: Path, **env: str) -> tuple[int, str, str]:
     """(status, folder, what is said on stderr), as the command line has them."""
     code = (
-        "import sys\nfrom rtcontrol.models.checkpoint import resolve\nfrom rtcontrol.models.errors import UserError\n"
+        "import sys\nfrom rtcontrol.models.checkpoint.checkpoint import resolve\n"
+        "from rtcontrol.models.errors import UserError\n"
         "try: print(resolve(sys.argv[1]))\nexcept UserError as error: sys.exit(str(error))\n"
     )
     done = python("-c", code, model, env={"HF_HUB_CACHE": str(cache), "HF_HUB_DISABLE_XET": "1", **env})

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from rtcontrol.models.checkpoint import ZOO, resolve
+from rtcontrol.models.checkpoint.checkpoint import ZOO, resolve
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import ROOT, environment
 from tests.models.small import build_checkpoint

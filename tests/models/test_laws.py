@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.models import decoding
-from rtcontrol.models.packed import Node
-from rtcontrol.models.walk import Entry
+from rtcontrol.models import in_flight
+from rtcontrol.models.decode.walk import Entry
+from rtcontrol.models.runners.packed import Node
 from tests.models.small import (
     KINDS,
     MARGIN,
@@ -111,8 +111,8 @@ def test_a_prompt_in_slices_decides_like_one_that_is_computed_at_once(
 ) -> None:
     folder, _ = checkpoint
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoding, "SLICE", size)
-        patch.setattr(decoding, "LEAST_SLICE", size)
+        patch.setattr(in_flight, "SLICE", size)
+        patch.setattr(in_flight, "LEAST_SLICE", size)
         sliced, plain = build(folder, tools), build(folder, tools)
         for told in prompts:
             steps, count = sliced.decide_in_steps(*told), 0

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rtcontrol.models.cost import PassCost, choose_layout
 from rtcontrol.models.decider import STDecider
-from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.decode.protocol import Budget, PassCost
+from rtcontrol.models.decode.worst_case_cost import choose_layout, worst_call
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.worst import worst_call
 from tests.models.small import MARGIN, TOLD, Oracle, build, law, prompt_of, tool, tool_lists
 
 LAW = law(15)

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from rtcontrol.models.call import Decision
+from rtcontrol.models.checkpoint.training_metadata import FILE_NAME, Learnt
 from rtcontrol.models.decider import decide_together
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.learnt import FILE_NAME, Learnt
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from tests.models.small import build, build_checkpoint, tool
 
 TOOLS = [tool("push", 1, x=[-20, 0, 20]), tool("wait", 0, x={"type": "integer", "minimum": 0, "maximum": 5})]

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from rtcontrol.agents import Tools
 from rtcontrol.agents.tool import InvalidCall
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import MAX_CLOSED, ClosedDomain, Free, domain_of
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.grammar import SchemaGrammar
-from rtcontrol.models.normal import as_declared, normalise, without_null
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.schema.domain import MAX_CLOSED, ClosedDomain, Free, domain_of
+from rtcontrol.models.schema.json_schema import as_declared, normalise, without_null
+from rtcontrol.models.schema.schema_grammar import SchemaGrammar
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from tests.models.small import law
 
 WHERE = "Tool t, parameter p"

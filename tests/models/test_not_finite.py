@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rtcontrol.models.decider import STDecider
-from rtcontrol.models.engines.base import NotFinite
+from rtcontrol.models.decode.protocol import NotFinite
 from tests.models.small import build, tool
 
 GO, SAY = tool("act", to=["left", "right", "stop", "red"]), tool("act", text={"type": "string", "maxLength": 8})

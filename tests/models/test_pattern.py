@@ -14,12 +14,12 @@ from typing import Any
 import llguidance
 import pytest
 
-from rtcontrol.models.checkpoint import Checkpoint
-from rtcontrol.models.domain import Free
-from rtcontrol.models.engines.base import DecodeError
-from rtcontrol.models.free import Grammars, parse_free
-from rtcontrol.models.pattern import PatternError, apart, compiled
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
+from rtcontrol.models.decode.grammar import Grammars, parse_free
+from rtcontrol.models.decode.protocol import DecodeError
+from rtcontrol.models.schema.domain import Free
+from rtcontrol.models.schema.pattern import PatternError, apart, compiled
+from rtcontrol.models.schema.tool_schema import tool_schemas
 
 TEXTS = (
     *("", "/", "a", "a/", "/a", "ab", "xab", "abx", "b", "c", "ac", "bc", "xac", "xbc", "a,b", "x,a", "a.b", "1a"),

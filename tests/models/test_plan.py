@@ -11,16 +11,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import ClosedDomain, same, value_text
-from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.plan import ANY_TOOL, NO_TOOL, ROOT, SchemaPlan, TokenTrie, TrieNode, compile_plan
+from rtcontrol.models.decode.protocol import Budget
+from rtcontrol.models.decode.walk import HeadState, Walker
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan, compile_plan
-from rtcontrol.models.schema import ABSENT, tool_schemas
-from rtcontrol.models.special import ST_TOKENS
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.schema.domain import ClosedDomain, same, value_text
+from rtcontrol.models.schema.tool_schema import ABSENT, tool_schemas
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
-from rtcontrol.models.trie import ROOT, TokenTrie, TrieNode
-from rtcontrol.models.walk import HeadState, Walker
 from tests.models.small import WORDS, law, tool, tool_lists
 
 TOKENIZER = STTokenizer(build_tokenizer([WORDS], number_words(20, 0.2)))

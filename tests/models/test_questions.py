@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.models import answers, questions
-from rtcontrol.models.answers import QuestionDecider
+from rtcontrol.models import questions
+from rtcontrol.models import questions as questions_module
+from rtcontrol.models.checkpoint.prompt import SIMPLETOOL_V1_TURNS, PromptTemplate
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.engines.base import NotFinite
-from rtcontrol.models.engines.hf_runner import HFRunner
+from rtcontrol.models.decode.protocol import NotFinite
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.prompt import SIMPLETOOL_V1_TURNS, PromptTemplate
-from rtcontrol.models.questions import StateQuestion
+from rtcontrol.models.questions import QuestionDecider, StateQuestion
+from rtcontrol.models.runners.hf_runner import HFRunner
 from tests.models.small import VALUES, Oracle, law
 
 CLOSE = 1e-4  # of probabilities in fp32
@@ -105,8 +105,8 @@ def test_slices_and_long_questions_change_no_probability(
     folder: Path, monkeypatch: pytest.MonkeyPatch, slice_: int, long: int
 ) -> None:
     whole = made(folder).answer("x 1 y 2", ALIKE)
-    monkeypatch.setattr(answers, "TOGETHER", slice_)
-    monkeypatch.setattr(answers, "in_time", lambda runner: 0)
+    monkeypatch.setattr(questions_module, "TOGETHER", slice_)
+    monkeypatch.setattr(questions_module, "in_time", lambda runner: 0)
     monkeypatch.setattr(questions, "LONG", long)
     decider = made(folder)
     steps, passes = decider.answer_in_steps("x 1 y 2", ALIKE), 0

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from rtcontrol.agents import Tools
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.random_call import check_random, random_call
-from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.models.schema.random_call import check_random, random_call
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 from tests.models.drawn_schemas import Drawer, closed
 from tests.models.small import law
 from tests.models.test_root_rules import NAMES, RULES

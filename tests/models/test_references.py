@@ -10,9 +10,9 @@ import pytest
 
 from rtcontrol.agents import Tools
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import ClosedDomain, Free
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.schema.domain import ClosedDomain, Free
+from rtcontrol.models.schema.tool_schema import ToolSchema
 
 STATE = {"type": "string", "enum": ["idle", "busy"]}
 DOCUMENT: dict[str, Any] = {

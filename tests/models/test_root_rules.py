@@ -16,9 +16,9 @@ from rtcontrol.agents import InvalidCall, Tools
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.canonical import check_call
 from rtcontrol.models.data.sample import Unusable
-from rtcontrol.models.domain import ClosedDomain, Free
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import ABSENT, ToolSchema
+from rtcontrol.models.schema.domain import ClosedDomain, Free
+from rtcontrol.models.schema.tool_schema import ABSENT, ToolSchema
 from tests.models.small import build, build_checkpoint, law
 
 LEFT_OUT = object()

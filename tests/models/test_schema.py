@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.agents.remedies import of
-from rtcontrol.models.domain import ClosedDomain, Free
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import ABSENT, MAX_HEADS, ToolSchema, tool_schemas
+from rtcontrol.models.schema.domain import ClosedDomain, Free
+from rtcontrol.models.schema.tool_schema import ABSENT, MAX_HEADS, ToolSchema, tool_schemas
 from tests.models.small import tool_lists
 
 BOOL = {"type": "boolean"}

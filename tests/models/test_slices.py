@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.models import decoding
+from rtcontrol.models import in_flight
 from tests.models.small import WORDS, build, build_checkpoint, tool
 
 
@@ -31,6 +31,6 @@ def test_no_slice_holds_a_slow_runner_for_long_and_the_next_decision_begins_with
         sizes.clear()
         for _ in decider.decide_in_steps(f"{text} {text} {text}", "go", sliced=True):
             pass
-        assert len(sizes) > 3 and max(sizes) <= decoding.SLICE_S / 5e-4
-        assert sizes[0] == (first or decoding.LEAST_SLICE)
-        first = max(decoding._slices[decider.runner], decoding.LEAST_SLICE)
+        assert len(sizes) > 3 and max(sizes) <= in_flight.SLICE_S / 5e-4
+        assert sizes[0] == (first or in_flight.LEAST_SLICE)
+        first = max(in_flight._slices[decider.runner], in_flight.LEAST_SLICE)

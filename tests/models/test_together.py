@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decider import STDecider, decide_together
-from rtcontrol.models.engines import torch_runner
-from rtcontrol.models.engines.base import Cancelled, DecodeError, NotFinite
+from rtcontrol.models.decode.protocol import Cancelled, DecodeError, NotFinite
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.runners import torch_runner
 from tests.models.small import MARGIN, Oracle, build, build_checkpoint, law, tool, tool_lists
 
 FREE = st.sampled_from(

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.decode.protocol import Budget
 from tests.models.small import MARGIN, Oracle, build, law, prompt_of, tool, tool_lists
 
 WAYS = (Budget(1), Budget(1, forced=True), Budget(1, paths=True), Budget(3, paths=True))

@@ -16,18 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from rtcontrol.models.checkpoint import ZOO, Checkpoint
-from rtcontrol.models.domain import Free
+from rtcontrol.models.checkpoint.checkpoint import ZOO, Checkpoint
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
+from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.draft_tree import COPIED, Guesses
+from rtcontrol.models.decode.grammar import Grammars
+from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.free import Grammars
-from rtcontrol.models.guess import COPIED, Guesses
-from rtcontrol.models.plan import compile_plan
-from rtcontrol.models.prompt import COMPACT, PromptTemplate
-from rtcontrol.models.schema import ToolSchema, tool_schemas
-from rtcontrol.models.special import ST_TOKENS
-from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.train.adopt import SIMPLETOOL_V1_TURNS
-from rtcontrol.models.train.initial_rows import INITIAL_WORDS, initialise_rows
+from rtcontrol.models.schema.domain import Free
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
+from rtcontrol.models.train.adopt import INITIAL_WORDS, SIMPLETOOL_V1_TURNS, initialise_rows
 from rtcontrol.models.train.vocabulary import CONTROL_TOKENS, build_tokenizer, number_words
 from tests.helpers.processes import until
 from tests.models.small import WORDS, law, qwen

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import ToolSchema, tool_schemas
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 SPEED: dict[str, Any] = {
     "type": "object",

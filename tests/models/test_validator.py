@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from rtcontrol.models.validator import Validator
+from rtcontrol.models.schema.validator import Validator
 
 DOUBLING = "(a+)+$"
 NAME = "a" * 40 + "b"
@@ -53,7 +53,7 @@ SLOW: dict[str, tuple[Any, Any, bool]] = {
 def test_no_schema_makes_a_judgement_long(case: str) -> None:
     schema, value, valid = SLOW[case]
     code = (
-        "import json, sys\nfrom rtcontrol.models.validator import Validator\n"
+        "import json, sys\nfrom rtcontrol.models.schema.validator import Validator\n"
         "schema, value = json.load(sys.stdin)\nprint(Validator(schema, 'w').takes(value))"
     )
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rtcontrol.models.domain import ClosedDomain
-from rtcontrol.models.engines.base import DecodeError
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.grammar import Grammars, parse_free
+from rtcontrol.models.decode.plan import compile_plan
+from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.free import Grammars, parse_free
-from rtcontrol.models.plan import compile_plan
-from rtcontrol.models.schema import ABSENT, tool_schemas
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.schema.domain import ClosedDomain
+from rtcontrol.models.schema.tool_schema import ABSENT, tool_schemas
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 from tests.models.drawn_schemas import JUDGE, Drawer
 from tests.models.small import WORDS

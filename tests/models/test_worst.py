@@ -12,14 +12,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rtcontrol.models.engines.base import Budget
-from rtcontrol.models.plan import ANY_TOOL, NO_TOOL, SchemaPlan, compile_plan
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.plan import ANY_TOOL, NO_TOOL, ROOT, SchemaPlan, TrieNode, compile_plan
+from rtcontrol.models.decode.protocol import Budget
+from rtcontrol.models.decode.walk import HeadState, Walker
+from rtcontrol.models.decode.worst_case_cost import LOOKED, worst_call
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.vocabulary import build_tokenizer
-from rtcontrol.models.trie import ROOT, TrieNode
-from rtcontrol.models.walk import HeadState, Walker
-from rtcontrol.models.worst import LOOKED, worst_call
 from tests.models.small import NUMBERS, WORDS, law, tool, tool_lists
 
 LAW = law(100)

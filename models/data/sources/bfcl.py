@@ -15,7 +15,7 @@ from rtcontrol.models.data.sources.files import items
 from rtcontrol.models.data.types import tool
 from rtcontrol.models.data.values import call_of
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.interpreter import SECONDS, interpreter
+from rtcontrol.models.interpreters import SECONDS, interpreter
 
 VARIABLE = "RTCONTROL_BFCL"
 INSTALL = (

@@ -16,8 +16,8 @@ from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
 from rtcontrol.models.data.sources.files import items
 from rtcontrol.models.data.types import tool
 from rtcontrol.models.data.values import arguments_of, listed, value_of
-from rtcontrol.models.definition import PARAMETERS, WRAPPERS, definition
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.definition import PARAMETERS, WRAPPERS, definition
 
 CONTEXT = ("system", "developer")
 RESULT = ("tool", "function")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.models import hub
+from rtcontrol.models.checkpoint import hub
 from rtcontrol.models.data.row import json_lines
 from rtcontrol.models.errors import UserError, decoded, unmarked, user_path
 from rtcontrol.models.strict_json import strict_json

@@ -11,12 +11,10 @@ from typing import Any
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sample import Dropped, Unusable
-from rtcontrol.models.data.synthesis.asking import drawn, read_rows
-from rtcontrol.models.data.synthesis.cost import Prices
-from rtcontrol.models.data.synthesis.endpoint import ChatAnswer
-from rtcontrol.models.data.synthesis.ledger import Ledger
+from rtcontrol.models.data.stats import Tally
+from rtcontrol.models.data.synthesis.endpoint import ChatAnswer, drawn, read_rows
+from rtcontrol.models.data.synthesis.ledger import Ledger, Prices
 from rtcontrol.models.data.synthesis.tool_sets import ToolSet
-from rtcontrol.models.data.tally import Tally
 from rtcontrol.models.errors import UserError
 
 REPEATED = "an instruction that was there before"

@@ -12,16 +12,14 @@ from random import Random
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.balance import shares_of
 from rtcontrol.models.data.canonical import check_call, declared
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sample import Dropped, Unusable
-from rtcontrol.models.data.synthesis.drawn import draw
-from rtcontrol.models.data.synthesis.tool_sets import ToolSet, least, nearest
-from rtcontrol.models.data.tally import Tally
-from rtcontrol.models.domain import json_text
+from rtcontrol.models.data.stats import Tally, shares_of
+from rtcontrol.models.data.synthesis.tool_sets import ToolSet, draw, least, nearest
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.schema.domain import json_text
+from rtcontrol.models.schema.tool_schema import ToolSchema
 
 SOURCE = "templates"
 TRIES = 50  # for a row, before there are no more to be had

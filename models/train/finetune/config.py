@@ -5,14 +5,29 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from rtcontrol.models.errors import UserError, read_text
-from rtcontrol.models.schema import MAX_HEADS
+from rtcontrol.models.schema.tool_schema import MAX_HEADS
 from rtcontrol.models.train.rows import LossWeights
+
+NEEDED = ("accelerate", "peft")
+
+
+def check_extras(tensorboard: bool = False) -> None:
+    """Raises UserError where one is missing, before anything is read or written."""
+    if missing := [name for name in NEEDED if find_spec(name) is None]:
+        raise UserError(
+            f"Fine-tuning needs {' and '.join(missing)}, not installed here.",
+            "Install them: pip install 'rtcontrol[train]'.",
+        )
+    if tensorboard and find_spec("tensorboard") is None:
+        raise UserError("tensorboard is not installed here.", "Install it: pip install tensorboard; or leave it out.")
+
 
 Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]

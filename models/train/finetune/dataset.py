@@ -8,18 +8,21 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import torch
+from torch.utils.data import Sampler
+
+from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT, PromptTemplate
+from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, NULL, opening
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.plan import SchemaPlan
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.plan import SchemaPlan
-from rtcontrol.models.prompt import HISTORY_LIMIT, PromptTemplate
-from rtcontrol.models.schema import ToolSchema
-from rtcontrol.models.special import ARGUMENTS, NULL, opening
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
-from rtcontrol.models.train.finetune.source import BadRow, read_rows
-from rtcontrol.models.train.rows import EncodedRow, HeadTarget, Row
-from rtcontrol.models.train.tools_encoder import ToolsEncoder
+from rtcontrol.models.train.finetune.model import BadRow, read_rows
+from rtcontrol.models.train.packing import PackedBatch, pack, pad_together, separate
+from rtcontrol.models.train.rows import EncodedRow, HeadTarget, Row, ToolsEncoder
 
 SETS = 64  # of tools that a checkpoint lists as learnt; of more it says that it reads tools
 
@@ -158,3 +161,55 @@ def digest(file: Path) -> str:
             return hashlib.file_digest(opened, "sha256").hexdigest()
     except OSError as error:
         raise UserError(f"{file} cannot be read ({error.strerror}).", "Give a file that can.") from None
+
+
+class SameToolsSampler(Sampler[int]):
+    """Each row once an epoch, in an order of its own: cut into batches of `size`, as many of them as there can be hold
+    rows of one set of tools; what is left of the sets stands in batches together, rows of a set next to each other.
+
+    `sets`: of each row the number of its set. The order follows from `seed` and `epoch` alone, so that a run that goes
+    on, and every process of a run, draws the same; whoever draws sets `epoch` before.
+    """
+
+    def __init__(self, sets: Sequence[int], size: int, seed: int) -> None:
+        self._sets, self._size, self._seed = sets, size, seed
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return len(self._sets)
+
+    def __iter__(self) -> Iterator[int]:
+        drawn = torch.Generator()
+        drawn.manual_seed((self._seed << 20) + self.epoch)
+        by_set: dict[int, list[int]] = {}  # in the shuffled order of their first rows
+        for row in torch.randperm(len(self), generator=drawn).tolist():
+            by_set.setdefault(self._sets[row], []).append(row)
+        batches: list[list[int]] = []
+        left: list[int] = []
+        for rows in by_set.values():
+            whole = len(rows) // self._size * self._size
+            batches += (rows[i : i + self._size] for i in range(0, whole, self._size))
+            left += rows[whole:]
+        batches += (left[i : i + self._size] for i in range(0, len(left), self._size))
+        # The one that is not full stays the last: all others are cut where they end.
+        last = [batches.pop()] if batches and len(batches[-1]) < self._size else []
+        for k in torch.randperm(len(batches), generator=drawn).tolist():
+            yield from batches[k]
+        for batch in last:
+            yield from batch
+
+
+class GroupCollator:
+    """Called with groups; gives what `TreeLM` takes. Both layouts have the same loss and gradients."""
+
+    def __init__(self, prefix: Sequence[int], layout: Literal["packed", "separate"] = "packed") -> None:
+        self._prefix, self._layout = tuple(prefix), layout
+
+    def __call__(self, groups: Sequence[EncodedRow]) -> dict[str, Any]:
+        return {"batch": self.batch(groups)}
+
+    def batch(self, groups: Sequence[EncodedRow]) -> PackedBatch:
+        if self._layout == "separate":
+            return pad_together(separate(self._prefix, groups))
+        # Rows of the same tools become neighbours, and share what their prompts begin with.
+        return pack(self._prefix, sorted(groups, key=lambda group: group.suffix))

@@ -15,21 +15,21 @@ import torch
 from safetensors import SafetensorError
 from transformers.utils.logging import disable_progress_bar
 
-from rtcontrol.models.checkpoint import Checkpoint, read_config, resolve
-from rtcontrol.models.engines.torch_runner import choose_device
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint, read_config, resolve
+from rtcontrol.models.checkpoint.prompt import PromptTemplate
+from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.owned import owned
-from rtcontrol.models.prompt import PromptTemplate
-from rtcontrol.models.special import ST_TOKENS
-from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.train.base import adopt_base
-from rtcontrol.models.train.finetune import checkpoints, extras, identity
-from rtcontrol.models.train.finetune.collator import GroupCollator
-from rtcontrol.models.train.finetune.config import FinetuneRecipe
-from rtcontrol.models.train.finetune.dataset import GroupEncoder, Groups, load
-from rtcontrol.models.train.finetune.measure import measure
+from rtcontrol.models.files import owned
+from rtcontrol.models.runners.torch_runner import choose_device
+from rtcontrol.models.train.finetune import checkpoints
+from rtcontrol.models.train.finetune.checkpoints import FILE_NAME, check_identity, run_identity, write_identity
+from rtcontrol.models.train.finetune.config import FinetuneRecipe, check_extras
+from rtcontrol.models.train.finetune.dataset import GroupCollator, GroupEncoder, Groups, load
 from rtcontrol.models.train.finetune.model import adapted, dtype_of, load_base
 from rtcontrol.models.train.finetune.outcome import FinetuneOutcome, write_outcome
+from rtcontrol.models.train.finetune.stopping import measure
+from rtcontrol.models.train.prepared import adopt_base
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -56,7 +56,7 @@ def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
 
 
 def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> FinetuneOutcome:
-    extras.check(job.recipe.tensorboard)
+    check_extras(job.recipe.tensorboard)
     from accelerate import PartialState
 
     from rtcontrol.models.train.finetune.stopping import stopped_whole
@@ -78,9 +78,9 @@ def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> Finetu
         encoder = GroupEncoder(template, tokenizer, job.recipe)
         groups = load(job.rows, encoder, job.drop_bad)
         held_out = _held_out(job, template, tokenizer)
-        told = identity.identity(job.base, given, groups.seen.files, job.recipe, state.num_processes)
-        if (job.out / identity.FILE_NAME).is_file():
-            identity.check(job.out, told)
+        told = run_identity(job.base, given, groups.seen.files, job.recipe, state.num_processes)
+        if (job.out / FILE_NAME).is_file():
+            check_identity(job.out, told)
     except (OSError, SafetensorError) as error:
         raise checkpoints.not_saved(saved, error) from None
     steps = job.recipe.steps or math.ceil(job.recipe.epochs * math.ceil(len(groups) / job.recipe.groups))
@@ -121,7 +121,7 @@ def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> Finetu
 def _begin(out: Path, saved: Path, told: dict[str, Any]) -> None:
     checkpoints.drop_staged(saved)
     try:
-        identity.write(out, told)
+        write_identity(out, told)
     except OSError as error:
         raise checkpoints.not_saved(saved, error) from None
 

@@ -10,12 +10,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.models.checkpoint import resolve
+from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train.finetune import config, extras
-from rtcontrol.models.train.finetune.config import PRESETS, FinetuneRecipe
+from rtcontrol.models.train.finetune import config
+from rtcontrol.models.train.finetune.checkpoints import base_digest
+from rtcontrol.models.train.finetune.config import PRESETS, FinetuneRecipe, check_extras
 from rtcontrol.models.train.finetune.dataset import digest
-from rtcontrol.models.train.finetune.identity import base_digest
 from rtcontrol.models.train.finetune.outcome import RESULT, write_json
 from rtcontrol.models.train.finetune.run import Job, finetune
 
@@ -105,7 +105,7 @@ def _with_alpha(change: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str
 def run_sweep(sweep: Sweep, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """Each run's result, with its name and what it changed; `sweep.json` has those that are done, after each of them.
     Raises UserError; what is done stays, and is not done again."""
-    extras.check()
+    check_extras()
     found: list[dict[str, Any]] = []
     for number, planned in enumerate(sweep.runs, 1):
         head = f"[{number}/{len(sweep.runs)}] {planned.name}"

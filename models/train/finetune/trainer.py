@@ -15,10 +15,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.finetune import checkpoints
-from rtcontrol.models.train.finetune.batches import SameToolsSampler
-from rtcontrol.models.train.finetune.collator import GroupCollator
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
-from rtcontrol.models.train.finetune.dataset import Groups
+from rtcontrol.models.train.finetune.dataset import GroupCollator, Groups, SameToolsSampler
 from rtcontrol.models.train.finetune.model import TreeLM, dtype_of, parameter_groups, trained
 
 Progress = Callable[[dict[str, Any]], None]

@@ -9,10 +9,34 @@ from typing import Any
 
 import torch
 
+from rtcontrol.models.call import Call
+from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.models.train.loss import label_logits
 from rtcontrol.models.train.packing import pack
-from rtcontrol.models.train.tasks.task import SyntheticTask
-from rtcontrol.models.train.tools_encoder import ToolsEncoder
+from rtcontrol.models.train.rows import Row, ToolsEncoder
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """One instruction, and what is right under it."""
+
+    instruction: str
+    call: Call
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticTask:
+    """One observation under one set of tools. What is `told` differs in what it names alone: the swapped-name check
+    asks for the call under each."""
+
+    tools: tuple[ToolSchema, ...]
+    observation: str
+    told: tuple[Directive, ...]
+
+    def rows(self) -> list[Row]:
+        """A row for each instruction."""
+        return [Row(told.instruction, self.observation, told.call, tools=self.tools) for told in self.told]
+
 
 AT_ONCE = 16  # tasks
 

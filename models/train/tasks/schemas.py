@@ -8,8 +8,8 @@ from functools import lru_cache
 from random import Random
 from typing import Any
 
-from rtcontrol.models.parameters import Parameter
-from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.schema.parameters import Parameter
+from rtcontrol.models.schema.tool_schema import ToolSchema
 
 VERBS = {
     "move": ["go", "move", "drive", "head", "walk", "fly", "travel", "run", "steer"],

@@ -16,7 +16,7 @@ import psutil
 
 from rtcontrol.bench.load import unnamed
 from rtcontrol.hosts.ray_actor import DecoderActor
-from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.models.checkpoint.checkpoint import ZOO
 from tests.bridges.client.worlds import Process
 from tests.bridges.rig.table import Row
 from tests.bridges.rig.tap import Tap

@@ -13,10 +13,10 @@ import transformers as hf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.domain import ClosedDomain
-from rtcontrol.models.engines import weights
-from rtcontrol.models.parameters import Parameter
-from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.runners import weights
+from rtcontrol.models.schema.domain import ClosedDomain
+from rtcontrol.models.schema.parameters import Parameter
+from rtcontrol.models.schema.tool_schema import ToolSchema
 from tests.models.engines.test_transformers import ARCHITECTURES
 
 ABSENT = object()

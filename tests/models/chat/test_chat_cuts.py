@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.chat.plan import ChatPlan
-from rtcontrol.models.chat.syntax import HERMES, encode_marked
+from rtcontrol.models.checkpoint.chat_template import HERMES, encode_marked
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.chat_plan import ChatPlan
+from rtcontrol.models.decode.grammar import Grammars
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.free import Grammars
-from rtcontrol.models.schema import ToolSchema, tool_schemas
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 from rtcontrol.run import assemble
 from tests.models.chat.families import calls_of
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rtcontrol.models.chat.syntax import FAMILIES, syntax_of
-from rtcontrol.models.decoding import Decoding, result
-from rtcontrol.models.engines.base import Budget
-from rtcontrol.models.engines.hf_runner import HFRunner
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.checkpoint.chat_template import FAMILIES, syntax_of
+from rtcontrol.models.decode.protocol import Budget
+from rtcontrol.models.in_flight import Decoding, result
+from rtcontrol.models.runners.hf_runner import HFRunner
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from tests.models.chat.families import Written, build, every, greedy
 from tests.models.small import MARGIN, law, parameter_schemas
 

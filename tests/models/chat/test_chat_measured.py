@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.chat.syntax import encode_marked
+from rtcontrol.models.checkpoint.chat_template import encode_marked
 from tests.models.chat.families import Written, build, every, greedy, hub_snapshot
 from tests.models.chat.test_chat_laws import tools
 

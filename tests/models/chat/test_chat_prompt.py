@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from rtcontrol.models.chat.template import ChatTemplate
-from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.chat_template import ChatTemplate
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.prompt import FILE_NAME
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.prompt import FILE_NAME
-from rtcontrol.models.schema import ToolSchema, tool_schemas
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 from tests.models.chat.families import TOLD, TURNS, checkpoint
 from tests.models.small import law
 

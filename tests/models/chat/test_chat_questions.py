@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from rtcontrol.models.answers import QuestionDecider
-from rtcontrol.models.chat.template import ChatTemplate
+from rtcontrol.models.checkpoint.chat_template import ChatTemplate
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.questions import ANSWER, StateQuestion
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.questions import ANSWER, QuestionDecider, StateQuestion
 from tests.models.chat.families import checkpoint, engine_of
 from tests.models.small import Oracle, law
 from tests.models.test_questions import SEVERAL, by_hugging_face, close

@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.balance import OVER, PAPER, balanced, shares_of
 from rtcontrol.models.data.canonical import canonical, check_call
-from rtcontrol.models.data.pass_through import rows as passed
+from rtcontrol.models.data.canonical import rows as passed
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.data.tally import Tally
+from rtcontrol.models.data.stats import OVER, PAPER, Tally, balanced, shares_of
 from rtcontrol.models.data.types import tool
 from rtcontrol.models.errors import UserError
 

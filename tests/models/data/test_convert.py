@@ -12,9 +12,9 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data.convert import CUT, REPEATED, ConvertOptions, rows
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sample import Dropped, Sample, Unusable
-from rtcontrol.models.data.tally import Tally
+from rtcontrol.models.data.stats import Tally
 from rtcontrol.models.data.types import tool
-from rtcontrol.models.schema import MAX_HEADS, ToolSchema
+from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 
 STRING = {"type": "string"}
 SPEED = {"type": "object", "properties": {"z": {"type": "number"}, "a": {"type": "integer"}}, "required": ["z"]}

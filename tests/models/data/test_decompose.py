@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.decompose import decompose
+from rtcontrol.models.data.canonical import decompose
 from rtcontrol.models.data.row import Check
 from rtcontrol.models.data.sample import Sample
 

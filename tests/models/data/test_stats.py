@@ -11,11 +11,10 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data import convert
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sources import registry
-from rtcontrol.models.data.stats import StatsOptions, Tokens, head_texts, stats
-from rtcontrol.models.data.tally import Tally
+from rtcontrol.models.data.stats import StatsOptions, Tally, Tokens, head_texts, stats
 from rtcontrol.models.data.types import tool
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.schema.tool_schema import ToolSchema
 
 NAMES = ["a", "b", "c", "d", "e", "f", "g"]
 TOOL = tool("go", "", {"type": "object", "properties": {n: {"type": "array"} for n in NAMES}})

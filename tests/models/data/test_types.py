@@ -8,7 +8,7 @@ import pytest
 
 from rtcontrol.models.data.sample import Unusable
 from rtcontrol.models.data.types import annotation, tool, typed
-from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.schema.tool_schema import ToolSchema
 
 
 @pytest.mark.parametrize(

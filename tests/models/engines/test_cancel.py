@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.models.engines.base import Cancelled
+from rtcontrol.models.decode.protocol import Cancelled
 from tests.models.small import build, tool
 
 LATE = {"enum": [f"alpha beta go {w}" for w in ("red", "green", "blue")] + ["alpha beta stop"]}

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from rtcontrol.models.checkpoint import resolve, zoo
+from rtcontrol.models.checkpoint.checkpoint import resolve, zoo
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.errors import UserError
 from tests.models.small import WORDS, build_checkpoint, tool

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.errors import UserError
 from tests.models.small import MARGIN, TOLD, Oracle, build, law, over_hugging_face, prompt_of, shown, tool, tool_lists
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rtcontrol.models import packed
-from rtcontrol.models.engines import lean, linear
-from rtcontrol.models.engines.linear import Linear, can_pack
+from rtcontrol.models.runners import lean, packed, weights
+from rtcontrol.models.runners.weights import Linear, can_pack
 from tests.models.small import build, tool
 
 
@@ -29,7 +28,7 @@ def test_linear_equals_the_plain_product(rows: int, bias: bool, dtype: torch.dty
 
 
 def test_linear_without_the_packed_operator_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "_packed_linear", None)
+    monkeypatch.setattr(weights, "_packed_linear", None)
     weight, x = torch.randn(5, 4), torch.randn(3, 4)
     assert not can_pack(weight)
     assert torch.equal(Linear(weight)(x), F.linear(x, weight))

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decider import STDecider, decide_together
-from rtcontrol.models.engines import paged
-from rtcontrol.models.engines.base import Budget, NotFinite
-from rtcontrol.models.engines.paged import PagedModel, PagedRunner, Shape
-from rtcontrol.models.engines.pages import PAGE, SCRATCH, ZEROS, PagePool
+from rtcontrol.models.decode.protocol import Budget, NotFinite
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.runners import paged
+from rtcontrol.models.runners.paged import PAGE, SCRATCH, ZEROS, PagedModel, PagePool, Shape
+from rtcontrol.models.runners.torch_runner import PagedRunner
 from tests.models.small import (
     MARGIN,
     TOLD,

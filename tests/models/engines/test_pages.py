@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.models.engines.pages import PAGE, SCRATCH, ZEROS, PagedCache, PagePool
-from rtcontrol.models.engines.weights import ModelConfig
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.runners.paged import PAGE, SCRATCH, ZEROS, PagedCache, PagePool
+from rtcontrol.models.runners.weights import ModelConfig
 from tests.models.small import law
 
 CPU = torch.device("cpu")

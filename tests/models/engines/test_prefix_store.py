@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decider import STDecider
-from rtcontrol.models.engines.prefix_store import PrefixStore, prefix_key
+from rtcontrol.models.runners.prefix_store import PrefixStore, prefix_key
 from tests.helpers.processes import ROOT
 from tests.models.small import build, tool
 
@@ -184,7 +184,7 @@ def test_processes_that_drop_the_same_files_do_each_other_no_harm(tmp_path: Path
     code = (
         "import sys, torch\n"
         "from pathlib import Path\n"
-        "from rtcontrol.models.engines.prefix_store import PrefixStore\n"
+        "from rtcontrol.models.runners.prefix_store import PrefixStore\n"
         "store, me = PrefixStore(Path(sys.argv[1])), sys.argv[2]\n"
         "for i in range(60):\n"
         "    assert store.save(me * 40 + str(i), torch.zeros(128), torch.zeros(128)) is None\n"

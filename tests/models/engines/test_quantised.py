@@ -13,8 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rtcontrol.models.engines.quantised import Packing
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.runners.quantized_weights import Packing
 from tests.models.small import build, build_checkpoint, shown, tool
 
 HERE = Path(__file__).parent

@@ -11,8 +11,8 @@ import psutil
 import pytest
 import torch
 
-from rtcontrol.models.engines.torch_runner import TorchRunner
-from rtcontrol.models.engines.weights import ModelConfig, load_weights
+from rtcontrol.models.runners.torch_runner import TorchRunner
+from rtcontrol.models.runners.weights import ModelConfig, load_weights
 from tests.models.small import build_checkpoint
 
 CPU = torch.device("cpu")

@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 
 import rtcontrol
 from rtcontrol.models.call import Decision
-from rtcontrol.models.core import Ask, Tree
-from rtcontrol.models.engines import hf_load
-from rtcontrol.models.engines.base import Budget, Work
-from rtcontrol.models.engines.hf_packed import TreeRunner
+from rtcontrol.models.decode.protocol import Ask, Budget, Tree, Work
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.runners import hf_load
+from rtcontrol.models.runners.hf_runner import TreeRunner
 from tests.models.small import MARGIN, TOLD, Oracle, build, build_checkpoint, law, prompt_of, shown, tool, tool_lists
 
 BARE: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))

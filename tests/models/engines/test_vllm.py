@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 
 from rtcontrol.bench.dtype import TOLERANCE
 from rtcontrol.bench.situations import schemas, situations
-from rtcontrol.models.checkpoint import resolve
-from rtcontrol.models.engines.quantised import AWQ_ORDER
-from rtcontrol.models.prompt import COMPACT
-from rtcontrol.models.train.export import export
+from rtcontrol.models.checkpoint.checkpoint import resolve
+from rtcontrol.models.checkpoint.prompt import COMPACT
+from rtcontrol.models.runners.quantized_weights import AWQ_ORDER
+from rtcontrol.models.train.adopt import export
 from tests.helpers.processes import ROOT, cli
 from tests.models.engines.test_quantised import words
 from tests.models.small import MARGIN, qwen, tool

@@ -12,7 +12,7 @@ from typing import Any
 from rtcontrol.bench.dtype import decide
 from rtcontrol.bench.situations import Situation
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
-from rtcontrol.models.engines.base import Budget, Cancelled
+from rtcontrol.models.decode.protocol import Budget, Cancelled
 
 SOME = 12
 
@@ -67,7 +67,7 @@ def others(spec: DeciderSpec, vllm: STDecider, torch: STDecider, asked: list[Sit
         vllm.decide(s.observation, s.instruction)
     found["figures"] = {k: v - before[k] for k, v in runner.figures.items()}
     found["prefix"] = len(vllm.template.prefix_ids(vllm.plan.tools))
-    tap = next(iter(sys.modules["rtcontrol.models.engines.vllm_tap"].ScoreTap.of.values()), None)
+    tap = next(iter(sys.modules["rtcontrol.models.runners.vllm_tap"].ScoreTap.of.values()), None)
     found["kept"] = None if tap is None else len(tap.kept)
     patient = vllm.decide_in_steps(asked[0].observation * 20, asked[0].instruction)
     slices = 0

@@ -11,7 +11,7 @@ import pytest
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import Check
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.eval.bfcl import check
+from rtcontrol.models.metrics.bfcl import check
 
 PROPERTIES = {
     "speed": {"type": "float"},

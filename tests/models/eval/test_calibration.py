@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.models.eval.calibration import BINS, calibration
+from rtcontrol.models.metrics.intervals import BINS, calibration
 
 DECIDED = st.lists(st.tuples(st.floats(0.01, 1), st.integers(0, 1)), min_size=1, max_size=200)
 

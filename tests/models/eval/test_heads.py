@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.eval.heads import heads
-from rtcontrol.models.eval.judge import judge
-from rtcontrol.models.schema import MAX_HEADS
+from rtcontrol.models.metrics.judge import heads, judge
+from rtcontrol.models.schema.tool_schema import MAX_HEADS
 
 NAMES = [f"p{n}" for n in range(8)]
 ARGUMENTS = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 3), max_size=8)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.models.eval.intervals import mcnemar, paired, share, wilson
+from rtcontrol.models.metrics.intervals import mcnemar, paired, share, wilson
 
 PAIRS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import Check, DataRow
-from rtcontrol.models.eval.judge import RULES, alike, answers, argument_right, by_answer, judge
+from rtcontrol.models.metrics.judge import RULES, alike, answers, argument_right, by_answer, judge
 
 NAMES = st.sampled_from(["go", "stop", "a.b"])
 PLAIN = st.one_of(st.text(max_size=8), st.integers(-99, 99), st.floats(-9, 9), st.booleans())

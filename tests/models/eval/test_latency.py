@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.models.eval.latency import curve, latency
+from rtcontrol.models.metrics.scores import curve, latency
 
 TIMES = st.lists(st.floats(0.01, 1e4), min_size=1, max_size=200)
 

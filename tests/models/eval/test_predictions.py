@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.eval.predictions import Prediction, Predictions, digest, read
+from rtcontrol.models.metrics.predictions import Prediction, Predictions, digest, read
 from tests.helpers.disks import files_of
 
 HEAD = {"model": {"name": "a", "weights": "1"}, "data": {"digest": "x", "rows": 2}}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.eval.published import rescore
+from rtcontrol.models.metrics.published import rescore
 
 
 def lines(path: Path, *values: Any) -> Path:

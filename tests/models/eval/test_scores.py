@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.eval.bfcl import CheckerAnswer
-from rtcontrol.models.eval.judge import RULES
-from rtcontrol.models.eval.predictions import Prediction
-from rtcontrol.models.eval.scores import OFFICIAL, judged, scores
+from rtcontrol.models.metrics.bfcl import CheckerAnswer
+from rtcontrol.models.metrics.judge import RULES
+from rtcontrol.models.metrics.predictions import Prediction
+from rtcontrol.models.metrics.scores import OFFICIAL, judged, scores
 
 GO = {"name": "go", "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}}
 STOP = {"name": "stop", "parameters": {"type": "object", "properties": {}}}

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rtcontrol.models.checkpoint.prompt import PromptTemplate
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.prompt import PromptTemplate
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.adopt import adopt
 from tests.models.small import qwen
 

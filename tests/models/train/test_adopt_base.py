@@ -11,12 +11,12 @@ import pytest
 import torch
 import transformers as hf
 
-from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.special import ST_TOKENS
-from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.train.base import adopt_base
-from rtcontrol.models.train.initial_rows import INITIAL_WORDS
+from rtcontrol.models.train.adopt import INITIAL_WORDS
+from rtcontrol.models.train.prepared import adopt_base
 from tests.models.small import Oracle, build, build_checkpoint, prompt_of, shown, tool
 
 QWEN = 151_665  # tokens of the base tokenizer

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.plan import compile_plan
-from rtcontrol.models.prompt import COMPACT, PromptTemplate, tools_text
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.plan import compile_plan
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.policy import TreePolicy
 from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.probes import with_word_probes

@@ -16,11 +16,11 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import ClosedDomain
-from rtcontrol.models.plan import compile_plan
-from rtcontrol.models.prompt import COMPACT, PromptTemplate
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.plan import compile_plan
+from rtcontrol.models.schema.domain import ClosedDomain
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.loss import bf16_products, tree_loss
 from rtcontrol.models.train.packing import ALIKE, RUN_ROWS, pack, pad_together, separate
 from rtcontrol.models.train.rows import EncodedRow, Row, RowEncoder

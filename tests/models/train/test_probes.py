@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.plan import compile_plan
-from rtcontrol.models.prompt import COMPACT, PromptTemplate
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.plan import compile_plan
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.packing import pack, separate
 from rtcontrol.models.train.probes import with_word_probes
 from rtcontrol.models.train.rows import Quote, Row, RowEncoder

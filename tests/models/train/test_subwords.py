@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from rtcontrol.models.special import ST_TOKENS
-from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.train.subwords import build_subwords
+from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.train.tasks import names
+from rtcontrol.models.train.vocabulary import build_subwords
 from tests.models.small import law
 
 PHRASES = ('{"name": "', '", "required": ["')

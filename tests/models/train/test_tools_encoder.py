@@ -10,18 +10,16 @@ import pytest
 import torch
 from transformers import Qwen2ForCausalLM
 
-from rtcontrol.models.plan import compile_plan
-from rtcontrol.models.prompt import COMPACT, PromptTemplate, tools_text
-from rtcontrol.models.tokenizer import STTokenizer
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.train.loss import tree_loss
 from rtcontrol.models.train.packing import pack, pad_together, separate
 from rtcontrol.models.train.policy import TreePolicy
-from rtcontrol.models.train.rows import RowEncoder
+from rtcontrol.models.train.rows import RowEncoder, ToolsEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
-from rtcontrol.models.train.tasks.check import check
-from rtcontrol.models.train.tasks.look_up import look_up
-from rtcontrol.models.train.tasks.task import SyntheticTask
-from rtcontrol.models.train.tools_encoder import ToolsEncoder
+from rtcontrol.models.train.tasks.check import SyntheticTask, check
+from rtcontrol.models.train.tasks.names import look_up
 from rtcontrol.models.train.trainer import TrainConfig, group_rows
 from rtcontrol.models.train.vocabulary import build_tokenizer
 

@@ -14,14 +14,14 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.decoding import result
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
+from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.plan import compile_plan
-from rtcontrol.models.prompt import COMPACT, PromptTemplate
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.models.special import ST_TOKENS
-from rtcontrol.models.tokenizer import STTokenizer
-from rtcontrol.models.train.export import export
+from rtcontrol.models.in_flight import result
+from rtcontrol.models.schema.tool_schema import tool_schemas
+from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.policy import TreePolicy
 from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model

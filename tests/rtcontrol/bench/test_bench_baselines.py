@@ -23,10 +23,10 @@ from rtcontrol.bench.situations import schemas, situations
 from rtcontrol.bench.speculative import VALUE, WAYS, bench_speculative
 from rtcontrol.bench.tables import tables
 from rtcontrol.models.call import Call
-from rtcontrol.models.cost import PassCost
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.engines.torch_runner import TorchRunner
-from rtcontrol.models.interpreter import VLLM
+from rtcontrol.models.decode.protocol import PassCost
+from rtcontrol.models.interpreters import VLLM
+from rtcontrol.models.runners.torch_runner import TorchRunner
 from rtcontrol.models.train.scratch import ModelShape
 from tests.models.chat.families import checkpoint
 

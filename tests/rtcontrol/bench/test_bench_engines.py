@@ -12,7 +12,7 @@ from rtcontrol.bench.situations import schemas, situations
 from rtcontrol.bench.tables import tables
 from rtcontrol.models.call import Call
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.engines.registry import ENGINES, installed
+from rtcontrol.models.runners.registry import ENGINES, installed
 
 SPEC = DeciderSpec("lander", tuple(schemas("lander")["bundled"]))
 

@@ -11,10 +11,10 @@ from rtcontrol.bench.heads import VALUES, bench_heads, tries
 from rtcontrol.bench.prefix import bench_prefix, own_cache
 from rtcontrol.bench.situations import schemas, situations
 from rtcontrol.bench.tables import tables
-from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.engines.prefix_store import cache_folder
-from rtcontrol.models.trie import ROOT
+from rtcontrol.models.decode.plan import ROOT
+from rtcontrol.models.runners.prefix_store import cache_folder
 
 SPEC = DeciderSpec("lander", tuple(schemas("lander")["bundled"]))
 

@@ -10,7 +10,7 @@ import torch
 
 from rtcontrol.bench.hf_json import HFJson
 from rtcontrol.models.call import Call
-from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from tests.models.small import build_checkpoint
 
 

@@ -6,7 +6,7 @@ import pytest
 from commands import refused
 
 from rtcontrol.bench.train_groups import PROMPTS, random_groups
-from rtcontrol.models.train.finetune.collator import GroupCollator
+from rtcontrol.models.train.finetune.dataset import GroupCollator
 
 
 def test_groups_share_nothing_and_have_eight_heads() -> None:

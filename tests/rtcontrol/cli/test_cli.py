@@ -205,7 +205,7 @@ def test_report_from_a_record_alone(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "No record" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("hook", ["rtcontrol.cli.app", "typer", "rtcontrol.models.checkpoint"])
+@pytest.mark.parametrize("hook", ["rtcontrol.cli.app", "typer", "rtcontrol.models.checkpoint.checkpoint"])
 def test_ctrl_c_in_the_midst_of_imports_leaves_without_a_word(hook: str) -> None:
     # Sent by the import itself: where the command hears it does not depend on the machine's load.
     code = (

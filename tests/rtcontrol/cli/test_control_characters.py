@@ -12,7 +12,7 @@ import pytest
 from rich.table import Table
 
 from rtcontrol.bridges.printable import printable
-from rtcontrol.models.checkpoint import resolve
+from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.report.terminal import Terminal
 from tests.helpers.processes import cli
 

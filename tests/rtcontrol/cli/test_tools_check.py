@@ -15,9 +15,9 @@ from commands import call, refused
 
 from rtcontrol.agents import Tools
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.engines.base import Budget
+from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.run.costs import costs
 from tests.models.chat.families import checkpoint
 

@@ -17,7 +17,7 @@ from rtcontrol.evaluation.endpoints import ChatAnswerer, QuestionsAnswerer
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import DataRow, write_rows
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.eval.predictions import read
+from rtcontrol.models.metrics.predictions import read
 from tests.models.small import tool
 from tests.rtcontrol.hosts.standin_endpoint import standin
 

@@ -13,7 +13,7 @@ from commands import call, refused
 
 from rtcontrol.evaluation import run as evaluating
 from rtcontrol.models.data.row import DataRow, write_rows
-from rtcontrol.models.eval.predictions import Prediction, Predictions
+from rtcontrol.models.metrics.predictions import Prediction, Predictions
 
 
 def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from rtcontrol.evaluation import json_calls
 from rtcontrol.evaluation.answerers import ModelOptions
 from rtcontrol.evaluation.json_calls import JsonAnswerer, read_call
 from rtcontrol.models.call import Call
-from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from tests.models.small import build_checkpoint, law, tool
 
 GO = tool("go", to=["left", "right"], speed={"type": "integer", "minimum": 0, "maximum": 20})

@@ -9,7 +9,7 @@ import pytest
 from rtcontrol.experiments import corpus, schemas
 from rtcontrol.experiments.corpus import ACTIONS, CorpusOptions
 from rtcontrol.models.data.canonical import check_call
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.schema.tool_schema import tool_schemas
 
 OPTIONS = (CorpusOptions(), CorpusOptions(places=3), CorpusOptions(held_out=True), CorpusOptions({2: 1, 3: 1}))
 

@@ -25,8 +25,8 @@ from rtcontrol.fitting.material import Taught
 from rtcontrol.fitting.run import FitRun
 from rtcontrol.fitting.sizing import Learner
 from rtcontrol.fitting.truth import Examiner
+from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.train import trainer
 from rtcontrol.models.train.rows import Row
 from tests.helpers.disks import files_of

@@ -18,8 +18,8 @@ from rtcontrol.fitting.material import Taught
 from rtcontrol.fitting.recordings import recorded
 from rtcontrol.fitting.teacher import Situations, Teacher, TeacherRows, examples
 from rtcontrol.models.call import Call
+from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.train.rows import Row
 from tests.rtcontrol.fitting.signals import TOLD, TOOLS, observe, teacher
 

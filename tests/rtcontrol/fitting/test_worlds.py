@@ -16,8 +16,8 @@ from rtcontrol.cli.app import main
 from rtcontrol.fitting import flights, worlds
 from rtcontrol.fitting.worlds import WorldLesson, WorldRows, lessons_of
 from rtcontrol.models.call import Call
+from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.train.rows import Row
 from rtcontrol.run.skills import OwnSkill, skill_of
 from rtcontrol.scoring.phrasings import MOST

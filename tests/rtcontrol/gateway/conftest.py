@@ -15,7 +15,7 @@ from rtcontrol.bench.load import unnamed
 from rtcontrol.gateway import Gateway, GatewayOptions
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.loop.evidence import PauseWatch
-from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.options import ServeOptions
 

@@ -18,7 +18,7 @@ from rtcontrol.hosts.base import DeciderSource, DecisionRequest, Host
 from rtcontrol.hosts.deciders import ExpertSource
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.models.call import Call
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from tests.helpers.processes import until
 
 FOLDER = os.environ.get("RTCONTROL_SIMPLETOOL_GAMES", "")

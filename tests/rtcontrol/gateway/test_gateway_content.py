@@ -14,8 +14,8 @@ import openai
 import pytest
 from gateway_served import TURN, Serve, Served
 
-from rtcontrol.models.checkpoint import ZOO
-from rtcontrol.models.learnt import FILE_NAME as LEARNT
+from rtcontrol.models.checkpoint.checkpoint import ZOO
+from rtcontrol.models.checkpoint.training_metadata import FILE_NAME as LEARNT
 
 ASKED = {"model": "default", "messages": [{"role": "user", "content": "Turn left."}], "tools": [TURN]}
 LONG = 300  # tokens: seconds

@@ -16,7 +16,7 @@ from chromium import Chromium
 from gateway_served import Serve
 
 from rtcontrol.envs.simpletool import GAMES
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.schema.tool_schema import tool_schemas
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(player.MISSING is not None, reason=str(player.MISSING))]
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.learnt import Learnt
 from rtcontrol.recipes.base import BaseRecipe
 from rtcontrol.recipes.worlds import RECIPES, Worlds, WorldsRun
 from tests.rtcontrol.recipes.test_base_recipe import SMALL

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.tasks import names

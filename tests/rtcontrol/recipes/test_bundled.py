@@ -23,9 +23,9 @@ from rtcontrol.envs.paddle.skill import SKILL as PADDLE
 from rtcontrol.envs.road.skill import SKILL as ROAD
 from rtcontrol.envs.road.world import Road
 from rtcontrol.models.call import Call
-from rtcontrol.models.checkpoint import resolve
+from rtcontrol.models.checkpoint.checkpoint import resolve
+from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.learnt import Learnt
 from rtcontrol.recipes.imitation import UNKNOWN, Recipe
 from rtcontrol.recipes.worlds import RECIPES
 

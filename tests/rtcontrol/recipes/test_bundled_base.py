@@ -9,10 +9,10 @@ import pytest
 from rtcontrol.bench.other_tools import drawn, flown
 from rtcontrol.envs import registry
 from rtcontrol.envs.evaluate import cases
-from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.train.tasks import names
-from rtcontrol.models.train.tasks.look_up import Variety, look_up
+from rtcontrol.models.train.tasks.names import Variety, look_up
 from rtcontrol.recipes.dressed import plain
 from rtcontrol.recipes.worlds import RECIPES
 

@@ -11,8 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.domain import ClosedDomain
-from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.schema.domain import ClosedDomain
+from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.recipes.dressed import PARAMETERS, TOOLS, WORDS, Dressed, dressed, plain
 from rtcontrol.recipes.worlds import RECIPES
 from tests.models.small import law

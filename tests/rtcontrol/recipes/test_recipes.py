@@ -12,10 +12,10 @@ from rtcontrol.agents.paddle import tools as paddle
 from rtcontrol.agents.road import tools as road
 from rtcontrol.cli.app import main
 from rtcontrol.envs.road.world import Road
+from rtcontrol.models.checkpoint.prompt import tools_text
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.learnt import Learnt
-from rtcontrol.models.prompt import tools_text
-from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.models.train.vocabulary import number_words
 from rtcontrol.recipes import driver, lander
 from rtcontrol.recipes import paddle as paddle_recipe

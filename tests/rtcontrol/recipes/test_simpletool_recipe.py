@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rtcontrol.envs.simpletool import GAMES
-from rtcontrol.models.checkpoint import Checkpoint, zoo
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint, zoo
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol.recipes.simpletool import RECIPE, SCHEMAS, rows

@@ -14,7 +14,7 @@ import rtcontrol
 from rtcontrol.agents import InvalidCall, OneOf, Tools, tool
 from rtcontrol.agents.lander import agent
 from rtcontrol.bench.load import unnamed
-from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.in_time import InTime
 from rtcontrol.run.trained import said_of

@@ -19,9 +19,9 @@ from rtcontrol.hosts.first import Handover
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.standby import StandbyHost, two_hosts
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.models.checkpoint import Checkpoint
-from rtcontrol.models.plan import compile_plan
-from rtcontrol.models.schema import tool_schemas
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
+from rtcontrol.models.decode.plan import compile_plan
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.run import assemble
 from tests.helpers.processes import until

@@ -15,7 +15,7 @@ from rtcontrol.gateway import Gateway, GatewayOptions
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.loop.evidence import PauseWatch
-from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.record.reading import read_record
 from rtcontrol.run import assemble
 from rtcontrol.serve.admission import Admission

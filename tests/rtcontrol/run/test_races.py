@@ -13,7 +13,7 @@ from commands import call, refused
 import rtcontrol
 from rtcontrol.fitting.skills import rebuild
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.owned import owned
+from rtcontrol.models.files import owned
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.run import Job, finetune
 from rtcontrol.record.folder import Folder

@@ -14,9 +14,9 @@ from rtcontrol.agents.road import tools as road
 from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage, Instruct
 from rtcontrol.envs.road.world import Road
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.models.checkpoint.checkpoint import ZOO
+from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.learnt import Learnt
 from rtcontrol.run import assemble, trained
 from rtcontrol.run.trained import gated, model_for, said_of, shown, trained_on
 from tests.rtcontrol.serve.conftest import serving

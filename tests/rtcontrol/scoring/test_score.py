@@ -19,7 +19,7 @@ from walk import AGENT, LEFT, RIGHT, SKILL, STILL, Walker
 from rtcontrol.envs.evaluate import Case, Seat, cases, play
 from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.engines.base import DecodeError
+from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.contents import contents
 from rtcontrol.run.skills import OwnSkill, skill_of

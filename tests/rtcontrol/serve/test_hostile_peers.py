@@ -15,7 +15,7 @@ from commands import refused
 
 from rtcontrol.bench.load import unnamed
 from rtcontrol.bridges.client import Client, ClientError
-from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.record.reading import read_record
 from rtcontrol.serve import keyring
 from tests.bridges.client.worlds import OWN, STEER, STRAIGHT, Process, free_port, until

@@ -13,12 +13,12 @@ import pytest
 from commands import refused
 
 from rtcontrol.hosts.deciders import STSource
-from rtcontrol.models import free
-from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.models.checkpoint.checkpoint import ZOO
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.checkpoint.training_metadata import FILE_NAME as LEARNT
 from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.models.decode import grammar
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.learnt import FILE_NAME as LEARNT
-from rtcontrol.models.tokenizer import STTokenizer
 from rtcontrol.serve.options import ServeOptions, ServerOptions
 from rtcontrol.serve.pools import Pools
 
@@ -47,7 +47,7 @@ def pools(model: Path) -> Iterator[Open]:
 
 def tables(model: Path) -> list[Any]:
     """Of the vocabulary, for free values."""
-    return list(free._machines.get(STTokenizer.load(model / "tokenizer.json"), {}).values())
+    return list(grammar._machines.get(STTokenizer.load(model / "tokenizer.json"), {}).values())
 
 
 def test_a_sessions_first_free_value_finds_its_vocabularys_tables_made(pools: Open, model: Path) -> None:

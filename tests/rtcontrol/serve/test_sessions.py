@@ -29,7 +29,7 @@ from rtcontrol.bridges.wire.messages import (
     Welcome,
 )
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.models.checkpoint import ZOO
+from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.record.reading import read_record
 from rtcontrol.run import assemble
 from rtcontrol.serve.bucket import TokenBucket

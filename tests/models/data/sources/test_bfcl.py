@@ -12,9 +12,9 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data import convert
 from rtcontrol.models.data.sample import Dropped, Sample
 from rtcontrol.models.data.sources import bfcl
-from rtcontrol.models.data.tally import Tally
+from rtcontrol.models.data.stats import Tally
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.eval.bfcl import check
+from rtcontrol.models.metrics.bfcl import check
 
 FUNCTION = {
     "name": "shop.find",

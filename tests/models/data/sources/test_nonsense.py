@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rtcontrol.models.data.convert import ConvertOptions, rows
 from rtcontrol.models.data.row import read_rows, write_rows
 from rtcontrol.models.data.sources import bfcl, chat, openfunctions, seal_tools, toolalpaca, xlam
-from rtcontrol.models.data.tally import Tally
+from rtcontrol.models.data.stats import Tally
 from rtcontrol.models.errors import UserError
 from tests.models.data.sources.test_bfcl import FUNCTION, OLD_MESSAGES
 from tests.models.data.sources.test_others import xlam_row

@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.models.data.balance import shares_of
 from rtcontrol.models.data.canonical import canonical, check_call
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.data.synthesis.cost import Prices, estimate
+from rtcontrol.models.data.stats import Tally, shares_of
 from rtcontrol.models.data.synthesis.endpoint import ChatEndpoint, EndpointOptions
-from rtcontrol.models.data.synthesis.ledger import Ledger
+from rtcontrol.models.data.synthesis.ledger import Ledger, Prices, estimate
 from rtcontrol.models.data.synthesis.synthesise import FRUITLESS, Spent, SynthesisOptions, synthesise
 from rtcontrol.models.data.synthesis.tool_sets import ToolSet
-from rtcontrol.models.data.tally import Tally
 from rtcontrol.models.data.types import tool
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import until

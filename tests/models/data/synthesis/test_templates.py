@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.canonical import canonical, check_call, declared
 from rtcontrol.models.data.sample import Unusable
-from rtcontrol.models.data.synthesis.drawn import draw
+from rtcontrol.models.data.stats import Tally
 from rtcontrol.models.data.synthesis.templates import rows
-from rtcontrol.models.data.synthesis.tool_sets import read_tools
-from rtcontrol.models.data.tally import Tally
+from rtcontrol.models.data.synthesis.tool_sets import draw, read_tools
 from rtcontrol.models.data.types import tool
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import ToolSchema
+from rtcontrol.models.schema.tool_schema import ToolSchema
 from tests.models.small import tool_lists
 
 

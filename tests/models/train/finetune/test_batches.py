@@ -18,9 +18,8 @@ from torch.utils.data import BatchSampler
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.finetune import checkpoints
-from rtcontrol.models.train.finetune.batches import SameToolsSampler
-from rtcontrol.models.train.finetune.collator import GroupCollator
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
+from rtcontrol.models.train.finetune.dataset import GroupCollator, SameToolsSampler
 from rtcontrol.models.train.finetune.run import Job, finetune
 from tests.helpers.processes import python
 from tests.models.small import build_checkpoint, law

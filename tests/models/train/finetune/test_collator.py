@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from rtcontrol.models.checkpoint import Checkpoint
-from rtcontrol.models.train.finetune.collator import GroupCollator
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
-from rtcontrol.models.train.finetune.dataset import GroupEncoder, Groups, load
+from rtcontrol.models.train.finetune.dataset import GroupCollator, GroupEncoder, Groups, load
 from rtcontrol.models.train.finetune.model import TreeLM, adapted, parameter_groups, trained
 from tests.models.small import build_checkpoint, law
 from tests.models.train.finetune.rows import random_rows, write

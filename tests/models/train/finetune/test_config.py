@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train.finetune import extras
+from rtcontrol.models.train.finetune import config as config_module
 from rtcontrol.models.train.finetune.config import recipe
 
 
@@ -63,6 +63,6 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     def found(name: str) -> Any:
         return None if name == "peft" else util.find_spec(name)
 
-    monkeypatch.setattr(extras, "find_spec", found)
+    monkeypatch.setattr(config_module, "find_spec", found)
     with pytest.raises(UserError, match=r"needs peft, .*pip install 'rtcontrol\[train\]'"):
-        extras.check()
+        config_module.check_extras()

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
+from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, opening
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.prompt import COMPACT, PromptTemplate
-from rtcontrol.models.schema import tool_schemas
-from rtcontrol.models.special import ARGUMENTS, opening
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.dataset import GroupEncoder, digest, load
 from tests.models.small import tool

@@ -9,11 +9,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.dataset import GroupEncoder, load
-from rtcontrol.models.train.finetune.measure import measure
 from rtcontrol.models.train.finetune.model import adapted
+from rtcontrol.models.train.finetune.stopping import measure
 from rtcontrol.models.train.packing import separate
 from tests.models.train.finetune.rows import random_rows, write
 

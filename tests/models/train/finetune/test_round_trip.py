@@ -15,8 +15,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rtcontrol.models.data.row import read_rows
-from rtcontrol.models.engines.hf_runner import HFRunner
-from rtcontrol.models.engines.paged import PagedRunner
+from rtcontrol.models.runners.hf_runner import HFRunner
+from rtcontrol.models.runners.torch_runner import PagedRunner
 from tests.helpers.processes import ROOT, Program, cli, environment, until
 from tests.models.small import build, over, shown
 from tests.models.train.finetune.rows import qwen_base, random_rows, write

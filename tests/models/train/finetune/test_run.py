@@ -12,9 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rtcontrol.models.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.learnt import Learnt
 from rtcontrol.models.train.finetune import checkpoints
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.run import Job, finetune

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rtcontrol.models.domain import ClosedDomain
-from rtcontrol.models.train.tasks import names, relations, schemas
-from rtcontrol.models.train.tasks.look_up import look_up
-from rtcontrol.models.train.tasks.task import Directive, SyntheticTask
+from rtcontrol.models.schema.domain import ClosedDomain
+from rtcontrol.models.train.tasks import names, schemas
+from rtcontrol.models.train.tasks.check import Directive, SyntheticTask
+from rtcontrol.models.train.tasks.names import SIDES, compare, count, if_then, look_up, nearest, towards
 from tests.models.small import law
 
 WAYS = {word for ways in schemas.WAYS for word in ways}
@@ -22,11 +22,11 @@ UNASKED = {word for words in schemas.STATES for word in words if isinstance(word
 Tasks = Callable[..., Iterator[SyntheticTask]]
 ALL: dict[str, Tasks] = {
     "look up": look_up,
-    "compare": relations.compare,
-    "count": relations.count,
-    "nearest": relations.nearest,
-    "towards": relations.towards,
-    "if then": relations.if_then,
+    "compare": compare,
+    "count": count,
+    "nearest": nearest,
+    "towards": towards,
+    "if then": if_then,
 }
 
 
@@ -86,7 +86,7 @@ def extreme(told: str, seen: dict[str, list[Any]], arguments: list[Any]) -> list
 
 def sided(told: str, seen: dict[str, list[Any]], arguments: list[Any]) -> list[Any]:
     positive = (seen[named(told, seen)][0] > 0) == ("towards" in told)
-    minus, plus = next(pair for pair in relations.SIDES if arguments[0] in pair)
+    minus, plus = next(pair for pair in SIDES if arguments[0] in pair)
     return [plus if positive else minus]
 
 

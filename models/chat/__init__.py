@@ -1,1 +1,0 @@
-"""Chat checkpoints without ST training: the tool call in their own syntax, decided with few forward passes."""

@@ -1,0 +1,324 @@
+"""How families of chat models write a tool call: the text between the values that are decided."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.models.checkpoint.prompt import FILE_NAME, HISTORY_LIMIT, RESTORE
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.domain import json_text
+from rtcontrol.models.schema.tool_schema import Overflow, ToolSchema
+
+
+@dataclass(frozen=True)
+class CallSyntax:
+    """A call is `opening` NAME `arguments` KEY VALUE `separator` KEY VALUE ... `closing`, or `opening` NAME `empty`
+    where it has no arguments. A key is written by `key` with `{}` for its name. A text stands between two `quote`s,
+    where JSON would have it with JSON's escapes; `space` is before a value, and behind the separators within it.
+    `orders` is what the model is told to do, in the turn of `role`."""
+
+    opening: str
+    arguments: str
+    key: str
+    separator: str
+    closing: str
+    empty: str
+    quote: str = '"'
+    space: str = " "
+    role: str = "system"
+    orders: str = (
+        "You control a robot or a game character in real time. Each message tells an instruction and what is observed. "
+        "Answer with exactly one function call."
+    )
+
+    @property
+    def escaped(self) -> bool:
+        """Whether texts have JSON's escapes."""
+        return self.quote == '"'
+
+    @classmethod
+    def declared(cls, given: Any, where: str) -> CallSyntax:
+        """From a checkpoint's own file. Raises UserError."""
+        known = {f.name for f in fields(cls)}
+        needed = {f.name for f in fields(cls) if f.default is MISSING}
+        good = isinstance(given, Mapping) and needed <= set(given) <= known
+        if not good or not all(isinstance(v, str) for v in given.values()) or "{}" not in given["key"]:
+            raise UserError(
+                f"{where}: `syntax` does not say how a tool call is written.",
+                f"Write texts for {', '.join(sorted(needed))}; `key` holds {{}} for the parameter's name.",
+            )
+        return cls(**given)
+
+    def to_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+_JSON = {"key": '"{}":', "separator": ", "}
+HERMES = CallSyntax(
+    '<tool_call>\n{"name": "',
+    '", "arguments": {',
+    closing="}}\n</tool_call>",
+    empty='", "arguments": {}}\n</tool_call>',
+    **_JSON,
+)
+LLAMA3 = CallSyntax('{"name": "', '", "parameters": {', closing="}}", empty='", "parameters": {}}', **_JSON)
+MISTRAL = CallSyntax(
+    '[TOOL_CALLS][{"name": "', '", "arguments": {', closing="}}]", empty='", "arguments": {}}]', **_JSON
+)
+MISTRAL_SPACED = replace(MISTRAL, opening='[TOOL_CALLS] [{"name": "')
+MISTRAL_NAMED = CallSyntax("[TOOL_CALLS]", "[ARGS]{", closing="}", empty="[ARGS]{}", **_JSON)
+GEMMA = CallSyntax(
+    "<start_function_call>call:",
+    "{",
+    key="{}:",
+    separator=",",
+    closing="}<end_function_call>",
+    empty="{}<end_function_call>",
+    quote="<escape>",
+    space="",
+    role="developer",
+    orders="You are a model that can do function calling with the following functions",  # without it, it calls none
+)
+# What in a chat template tells the family, the more telling first.
+FAMILIES = (
+    ("<start_function_call>", GEMMA),
+    ("[ARGS]", MISTRAL_NAMED),
+    ("[TOOL_CALLS] [", MISTRAL_SPACED),
+    ("[TOOL_CALLS]", MISTRAL),
+    ("<tool_call>", HERMES),
+    ('"parameters":', LLAMA3),
+)
+
+
+def syntax_of(chat_template: str, where: str) -> CallSyntax:
+    """The syntax that a chat template belongs to. Raises UserError for an unknown one."""
+    for sign, syntax in FAMILIES:
+        if sign in chat_template:
+            return syntax
+    if "tools" not in chat_template:
+        raise UserError(f"{where}: its chat template leaves out the tools.", "Use a checkpoint that calls tools.")
+    raise UserError(
+        f"{where}: its chat template has no tool calls that are known here (Qwen, Llama 3, Mistral, FunctionGemma).",
+        'Declare them: a file st_template.json beside the weights with {"profile": "chat", "syntax": {...}} '
+        "(docs/chat.md has a whole one).",
+    )
+
+
+def encode_marked(tokenizer: STTokenizer, text: str) -> list[int]:
+    """Token ids of a text of ours: added tokens are control, what stands between two of them is encoded alone."""
+    ids: list[int] = []
+    marks = sorted(tokenizer.specials, key=len, reverse=True)
+    for piece in re.split(f"({'|'.join(map(re.escape, marks))})", text) if marks else [text]:
+        if piece in tokenizer.specials:
+            ids.append(tokenizer.special_id(piece))
+        elif piece:
+            ids += tokenizer.encode(piece)
+    return ids
+
+
+def text_of(syntax: CallSyntax, value: Any, within: bool) -> str:
+    """A value as it stands in a call, but for the quote behind a text; `within` the quotes, where they stand with what
+    is around it."""
+    if isinstance(value, str):
+        text = json.dumps(value, ensure_ascii=False)[1:-1] if syntax.escaped else value
+        return text if within else f"{syntax.space}{syntax.quote}{text}"
+    return f"{syntax.space}{json_text(value, syntax.space)}"
+
+
+def encode_value(tokenizer: STTokenizer, text: str, syntax: CallSyntax) -> list[int]:
+    """A value's tokens: text but for a quote before it that is an added token."""
+    if syntax.quote in tokenizer.specials and text.startswith(syntax.quote):
+        return [tokenizer.special_id(syntax.quote), *tokenizer.encode(text.removeprefix(syntax.quote))]
+    return tokenizer.encode(text)
+
+
+# Some templates tell today's date: a prompt must not change while a run goes on.
+DATE = "26 Jul 2024"  # Llama 3's own where nobody gives one
+DATED = (
+    f"{{%- macro strftime_now(form) -%}}{{{{ '2024-07-26' if form.startswith('%Y') else '{DATE}' }}}}{{%- endmacro %}}"
+)
+
+
+@dataclass(frozen=True)
+class UserTurn:
+    """A prompt whose user's words are open: the ids of its `prefix`, the texts right `before` and `behind` the words,
+    and the ids of the `rest`."""
+
+    prefix: list[int]
+    before: str
+    behind: str
+    rest: list[int]
+
+
+class ChatTemplate:
+    """The prompt of a checkpoint that was trained to chat. Raises UserError where it has no template for tools."""
+
+    profile = "chat"
+    content = False  # a chat model's own words are no head
+    overflow: Overflow = "merge"
+
+    def __init__(self, folder: Path, tokenizer: STTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._where, reason = str(folder), "there is none"
+        try:
+            files = sorted([*folder.glob("tokenizer*"), *folder.glob("chat_template*")])
+            self._renderer = _renderer(folder, tuple((p.name, p.stat().st_mtime_ns) for p in files))
+            template = self._renderer.chat_template and self._renderer.get_chat_template()
+        except Exception as error:  # the library raises what its files raise
+            template, reason = None, str(error).partition("\n")[0][:200]
+        if not template:
+            raise UserError(
+                f"{folder} is no ST model, and no chat model: its chat template cannot be used ({reason}).",
+                "Use an instruct checkpoint or an ST checkpoint (`rtcontrol models info`), or make one of it with "
+                f"`rtcontrol models adopt --base {folder} --out FOLDER`, to be trained.",
+            )
+        self._template, self._own = str(template), _declared(folder)
+        self._turn = UserTurn([], "", "", [])
+
+    @cached_property
+    def syntax(self) -> CallSyntax:
+        """How a call is written. Raises UserError where neither its template nor a file beside the weights tells."""
+        if "syntax" in self._own:
+            return CallSyntax.declared(self._own["syntax"], f"{self._where}/{FILE_NAME}")
+        return syntax_of(self._template, self._where)
+
+    def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
+        """The ids up to the last control token before what is said: the part to be cached."""
+        orders = {"role": self.syntax.role, "content": str(self._own.get("system", self.syntax.orders))}
+        self._turn = self._opened([orders], tools)
+        return self._turn.prefix
+
+    def suffix_ids(self, instruction: str, observation: str, history: Sequence[str] = ()) -> list[int]:
+        """Everything after the prefix, up to where a call begins."""
+        calls = "; ".join(history[-HISTORY_LIMIT:])
+        content = "\n\n".join(t for t in (instruction, calls and f"Calls so far: {calls}", observation) if t)
+        turn = self._turn
+        return [*self._tokenizer.encode(f"{turn.before}{content}{turn.behind}"), *turn.rest]
+
+    def user_turn(self) -> UserTurn:
+        """The prompt of a user's turn alone, without tools or orders. Raises UserError."""
+        return self._opened([], ())
+
+    def ending(self) -> int:
+        """The control token that ends the model's turn. Raises UserError."""
+        said = f"SAID{secrets.token_hex(8)}"
+        turns = [{"role": "user", "content": said.lower()}, {"role": "assistant", "content": said}]
+        with suppress(UserError):
+            pieces = iter(self._filled(turns, (), add_generation_prompt=False))
+            if any(isinstance(piece, str) and said in piece for piece in pieces):
+                for piece in pieces:
+                    if isinstance(piece, int):
+                        return piece
+        if (end := self._renderer.eos_token) in self._tokenizer.specials:
+            return self._tokenizer.special_id(end)
+        raise UserError(
+            f"{self._where}: nothing tells how an answer ends.", "Name the `eos_token` in its tokenizer_config.json."
+        )
+
+    def _opened(self, before: Sequence[Mapping[str, str]], tools: Sequence[ToolSchema]) -> UserTurn:
+        """These turns and the user's."""
+        place = f"CONTENT{secrets.token_hex(8)}"
+        pieces = self._filled([*before, {"role": "user", "content": place}], tools, add_generation_prompt=True)
+        if sum(piece.count(place) for piece in pieces if isinstance(piece, str)) != 1:
+            raise self._leaves_out("the user's turn")
+        at = next(i for i, piece in enumerate(pieces) if isinstance(piece, str) and place in piece)
+        text, _, behind = str(pieces[at]).partition(place)
+        # A line's end is a token of its own: what stands before it (the tools, of Llama 3) is cached, too.
+        cut = text.rfind("\n") + 1
+        return UserTurn(self._ids([*pieces[:at], text[:cut]]), text[cut:], behind, self._ids(pieces[at + 1 :]))
+
+    def _filled(
+        self, messages: Sequence[Mapping[str, str]], tools: Sequence[ToolSchema], **told: bool
+    ) -> list[int | str]:
+        """The template's text: control tokens, and what is between them."""
+        marks = {mark: f"MARK{secrets.token_hex(8)}" for mark in self._tokenizer.specials}
+        shown = _hidden([t.to_openai() for t in tools], marks)
+        try:
+            text = self._renderer.apply_chat_template(
+                messages,
+                tools=shown or None,
+                tokenize=False,
+                enable_thinking=False,
+                date_string=DATE,
+                chat_template=DATED + self._template,
+                **told,
+            )
+        except Exception as error:  # templates raise what their authors thought of
+            reason = (str(error) or repr(error)).splitlines()[0][:200]
+            if not tools:
+                raise UserError(
+                    f"{self._where}: its chat template takes no user's turn alone ({reason}).",
+                    "Use a checkpoint that was trained to chat.",
+                ) from None
+            raise UserError(
+                f"{self._where}: its chat template takes no tools, or no {self.syntax.role} turn ({reason}).",
+                f"Declare another role or syntax in {FILE_NAME} beside the weights.",
+            ) from None
+        if tools and marks_free(tools[0].name, marks) not in text:
+            raise self._leaves_out("the tools")
+        return self._parsed(text, {word: mark for mark, word in marks.items()})
+
+    def _leaves_out(self, what: str) -> UserError:
+        return UserError(
+            f"{self._where}: its chat template leaves out {what}.", "Use a checkpoint that was trained to call tools."
+        )
+
+    def _ids(self, pieces: Sequence[int | str]) -> list[int]:
+        return [i for p in pieces for i in (self._tokenizer.encode(p) if isinstance(p, str) else [p])]
+
+    def _parsed(self, text: str, words: Mapping[str, str]) -> list[int | str]:
+        marks = sorted(self._tokenizer.specials, key=len, reverse=True)
+        found: list[int | str] = []
+        for piece in re.split(f"({'|'.join(map(re.escape, marks))})", text) if marks else [text]:
+            if piece in words.values():
+                found.append(self._tokenizer.special_id(piece))
+            elif piece:
+                for word, mark in words.items():
+                    piece = piece.replace(word, mark)
+                found.append(piece)
+        return found
+
+
+@lru_cache(maxsize=4)
+def _renderer(folder: Path, files: Any) -> Any:
+    """The library's tokenizer: of a large vocabulary it takes seconds to load."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+
+
+def _declared(folder: Path) -> Mapping[str, Any]:
+    path = folder / FILE_NAME
+    if not path.exists():
+        return {}
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}).", RESTORE) from None
+    if not isinstance(config, Mapping) or config.get("profile") != "chat":
+        raise UserError(f"{path} is no chat template.", 'Write {"profile": "chat", ...}, or remove it.')
+    return config
+
+
+def marks_free(text: str, marks: Mapping[str, str]) -> str:
+    """The text with words of ours for what would be control tokens."""
+    for mark in sorted(marks, key=len, reverse=True):
+        text = text.replace(mark, marks[mark])
+    return text
+
+
+def _hidden(value: Any, marks: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return marks_free(value, marks)
+    if isinstance(value, Mapping):
+        return {marks_free(str(k), marks): _hidden(v, marks) for k, v in value.items()}
+    return [_hidden(v, marks) for v in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,158 @@
+"""Finding and checking a checkpoint: weights, tokenizer with the ST tokens, prompt template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.models.checkpoint import hub
+from rtcontrol.models.checkpoint.chat_template import ChatTemplate
+from rtcontrol.models.checkpoint.prompt import PromptTemplate
+from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.errors import UserError, read_json, user_path
+
+CODE = ("auto_map", "custom_generate", "custom_pipelines")
+KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
+FILES = ("vocab_file", "merges_file", "spm_file", "fast_tokenizer_files")
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
+def check(folder: Path) -> None:
+    """UserError where the checkpoint in `folder` names code of its own or of a hub, another model as its base, or files
+    outside of it, or where its weights are pickles alone, which run code when they are read. None of it would be
+    obeyed: but what it asks for was meant, and without it the model is another."""
+    for path in sorted({*folder.glob("*config*.json"), *folder.glob("*.index.json")}):
+        try:
+            told = json.loads(path.read_text("utf-8"))
+        except (OSError, ValueError, RecursionError):
+            continue  # whoever needs it says what is wrong
+        for key, value in _entries(told):
+            if value and (why := _wrong(key, value)):
+                raise UserError(
+                    f"{path} {why} ({key}: {str(value)[:120]!r}). What a checkpoint names is not run or opened.",
+                    f"Use one without. Where transformers knows its kind of model by itself, remove {key} there.",
+                )
+    pickles = sorted(path.name for kind in PICKLES for path in folder.glob(kind) if path.name != "training_args.bin")
+    if pickles and not any(folder.glob("*.safetensors")):
+        raise UserError(
+            f"{folder}: its weights are a pickle ({pickles[0]}), which may run code when it is read.",
+            "Use a copy in safetensors; its authors, or the hub's page of the model, mostly have one.",
+        )
+
+
+def _wrong(key: str, value: Any) -> str:
+    if key in CODE:
+        return "names code of its own"
+    if key in KERNELS and any("/" in str(one) for one in (value.values() if isinstance(value, dict) else [value])):
+        return "names code of a hub"
+    if key == "base_model_name_or_path":
+        return "names another model, which it would be loaded with"
+    if key in FILES and any(_outside(one) for one in (value if isinstance(value, list) else [value])):
+        return "names a file elsewhere"
+    if key == "weight_map" and isinstance(value, dict) and any(map(_outside, value.values())):
+        return "names a file elsewhere"
+    return ""
+
+
+def _outside(name: Any) -> bool:
+    return not isinstance(name, str) or name in (".", "..") or any(sign in name for sign in "/\\\0")
+
+
+def _entries(told: Any) -> Iterator[tuple[str, Any]]:
+    """Each key and value, at any depth."""
+    left = [told]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict):
+            yield from one.items()
+        left += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
+
+
+ZOO = Path(__file__).resolve().parents[1] / "zoo"
+
+
+def zoo() -> list[str]:
+    """Names of the bundled checkpoints."""
+    return sorted(p.parent.name for p in ZOO.glob("*/config.json"))
+
+
+def resolve(model: str) -> Path:
+    """The folder of a bundled name, a path, or an id of the Hugging Face hub (OWNER/NAME or OWNER/NAME:SUBFOLDER, which
+    is downloaded if need be); in this order. Raises UserError naming all three, where a name is two of them, and for a
+    checkpoint that names code, files or models elsewhere (`inert`)."""
+    path = user_path(model)
+    if "/" not in model and (ZOO / model / "config.json").is_file():
+        if (path / "config.json").is_file() and path.resolve() != ZOO / model:
+            raise UserError(
+                f"{model!r} is a bundled model, and a folder here that holds one.",
+                f"Write ./{model} for the folder, or {ZOO / model} for the bundled one.",
+            )
+        return ZOO / model
+    if path.is_dir():
+        check(path)
+        return path
+    others = f"Bundled: {', '.join(zoo()) or 'none'}. Or give the path of a checkpoint folder in Hugging Face format"
+    if not path.exists() and hub.is_id(model):
+        found = hub.fetch(model, f"{others}.")
+        check(found)
+        return found
+    if path.is_file():
+        raise UserError(f"{model} is a file, no checkpoint folder.", f"Give the folder that it is in: {path.parent}.")
+    raise UserError(
+        f"No model {model!r}: neither a bundled name nor a folder, nor a hub's OWNER/NAME[:SUBFOLDER].",
+        f"{others}, or OWNER/NAME[:SUBFOLDER] of the Hugging Face hub.",
+    )
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """`config.json` as a dict; raises UserError when the folder is no checkpoint."""
+    remedy = "Give a name from `rtcontrol models info` or a folder in Hugging Face format."
+    if (folder / "model" / "config.json").is_file():  # of `models train`
+        remedy = f"Give what was trained there: {folder / 'model'}."
+    missing = UserError(f"{folder} is no checkpoint: it has no config.json.", remedy)
+    return read_json(folder / "config.json", missing, "Restore the checkpoint.")
+
+
+def chats(model: str) -> bool:
+    """Whether it is a chat model: its tokenizer has no ST tokens, and a chat template. Reads its files as text; raises
+    UserError."""
+    folder = resolve(model)
+    try:
+        written = (folder / "tokenizer.json").read_text("utf-8")
+        template = any(folder.glob("chat_template*")) or (
+            '"chat_template"' in (folder / "tokenizer_config.json").read_text("utf-8")
+        )
+    except (OSError, ValueError):
+        return False  # whoever loads it says what is wrong
+    return template and not all(f'"{token}"' in written for token in ST_TOKENS)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that can be decoded: in ST format where its tokenizer has these tokens, else as a chat model."""
+
+    folder: Path
+    config: dict[str, Any]
+    tokenizer: STTokenizer
+    template: PromptTemplate | ChatTemplate
+
+    @classmethod
+    def open(cls, model: str) -> Checkpoint:
+        """Raises UserError when something is missing, naming what and the remedy."""
+        folder = resolve(model)
+        config = read_config(folder)
+        tokenizer = STTokenizer.load(folder / "tokenizer.json")
+        rows = config.get("vocab_size")
+        if isinstance(rows, int) and tokenizer.size > rows:
+            raise UserError(
+                f"{folder}: its tokenizer has {tokenizer.size} tokens, its model only {rows} rows of embeddings.",
+                "The special tokens were added without resizing the model: use the tokenizer and weights that belong "
+                "together.",
+            )
+        if any(t not in tokenizer.specials for t in ST_TOKENS):
+            return cls(folder, config, tokenizer, ChatTemplate(folder, tokenizer))
+        return cls(folder, config, tokenizer, PromptTemplate.load(folder, tokenizer))

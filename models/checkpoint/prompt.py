@@ -1,0 +1,162 @@
+"""Prompt templates: the text around tools, instruction, history and observation belongs to the checkpoint.
+
+A template file `st_template.json` stands beside the weights. Its `template` is one string with `{variables}`; special
+tokens written in it are encoded as control tokens, everything between two of them as text, in one piece.
+Variables: `{tools}` (one JSON a line), `{instruction}`, `{history}`, `{observation}`, `{environment}` (the observation
+as a JSON list of strings, as published checkpoints want it).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.errors import UserError, read_json
+from rtcontrol.models.schema.tool_schema import Overflow, ToolSchema
+
+FILE_NAME = "st_template.json"
+HISTORY_LIMIT = 6
+RESTORE = "Restore the file that came with the weights."
+VARIABLES = ("tools", "instruction", "history", "observation", "environment")
+EMPTY = dict.fromkeys(VARIABLES, "")
+COMPACT = {
+    "profile": "compact",
+    "template": "<|im_start|>{tools}<|im_end|>{instruction}<|im_end|>{history}<|im_end|>{observation}<|im_start|>",
+    "history_separator": "; ",
+    "overflow": "merge",
+}
+SIMPLETOOL_V1_TURNS = (
+    "<|im_start|>user\nenvironment: {environment}\nhistory: [{history}]\n\n{instruction}<|im_end|>\n"
+    "<|im_start|>assistant\n"
+)
+# The observation stands in the query, before what is asked for.
+SIMPLETOOL_V2_TURNS = SIMPLETOOL_V1_TURNS.replace("environment: {environment}\n", "").replace(
+    "{instruction}", "{observation}\n\n{instruction}"
+)
+
+
+@dataclass(frozen=True)
+class PromptPart:
+    """One piece of a template: a special token's id, or a run of text pieces (literals and variable names)."""
+
+    special: int | None
+    pieces: tuple[tuple[bool, str], ...] = ()  # (is a variable, literal or name)
+
+    def constant(self, variables: Sequence[str]) -> bool:
+        return all(not is_variable or name in variables for is_variable, name in self.pieces)
+
+
+class PromptTemplate:
+    """A template compiled for one tokenizer."""
+
+    def __init__(self, config: Mapping[str, Any], tokenizer: STTokenizer, where: str) -> None:
+        self.profile = str(config.get("profile", "custom"))
+        self.overflow: Overflow = config.get("overflow", "merge")
+        # Whether the weights were trained to write the content head: the published ones were.
+        self.content = bool(config.get("content", self.profile.startswith("simpletool")))
+        self._separator = str(config.get("history_separator", ", "))
+        self._tokenizer = tokenizer
+        template: Any = config.get("template")
+        if self.overflow not in ("merge", "cut"):
+            raise UserError(f"{where}: unknown overflow {self.overflow!r}.", "Write merge or cut.")
+        seen = {v for v in VARIABLES if f"{{{v}}}" in str(template)}
+        complete = {"tools", "instruction"} <= seen and seen & {"observation", "environment"}
+        if not isinstance(template, str) or not complete:
+            raise UserError(
+                f"{where}: no usable 'template'.", "It must be a string with {tools}, {instruction} and {observation}."
+            )
+        self.parts = _parse(template, tokenizer)
+        self._cut = self._find_cut()
+        self._last: dict[PromptPart, tuple[str, list[int]]] = {}
+
+    @classmethod
+    def load(cls, folder: Path, tokenizer: STTokenizer) -> PromptTemplate:
+        """Read the template beside the weights; raises UserError when it is missing or broken."""
+        path = folder / FILE_NAME
+        missing = UserError(
+            f"{folder} has no {FILE_NAME}: the prompt's layout belongs to the checkpoint.",
+            "For a published SimpleTool checkpoint run `rtcontrol models adopt CHECKPOINT --template-from FILE`.",
+        )
+        return cls(read_json(path, missing, RESTORE), tokenizer, str(path))
+
+    def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
+        """The ids that depend on the tools alone, up to the last special-token boundary: the part to be cached."""
+        return self._encode(self.parts[: self._cut], {"tools": tools_text(tools)})
+
+    def suffix_ids(self, instruction: str, observation: str, history: Sequence[str] = ()) -> list[int]:
+        """Everything after the prefix, up to where a head token follows."""
+        values = {
+            "instruction": instruction,
+            "observation": observation,
+            "environment": json.dumps([observation] if observation else [], ensure_ascii=False),
+            "history": self._separator.join(history[-HISTORY_LIMIT:]),
+        }
+        return self._encode(self.parts[self._cut :], values)
+
+    def state_ids(self, state: str) -> list[int]:
+        """Up to and with the observation, of no tools, calls and instruction: what questions about it share."""
+        shown = json.dumps([state], ensure_ascii=False)
+        return self._encode(self._around_state()[0], {**EMPTY, "observation": state, "environment": shown})
+
+    def question_ids(self, question: str) -> list[int]:
+        """Everything behind a state, up to where a head token follows: the question stands where the instruction
+        would, or on a line of its own right behind the state."""
+        return self._encode(self._around_state()[1], {**EMPTY, "instruction": question})
+
+    def _around_state(self) -> tuple[list[PromptPart], list[PromptPart]]:
+        at, cut = max(
+            (i, j + 1)
+            for i, part in enumerate(self.parts)
+            for j, piece in enumerate(part.pieces)
+            if piece in ((True, "observation"), (True, "environment"))
+        )
+        pieces, rest = self.parts[at].pieces, self.parts[at + 1 :]
+        behind: list[PromptPart] = [PromptPart(None, pieces[cut:]), *rest]
+        if not any((True, "instruction") in part.pieces for part in behind):
+            behind[0] = PromptPart(None, ((False, "\n"), (True, "instruction"), *pieces[cut:]))
+        return [*self.parts[:at], PromptPart(None, pieces[:cut])], behind
+
+    def _find_cut(self) -> int:
+        changing = next((i for i, p in enumerate(self.parts) if not p.constant(("tools",))), len(self.parts))
+        return max((i + 1 for i in range(changing) if self.parts[i].special is not None), default=0)
+
+    def _encode_text(self, part: PromptPart, text: str) -> list[int]:
+        if not part.constant(("instruction", "history")):
+            return self._tokenizer.encode(text)
+        known = self._last.get(part)  # from tick to tick these mostly stay as they are
+        if known is None or known[0] != text:
+            known = self._last[part] = (text, self._tokenizer.encode(text))
+        return known[1]
+
+    def _encode(self, parts: Sequence[PromptPart], values: Mapping[str, str]) -> list[int]:
+        ids: list[int] = []
+        for part in parts:
+            if part.special is not None:
+                ids.append(part.special)
+            else:
+                text = "".join(values[piece] if is_variable else piece for is_variable, piece in part.pieces)
+                ids.extend(self._encode_text(part, text) if text else ())
+        return ids
+
+
+def tools_text(tools: Sequence[ToolSchema]) -> str:
+    """The tools as the prompt shows them: one canonical JSON a line."""
+    return "\n".join(t.canonical_json() for t in tools)
+
+
+def _parse(template: str, tokenizer: STTokenizer) -> tuple[PromptPart, ...]:
+    markers = sorted(tokenizer.specials, key=len, reverse=True)
+    variables = [f"{{{v}}}" for v in VARIABLES]
+    parts: list[PromptPart] = []
+    for piece in re.split(f"({'|'.join(map(re.escape, [*markers, *variables]))})", template):
+        if piece in markers:
+            parts.append(PromptPart(tokenizer.special_id(piece)))
+        elif piece:
+            run = parts.pop().pieces if parts and parts[-1].special is None else ()
+            parts.append(PromptPart(None, (*run, (True, piece[1:-1]) if piece in variables else (False, piece))))
+    return tuple(parts)

@@ -1,0 +1,21 @@
+"""The 17 special tokens of the ST format (paper, appendix "Special Token Definitions"; design, section 3)."""
+
+from __future__ import annotations
+
+from rtcontrol.models.schema.tool_schema import MAX_HEADS
+
+NULL = "<|null|>"
+FUNCTION = "function"
+ARGUMENTS = tuple(f"arg{k}" for k in range(1, MAX_HEADS + 1))
+HEADS = ("content", FUNCTION, *ARGUMENTS)
+ST_TOKENS = (*(t for head in HEADS for t in (f"<{head}>", f"</{head}>")), NULL)
+
+
+def opening(head: str) -> str:
+    """The token that starts a head: `function` -> `<function>`."""
+    return f"<{head}>"
+
+
+def closing(head: str) -> str:
+    """The token that ends a head."""
+    return f"</{head}>"

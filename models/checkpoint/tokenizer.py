@@ -1,0 +1,106 @@
+"""The checkpoint's tokenizer, with one rule on top: text is never control."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from tokenizers import Tokenizer
+
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema import numbers
+
+# Characters of a text that takes long enough for others to wait.
+LONG = 4096
+
+
+class STTokenizer:
+    """Encodes text with every added token disabled; these are only reached by name through `special_id`.
+
+    A text that contains `<|im_end|>`, `<function>` or `<|null|>` is encoded like any other characters, and so are added
+    tokens that are not marked special (`<tool_call>`, `<|fim_prefix|>` of Qwen2.5).
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        # A copy, because the settings below belong to this use and not to the caller's object.
+        self._take(Tokenizer.from_str(tokenizer.to_str()))
+
+    def _take(self, tokenizer: Tokenizer) -> None:
+        self._text = tokenizer
+        tokenizer.encode_special_tokens = True
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        added = tokenizer.get_added_tokens_decoder()
+        # The library passes over special tokens alone.
+        tokenizer.add_special_tokens([t for t in added.values() if not t.special])
+        self._special = {str(t.content): i for i, t in added.items()}
+
+    def digest(self) -> str:
+        """The same for tokenizers that write every text by the same ids."""
+        return hashlib.sha256(self._text.to_str().encode()).hexdigest()[:16]
+
+    @classmethod
+    def load(cls, path: Path) -> STTokenizer:
+        """Read a `tokenizer.json`, once while it is in use; raises UserError when it is not one."""
+        try:
+            found = path.stat()
+            key = (str(path.resolve()), found.st_mtime_ns, found.st_size)
+            known = _loaded.get(key)
+            if known is None:
+                known = cls.__new__(cls)
+                known._take(Tokenizer.from_file(str(path)))  # a vocabulary of 150,000 takes a second to copy
+                _loaded[key] = known
+            return known
+        except Exception as error:  # the library raises plain Exception
+            raise UserError(
+                f"{path} is no tokenizer file ({error}).", "Point --model at a complete checkpoint folder."
+            ) from error
+
+    @property
+    def size(self) -> int:
+        """Ids in use, special tokens included."""
+        return int(self._text.get_vocab_size(with_added_tokens=True))
+
+    @property
+    def specials(self) -> tuple[str, ...]:
+        return tuple(self._special)
+
+    def special_id(self, token: str) -> int:
+        """The id of an added token; raises KeyError when the tokenizer has none of that name."""
+        return self._special[token]
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of plain text; markers inside it stay text."""
+        try:
+            if len(text) < LONG:
+                return list(self._text.encode(text, add_special_tokens=False).ids)
+            # By the batch, which lets other threads run meanwhile: a megabyte takes a second.
+            return list(self._text.encode_batch([text], add_special_tokens=False)[0].ids)
+        except (TypeError, UnicodeEncodeError):  # a lone surrogate, which JSON may carry, has no UTF-8 form
+            return self.encode(text.encode("utf-8", "replace").decode())
+
+    @cached_property
+    def digits(self) -> dict[str, int] | None:
+        """The token of each character that numbers are written with; None where some are joined to one token.
+
+        Byte pairs grow from two characters that are joined: it is enough to look at all pairs."""
+        characters = numbers.CHARACTERS
+        single = {c: self.encode(c) for c in characters}
+        texts = [a + b for a in characters for b in characters if b.isdigit() or (a.isdigit() and b == ".")]
+        if any(self.encode(t) != [i for c in t for i in single[c]] for t in texts):
+            return None
+        return {c: ids[0] for c, ids in single.items()} if all(len(ids) == 1 for ids in single.values()) else None
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens shown by name."""
+        return str(self._text.decode(list(ids), skip_special_tokens=False))
+
+    def to_json(self) -> str:
+        """The tokenizer as the text of a `tokenizer.json`."""
+        return str(self._text.to_str())
+
+
+_loaded: WeakValueDictionary[tuple[str, int, int], STTokenizer] = WeakValueDictionary()

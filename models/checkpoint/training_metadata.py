@@ -1,0 +1,172 @@
+"""What a checkpoint learnt, in `rtcontrol.json` beside its weights: tools, history, observation, rate."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Self
+
+from rtcontrol.models.errors import UserError, read_json
+from rtcontrol.models.files import part_of
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
+
+_SIGN = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # of scripts that put no space between words: each is one
+_WORD = re.compile(rf"[{_SIGN}]|(?:(?![{_SIGN}])[^\W\d_])+(?:['\u2019][^\W\d_]+)*")
+_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+ENDINGS = ("s", "es", "ed", "d", "ing", "ly", "'s")
+SLIPS, STEM = 4, 3  # letters of a word in which a slip, or an ending less, leaves enough to read
+# What is looked at: beyond that a sentence is not understood anyway, and a hostile one costs no more.
+MOST_UNKNOWN, MOST_FORMS, LONGEST = 8, 64, 32
+# Words that turn a sentence round: none is a slip of another word, or a form of it.
+_TURNING = """
+not no non nor never none nothing neither without except unless until instead avoid both all every each any only dont
+wont cant don't won't can't doesn't isn't shouldn't mustn't
+"""
+TURNING = frozenset(_TURNING.split())
+
+
+def words(text: str) -> list[str]:
+    """The words of a sentence, in small letters; numbers are none."""
+    return [word.replace("\u2019", "'") for word in _WORD.findall(text.lower())]
+
+
+class KnownWords:
+    """Words with their forms: an ending more or less, a slip of the finger behind the first letter."""
+
+    def __init__(self, known: Collection[str]) -> None:
+        self._known = frozenset(known)
+
+    def unknown(self, text: str) -> tuple[str, ...]:
+        """The words of a sentence that are none of these, each once, as they are said first; MOST_UNKNOWN at most."""
+        found: list[str] = []
+        others = [word for word in dict.fromkeys(words(text)) if word not in self._known]
+        for n, word in enumerate(others):
+            if n >= MOST_FORMS or not self._is_form(word):
+                found.append(word)
+                if len(found) == MOST_UNKNOWN:
+                    break
+        return tuple(found)
+
+    def _is_form(self, word: str) -> bool:
+        if word in TURNING or len(word) > LONGEST:
+            return False
+        return any(form in self._known and form not in TURNING for form in _forms(word))
+
+
+def _forms(word: str) -> Iterator[str]:
+    """With an ending more or less (`driving` is `drive`, `stopped` is `stop`), and with one slip: a letter missing,
+    doubled, swapped or another."""
+    for ending in ENDINGS:
+        yield word + ending
+        if word.endswith(ending) and len(stem := word[: -len(ending)]) >= STEM:
+            yield from (stem, stem + "e", stem[:-1] if stem[-1] == stem[-2] else stem)
+    if word.endswith("e"):
+        yield word[:-1] + "ing"
+    for i in range(1, len(word) - 1):
+        yield word[:i] + word[i + 1] + word[i] + word[i + 2 :]
+    if len(word) >= SLIPS:
+        for i in range(1, len(word) + 1):
+            yield word[:i] + word[i + 1 :]
+            for letter in _LETTERS:
+                yield word[:i] + letter + word[i:]
+                yield word[:i] + letter + word[i + 1 :]
+
+
+FILE_NAME = "rtcontrol.json"
+FORMAT = 1
+DOUBT = 0.5  # of a word that was never taught, where no gate says what is too little
+BELOW = 0.99  # of a gate: what is sure of all else is below it
+REMEDY = "Restore the file that came with the weights, or take it away: then what was learnt is not known."
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """`tool_sets`: the sets of tools, as OpenAI-style definitions, that it was trained on; `history`: how many calls
+    its prompts showed (0: none); `allow_null`: whether it may leave the call in force; `instruction`: what it is told
+    by default; `observation`: the words that observations were made of, each with its unit or None; `rate_hz`: how
+    often a second it decides; `gate`: the confidence of the function head below which what is told is taken for not
+    understood, and calls are held back. With a gate and `allow_null` the null function says the same. None: not
+    known. `any_tools`: whether it was taught to read tools, and may try those of no set.
+
+    `words` are those of the sentences that it was taught with, and such as change no sentence, between spaces; each
+    other word of an instruction lowers what is believed: so far that a gate holds what has more than `unknown_words` of
+    them, however sure the model is."""
+
+    tool_sets: tuple[tuple[Mapping[str, Any], ...], ...]
+    history: int = 0
+    allow_null: bool = False
+    instruction: str | None = None
+    observation: Mapping[str, str | None] = field(default_factory=dict)
+    rate_hz: float | None = None
+    gate: float | None = None
+    any_tools: bool = False
+    words: str | None = None
+    unknown_words: int = 0
+
+    def unknown(self, instruction: str) -> tuple[str, ...]:
+        """Words of an instruction that no sentence of training had; none where those are not known."""
+        return () if self._heard is None else self._heard.unknown(instruction)
+
+    @property
+    def doubt(self) -> float:
+        """What each such word multiplies the function head's confidence with."""
+        if not self.gate:
+            return DOUBT
+        return float((BELOW * self.gate) ** (1 / (self.unknown_words + 1)))
+
+    @cached_property
+    def _heard(self) -> KnownWords | None:
+        return None if self.words is None else KnownWords(self.words.split())
+
+    def knows(self, tools: Sequence[ToolSchema]) -> bool:
+        """Whether it was trained on exactly these tools, in this order."""
+        return [s.canonical_json() for s in tools] in self._known
+
+    @cached_property
+    def _known(self) -> list[list[str]]:
+        return [[s.canonical_json() for s in tool_schemas(own)] for own in self.tool_sets]
+
+    @property
+    def tools(self) -> tuple[Mapping[str, Any], ...] | None:
+        """Its tools, where it learnt one set of them."""
+        return self.tool_sets[0] if len(self.tool_sets) == 1 else None
+
+    def write(self, folder: Path) -> None:
+        """Beside the weights; an old file stays until the new one is whole."""
+        body = {"format": FORMAT, **{name: getattr(self, name) for name in self.__dataclass_fields__}}
+        part = part_of(folder / FILE_NAME)
+        part.write_text(json.dumps(body, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        os.replace(part, folder / FILE_NAME)
+
+    @classmethod
+    def of(cls, folder: Path) -> Self | None:
+        """Of a checkpoint's folder; None where it does not say. Raises UserError for a file that is damaged."""
+        path = folder / FILE_NAME
+        try:
+            changed = path.stat().st_mtime_ns
+        except OSError:
+            return None
+        return cls._read(path.resolve(), changed)
+
+    @classmethod
+    @lru_cache(maxsize=64)  # asked of every session
+    def _read(cls, path: Path, changed_ns: int) -> Self:
+        found = read_json(path, UserError(f"{path} is gone.", REMEDY), REMEDY)
+        if found.pop("format", None) != FORMAT:
+            raise UserError(f"{path} is of another format than {FORMAT}.", "Use the rtcontrol that wrote it.")
+        try:
+            sets = tuple(tuple(own) for own in found.pop("tool_sets"))
+            made = cls(sets, **found)
+            assert made._known is not None  # its tools are such
+            if isinstance(made.history, bool) or not isinstance(made.history, int) or made.history < 0:
+                raise ValueError(f"history is {made.history!r}")
+            if not isinstance(made.words, str | None) or type(made.unknown_words) is not int or made.unknown_words < 0:
+                raise ValueError(f"unknown_words is {made.unknown_words!r}, words {str(made.words)[:40]!r}")
+        except (KeyError, TypeError, ValueError, UserError) as error:
+            raise UserError(f"{path} does not say what was learnt ({error}).", REMEDY) from None
+        return made

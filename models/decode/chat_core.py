@@ -1,0 +1,364 @@
+"""One decision of a chat model without the model: the call that constrained greedy decoding of its text gives.
+
+A pass carries the text that is certain, all values that may come next, and behind the likeliest of them the text up to
+the next value: what is written between two values costs no pass. It answers to the same protocol as the ST core.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.chat_plan import ChatPlan, Choice, FreeText, Place, TrieNode
+from rtcontrol.models.decode.core import NO_CALL, Drafts, Stepwise
+from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
+from rtcontrol.models.decode.protocol import Ask, Budget, NotFinite, PassCost, Tree
+from rtcontrol.models.decode.walk import best_of
+from rtcontrol.models.schema.tool_schema import ABSENT
+
+Likely = dict[int, "Likely"]  # what may follow a token, by token
+Behind = deque[tuple[int, list[int], Place]]  # by node: the tokens that follow, and where they lead
+
+
+@dataclass(eq=False)
+class NextPass:
+    """Nodes of the next pass as they are laid down, after `base` others; of some the scores are wanted, of others the
+    best of what is legal."""
+
+    base: int
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    scored: list[int] = field(default_factory=list)
+    masked: list[tuple[int, np.ndarray]] = field(default_factory=list)
+
+
+class Nodes:
+    """All nodes of a decision, `rows` and `bests` of those that were asked; `along` tells what is `likely` to follow. A
+    pass has at most `total`."""
+
+    def __init__(self, likely: Likely, total: int) -> None:
+        self.rows: dict[int, Sequence[float]] = {}
+        self.bests: dict[int, tuple[int, float]] = {}
+        self._along: dict[int, Likely] = {-1: likely}
+        self._depths: list[int] = []
+        self._edges: dict[tuple[int, int], int] = {}
+        self._total = total
+
+    def begin(self) -> NextPass:
+        return NextPass(len(self._depths))
+
+    def child(self, node: int, token: int) -> int | None:
+        """The evaluated node that a token leads to."""
+        return self._edges.get((node, token))
+
+    def tree(self, laid: NextPass, columns: Sequence[int]) -> Tree:
+        asks = [Ask([n - laid.base for n in laid.scored], columns)] if laid.scored else []
+        asks += [Ask([n - laid.base], masks=legal[None]) for n, legal in laid.masked]
+        assert laid.tokens, "every pass makes headway"
+        return Tree(laid.tokens, laid.parents, self._depths[laid.base :], asks)
+
+    def take(self, laid: NextPass, answers: Sequence[Any]) -> None:
+        """What a pass gave."""
+        rest = list(answers)
+        if laid.scored:
+            self.rows.update(zip(laid.scored, rest.pop(0), strict=True))
+        for (node, _), (best,) in zip(laid.masked, rest, strict=True):
+            self.bests[node] = best
+
+    def spread(self, laid: NextPass, at: int, choice: Choice, start: TrieNode, most: int, behind: Behind) -> None:
+        """A choice whose `start` is node `at`: all nodes between which the model may choose, in declared order, and
+        what comes `behind` its leaves, the likeliest first."""
+        places = {start: at}
+        for node in (start, *choice.needed(start, most)):
+            if node not in places:
+                if len(laid.tokens) >= self._total:
+                    break
+                places[node] = self.node(laid, places[node[:-1]], node[-1])
+            if len(children := choice.children(node)) > 1 and places[node] not in self.rows:
+                laid.scored.append(places[node])
+            for token, child in children:
+                if not choice.branches(child):
+                    likely = token in self._along.get(places[node], ())
+                    (behind.appendleft if likely else behind.append)((places[node], [token], (choice, child)))
+
+    def look_behind(self, laid: NextPass, at: int, tokens: list[int], place: Place, room: int, behind: Behind) -> None:
+        """Where a choice may lead: the text up to the next one and all of that, where it fits; of the likeliest its own
+        text alone."""
+        while tokens and (known := self.child(at, tokens[0])) is not None:
+            at, tokens = known, tokens[1:]
+        while True:  # what is certain from there
+            where, node = place
+            if isinstance(where, FreeText):
+                return
+            if node in where.leaves:
+                if (then := where.leaves[node][1]) is None:
+                    return
+                place = then
+            elif where.branches(node) and len(where.children(node)) > 1:
+                break
+            else:
+                ((token, child),) = where.children(node)
+                tokens, place = [*tokens, token], (where, child)
+        left = room - len(laid.tokens) - len(tokens)
+        fits = left >= 0 and len(where.needed(node, left)) <= left
+        likely = self._along.get(at, {})
+        if not fits and (left < 0 or not (likely.get(tokens[0]) if tokens else likely)):
+            return
+        for token in tokens:
+            at = self.node(laid, at, token)
+        if fits:
+            self.spread(laid, at, where, node, left, behind)
+        elif at not in self.rows:
+            laid.scored.append(at)
+            for token, child in where.children(node):
+                if token in self._along.get(at, ()):
+                    behind.append((at, [token], (where, child)))
+
+    def node(self, laid: NextPass, parent: int, token: int) -> int:
+        """The node that a token leads to, which is laid down where it is new."""
+        known = self._edges.get((parent, token))
+        if known is None:
+            known = self._edges[parent, token] = laid.base + len(laid.tokens)
+            laid.tokens.append(token)
+            laid.parents.append(parent)
+            self._depths.append(self._depths[parent] + 1 if parent >= 0 else 0)
+            if (likely := self._along.get(parent, {}).get(token)) is not None:
+                self._along[known] = likely
+        return known
+
+
+class ChatCore:
+    """Decides for one plan. A free value has at most `limit` tokens; a pass looks `ahead` of the choice at hand by so
+    many nodes."""
+
+    def __init__(
+        self, plan: ChatPlan, tokenizer: STTokenizer, grammars: Grammars | None, limit: int = MAX_TOKENS
+    ) -> None:
+        self.plan, self.tokenizer, self.grammars, self.limit = plan, tokenizer, grammars, limit
+        self.ahead, self.budget = 0, Budget()
+        for free in plan.free:
+            assert grammars is not None
+            grammars.check(free.grammar, limit, plan.where(free))
+
+    def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
+        """Choose what passes carry: so much ahead as a pass costs. For people, what was chosen."""
+        self.budget = budget or Budget()
+        self.ahead = min(self.budget.total, cost().worth(choosing=False)) if self.budget.per_head > 1 else 0
+        arguments = "in parallel" if self.plan.parallel else "in sequence"
+        return {"layout": f"arguments {arguments}", "ahead": self.ahead}
+
+    @property
+    def reserve(self) -> int:
+        """Nodes that a decision surely takes."""
+        return len(self.plan.opening)
+
+    @property
+    def most(self) -> int:
+        """Nodes that a decision with guesses may take."""
+        return 4 * self.budget.total
+
+    def begin(self, drafts: Drafts | None = None, prompt: Sequence[int] = ()) -> ChatDeciding:
+        """A decision; the likeliest call is `drafts`' own guess, else the last one. Without drafts a pass does not look
+        ahead of the choice at hand."""
+        return ChatDeciding(self, drafts)
+
+
+@dataclass(eq=False)
+class _Cursor:
+    """One line of text under way: behind node `at` (-1: the prompt's end) the tokens `pending` are certain but not
+    evaluated; then comes `place` (None: the line is over)."""
+
+    place: Place | None
+    pending: list[int]
+    at: int = -1
+    text: list[int] = field(default_factory=list)
+    free: Any = None
+    ask: np.ndarray | None = None  # of a free value: which ids are legal next
+
+
+class ChatDeciding(Stepwise):
+    """A decision as text of a call."""
+
+    def __init__(self, core: ChatCore, drafts: Drafts | None) -> None:
+        self.core, self.plan = core, core.plan
+        self._drafts, self._guessing = drafts or Drafts(), drafts is not None
+        self._known = Nodes(self._likely(), core.budget.total)
+        self.chosen: list[tuple[int, list[float]]] = []  # nodes of choices, and the scores of what was legal there
+        self._confidence: dict[int, float] = {}
+        self._function: int | None = None
+        self._arguments: dict[str, Any] = {}
+        self._steps = self._decide()
+        self._go(None)
+
+    def _likely(self) -> Likely:
+        """The text of somebody else's guess, once, else of the last call."""
+        call, self._drafts.call = self._drafts.call, None
+        if call is not None:
+            with suppress(*NO_CALL):
+                return _nested([[t for piece in self.plan.pieces(call) for t in piece]])
+        return self._drafts.text
+
+    def _decide(self) -> Generator[Tree, Sequence[Any], Decision]:
+        lines = [_Cursor((self.plan.function, ()), list(self.plan.opening))]
+        while True:
+            for line in lines:
+                self._walk(line)
+            if self.plan.parallel and self._function is not None and len(lines) == 1:
+                lines += [_Cursor(place, list(tokens)) for tokens, place in self.plan.arguments[self._function]]
+                for line in lines[1:]:
+                    self._over_known(line)
+                    self._walk(line)
+            waiting = [line for line in lines if line.place is not None]
+            if not waiting:
+                return self._end(lines)
+            laid = self._lay(waiting)
+            self._known.take(laid, (yield self._known.tree(laid, self.plan.columns)))
+
+    # -- what is known ------------------------------------------------------------------------------------------------
+
+    def _over_known(self, line: _Cursor) -> None:
+        """Go over the pending tokens that are evaluated already."""
+        while line.pending and (node := self._known.child(line.at, line.pending[0])) is not None:
+            line.at = node
+            line.text.append(line.pending.pop(0))
+
+    def _step(self, line: _Cursor, token: int) -> None:
+        line.pending.append(token)
+        self._over_known(line)
+
+    def _walk(self, line: _Cursor) -> None:
+        """On to the next choice whose scores are not known, or to the line's end."""
+        self._over_known(line)
+        while line.place is not None:
+            where, node = line.place
+            if isinstance(where, FreeText):
+                if not self._walk_free(line, where):
+                    return
+                continue
+            if node in where.leaves:
+                value, line.place = where.leaves[node]
+                self._take(where, value)
+                continue
+            children = where.children(node)
+            if len(children) > 1:
+                row = None if line.pending else self._known.rows.get(line.at)
+                if row is None:
+                    return
+                token, child = self._best(where.decides, line.at, children, row)
+            else:
+                ((token, child),) = children
+                if self.core.budget.forced and (line.pending or line.at not in self._known.rows):
+                    return  # the baseline: a pass for each token
+            self._step(line, token)
+            line.place = where, child
+
+    def _best(
+        self, decides: int, at: int, children: Sequence[tuple[int, TrieNode]], row: Sequence[float]
+    ) -> tuple[int, TrieNode]:
+        """The child with the largest score; ties go to the lowest token id. Raises NotFinite."""
+        scores = [row[self.plan.column[token]] for token, _ in children]
+        best, share = best_of(scores)
+        self.chosen.append((at, scores))
+        self._sure(decides, share)
+        return children[best]
+
+    def _sure(self, decides: int, probability: float) -> None:
+        self._confidence[decides] = self._confidence.get(decides, 1.0) * probability
+
+    def _take(self, where: Choice, value: Any) -> None:
+        """A leaf of a choice: a function or a value; a key or the end decides nothing that is told."""
+        if where is self.plan.function:
+            self._function = value
+        elif where.is_value and value is not ABSENT:
+            self._arguments[self.plan.tools[where.tool].parameters[where.decides - 1].name] = value
+
+    def _walk_free(self, line: _Cursor, where: FreeText) -> bool:
+        """On in a free value; whether it is over."""
+        if line.free is None:
+            assert self.core.grammars is not None
+            line.free = self.core.grammars.start(where.grammar, self.core.limit, self.plan.where(where))
+        while True:
+            if line.ask is None:
+                for token in line.free.forced():
+                    self._step(line, token)
+                legal = line.free.legal(where.ends, None)
+                if np.count_nonzero(legal) > 1:
+                    line.ask = legal
+                    return False
+                token = int(legal.argmax())
+            else:
+                best = None if line.pending else self._known.bests.get(line.at)
+                if best is None:
+                    return False
+                token, probability = best
+                if not math.isfinite(probability):
+                    raise NotFinite
+                self._sure(where.decides, probability)
+                line.ask = None
+            self._step(line, token)
+            if token in where.ends:
+                text = self.core.tokenizer.decode(line.free.tokens)
+                name = self.plan.tools[where.tool].parameters[where.decides - 1].name
+                self._arguments[name] = parse_free(where.domain, text)
+                line.place, line.free = (where.then, (token,)), None
+                return True
+            line.free.push(token)
+
+    # -- what to evaluate ---------------------------------------------------------------------------------------------
+
+    def _lay(self, lines: Sequence[_Cursor]) -> NextPass:
+        """The nodes of the next pass: what is certain, what may be chosen, and what may come behind that."""
+        laid, budget = self._known.begin(), self.core.budget
+        begins: list[tuple[int, Choice, TrieNode]] = []
+        for line in lines:
+            at = line.at
+            for token in line.pending[:1] if budget.forced else line.pending:
+                at = self._known.node(laid, at, token)
+            if line.ask is not None and (len(line.pending) <= 1 or not budget.forced):
+                laid.masked.append((at, line.ask))
+            elif budget.forced:
+                laid.scored.append(at)
+            elif line.place is not None and isinstance(where := line.place[0], Choice):
+                begins.append((at, where, line.place[1]))
+        if budget.per_head == 1:
+            laid.scored += dict.fromkeys(at for at, _, _ in begins)
+            return laid
+        behind: Behind = deque()
+        for begin in begins:
+            self._known.spread(laid, *begin, budget.total, behind)
+        if self.plan.parallel and not laid.base:  # no argument waits for the function but for whose it is
+            last = self._drafts.tool
+            for i in sorted(range(len(self.plan.tools)), key=lambda i: i != last):
+                behind.extend((-1, tokens, place) for tokens, place in self.plan.arguments[i])
+        room = min(budget.total, len(laid.tokens) + self.core.ahead * self._guessing)
+        while behind:
+            self._known.look_behind(laid, *behind.popleft(), room, behind)
+        return laid
+
+    def _end(self, lines: Sequence[_Cursor]) -> Decision:
+        assert self._function is not None
+        self._drafts.tool = self._function
+        self._drafts.text = _nested([[*line.text, *line.pending] for line in lines])
+        tool = self.plan.tools[self._function]
+        names = ["function", *(f"arg{k + 1}" for k in range(len(tool.parameters)))]
+        sure = {name: self._confidence[k] for k, name in enumerate(names) if k in self._confidence}
+        call = Call(tool.name, {p.name: self._arguments[p.name] for p in tool.parameters if p.name in self._arguments})
+        return Decision(call, sure, None, self.passes, self.nodes, 0)
+
+
+def _nested(paths: Sequence[Sequence[int]]) -> Likely:
+    """Texts as tokens that follow one another."""
+    root: Likely = {}
+    for path in paths:
+        below = root
+        for token in path:
+            below = below.setdefault(token, {})
+    return root

@@ -1,0 +1,241 @@
+"""A chat model's call as choices: tries of tokens whose leaves lead to the next choice.
+
+The text is cut at the values' boundaries, and each piece is encoded alone: a name, a value, and what stands between
+two of them. A value's path ends with the first token of what may follow it, which tells 7 from 70.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rtcontrol.models.call import Call
+from rtcontrol.models.checkpoint.chat_template import CallSyntax, encode_marked, encode_value, text_of
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.domain import Free
+from rtcontrol.models.schema.parameters import Parameter
+from rtcontrol.models.schema.tool_schema import ABSENT, ToolSchema
+
+TrieNode = tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Choice:
+    """A place where the call goes on in several ways. `leaves` have the value that is chosen there and where the text
+    goes on: another choice's node, None at the call's end. `decides` is the place in the confidences: 0 the function, k
+    its k-th parameter; `is_value` tells a value from the text between two."""
+
+    tool: int
+    decides: int
+    is_value: bool = False
+    leaves: dict[TrieNode, tuple[Any, Place | None]] = field(default_factory=dict)
+    _children: dict[TrieNode, dict[int, TrieNode]] = field(default_factory=dict)
+    _sorted: dict[TrieNode, list[tuple[int, TrieNode]]] = field(default_factory=dict)
+    _counts: dict[TrieNode, int] = field(default_factory=dict)
+
+    def insert(self, path: Sequence[int], value: Any, then: Place | None) -> bool:
+        """False where another value has this path, or a part of it."""
+        leaf = tuple(path)
+        if leaf in self._children or any(leaf[:end] in self.leaves for end in range(len(leaf) + 1)):
+            return False
+        self.leaves[leaf] = value, then
+        for end in range(len(leaf)):
+            self._children.setdefault(leaf[:end], {})[leaf[end]] = leaf[: end + 1]
+            self._counts[leaf[:end]] = self._counts.get(leaf[:end], 0) + 1
+        return True
+
+    def branches(self, node: TrieNode) -> bool:
+        """Whether there is anything to choose at a node, or below."""
+        return self._counts.get(node, 1) > 1
+
+    def needed(self, start: TrieNode, limit: int) -> list[TrieNode]:
+        """The nodes below `start` whose scores may be needed, parents first, at most `limit` and one more."""
+        order = [start]
+        for node in order:
+            if len(order) > limit:
+                break
+            order += [c for c in self._children.get(node, {}).values() if self.branches(c)]
+        return order[1:]
+
+    def children(self, node: TrieNode) -> list[tuple[int, TrieNode]]:
+        """(token, node) by token id: ties go to the lowest."""
+        found = self._sorted.get(node)
+        if found is None:
+            found = self._sorted[node] = sorted(self._children.get(node, {}).items())
+        return found
+
+    @property
+    def choices(self) -> set[int]:
+        """The tokens between which the model chooses somewhere."""
+        return {t for below in self._children.values() if len(below) > 1 for t in below}
+
+
+@dataclass(frozen=True)
+class FreeText:
+    """A value that is not listed, decoded under a `grammar`; it may end where one of `ends` follows, with which `then`
+    goes on."""
+
+    tool: int
+    decides: int
+    domain: Free
+    grammar: str
+    ends: np.ndarray
+    then: Choice
+
+
+Place = tuple[Choice | FreeText, TrieNode]
+
+
+class ChatPlan:
+    """All calls of some tools in one syntax. `opening` are the tokens that every call begins with, `function` the first
+    choice. `grammars` compiles those of free values (None: there are none).
+
+    With `parallel` an argument does not see the others: `arguments[tool]` are the places of its values, each behind the
+    tokens that lead there, and each ends with the call. Raises UserError for values that cannot be told apart."""
+
+    def __init__(
+        self, tools: Sequence[ToolSchema], tokenizer: STTokenizer, syntax: CallSyntax, grammars: Any, parallel: bool
+    ) -> None:
+        self.tools, self.syntax, self.parallel = tuple(tools), syntax, parallel
+        self._tokenizer, self._grammars = tokenizer, grammars
+        self.opening = encode_marked(tokenizer, syntax.opening)
+        self.function = Choice(-1, 0)
+        self.all: list[Choice] = [self.function]
+        self.free: list[FreeText] = []
+        self.arguments: list[list[tuple[list[int], Place]]] = []
+        self._follows: dict[tuple[int, int, bool], Choice] = {}
+        self._values: dict[tuple[int, int], Place] = {}
+        for i, tool in enumerate(self.tools):
+            if tool.rules is not None:
+                raise UserError(
+                    f"Tool {tool.name}: a chat model's call does not keep {tool.rules.told} of several arguments.",
+                    "Use a checkpoint in ST format, or take these arguments as one that is an object.",
+                )
+            self.arguments.append(self._apart(i, tool) if parallel else [])
+            follow = None if parallel else self._follow(i, tool, -1, False)
+            begun = syntax.arguments if tool.parameters else syntax.empty
+            firsts = [t for t, _ in follow.children(())] if follow else encode_marked(tokenizer, begun)[:1]
+            for first in firsts:
+                path = [*tokenizer.encode(_inner(syntax, tool.name)), first]
+                if not self.function.insert(path, i, None if follow is None else (follow, (first,))):
+                    raise UserError(f"The tool name {tool.name!r} has the tokens of another's.", "Rename one of them.")
+        self.columns = tuple(sorted({t for choice in self.all for t in choice.choices}))
+        self.column = {token: i for i, token in enumerate(self.columns)}
+
+    def pieces(self, call: Call) -> list[list[int]]:
+        """A call's text as it is cut: the tokens of each piece. Raises LookupError and ValueError for what is no call
+        of these."""
+        (tool,) = (t for t in self.tools if t.name == call.name)
+        given = [p for p in tool.parameters if p.name in call.arguments]
+        found = [self.opening, self._tokenizer.encode(_inner(self.syntax, tool.name))]
+        between = self.syntax.arguments if given else self.syntax.empty
+        for p in given:
+            value = call.arguments[p.name]
+            text = text_of(self.syntax, value, self._quoted(p))
+            found += [
+                encode_marked(self._tokenizer, between + self._key(p)),
+                encode_value(self._tokenizer, text, self.syntax),
+            ]
+            between = self.syntax.quote * isinstance(value, str) + self.syntax.separator
+        if given:
+            between = between.removesuffix(self.syntax.separator) + self.syntax.closing
+        return [*found, encode_marked(self._tokenizer, between)]
+
+    def where(self, free: FreeText) -> str:
+        """A free value as errors name it."""
+        tool = self.tools[free.tool]
+        return f"Tool {tool.name}, parameter {tool.parameters[free.decides - 1].name}"
+
+    def _apart(self, i: int, tool: ToolSchema) -> list[tuple[list[int], Place]]:
+        """The values of a tool, each as if it were the only one that is given."""
+        found = []
+        name = self._tokenizer.encode(_inner(self.syntax, tool.name))
+        for k, parameter in enumerate(tool.parameters):
+            before = encode_marked(self._tokenizer, f"{self.syntax.arguments}{self._key(parameter)}")
+            place = self._value(i, tool, k, partial(self._closed, i, k))
+            found.append(([*self.opening, *name, *before], place))
+        return found
+
+    def _quoted(self, p: Parameter) -> bool:
+        """Whether all values are texts, so that the quote before them belongs to the key."""
+        if p.nullable or (self.parallel and not p.required):
+            return False
+        return p.domain.is_string if isinstance(p.domain, Free) else all(isinstance(v, str) for v in p.domain.values)
+
+    def _key(self, p: Parameter) -> str:
+        written = self.syntax.key.replace("{}", _inner(self.syntax, p.name))
+        return f"{written}{self.syntax.space}{self.syntax.quote}" if self._quoted(p) else written
+
+    def _end(self, follow: Choice, quoted: bool, empty: bool = False) -> None:
+        text = self.syntax.quote * quoted + (self.syntax.empty if empty else self.syntax.closing)
+        follow.insert(encode_marked(self._tokenizer, text), None, None)
+
+    def _closed(self, i: int, k: int, quoted: bool) -> Choice:
+        """Behind the k-th value the end."""
+        known = self._follows.get((i, k, quoted))
+        if known is None:
+            known = self._follows[i, k, quoted] = Choice(i, k + 1)
+            self._end(known, quoted)
+            self.all.append(known)
+        return known
+
+    def _follow(self, i: int, tool: ToolSchema, k: int, quoted: bool) -> Choice:
+        """What may stand behind the k-th value (-1: the name), which is a text or not: a further key, or the end."""
+        if (known := self._follows.get((i, k, quoted))) is not None:
+            return known
+        follow = self._follows[i, k, quoted] = Choice(i, k + 2)
+        for n in range(k + 1, len(tool.parameters)):
+            p = tool.parameters[n]
+            between = self.syntax.arguments if k < 0 else self.syntax.quote * quoted + self.syntax.separator
+            if (i, n) not in self._values:
+                self._values[i, n] = self._value(i, tool, n, partial(self._follow, i, tool, n))
+            if not follow.insert(encode_marked(self._tokenizer, between + self._key(p)), n, self._values[i, n]):
+                raise UserError(f"Tool {tool.name}, {p.name}: its name has the tokens of another's.", "Rename it.")
+            if p.required:
+                break
+        else:
+            self._end(follow, quoted, empty=k < 0)
+        self.all.append(follow)
+        return follow
+
+    def _value(self, i: int, tool: ToolSchema, k: int, then: Callable[[bool], Choice]) -> Place:
+        """Where the k-th value is chosen; `then` gives what stands behind a text, or behind another value."""
+        p, quoted = tool.parameters[k], self._quoted(tool.parameters[k])
+        where = f"Tool {tool.name}, parameter {p.name}"
+        if isinstance(p.domain, Free):
+            if p.nullable or (self.parallel and not p.required):
+                raise UserError(
+                    f"{where}: a value that is not listed may not be null, or left out in parallel, in a chat "
+                    "model's call.",
+                    "List its values, bound it, or require it.",
+                )
+            grammar = self._grammars.compile(p.domain, where, quoted and self.syntax.escaped, self.syntax.space)
+            ends = np.array([token for token, _ in then(quoted).children(())])
+            self.free.append(free := FreeText(i, k + 1, p.domain, grammar, ends, then(quoted)))
+            return free, ()
+        choice = Choice(i, k + 1, is_value=True)
+        values = [*p.domain.values, *[None] * p.nullable]
+        if self.parallel and not p.required and not p.nullable:
+            values.append(ABSENT)
+        for value in values:
+            text = text_of(self.syntax, None if value is ABSENT else value, quoted)
+            follow = then(isinstance(value, str))
+            for first, _ in follow.children(()):
+                path = [*encode_value(self._tokenizer, text, self.syntax), first]
+                if not choice.insert(path, value, (follow, (first,))):
+                    raise UserError(
+                        f"{where}: {value!r} cannot be told from another value by its tokens.",
+                        "Remove or rename one of them.",
+                    )
+        self.all.append(choice)
+        return choice, ()
+
+
+def _inner(syntax: CallSyntax, name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)[1:-1] if syntax.escaped else name

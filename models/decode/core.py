@@ -1,0 +1,322 @@
+"""One decision without a model: what is to be evaluated next, and what follows from the scores (design, section 4).
+
+`core.begin()` gives a decision under way; while it has `work`, somebody evaluates that tree behind the prompt and feeds
+it what the tree asks for. Nothing here knows what evaluates it: an engine without tree attention is given a budget of
+one node a head, decisions of one batch may stand at different steps, and one may wait or be given up between two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.draft_tree import Best, FreeHead, Guesses, Stop
+from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
+from rtcontrol.models.decode.plan import NO_TOOL, ROOT, SchemaPlan
+from rtcontrol.models.decode.protocol import Ask, Budget, DecodeError, NotFinite, PassCost, Tree
+from rtcontrol.models.decode.walk import Entry, HeadState, Walk, Walker
+from rtcontrol.models.decode.worst_case_cost import choose_layout
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.tool_schema import ABSENT
+
+AHEAD = 24  # nodes of a pass
+GUESSED = 256  # nodes of a decision, for each free head
+Take = Callable[[Any], None]  # of the answer to an ask
+# What a guess raises that is no call of these tools.
+NO_CALL = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, UserError)
+Start = tuple[int, str, bool]  # what a free value begins with: its head, its grammar, whether it may be null
+
+
+@dataclass(slots=True)
+class Drafts:
+    """Guesses of what will be decided: the tool called last, and by head and tool the tokens of the last free value (of
+    a chat model the whole `text`, token after token); `call` is somebody else's guess of the next call (a small
+    model's, say)."""
+
+    tool: int | None = None
+    tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    text: dict[int, Any] = field(default_factory=dict)
+    call: Call | None = None
+
+
+class Stepwise:
+    """A decision under way, of which `_steps` tell what to evaluate: `work` until there is a `decision`. Raises
+    NotFinite and DecodeError."""
+
+    _steps: Generator[Tree, Sequence[Any], Decision]
+    work: Tree | None = None
+    decision: Decision | None = None
+    passes = nodes = 0
+
+    def feed(self, answers: Sequence[Any]) -> None:
+        """What the tree's `asks` asked for, in their order."""
+        assert self.work is not None
+        self.passes += 1
+        self.nodes += len(self.work.tokens)
+        self._go(answers)
+
+    def _go(self, answers: Sequence[Any] | None) -> None:
+        try:
+            self.work = self._steps.send(answers)  # type: ignore[arg-type]
+        except StopIteration as done:
+            self.work, self.decision = None, done.value
+
+
+class DecoderCore:
+    """Decides for one plan. A free value has at most `limit` tokens; so many nodes of a pass are spent on looking
+    `ahead`, and of a guessed value so many tokens a pass (`depth`; None: all)."""
+
+    depth: int | None = None
+
+    def __init__(
+        self,
+        plan: SchemaPlan,
+        tokenizer: STTokenizer,
+        vocabulary: int,
+        budget: Budget | None = None,
+        limit: int = MAX_TOKENS,
+        ahead: int = AHEAD,
+    ) -> None:
+        self.plan, self.tokenizer, self._limit, self.ahead = plan, tokenizer, limit, ahead
+        self.domains = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items()}
+        free = {tool for _, tool in self.domains}
+        self.only_free = free.pop() if len(free) == 1 else None  # the only tool with free values
+        self._grammars = Grammars(tokenizer, vocabulary) if self.domains else None
+        self.set_budget(budget or Budget())
+        self.starts: dict[tuple[int, int], Start] = {}  # by head and tool
+        self.firsts: dict[Start, Stop] = {}  # what the first token may be, where it is no forced text
+        for (k, tool), domain in self.domains.items():
+            assert self._grammars is not None
+            slot = plan.slots[tool][k - 1]
+            where = self.where(k, tool)
+            start = self.starts[k, tool] = (k, self._grammars.compile(domain, where), bool(slot.null))
+            self._grammars.check(start[1], limit, where)
+            begun = self.free_head(k, tool, False)
+            if not begun.chain and not begun.done:
+                self.firsts[start] = begun.stops[0]
+
+    def set_budget(self, budget: Budget) -> None:
+        """What passes carry from here on."""
+        self.walker = Walker(self.plan, budget)
+
+    def where(self, k: int, tool: int) -> str:
+        """A head of a tool as errors name it."""
+        return (
+            f"Tool {self.plan.tools[tool].name}, {', '.join(p.name for p in self.plan.slots[tool][k - 1].parameters)}"
+        )
+
+    def adapt(self, budget: Budget | None, cost: Callable[[], PassCost]) -> dict[str, Any]:
+        """Take a budget, or choose one by what a pass costs; for people, which one and why."""
+        chosen, told = (budget, asdict(budget)) if budget is not None else choose_layout(self.plan, Budget(), cost)
+        self.set_budget(chosen)
+        if self.domains:
+            self.ahead = min(self.ahead, cost().worth())
+        return told
+
+    @property
+    def reserve(self) -> int:
+        """Nodes that a decision surely takes."""
+        return len(self.walker.first)
+
+    def free_head(
+        self, k: int, tool: int, guessing: bool = True, values: Sequence[Sequence[int]] = (), prompt: str = ""
+    ) -> FreeHead:
+        """A free value at its beginning; `values` and `prompt` are what it is guessed from."""
+        assert self._grammars is not None
+        head, (_, grammar, null) = self.plan.heads[k], self.starts[k, tool]
+        room = most if guessing and (most := self.walker.budget.per_head) > 1 else 0
+        (quote, *_) = self.tokenizer.encode('"')
+        ends = None if self.domains[k, tool].is_string else quote
+        guesses = Guesses(self.tokenizer, values, prompt, ends, room, self.ahead, GUESSED, self.depth)
+        value = self._grammars.start(grammar, self._limit, self.where(k, tool))
+        return FreeHead(value, head.end_id, head.null_id if null else None, guesses)
+
+    @property
+    def most(self) -> int:
+        """Nodes that a decision with guesses may take."""
+        return len(self.walker.first) + (self._limit + GUESSED) * sum(bool(h.free) for h in self.plan.heads)
+
+    def begin(self, drafts: Drafts | None = None, prompt: Sequence[int] = ()) -> Deciding:
+        """A decision. `drafts` guess free values and are changed to this decision's, and the text of `prompt` is
+        looked up for more: they change no call, but how many passes it takes. Without `drafts` nothing is guessed."""
+        return Deciding(self, drafts, prompt)
+
+
+class Deciding(Stepwise):
+    """A decision by ST heads."""
+
+    def __init__(self, core: DecoderCore, drafts: Drafts | None, prompt: Sequence[int]) -> None:
+        self.core, self.plan = core, core.plan
+        self.heads = [HeadState() for _ in self.plan.heads]
+        self.visited: list[Entry] = []  # the choices that led to the decision
+        self._guessing, self._drafts = drafts is not None, drafts or Drafts()
+        self._prompt = core.tokenizer.decode(prompt) if core.domains and self._guessing else ""
+        self._take_call()
+        self._free: dict[tuple[int, int], FreeHead] = {}  # by head and tool
+        self._bests: dict[Start, Best] = {}
+        self._steps = self._decide()
+        self._go(None)
+
+    def _take_call(self) -> None:
+        """Somebody else's guess, once, as guesses of its values; and the tool whose values are guessed unseen."""
+        drafts, plan = self._drafts, self.plan
+        self._values = {at: [tokens] for at, tokens in drafts.tokens.items()}
+        self._likely = self.core.only_free if drafts.tool is None else drafts.tool
+        call, drafts.call = drafts.call, None
+        if call is not None and call.name in (names := [t.name for t in plan.tools]):
+            self._likely = names.index(call.name)
+            for k, (head, slot) in enumerate(zip(plan.heads[1:], plan.slots[self._likely], strict=False), start=1):
+                value = slot.value(call.arguments)
+                if self._likely in head.free and value is not ABSENT and value is not None:
+                    try:
+                        tokens = self.core.tokenizer.encode(plan.text(self._likely, k - 1, value))
+                    except NO_CALL:
+                        continue  # no value of this parameter
+                    self._values.setdefault((k, self._likely), []).insert(0, tokens)
+
+    @property
+    def chosen(self) -> list[tuple[int, list[float]]]:
+        """Of the choices that led to the decision the node, and the scores of what any tool allows there."""
+        column, heads = self.core.walker.column, self.plan.heads
+        rows = [(self.heads[k].slots[n], self.heads[k].rows[n], heads[k].trie.children(n)) for k, n in self.visited]
+        return [(slot, [row[column[t]] for t in legal]) for slot, row, legal in rows]
+
+    @property
+    def guesses(self) -> tuple[int, int]:
+        """Nodes that were guesses of free values, and how many of them were right."""
+        return sum(s.guessed for s in self._free.values()), sum(s.right for s in self._free.values())
+
+    def _decide(self) -> Generator[Tree, Sequence[Any], Decision]:
+        walker, heads = self.core.walker, self.heads
+        walks, tool = walker.start, None
+        while True:
+            tree, takes = self._tree(walker.wanted(heads, tool, walks) if self.nodes else walker.first)
+            assert tree.tokens or not self.passes, "every pass makes headway"
+            if tree.tokens:
+                answers = yield tree
+                for take, answer in zip(takes, answers, strict=True):
+                    take(answer)
+                self._settle(tool)
+            tool, walks, free = walker.look(heads)
+            if tool == NO_TOOL:
+                return self._end(None, walks)
+            if tool is None:
+                continue
+            heads_free = [self._go_on(k, tool) for k in free]
+            if all(s is not None and s.done for s in heads_free) and not any(w.pending for w in walks.values()):
+                return self._end(tool, walks)
+            self._free = {(k, t): s for (k, t), s in self._free.items() if t == tool}
+
+    def _settle(self, tool: int | None) -> None:
+        for at, state in list(self._free.items()):
+            try:
+                if state.bests:
+                    state.settle()
+            except DecodeError as fault:  # a guess: if its tool is called after all, it is decided again from its start
+                if tool is not None or isinstance(fault, NotFinite):
+                    raise
+                del self._free[at]
+
+    # -- what to evaluate ---------------------------------------------------------------------------------------------
+
+    def _tree(self, wanted: Sequence[Entry]) -> tuple[Tree, list[Take]]:
+        """The trie nodes and the free heads' tokens of the next pass, and what takes the answers to its asks."""
+        base, heads, likely = self.nodes, self.plan.heads, self._likely
+        nodes: list[tuple[int, int, int]] = []  # token, parent and depth
+        asked: list[tuple[Ask, Take]] = []
+        for k, n in wanted:
+            slots = self.heads[k].slots
+            slots[n] = base + len(nodes)
+            nodes.append((heads[k].trie.token(n), slots[n[:-1]] if n else -1, len(n)))
+        if wanted:
+            needed: Sequence[int] = range(len(nodes))
+            if self.core.walker.budget.paths:
+                needed = [i for i, (k, n) in enumerate(wanted) if len(heads[k].trie.children(n)) > 1]
+            asked.append((Ask(needed, self.core.walker.columns), partial(self._file, [wanted[i] for i in needed])))
+        for k in (k for k, n in wanted if n == ROOT and heads[k].free):
+            node = self.heads[k].slots[ROOT]
+            firsts = [(node, start, stop) for start, stop in self.core.firsts.items() if start[0] == k]
+            asked += self._asked(firsts, self._bests)
+            if self._guessing and likely is not None and likely in heads[k].free and not base:
+                with suppress(DecodeError):  # it may not be called
+                    state = self._begun(k, likely, node)
+                    if state.chain or state.tree:  # else its first token is asked for above
+                        self._free[k, likely] = state
+        for state in self._free.values():
+            if not state.done:
+                nodes += state.carried(base + len(nodes))
+                asked += self._asked([(state.places[stop.path], stop.path, stop) for stop in state.stops], state.bests)
+        tokens, parents, depths = zip(*nodes, strict=True) if nodes else ((), (), ())
+        return Tree(tokens, parents, depths, [ask for ask, _ in asked]), [take for _, take in asked]
+
+    def _asked(self, stops: Sequence[tuple[int, Any, Stop]], bests: dict[Any, Best]) -> Iterator[tuple[Ask, Take]]:
+        """What follows at nodes: the scores of few ids, or the best of many."""
+        base = self.nodes
+        assert all(node >= base for node, _, _ in stops), "only this pass's nodes are asked"
+        if few := [entry for entry in stops if entry[2].few]:
+            ids = sorted({i for _, _, stop in few for i in stop.few})
+
+            def of_few(rows: Sequence[Sequence[float]]) -> None:
+                bests.update((key, stop.best(ids, row)) for (_, key, stop), row in zip(few, rows, strict=True))
+
+            yield Ask([node - base for node, _, _ in few], ids), of_few
+        if many := [entry for entry in stops if not entry[2].few]:
+
+            def of_many(found: Sequence[Best]) -> None:
+                bests.update((key, best) for (_, key, _), best in zip(many, found, strict=True))
+
+            yield (
+                Ask([node - base for node, _, _ in many], masks=np.stack([stop.legal for _, _, stop in many])),
+                of_many,
+            )
+
+    # -- what was found -----------------------------------------------------------------------------------------------
+
+    def _file(self, asked: Sequence[Entry], rows: Sequence[Sequence[float]]) -> None:
+        for (k, n), row in zip(asked, rows, strict=True):
+            self.heads[k].rows[n] = row
+
+    def _begun(self, k: int, tool: int, node: int) -> FreeHead:
+        """A free head whose head token is at this node, with all that is guessed of it."""
+        values = self._values.get((k, tool), ())
+        state = self.core.free_head(k, tool, self._guessing, values, self._prompt)
+        state.nodes.append(node)
+        return state
+
+    def _go_on(self, k: int, tool: int) -> FreeHead | None:
+        """A free head of the tool that is called, begun when its head token is evaluated."""
+        state = self._free.get((k, tool))
+        if state is None and ROOT in self.heads[k].slots:
+            state = self._free[k, tool] = self._begun(k, tool, self.heads[k].slots[ROOT])
+            if (best := self._bests.get(self.core.starts[k, tool])) is not None:
+                state.take(best)
+        return state
+
+    def _end(self, tool: int | None, walks: dict[int, Walk]) -> Decision:
+        heads, call, self._drafts.tool = self.plan.heads, None, tool
+        self.visited = [(k, n) for k, w in walks.items() for n in w.visited]
+        confidence = {heads[k].name: w.confidence for k, w in sorted(walks.items())}
+        if tool is not None:
+            arguments: dict[str, Any] = {}
+            for k, slot in enumerate(self.plan.slots[tool], start=1):
+                state = self._free.get((k, tool))
+                if state is None:
+                    value = heads[k].trie.value(walks[k].node, tool)
+                else:
+                    confidence[heads[k].name] = state.confidence
+                    value = slot.null[0] if state.null else self._value(k, tool, state)
+                if value is not ABSENT:
+                    arguments |= slot.arguments(value)
+            call = Call(self.plan.tools[tool].name, arguments)
+        return Decision(call, confidence, None, self.passes, self.nodes, 0)
+
+    def _value(self, k: int, tool: int, state: FreeHead) -> Any:
+        self._drafts.tokens[k, tool] = list(state.value.tokens)
+        return parse_free(self.core.domains[k, tool], self.core.tokenizer.decode(state.value.tokens))

@@ -1,0 +1,283 @@
+"""A head's token trie: every legal value, as the tokenizer encodes it after the head token, end token included."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from rtcontrol.models.call import Call
+from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, FUNCTION, NULL, closing, opening
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.domain import ClosedDomain, Free, json_text
+from rtcontrol.models.schema.json_schema import as_declared
+from rtcontrol.models.schema.numbers import NumberGrid
+from rtcontrol.models.schema.tool_schema import ABSENT, Overflow, Slot, ToolSchema
+
+TrieNode = tuple[int, ...]  # the tokens that lead to it from the head token, whose own node is ROOT
+ROOT: TrieNode = ()
+END = "$"  # in the text of a number's node: the end token
+KEPT = 4096  # computed nodes that are remembered
+
+
+class TokenTrie:
+    """Tools are bits of an int mask. A leaf carries typed values, one for each tool it is legal for: it is never parsed
+    back from text."""
+
+    def __init__(self, head_token: int) -> None:
+        self._head = head_token
+        self.leaves: dict[TrieNode, dict[int, Any]] = {}  # the listed ones
+        self.held = 0  # tokens, of all listed nodes
+        self._children: dict[TrieNode, dict[int, TrieNode]] = {}
+        self._tools: dict[TrieNode, tuple[int, int]] = {}
+
+    def __len__(self) -> int:
+        """Listed nodes."""
+        return len(self._tools)
+
+    def insert(self, path: Sequence[int], tool: int, value: Any) -> bool:
+        """Add one value's token path for one tool; False when the tool already has a value on this very path."""
+        leaf, bit = tuple(path), 1 << tool
+        values = self.leaves.setdefault(leaf, {})
+        if tool in values:
+            return False
+        values[tool] = value
+        for end in range(len(leaf) + 1):
+            node = leaf[:end]
+            if end and node not in self._tools:
+                self._children.setdefault(node[:-1], {})[node[-1]] = node
+                self.held += end
+            legal, several = self._tools.get(node, (0, 0))
+            self._tools[node] = legal | bit, several | legal & bit
+        return True
+
+    def token(self, node: TrieNode) -> int:
+        """The last token of a node."""
+        return node[-1] if node else self._head
+
+    def tools(self, node: TrieNode) -> tuple[int, int]:
+        """The tools that a node leads to a value of, and those that it leads to several values of."""
+        return self._tools.get(node, (0, 0))
+
+    def children(self, node: TrieNode) -> dict[int, TrieNode]:
+        """By token, in declared order."""
+        return self._children.get(node, {})
+
+    def value(self, leaf: TrieNode, tool: int) -> Any:
+        """Of a leaf that is legal for a tool."""
+        return self.leaves[leaf][tool]
+
+    def alike(self, node: TrieNode, tool: int) -> Hashable:
+        """The same of nodes below which the same may follow for a tool, in the same order (not of all of them)."""
+        return node
+
+    @property
+    def choices(self) -> set[int]:
+        """The tokens between which the model chooses somewhere."""
+        return {t for c in self._children.values() if len(c) > 1 for t in c}
+
+    def legal_children(self, node: TrieNode, tools: int) -> list[tuple[int, TrieNode]]:
+        """(token, node) of the children that lead to a value of one of the tools in the mask, by token id: so ties go
+        to the lowest."""
+        return sorted((t, c) for t, c in self.children(node).items() if self.tools(c)[0] & tools)
+
+    def needed(self, tools: int, start: TrieNode = ROOT, limit: int | None = None) -> list[TrieNode]:
+        """The nodes below and including `start` whose logits the walk may need for the given tools: those that branch
+        for one of them, and what leads there; breadth-first, children in declared order, at most `limit`."""
+        order = [start] if self.tools(start)[1] & tools else []
+        for node in order:
+            if limit is not None and len(order) >= limit:
+                break
+            order.extend(c for c in self.children(node).values() if self.tools(c)[1] & tools)
+        return order[:limit]
+
+
+class NumberTrie(TokenTrie):
+    """A trie whose tools may also have all numbers of a grid, `spelled` character by character: nodes that spell one
+    are computed, not listed, so a trie of a million numbers takes no room, and nothing grows while it is walked."""
+
+    def __init__(
+        self, head_token: int, end_id: int, spelled: Mapping[str, int], grids: Mapping[int, NumberGrid]
+    ) -> None:
+        super().__init__(head_token)
+        self._spelled = {**spelled, END: end_id}
+        self._letters = {token: letter for letter, token in self._spelled.items()}
+        self._grids: dict[NumberGrid, int] = {}  # the tools that have its numbers
+        for tool, grid in grids.items():
+            self._grids[grid] = self._grids.get(grid, 0) | 1 << tool
+        self._counted = lru_cache(KEPT)(self._count)
+
+    def tools(self, node: TrieNode) -> tuple[int, int]:
+        listed, counted = super().tools(node), self._counted(self._text(node))
+        return listed[0] | counted[0], listed[1] | counted[1]
+
+    def children(self, node: TrieNode) -> dict[int, TrieNode]:
+        text = self._text(node)
+        more = {t: (*node, t) for letter, t in self._spelled.items() if self._counted(text + letter)[0]}
+        return super().children(node) | more
+
+    def alike(self, node: TrieNode, tool: int) -> Hashable:
+        grid = self._grid(tool)
+        if grid is None or super().children(node):  # listed children may come in another order
+            return node
+        return grid.alike(self._text(node))
+
+    def finer(self, tool: int) -> NumberTrie:
+        """The same with all numbers between a tool's own, as many decimals as they have."""
+        grids = {t: g.finer() if t == tool else g for g, tools in self._grids.items() for t in _bits(tools)}
+        made = NumberTrie(self._head, self._spelled[END], self._spelled, grids)
+        for leaf, values in self.leaves.items():
+            for owner, value in values.items():
+                made.insert(leaf, owner, value)
+        return made
+
+    def value(self, leaf: TrieNode, tool: int) -> Any:
+        if tool in self.leaves.get(leaf, ()):
+            return super().value(leaf, tool)
+        grid = self._grid(tool)
+        assert grid is not None
+        return grid.value(self._text(leaf).removesuffix(END))
+
+    @property
+    def choices(self) -> set[int]:
+        joined = {t for node, own in self._children.items() if self._counted(self._text(node))[0] for t in own}
+        return super().choices | joined | set(self._spelled.values())
+
+    def _grid(self, tool: int) -> NumberGrid | None:
+        return next((grid for grid, tools in self._grids.items() if tools >> tool & 1), None)
+
+    def _text(self, node: TrieNode) -> str:
+        """What a node spells; what is no number's beginning has characters that none has."""
+        return "".join(self._letters.get(token, "?") for token in node)
+
+    def _count(self, text: str) -> tuple[int, int]:
+        """The tools with a number that begins so, and with several."""
+        legal = several = 0
+        for grid, tools in self._grids.items():
+            if text.endswith(END):
+                legal |= tools * (grid.value(text[:-1]) is not None)
+            elif count := grid.below(text):
+                legal |= tools
+                several |= tools * (count > 1)
+        return legal, several
+
+
+def _bits(mask: int) -> list[int]:
+    return [i for i in range(mask.bit_length()) if mask >> i & 1]
+
+
+NO_TOOL = -1  # the value of a null function head
+LISTED = 256  # numbers of one parameter up to which a list is quicker to walk
+HELD = 1 << 25  # tokens that all nodes of a plan may hold together: each has all those before it
+ANY_TOOL = 0  # the function head is walked before a tool is chosen: its leaves are legal under one common bit
+
+
+@dataclass(frozen=True)
+class HeadPlan:
+    """One active head. `free` lists, by tool index, the domains that no trie can hold, `grids` the numbers that one
+    holds without listing them."""
+
+    name: str
+    head_id: int
+    end_id: int
+    null_id: int
+    trie: TokenTrie
+    free: Mapping[int, Free]
+    grids: Mapping[int, NumberGrid]
+
+    @property
+    def free_mask(self) -> int:
+        return sum(1 << tool for tool in self.free)
+
+
+@dataclass(frozen=True)
+class SchemaPlan:
+    """All active heads: the function and as many argument heads as the largest tool needs."""
+
+    tools: tuple[ToolSchema, ...]
+    slots: tuple[tuple[Slot, ...], ...]
+    heads: tuple[HeadPlan, ...]
+    allow_null: bool
+
+    @property
+    def function(self) -> HeadPlan:
+        return self.heads[0]
+
+    def head_values(self, call: Call | None) -> list[tuple[HeadPlan, str | None]]:
+        """Each active head with the text it should carry for `call` (None: the null token): the training target.
+
+        A null call sets the function head alone; heads beyond the tool's arity are null.
+        """
+        if call is None:
+            return [(self.function, None)]
+        index = self.tool_index(call.name)
+        values: list[tuple[HeadPlan, str | None]] = [(self.function, call.name)]
+        for k, head in enumerate(self.heads[1:]):
+            value = self.slots[index][k].value(call.arguments) if k < len(self.slots[index]) else ABSENT
+            null = value is ABSENT or (value is None and bool(self.slots[index][k].null))
+            values.append((head, None if null else self.text(index, k, value)))
+        return values
+
+    def tool_index(self, name: str) -> int:
+        return next(i for i, t in enumerate(self.tools) if t.name == name)
+
+    def text(self, tool: int, k: int, value: Any) -> str:
+        """How the tool's head `k` (0: its first argument) writes a value. Raises ValueError for one outside its
+        domain."""
+        domain = self.slots[tool][k].domain
+        if (grid := self.heads[k + 1].grids.get(tool)) is not None:
+            return grid.text(value)
+        if isinstance(domain, ClosedDomain):
+            for known, text in zip(domain.values, domain.texts, strict=True):
+                if known == value and isinstance(known, bool) == isinstance(value, bool):
+                    return text
+            raise ValueError(f"{self.tools[tool].name}: {value!r} is not in the domain of argument {k + 1}")
+        return value if domain.is_string else json_text(as_declared(value, domain.schema))
+
+
+def compile_plan(
+    tools: Sequence[ToolSchema], tokenizer: STTokenizer, allow_null: bool = False, overflow: Overflow = "merge"
+) -> SchemaPlan:
+    """Compile tools for one tokenizer.
+
+    Raises UserError for two values with the same tokens, and for listed values of too many, naming tool and parameter.
+    """
+    slots = tuple(t.slots(overflow) for t in tools)
+    null_id, digits = tokenizer.special_id(NULL), tokenizer.digits
+
+    def head(name: str, grids: Mapping[int, NumberGrid], free: Mapping[int, Free]) -> HeadPlan:
+        start, end = tokenizer.special_id(opening(name)), tokenizer.special_id(closing(name))
+        trie = NumberTrie(start, end, digits, grids) if digits and grids else TokenTrie(start)
+        return HeadPlan(name, start, end, null_id, trie, free, grids)
+
+    heads = [head(FUNCTION, {}, {})]
+    room = HELD
+    for index, tool in enumerate(tools):
+        if not heads[0].trie.insert([*tokenizer.encode(tool.name), heads[0].end_id], ANY_TOOL, index):
+            raise UserError(f"The tool name {tool.name!r} has the same tokens as another's.", "Rename one of them.")
+    if allow_null:
+        heads[0].trie.insert([null_id], ANY_TOOL, NO_TOOL)
+    for k in range(max((len(s) for s in slots), default=0)):
+        own = {i: s[k] for i, s in enumerate(slots) if k < len(s)}
+        # Numbers that are too many to be listed quickly.
+        wide = {i: g for i, s in own.items() if (g := s.domain.grid) is not None and g.count > LISTED} if digits else {}
+        free = {i: s.domain for i, s in own.items() if isinstance(s.domain, Free) and i not in wide}
+        heads.append(made := head(ARGUMENTS[k], wide, free))
+        for index, slot in own.items():
+            if isinstance(slot.domain, ClosedDomain) and index not in wide:
+                for value, text in zip(slot.domain.values, slot.domain.texts, strict=True):
+                    path = [*tokenizer.encode(text), made.end_id]
+                    if len(path) ** 2 // 2 > room:
+                        where = f"Tool {tools[index].name}, {', '.join(p.name for p in slot.parameters)}"
+                        raise UserError(f"{where}: its listed values are too long, or too many.", "List shorter ones.")
+                    before = made.trie.held
+                    if not made.trie.insert(path, index, value):
+                        where = f"Tool {tools[index].name}, argument {k + 1}"
+                        told = f"{where}: {value!r} has the same tokens as another value."
+                        raise UserError(told, "Remove or rename one of them.")
+                    room -= made.trie.held - before
+            for null in slot.null:
+                made.trie.insert([null_id], index, null)
+    return SchemaPlan(tuple(tools), slots, tuple(heads), allow_null)

@@ -1,0 +1,140 @@
+"""Walking the tries: from the logits of evaluated nodes to typed values, or to the nodes that the next pass carries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from rtcontrol.models.decode.plan import ANY_TOOL, KEPT, NO_TOOL, ROOT, SchemaPlan, TrieNode
+from rtcontrol.models.decode.protocol import Budget, NotFinite
+
+FUNCTION_BIT = 1 << ANY_TOOL
+Entry = tuple[int, TrieNode]  # a head's node
+
+
+@dataclass
+class HeadState:
+    """What is known of one head during one decision: the evaluated trie nodes, each with its KV slot and logits row."""
+
+    slots: dict[TrieNode, int] = field(default_factory=dict)
+    rows: dict[TrieNode, Sequence[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Where a walk ended: at a leaf, or (`pending`) before a branching node without logits."""
+
+    node: TrieNode = ROOT
+    pending: bool = True
+    confidence: float = 1.0
+    visited: tuple[TrieNode, ...] = ()
+
+
+def best_of(scores: Sequence[float]) -> tuple[int, float]:
+    """The place of the largest score (ties: the first one), and its probability among all. Raises NotFinite."""
+    if not math.isfinite(sum(scores)):
+        raise NotFinite
+    most = max(scores)
+    return scores.index(most), 1.0 / math.fsum(math.exp(score - most) for score in scores)
+
+
+class Walker:
+    """Greedy walks over one plan's tries, and within a budget the nodes that they may need next: `first` those of a
+    decision's first pass. `column` maps a token id to its place in a logits row."""
+
+    def __init__(self, plan: SchemaPlan, budget: Budget) -> None:
+        self.plan, self.budget = plan, budget
+        self.columns = tuple(sorted({t for h in plan.heads for t in h.trie.choices}))
+        self.column = {token: i for i, token in enumerate(self.columns)}
+        # Of numbers there are as many choices as there are values.
+        self.choices = lru_cache(KEPT)(self._choices)
+        self.possible_tools = lru_cache(KEPT)(self._possible_tools)
+        self._below = lru_cache(KEPT)(self._needed)
+        legal_or_several = 0 if budget.forced else 1
+        self.start = {k: Walk() for k, h in enumerate(plan.heads) if h.trie.tools(ROOT)[legal_or_several]}
+        self._function_first = budget.function_first and 0 in self.start
+        self.first = self.wanted([HeadState() for _ in plan.heads], None, self.start)
+
+    def walk(self, head: int, state: HeadState, tools: int) -> Walk:
+        """Follow the largest logit among legal children from the head token; ties go to the lowest token id.
+
+        Raises NotFinite."""
+        node, confidence = ROOT, 1.0
+        visited: list[TrieNode] = []
+        while True:
+            columns, children = self.choices(head, node, tools)
+            if not children:
+                return Walk(node, False, confidence, tuple(visited))
+            if len(children) == 1 and not (self.budget.forced and node not in state.rows):
+                node = children[0]
+                continue
+            row = state.rows.get(node)
+            if row is None:
+                return Walk(node, True, confidence, tuple(visited))
+            best, share = best_of([row[c] for c in columns])
+            confidence *= share
+            visited.append(node)
+            node = children[best]
+
+    def look(self, heads: Sequence[HeadState]) -> tuple[int | None, dict[int, Walk], Sequence[int]]:
+        """(tool as far as known, walks of the heads that have tries, heads whose value of that tool is free)."""
+        walks = {0: self.walk(0, heads[0], FUNCTION_BIT)}
+        if walks[0].pending:
+            tool, tools, active = None, self.possible_tools(walks[0].node), len(self.plan.heads)
+        else:
+            tool = self.plan.function.trie.value(walks[0].node, ANY_TOOL)
+            if tool == NO_TOOL:
+                return tool, walks, ()
+            tools, active = 1 << tool, 1 + len(self.plan.slots[tool])
+        free = []
+        for k in range(1, active):
+            if tool is not None and tool in self.plan.heads[k].free:
+                free.append(k)
+            elif self.plan.heads[k].trie.tools(ROOT)[0] & tools:
+                walks[k] = self.walk(k, heads[k], tools)
+        return tool, walks, free
+
+    def wanted(self, heads: Sequence[HeadState], tool: int | None, walks: dict[int, Walk]) -> list[Entry]:
+        """(head, trie node) of the next pass, parents first, within the budget."""
+        lists: list[list[Entry]] = []
+        called = self.possible_tools(walks.get(0, Walk()).node) if tool is None else 1 << tool
+        for k, head in enumerate(self.plan.heads):
+            if k and tool is None and self._function_first:
+                break
+            tools = called if k else FUNCTION_BIT
+            nodes: list[TrieNode] = []
+            if k in walks and walks[k].pending:
+                nodes = self.nodes(k, heads[k], walks[k].node, tools)
+            elif head.free_mask & tools and ROOT not in heads[k].slots:
+                nodes = [ROOT]
+            lists.append([(k, n) for n in nodes])
+        # The cap on all nodes takes from every head in turn, so that no head starves.
+        merged = [entry for rank in range(max(map(len, lists))) for lane in lists for entry in lane[rank : rank + 1]]
+        return sorted(merged[: self.budget.total], key=lambda e: e[0])
+
+    def nodes(self, k: int, state: HeadState, node: TrieNode, tools: int) -> list[TrieNode]:
+        """Nodes to evaluate so that a walk pending at `node` can go on: what leads there, then the nodes below that
+        may be needed, breadth-first in declared order."""
+        while self.budget.paths and len(only := self.choices(k, node, tools)[1]) == 1:
+            (node,) = only
+        above = [node[:end] for end in range(len(node))]
+        found = [n for n in (*above, *self._below(k, node, tools)) if n not in state.slots]
+        return found if self.budget.paths else found[: self.budget.per_head]
+
+    def _needed(self, k: int, node: TrieNode, tools: int) -> list[TrieNode]:
+        trie = self.plan.heads[k].trie
+        return [node] if self.budget.forced else trie.needed(tools, node, self.budget.per_head)
+
+    def _choices(self, head: int, node: TrieNode, tools: int) -> tuple[list[int], list[TrieNode]]:
+        """Logits columns and child nodes that lead to a legal value, by ascending token id; none after a leaf."""
+        legal = self.plan.heads[head].trie.legal_children(node, tools)
+        # A forced child needs no logits, so its token may have no column.
+        return [self.column.get(t, -1) for t, _ in legal], [c for _, c in legal]
+
+    def _possible_tools(self, node: TrieNode) -> int:
+        """The tools whose names lie at or below a node of the function trie."""
+        leaves = self.plan.function.trie.leaves.items()
+        below = [values[ANY_TOOL] for leaf, values in leaves if leaf[: len(node)] == node]
+        return sum(1 << tool for tool in below if tool != NO_TOOL)

@@ -1,1 +1,0 @@
-"""Engines put tokens through a model: one small protocol, different speeds and formats."""

@@ -1,0 +1,194 @@
+"""One session's decisions: its plan's core, and a handle of the model's runner, pass after pass."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.decode.chat_core import ChatCore
+from rtcontrol.models.decode.core import DecoderCore, Drafts
+from rtcontrol.models.decode.protocol import Budget, Cancelled, NotFinite, Runner, Work
+from rtcontrol.models.decode.walk import Entry
+
+T = TypeVar("T")
+# A long prompt in slices: so many tokens, and fewer where they take longer than so many seconds.
+SLICE, LEAST_SLICE, SLICE_S = 64, 4, 0.008
+_slices: WeakKeyDictionary[Runner, int] = WeakKeyDictionary()  # what was in time last
+
+
+@dataclass
+class InFlightDecode:
+    """A decision under way on a handle; `fresh` tokens of its prompt are computed for it. `fault` is what ended it."""
+
+    deciding: Any  # a core's
+    handle: Any
+    stop: threading.Event
+    reused: int
+    fresh: int
+    fault: Exception | None = None
+
+    @property
+    def working(self) -> bool:
+        if self.fault is None and self.deciding.work is not None and self.stop.is_set():
+            self.fault = Cancelled()
+        return self.fault is None and self.deciding.work is not None
+
+    def feed(self, answers: Sequence[Any]) -> None:
+        try:
+            self.deciding.feed(answers)
+        except Exception as fault:
+            self.fault = fault
+            if isinstance(fault, NotFinite):
+                self.handle.forget()  # what such scores came from is not used again
+
+    def decision(self) -> Decision:
+        """Raises what ended it."""
+        if self.fault is not None:
+            raise self.fault
+        made = self.deciding.decision
+        assert made is not None
+        fresh = self.fresh if made.forward_passes else 0
+        return replace(made, tokens=made.tokens + fresh, reused_tokens=self.reused)
+
+
+def evaluate(runner: Runner, decisions: Sequence[InFlightDecode]) -> Generator[None, None, None]:
+    """Passes, each for all that are not decided yet, until all are; yields between them. What goes wrong with one is
+    its own fault, and costs the others nothing."""
+    while working := [d for d in decisions if d.working]:
+        for i in range(0, len(working), runner.caps.batch):
+            now = working[i : i + runner.caps.batch]
+            for one, answers in zip(now, _answers(runner, now), strict=True):
+                if not isinstance(answers, Exception):
+                    one.feed(answers)
+                else:
+                    one.fault = answers
+            yield
+
+
+def _answers(runner: Runner, decisions: Sequence[InFlightDecode]) -> Sequence[Any]:
+    work = [Work(d.handle, d.deciding.work, d.stop) for d in decisions if d.deciding.work is not None]
+    try:
+        return runner.run(work)
+    except Exception as fault:
+        if len(work) == 1:
+            return [fault]
+    half = len(work) // 2
+    return [*_answers(runner, decisions[:half]), *_answers(runner, decisions[half:])]
+
+
+def in_time(runner: Runner) -> int:
+    """Tokens of a slice; few of a runner that is not known: it may be slow."""
+    return max(_slices.get(runner, 0), LEAST_SLICE)
+
+
+def learn(runner: Runner, tokens: int, seconds: float) -> None:
+    """So many took so long."""
+    _slices[runner] = int(tokens * SLICE_S / seconds)
+
+
+def prefill_in_slices(runner: Runner, handle: Any) -> Iterator[None]:
+    """All of a long prompt but its last slice; yields between them."""
+    while handle.fresh > (size := min(in_time(runner), SLICE)):
+        began = time.perf_counter()
+        runner.prefill(handle, size)
+        learn(runner, size, time.perf_counter() - began)
+        yield
+
+
+def result(steps: Generator[None, None, T]) -> T:
+    """Of all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return cast("T", done.value)
+
+
+class Decoding:
+    """Decides behind one prefix. One decision at a time; `cancel` may be called from another thread.
+
+    Without a `budget` the layout of passes is chosen by what one costs on the runner.
+    """
+
+    def __init__(
+        self, runner: Runner, core: DecoderCore | ChatCore, prefix: Sequence[int], budget: Budget | None = None
+    ) -> None:
+        self.runner, self._prefix = runner, list(prefix)
+        self.core: Any = core
+        self.handle, self.prefix = runner.open(prefix)
+        if not runner.caps.tree:
+            budget = replace(budget or Budget(), per_head=1, paths=not (budget and budget.forced))
+        self.layout = core.adapt(budget, lambda: runner.cost(self.handle))  # for people
+        self._others: list[Any] = []  # of decisions that are made together
+        self._stop = threading.Event()
+        self._drafts = Drafts()
+        self._last: InFlightDecode | None = None
+
+    def draft(self, call: Call | None) -> None:
+        """Somebody's guess of the next call: it changes how many passes that takes, and nothing else."""
+        self._drafts.call = call
+
+    def begin(self, suffix: Sequence[int]) -> InFlightDecode:
+        """A decision after prefix + `suffix`, for `evaluate`. Raises UserError when the context is too long."""
+        self._stop.clear()
+        drafts = None if self.handle.slots - len(self._prefix) - len(suffix) < self.core.most else self._drafts
+        self._last = self._begin(self.handle, suffix, drafts)
+        return self._last
+
+    def _begin(self, handle: Any, suffix: Sequence[int], drafts: Drafts | None) -> InFlightDecode:
+        prompt = [*self._prefix, *suffix]
+        reused = handle.start(prompt, reserve=self.core.reserve)
+        return InFlightDecode(self.core.begin(drafts, suffix), handle, self._stop, reused, len(prompt) - reused)
+
+    def in_steps(self, one: InFlightDecode, sliced: bool) -> Generator[None, None, None]:
+        """A decision that is begun may be left alone, or given up, wherever this yields: between passes, and `sliced`
+        after every few milliseconds of a long prompt."""
+        if sliced:
+            yield from prefill_in_slices(self.runner, self.handle)
+        yield from evaluate(self.runner, [one])
+
+    def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
+        """Decide after prefix + each suffix in the same passes; equal to deciding each alone. Raises what the first
+        fault is."""
+        return [one.decision() for one in self.decided(suffixes)]
+
+    def decided(self, suffixes: Sequence[Sequence[int]]) -> list[InFlightDecode]:
+        """`decode_many`, each with what was its own fault."""
+        self._stop.clear()
+        batch, made = self.runner.caps.batch, list[InFlightDecode]()
+        while len(self._others) < min(len(suffixes), batch):
+            self._others.append(self.runner.copy(self.handle, self._prefix))
+        for i in range(0, len(suffixes), batch):
+            pairs = zip(self._others, suffixes[i : i + batch], strict=False)
+            made += (now := [self._begin(handle, suffix, None) for handle, suffix in pairs])
+            result(evaluate(self.runner, now))
+        return made
+
+    @property
+    def visited(self) -> Sequence[Entry]:
+        """(head, trie node) of the choices that led to the last call."""
+        return () if self._last is None else self._last.deciding.visited
+
+    def outside_mass(self) -> float:
+        """The largest probability outside the union trie over the nodes that led to the last call. Raises NotFinite."""
+        chosen = [] if self._last is None else self._last.deciding.chosen
+        if not chosen:
+            return 0.0
+        total = self.runner.logsumexp(self.handle, [node for node, _ in chosen])
+        if not math.isfinite(sum(total)):
+            self.handle.forget()
+            raise NotFinite
+        shares = (
+            math.fsum(math.exp(s - all_) for s in scores) for (_, scores), all_ in zip(chosen, total, strict=True)
+        )
+        return max(0.0, *(1.0 - share for share in shares))
+
+    def cancel(self) -> None:
+        """Stop the decision in flight before its next pass."""
+        self._stop.set()

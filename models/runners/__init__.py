@@ -1,0 +1,1 @@
+"""What evaluates a decision's trees: the engines, each behind the protocol of `decode.protocol`."""

@@ -1,0 +1,203 @@
+"""A lean forward pass over a static KV cache: tokens in, hidden states of the wanted rows out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from mmap import mmap
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from rtcontrol.models.runners.weights import Layer, ModelConfig, Weights
+
+MASKS_CELLS = 1 << 23  # of all that a model keeps for its sequences
+MASK_CELLS = 1 << 19  # larger masks (a long new prompt) are rare and would not stay small in memory
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros that take no memory on a CPU until they are written: most of a cache's slots never are."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    memory = mmap(-1, math.prod(shape) * dtype.itemsize)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+@lru_cache(maxsize=2)
+def _rotations(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines [context, 1, head_dim] of all positions; deciders of one model share them."""
+    angles = torch.arange(config.context, dtype=torch.float32)[:, None] * torch.tensor(config.inv_freq)
+    both = torch.cat([angles, angles], 1)[:, None]
+    cos, sin = both.cos() * config.rope_scale, both.sin() * config.rope_scale
+    return cos.to(device=device, dtype=dtype), sin.to(device=device, dtype=dtype)
+
+
+class KVCache:
+    """Keys and values [layers, 1, kv_heads, slots, head_dim] of one sequence (which may be a tree)."""
+
+    def __init__(self, model: LeanModel, slots: int) -> None:
+        c, self.slots = model.config, slots
+        shape = (c.layers, 1, c.kv_heads, slots, c.head_dim)
+        self.keys, self.values = zeros(shape, model.dtype, model.device), zeros(shape, model.dtype, model.device)
+        # One view a layer: indexing the big tensor on every pass costs more than the copy it is for.
+        self.layers = list(zip(self.keys.unbind(0), self.values.unbind(0), strict=True))
+
+    def first(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of the first slots."""
+        return self.keys[..., :count, :], self.values[..., :count, :]
+
+    def fill(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """The first slots become these."""
+        for mine, others in zip(self.first(keys.shape[-2]), (keys, values), strict=True):
+            mine.copy_(others)
+
+    def share(self, other: KVCache, count: int) -> None:
+        """The first slots become another one's."""
+        self.fill(*other.first(count))
+
+    def reserve(self, first: int, total: int, only: bool = False) -> None:
+        """Slots up to `total` are there, those from `first` on to be written; `only`: and no more of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """`count` new tokens of one sequence, behind `past` cached ones.
+
+    `mask` is the model's. The first `hidden` rows are there for their keys and values only."""
+
+    cache: Any
+    past: int
+    count: int
+    mask: Any
+    hidden: int = 0
+
+
+class LeanModel:
+    """A dense decoder; its caches are its sequences' own."""
+
+    def __init__(self, config: ModelConfig, weights: Weights) -> None:
+        self.config, self.weights = config, weights
+        self.device, self.dtype = weights.embedding.device, weights.embedding.dtype
+        self.group = config.heads // config.kv_heads  # query heads to a key head
+        self._masks: dict[Any, torch.Tensor] = {}  # of passes that had the same shape, whosever they were
+        self._cos, self._sin = _rotations(config, self.device, self.dtype)
+
+    def cache(self, slots: int) -> Any:
+        """An empty one for a sequence."""
+        return KVCache(self, slots)
+
+    @torch.inference_mode()
+    def forward(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[Rows]) -> torch.Tensor:
+        """Run `tokens` [n] at `positions` [n]: the rows of all `parts`, one after another, writing their slots
+        past..past+count. They share every product with the weights; each attends to its own cache.
+
+        Returns normalised states [rows, hidden] of the rows that are not `hidden`: in the last layer the others end
+        where their keys and values are written.
+        """
+        x = F.embedding(torch.tensor(tokens, device=self.device), self.weights.embedding)
+        places = torch.tensor(positions, device=self.device)
+        cos, sin = self._cos[places], self._sin[places]
+        last, one = len(self.weights.layers) - 1, len(parts) == 1
+        counts = [p.count for p in parts]
+        for i, layer in enumerate(self.weights.layers):
+            ends = i == last
+            qkv = self._projected(layer, x, cos, sin)
+            if one:
+                attended = self._attention(i, parts[0], ends, *qkv)
+            else:
+                each = zip(parts, *(t.split(counts) for t in qkv), strict=True)
+                attended = torch.cat([self._attention(i, part, ends, q, k, v) for part, q, k, v in each])
+            if ends and one:
+                x = x[parts[0].hidden :]
+            elif ends:
+                x = torch.cat([rows[p.hidden :] for p, rows in zip(parts, x.split(counts), strict=True)])
+            x = self._behind(layer, x, attended)
+        return self.norm(x, self.weights.norm)
+
+    def _behind(self, layer: Layer, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        x = x + layer.out(attended)
+        gate, up = layer.gate_up(self.norm(x, layer.post_norm)).chunk(2, -1)
+        return x + layer.down(F.silu(gate) * up)
+
+    def _projected(
+        self, layer: Layer, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries [n, heads, head_dim], keys and values [n, kv_heads, head_dim], rotated."""
+        c = self.config
+        qkv = layer.qkv(self.norm(x, layer.input_norm)).view(x.shape[0], c.heads + 2 * c.kv_heads, c.head_dim)
+        qk, v = qkv.split([c.heads + c.kv_heads, c.kv_heads], 1)
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = qk.split([c.heads, c.kv_heads], 1)
+            qk = torch.cat([self.norm(q, layer.q_norm), self.norm(k, layer.k_norm)], 1)
+        left, right = qk.chunk(2, -1)
+        qk = qk * cos + torch.cat([-right, left], -1) * sin
+        q, k = qk.split([c.heads, c.kv_heads], 1)
+        return q, k, v
+
+    def mask(self, past: int, fresh: int, earlier: int, ancestors: Sequence[tuple[int, ...]]) -> Any:
+        """Who sees what in a pass of `fresh` tokens of a prompt and nodes with these `ancestors` (slots behind the
+        prompt), on top of `past` slots, of which the last `earlier` ones are nodes.
+
+        Here [1, 1, rows, past + rows] in the model's dtype, 0 where a row may see a slot, -inf elsewhere. Where that
+        is small, all query heads of one key head are rows of it, `group` times as many: the keys are read once for
+        all of them, which is up to 40 % faster for a few rows.
+        """
+        key = (past, fresh, earlier, ancestors)
+        mask = self._masks.get(key)
+        if mask is None:
+            n, prompt = fresh + len(ancestors), past + fresh - earlier
+            see = np.zeros((n, past + n), np.bool_)
+            see[:fresh, :past] = True
+            see[:fresh, past : past + fresh] = np.tri(fresh, dtype=np.bool_)
+            for i, above in enumerate(ancestors):
+                row = see[fresh + i]
+                row[:prompt] = True
+                row[[prompt + a for a in above]] = True
+                row[past + fresh + i] = True
+            bias = np.where(see, np.float32(0), np.float32(-np.inf))
+            mask = torch.from_numpy(bias)[None, None].to(self.device, self.dtype)
+            if self.group > 1 and mask.numel() * self.group <= MASK_CELLS:
+                mask = mask.repeat_interleave(self.group, 2)
+            if mask.numel() <= MASK_CELLS:
+                if sum(m.numel() for m in list(self._masks.values())) + mask.numel() > MASKS_CELLS:
+                    self._masks.clear()
+                self._masks[key] = mask
+        return mask
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+        """fp32 logits [n, vocabulary], or against given LM-head rows [columns, hidden]."""
+        return F.linear(hidden, self.weights.lm_head if rows is None else rows).float()
+
+    def _attention(
+        self, layer: int, part: Rows, ends: bool, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        """Attention output [rows, heads * head_dim], in the last layer without the `hidden` rows; keys and values of
+        all rows are written."""
+        c, n, total, mask = self.config, part.count, part.past + part.count, part.mask
+        keys, values = part.cache.layers[layer]
+        keys[0, :, part.past : total] = k.transpose(0, 1)
+        values[0, :, part.past : total] = v.transpose(0, 1)
+        keys, values = keys[:, :, :total], values[:, :, :total]
+        start = part.hidden if ends else 0
+        rows = n - start
+        if not rows:
+            return q.new_zeros(0, c.heads * c.head_dim)
+        if start:
+            q, mask = q[start:], mask[:, :, start * (mask.shape[2] // n) :]
+        if mask.shape[2] != rows:  # grouped: the query heads of one key head are more rows for it
+            q = q.reshape(rows, c.kv_heads, self.group, c.head_dim).transpose(0, 1)
+            q = q.reshape(1, c.kv_heads, rows * self.group, c.head_dim)
+            out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+            out = out.view(c.kv_heads, rows, self.group, c.head_dim)
+        else:
+            q = q.transpose(0, 1)[None]
+            out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=self.group > 1)[0]
+        return out.transpose(0, 1).reshape(rows, c.heads * c.head_dim)
+
+    def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, (x.shape[-1],), weight, self.config.eps)

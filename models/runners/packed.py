@@ -1,0 +1,178 @@
+"""One packed forward pass: uncached prompt tokens and tree nodes as one sequence on top of the cached tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+
+from rtcontrol.models.decode.protocol import Ask, Work
+from rtcontrol.models.errors import too_long
+from rtcontrol.models.runners.lean import LeanModel, Rows
+
+SLOTS = 8192
+
+
+TOGETHER = 64  # decisions of one pass
+
+
+Logits = Callable[[Sequence[int], Sequence[int] | None], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A tree node to evaluate: `depth` 0 follows the prompt's last token; `ancestors` are KV slots counted from the
+    prompt's end (its own nodes of this pass included)."""
+
+    token: int
+    depth: int
+    ancestors: tuple[int, ...]
+
+
+def common_start(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading ids two sequences share."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:  # whole slices are compared far faster than one id after another
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+class PackedSequence:
+    """A session's handle: the content of one KV cache, a prompt (prefix + suffix) and behind it the nodes evaluated for
+    the decision at hand. `paths` are the slots, counted from the prompt's end, that lead to each of these; `states`
+    [nodes, hidden] of every pass what they gave, for whoever keeps them."""
+
+    def __init__(self, model: LeanModel, slots: int) -> None:
+        self.model, self.cache = model, model.cache(slots)
+        self.prompt: list[int] = []
+        self.paths: list[tuple[int, ...]] = []
+        self.states: list[torch.Tensor] = []
+        self.columns: dict[tuple[int, ...], torch.Tensor] = {}  # by the ids asked for: rows of the LM head
+        self._done = 0
+
+    @property
+    def slots(self) -> int:
+        """Tokens that it can hold."""
+        return self.cache.slots
+
+    def start(self, prompt: Sequence[int], reserve: int) -> int:
+        """Begin a decision; gives how many tokens of its prompt are cached: the longest common prefix
+        with those before. Raises UserError when prompt and `reserve` nodes do not fit."""
+        if len(prompt) + reserve > self.cache.slots:
+            raise too_long(self.cache.slots, len(prompt))
+        common = self.cached(prompt)
+        self.cache.reserve(common, len(prompt) + reserve, only=True)
+        self.prompt, self.paths, self.states, self._done = list(prompt), [], [], common
+        return common
+
+    def cached(self, prompt: Sequence[int]) -> int:
+        """How many leading tokens of it are there."""
+        # A decision without any branching node runs no pass, so not all of the last prompt need be there.
+        return common_start(self.prompt[: self._done], prompt)
+
+    def restore(self, prompt: Sequence[int], keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Begin behind exactly these tokens, whose KV is given."""
+        self.cache.fill(keys, values)
+        self.prompt, self.paths, self.states, self._done = list(prompt), [], [], len(prompt)
+
+    def follow(self, other: PackedSequence, prompt: Sequence[int]) -> None:
+        """Begin behind those of these tokens that another sequence holds."""
+        known = other.cached(prompt)
+        self.cache.share(other.cache, known)
+        self.prompt, self.paths, self.states, self._done = list(prompt[:known]), [], [], known
+
+    def forget(self) -> None:
+        """Nothing in the cache is to be reused."""
+        self._done = 0
+        self.start([], 0)
+
+    @property
+    def fresh(self) -> int:
+        """Tokens of the prompt that are not cached yet."""
+        return len(self.prompt) - self._done
+
+    def prefill(self, count: int) -> None:
+        """Compute the next `count` tokens of the prompt, and no node."""
+        whole = self.prompt
+        self.prompt = whole[: self._done + count]
+        try:
+            self.run(())
+        finally:
+            self.prompt = whole
+
+    def run(self, nodes: Sequence[Node]) -> torch.Tensor:
+        """Evaluate `nodes` together with whatever of the prompt is not cached yet; hidden states [nodes, hidden].
+
+        The nodes take the next slots, in order.
+        """
+        (hidden,) = run_together(self.model, [(self, nodes)])
+        self.ran(nodes)
+        return hidden
+
+    def placed(self, work: Work) -> list[Node]:
+        """The nodes of the next tree, at the slots that they would take."""
+        tree, paths, base = work.tree, list(self.paths), len(self.paths)
+        found = []
+        for i, (token, parent, depth) in enumerate(zip(tree.tokens, tree.parents, tree.depths, strict=True)):
+            above = paths[parent] if parent >= 0 else ()
+            paths.append((*above, base + i))
+            found.append(Node(token, depth, above))
+        return found
+
+    def rows(self, nodes: Sequence[Node]) -> tuple[list[int], list[int], Rows]:
+        """Tokens and positions of the next pass, and where they go. Raises UserError where the cache ends."""
+        fresh = self.prompt[self._done :]
+        past, end = self._done + len(self.paths), len(self.prompt)
+        if past + len(fresh) + len(nodes) > self.cache.slots:
+            raise too_long(self.cache.slots, end)
+        self.cache.reserve(past, past + len(fresh) + len(nodes))
+        mask = self.model.mask(past, len(fresh), len(self.paths), tuple([n.ancestors for n in nodes]))
+        places = [*range(self._done, end), *(end + n.depth for n in nodes)]
+        return fresh + [n.token for n in nodes], places, Rows(self.cache, past, len(places), mask, len(fresh))
+
+    def ran(self, nodes: Sequence[Node]) -> None:
+        """The pass of these `rows` is over."""
+        self._done = len(self.prompt)
+        self.paths += [(*node.ancestors, i) for i, node in enumerate(nodes, start=len(self.paths))]
+
+
+def run_together(model: LeanModel, work: Sequence[tuple[PackedSequence, Sequence[Node]]]) -> list[torch.Tensor]:
+    """One pass for different sequences of a model: of each the hidden states [nodes, hidden] of its nodes. It has not
+    happened before a sequence is told that it `ran`."""
+    each = [sequence.rows(nodes) for sequence, nodes in work]
+    tokens = [t for own, _, _ in each for t in own]
+    places = [p for _, own, _ in each for p in own]
+    hidden = model.forward(tokens, places, [rows for _, _, rows in each])
+    return list(hidden.split([len(nodes) for _, nodes in work])) if len(work) > 1 else [hidden]
+
+
+def answered(asked: Sequence[tuple[Sequence[Ask], Logits]]) -> list[list[Any]]:
+    """What the trees of a pass ask for. `logits` gives fp32 rows of a tree's nodes: [nodes, ids], or
+    [nodes, vocabulary] for None. A GPU is waited for once."""
+    found: list[torch.Tensor] = []
+    for asks, logits in asked:
+        masked = sorted({n for ask in asks if ask.masks is not None for n in ask.nodes})
+        scores = logits(masked, None).double() if masked else None
+        for ask in asks:
+            if scores is None or ask.masks is None:
+                found += [logits(ask.nodes, ask.ids)] if ask.ids and ask.nodes else []
+                continue
+            rows = scores[[masked.index(n) for n in ask.nodes]]
+            rows = rows.masked_fill(~torch.from_numpy(ask.masks).to(rows.device), -torch.inf)
+            best = rows.amax(-1, keepdim=True)
+            ids = (rows == best).int().argmax(-1)  # the first of equals, as in every other place
+            found.append(torch.stack([ids.double(), 1.0 / (rows - best).exp().sum(-1)], -1))
+    told = iter(torch.cat([part.flatten() for part in found]).tolist() if found else ())
+    return [[[_row(ask, told) for _ in ask.nodes] for ask in asks] for asks, _ in asked]
+
+
+def _row(ask: Ask, told: Iterator[float]) -> Any:
+    # Without ids their keys and values are wanted, no score.
+    return (int(next(told)), next(told)) if ask.masks is not None else list(islice(told, len(ask.ids)))

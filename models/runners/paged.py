@@ -1,0 +1,301 @@
+"""Keys and values of all sequences of a model: one pool of pages, counted by how many sequences hold each."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from array import array
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+from weakref import WeakSet, finalize
+
+import torch
+import torch.nn.functional as F
+
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.runners.lean import LeanModel, Rows, zeros
+from rtcontrol.models.runners.packed import SLOTS, TOGETHER, PackedSequence
+from rtcontrol.models.runners.weights import ModelConfig, Weights
+
+PAGE = 16  # slots
+ZEROS, SCRATCH = 0, 1  # slots of no sequence: one is read for what is not there, the other is written and never read
+
+
+class PagePool:
+    """Keys and values [layers, slots, kv_heads, head_dim] for `tokens`, in pages of PAGE slots; page 0 is nobody's. It
+    never grows or moves: what a GPU recorded points into it."""
+
+    def __init__(self, config: ModelConfig, tokens: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.pages = -(-tokens // PAGE)
+        shape = (config.layers, (1 + self.pages) * PAGE, config.kv_heads, config.head_dim)
+        self.both = zeros(shape, dtype, device), zeros(shape, dtype, device)
+        self.layers = list(zip(*(own.unbind(0) for own in self.both), strict=True))
+        self.holders = [0] * (1 + self.pages)
+        self.dropped: deque[int] = deque()  # pages of sequences that are gone, on whichever thread
+        self._free = list(range(self.pages, 0, -1))
+        # Sessions are opened, and drafts made, on other threads than those that decide.
+        self.lock = threading.RLock()
+
+    @property
+    def used(self) -> int:
+        """Pages that somebody holds."""
+        self.give(self.dropped.popleft() for _ in range(len(self.dropped)))
+        return self.pages - len(self._free)
+
+    def take(self, count: int, spare: int = 0) -> list[int]:
+        """Free pages, held once. Raises UserError, and takes none, where that leaves fewer than `spare` ones."""
+        with self.lock:
+            if self.used + count + spare > self.pages:
+                raise UserError(
+                    f"The model's memory for prompts is full: of {self.pages * PAGE} tokens that it has room for, open "
+                    f"sessions hold {self.used * PAGE}, and {(count + spare) * PAGE} more are needed.",
+                    "Close sessions, shorten observations, or describe fewer tools.",
+                )
+            return self.hold([self._free.pop() for _ in range(count)])
+
+    def hold(self, pages: list[int]) -> list[int]:
+        """By one sequence more."""
+        for page in pages:
+            self.holders[page] += 1
+        return pages
+
+    def give(self, pages: Iterable[int]) -> None:
+        """Back, by one sequence."""
+        for page in pages:
+            self.holders[page] -= 1
+            if not self.holders[page]:
+                self._free.append(page)
+
+
+class PagedCache:
+    """A sequence's keys and values. A page that others hold, too, is copied before it is written."""
+
+    def __init__(self, pool: PagePool, slots: int) -> None:
+        self.pool, self.slots, self.pages = pool, slots, list[int]()
+        finalize(self, pool.dropped.extend, self.pages).atexit = False
+
+    def places(self, first: int, total: int) -> list[int]:
+        """The pool's slots of its own ones from `first` on."""
+        return [self.pages[i // PAGE] * PAGE + i % PAGE for i in range(first, total)]
+
+    def first(self, count: int) -> list[torch.Tensor]:
+        """Keys and values [layers, 1, kv_heads, count, head_dim] of the first slots."""
+        return [own[:, self.places(0, count)].transpose(1, 2)[:, None] for own in self.pool.both]
+
+    def fill(self, *given: torch.Tensor) -> None:
+        """The first slots become these keys and values."""
+        self.reserve(0, count := given[0].shape[-2])
+        for own, others in zip(self.pool.both, given, strict=True):
+            own[:, self.places(0, count)] = others[:, 0].transpose(1, 2).to(own.device)
+
+    def share(self, other: PagedCache, count: int) -> None:
+        """The first slots are another one's, too."""
+        with self.pool.lock:
+            pages = self.pool.hold(other.pages[: -(-count // PAGE)])
+            self.pool.give(self.pages)
+            self.pages[:] = pages
+
+    def reserve(self, first: int, total: int, only: bool = False) -> None:
+        """Slots up to `total` are there, those from `first` on nobody else's; `only`: and no page more than they take.
+        Raises UserError, and changes nothing, where the pool is full."""
+        with self.pool.lock:
+            pool, pages, end = self.pool, self.pages, -(-total // PAGE)
+            shared = [i for i in range(first // PAGE, min(end, len(pages))) if pool.holders[pages[i]] > 1]
+            new = pool.take(len(shared) + max(end - len(pages), 0))
+            for i in shared:
+                to, own = new[-1] * PAGE, pages[i] * PAGE
+                for both in pool.both if i * PAGE < first else ():
+                    both[:, to : to + PAGE] = both[:, own : own + PAGE]
+                pool.give([pages[i]])
+                pages[i] = new.pop()
+            pages += new
+            if only:
+                pool.give(pages[end:])
+                del pages[end:]
+
+
+LEAST = 256  # columns
+MOST = 1 << 20  # tokens * columns of a graph
+RAGGED = 4  # one sequence of a batch may have so many times the tokens of the others
+GRAPHS = 128
+POOL = 0.5  # of the memory that a GPU has left
+USUAL = (16, 32, 64, 128)  # tokens of a session's passes
+EARLY = 8  # sessions
+
+
+class Shape(NamedTuple):
+    """Of a pass, all powers of two: `tokens` of `batch` sequences, which see up to `columns` slots, up to `tree` of
+    them behind the prompt."""
+
+    tokens: int
+    columns: int
+    batch: int
+    tree: int
+
+    @classmethod
+    def of(cls, tokens: int, columns: int, batch: int, tree: int, longest: int) -> Shape:
+        """The smallest one that holds so much, `longest` tokens of one sequence among them."""
+        share = max(_power(batch), RAGGED) // RAGGED
+        rows = _power(max(longest, -(-tokens // share), USUAL[0]))
+        return cls(rows * share, _power(max(columns, LEAST)), _power(batch), _power(max(tree, LEAST)))
+
+    @property
+    def rows(self) -> int:
+        """Tokens of one sequence at most."""
+        return self.tokens * RAGGED // max(self.batch, RAGGED)
+
+
+def _power(count: int) -> int:
+    return 1 << (count - 1).bit_length()
+
+
+class StaticPass:
+    """A pass of one shape: its inputs stay in one place of the device, `graph` (if any) turns them into `states`. Of
+    each token: its id, its position, the slot for its keys and values, how many columns it sees from the first one on,
+    its sequence, and (in order) which one's state is wanted; of each sequence: its first token, its length, its pages;
+    and as bits which slots behind those columns a token sees, too."""
+
+    def __init__(self, shape: Shape, device: torch.device, pinned: bool) -> None:
+        self.shape = shape
+        self._sizes = [shape.tokens] * 6 + [shape.batch] * 2 + [shape.batch * shape.columns // PAGE]
+        ints = 8 * sum(self._sizes)
+        self._here = torch.zeros(ints + shape.tokens * shape.tree // 8, dtype=torch.uint8, pin_memory=pinned)
+        self._bytes, self._there = self._here.numpy().data, self._here.to(device)
+        self.values = self._there[:ints].view(torch.int64).split(self._sizes)
+        self.tree = self._there[ints:].view(shape.tokens, -1)
+        self.graph: Any = None
+        self.states: Any = None
+
+    def fill(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[Rows]) -> None:
+        """The next pass. What is left over of the shape sees zeros, and writes where nobody reads."""
+        slots, sees, owners, wanted, starts, lengths, pages, told = (list[int]() for _ in range(8))
+        tree, most = bytearray(), self.shape.columns // PAGE
+        for i, part in enumerate(parts):
+            (prompt, ancestors), start, total = part.mask, len(slots), part.past + part.count
+            first = total - len(ancestors)  # of the nodes
+            starts.append(start)
+            lengths.append(total)
+            pages += [*part.cache.pages, *[0] * most][:most]
+            slots += part.cache.places(part.past, total)
+            sees += [*range(part.past + 1, first + 1), *[prompt] * len(ancestors)]
+            owners += [i] * part.count
+            wanted += range(start + part.hidden, start + part.count)
+            tree += bytes((first - part.past) * self.shape.tree // 8)
+            for own, above in enumerate(ancestors, start=first - prompt):
+                tree += sum(1 << slot for slot in (*above, own)).to_bytes(self.shape.tree // 8, "little")
+        given = (tokens, positions, slots, sees, owners, wanted, starts, lengths, pages)
+        for values, size, pad in zip(given, self._sizes, (0, 0, SCRATCH, 1, 0, 0, 0, 0, 0), strict=True):
+            told += [*values, *[pad] * (size - len(values))]
+        self._bytes[:] = (array("q", told).tobytes() + tree).ljust(len(self._bytes), b"\0")
+        self._there.copy_(self._here, non_blocking=True)
+
+
+class PagedModel(LeanModel):
+    """A dense decoder over one pool of pages. `passes` are ready; other shapes were `missed`."""
+
+    def __init__(self, config: ModelConfig, weights: Weights) -> None:
+        super().__init__(config, weights)
+        tokens, self._gpu = TOGETHER * min(SLOTS, config.context), self.device.type == "cuda"
+        if self._gpu:
+            size = 2 * config.layers * config.kv_heads * config.head_dim * self.dtype.itemsize
+            tokens = min(tokens, int(torch.cuda.mem_get_info(self.device)[0] * POOL) // size)
+        self.pool = PagePool(config, tokens, self.dtype, self.device)
+        self.passes: dict[Shape, StaticPass] = {}
+        self.missed: set[Shape] = set()
+        self._memory: Any = None  # of all graphs
+        self._graphs = self._gpu
+        self.opened: WeakSet[PackedSequence] = WeakSet()
+
+    def cache(self, slots: int) -> Any:
+        """An empty one for a sequence."""
+        return PagedCache(self.pool, slots)
+
+    def mask(self, past: int, fresh: int, earlier: int, ancestors: Sequence[tuple[int, ...]]) -> Any:
+        """Where the prompt ends, and what nodes see behind it."""
+        return past + fresh - earlier, ancestors
+
+    def wait(self) -> None:
+        """Until the GPU is done."""
+        if self._gpu:
+            torch.cuda.synchronize(self.device)
+
+    @torch.inference_mode()
+    def forward(self, tokens: Sequence[int], positions: Sequence[int], parts: Sequence[Rows]) -> torch.Tensor:
+        """Run `tokens` at `positions`, the rows of all `parts`, one after another: normalised states [rows, hidden] of
+        those that are not `hidden`. Nothing is recorded here: a pass that is not ready goes kernel by kernel."""
+        ends = [part.past + part.count for part in parts]
+        tree = max(end - part.mask[0] for end, part in zip(ends, parts, strict=True))
+        shape = Shape.of(len(tokens), max(ends), len(parts), tree, max(part.count for part in parts))
+        count = sum(part.count - part.hidden for part in parts)
+        with self.pool.lock:  # a ready pass has its inputs and states in one place, whoever's they are
+            made = self.passes.get(shape)
+            if made is None:
+                made = StaticPass(shape, self.device, pinned=False)
+                self.missed |= {shape} if count else set()  # a prompt alone is computed once
+            self.wait()  # what the last pass is told is not written over before it is read
+            made.fill(tokens, positions, parts)
+            if made.graph is None:
+                made.states = self._states(made)
+            else:
+                made.graph.replay()
+            states: torch.Tensor = made.states[:count].clone()
+            return states
+
+    @torch.inference_mode()
+    def prepare(self, shapes: Iterable[Shape]) -> None:
+        """Make passes of these shapes ready, and those that were missed: none that is very large, at most GRAPHS."""
+        with self.pool.lock:
+            for shape in (*shapes, *self.missed):
+                if shape not in self.passes and shape.tokens * shape.columns <= MOST and len(self.passes) < GRAPHS:
+                    self.passes[shape] = made = StaticPass(shape, self.device, pinned=self._gpu)
+                    made.fill((), (), ())  # of padding alone: no sequence is touched
+                    if self._graphs:
+                        self._record(made)
+            self.missed.clear()
+
+    def _record(self, made: StaticPass) -> None:
+        try:
+            graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream(self.device)
+            self.wait()
+            with torch.cuda.stream(side):
+                for _ in range(2):  # what is set up once is not recorded
+                    self._states(made)
+            self.wait()
+            with torch.cuda.graph(graph, self._memory, side, capture_error_mode="thread_local"):
+                made.states = self._states(made)
+            made.graph, self._memory = graph, graph.pool()
+        except RuntimeError as fault:
+            self._graphs = False
+            told = f"No CUDA graphs ({fault}): passes are sent to the GPU kernel by kernel, which is slower."
+            warnings.warn(told, RuntimeWarning, stacklevel=4)
+
+    def _states(self, given: StaticPass) -> torch.Tensor:
+        """Normalised states [tokens, hidden], the wanted ones first."""
+        c, shape, longest = self.config, given.shape, given.shape.rows
+        tokens, positions, slots, sees, owners, wanted, starts, lengths, pages = given.values
+        column = torch.arange(shape.columns, device=self.device)
+        # What is masked must be finite: behind a sequence's end stand zeros, not what was left in its last page.
+        at = pages.view(shape.batch, -1)[:, column // PAGE] * PAGE + column % PAGE
+        at = at.masked_fill(column >= lengths[:, None], ZEROS)
+        beyond = column - sees[:, None]
+        bits = given.tree.gather(1, (beyond // 8).clamp(0, shape.tree // 8 - 1)) >> (beyond % 8)
+        seen = (beyond < 0) | (beyond < shape.tree) & (bits % 2 > 0)
+        # Attention is by sequences: [batch, longest] of the tokens, and back.
+        rows = (starts[:, None] + torch.arange(longest, device=self.device)).clamp(max=shape.tokens - 1)
+        place = owners * longest + torch.arange(shape.tokens, device=self.device) - starts[owners]
+        bias = torch.zeros(shape.batch, longest, shape.columns, dtype=self.dtype, device=self.device)
+        bias = bias.masked_fill_(~seen[rows], -torch.inf)[:, None, :, None]
+        bias = bias.expand(-1, -1, -1, self.group, -1).flatten(2, 3)  # a key head's query heads are more rows for it
+        cos, sin = self._cos[positions], self._sin[positions]
+        x = F.embedding(tokens, self.weights.embedding)
+        for layer, (keys, values) in zip(self.weights.layers, self.pool.layers, strict=True):
+            q, k, v = self._projected(layer, x, cos, sin)
+            keys.index_copy_(0, slots, k)
+            values.index_copy_(0, slots, v)
+            q = q[rows].view(shape.batch, longest, c.kv_heads, self.group, c.head_dim).transpose(1, 2)
+            q = q.reshape(shape.batch, c.kv_heads, longest * self.group, c.head_dim)
+            out = F.scaled_dot_product_attention(q, keys[at].transpose(1, 2), values[at].transpose(1, 2), bias)
+            out = out.reshape(shape.batch, c.kv_heads, longest, self.group, c.head_dim).transpose(1, 2)
+            x = self._behind(layer, x, out.reshape(shape.batch * longest, -1)[place])
+        return self.norm(x, self.weights.norm)[wanted]

@@ -1,0 +1,232 @@
+"""The default runner: our own lean forward over safetensors, for dense checkpoints on one CPU or GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rtcontrol.models.checkpoint.checkpoint import read_config
+from rtcontrol.models.decode.protocol import Ask, Caps, PassCost, PrefixInfo, Work, fitted
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.runners.lean import LeanModel
+from rtcontrol.models.runners.packed import SLOTS, TOGETHER, Node, PackedSequence, answered, run_together
+from rtcontrol.models.runners.paged import EARLY, PAGE, USUAL, PagedModel, Shape, _power
+from rtcontrol.models.runners.prefix_store import PrefixStore, prefix_key
+from rtcontrol.models.runners.weights import ModelConfig, fingerprint, load_weights, shared, unchanged
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+SMALL = 100_000_000  # bytes of fp32 weights below which bf16 gains too little on a CPU to give up exactness
+ONE_THREAD = 64 << 20  # bytes of weights below which one CPU thread decides
+COLUMNS_KEPT = 16
+SIZES, ROUNDS = (8, 24, 48), 5  # tokens of the measured passes, and how often each
+
+
+class TorchRunner:
+    """One checkpoint's weights on one device; of each session a KV cache of its own. `threads` are torch's while it
+    runs (None: torch's own number)."""
+
+    kind: type[LeanModel] = LeanModel
+
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device, threads: int | None) -> None:
+        config = ModelConfig.load(folder)
+        self.model = self.kind(config, load_weights(folder, config, dtype, device))
+        self.threads, self.slots = threads, min(SLOTS, config.context)
+        self._weights = fingerprint(folder)
+        self._costs: dict[int, PassCost] = {}
+        name = next(k for k, v in DTYPES.items() if v == dtype)
+        parameters = self.model.weights.parameters
+        told = config.packing.told if config.packing else None
+        self.caps = Caps("torch", str(device), name, True, TOGETHER, True, parameters, config.vocabulary, told)
+
+    @classmethod
+    def load(
+        cls, folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None
+    ) -> TorchRunner:
+        """The runner of a checkpoint: whoever asks for the same unchanged one, dtype, device and threads shares it.
+
+        `threads` limits torch's CPU threads while it runs (None: one for a small model, else torch's own number).
+        On a GPU it is a PagedRunner. Raises UserError.
+        """
+        # rf
+
+        place = choose_device(device)
+        if threads is not None and threads < 1:
+            raise UserError(f"{threads} CPU threads run nothing.", "Give 1 or more.")
+        kind = choose_dtype(dtype, folder, place)
+        files = unchanged(sorted(folder.glob("*.safetensors")))
+        if threads is None and sum(size for _, size, _ in files) < ONE_THREAD:
+            # A second thread gains little on a small model, and waits for its turn when another process is busy: the
+            # worst decisions become a hundred times slower.
+            threads = 1
+        made = PagedRunner if place.type == "cuda" else cls
+        return shared((files, kind, place, threads, made), lambda: made(folder, kind, place, threads))
+
+    def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
+        """A sequence that begins with this prefix: its KV from disk, or computed and stored."""
+        config, n = self.model.config, len(prefix)
+        made = PackedSequence(self.model, self.slots)
+        made.start(prefix, reserve=1)
+        key = prefix_key(self._weights, prefix, self.model.dtype, config.settings)
+        store = PrefixStore()
+        found = store.load(key, (config.layers, 1, config.kv_heads, n, config.head_dim))
+        if isinstance(found, tuple):
+            made.restore(prefix, *found)
+            return made, PrefixInfo(n, "disk")
+        if n:
+            with self._own_threads():
+                made.run(())
+            refused = store.save(key, *made.cache.first(n))
+            found = found or refused
+        return made, PrefixInfo(n, "computed", found)
+
+    def copy(self, handle: PackedSequence, prefix: Sequence[int]) -> PackedSequence:
+        """Another sequence behind the same prefix."""
+        made = PackedSequence(self.model, self.slots)
+        made.follow(handle, prefix)
+        return made
+
+    def prefill(self, handle: PackedSequence, count: int) -> None:
+        """Compute the next `count` tokens of its prompt, and no node."""
+        with self._own_threads():
+            handle.prefill(count)
+
+    def run(self, batch: Sequence[Work]) -> list[list[Any]]:
+        """One pass for all; of each work what its tree asks for: fp32 scores, or the best of all legal ids."""
+        placed = [(work.handle, work.handle.placed(work)) for work in batch]
+        with self._own_threads():
+            states = run_together(self.model, placed)
+            each = zip(batch, states, strict=True)
+            found = answered([(w.tree.asks, partial(self._logits, w.handle, hidden)) for w, hidden in each])
+        for (handle, nodes), hidden in zip(placed, states, strict=True):
+            handle.states.append(hidden)
+            handle.ran(nodes)
+        return found
+
+    def _logits(self, handle: PackedSequence, hidden: torch.Tensor, nodes: Sequence[int], ids: Any) -> torch.Tensor:
+        rows = hidden[nodes.start : nodes.stop] if isinstance(nodes, range) else hidden[nodes]
+        if ids is None:
+            return self.model.logits(rows)
+        columns = handle.columns.get(key := tuple(ids))
+        if columns is None:
+            if len(handle.columns) >= COLUMNS_KEPT:
+                handle.columns.clear()
+            columns = handle.columns[key] = self.model.weights.lm_head[torch.tensor(key, device=self.model.device)]
+        return self.model.logits(rows, columns)
+
+    def cost(self, handle: PackedSequence) -> PassCost:
+        """What a pass behind the prompt of a handle costs: measured once for prompts of about this length. The prompt
+        stays cached."""
+        about, prompt = len(handle.prompt).bit_length(), list(handle.prompt)
+        if len(prompt) + max(SIZES) > handle.slots:
+            return PassCost(1.0, 0.0)  # where there is no room to measure, passes count
+        if about not in self._costs:
+            best = dict.fromkeys(SIZES, float("inf"))
+            with self._own_threads():
+                for _ in range(ROUNDS):
+                    for size in SIZES:
+                        nodes = [Node(i % self.model.config.vocabulary, 0, ()) for i in range(size)]
+                        handle.start(prompt, reserve=size)
+                        began = time.perf_counter()
+                        handle.run(nodes)[-1].cpu()  # waits for a GPU
+                        best[size] = min(best[size], (time.perf_counter() - began) * 1e3)
+                choice = self._choice_ms(handle.run([Node(0, 0, ())]))
+            handle.start(prompt, reserve=0)
+            self._costs[about] = fitted(best, choice)
+        return self._costs[about]
+
+    def _choice_ms(self, hidden: torch.Tensor) -> float:
+        """Of the best of the whole vocabulary at one node."""
+        ask = Ask([0], masks=np.ones((1, self.model.config.vocabulary), bool))
+        best = float("inf")
+        for _ in range(ROUNDS):
+            began = time.perf_counter()
+            answered([([ask], lambda nodes, ids: self.model.logits(hidden))])
+            best = min(best, (time.perf_counter() - began) * 1e3)
+        return best
+
+    def logsumexp(self, handle: PackedSequence, nodes: Sequence[int]) -> list[float]:
+        """Over the whole vocabulary at nodes of the last decision."""
+        with self._own_threads():
+            total: list[float] = torch.logsumexp(self.model.logits(torch.cat(handle.states)[list(nodes)]), -1).tolist()
+        return total
+
+    def _own_threads(self) -> AbstractContextManager[None]:
+        return own_threads(self.threads)
+
+
+load = TorchRunner.load
+
+
+@contextmanager
+def own_threads(threads: int | None) -> Iterator[None]:
+    """torch's threads are the process's: others' numbers are theirs again afterwards. None: torch's own number."""
+    before = torch.get_num_threads()
+    if threads in (None, before):
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def choose_device(name: str | None) -> torch.device:
+    """A GPU where there is one and no name is given. Raises UserError."""
+    try:
+        place = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise UserError(f"Unknown device {name!r}.", "Give cpu, cuda or cuda:NUMBER.") from None
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"There is no device {name}: torch sees no GPU.", "Give cpu, or install torch for your GPU.")
+    return place
+
+
+def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
+    """`auto`: bf16 on a GPU and for large models, fp32 for small ones on a CPU."""
+    if name == "auto":
+        size = sum(p.stat().st_size for p in folder.glob("*.safetensors"))
+        if read_config(folder).get("quantization_config"):
+            size *= 8  # of fp32, where most weights are of four bits
+        name = "bf16" if device.type == "cuda" or size > SMALL else "fp32"
+    if name not in DTYPES:
+        raise UserError(f"Unknown dtype {name!r}.", f"Choose auto, {', '.join(DTYPES)}.")
+    return DTYPES[name]
+
+
+class PagedRunner(TorchRunner):
+    """One checkpoint's weights on one device, and one pool of pages for all sequences: those that begin alike share
+    the pages of it. On a GPU its usual passes are graphs."""
+
+    kind = PagedModel
+    model: PagedModel
+
+    def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:
+        """A sequence that begins with this prefix: in another one's pages, or with KV from disk, or computed and
+        stored. Raises UserError where the pool has no room for ticks of it beside those of all that are open.
+
+        This is when graphs are recorded, a few passes' time for each shape that its ticks may have, alone or together
+        with all that are open (the first one's for as many as EARLY), and that was missing since: the ticks of others
+        wait. No tick records any; one whose pass has no graph takes longer.
+        """
+        known = next((one for one in self.model.opened if one.cached(prefix) == len(prefix)), None)
+        made, info = (self.copy(known, prefix), PrefixInfo(len(prefix), "memory")) if known else super().open(prefix)
+        self.model.opened.add(made)
+        self.model.pool.take(0, spare=len(self.model.opened) * USUAL[-1] // PAGE)
+        most = min(max(len(self.model.opened), EARLY), TOGETHER)
+        together = [2**i for i in range(_power(most).bit_length())]
+        ends = [(len(prefix) + USUAL[0]) * n for n in (1, 2)]
+        self.model.prepare(Shape.of(1, end, n, 1, rows) for n in together for rows in USUAL for end in ends)
+        return made, info
+
+    def prefill(self, handle: PackedSequence, count: int) -> None:
+        """Compute the next `count` tokens of its prompt, and no node; waits for a GPU, since somebody times it."""
+        super().prefill(handle, count)
+        self.model.wait()

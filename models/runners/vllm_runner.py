@@ -1,0 +1,286 @@
+"""A runner over vLLM: models and formats that the others do not have, its engine core in this process.
+
+Each node that is asked for is a request of one token whose prompt is the path to it, and all of a pass are scheduled
+together. A logits processor of ours keeps the scores where they are made, before anything is sampled: those of the
+whole vocabulary, so that what is legal is known when a value is chosen, and no head is decoded twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+# Read when vLLM is imported, or its engine made. With a core process of its own every step would wait for two more
+# messages, and for a second process where cores are few.
+os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB
+
+import torch
+from transformers import AutoModelForCausalLM
+from vllm import EngineArgs, LLMEngine, SamplingParams
+from vllm.platforms import current_platform
+from vllm.sampling_params import RequestOutputKind
+
+from rtcontrol.models.checkpoint.checkpoint import read_config
+from rtcontrol.models.decode.protocol import Cancelled, Caps, PassCost, PrefixInfo, Work
+from rtcontrol.models.errors import UserError, too_long
+from rtcontrol.models.runners.packed import common_start
+from rtcontrol.models.runners.torch_runner import ONE_THREAD, choose_dtype, own_threads
+from rtcontrol.models.runners.vllm_tap import Asked, ScoreTap, gather, totals
+from rtcontrol.models.runners.weights import shared, unchanged
+
+OPTIONS = "RTCONTROL_VLLM_ARGS"
+DTYPES = {"auto": "auto", "fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+SLOTS = 8192
+BLOCK = 32  # tokens; prompts share whole blocks, and attention on a CPU takes no smaller ones
+TOGETHER = 16  # decisions of one pass
+PLACE = torch.device(current_platform.device_type)
+REQUESTS = 256  # that are scheduled together
+WARM_S = 10.0  # a prefix that was not used for so long is asked for again where nobody waits
+
+
+class RequestSequence:
+    """A session's handle: a prompt, the paths to the nodes evaluated behind it, and the requests that did so."""
+
+    def __init__(self, slots: int, prefix: Sequence[int], dropped: list[int]) -> None:
+        self.slots, self.prefix = slots, list(prefix)
+        self.prompt: list[int] = []
+        self.paths: list[list[int]] = []
+        self.numbers: dict[int, int] = {}  # of requests, by node
+        self.used_s = time.monotonic()
+        self._done, self._dropped = 0, dropped
+        weakref.finalize(self, _drop, self.numbers, dropped)
+
+    @property
+    def fresh(self) -> int:
+        """Tokens of its prompt that are not computed yet."""
+        return len(self.prompt) - self._done
+
+    def start(self, prompt: Sequence[int], reserve: int) -> int:
+        """Begin a decision; gives how many of its tokens are cached, unless others took their room. Raises UserError
+        when it does not fit."""
+        if len(prompt) + reserve >= self.slots:
+            raise too_long(self.slots, len(prompt))
+        self._done = common_start(self.prompt[: self._done], prompt) // BLOCK * BLOCK
+        self.prompt, self.paths = list(prompt), []
+        _drop(self.numbers, self._dropped)
+        return self._done
+
+    def computed(self, end: int) -> None:
+        """Its prompt is cached up to here."""
+        self._done, self.used_s = end, time.monotonic()
+
+    def place(self, work: Work, numbers: Iterator[int]) -> Asked:
+        """Paths for the nodes of the tree, and numbers for those that are asked for."""
+        base, asks = len(self.paths), work.tree.asks
+        for token, parent in zip(work.tree.tokens, work.tree.parents, strict=True):
+            self.paths.append([*(self.paths[parent] if parent >= 0 else ()), token])
+        if len(self.prompt) + max(map(len, self.paths[base:]), default=0) >= self.slots:
+            raise too_long(self.slots, len(self.prompt))
+        asked = sorted({n for ask in asks if ask.ids or ask.masks is not None for n in ask.nodes})
+        found = dict(zip(asked, numbers, strict=False))
+        self.numbers |= {base + n: number for n, number in found.items()}
+        return asks, found
+
+    def forget(self) -> None:
+        """Nothing that is cached is to be used again."""
+        self.start([], 0)
+
+
+def _drop(numbers: dict[int, int], dropped: list[int]) -> None:
+    dropped += numbers.values()
+    numbers.clear()
+
+
+class VLLMRunner:
+    """One engine of vLLM's, which all sessions of a checkpoint share. `figures` count since it was made."""
+
+    def __init__(self, folder: Path, dtype: str, threads: int | None, options: Mapping[str, Any]) -> None:
+        config = read_config(folder)
+        context = config.get("text_config", config).get("max_position_embeddings") or SLOTS
+        arguments = {
+            "dtype": DTYPES[dtype],
+            "max_model_len": min(SLOTS, context),
+            "block_size": BLOCK,
+            "max_num_seqs": REQUESTS,
+            "max_num_batched_tokens": SLOTS,
+            "skip_tokenizer_init": True,
+            "async_scheduling": False,
+            "disable_log_stats": True,
+            "use_tqdm_on_load": False,
+            "trust_remote_code": False,
+            "load_format": "safetensors",
+            **options,
+        }
+        with threads_kept(threads) as self.threads:
+            try:
+                args = EngineArgs(model=str(folder), logits_processors=[ScoreTap], **arguments)
+                self.engine = LLMEngine.from_engine_args(args)
+            except Exception as error:
+                told = " ".join(str(error).split()) or repr(error)
+                remedy = (
+                    f"Set VLLM_LOGGING_LEVEL=INFO to see why; ${OPTIONS} takes other arguments of its engine, in JSON."
+                )
+                if config.get("quantization_config"):
+                    remedy = f"It has no kernel here for every format: try --engine torch, or the original. {remedy}"
+                raise UserError(f"{folder}: vLLM cannot run it ({told[:300]}).", remedy) from error
+        model = self.engine.model_config
+        known = {f"torch.{name}": short for short, name in DTYPES.items()}
+        kind = known.get(str(model.dtype), str(model.dtype))
+        size = _parameters(model.hf_config)
+        self.slots: int = model.max_model_len
+        self.caps = Caps(
+            "vllm", PLACE.type, kind, False, TOGETHER, True, size, model.get_vocab_size(), model.quantization
+        )
+        self.figures = {"steps": 0, "requests": 0, "prompt_tokens": 0, "cached_tokens": 0}
+        self._params = SamplingParams(
+            temperature=0.0, max_tokens=1, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
+        )
+        if hasattr(self._params, "skip_clone"):
+            self._params.skip_clone = True  # they are a request's own already
+        self._numbers = count()
+        self._dropped: list[int] = []
+        self._handles: weakref.WeakSet[RequestSequence] = weakref.WeakSet()
+
+    def open(self, prefix: Sequence[int]) -> tuple[RequestSequence, PrefixInfo]:
+        """A handle whose prompts begin with `prefix`, which is computed."""
+        handle = self.copy(None, prefix)
+        handle.start(prefix, 1)
+        self.prefill(handle, len(prefix))
+        return handle, PrefixInfo(len(prefix), "computed")
+
+    def copy(self, handle: Any, prefix: Sequence[int]) -> RequestSequence:
+        """Another handle for the same prefix."""
+        made = RequestSequence(self.slots, prefix, self._dropped)
+        self._handles.add(made)
+        return made
+
+    def cost(self, handle: RequestSequence) -> PassCost:
+        """Not measured: passes count."""
+        return PassCost(1.0, 0.0)
+
+    def prefill(self, handle: RequestSequence, count: int) -> None:
+        """Compute the next `count` tokens of its prompt, in whole blocks, and no node."""
+        done = len(handle.prompt) - handle.fresh
+        end = min(-(-(done + count) // BLOCK) * BLOCK, len(handle.prompt))
+        self._compute(handle.prompt[:end])
+        handle.computed(end)
+
+    def _compute(self, prompt: list[int]) -> None:
+        if prompt:
+            self._dropped.append(number := next(self._numbers))
+            self._evaluate({number: prompt})
+
+    def run(self, batch: Sequence[Work]) -> list[Any]:
+        """One pass: of each work what its tree's asks ask for, or Cancelled where it was stopped meanwhile."""
+        works: list[Asked] = [w.handle.place(w, self._numbers) for w in batch]
+        prompts: dict[int, list[int]] = {}
+        for work, (_, numbers) in zip(batch, works, strict=True):
+            paths = work.handle.paths[-len(work.tree.tokens) :]
+            prompts |= {number: work.handle.prompt + paths[n] for n, number in numbers.items()}
+        gone = self._evaluate(prompts, [(w.stop, n.values()) for w, (_, n) in zip(batch, works, strict=True)])
+        whole = [w for w in works if gone.isdisjoint(w[1].values())]
+        dropped, self._dropped[:] = self._dropped[:], ()
+        found = iter(self.engine.collective_rpc(gather, args=(whole, dropped))[0])
+        for work in batch:
+            work.handle.computed(len(work.handle.prompt))
+        return [next(found) if gone.isdisjoint(n.values()) else Cancelled() for _, n in works]
+
+    def _evaluate(self, prompts: Mapping[int, list[int]], stops: Sequence[Any] = ()) -> set[int]:
+        """All requests, in as many steps as it takes; those given up, by their numbers, as their event was set between
+        two of them."""
+        left, gone, figures = set(prompts), set[int](), self.figures
+        with own_threads(self.threads):
+            try:
+                for number, prompt in prompts.items():
+                    params = copy(self._params)
+                    params.extra_args = {"number": number}
+                    self.engine.add_request(str(number), {"type": "token", "prompt_token_ids": prompt}, params)
+                while left:
+                    for out in self.engine.step():
+                        left.discard(int(out.request_id))
+                        figures["requests"] += 1
+                        figures["prompt_tokens"] += len(out.prompt_token_ids)
+                        figures["cached_tokens"] += out.num_cached_tokens or 0
+                    figures["steps"] += 1
+                    for stop, numbers in stops:
+                        if left and stop is not None and stop.is_set() and (late := left.intersection(numbers)):
+                            self._abort(late)
+                            left, gone = left - late, gone | late
+            finally:
+                self._abort(left)  # the engine raised
+        return gone
+
+    def _abort(self, numbers: set[int]) -> None:
+        if numbers:
+            self.engine.abort_request([str(n) for n in numbers])
+
+    def logsumexp(self, handle: RequestSequence, nodes: Sequence[int]) -> list[float]:
+        """Over the whole vocabulary, at nodes of the last decision."""
+        found: list[float] = self.engine.collective_rpc(totals, args=([handle.numbers[n] for n in nodes],))[0]
+        return found
+
+    def rest(self) -> None:
+        """Where nobody waits: the prefix that lay idle for longest is used, so that others do not take its room."""
+        idle = min(self._handles, key=lambda h: h.used_s, default=None)
+        if idle is not None and time.monotonic() - idle.used_s > WARM_S:
+            idle.used_s = time.monotonic()
+            self._compute(idle.prefix)
+
+
+@contextmanager
+def threads_kept(threads: int | None) -> Iterator[int]:
+    """vLLM on a CPU takes its number of threads from the environment, and the setter of torch's away."""
+    own, setter, told = torch.get_num_threads(), torch.set_num_threads, os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = str(threads or own)
+    setter(threads or own)
+    try:
+        yield threads or own
+    finally:
+        torch.set_num_threads = setter
+        setter(own)
+        os.environ.pop("OMP_NUM_THREADS")
+        if told is not None:
+            os.environ["OMP_NUM_THREADS"] = told
+
+
+def _parameters(config: Any) -> int:
+    """Of the model before any quantisation; 0 where transformers does not know it."""
+    try:
+        with torch.device("meta"):
+            return int(AutoModelForCausalLM.from_config(config).num_parameters())
+    except Exception:
+        return 0
+
+
+def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> VLLMRunner:
+    """The engine of a checkpoint: whoever asks for the same unchanged one in the same way shares it. Raises
+    UserError."""
+    if dtype not in DTYPES:
+        raise UserError(f"Unknown dtype {dtype!r}.", f"Choose {', '.join(DTYPES)}.")
+    if device is not None and device != PLACE.type:
+        told = "CUDA_VISIBLE_DEVICES chooses among GPUs; vllm-cpu is the package for CPUs."
+        raise UserError(f"This vLLM runs on {PLACE.type}, not on {device}.", told)
+    try:
+        options = dict(json.loads(os.environ.get(OPTIONS) or "{}"))
+    except (ValueError, TypeError):
+        told = 'It is a JSON object of arguments of vLLM\'s engine: {"tensor_parallel_size": 2}, say.'
+        raise UserError(f"{OPTIONS} cannot be read.", told) from None
+    if dtype == "auto" and not read_config(folder).get("quantization_config"):
+        # As for torch's; vLLM's own choice would round the weights of a small model.
+        dtype = next(k for k, v in DTYPES.items() if f"torch.{v}" == str(choose_dtype(dtype, folder, PLACE)))
+    files = unchanged([folder / "config.json", *sorted(folder.glob("*.safetensors"))])
+    if threads is None and sum(size for _, size, _ in files) < ONE_THREAD:
+        threads = 1  # as for torch's
+    key = ("vllm", files, dtype, threads, json.dumps(options, sort_keys=True))
+    return shared(key, lambda: VLLMRunner(folder, dtype, threads, options))

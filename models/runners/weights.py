@@ -1,0 +1,309 @@
+"""Linear maps: the fastest exact product that the device has for a fixed weight and a few rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+from weakref import WeakValueDictionary
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+
+from rtcontrol.models.checkpoint.checkpoint import read_config
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.runners.quantized_weights import Packing, packing
+
+ROWS = 16  # the number of rows that a packed weight is laid out for; others work too
+
+
+class Linear:
+    """`x @ weight.T + bias` for x [rows, inputs]; `numel` counts both parameters.
+
+    On a CPU with oneDNN the weight is kept in oneDNN's own blocked layout: 15 rows through the bundled model take half
+    the time of `F.linear` in fp32, which lays the weight out anew on every call.
+    """
+
+    __slots__ = ("_bias", "_packed", "_weight", "numel", "shape")
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self.shape = tuple(weight.shape)
+        self.numel = weight.numel() + (0 if bias is None else bias.numel())
+        self._packed = can_pack(weight)
+        self._weight: Any = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS) if self._packed else weight
+        self._bias = bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self._packed:
+            y: torch.Tensor = _packed_linear(x, self._weight, self._bias, "none", [], "")
+            return y
+        return F.linear(x, self._weight, self._bias)
+
+
+def _find() -> Any:
+    # torch.compile's own operators: without a public name, so whatever is wrong with them means plain F.linear.
+    try:
+        operator = torch.ops.mkldnn._linear_pointwise.default
+        weight = torch.eye(2)
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
+        return operator if torch.equal(operator(weight, packed, None, "none", [], ""), weight) else None
+    except (AttributeError, RuntimeError):
+        return None
+
+
+_packed_linear: Any = _find()
+
+
+def can_pack(weight: torch.Tensor) -> bool:
+    """Whether a weight is kept in oneDNN's layout: fp32 on a CPU, or bf16 where the CPU multiplies it."""
+    if _packed_linear is None or weight.device.type != "cpu":
+        return False
+    if weight.dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return weight.dtype == torch.float32
+
+
+T = TypeVar("T")
+ARCHITECTURES = ("qwen2", "qwen3", "llama")
+ELSE = "Run it with --engine transformers (any causal model) or --engine vllm."
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a dense decoder-only model."""
+
+    vocabulary: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    eps: float
+    context: int
+    tied: bool
+    inv_freq: tuple[float, ...]
+    rope_scale: float
+    settings: str  # all of them, as whatever changes a KV cache: part of the prefix key
+    packing: Packing | None = None
+
+    @classmethod
+    def load(cls, folder: Path) -> ModelConfig:
+        """Read `config.json`; raises UserError for an architecture that the lean forward does not know."""
+        raw = read_config(folder)
+        kind = raw.get("model_type")
+        if kind not in ARCHITECTURES:
+            raise UserError(
+                f"{folder} is a {kind!r} model; the torch engine runs {', '.join(ARCHITECTURES)}.",
+                ELSE,
+            )
+        packed = packing(raw, folder)
+        if raw.get("use_sliding_window"):
+            raise UserError(f"{folder} uses a sliding window, which the torch engine does not.", ELSE)
+        if raw.get("mlp_bias") or raw.get("hidden_act", "silu") != "silu":
+            raise UserError(
+                f"{folder}: the torch engine has no MLP with a bias or with activation {raw.get('hidden_act')!r}.",
+                ELSE,
+            )
+        sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+        if missing := [k for k in sizes if not isinstance(raw.get(k), int)]:
+            raise UserError(f"{folder / 'config.json'} lacks {', '.join(missing)}.", "Restore the checkpoint.")
+        vocabulary, hidden, layers, heads = (raw[k] for k in sizes)
+        kv_heads, head_dim = raw.get("num_key_value_heads") or heads, raw.get("head_dim") or hidden // heads
+        eps, context = raw.get("rms_norm_eps", 1e-6), raw.get("max_position_embeddings", 2048)
+        shape = (vocabulary, hidden, layers, heads, kv_heads, head_dim, eps, context)
+        tied = bool(raw.get("tie_word_embeddings", False))
+        return cls(*shape, tied, *_rope(raw, head_dim), json.dumps(raw, sort_keys=True), packed)
+
+
+def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], float]:
+    """Inverse frequencies and attention scaling of the rotary embedding."""
+    rope = raw.get("rope_parameters") or {**(raw.get("rope_scaling") or {}), "rope_theta": raw.get("rope_theta", 1e4)}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind == "default":
+        theta = float(rope.get("rope_theta", 1e4))
+        return tuple(theta ** (-2 * i / head_dim) for i in range(head_dim // 2)), 1.0
+    # The scaled variants are the library's business; importing it costs a second, so only when one is used.
+    from transformers import AutoConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    if kind not in ROPE_INIT_FUNCTIONS:
+        raise UserError(
+            f"The checkpoint's rotary embedding is of the unknown kind {kind!r}.",
+            f"Known: default, {', '.join(ROPE_INIT_FUNCTIONS)}; correct rope_parameters in its config.json.",
+        )
+    raw = {k: v for k, v in raw.items() if k != "model_type"} | {"rope_parameters": rope}
+    config = AutoConfig.for_model("llama", **raw)
+    inv_freq, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    return tuple(inv_freq.tolist()), float(scale)
+
+
+class WeightReader:
+    """Reads tensors by name from one safetensors file or a sharded index; `packing`: how those are kept that are
+    quantised."""
+
+    def __init__(self, folder: Path, packing: Packing | None = None) -> None:
+        self.packing = packing
+        index = folder / "model.safetensors.index.json"
+        if index.is_file():
+            try:
+                files = sorted(set(json.loads(index.read_text("utf-8"))["weight_map"].values()))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise UserError(f"{index} cannot be read ({error!r}).", "Download or copy it again.") from None
+        else:
+            files = ["model.safetensors"]
+        self.paths = [folder / f for f in files]
+        self._where: dict[str, Any] = {}
+        for path in self.paths:
+            if not path.is_file():
+                raise UserError(f"{folder} is no checkpoint: {path.name} is missing.", "Restore the missing file.")
+            try:
+                handle = safe_open(str(path), framework="pt")
+            except (SafetensorError, OSError) as error:
+                raise UserError(f"{path} is no safetensors file ({error}).", "Download or copy it again.") from None
+            self._where |= dict.fromkeys(handle.keys(), handle)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._where or (self.packing is not None and self.packing.names(name)[1] in self._where)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        """A tensor as it is in the file."""
+        if name not in self._where:
+            raise UserError(f"{self.paths[0].parent}: the tensor {name} is missing.", "Restore the checkpoint.")
+        tensor: torch.Tensor = self._where[name].get_tensor(name)
+        return tensor
+
+    def get(self, name: str) -> torch.Tensor:
+        """A weight as it is multiplied with."""
+        found = None
+        if self.packing is not None and name.endswith("weight"):
+            try:
+                found = self.packing.weight(self, name)
+            except (RuntimeError, IndexError, ValueError, TypeError) as error:
+                raise UserError(
+                    f"{self.paths[0].parent}: {name} is not packed as its config.json says ({error}).",
+                    "Restore the config.json that came with the weights.",
+                ) from None
+        return self[name] if found is None else found
+
+
+def fingerprint(folder: Path) -> str:
+    """A hash of the weights for cache keys: whole files up to 64 MiB, else size, time of change and sampled blocks
+    (gigabytes take seconds to read, and a changed file has another time)."""
+    digest = hashlib.sha256()
+    block = 1 << 20
+    for path in WeightReader(folder).paths:
+        size = path.stat().st_size
+        digest.update(f"{path.name}:{size}:".encode())
+        with path.open("rb") as file:
+            if size <= 64 * block:
+                digest.update(file.read())
+                continue
+            digest.update(str(path.stat().st_mtime_ns).encode())
+            for i in range(64):
+                file.seek(i * (size - block) // 63)
+                digest.update(file.read(block))
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One transformer block; `qkv` [(heads + 2 kv_heads) * head_dim, hidden], `gate_up` [2 * intermediate, hidden]."""
+
+    input_norm: torch.Tensor
+    qkv: Linear
+    q_norm: torch.Tensor | None
+    k_norm: torch.Tensor | None
+    out: Linear
+    post_norm: torch.Tensor
+    gate_up: Linear
+    down: Linear
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All tensors of a model on one device in one dtype."""
+
+    embedding: torch.Tensor
+    layers: tuple[Layer, ...]
+    norm: torch.Tensor
+    lm_head: torch.Tensor
+
+    @property
+    def parameters(self) -> int:
+        alone = [self.embedding, self.norm, *([] if self.lm_head is self.embedding else [self.lm_head])]
+        linears = [t for layer in self.layers for t in vars(layer).values() if isinstance(t, Linear)]
+        norms = [t for layer in self.layers for t in vars(layer).values() if isinstance(t, torch.Tensor)]
+        return sum(t.numel() for t in (*alone, *norms)) + sum(t.numel for t in linears)
+
+
+_held: WeakValueDictionary[Any, Any] = WeakValueDictionary()
+_holding = threading.RLock()
+
+
+def shared(key: Any, make: Callable[[], T]) -> T:
+    """What somebody still holds under this key, else a new one."""
+    with _holding:
+        found = _held.get(key)
+        if found is None:
+            found = _held[key] = make()
+        return cast("T", found)
+
+
+def unchanged(paths: Iterable[Path]) -> tuple[tuple[Path, int, int], ...]:
+    """A key of files as they are now."""
+    return tuple((path.resolve(), path.stat().st_size, path.stat().st_mtime_ns) for path in paths)
+
+
+def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
+    """Read and fuse; raises UserError for a missing tensor. Whoever asks for the same unchanged checkpoint, dtype and
+    device shares one set of tensors with those who still hold it."""
+    reader = WeightReader(folder, config.packing)
+    key = (unchanged(reader.paths), config, dtype, device)
+    return shared(key, lambda: _load(folder, reader, config, dtype, device))
+
+
+def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
+    def get(name: str) -> torch.Tensor:
+        return reader.get(name).to(device=device, dtype=dtype)
+
+    def optional(name: str) -> torch.Tensor | None:
+        return get(name) if name in reader else None
+
+    layers = []
+    for i in range(config.layers):
+        at = f"model.layers.{i}."
+        attention, mlp = f"{at}self_attn.", f"{at}mlp."
+        bias = f"{attention}q_proj.bias" in reader
+        layers.append(
+            Layer(
+                get(f"{at}input_layernorm.weight"),
+                Linear(
+                    torch.cat([get(f"{attention}{p}_proj.weight") for p in "qkv"]),
+                    torch.cat([get(f"{attention}{p}_proj.bias") for p in "qkv"]) if bias else None,
+                ),
+                optional(f"{attention}q_norm.weight"),
+                optional(f"{attention}k_norm.weight"),
+                Linear(get(f"{attention}o_proj.weight"), optional(f"{attention}o_proj.bias")),
+                get(f"{at}post_attention_layernorm.weight"),
+                Linear(torch.cat([get(f"{mlp}gate_proj.weight"), get(f"{mlp}up_proj.weight")])),
+                Linear(get(f"{mlp}down_proj.weight")),
+            )
+        )
+    embedding = get("model.embed_tokens.weight")
+    rows = (config.heads + 2 * config.kv_heads) * config.head_dim
+    if embedding.shape != (config.vocabulary, config.hidden) or any(
+        x.qkv.shape != (rows, config.hidden) for x in layers
+    ):
+        raise UserError(
+            f"{folder}: the tensors do not have the shapes that its config.json names.",
+            "Restore the config.json that came with the weights.",
+        )
+    own = optional("lm_head.weight")
+    # A head of other values than the embeddings is not tied, whatever the config says.
+    head = embedding if own is None or (config.tied and torch.equal(own, embedding)) else own
+    return Weights(embedding, tuple(layers), get("model.norm.weight"), head)

@@ -1,0 +1,224 @@
+"""The legal values of a parameter, and how a value is written as text.
+
+A *closed* domain lists its values, so the decoder can build a token trie of them; a *free* domain (an unbounded
+number, a free string, an object or array with such parts, or more values than `MAX_CLOSED`) is decoded token by token
+under a grammar.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cached_property, lru_cache
+from typing import Any
+
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.numbers import NumberGrid, grid_of
+from rtcontrol.models.schema.validator import LEAST_INTEGER, MOST_INTEGER, Validator
+
+MAX_CLOSED = 4096
+
+
+@dataclass(frozen=True)
+class ClosedDomain:
+    """Finitely many typed values; `texts[i]` is how the model writes `values[i]`. `grid`: the numbers that they are."""
+
+    values: tuple[Any, ...]
+    texts: tuple[str, ...]
+    grid: NumberGrid | None = field(default=None, compare=False)
+
+    def holds(self, value: Any) -> bool:
+        """Whether `value` is one of these; 1 means 1.0 where that is one, never the other way round."""
+        whole = type(value) is int
+        return any(same(value, v) or (whole and type(v) is float and v == value) for v in self.values)
+
+
+@dataclass(frozen=True)
+class Free:
+    """Values that are not listed; `schema` is the normalised JSON schema by which they are decoded and typed. `grid`:
+    the more than `MAX_CLOSED` numbers that they are. A finished value must satisfy `rules` (None: the schema), which
+    may say what a normalised schema cannot."""
+
+    schema: Mapping[str, Any]
+    grid: NumberGrid | None = None
+    rules: Mapping[str, Any] | None = None
+
+    @property
+    def is_string(self) -> bool:
+        return self.schema.get("type") == "string"
+
+    @cached_property
+    def judge(self) -> Validator:
+        """Says which values satisfy the rules."""
+        return Validator(self.schema if self.rules is None else self.rules, "a value that is not listed")
+
+
+Domain = ClosedDomain | Free
+_LEFT_OUT = object()
+# Rules that numbers counted on a grid do not keep.
+UNCOUNTED = {"anyOf", "allOf", "not", "if"}
+
+
+def value_text(value: Any) -> str:
+    """A value as the model writes it: strings raw, everything else compact JSON (design, section 3)."""
+    return value if isinstance(value, str) else json_text(value)
+
+
+def json_text(value: Any, space: str = "") -> str:
+    """A value as JSON, compact unless `space` follows its separators; numbers without exponent, none is minus zero."""
+    if isinstance(value, float):
+        text = f"{Decimal(json.dumps(value + 0.0, allow_nan=False)):f}"
+        return text if "." in text else f"{text}.0"
+    if isinstance(value, Mapping):
+        pairs = (f"{json.dumps(k, ensure_ascii=False)}:{space}{json_text(v, space)}" for k, v in value.items())
+        return f"{{{f',{space}'.join(pairs)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{f',{space}'.join(json_text(v, space) for v in value)}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equality that keeps `1`, `1.0` and `True` apart."""
+    return type(a) is type(b) and a == b and (not isinstance(a, list | dict) or written(a) == written(b))
+
+
+def written(value: Any) -> str:
+    """Equal for what is the same, in whatever order keys stand."""
+    return json.dumps(value, sort_keys=True, default=repr)
+
+
+@lru_cache(maxsize=64)
+def _numbers(grid: NumberGrid) -> ClosedDomain:
+    """Its values listed; once where several parameters have the same."""
+    return ClosedDomain(grid.values(), grid.texts(), grid)
+
+
+def domain_of(schema: Mapping[str, Any], where: str) -> Domain:
+    """The domain of a normalised JSON schema; `where` names tool and parameter for the error. Of listed values, those
+    that rules over the whole forbid (`not`, `contains`, ...) are among them still: see `rules.kept_values`.
+
+    Raises UserError for a definition that cannot be decoded, with what to write instead.
+    """
+    kind = schema.get("type")
+    for least, most in (("minLength", "maxLength"), ("minItems", "maxItems")):
+        if schema.get(least, 0) > schema.get(most, math.inf):
+            raise UserError(f"{where}: {least} {schema[least]} is above {most} {schema[most]}.", "Swap them.")
+    if "enum" in schema:
+        if not schema["enum"]:
+            raise UserError(f"{where}: an empty enum.", "List at least one value.")
+        return closed(tuple(schema["enum"]), where, kind == "number")
+    if "anyOf" in schema and (listed := _alternatives(schema, where)) is not None:
+        return closed(tuple(listed), where, kind == "number")
+    if kind == "boolean":
+        return ClosedDomain((False, True), ("false", "true"))
+    if kind == "null":
+        return ClosedDomain((None,), ("null",))
+    if kind in ("integer", "number"):
+        grid = grid_of(schema, where)
+        if grid is not None and grid.count <= MAX_CLOSED:
+            return _numbers(grid)
+        return Free(schema, None if set(schema) & UNCOUNTED else grid)
+    if kind == "string" or "anyOf" in schema:
+        return Free(schema)
+    if kind in ("array", "object"):
+        values = (_objects if kind == "object" else _arrays)(schema, where)
+        return Free(schema) if values is None else closed(tuple(values), where)
+    if kind is None:
+        return Free(schema)  # any value
+    raise UserError(
+        f"{where}: the type {kind!r} has no schema that can be decoded.",
+        "Use string, integer, number, boolean, array, object or an enum.",
+    )
+
+
+def _listed(schema: Mapping[str, Any], where: str) -> Sequence[Any] | None:
+    """The values of a part of a value, None where they are not listed."""
+    if not set(schema) & {"enum", "type", "anyOf"}:
+        return None  # anything
+    domain = domain_of(schema, where)
+    return domain.values if isinstance(domain, ClosedDomain) else None
+
+
+def _alternatives(schema: Mapping[str, Any], where: str) -> list[Any] | None:
+    values: dict[str, Any] = {}
+    for arm in schema["anyOf"]:
+        own = _listed(arm, where)
+        if own is None:
+            return None
+        values |= {written(v): v for v in own}
+        if len(values) > MAX_CLOSED:
+            return None
+    return list(values.values())
+
+
+def _objects(schema: Mapping[str, Any], where: str) -> list[Any] | None:
+    """Every object, keys in declared order."""
+    properties = schema.get("properties", {})
+    if schema.get("additionalProperties", not properties) is not False or "patternProperties" in schema:
+        return None
+    own: dict[str, Sequence[Any]] = {}
+    for name, part in properties.items():
+        values = _listed(part, f"{where}.{name}")
+        if values is None or math.prod(map(len, own.values())) > MAX_CLOSED:
+            return None  # what stands behind it is the grammar's
+        own[name] = values
+    return objects(own, schema.get("required", ()))
+
+
+def objects(own: Mapping[str, Sequence[Any] | None], required: Sequence[str]) -> list[dict[str, Any]] | None:
+    """Every object with these values by key; None where some are not listed, or too many come together."""
+    options = [[*values, *(() if k in required else (_LEFT_OUT,))] for k, values in own.items() if values is not None]
+    if len(options) < len(own) or math.prod(map(len, options)) > MAX_CLOSED:
+        return None
+    rows = itertools.product(*options)
+    return [{k: v for k, v in zip(own, row, strict=True) if v is not _LEFT_OUT} for row in rows]
+
+
+def _arrays(schema: Mapping[str, Any], where: str) -> list[Any] | None:
+    """Every array, the shortest first."""
+    first = [_listed(part, where) for part in schema.get("prefixItems", ())]
+    rest = schema.get("items", True)
+    least, most = schema.get("minItems", 0), schema.get("maxItems", len(first) if rest is False else None)
+    if most is None or most > MAX_CLOSED:
+        return None
+    other = _listed(rest, where) if isinstance(rest, Mapping) and most > len(first) else None
+    parts = [*first, *[other] * (most - len(first))][:most]
+    values: list[Any] = []
+    for length in range(least, most + 1):
+        options = parts[:length]
+        if any(o is None for o in options) or len(values) + math.prod(len(o) for o in options if o) > MAX_CLOSED:
+            return None
+        values += map(list, itertools.product(*(o for o in options if o is not None)))
+    unique = schema.get("uniqueItems")
+    return [v for v in values if not unique or not any(same(a, b) for a, b in itertools.combinations(v, 2))]
+
+
+def closed(values: tuple[Any, ...], where: str, numbers: bool = False) -> ClosedDomain:
+    """A closed domain of exactly these values; two that are written alike are refused. With `numbers` an integer among
+    them is a float, written as it was given."""
+    if large := [v for v in values if isinstance(v, int) and not LEAST_INTEGER <= v <= MOST_INTEGER]:
+        raise UserError(f"{where}: {large[0]} does not fit 64 bits.", "Use smaller numbers, or strings.")
+    try:
+        texts = tuple(value_text(v) for v in values)
+    except (TypeError, ValueError):  # not JSON, or not finite
+        raise UserError(
+            f"{where}: not all of its values can be written as JSON: {values!r}.",
+            "Use strings, finite numbers, booleans, or lists and objects of these.",
+        ) from None
+    if numbers:
+        values = tuple(float(v) if type(v) is int else v for v in values)
+    if not values:
+        raise UserError(f"{where}: no value satisfies its schema.", "Loosen its rules.")
+    seen: dict[str, Any] = {}
+    for value, text in zip(values, texts, strict=True):
+        if text in seen:
+            raise UserError(
+                f"{where}: the values {seen[text]!r} and {value!r} are both written {text!r}.",
+                "Remove one of them, or give them different names.",
+            )
+        seen[text] = value
+    return ClosedDomain(values, texts)

@@ -1,0 +1,123 @@
+"""What a set of tools may take to read: counted before and while it is read, so that nobody's tools cost more."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from rtcontrol.models.errors import UserError
+
+MAX_TOOLS = 128
+MAX_LETTERS = 1 << 20  # of all names, descriptions and values
+MAX_ENTRIES = 100_000  # of all maps and lists together
+MAX_LEVELS = 256  # of maps and lists in each other
+FEWER = "Give fewer or smaller tools."
+
+
+def check_size(tools: Any) -> None:
+    """UserError for definitions that are too many, too long, too many parts or nested too deeply to be read: takes no
+    longer than it takes to walk over them once, and stops at the limit. What is no list of definitions passes."""
+    if not isinstance(tools, list | tuple):
+        return
+    check_count(len(tools))
+    letters = entries = 0
+    queue: list[tuple[Any, int, tuple[Any, ...]]] = [(tool, 0, (i,)) for i, tool in enumerate(tools)]
+    while queue:
+        part, level, path = queue.pop()
+        if level > MAX_LEVELS:
+            raise UserError(f"{_where(tools, path)}: its schema is nested too deeply.", "Describe a flatter value.")
+        if isinstance(part, Mapping):
+            letters += sum(len(key) for key in part if isinstance(key, str))
+            inside: Any = part.items()
+        else:
+            inside = enumerate(part) if isinstance(part, list | tuple) else ()
+            letters += len(part) if isinstance(part, str) else 0
+        entries += len(part) if isinstance(part, Mapping | list | tuple) else 0
+        if letters > MAX_LETTERS or entries > MAX_ENTRIES:
+            many = f"{MAX_LETTERS} characters" if letters > MAX_LETTERS else f"{MAX_ENTRIES} entries"
+            raise UserError(f"{_where(tools, path)}: with the tools behind it, it has more than {many}.", FEWER)
+        queue += [(value, level + 1, path if len(path) > 4 else (*path, key)) for key, value in inside]
+
+
+def _where(tools: Any, path: tuple[Any, ...]) -> str:
+    tool = tools[path[0]]
+    body = tool.get("function", tool) if isinstance(tool, Mapping) else {}
+    name = body.get("name") if isinstance(body, Mapping) else None
+    where = f"Tool {str(name)[:64]}" if name else f"Tool {path[0] + 1}"
+    at = path.index("properties") + 1 if "properties" in path else len(path)
+    return f"{where}, parameter {str(path[at])[:64]}" if at < len(path) else where
+
+
+def check_count(count: int) -> None:
+    """UserError for more than MAX_TOOLS tools."""
+    if count > MAX_TOOLS:
+        raise UserError(f"{count} tools, and {MAX_TOOLS} are taken.", "Leave out those that are not needed here.")
+
+
+@dataclass
+class Room:
+    """What is left for a set of tools that is being read: `parts` of its schemas, references written out; `values` that
+    are listed; `checks` of listed values by parts of the rules that they stand under."""
+
+    parts: int = 10_000
+    values: int = 1 << 17
+    checks: int = 50_000
+
+    @property
+    def taken_bytes(self) -> int:
+        """Of memory, about, that what was taken of it has."""
+        return 64 * (Room.values - self.values) + 512 * (Room.parts - self.parts)
+
+    def take(self, where: str, *, parts: int = 0, values: int = 0, checks: int = 0) -> None:
+        """Raises UserError where there is less."""
+        self.parts, self.values, self.checks = self.parts - parts, self.values - values, self.checks - checks
+        if self.parts < 0:
+            told = (
+                f"{where}: its schema, and those before it, have more than {Room.parts} parts, references written out."
+            )
+            raise UserError(told, "Describe smaller values.")
+        if self.values < 0:
+            told = f"{where}: it, and those before it, list more than {Room.values} values."
+            raise UserError(told, "Write coarser steps, nearer bounds or shorter lists.")
+        if self.checks < 0:
+            told = (
+                f"{where}: its listed values under its rules, and those before it, take more than {Room.checks} checks."
+            )
+            raise UserError(told, "List fewer values, or write constants in one enum in the place of alternatives.")
+
+
+T = TypeVar("T")
+
+
+class BoundedCache(Generic[T]):
+    """Keeps what was asked for last: so many values, of so many bytes together with their texts. For any thread; what
+    is larger than all may be is not kept."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most, self._most_bytes, self._left = most, most_bytes, most_bytes
+        self._kept: OrderedDict[bytes, tuple[T, int]] = OrderedDict()  # by their texts' digests
+        self._lock = threading.Lock()
+
+    def of(self, text: bytes) -> T | None:
+        key = hashlib.sha256(text).digest()
+        with self._lock:
+            if key not in self._kept:
+                return None
+            self._kept.move_to_end(key)
+            return self._kept[key][0]
+
+    def keep(self, text: bytes, value: T, value_bytes: int = 0) -> None:
+        size = len(text) + value_bytes
+        if size > self._most_bytes:
+            return
+        key = hashlib.sha256(text).digest()
+        with self._lock:
+            self._left += self._kept.pop(key, (value, 0))[1]
+            self._kept[key] = value, size
+            self._left -= size
+            while len(self._kept) > self._most or self._left < 0:
+                self._left += self._kept.popitem(last=False)[1][1]

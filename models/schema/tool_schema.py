@@ -1,0 +1,203 @@
+"""Tool schemas: OpenAI-style JSON in, head order and canonical JSON out (design, section 3).
+
+Positions are all that `<argK>` knows, so a tool's `properties` are rewritten into head order: required parameters in
+their own order, then optional ones alphabetically (paper, appendix "Parameter Normalization").
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.definition import definition
+from rtcontrol.models.schema.domain import MAX_CLOSED, Domain, Free, closed, objects, written
+from rtcontrol.models.schema.limits import BoundedCache, Room, check_count, check_size
+from rtcontrol.models.schema.parameters import Parameter, Reading, RootRules, check_spelled
+
+MAX_HEADS = 6
+ABSENT = object()
+TIED = "\0rules"  # the group of those that rules tie together
+Overflow = Literal["merge", "cut"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What one argument head carries: a parameter, or several merged into one JSON object (group or overflow).
+
+    `null` is what the head's null token stands for, where it is legal: (ABSENT,), or of a required parameter that may
+    be null (None,); else ()."""
+
+    parameters: tuple[Parameter, ...]
+    domain: Domain
+    null: tuple[Any, ...]
+    merged: bool
+
+    def arguments(self, value: Any) -> dict[str, Any]:
+        """The slot's decoded value as named arguments."""
+        return dict(value) if self.merged else {self.parameters[0].name: value}
+
+    def value(self, arguments: Mapping[str, Any]) -> Any:
+        """The slot's value in a call's arguments, `ABSENT` when every parameter of it is left out."""
+        present = {p.name: arguments[p.name] for p in self.parameters if p.name in arguments}
+        if self.merged:
+            return present or (ABSENT if self.null else {})
+        value = present.get(self.parameters[0].name, ABSENT)
+        return self.null[0] if value is None and self.null else value
+
+
+@dataclass(frozen=True)
+class ToolSchema:
+    """One tool in head order. `rules` say which of its arguments may stand together; None: any may."""
+
+    name: str
+    description: str
+    parameters: tuple[Parameter, ...]
+    rules: RootRules | None = None
+
+    @classmethod
+    def from_openai(cls, tool: Mapping[str, Any], room: Room | None = None) -> ToolSchema:
+        """Read one definition, whichever way of `definition.PARAMETERS` it is written; `room` is what the set of tools
+        that it belongs to may still take.
+
+        Raises UserError naming tool and parameter, and what to write instead.
+        """
+        given = definition(tool)
+        check_spelled([given.name, given.description], f"Tool {given.name[:64]!r}")
+        parameters, rules = Reading(given.name, room or Room()).read(given.schema)
+        return cls(given.name, given.description, parameters, rules)
+
+    @property
+    def tied(self) -> Slot | None:
+        """The arguments that rules tie together, as one; None: there are none."""
+        names = self.rules.names if self.rules else ()
+        unit = [p for p in self.parameters if p.name in names]
+        return _slot(self.name, unit, self.rules) if unit else None
+
+    def to_openai(self) -> dict[str, Any]:
+        """The definition in head order, as the model reads it."""
+        declared = [p for p in self.parameters if p.declared]
+        schema: dict[str, Any] = {
+            "type": "object",
+            "properties": {p.name: copy.deepcopy(dict(p.schema)) for p in declared},
+            "required": [p.name for p in declared if p.required],
+            **(copy.deepcopy(dict(self.rules.written)) if self.rules else {}),
+        }
+        body = {"name": self.name, "description": self.description, "parameters": schema}
+        return {"type": "function", "function": body}
+
+    def exact(self) -> dict[str, Any]:
+        """`to_openai` with all that the tool's schema says, also what a normalised one cannot: read again, it is this
+        tool."""
+        found = self.to_openai()
+        own = {p.name: copy.deepcopy(dict(p.rules)) for p in self.parameters if p.declared and p.rules != p.schema}
+        found["function"]["parameters"]["properties"] |= own
+        return found
+
+    def canonical_json(self) -> str:
+        """One line of JSON, the same bytes for the same tool."""
+        return self._canonical
+
+    @cached_property
+    def _canonical(self) -> str:
+        return json.dumps(self.to_openai(), ensure_ascii=False)
+
+    def slots(self, overflow: Overflow = "merge") -> tuple[Slot, ...]:
+        """The argument heads of this tool, at most six: what rules tie together and groups are merged, then the
+        overflow merged into head 6 or cut."""
+        tied = self.rules.names if self.rules else frozenset[str]()
+        with_tied = {p.group for p in self.parameters if p.name in tied} - {None}
+        units: list[list[Parameter]] = []
+        groups: dict[str, list[Parameter]] = {}
+        for p in self.parameters:
+            group = TIED if p.name in tied or p.group in with_tied else p.group
+            if group is not None and group in groups:
+                groups[group].append(p)
+                continue
+            units.append([p])
+            if group is not None:
+                groups[group] = units[-1]
+        if len(units) > MAX_HEADS:
+            rest = [p for unit in units[MAX_HEADS - 1 :] for p in unit]
+            units = units[:MAX_HEADS] if overflow == "cut" else [*units[: MAX_HEADS - 1], rest]
+        return tuple(_slot(self.name, unit, self.rules) for unit in units)
+
+
+def _slot(tool: str, unit: Sequence[Parameter], rules: RootRules | None) -> Slot:
+    tied = rules.names if rules is not None else frozenset[str]()
+    if rules is None or tied.isdisjoint(p.name for p in unit):
+        each = [list(unit)]
+    else:
+        place = {p.name: i for i, p in enumerate(unit)}
+        rest = [p for p in unit if p.name not in tied]
+        each = [sorted([*own, *rest], key=lambda p: place[p.name]) for own in rules.alternatives]
+    null = () if all(any(p.required for p in own) for own in each) else (ABSENT,)
+    if len(unit) == 1:
+        return Slot((unit[0],), unit[0].domain, null or ((None,) if unit[0].nullable else ()), merged=False)
+    where = f"Tool {tool}, parameters {', '.join(p.name for p in unit)} in one head"
+    listed: dict[str, Any] | None = {}
+    for own in each:
+        found = objects({p.name: p.values for p in own}, [p.name for p in own if p.required])
+        if found is None or listed is None or len(found) + len(listed) > MAX_CLOSED:
+            listed = None
+            break
+        listed |= {written(v): v for v in found if v}
+    if listed is not None:
+        return Slot(tuple(unit), closed(tuple(listed.values()), where), null, merged=True)
+    schema, judged = ({"anyOf": [_object(own, of) for own in each]} for of in (lambda p: p.schema, lambda p: p.rules))
+    return Slot(tuple(unit), Free(schema["anyOf"][0] if len(each) == 1 else schema, rules=judged), null, merged=True)
+
+
+def _object(parameters: Sequence[Parameter], of: Callable[[Parameter], Mapping[str, Any]]) -> dict[str, Any]:
+    """The schema of an object that has a head's parameters, each as `of` says."""
+    return {
+        "type": "object",
+        "properties": {p.name: dict(of(p)) for p in parameters},
+        "required": [p.name for p in parameters if p.required],
+        "additionalProperties": False,
+    }
+
+
+_recent: BoundedCache[tuple[ToolSchema, ...]] = BoundedCache(64, 1 << 24)
+
+
+def tool_schemas(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSchema, ...]:
+    """All tools of an agent; duplicate names, an empty list and a set that takes too much to read are refused. What was
+    read lately, or is written as what was read says it, is not read again."""
+    text = _text(tools)
+    known = _recent.of(text) if text else None
+    if known is not None:
+        return known
+    check_size(tools)
+    room = Room()
+    found = checked([ToolSchema.from_openai(t, room) for t in tools])
+    if text:
+        size = room.taken_bytes
+        _recent.keep(text, found, size)
+        if all(schema.rules is None for schema in found):
+            _recent.keep(_text([schema.exact() for schema in found]), found, size)
+    return found
+
+
+def _text(tools: Any) -> bytes:
+    """Of definitions that are plain JSON; else nothing."""
+    try:
+        return json.dumps(list(tools)).encode()
+    except (TypeError, ValueError, RecursionError):
+        return b""
+
+
+def checked(schemas: Sequence[ToolSchema]) -> tuple[ToolSchema, ...]:
+    """Tools that may be an agent's together. Raises UserError."""
+    if not schemas:
+        raise UserError("No tools.", "Give the agent at least one tool.")
+    check_count(len(schemas))
+    names = Counter(s.name for s in schemas)
+    if twice := sorted(n for n, count in names.items() if count > 1):
+        raise UserError(f"Two tools are called {twice[0]!r}.", "Rename one of them.")
+    return tuple(schemas)
