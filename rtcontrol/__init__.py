@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "Call", "Cancelled", "Decision", "DecodeError", "Fitted", "UserError", "__version__", "check_world", "fit", "load",
 ]  # fmt: skip
-__version__ = "0.1.0"
 _PLACES = {
     **dict.fromkeys(("Call", "Decision"), "rtcontrol.models.call"),
     **dict.fromkeys(("Cancelled", "DecodeError"), "rtcontrol.models.decode.protocol"),
@@ -33,6 +32,8 @@ _PLACES = {
 _root = Path(__file__).resolve().parent.parent
 if (_root / "pyproject.toml").is_file() and (_root / "models" / "__init__.py").is_file():
     __path__.append(str(_root))
+
+from rtcontrol.models import __version__  # noqa: E402 (that is where they are)
 
 
 def load(

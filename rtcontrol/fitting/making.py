@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from safetensors import SafetensorError
 
-from rtcontrol import __version__
 from rtcontrol.agents import Tools
 from rtcontrol.agents.casual import FILLERS
 from rtcontrol.fitting.card import card, write_card
@@ -22,6 +21,7 @@ from rtcontrol.fitting.sizing import WORD, Learner, learner
 from rtcontrol.fitting.sources import RowStream
 from rtcontrol.fitting.truth import Examiner, Truth
 from rtcontrol.fitting.words import SITUATIONS, Expert, Swaps
+from rtcontrol.models import __version__
 from rtcontrol.models.call import Decision
 from rtcontrol.models.checkpoint.training_metadata import Learnt, words
 from rtcontrol.models.errors import UserError

@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import rtcontrol
 from rtcontrol.bridges.wire.endpoint import host_port
 from rtcontrol.hosts.base import PlaceTrouble
 from rtcontrol.hosts.processes import MARK, OPEN, Guardian, kill_marked, marked
@@ -45,7 +44,7 @@ SIGACTION_BYTES = 512
 
 def source_root() -> str | None:
     """Where an uninstalled source tree stands (its workers must find it too), None when installed."""
-    root = Path(rtcontrol.__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     return str(root) if (root / "pyproject.toml").is_file() else None
 
 

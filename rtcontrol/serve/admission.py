@@ -29,7 +29,6 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.serve.bucket import TokenBucket
 from rtcontrol.serve.capacity import weigh
 from rtcontrol.serve.descriptors import shortage
-from rtcontrol.serve.figures import figures
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
 from rtcontrol.serve.reading import ToolReading
@@ -59,7 +58,7 @@ class Admission:
         pool: DecoderPool,
         watch: PauseWatch,
         say: Callable[[str], None] = lambda line: None,
-        make: Callable[[int, Peer, Hello, Admission], Session] = Session,
+        make: Callable[[int, Peer[Session], Hello, Admission], Session] = Session,
     ) -> None:
         self.options, self.pool, self.watch, self.say = options, pool, watch, say
         self.opening = threading.Semaphore(OPENING_AT_ONCE)
@@ -67,7 +66,7 @@ class Admission:
         self.reading = ToolReading(options.loads)
         self.counts: Counter[str] = Counter()
         self._lock = threading.RLock()
-        self._peers: dict[Connection, Peer] = {}
+        self._peers: dict[Connection, Peer[Session]] = {}
         self._sessions = Sessions(
             options.max_sessions, options.out, lambda number, peer, hello: make(number, peer, hello, self)
         )
@@ -147,7 +146,7 @@ class Admission:
 
     def sessions(self) -> list[dict[str, Any]]:
         """One entry a session, for /metrics: id, state, agent, model, pacing, hz, counts, recent latency."""
-        return [figures(session) for session in self.all()]
+        return [session.figures() for session in self.all()]
 
     def totals(self) -> Totals:
         """Over all sessions there ever were."""
@@ -172,7 +171,7 @@ class Admission:
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    def _handle(self, peer: Peer, message: Message) -> None:
+    def _handle(self, peer: Peer[Session], message: Message) -> None:
         if isinstance(message, Observe):
             self._world(peer, message.session).observe(message)
         elif isinstance(message, Executed):
@@ -199,7 +198,7 @@ class Admission:
         elif not isinstance(message, Pong):
             raise WireError(Code.STATE, f"{message.type} is for servers to send.", "Leave it to the server.")
 
-    def _bye(self, peer: Peer, token: str | None) -> None:
+    def _bye(self, peer: Peer[Session], token: str | None) -> None:
         with self._lock:
             session = self._sessions.leave(peer, token)
         if session is not None:
@@ -208,13 +207,13 @@ class Admission:
             if session.hello.protocol[1] >= 1:
                 peer.send(Bye(session=session.token, reason=BYE))
 
-    def _world(self, peer: Peer, token: str) -> RemoteEnvironment:
+    def _world(self, peer: Peer[Session], token: str) -> RemoteEnvironment:
         session = own(peer, token)
         if session.env is None or session.state != "live":
             raise WireError(Code.STATE, "The session is not open.", "Wait for the welcome.", retryable=True)
         return session.env
 
-    def _hello(self, peer: Peer, hello: Hello) -> None:
+    def _hello(self, peer: Peer[Session], hello: Hello) -> None:
         if not peer.hellos.take():
             raise WireError(
                 Code.RATE, f"More than {HELLOS_PER_S:g} hellos a second.", "Wait for the answer.", retryable=True
@@ -228,7 +227,7 @@ class Admission:
 
     # -- from the sessions --------------------------------------------------------------------------------------------
 
-    def refused(self, peer: Peer, error: WireError) -> None:
+    def refused(self, peer: Peer[Session], error: WireError) -> None:
         """Count the refusal, and tell it. Whatever is refused once there is a session, the session goes on."""
         code = error.code.value
         self._refused[code] += 1
@@ -333,7 +332,7 @@ class Admission:
             if session.thread is not None and session.thread is not threading.current_thread():
                 session.thread.join(max(0.0, give_up - time.monotonic()))
 
-    def _meet(self, connection: Connection) -> Peer:
+    def _meet(self, connection: Connection) -> Peer[Session]:
         with self._lock:
             peer = self._peers.get(connection)
             if peer is not None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import Generic, Protocol, TypeVar
 
 from rtcontrol.bridges.wire import Message, WireError
 from rtcontrol.bridges.wire.messages import ErrorMessage
 from rtcontrol.serve.bucket import TokenBucket
 from rtcontrol.serve.options import ServeOptions
 
-if TYPE_CHECKING:
-    from rtcontrol.serve.session import Session
-
+Session = TypeVar("Session")  # of what a connection is: `serve.session.Session`
 
 # Who says hello and bye in turns makes the server open and end a session each time.
 HELLOS_PER_S, HELLOS_AT_ONCE = 5.0, 20.0
@@ -36,7 +34,7 @@ class Connection(Protocol):
         """Forget the peer; from any thread. The admission has said what it had to say."""
 
 
-class Peer:
+class Peer(Generic[Session]):
     """A connection, its session if it has one, when either side last spoke."""
 
     def __init__(self, connection: Connection, options: ServeOptions) -> None:

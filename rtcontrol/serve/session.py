@@ -2,45 +2,81 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import threading
 import time
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Any, Literal, Protocol
 
 from rtcontrol.bridges.wire import Code, Message, WireError
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, ControlMessage, Hello
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
 from rtcontrol.envs.remote_parts import told as told_call
-from rtcontrol.hosts.base import Host
+from rtcontrol.hosts.base import DecoderPool, Host
 from rtcontrol.loop.clock import WallClock
 from rtcontrol.loop.config import instruction_text, size
+from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
 from rtcontrol.loop.operator import SAID
 from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.record.recorder import Recorder
+from rtcontrol.report import report
+from rtcontrol.report.series import Series
 from rtcontrol.serve.bucket import TokenBucket
 from rtcontrol.serve.capacity import Need, undisturbed
-from rtcontrol.serve.figures import Run, write_report
 from rtcontrol.serve.negotiate import negotiate
+from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.pools import open_host
+from rtcontrol.serve.reading import ToolReading
 from rtcontrol.serve.terms import CONTROL, Terms
+from rtcontrol.serve.totals import COUNTS
 from rtcontrol.serve.trouble import failure, placed, refusal, undecodable
-
-if TYPE_CHECKING:
-    from rtcontrol.serve.admission import Admission
 
 log = logging.getLogger("rtcontrol.serve")
 
 State = Literal["opening", "live", "parked", "over"]
 LOST, BYE, STOPPED, BY_HAND = "client lost", "client said bye", "server stopped", "a person stopped it"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One life of a session's loop."""
+
+    loop: ControlLoop
+    recorder: Recorder
+    record: Path
+
+
+class SessionOwner(Protocol):
+    """What a session asks of the server that it belongs to; from any thread."""
+
+    options: ServeOptions
+    pool: DecoderPool
+    watch: PauseWatch
+    say: Callable[[str], None]
+    reading: ToolReading
+    opening: AbstractContextManager[Any]
+    resuming: AbstractContextManager[Any]
+
+    def refused(self, peer: Peer[Session], error: WireError) -> None: ...
+
+    def counted(self, session: Session) -> None:
+        """Its run is over: what it came to stays in the server's totals."""
+
+    def welcome(self, session: Session) -> None:
+        """It is warm. Raises PlaceTrouble where there is no room for its ticks."""
+
+    def ended(self, session: Session, error: WireError | None) -> None: ...
 
 
 class Session:
@@ -49,12 +85,12 @@ class Session:
     `peer` is the connection, None while there is none. Methods are for any thread but `_work`, the session's own.
     """
 
-    def __init__(self, number: int, peer: Peer, hello: Hello, owner: Admission) -> None:
+    def __init__(self, number: int, peer: Peer[Session], hello: Hello, owner: SessionOwner) -> None:
         self.id = f"session-{number:04d}"
         self.token = secrets.token_urlsafe(24)
         self.key = peer.connection.key
         self.hello = hello
-        self.peer: Peer | None = peer
+        self.peer: Peer[Session] | None = peer
         self.state: State = "opening"
         self.welcomed = False
         self.why: str | None = None  # it ends, and cannot be resumed
@@ -98,7 +134,7 @@ class Session:
         """Whether a client that knows no token may take the place of one that is gone."""
         return False
 
-    def succeed(self, peer: Peer, hello: Hello) -> None:
+    def succeed(self, peer: Peer[Session], hello: Hello) -> None:
         """It does: for it the session is a new one, in a new epoch."""
         self.peer, self.hello, peer.session = peer, hello, self
         if self.env is not None:
@@ -302,7 +338,7 @@ class Session:
             run.recorder.discard()
             run.recorder.close()
             self._owner.counted(self)
-            if failed := write_report(self, run):
+            if failed := self._write_report(run):
                 self._owner.say(f"{self.id}: {failed}")
 
     def _started(self) -> None:
@@ -344,3 +380,46 @@ class Session:
         # What a client does wrong in every tick must not fill the log; how a run ended (its safe call!) is said always.
         if self._lines.take() or (self.loop is not None and self.loop.phase == "ending"):
             self._owner.say(f"{self.id}: {line}")
+
+    def figures(self) -> dict[str, Any]:
+        """What there is to see of it from outside; no secret."""
+        shown: dict[str, Any] = {"id": self.id, "state": self.state, "client": self.hello.client.name}
+        peer = self.peer
+        shown |= {"peer": None if peer is None else peer.name, "refused": dict(self.refused)}
+        if (terms := self.terms) is not None:
+            shown |= {"agent": terms.named, "model": Path(terms.model).name, "pacing": terms.hello.pacing}
+            shown |= {"hz": terms.config.hz}
+        if (loop := self.loop) is not None:
+            account = loop.account
+            shown |= {name: getattr(account, name) for name in (*COUNTS, "misses", "miss_rate")}
+            shown |= {"misses_by_cause": dict(account.misses_by_cause)}
+            shown["lost_lines"] = loop.recorder.lost
+            shown["latency_ms"] = Series(list(account.recent_ms)).summary()  # at once: it grows meanwhile
+        if self.env is not None:
+            shown |= self.env.traffic.to_dict()
+        return shown
+
+    def _write_report(self, run: Run) -> str | None:
+        """Write the run's report; a run without a release leaves nothing. Gives what went wrong; never raises, so that
+        the session ends in order."""
+        account = run.loop.account
+        try:
+            if not account.releases:
+                run.record.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    run.record.parent.rmdir()
+                return None
+            account.check()
+            assert run.recorder.fault is None, run.recorder.fault
+            told = report.build(account, run.record.name, run.recorder.lost, ticks_from=run.recorder.ticks_from)
+            told["wire"] = self._wire()
+            path = run.record.with_name(run.record.name.replace("record", "report").replace(".mcap", ".json"))
+            refused = report.write(told, path)
+            return refused and f"the report could not be written ({refused})"
+        except Exception as error:
+            return f"no report ({type(error).__name__}: {error})"
+
+    def _wire(self) -> dict[str, Any]:
+        client = self.hello.client
+        traffic = {} if self.env is None else self.env.traffic.to_dict()
+        return {"client": client.model_dump(), "session": self.id, "refused": dict(self.refused), **traffic}

@@ -24,7 +24,7 @@ class Sessions:
     """At most `limit` sessions that run, and as many that wait for their clients. `make` gives a new session its
     number. Not locked: the admission is. `enter` and `leave` raise WireError."""
 
-    def __init__(self, limit: int, out: Path, make: Callable[[int, Peer, Hello], Session]) -> None:
+    def __init__(self, limit: int, out: Path, make: Callable[[int, Peer[Session], Hello], Session]) -> None:
         self._limit, self._make = limit, make
         self._sessions: dict[str, Session] = {}
         self._stopped: deque[str] = deque(maxlen=MAX_STOPPED)  # tokens of those that a person stopped
@@ -44,7 +44,7 @@ class Sessions:
             self._stopped.append(session.token)
         self._sessions.pop(session.id, None)
 
-    def enter(self, peer: Peer, hello: Hello) -> bool:
+    def enter(self, peer: Peer[Session], hello: Hello) -> bool:
         """Whether a new session began."""
         if (session := peer.session) is not None:
             self._again(session, hello)
@@ -70,7 +70,7 @@ class Sessions:
             session.hello = session.hello.model_copy(update={"t_client_ns": hello.t_client_ns})
             session.welcome()
 
-    def _resume(self, peer: Peer, hello: Hello, token: str) -> None:
+    def _resume(self, peer: Peer[Session], hello: Hello, token: str) -> None:
         session = self._find(token, peer.connection.key)
         self._check_room(besides=session)
         if (old := session.peer) is not None:
@@ -88,7 +88,7 @@ class Sessions:
             session.welcome()
         # Otherwise the loop is just starting, or just ending: then `Admission.ended` starts it anew.
 
-    def _open(self, peer: Peer, hello: Hello) -> None:
+    def _open(self, peer: Peer[Session], hello: Hello) -> None:
         self._check_room()
         self._claim(hello.robot)
         self._last += 1
@@ -102,7 +102,7 @@ class Sessions:
             session.peer = peer.session = None
             raise _no_thread() from None
 
-    def leave(self, peer: Peer, token: str | None) -> Session | None:
+    def leave(self, peer: Peer[Session], token: str | None) -> Session | None:
         """A bye: the session ends at once, so that the next hello on this connection finds it free; None where there is
         none.
 
@@ -181,7 +181,7 @@ class Sessions:
         return gone
 
 
-def own(peer: Peer, token: str | None) -> Session:
+def own(peer: Peer[Session], token: str | None) -> Session:
     """The connection's session, if the token is its. Raises WireError."""
     session = peer.session
     if session is None:

@@ -51,7 +51,9 @@ class Partner(Protocol):
 class SoloSession(Session):
     """Its loop runs on the thread that gets it from `arrived`, and goes on while the client is away."""
 
-    def __init__(self, number: int, peer: Peer, hello: Hello, owner: Admission, arrived: Queue[SoloSession]) -> None:
+    def __init__(
+        self, number: int, peer: Peer[Session], hello: Hello, owner: Admission, arrived: Queue[SoloSession]
+    ) -> None:
         super().__init__(number, peer, hello, owner)
         self._arrived = arrived
 
@@ -98,7 +100,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
     options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **{name: getattr(config, name) for name in names}).ready()
     arrived: Queue[SoloSession] = Queue()
 
-    def make(number: int, peer: Peer, hello: Hello, admission: Admission) -> Session:
+    def make(number: int, peer: Peer[Session], hello: Hello, admission: Admission) -> Session:
         return SoloSession(number, peer, hello, admission, arrived)
 
     with ExitStack() as stack:
