@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rtcontrol.fitting.fit import fit
-    from rtcontrol.fitting.making import Fitted
     from rtcontrol.models.call import Call, Decision
     from rtcontrol.models.decode.protocol import Cancelled, DecodeError
     from rtcontrol.models.errors import UserError
     from rtcontrol.run.api import Model
-    from rtcontrol.run.check import check_world
+    from rtcontrol.run.world_check import check_world
+    from rtcontrol.training.fit import fit
+    from rtcontrol.training.train import Fitted
 
 __all__ = [
     "Call", "Cancelled", "Decision", "DecodeError", "Fitted", "UserError", "__version__", "check_world", "fit", "load",
@@ -21,9 +21,9 @@ __all__ = [
 _PLACES = {
     **dict.fromkeys(("Call", "Decision"), "rtcontrol.models.call"),
     **dict.fromkeys(("Cancelled", "DecodeError"), "rtcontrol.models.decode.protocol"),
-    "Fitted": "rtcontrol.fitting.making",
+    "Fitted": "rtcontrol.training.train",
     "check_world": "rtcontrol.run.check",
-    "fit": "rtcontrol.fitting.fit",
+    "fit": "rtcontrol.training.fit",
     "UserError": "rtcontrol.models.errors",
 }
 

@@ -9,12 +9,12 @@ import threading
 import time
 from typing import Any
 
-from rtcontrol.bridges.carla.driver import Driver
+from rtcontrol.bridges.carla.driver import Driver, observe
 from rtcontrol.bridges.carla.figures import KEPT, Counts, Figures
 from rtcontrol.bridges.carla.grid import Grid
 from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.lights import govern
-from rtcontrol.bridges.carla.observing import Scene, observe
+from rtcontrol.bridges.carla.observing import Scene
 from rtcontrol.bridges.carla.options import CarlaBridgeError, CarlaBridgeOptions, ServerLost
 from rtcontrol.bridges.carla.session import CarlaSession
 from rtcontrol.bridges.carla.throttle import Control

@@ -292,3 +292,29 @@ class Driver:
         beyond = abs(turned / self.dt_s * own.speed) > HARD_LATERAL
         self.counts.beyond_limits += beyond and not self._beyond
         self._beyond = beyond
+
+
+def observe(road: TownRoad, scene: Scene, driver: Driver) -> dict[str, Any]:
+    """The observation's data of the agent `driver`: km/h and metres; what is not there is left out."""
+    view = driver.look(scene)
+    data: dict[str, Any] = {
+        "speed_kmh": view.own.speed * KMH,
+        "limit_kmh": view.limit_kmh,
+        "lane": view.lane.index,
+        "lanes": view.lane.count,
+        "shift": driver.shift,
+        "light": view.light,
+        "junction_m": view.junction_m,
+        "turn": driver.intent.turn,
+    }
+    for name, side in (("", view.centre), ("left_", view.left), ("right_", view.right)):
+        if side is not None:
+            _tell(data, f"{name}ahead", side.ahead)
+            _tell(data, f"{name}behind", side.behind)
+    return data
+
+
+def _tell(data: dict[str, Any], name: str, near: Near | None) -> None:
+    if near is not None:
+        data[f"{name}_m"] = near.gap_m
+        data[f"{name}_kmh"] = near.speed * KMH

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from rtcontrol.bridges.carla.intent import Place
 from rtcontrol.bridges.carla.lane_line import LaneLine
@@ -14,7 +14,7 @@ from rtcontrol.bridges.carla.pace import KMH, Near
 from rtcontrol.bridges.carla.route import Route
 
 if TYPE_CHECKING:
-    from rtcontrol.bridges.carla.driver import Driver
+    pass
 
 Light = Literal["none", "green", "yellow", "red"]
 # A light is told from so far before its stop line on: what the driver model has learnt (`envs/road/world.py`).
@@ -96,26 +96,6 @@ def place(view: View, shift: int) -> Place:
     return Place(view.own.speed * KMH, view.lane.index, view.lane.count, shift, view.junction_m)
 
 
-def observe(road: TownRoad, scene: Scene, driver: Driver) -> dict[str, Any]:
-    """The observation's data of the agent `driver`: km/h and metres; what is not there is left out."""
-    view = driver.look(scene)
-    data: dict[str, Any] = {
-        "speed_kmh": view.own.speed * KMH,
-        "limit_kmh": view.limit_kmh,
-        "lane": view.lane.index,
-        "lanes": view.lane.count,
-        "shift": driver.shift,
-        "light": view.light,
-        "junction_m": view.junction_m,
-        "turn": driver.intent.turn,
-    }
-    for name, side in (("", view.centre), ("left_", view.left), ("right_", view.right)):
-        if side is not None:
-            _tell(data, f"{name}ahead", side.ahead)
-            _tell(data, f"{name}behind", side.behind)
-    return data
-
-
 def junction_m(route: Route, s: float, half_length_m: float, least: float = 0.0) -> float | None:
     """From the front bumper to the next stop line or junction's entry; 0 inside one; None: none within sight."""
     if route.lanes[0].junction:
@@ -165,9 +145,3 @@ def _nearest(side: Side, own: Body, seen: Iterable[Neighbour], width: float) -> 
             gap = max(-other.distance - halves, 0.0)
             if gap < SIGHT_M and (side.behind is None or gap < side.behind.gap_m):
                 side.behind = Near(gap, other.along)
-
-
-def _tell(data: dict[str, Any], name: str, near: Near | None) -> None:
-    if near is not None:
-        data[f"{name}_m"] = near.gap_m
-        data[f"{name}_kmh"] = near.speed * KMH

@@ -1,8 +1,8 @@
 """Whether a value is one of a schema: `jsonschema`'s reading of draft 2020-12, with what a call's values need besides.
 
 Patterns are searched for by a linear engine (`models/schema/pattern.py`), steps are counted in decimals, numbers are
-finite and integers have 64 bits. `format` says nothing of what is valid. No reference is fetched. Alternatives within each
-other are asked once of a value, however many `unevaluatedProperties` and `unevaluatedItems` stand among them.
+finite and integers have 64 bits. `format` says nothing of what is valid. No reference is fetched. Alternatives within
+each other are asked once of a value, however many `unevaluatedProperties` and `unevaluatedItems` stand among them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
 from rtcontrol.models.decode.protocol import Work
 from rtcontrol.models.runners.packed import Node, PackedSequence
 from rtcontrol.models.runners.torch_runner import TorchRunner
-from rtcontrol.report.series import Series
+from rtcontrol.telemetry.histogram import Series
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 WARM_UP = 2

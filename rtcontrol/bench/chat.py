@@ -24,7 +24,7 @@ from rtcontrol.models.decode.protocol import Budget, PassCost
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.torch_runner import TorchRunner
 from rtcontrol.models.train.scratch import ModelShape
-from rtcontrol.report.series import Series
+from rtcontrol.telemetry.histogram import Series
 
 WARM_UP = 2
 JSON = {"skip_forced": Budget(1), "token_by_token": Budget(1, 1, forced=True)}

@@ -9,16 +9,18 @@ that this call's own walk goes by, and no other, with everything but the forward
 from __future__ import annotations
 
 import gc
+import importlib
+import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import resources
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 
-from rtcontrol.bench.hf_json import HFJson
-from rtcontrol.bench.neighbours import simthinkd
-from rtcontrol.bench.own_json import JsonWriter
+from rtcontrol.bench.own_json import HFJson, JsonWriter
 from rtcontrol.bench.situations import Situation
 from rtcontrol.bench.timing import Stopwatch, Took, like, tail
 from rtcontrol.models.call import Call, Decision
@@ -27,7 +29,22 @@ from rtcontrol.models.decode.protocol import Budget, Work
 from rtcontrol.models.decode.walk import Entry
 from rtcontrol.models.runners.packed import Node, common_start
 from rtcontrol.models.runners.torch_runner import DTYPES, TorchRunner
-from rtcontrol.report.series import Series
+from rtcontrol.telemetry.histogram import Series
+from rtcontrol.telemetry.run_folder import version
+
+SIMTHINKD = "simthinkd"
+
+
+def simthinkd() -> Callable[[], Any] | None:
+    """One decision of its bundled model on the next of its own recorded states, text to choice; None where it is not
+    installed (`pip install simthinkd`)."""
+    if version(SIMTHINKD) is None:
+        return None
+    decider = importlib.import_module(SIMTHINKD).Decider("doom-defend")
+    states = resources.files(SIMTHINKD).joinpath("data/doom_defend_states.json").read_text("utf-8")
+    bodies = cycle([row["body"] for row in json.loads(states)["rows"]])
+    return lambda: decider.predict(next(bodies))
+
 
 WARM_UP = 10
 HELD = 100.0  # logits

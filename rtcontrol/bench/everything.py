@@ -17,8 +17,7 @@ import torch
 from rtcontrol.bench import decide as decide_bench
 from rtcontrol.bench.batch import SIZES, bench_batch
 from rtcontrol.bench.chat import bench_chat, tokenizer_of_qwen
-from rtcontrol.bench.dtype import compare
-from rtcontrol.bench.engines import WARM_UP, compare_engines
+from rtcontrol.bench.dtype import WARM_UP, compare, compare_engines
 from rtcontrol.bench.heads import bench_heads
 from rtcontrol.bench.load import load as bench_load
 from rtcontrol.bench.memory import bench_memory
@@ -33,8 +32,8 @@ from rtcontrol.bench.wire import bench as bench_wire
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.registry import installed
-from rtcontrol.record.machine import describe
-from rtcontrol.report.series import Series
+from rtcontrol.telemetry.histogram import Series
+from rtcontrol.telemetry.run_folder import describe
 
 Progress = Callable[[int, int], None]  # done, of
 EVERY_SLOW = 5  # situations: the JSON ways decide one of them

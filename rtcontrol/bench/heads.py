@@ -19,7 +19,7 @@ from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode.plan import ROOT, TokenTrie, TrieNode
 from rtcontrol.models.decode.protocol import Ask, Tree, Work
 from rtcontrol.models.runners.torch_runner import TorchRunner
-from rtcontrol.report.series import Series
+from rtcontrol.telemetry.histogram import Series
 
 WARM_UP = 5
 VALUES = 120  # in all heads together

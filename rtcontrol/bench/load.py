@@ -13,8 +13,7 @@ from typing import Any
 
 import zmq
 
-from rtcontrol.bench.wire import TEXT, free_port, wait_for
-from rtcontrol.bench.wire_ways import Servers, WireSession, dealer, hello, pong
+from rtcontrol.bench.wire import TEXT, Servers, WireSession, dealer, free_port, hello, pong, wait_for
 from rtcontrol.bridges.wire import decode_msgpack, encode_msgpack
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, ErrorMessage, Message, Ping, Welcome
 from rtcontrol.models.checkpoint.checkpoint import resolve

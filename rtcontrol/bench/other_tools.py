@@ -11,12 +11,12 @@ from random import Random
 from rtcontrol.envs import registry
 from rtcontrol.envs.evaluate import Case, Seat, play
 from rtcontrol.envs.skill import Skill
+from rtcontrol.evaluation.score_tables import share
 from rtcontrol.models.call import Call
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.schema.tool_schema import ToolSchema
-from rtcontrol.recipes.dressed import Dressed, dressed, plain
-from rtcontrol.recipes.worlds import RECIPES
-from rtcontrol.scoring.tables import share
+from rtcontrol.training.base_worlds import RECIPES
+from rtcontrol.training.tool_randomization import Dressed, dressed, plain
 
 FIRST_SEED = 5000  # no recipe trains there, and no other table looks there
 DRAWN = 3  # sets of tools of a way, each in its share of the episodes

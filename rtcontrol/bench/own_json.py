@@ -9,15 +9,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-import llguidance
 import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, LogitsProcessor, LogitsProcessorList
+from transformers.utils import logging
 
+from rtcontrol.evaluation.json_calls import forced, legal, matcher
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.decode.draft_tree import FEW, Stop
+from rtcontrol.models.decode.draft_tree import Stop
 from rtcontrol.models.decode.protocol import Ask, Runner, Tree, Work
+from rtcontrol.models.runners.hf_runner import cache_name
 from rtcontrol.models.schema.tool_schema import ToolSchema
 
 
@@ -84,47 +89,50 @@ class JsonWriter:
         self.passes += 1
 
 
-def json_schema(tools: Sequence[ToolSchema]) -> dict[str, Any]:
-    """Of all calls of these tools, as JSON."""
-    calls = []
-    for tool in tools:
-        arguments = {**tool.to_openai()["function"]["parameters"], "additionalProperties": False}
-        body = {"name": {"const": tool.name}, "arguments": arguments}
-        calls.append(
-            {"type": "object", "properties": body, "required": ["name", "arguments"], "additionalProperties": False}
+class _Forced(LogitsProcessor):
+    def __init__(self, prompt: int, tokens: Sequence[int]) -> None:
+        self._prompt, self._tokens = prompt, list(tokens)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        step = input_ids.shape[1] - self._prompt
+        scores[:, self._tokens[step]] = torch.inf
+        return scores
+
+
+class HFJson:
+    """Generates the JSON call after a prompt whose first part is kept in a KV cache."""
+
+    def __init__(self, folder: Path, tokenizer: STTokenizer, dtype: torch.dtype, device: torch.device) -> None:
+        logging.disable_progress_bar()
+        self._model: Any = (
+            AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, trust_remote_code=False).eval().to(device)
         )
-    return {"anyOf": calls}
+        self._device, self._name = device, cache_name(self._model)
+        self._model.generation_config.pad_token_id = 0
+        self._tokenizer = tokenizer
+        self._cache: Any = None
+        self._cached: list[int] = []
 
+    @torch.inference_mode()
+    def warm(self, ids: Sequence[int]) -> None:
+        """Put the part of the prompt that does not change into the cache."""
+        self._cached = list(ids)
+        self._cache = self._model(torch.tensor([self._cached], device=self._device), use_cache=True)[self._name]
 
-def matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int) -> Any:
-    """The grammar of all calls as `json.dumps` writes them."""
-    options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps({**json_schema(tools), "x-guidance": options}))
-    end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
-    machine = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=end)
-    made = llguidance.LLMatcher(machine, grammar)
-    assert not made.get_error(), made.get_error()
-    return made
+    def json_ids(self, call: Call) -> list[int]:
+        return self._tokenizer.encode(json.dumps(call.to_dict()))
 
-
-def legal(matcher: Any) -> np.ndarray:
-    """Of each id whether it may come next."""
-    return np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little").view(bool)
-
-
-def forced(matcher: Any, tokenizer: STTokenizer) -> list[int]:
-    """The tokens that must follow, which the matcher takes: what it is sure of, and where all that may come next only
-    spells the same text in more or fewer tokens, the longest."""
-    found: list[int] = []
-    while True:
-        certain = list(matcher.compute_ff_tokens())
-        text = "" if certain else matcher.compute_ff_bytes().decode(errors="ignore")
-        if text and len(ids := np.flatnonzero(legal(matcher))) <= FEW:
-            pieces = {tokenizer.decode([int(i)]): int(i) for i in ids}
-            if all(map(text.startswith, pieces)):
-                certain = [pieces[max(pieces, key=len)]]
-        if not certain:
-            return found
-        for token in certain:
-            matcher.consume_token(token)
-        found += certain
+    @torch.inference_mode()
+    def generate(self, prompt: Sequence[int], call: Call) -> Call:
+        """Write `call` as JSON after `prompt`, parse it back."""
+        tokens = self.json_ids(call)
+        out = self._model.generate(
+            torch.tensor([list(prompt)], device=self._device),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long, device=self._device),
+            logits_processor=LogitsProcessorList([_Forced(len(prompt), tokens)]),
+            max_new_tokens=len(tokens),
+            do_sample=False,
+            **{self._name: self._cache},
+        )
+        self._cache.crop(len(self._cached) - self._cache.get_seq_length())
+        return Call.from_dict(json.loads(self._tokenizer.decode(out[0, len(prompt) :].tolist())))

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.bench.table import NOT_MEASURED, Table, markdown, ms
 from rtcontrol.bench.tables import NAMES, tables
 from rtcontrol.models.errors import UserError
+from rtcontrol.telemetry.figure_table import NOT_MEASURED, Table, markdown, ms
 
 COMMAND = "rtcontrol bench all --again"
 TITLES = {

@@ -15,7 +15,7 @@ from rtcontrol.bench.situations import Situation
 from rtcontrol.bench.timing import Stopwatch, like
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.runners.torch_runner import TorchRunner
-from rtcontrol.report.series import Series
+from rtcontrol.telemetry.histogram import Series
 
 WARM_UP = 1
 OPENINGS = ("computed", "disk")

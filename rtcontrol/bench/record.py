@@ -11,10 +11,10 @@ from typing import Any
 
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.record.recorder import Recorder
-from rtcontrol.report.series import Series
-from rtcontrol.run import assemble
-from rtcontrol.run.trained import model_for
+from rtcontrol.run import assembly
+from rtcontrol.run.model_compatibility import model_for
+from rtcontrol.telemetry.histogram import Series
+from rtcontrol.telemetry.recorder import Recorder
 
 WAYS = ("without", "with")
 
@@ -95,7 +95,7 @@ def compare(
 
 @contextmanager
 def _flight(way: str, hz: float, seconds: float, host: str, model: str) -> Iterator[tuple[ControlLoop, Any]]:
-    agent, env = assemble.agent("lander"), assemble.environment("lander", None)
+    agent, env = assembly.agent("lander"), assembly.environment("lander", None)
     chosen = model_for(agent.tools.schemas, model)
     with tempfile.TemporaryDirectory(prefix="rtcontrol-bench-") as folder:
         config = RunConfig(
@@ -110,7 +110,7 @@ def _flight(way: str, hz: float, seconds: float, host: str, model: str) -> Itera
         )
         header = config.header(agent.fallback.hold_ms, agent)
         recorder: Any = TimedRecorder(config.out / "record.mcap", header) if way == "with" else NoRecorder(header)
-        decides = assemble.host(config, assemble.decider(config, agent, chosen), chosen)
+        decides = assembly.host(config, assembly.decider(config, agent, chosen), chosen)
         yield ControlLoop(config, agent, env, decides, recorder), recorder
 
 

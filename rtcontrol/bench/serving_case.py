@@ -22,7 +22,7 @@ import torch
 from rtcontrol.bench.situations import Situation
 from rtcontrol.bench.timing import Stopwatch, like
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.report.series import Series
+from rtcontrol.telemetry.histogram import Series
 
 T = TypeVar("T")
 WARM_UP = 10

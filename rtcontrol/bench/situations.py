@@ -80,6 +80,6 @@ def schemas(agent: str) -> dict[str, list[dict[str, Any]]]:
     """`bundled`: the agent's own tools; `long`: 20 function names and three enums, the values of each branching at
     token depths 1, 3 and 6 of the lander's tokenizer (bottleneck head of 8 tokens), published as
     `rtcontrol/bench/schemas/long.json`."""
-    own: Agent = importlib.import_module(f"rtcontrol.recipes.{agent}").RECIPE.agent
+    own: Agent = importlib.import_module(f"rtcontrol.training.recipes.{agent}").RECIPE.agent
     text = resources.files("rtcontrol.bench").joinpath("schemas/long.json").read_text("utf-8")
     return {"bundled": own.tools.openai(), "long": json.loads(text)}

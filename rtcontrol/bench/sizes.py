@@ -20,7 +20,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.paged import PagedModel
 from rtcontrol.models.runners.torch_runner import TorchRunner
 from rtcontrol.models.train.scratch import ModelShape
-from rtcontrol.report.series import Series
+from rtcontrol.telemetry.histogram import Series
 
 # As their configurations have them (Qwen2.5), but for the vocabulary.
 SHAPES = {

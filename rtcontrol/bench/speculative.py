@@ -27,7 +27,7 @@ from rtcontrol.models.decode.protocol import Runner, Work
 from rtcontrol.models.in_flight import InFlightDecode, evaluate, result
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.scratch import ModelShape
-from rtcontrol.report.series import Series
+from rtcontrol.telemetry.histogram import Series
 
 DEPTHS = (2, 3, 4)  # the paper's
 WRONG = 0.05

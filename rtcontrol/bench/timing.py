@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from rtcontrol.models.runners.torch_runner import TorchRunner
-from rtcontrol.report.series import Series
+from rtcontrol.telemetry.histogram import Series
 
 
 @dataclass(frozen=True, slots=True)

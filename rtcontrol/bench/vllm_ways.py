@@ -17,6 +17,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from rtcontrol.bench.head_texts import HeadTexts
+from rtcontrol.models.call import Call
+
 # Read when vLLM is imported.
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -26,10 +29,8 @@ from vllm import LLM, EngineArgs, LLMEngine, SamplingParams
 from vllm.config import StructuredOutputsConfig
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-from rtcontrol.bench.head_texts import HeadTexts
-from rtcontrol.bench.own_json import json_schema
 from rtcontrol.bench.situations import Situation
-from rtcontrol.models.call import Call
+from rtcontrol.evaluation.json_calls import json_schema
 from rtcontrol.models.checkpoint.prompt import FILE_NAME, tools_text
 from rtcontrol.models.checkpoint.special_tokens import HEADS, NULL, closing, opening
 from rtcontrol.models.decider import STDecider

@@ -16,8 +16,8 @@ from statistics import median
 from typing import Any
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.reading import read_record
-from rtcontrol.report.series import Series
+from rtcontrol.telemetry.histogram import Series
+from rtcontrol.telemetry.record_reader import read_record
 
 WAYS = ("unwatched", "watched")
 NAMES = ("p50", "p99")

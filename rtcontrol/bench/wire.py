@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import socket
 import threading
 import time
@@ -10,24 +11,241 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any
+from http.client import HTTPConnection
+from typing import Any, Protocol, Self
 
-from rtcontrol.bench.wire_ways import (
-    HTTP,
-    NAMED,
-    QUESTIONS,
-    Echo,
-    OpenPI,
-    Servers,
-    Way,
-    WebSocket,
-    WireSession,
-    ZeroMQ,
-    hello,
+import zmq
+
+from rtcontrol.bridges.wire import PROTOCOL, decode_json, decode_msgpack, encode_json, encode_msgpack
+from rtcontrol.bridges.wire.messages import (
+    CallMessage,
+    ErrorMessage,
+    Hello,
+    Message,
+    Observe,
+    Ping,
+    Pong,
+    Program,
+    Welcome,
 )
-from rtcontrol.bridges.wire import encode_msgpack
-from rtcontrol.bridges.wire.messages import Welcome
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.questions import StateQuestion
+
+TIMEOUT_MS = 30_000
+OPTIONS = ("main", "side", "none")
+LEVELS = ("slow", "middling", "fast")
+# The same three as the model reads them, and in the words of both decision APIs.
+STATED = (
+    StateQuestion("Is it falling?\ntrue\nfalse", ("true", "false")),
+    StateQuestion("Which engine?\nmain\nside\nnone", OPTIONS),
+    StateQuestion("How fast?\n0: slow\n1: middling\n2: fast", ("0", "1", "2")),
+)
+QUESTIONS: list[dict[str, Any]] = [
+    {"type": "predicate", "instructions": "Is it falling?"},
+    {"type": "choice", "instructions": "Which engine?", "choices": [{"value": value} for value in OPTIONS]},
+    {"type": "score", "instructions": "How fast?", "levels": [{"label": label} for label in LEVELS]},
+]
+NAMED: dict[str, dict[str, Any]] = {
+    "falling": {"type": "noul", "instructions": "Is it falling?"},
+    "engine": {"type": "choice", "instructions": "Which engine?", "criteria": dict.fromkeys(OPTIONS)},
+    "speed": {"type": "score", "instructions": "How fast?", "criteria": list(LEVELS)},
+}
+
+
+class Way(Protocol):
+    """One round trip. `text` is the observation."""
+
+    def trip(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def hello(agent: str, **options: Any) -> Hello:
+    """A client-paced hello of the benchmark's."""
+    client = Program(name="bench", language="python")
+    named = {"pacing": "client", **options}
+    return Hello(protocol=list(PROTOCOL), client=client, t_client_ns=time.monotonic_ns(), agent=agent, **named)
+
+
+def pong(ping: Ping) -> Pong:
+    """The answer that keeps a session alive while it is opened."""
+    now = time.monotonic_ns()
+    return Pong(id=ping.id, t_ping_ns=ping.t_ns, t_received_ns=now, t_sent_ns=now)
+
+
+class WireSession:
+    """The client's side of a session, without a transport."""
+
+    def __init__(self, welcome: Message) -> None:
+        if not isinstance(welcome, Welcome):
+            raise UserError(f"The server answered {welcome}.", "Look at the server's own lines above.")
+        self.welcome = welcome
+        self._seq = 0
+
+    def observe(self, text: str) -> Observe:
+        self._seq += 1
+        token, epoch = self.welcome.session, self.welcome.epoch
+        return Observe(session=token, seq=self._seq, epoch=epoch, t_ns=time.monotonic_ns(), text=text)
+
+    def answered(self, message: Message) -> bool:
+        """Whether this is the last observation's call. UserError for an error of the server's."""
+        if isinstance(message, ErrorMessage):
+            raise UserError(f"The server refused an observation: {message.message}", message.remedy)
+        return isinstance(message, CallMessage) and message.seq_obs == self._seq
+
+
+class Echo:
+    """The floor: a bare DEALER to a bare ROUTER, which sends the same bytes back; nothing is packed or read."""
+
+    def __init__(self, endpoint: str, body: bytes) -> None:
+        self._socket, self._body = dealer(endpoint), body
+
+    def trip(self, text: str) -> None:
+        self._socket.send(self._body)
+        self._socket.recv()
+
+    def close(self) -> None:
+        self._socket.close(0)
+
+
+class ZeroMQ:
+    """The protocol as msgpack over ZeroMQ."""
+
+    def __init__(self, endpoint: str, first: Hello) -> None:
+        self._socket = self._open(endpoint)
+        self._send(first)
+        self._session = WireSession(self._receive())
+
+    def trip(self, text: str) -> None:
+        self._send(self._session.observe(text))
+        while not self._session.answered(self._receive()):
+            pass
+
+    def _receive(self) -> Message:
+        while isinstance(message := self._next(), Ping):
+            self._send(pong(message))
+        return message
+
+    def _open(self, endpoint: str) -> Any:
+        return dealer(endpoint)
+
+    def _send(self, message: Message) -> None:
+        self._socket.send_multipart(encode_msgpack(message))
+
+    def _next(self) -> Message:
+        return decode_msgpack(self._socket.recv_multipart())
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+class WebSocket(ZeroMQ):
+    """The protocol as JSON over WebSocket."""
+
+    def _open(self, endpoint: str) -> Any:
+        from websockets.sync.client import connect
+
+        return connect(endpoint, compression=None)
+
+    def _send(self, message: Message) -> None:
+        self._socket.send(encode_json(message))
+
+    def _next(self) -> Message:
+        return decode_json(self._socket.recv(TIMEOUT_MS / 1e3))
+
+
+class HTTP:
+    """A POST to `path` on a connection that is kept, by the standard library's client: `body` with the observation as
+    its `field`. `decide_ms` is what the decision itself took, where the answer tells it."""
+
+    def __init__(self, port: int, path: str, body: dict[str, Any], field: str) -> None:
+        self._connection = HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_MS / 1e3)
+        self._connection.connect()
+        self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._path, self._body, self._field = path, body, field
+        self.decide_ms = 0.0
+
+    def trip(self, text: str) -> None:
+        told = [text] if self._field == "environment" else text
+        body = json.dumps({**self._body, self._field: told}).encode()
+        self._connection.request("POST", self._path, body, {"content-type": "application/json"})
+        answered = self._connection.getresponse()
+        answer = json.loads(answered.read())
+        if answered.status != 200 or not answer.get("success", True):
+            raise UserError(f"The server refused {self._path}: {answer.get('error')}", "Look at its lines above.")
+        self.decide_ms = answer.get("rtcontrol", {}).get("decide_ms", 0.0)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class OpenPI:
+    """openpi's own client against an echo server: WebSocket and msgpack, no session, no stamps."""
+
+    def __init__(self, port: int) -> None:
+        from openpi_client.websocket_client_policy import WebsocketClientPolicy
+
+        self._policy = WebsocketClientPolicy("127.0.0.1", port)
+
+    def trip(self, text: str) -> None:
+        self._policy.infer({"prompt": text})
+
+    def close(self) -> None:
+        self._policy._ws.close()
+
+
+def dealer(endpoint: str) -> zmq.Socket[bytes]:
+    """A connected DEALER that gives up after `TIMEOUT_MS`."""
+    made: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
+    made.linger, made.rcvtimeo, made.sndtimeo = 0, TIMEOUT_MS, TIMEOUT_MS
+    made.connect(endpoint)
+    return made
+
+
+class Servers:
+    """The processes that a benchmark starts; all end with the `with` block."""
+
+    def __init__(self) -> None:
+        self._processes: list[Any] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def start(self, arguments: list[str]) -> None:
+        """Run `python ARGUMENTS`; its output is shown only if it ends by itself."""
+        import subprocess
+        import sys
+
+        process = subprocess.Popen(
+            [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        self._processes.append(process)
+
+    def check(self) -> None:
+        """UserError when one has ended."""
+        for process in self._processes:
+            if process.poll() is not None:
+                said = process.stdout.read().decode(errors="replace").strip().splitlines()
+                raise UserError(f"A server of the benchmark ended: {' '.join(said[-3:])}", "Run with --debug.")
+
+    def said(self) -> list[str]:
+        """End the one started last; gives the lines that it wrote."""
+        process = self._processes.pop()
+        process.terminate()
+        return str(process.communicate(timeout=20)[0].decode(errors="replace")).split()
+
+    def __exit__(self, *exc: object) -> None:
+        import subprocess
+
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            try:
+                process.communicate(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.communicate()
+
 
 BLOCK = 20
 WARM_UP = 100
@@ -58,7 +276,7 @@ def wait_for(port: int, servers: Servers) -> None:
 def bench(trips: int, model: str, progress: Callable[[int], None]) -> dict[str, Any]:
     """Raw round trips in milliseconds by way, blocks of all ways taken in turn; `over_decide_ms`: of those that ask
     questions, without what the decision itself took."""
-    from rtcontrol.run.assemble import agent
+    from rtcontrol.run.assembly import agent
 
     lander = agent("lander")
     tools, told = list(lander.tools.openai()), lander.instruction

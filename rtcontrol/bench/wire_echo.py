@@ -40,7 +40,7 @@ def decide(port: int, model: str) -> None:
     an answer of the length of a real one, with how long the decision took."""
     import torch
 
-    from rtcontrol.bench.wire_ways import STATED
+    from rtcontrol.bench.wire import STATED
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.models.questions import QuestionDecider
 

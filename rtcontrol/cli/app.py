@@ -22,11 +22,9 @@ from rtcontrol.bridges.printable import printable
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown, outlive_terminal, unwritten
 from rtcontrol.loop import errors
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.folder import Folder
-from rtcontrol.record.machine import version
-from rtcontrol.run.flags import command
-from rtcontrol.run.options import CARLA, REMOTE, RunOptions, named_by_time
-from rtcontrol.run.status import HELP, HOST, INCOMPLETE, UNSAFE
+from rtcontrol.run.options import CARLA, REMOTE, RunOptions, command, named_by_time
+from rtcontrol.run.run import HELP, HOST, INCOMPLETE, UNSAFE
+from rtcontrol.telemetry.run_folder import Folder, version
 
 # Groups of commands that live in modules of their own, imported when first looked at.
 LAZY = {
@@ -168,7 +166,7 @@ def start_run(options: RunOptions) -> int:
 
 def _start(options: RunOptions, ending: Shutdown) -> int:
     if options.env == CARLA:
-        from rtcontrol.carla.run import run_carla
+        from rtcontrol.run.carla import run_carla
 
         return run_carla(options, ending, _remote)
     if options.env == REMOTE:
@@ -179,7 +177,7 @@ def _start(options: RunOptions, ending: Shutdown) -> int:
 
 
 def _remote(*given: Any) -> int:
-    from rtcontrol.serve.solo import run_remote
+    from rtcontrol.serve.single_client import run_remote
 
     return run_remote(*given)
 
@@ -194,11 +192,11 @@ def envs() -> None:
     Example: rtcontrol envs
     """
     from rtcontrol.envs import registry
-    from rtcontrol.run import worlds
+    from rtcontrol.run import assembly
 
     for name, entry in registry.known().items():
         print(f"{name}  (agent {entry.agent})\n    {entry.description}")
-    for name, description in sorted(worlds.JOINED.items()):
+    for name, description in sorted(assembly.JOINED.items()):
         print(f"{name}\n    {description}")
 
 
@@ -208,9 +206,9 @@ def agents() -> None:
 
     Example: rtcontrol agents
     """
-    from rtcontrol.run import assemble
+    from rtcontrol.run import assembly
 
-    for name, one in assemble.agents().items():
+    for name, one in assembly.agents().items():
         print(f'{name}  (model {one.model}, told "{one.instruction}")\n    {one.description}')
         for t in one.tools:
             parameters = ", ".join(p.name for p in t.schema.parameters)

@@ -12,7 +12,7 @@ from rtcontrol.cli import bench_baselines, bench_loop
 from rtcontrol.cli.bench_experiments import experiments
 from rtcontrol.cli.figures import JsonFile, show
 from rtcontrol.models.errors import UserError
-from rtcontrol.report.terminal import Terminal
+from rtcontrol.telemetry.table import Terminal
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -47,9 +47,8 @@ def experiments(
 
       rtcontrol bench experiments --results docs/experiments/results.json --page docs/experiments.md
     """
-    from rtcontrol.experiments import runs
-    from rtcontrol.experiments.page import check_marks, filled, gathered
-    from rtcontrol.experiments.tables import tables
+    from rtcontrol.evaluation.experiments import runs
+    from rtcontrol.evaluation.experiments.tables import check_marks, filled, gathered, tables
     from rtcontrol.models.data.row import written_whole
 
     console = for_people(json_file)
@@ -85,7 +84,7 @@ def experiments(
 
 
 def _do(planned: list[Any], jobs: int, console: Any) -> None:
-    from rtcontrol.experiments import kept
+    from rtcontrol.evaluation.experiments import kept
 
     left = len({run.folder for run in planned if run.result() is None})
     if not left:

@@ -12,7 +12,7 @@ import typer
 
 from rtcontrol.bridges.carla import cli as carla_cli
 from rtcontrol.bridges.ros2 import cli as ros2_cli
-from rtcontrol.run.flags import CONFIG, load
+from rtcontrol.run.options import CONFIG, load
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="markdown")
 

@@ -41,7 +41,7 @@ def check(
     steps: Annotated[int, typer.Option(min=0, help="Steps with random calls.")] = 200,
     seed: Annotated[int, typer.Option(min=0, help="Of the first episode, and of the calls.")] = 0,
 ) -> None:
-    from rtcontrol.run.check import check as checked
+    from rtcontrol.run.world_check import check as checked
 
     result = checked(world, agent, goals, steps=steps, seed=seed)
     for one in result.wrong:

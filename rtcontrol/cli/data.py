@@ -51,8 +51,7 @@ def from_recording(
 
       rtcontrol data from-recording runs/monday runs/tuesday/record.mcap --teacher --out teacher.jsonl
     """
-    from rtcontrol.record.reading import read_record, record_in
-    from rtcontrol.record.rows import rows, teacher_rows
+    from rtcontrol.telemetry.record_reader import read_record, record_in, rows, teacher_rows
 
     count, part, record = 0, out.parent / f"{out.name}.part", files[0]
     try:

@@ -16,7 +16,7 @@ from rtcontrol.bridges.printable import printable
 from rtcontrol.bridges.shutdown import unicode
 from rtcontrol.cli.figures import JsonFile, check_writable, for_people, save
 from rtcontrol.models.errors import UserError
-from rtcontrol.report.terminal import Terminal
+from rtcontrol.telemetry.table import Terminal
 
 if TYPE_CHECKING:
     from rtcontrol.models.data.row import DataRow

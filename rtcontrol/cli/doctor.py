@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import rtcontrol.models
-from rtcontrol.record.machine import cpu_model, version
+from rtcontrol.telemetry.run_folder import cpu_model, version
 
 
 @dataclass(frozen=True)

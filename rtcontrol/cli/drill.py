@@ -46,9 +46,9 @@ def _drill(
 ) -> None:
     from rtcontrol.bridges.shutdown import Interrupted, Shutdown
     from rtcontrol.drill.drill import Drill, drill
-    from rtcontrol.record.folder import Folder
-    from rtcontrol.report.terminal import Terminal
     from rtcontrol.run.options import named_by_time
+    from rtcontrol.telemetry.run_folder import Folder
+    from rtcontrol.telemetry.table import Terminal
 
     if not 0 < minutes <= 10_000:
         raise UserError(f"--minutes {minutes:g} is no length of a drill.", "Give such as --minutes 10.")

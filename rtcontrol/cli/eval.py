@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.table import Table as Shown
 from typer.core import TyperGroup
 
-from rtcontrol.bench.table import Table
 from rtcontrol.cli.figures import JsonFile, check_writable, for_people, save
 from rtcontrol.models.errors import UserError
+from rtcontrol.telemetry.figure_table import Table
 
 if TYPE_CHECKING:
-    from rtcontrol.evaluation.run import EvalRows, RowSource
+    from rtcontrol.evaluation.rows import EvalRows, RowSource
 
 LOG_WIDTH = 160
 RUN = "run"
@@ -124,9 +124,9 @@ def run(
 
     Example: rtcontrol eval rows.jsonl --model lander
     """
-    from rtcontrol.evaluation import run as evaluating
+    from rtcontrol.evaluation import rows as evaluating
     from rtcontrol.evaluation.answerers import ModelOptions
-    from rtcontrol.evaluation.making import answerer
+    from rtcontrol.evaluation.endpoints import answerer
     from rtcontrol.evaluation.progress import EvalProgress
     from rtcontrol.models.metrics.predictions import Predictions
 
@@ -174,8 +174,8 @@ def rescore(
 
       rtcontrol eval rescore live_simple.jsonl --answers possible_answer/live_simple.jsonl --questions live_simple.jsonl
     """
-    from rtcontrol.evaluation import run as evaluating
-    from rtcontrol.evaluation.tables import rescored
+    from rtcontrol.evaluation import rows as evaluating
+    from rtcontrol.evaluation.row_tables import rescored
     from rtcontrol.models.metrics.predictions import read
     from rtcontrol.models.metrics.published import rescore as judged
 
@@ -201,7 +201,7 @@ def rescore(
 
 
 def _source(given: str, bfcl: Path | None, limit: int | None, overflow: str) -> RowSource:
-    from rtcontrol.evaluation.run import OVERFLOWS, RowSource
+    from rtcontrol.evaluation.rows import OVERFLOWS, RowSource
 
     if overflow not in OVERFLOWS:
         raise UserError(f"Unknown --overflow {overflow!r}.", f"Choose {', '.join(OVERFLOWS)}.")
@@ -234,9 +234,9 @@ def compare(
 
     Example: rtcontrol eval compare heads.json json.json
     """
-    from rtcontrol.evaluation.compare import compare as compared
-    from rtcontrol.evaluation.compare import load
-    from rtcontrol.evaluation.tables import compared as tables
+    from rtcontrol.evaluation.row_tables import compared as tables
+    from rtcontrol.evaluation.rows import compare as compared
+    from rtcontrol.evaluation.rows import load
 
     document = compared(load(a), load(b), (str(a), str(b)))
     _show(tables(document), json_file)
@@ -250,9 +250,9 @@ def oracle(source: Given, limit: Limit = None, bfcl: Bfcl = None, json_file: Jso
 
     Example: rtcontrol eval oracle bfcl
     """
-    from rtcontrol.evaluation.oracle import oracle as measured
-    from rtcontrol.evaluation.run import RowSource
-    from rtcontrol.evaluation.tables import oracle as tables
+    from rtcontrol.evaluation.row_tables import oracle as tables
+    from rtcontrol.evaluation.rows import RowSource
+    from rtcontrol.evaluation.rows import oracle as measured
 
     document = measured(RowSource(source, bfcl, limit))
     _show(tables(document), json_file)
@@ -268,13 +268,13 @@ def page(
 
     Example: rtcontrol eval page heads.json json.json --out scores.html
     """
-    from rtcontrol.evaluation.compare import load
+    from rtcontrol.evaluation.rows import load
 
     _write_page([(path.stem, load(path)) for path in files], out)
 
 
 def _finish(document: dict[str, Any], json_file: Path | None, html: Path | None) -> None:
-    from rtcontrol.evaluation.tables import tables
+    from rtcontrol.evaluation.row_tables import tables
 
     _show(tables(document), json_file)
     save(json_file, document)

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import part_of
-from rtcontrol.report.terminal import Terminal
+from rtcontrol.telemetry.table import Terminal
 
 STDOUT = Path("-")
 
@@ -39,7 +39,7 @@ def save(path: Path | None, document: dict[str, Any]) -> None:
     """Write the figures, and what was measured on, where a file is wanted; says so. `-` is standard output, where they
     stand alone."""
     if path is not None:
-        from rtcontrol.record.machine import describe
+        from rtcontrol.telemetry.run_folder import describe
 
         text = json.dumps({**document, "machine": describe()}, indent=1) + "\n"
         if path == STDOUT:

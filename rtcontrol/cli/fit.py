@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rtcontrol.bridges.printable import printable
 from rtcontrol.cli.figures import JsonFile, for_people, save
 from rtcontrol.models.errors import UserError
-from rtcontrol.report.terminal import Terminal
+from rtcontrol.telemetry.table import Terminal
 
 DEFAULT_MINUTES = 15.0
 QUIET_S = 30.0  # between two lines where stderr is no terminal
@@ -98,11 +98,10 @@ def fit(
 
       rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine      (then fly it)
     """
-    from rtcontrol.fitting.fit import fit as work
-    from rtcontrol.fitting.material import tools_of
     from rtcontrol.run.toolsets import tools_from
-    from rtcontrol.run.users import load_module
-    from rtcontrol.run.watched import watched
+    from rtcontrol.run.user_code import load_module, watched
+    from rtcontrol.training.dataset import tools_of
+    from rtcontrol.training.fit import fit as work
 
     console = for_people(json_file)
 
@@ -164,7 +163,7 @@ def fit(
 
 
 def _rebuild(skill: str, out: Path, samples: int | None, seed: int, threads: int | None, others: bool) -> None:
-    from rtcontrol.fitting.skills import SKILLS, rebuild, recipe_of
+    from rtcontrol.training.controllers import SKILLS, rebuild, recipe_of
 
     recipe_of(skill)
     if others:
@@ -177,7 +176,7 @@ def _rebuild(skill: str, out: Path, samples: int | None, seed: int, threads: int
 
 @contextmanager
 def _interrupted(out: Path) -> Iterator[None]:
-    from rtcontrol.fitting.making import TRAINING
+    from rtcontrol.training.train import TRAINING
 
     try:
         yield

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve import keyring
+from rtcontrol.serve import zmq_auth
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,17 +32,17 @@ def new(name: Annotated[str, typer.Argument(help="The client's name.")], keys: F
     Example: rtcontrol keys new left-arm
     """
     folder = _folder(keys)
-    if name == keyring.SERVER:
+    if name == zmq_auth.SERVER:
         raise UserError(f"{name!r} is the server's own key.", "Choose another name.")
     with _told():
         # Before the server's pair is made, which would stay.
-        keyring.check_name(name)
-        if not (folder / f"{keyring.SERVER}.key_secret").exists():
-            pair = keyring.create(folder, keyring.SERVER)
-            print(f"Server key {keyring.fingerprint(pair.public)} in {folder}")
-        pair = keyring.create(folder, name)
-    print(f"Key {name} {keyring.fingerprint(pair.public)} in {folder}")
-    print(f"Move {name}.key_secret to the client's machine, copy {keyring.SERVER}.key beside it, and connect with:")
+        zmq_auth.check_name(name)
+        if not (folder / f"{zmq_auth.SERVER}.key_secret").exists():
+            pair = zmq_auth.create(folder, zmq_auth.SERVER)
+            print(f"Server key {zmq_auth.fingerprint(pair.public)} in {folder}")
+        pair = zmq_auth.create(folder, name)
+    print(f"Key {name} {zmq_auth.fingerprint(pair.public)} in {folder}")
+    print(f"Move {name}.key_secret to the client's machine, copy {zmq_auth.SERVER}.key beside it, and connect with:")
     print(f'  Client.connect("tcp://HOST:5555", ..., keys="{name}.key_secret")')
     print(
         f"This server needs only {name}.key. Start it with: rtcontrol serve --bind tcp://0.0.0.0:5555 --keys {folder}"
@@ -56,17 +56,17 @@ def show(keys: Folder = None) -> None:
     Example: rtcontrol keys list
     """
     folder = _folder(keys)
-    server = folder / f"{keyring.SERVER}.key"
+    server = folder / f"{zmq_auth.SERVER}.key"
     if not server.exists():
         raise UserError(f"There are no keys in {folder}.", "Make one: rtcontrol keys new NAME")
     with _told():
-        print(f"{keyring.fingerprint(keyring.load_public(server))}  {keyring.SERVER} (this server)")
-    allowed = keyring.clients(folder)
+        print(f"{zmq_auth.fingerprint(zmq_auth.load_public(server))}  {zmq_auth.SERVER} (this server)")
+    allowed = zmq_auth.clients(folder)
     for name, public in allowed.items():
         kept = "  its secret is still here: move it to the client" if (folder / f"{name}.key_secret").exists() else ""
-        print(f"{keyring.fingerprint(public)}  {name}{kept}")
+        print(f"{zmq_auth.fingerprint(public)}  {name}{kept}")
     for path in sorted(folder.glob("*.key")):
-        if path.stem != keyring.SERVER and path.stem not in allowed:
+        if path.stem != zmq_auth.SERVER and path.stem not in allowed:
             print(f"{'-' * 16}  {path.name} is damaged: it lets nobody in")
 
 
@@ -78,10 +78,10 @@ def revoke(name: Annotated[str, typer.Argument(help="The client's name.")], keys
     """
     folder = _folder(keys)
     public = folder / f"{name}.key"
-    if name == keyring.SERVER or not keyring.NAME.fullmatch(name):
+    if name == zmq_auth.SERVER or not zmq_auth.NAME.fullmatch(name):
         raise UserError(f"{name!r} is no client's key.", "See `rtcontrol keys list`.")
     if not public.exists():
-        names = ", ".join(keyring.clients(folder)) or "none"
+        names = ", ".join(zmq_auth.clients(folder)) or "none"
         raise UserError(f"There is no key {name!r} in {folder}.", f"The keys there: {names}.")
     # The public half first: that is what admits.
     public.unlink()
@@ -93,13 +93,13 @@ def revoke(name: Annotated[str, typer.Argument(help="The client's name.")], keys
 def _told() -> Iterator[None]:
     try:
         yield
-    except keyring.KeyFileError as error:
+    except zmq_auth.KeyFileError as error:
         raise UserError(error.what, error.remedy) from None
 
 
 def _folder(keys: Path | None) -> Path:
     """The one given, or the user's."""
-    if (folder := keys or keyring.default_folder()) is None:
+    if (folder := keys or zmq_auth.default_folder()) is None:
         raise UserError(
             "Nobody knows a home folder to keep keys in (HOME is not set).",
             "Give --keys FOLDER, or set HOME or XDG_CONFIG_HOME.",

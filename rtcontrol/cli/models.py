@@ -142,9 +142,9 @@ def quantize(
     """
     from rtcontrol.bench.quantized import compare
     from rtcontrol.bench.situations import agent_of, schemas, situations
-    from rtcontrol.fitting.skills import ENVS
     from rtcontrol.models import quantize as work
     from rtcontrol.models.decider import DeciderSpec
+    from rtcontrol.training.controllers import ENVS
 
     whose = agent_of(model, agent)
     spec = DeciderSpec(model, tuple(schemas(whose)["bundled"]), engine=engine)

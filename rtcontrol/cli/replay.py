@@ -12,7 +12,7 @@ from rich.progress import Progress
 from rtcontrol.bridges.printable import printable
 from rtcontrol.cli.figures import JsonFile, for_people, save
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.status import ERRED, mostly_errors
+from rtcontrol.run.run import ERRED, mostly_errors
 
 if TYPE_CHECKING:
     from rtcontrol.run.recording import Recording
@@ -53,12 +53,12 @@ def replay(
 
       rtcontrol replay runs/soak --as-env --model expert      (as `rtcontrol run --env runs/soak/record.mcap`)
     """
-    from rtcontrol.run import assemble
+    from rtcontrol.run import assembly
     from rtcontrol.run.recording import recording
     from rtcontrol.run.replay import replay as decide_again
 
     recorded = recording(file)
-    own = None if agent is None else assemble.agent(agent)
+    own = None if agent is None else assembly.agent(agent)
     if as_env:
         if agent is not None:
             raise UserError("--agent is for the expert of a comparison: --as-env flies.", "Leave it out.")

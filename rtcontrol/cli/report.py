@@ -16,10 +16,10 @@ import typer
 from rtcontrol.bridges.printable import printable
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import no_link, part_of
-from rtcontrol.report import report as reports
-from rtcontrol.report.gates import Gate, parse
-from rtcontrol.report.recorded import Recorded, begun, load
-from rtcontrol.run.status import MISSED
+from rtcontrol.run.run import MISSED
+from rtcontrol.telemetry import report as reports
+from rtcontrol.telemetry.gates import Gate, parse
+from rtcontrol.telemetry.recorded import Recorded, begun, load
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
@@ -96,25 +96,25 @@ def report(
 def _rendered(format: Format, runs: Sequence[Recorded], gates: Sequence[Gate]) -> str | bytes:
     """Each in a module of its own, imported only now."""
     if format is Format.JSON:
-        from rtcontrol.report import as_json
+        from rtcontrol.telemetry import as_json
 
         return as_json.render(runs, gates)
     if format is Format.JUNIT:
-        from rtcontrol.report import as_junit
+        from rtcontrol.telemetry import as_junit
 
         return as_junit.render(runs, gates)
     if format is Format.PERFETTO:
-        from rtcontrol.report import as_perfetto
+        from rtcontrol.telemetry import as_perfetto
 
         return as_perfetto.render(runs, gates)
-    from rtcontrol.report import as_html
+    from rtcontrol.telemetry import as_html
 
     return as_html.render(runs, gates)
 
 
 def _terminal(runs: Sequence[Recorded], out: Path | None) -> None:
-    from rtcontrol.report import table
-    from rtcontrol.report.terminal import Terminal
+    from rtcontrol.telemetry import table
+    from rtcontrol.telemetry.table import Terminal
 
     console = Terminal() if out is None else Terminal(file=io.StringIO(), width=120)
     for run in runs:

@@ -17,7 +17,7 @@ from rtcontrol.bridges.shutdown import Shutdown
 from rtcontrol.cli.figures import STDOUT, check_writable
 from rtcontrol.loop.config import MAX_HZ, MIN_HZ
 from rtcontrol.models.errors import UserError
-from rtcontrol.report.terminal import Terminal
+from rtcontrol.telemetry.table import Terminal
 
 LOG_WIDTH = 160
 LONGER = 1.5  # so much longer than was told, it is told again
@@ -142,10 +142,10 @@ def _score(
         Path | None, typer.Option("--json", help="All figures, raw; a score that was interrupted goes on there.")
     ] = None,
 ) -> None:
-    from rtcontrol.run.watched import watched
-    from rtcontrol.scoring.plan import DELAYS, RATES, Settings
-    from rtcontrol.scoring.score import Scoring
-    from rtcontrol.scoring.tables import tables
+    from rtcontrol.evaluation.score import Scoring
+    from rtcontrol.evaluation.score_plan import DELAYS, RATES, Settings
+    from rtcontrol.evaluation.score_tables import tables
+    from rtcontrol.run.user_code import watched
 
     if json_file is not None and (json_file == STDOUT or (json_file.exists() and not json_file.is_file())):
         what = "a folder" if json_file.is_dir() else "no file: nothing could go on from it"

@@ -12,10 +12,9 @@ import typer
 
 from rtcontrol.bridges.outbox import StandardStreams
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
-from rtcontrol.record.folder import Folder
-from rtcontrol.run.flags import command
-from rtcontrol.run.options import named_by_time
+from rtcontrol.run.options import command, named_by_time
 from rtcontrol.serve.options import ServerOptions
+from rtcontrol.telemetry.run_folder import Folder
 
 EXAMPLES = """Serve programs on the other side of a socket: each brings its own tools, or names an agent.
 
@@ -83,10 +82,10 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
 def _gateway(options: ServerOptions, http: str) -> Callable[[Any, Any], Any]:
     from rtcontrol.gateway import Gateway, GatewayOptions
     from rtcontrol.models.checkpoint.checkpoint import zoo
-    from rtcontrol.run import assemble
+    from rtcontrol.run import assembly
 
     # A bundled model is found by its tools, so that requests may bring another's.
-    own = None if options.agent is None else assemble.agent(options.agent).model
+    own = None if options.agent is None else assembly.agent(options.agent).model
     told = GatewayOptions.parse(
         http,
         options.allow_origin,

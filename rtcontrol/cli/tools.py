@@ -55,8 +55,7 @@ def check(
     """
     from rtcontrol.models.checkpoint.checkpoint import Checkpoint, chats
     from rtcontrol.models.errors import UserError
-    from rtcontrol.run.costs import check_context, costs, undecodable
-    from rtcontrol.run.toolsets import Unsupported, tools_from
+    from rtcontrol.run.toolsets import Unsupported, check_context, costs, tools_from, undecodable
 
     if json_file is not None:
         check_writable(json_file)

@@ -23,11 +23,11 @@ from rtcontrol.drill.judge import rules_of
 from rtcontrol.drill.verdict import ticks_of, verdict
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import part_of
-from rtcontrol.record.reading import read_record
-from rtcontrol.report.timeline import Timeline
-from rtcontrol.run import assemble
+from rtcontrol.run import assembly
 from rtcontrol.run.options import RunOptions
-from rtcontrol.run.status import MISSED, OK
+from rtcontrol.run.run import MISSED, OK
+from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol.telemetry.timeline import Timeline
 
 # A flight that is only ended is flown so long before.
 SHORT_S = 1.5
@@ -70,7 +70,7 @@ def drill(told: Drill, out: Path, ending: Shutdown, file: Path | None, console: 
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
     config = RunOptions(**told.run)
-    agent = assemble.agent(config.agent or assemble.default_agent(config.env))
+    agent = assembly.agent(config.agent or assembly.default_agent(config.env))
     rules = rules_of(config, agent)
     parts = []
     if planned:
@@ -78,7 +78,7 @@ def drill(told: Drill, out: Path, ending: Shutdown, file: Path | None, console: 
         with Flight(out, options, rules, ending) as flight:
             parts.append(_fly(flight, planned, config, out, ending, told.seed, say))
     short = {**told.run, "host": "inprocess", "standby": False}
-    short |= {"model": "expert"} if agent.name in assemble.EXPERTS else {}
+    short |= {"model": "expert"} if agent.name in assembly.EXPERTS else {}
     for name in (n for n in names if n in ENDINGS for _ in range(TIMES)):
         if not ending.called():
             where = out / f"{name}-{sum(p['name'] == name for p in parts) + 1}"

@@ -15,7 +15,7 @@ from rtcontrol.drill.judge import end_with_parent
 from rtcontrol.drill.switches import Switches
 from rtcontrol.drill.wrappers import CLOCK_JUMP_S, FaultySource, FaultyWorld, Line, faulty_agent
 from rtcontrol.envs.base import Environment
-from rtcontrol.hosts.base import DeciderSource
+from rtcontrol.hosts.protocol import DeciderSource
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import run

@@ -9,7 +9,7 @@ from math import isnan
 from typing import Any
 
 from rtcontrol.drill.injector import Injection
-from rtcontrol.report.timeline import Timeline
+from rtcontrol.telemetry.timeline import Timeline
 
 # So many ticks on time one after the other are a recovery.
 RECOVERED = 8

@@ -18,7 +18,7 @@ from rtcontrol.agents import Agent
 from rtcontrol.drill.switches import Switches
 from rtcontrol.envs.base import Barrier, ClockKind, Effect, Episode, Observation
 from rtcontrol.envs.paced import PacedEnvironment
-from rtcontrol.hosts.base import Decider, DeciderSource, DecisionRequest
+from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 

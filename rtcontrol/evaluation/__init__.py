@@ -1,1 +1,1 @@
-"""Evaluation of models and endpoints on rows: what answers, the run that goes on, its tables and its page."""
+"""Evaluation: of calls on rows, of episodes in a world, and the experiments about the method."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from rtcontrol.evaluation.tables import interval, percent, tables
-from rtcontrol.report.as_html import PAGE as REPORT
+from rtcontrol.evaluation.row_tables import interval, percent, tables
+from rtcontrol.telemetry.as_html import PAGE as REPORT
 
 PAGE = Path(__file__).parent / "page"
 INKS = ("accent", "decide", "execute", "pause", "wake", "no_observation")  # of the runs, in the report's colours

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rtcontrol.evaluation.answerers import Opened
-from rtcontrol.hosts.base import DecisionLost, DecisionRequest
-from rtcontrol.hosts.endpoint import EndpointDecider, EndpointSource, address
+from rtcontrol.evaluation.answerers import Answerer, HeadsAnswerer, ModelOptions, Opened
+from rtcontrol.evaluation.json_calls import JsonAnswerer
+from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
+from rtcontrol.hosts.remote_api import EndpointDecider, EndpointSource, address, is_endpoint
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.stats import Tokens
@@ -219,3 +220,17 @@ def _read(said: Any, names: Mapping[str, str]) -> tuple[tuple[Call, ...], Mappin
 
 def _count(value: Any) -> int | None:
     return value if type(value) is int and value >= 0 else None
+
+
+def answerer(options: ModelOptions) -> Answerer:
+    """Raises UserError for what is neither."""
+    elsewhere = is_endpoint(options.model) or options.model.partition(":")[0] == CHAT
+    if options.grammar and options.way != "json":
+        raise UserError("--grammar is for a model that writes JSON.", "Give --way json, too, or leave it out.")
+    if not elsewhere:
+        return JsonAnswerer(options) if options.way == "json" else HeadsAnswerer(options)
+    if options.way != "heads":
+        raise UserError(
+            f"--way {options.way} is for a checkpoint, and {options.model} is an endpoint.", "Leave it out."
+        )
+    return QuestionsAnswerer(options.model) if is_endpoint(options.model) else ChatAnswerer(options.model)

@@ -7,7 +7,7 @@ from typing import Self
 
 from rich.progress import Progress
 
-from rtcontrol.report.terminal import Terminal
+from rtcontrol.telemetry.table import Terminal
 
 
 class EvalProgress:

@@ -16,25 +16,27 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
 from rtcontrol.bridges.wire import PROTOCOL
-from rtcontrol.gateway import body, chat, openai_api, questions, simpletool, view, watched
+from rtcontrol.gateway import body, chat, openai_api, simpletool, systemone, view
 from rtcontrol.gateway.access import Refusal
+from rtcontrol.gateway.chat import ContentHeads, WrittenContent
 from rtcontrol.gateway.chat_request import ChatRequest
-from rtcontrol.gateway.content import ContentHeads, WrittenContent
 from rtcontrol.gateway.decide import Timed, ToolSets, Unavailable
+from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.metrics import Metrics
+from rtcontrol.gateway.openai_api import error_response, told
 from rtcontrol.gateway.options import GatewayOptions
-from rtcontrol.gateway.source import public_name
-from rtcontrol.gateway.told import error_response, told
-from rtcontrol.gateway.ws import WebSockets
+from rtcontrol.gateway.source import content, no_content, public_name, source, trained
+from rtcontrol.gateway.websocket import WebSockets
+from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve.admission import Admission
+from rtcontrol.serve.session_manager import SessionManager
 
 PAGE = Path(__file__).parent / "page"
 DEFAULT_MODEL = "default"
 
 
 def build(
-    admission: Admission, tool_sets: ToolSets, content: ContentHeads, options: GatewayOptions, metrics: Metrics
+    admission: SessionManager, tool_sets: ToolSets, content: ContentHeads, options: GatewayOptions, metrics: Metrics
 ) -> Starlette:
     """The application, without its gate."""
     sockets = WebSockets(admission, metrics)
@@ -134,7 +136,7 @@ def build(
         await socket.send_denial_response(error_response(404, "not_found", what))
 
     routes: list[BaseRoute] = [
-        *questions.routes(decide, known, options, metrics),
+        *systemone.routes(decide, known, options, metrics),
         Route("/v1/function_call", function_call, methods=["POST"]),
         Route("/v1/chat/completions", told("chat", completions, metrics), methods=["POST"]),
         Route("/v1/models", models),
@@ -142,7 +144,7 @@ def build(
         Route("/health", health),
         Route("/metrics", metrics_text),
         WebSocketRoute("/ws", sockets.serve),
-        *view.routes(lambda name: watched.find(admission, name), lambda: watched.listed(admission)),
+        *view.routes(lambda name: view.find(admission, name), lambda: view.listed(admission)),
         WebSocketRoute("/{path:path}", no_socket),
         *([] if options.static is None else [Mount("/static", StaticFiles(directory=options.static, html=True))]),
         Mount("/", StaticFiles(directory=PAGE, html=True)),
@@ -157,3 +159,36 @@ def _simpletool_error(error: Exception) -> tuple[int, str]:
     if isinstance(error, Unavailable):
         return 503, f"The decoder cannot answer: {error}. Try again."
     return 200, str(error)
+
+
+class Gateway(HTTPServer):
+    """HTTP and WebSocket for an admission."""
+
+    def __init__(self, admission: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
+        limits = (options.tool_sets, options.decide_timeout_s, options.open_timeout_s)
+        self._tool_sets = ToolSets(
+            pool,
+            lambda tools, allow_null: source(
+                options.model, options.engine, tools, options.value_tokens, allow_null, options.arguments
+            ),
+            *limits,
+            lambda tools: trained(options.model, tools),
+            admission.reading,
+        )
+        texts = ToolSets(
+            pool,
+            lambda tools, _: content(options.model, options.engine, tools, options.value_tokens),
+            *limits,
+            reading=admission.reading,
+        )
+        self._content = ContentHeads(texts, lambda: no_content(options.model))
+        metrics = Metrics(admission)
+        app = build(admission, self._tool_sets, self._content, options, metrics)
+        super().__init__(app, options, "--http", lambda code: metrics.refused.labels(code).inc())
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            self._tool_sets.close()
+            self._content.close()

@@ -19,7 +19,7 @@ from rtcontrol.bridges.wire.errors import WireError
 from rtcontrol.bridges.wire.limits import LIMITS, check_value
 from rtcontrol.gateway import body
 from rtcontrol.gateway.access import Refusal
-from rtcontrol.gateway.mistake import Mistake, name_of
+from rtcontrol.gateway.errors import Mistake, name_of
 from rtcontrol.models.call import Call
 from rtcontrol.models.conversation import Made, Said, Unpaired, results_of
 

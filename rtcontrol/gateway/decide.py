@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.gateway.mistake import Mistake, Tools
-from rtcontrol.hosts.base import DeciderSource, DecisionReply, DecisionRequest, DecoderPool, Host, PlaceTrouble
+from rtcontrol.gateway.errors import Mistake, Tools
+from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest, DecoderPool, Host, PlaceTrouble
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
-from rtcontrol.serve.reading import ToolReading
+from rtcontrol.serve.tool_reading import ToolReading
 
 log = logging.getLogger("rtcontrol.gateway")
 

@@ -13,9 +13,9 @@ from prometheus_client.samples import Sample
 
 from rtcontrol.bridges.wire import Code
 from rtcontrol.loop.attribution import Cause
-from rtcontrol.report.series import BOUNDS_S
-from rtcontrol.serve.admission import Admission
-from rtcontrol.serve.totals import COUNTS, TIMES
+from rtcontrol.serve.session_manager import SessionManager
+from rtcontrol.serve.stats import COUNTS, TIMES
+from rtcontrol.telemetry.histogram import BOUNDS_S
 
 WHO = ("session", "agent", "model")
 ROUTES, STATUSES = ("function_call", "chat", "models", "decisions", "systemone"), (200, 400, 404, 408, 413, 422, 503)
@@ -29,7 +29,7 @@ BOUNDS = [*(f"{bound:g}" for bound in BOUNDS_S), "+Inf"]
 class Metrics:
     """Counts of one gateway, in a registry of its own. A session's series end with it."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: SessionManager) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
             "rtcontrol_http_requests",
@@ -71,7 +71,7 @@ class Metrics:
 class _AdmissionCounts(Collector):
     """The server's sessions, whatever their transport."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: SessionManager) -> None:
         self._admission = admission
         self._told: dict[tuple[object, ...], float] = {}
 
@@ -106,7 +106,7 @@ class _AdmissionCounts(Collector):
         return sample._replace(value=value)
 
 
-def _of_all(admission: Admission) -> Iterator[Metric]:
+def _of_all(admission: SessionManager) -> Iterator[Metric]:
     """Over all sessions there ever were: these never fall, whoever leaves."""
     totals = admission.totals()
     for name, text in COUNTS.items():

@@ -8,12 +8,17 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
-from rtcontrol.gateway.access import WARNING
-from rtcontrol.gateway.chat import Answer
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from rtcontrol.gateway import openai_api
+from rtcontrol.gateway.access import WARNING, Refusal
+from rtcontrol.gateway.chat import Answer, WrittenContent
 from rtcontrol.gateway.chat_request import ChatRequest
-from rtcontrol.gateway.content import WrittenContent
-from rtcontrol.gateway.decide import Timed
+from rtcontrol.gateway.decide import Timed, Unavailable
+from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.models.call import Call
+from rtcontrol.models.errors import UserError
 
 
 def completion(request: ChatRequest, answer: Answer, written: WrittenContent | None = None) -> dict[str, Any]:
@@ -117,3 +122,31 @@ def _extra(answer: Answer, written: WrittenContent | None) -> dict[str, Any]:
         **({"stopped": answer.stopped} if answer.stopped else {}),
         **({"no_content": written.lacking} if written is not None and written.lacking else {}),
     }
+
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def told(route: str, made: Endpoint, metrics: Metrics) -> Endpoint:
+    """What `made` gives or, in OpenAI's shape, what it raises; all are counted."""
+
+    async def respond(request: Request) -> Response:
+        try:
+            response = await made(request)
+        except Refusal as error:
+            metrics.refused.labels(error.code).inc()
+            response = error_response(error.status, error.code, f"{error.what} {error.remedy}", error.param)
+        except UserError as error:
+            response = error_response(400, "invalid_request", str(error))
+        except Unavailable as error:
+            response = error_response(503, "unavailable", f"The decoder cannot answer: {error}. Try again.")
+        metrics.requests.labels(route, response.status_code).inc()
+        return response
+
+    return respond
+
+
+def error_response(
+    status: int, code: str, message: str, param: str | None = None, headers: dict[str, str] | None = None
+) -> Response:
+    return JSONResponse(openai_api.error(status, code, message, param), status, headers)

@@ -7,14 +7,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.hosts.base import DeciderSource
-from rtcontrol.hosts.deciders import PLAIN, ContentSource, NoopSource, RandomSource, STSource
-from rtcontrol.hosts.endpoint import EndpointSource, is_endpoint
-from rtcontrol.hosts.questions import QuestionSource
+from rtcontrol.hosts.deciders import PLAIN, ContentSource, NoopSource, QuestionSource, RandomSource, STSource
+from rtcontrol.hosts.protocol import DeciderSource
+from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
 from rtcontrol.models.checkpoint.checkpoint import chats
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
-from rtcontrol.run.trained import model_for, trained_on
+from rtcontrol.run.model_compatibility import model_for, trained_on
 
 # A request cannot choose among models: its `model` is that of the server.
 START_IT = (

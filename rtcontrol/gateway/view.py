@@ -17,6 +17,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from rtcontrol.gateway.access import SUBPROTOCOL
 from rtcontrol.loop.operator import SAID
 from rtcontrol.models.errors import UserError
+from rtcontrol.run.viewer import snapshot
+from rtcontrol.serve.session import Session
+from rtcontrol.serve.session_manager import SessionManager
 
 log = logging.getLogger("rtcontrol.gateway")
 
@@ -33,7 +36,7 @@ class Watched(Protocol):
     """A run or a session, as those see it who look on."""
 
     def snapshot(self, since: int) -> dict[str, Any]:
-        """What is new after the ticks up to number `since` (`rtcontrol/report/recent.py`); `over`: there is no more."""
+        """What is new after the ticks up to number `since` (`telemetry/recent.py`); `over`: there is no more."""
 
     def picture(self) -> bytes | None:
         """The world now, as a PNG; None where it has none."""
@@ -112,3 +115,37 @@ async def _hear(socket: WebSocket, watched: Watched, text: str) -> None:
     except (ValueError, AttributeError, RecursionError):
         answer = "Not understood: send one JSON object."
     await socket.send_text(json.dumps({"answer": answer}))
+
+
+class WatchedSession:
+    """`snapshot` follows the session from loop to loop, as its client goes and comes back."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def snapshot(self, since: int) -> dict[str, Any]:
+        session = self._session
+        assert session.loop is not None, "found sessions have run"
+        return snapshot(session.loop, since) | {"over": session.state == "over", "env": session.hello.client.name}
+
+    def picture(self) -> None:
+        """The world is the client's."""
+
+    def say(self, said: str, k: int | None) -> str:
+        return self._session.say(said, "page", k)
+
+    def instruct(self, text: str) -> None:
+        self._session.instruct(text)
+
+
+def find(admission: SessionManager, name: str) -> WatchedSession | None:
+    """The session of this name, once it runs."""
+    found = next((s for s in admission.all() if s.id == name and s.loop is not None), None)
+    return None if found is None else WatchedSession(found)
+
+
+def listed(admission: SessionManager) -> list[dict[str, Any]]:
+    """Those there are to look at."""
+    return [
+        {"id": s.id, "state": s.state, "client": s.hello.client.name} for s in admission.all() if s.loop is not None
+    ]

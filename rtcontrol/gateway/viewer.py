@@ -26,11 +26,11 @@ from starlette.staticfiles import StaticFiles
 
 from rtcontrol.envs.pictures import Painter, painter, png
 from rtcontrol.gateway import view
-from rtcontrol.gateway.http import HTTPServer
+from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.loop.config import instruction_text
 from rtcontrol.models.errors import UserError
-from rtcontrol.report.recent import TICKS
+from rtcontrol.telemetry.recent import TICKS
 
 PAGE = Path(__file__).parent / "page"
 # Whoever looks on gives way to the loop, on a machine of few cores.

@@ -11,7 +11,8 @@ from functools import partial
 from queue import Empty, Queue
 from typing import Any
 
-from rtcontrol.hosts.base import (
+from rtcontrol.hosts.deciders import answer_together, build, describe, kind, patient, rest
+from rtcontrol.hosts.protocol import (
     LIMIT,
     SHARES,
     Decider,
@@ -21,8 +22,7 @@ from rtcontrol.hosts.base import (
     HostEvent,
     PlaceTrouble,
 )
-from rtcontrol.hosts.deciders import answer_together, build, describe, kind, patient, rest
-from rtcontrol.hosts.rota import Rota, Turn
+from rtcontrol.hosts.scheduler import Rota, Turn
 
 
 class Places:

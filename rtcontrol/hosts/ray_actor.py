@@ -19,11 +19,11 @@ from typing import Any
 import msgpack
 import zmq
 
-from rtcontrol.hosts.base import Decider, DeciderSource, DecisionReply, DecisionRequest
 from rtcontrol.hosts.deciders import answer, answer_together, describe, kind, patient, rest
 from rtcontrol.hosts.heartbeat import Heartbeat
 from rtcontrol.hosts.inprocess import go_on
-from rtcontrol.hosts.rota import Rota, Turn
+from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, DecisionRequest
+from rtcontrol.hosts.scheduler import Rota, Turn
 
 PING = b""
 BUILDERS = "build"

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import msgpack
 import zmq
 
-from rtcontrol.hosts.base import SHARES, DeciderSource, DecisionReply, DecisionRequest, HostEvent, PlaceTrouble
 from rtcontrol.hosts.processes import GONE, STOPPED, WAITING, Progress
+from rtcontrol.hosts.protocol import SHARES, DeciderSource, DecisionReply, DecisionRequest, HostEvent, PlaceTrouble
 from rtcontrol.hosts.ray_actor import PING
 from rtcontrol.models.call import Call, Decision
 

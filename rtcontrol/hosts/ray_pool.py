@@ -14,8 +14,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rtcontrol.hosts.base import LIMIT, DeciderSource, PlaceTrouble
 from rtcontrol.hosts.inprocess import Places
+from rtcontrol.hosts.protocol import LIMIT, DeciderSource, PlaceTrouble
 from rtcontrol.hosts.ray_actor import BUILDERS, DecoderActor
 from rtcontrol.hosts.ray_host import DecoderLink, RayHost, until_lost
 from rtcontrol.hosts.ray_start import POLL_S, REMEDY, START_TIMEOUT_S, RaySession, Stopped, ask, share, source_root

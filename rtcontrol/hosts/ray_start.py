@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.bridges.wire.endpoint import host_port
-from rtcontrol.hosts.base import PlaceTrouble
 from rtcontrol.hosts.processes import MARK, OPEN, Guardian, kill_marked, marked
+from rtcontrol.hosts.protocol import PlaceTrouble
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")

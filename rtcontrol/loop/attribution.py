@@ -11,7 +11,7 @@ from enum import StrEnum
 from statistics import median
 from typing import Any, NamedTuple
 
-from rtcontrol.hosts.base import LOSSES
+from rtcontrol.hosts.protocol import LOSSES
 
 
 class Cause(StrEnum):

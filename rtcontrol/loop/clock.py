@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from rtcontrol.hosts.base import DecisionReply, Host
+from rtcontrol.hosts.protocol import DecisionReply, Host
 
 # The kernel wakes a sleeper up to about 0.1 ms late (timer slack 50 us, a context switch); the rest is polled.
 SPIN_NS = 200_000

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from rtcontrol.agents import Tools
 from rtcontrol.envs.base import Effect, Emission
-from rtcontrol.hosts.base import DecisionReply, DecisionRequest
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.loop.attribution import Cause
 from rtcontrol.models.call import Call
 

@@ -14,7 +14,7 @@ from rtcontrol.bridges.wire.limits import LIMITS
 from rtcontrol.models.decider import ARGUMENTS
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.registry import ENGINES
-from rtcontrol.record.machine import describe
+from rtcontrol.telemetry.run_folder import describe
 
 if TYPE_CHECKING:
     from rtcontrol.agents import Agent

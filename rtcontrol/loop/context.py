@@ -8,7 +8,7 @@ from typing import Any
 
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Environment
-from rtcontrol.hosts.base import Host
+from rtcontrol.hosts.protocol import Host
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.evidence import PauseWatch

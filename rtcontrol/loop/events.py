@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rtcontrol.envs.base import Acknowledgement, Episode, WorldError
-from rtcontrol.hosts.base import HostEvent
+from rtcontrol.hosts.protocol import HostEvent
 from rtcontrol.loop.command import Fault, SafeAttempt
 from rtcontrol.loop.context import RunContext
 from rtcontrol.loop.errors import Errors

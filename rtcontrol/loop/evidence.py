@@ -13,8 +13,8 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Self
 
-from rtcontrol.hosts.base import DecisionReply, Host
 from rtcontrol.hosts.heartbeat import Heartbeat
+from rtcontrol.hosts.protocol import DecisionReply, Host
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.attribution import Cause, Evidence, ThreadUsage, Verdict, attribute, usual
 from rtcontrol.loop.command import KnownCause, Tick

@@ -10,8 +10,8 @@ from typing import Any
 
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Acknowledging, Environment, Observation, WorldError
-from rtcontrol.hosts.backup import BackupHost
-from rtcontrol.hosts.base import Host
+from rtcontrol.hosts.failover import BackupHost
+from rtcontrol.hosts.protocol import Host
 from rtcontrol.loop.clock import LockstepClock, LoopClock, WallClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.context import RunContext
@@ -20,9 +20,9 @@ from rtcontrol.loop.realtime import Collector, SlackCollector, favours, lock_mem
 from rtcontrol.loop.tick import Ticks
 from rtcontrol.loop.tick_outcome import acknowledge, overdue
 from rtcontrol.loop.warmup import Warmup, first_look, warm_up
-from rtcontrol.record.recorder import Recorder
-from rtcontrol.report.account import Account
-from rtcontrol.report.recent import Recent
+from rtcontrol.telemetry.account import Account
+from rtcontrol.telemetry.recent import Recent
+from rtcontrol.telemetry.recorder import Recorder
 
 # How long the way out waits for the safe call to be in force.
 LEAVE_S = 10.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rtcontrol.agents import Agent
-from rtcontrol.hosts.base import DecisionReply
+from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.command import Completion, OperatorCommand, Tick
 from rtcontrol.loop.confidence_monitor import ConfidenceGate, ConfidenceMonitor, heads_of

@@ -9,10 +9,10 @@ from typing import Any
 
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Acknowledging, Environment, Observation
-from rtcontrol.hosts.base import DecisionReply, DecisionRequest
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.loop.command import Tick
 from rtcontrol.loop.config import instruction_text, plain_text
-from rtcontrol.record.encoder import plain
+from rtcontrol.telemetry.encoder import plain
 
 # People are shown this much of an instruction.
 ECHO = 120

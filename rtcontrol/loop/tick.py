@@ -10,7 +10,7 @@ from itertools import repeat
 
 from rtcontrol.agents import InvalidCall
 from rtcontrol.envs.base import Observation
-from rtcontrol.hosts.base import DecisionReply
+from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop import tick_outcome
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.attribution import Cause

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container
 from typing import Any, Literal
 
 from rtcontrol.envs.base import Acknowledgement, Emission, Emitting
-from rtcontrol.hosts.base import DecisionReply, Host
+from rtcontrol.hosts.protocol import DecisionReply, Host
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.attribution import Cause
 from rtcontrol.loop.clock import LoopClock

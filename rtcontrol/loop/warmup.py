@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.envs.base import Environment, Observation
-from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host, PlaceTrouble
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host, PlaceTrouble
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
 

@@ -20,10 +20,10 @@ from rtcontrol.bridges.outbox import MAX_LINE
 from rtcontrol.bridges.printable import printable
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.recorder import Recorder
-from rtcontrol.report.terminal import Terminal
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.viewer import Viewer
+from rtcontrol.telemetry.recorder import Recorder
+from rtcontrol.telemetry.table import Terminal
 
 REFRESH_S = 0.25
 LOG_EVERY_S = 5.0

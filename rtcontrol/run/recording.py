@@ -13,7 +13,7 @@ from rtcontrol.envs.recorded import Capture, RecordedLook, RecordedWorld, restor
 from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.reading import read_record, record_in
+from rtcontrol.telemetry.record_reader import read_record, record_in
 
 MORE = "Record one with `rtcontrol run --record-observations yes` (the default), and give its record.mcap."
 

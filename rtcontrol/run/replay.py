@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rtcontrol.agents import Agent
-from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.hosts.deciders import answer, build, describe
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
-from rtcontrol.report.series import Series
-from rtcontrol.run import assemble
+from rtcontrol.run import assembly
+from rtcontrol.run.model_compatibility import model_for
 from rtcontrol.run.recording import Recording, Seen
-from rtcontrol.run.trained import model_for
+from rtcontrol.telemetry.histogram import Series
 
 MOST_RELEASES = 1000  # of an observation: at another rate
 
@@ -63,7 +63,7 @@ def replay(
         seed=int(header["seed"]),
         hz=float(header["hz"]) if hz is None else hz,
     )
-    decider = build(assemble.decider(config, agent, chosen))
+    decider = build(assembly.decider(config, agent, chosen))
     made: list[Redecision] = []
     answer(decider, _request(recording.seen[0]))  # what is made at the first decision is no tick's time
     for k, seen in _ticks(recording, hz):

@@ -12,30 +12,64 @@ from typing import Any
 
 from rtcontrol.agents import Agent, Fallback
 from rtcontrol.bridges.printable import printable
-from rtcontrol.bridges.shutdown import Interrupted, Shutdown
+from rtcontrol.bridges.shutdown import STATUS, Interrupted, Shutdown
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.envs.thread import WorldThread
-from rtcontrol.hosts.base import Host
+from rtcontrol.hosts.protocol import Host
 from rtcontrol.loop import errors
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig, size
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
 from rtcontrol.loop.operator import check_named
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.pictures import Pictures
-from rtcontrol.record.recorder import Recorder
-from rtcontrol.report import report, table
-from rtcontrol.report.terminal import Terminal
-from rtcontrol.run import assemble
-from rtcontrol.run.fit import fit
+from rtcontrol.run import assembly
+from rtcontrol.run.check import fit
 from rtcontrol.run.live import LiveView
+from rtcontrol.run.model_compatibility import NAME_IT, gated, model_for, rate_said, said_of, shown
 from rtcontrol.run.options import RunOptions
-from rtcontrol.run.own import own_agent
 from rtcontrol.run.recording import recording
-from rtcontrol.run.status import HOST, INCOMPLETE, INTERNAL, OK, UNSAFE, mostly_errors, status
+from rtcontrol.run.tools_only_agent import own_agent
 from rtcontrol.run.toolsets import tools_from
-from rtcontrol.run.trained import NAME_IT, gated, model_for, rate_said, said_of, shown
-from rtcontrol.run.users import load_module, try_expert
+from rtcontrol.run.user_code import load_module
+from rtcontrol.run.user_module import try_expert
+from rtcontrol.telemetry import report, table
+from rtcontrol.telemetry.encoder import Pictures
+from rtcontrol.telemetry.recorder import Recorder
+from rtcontrol.telemetry.table import Terminal
+
+OK, INTERNAL, MISTAKE, MISSED, UNSAFE, HOST, INCOMPLETE = range(7)
+ERRED = 8  # 7 is a bridge's, for no server
+ERRED_SHARE = 0.1  # of the ticks: so many errors are no accident
+HELP = """Exit status: 0; 1 internal error, or a simulator lost for good; 2 mistake in what was given; 3 too many
+misses; 4 the safe call was not in force at the end; 5 the decoder was lost for good; 6 record or report incomplete
+(disk full); 8 a tenth of the ticks or more ended in an error of code; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM. The first
+signal ends the run in order, a second one changes nothing, a third one leaves whatever hangs.
+"""
+
+
+def mostly_errors(errors: int, ticks: int) -> bool:
+    """Whether so many errors dominate so many ticks or decisions."""
+    return errors > 0 and errors >= ERRED_SHARE * ticks
+
+
+def status(
+    ended_by: str,
+    safe: bool = True,
+    complete: bool = True,
+    missed: bool = False,
+    sound: bool = True,
+    erred: bool = False,
+) -> int:
+    """Of a run that ended so: whether its safe call was in force, record and report are complete, there were too many
+    misses, the counts agree, and errors dominated it."""
+    if not safe:
+        return UNSAFE
+    if ended_by == "host":
+        return HOST
+    if not complete:
+        return INCOMPLETE
+    return STATUS.get(ended_by) or (MISSED if missed else INTERNAL if not sound else ERRED if erred else OK)
+
 
 Parts = tuple[Any, ...]  # agent, environment and decider's source
 
@@ -67,33 +101,33 @@ def _run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts], thre
     chosen = _agent(options, thread)
     instruction, goal = options.instruction, options.goal
     if instruction is None:
-        instruction = chosen.instruction if goal is None else assemble.goal_text(goal, options.env, chosen.goals)
+        instruction = chosen.instruction if goal is None else assembly.goal_text(goal, options.env, chosen.goals)
     own = "" if chosen.expert is None else "--model expert is the agent's own. "
     model = model_for(chosen.tools.schemas, options.model or chosen.model, own + NAME_IT)
     options = gated(
         replace(options, agent=chosen.name, model=model, instruction=instruction), model, chosen.tools.schemas
     )
     chosen = shown(chosen, model)
-    source = assemble.decider(options, chosen, model)
-    if assemble.reads_data(source):
+    source = assembly.decider(options, chosen, model)
+    if assembly.reads_data(source):
         options = replace(options, host="inprocess")
-    made = assemble.environment(options.env, goal, chosen, thread)
+    made = assembly.environment(options.env, goal, chosen, thread)
     with closing(made):  # also where it never starts
         chosen, env, source = wrap(chosen, made, source)
-        sample = assemble.sample(options, env)
+        sample = assembly.sample(options, env)
         fit(chosen, env, sample)
         if model == "expert" and sample is not None:
             try_expert(chosen, sample, instruction)
         check_named(options, chosen)
-        pictures = assemble.pictures(options)
-        host = assemble.host(options, source, model, chosen)
+        pictures = assembly.pictures(options)
+        host = assembly.host(options, source, model, chosen)
         return run_loop(options, chosen, env, host, sample, LiveView(options), ending, pictures=pictures)
 
 
 def _agent(options: RunOptions, thread: WorldThread) -> Agent:
     """The agent, with the tools of --tools where there are some; of these alone where a world of the user's is given
     no agent. UserError."""
-    if options.env.endswith(assemble.RECORDED) and options.agent is None:
+    if options.env.endswith(assembly.RECORDED) and options.agent is None:
         recording(Path(options.env)).model(options.model)
     if options.tools is None:
         return _named(options, thread)
@@ -113,7 +147,7 @@ def _agent(options: RunOptions, thread: WorldThread) -> Agent:
 
 
 def _named(options: RunOptions, thread: WorldThread) -> Agent:
-    return assemble.agent(options.agent or assemble.default_agent(options.env), options.goals, options.env, thread)
+    return assembly.agent(options.agent or assembly.default_agent(options.env), options.goals, options.env, thread)
 
 
 def run_loop(

@@ -7,8 +7,8 @@ import threading
 from typing import Self
 
 from rtcontrol.loop.realtime import SlackCollector
-from rtcontrol.serve.admission import Admission
-from rtcontrol.serve.router import Router
+from rtcontrol.serve.session_manager import SessionManager
+from rtcontrol.serve.zmq_server import Router
 
 log = logging.getLogger("rtcontrol.serve")
 
@@ -20,7 +20,7 @@ SLACK_NS = 20_000_000
 class Housekeeping:
     """Heartbeats, sessions that nobody came back to, revoked keys, garbage (if it is given a collector)."""
 
-    def __init__(self, admission: Admission, router: Router, collector: SlackCollector | None = None) -> None:
+    def __init__(self, admission: SessionManager, router: Router, collector: SlackCollector | None = None) -> None:
         self._admission, self._router, self._collector = admission, router, collector
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="housekeeping", daemon=True)

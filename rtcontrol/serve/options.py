@@ -84,16 +84,16 @@ class ServeOptions:
 
     def ready(self) -> Self:
         """Checked, and with the tools of `tools` read: an MCP server is asked here, and never again. UserError."""
-        from rtcontrol.run import assemble
+        from rtcontrol.run import assembly
 
         self.check()
         if self.agent is not None:
-            return replace(self, default_tools=tuple(assemble.agent(self.agent).tools.openai()))
+            return replace(self, default_tools=tuple(assembly.agent(self.agent).tools.openai()))
         if self.tools is None:
             return self
         from rtcontrol.models.schema.random_call import check_random
+        from rtcontrol.run.model_compatibility import model_for
         from rtcontrol.run.toolsets import tools_from
-        from rtcontrol.run.trained import model_for
 
         tools = tools_from(self.tools, skip_unsupported=self.skip_unsupported)
         if model_for(tools.schemas, self.model) == "random":
@@ -104,7 +104,7 @@ class ServeOptions:
     def loads(self) -> str | None:
         """The model that is loaded before there are sessions: one that is named, where tools are brought."""
         from rtcontrol.hosts.deciders import PLAIN
-        from rtcontrol.hosts.endpoint import is_endpoint
+        from rtcontrol.hosts.remote_api import is_endpoint
 
         named = self.takes_tools and self.model not in PLAIN and not is_endpoint(self.model)
         return self.model if named else None
@@ -116,9 +116,9 @@ class ServeOptions:
     def check(self) -> None:
         """UserError for what cannot be served."""
         from rtcontrol.hosts.deciders import PLAIN
-        from rtcontrol.hosts.endpoint import is_endpoint
+        from rtcontrol.hosts.remote_api import is_endpoint
         from rtcontrol.models.checkpoint.checkpoint import resolve
-        from rtcontrol.run import assemble
+        from rtcontrol.run import assembly
 
         for option, value in (("--hz", self.hz), ("--hz-max", self.hz_max)):
             if not MIN_HZ <= value <= MAX_HZ:
@@ -147,7 +147,7 @@ class ServeOptions:
         if self.agent is not None and self.tools is not None:
             raise UserError("--agent and --tools exclude each other: an agent has its own.", "Give one of them.")
         if self.agent is not None:
-            assemble.agent(self.agent)
+            assembly.agent(self.agent)
         if self.model is not None and self.model not in PLAIN and not is_endpoint(self.model):
             resolve(self.model)
         if self.backup is not None and self.backup not in PLAIN:

@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 from rtcontrol.bridges.wire import Message, WireError
 from rtcontrol.bridges.wire.messages import ErrorMessage
-from rtcontrol.serve.bucket import TokenBucket
+from rtcontrol.serve.limits import TokenBucket
 from rtcontrol.serve.options import ServeOptions
 
 Session = TypeVar("Session")  # of what a connection is: `serve.session.Session`

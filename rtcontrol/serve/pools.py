@@ -7,16 +7,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rtcontrol.hosts.base import DeciderSource, DecoderPool, Host, PlaceTrouble
-from rtcontrol.hosts.deciders import PLAIN, ModelSource, STSource
-from rtcontrol.hosts.endpoint import EndpointSource, is_endpoint
+from rtcontrol.hosts.deciders import PLAIN, ModelSource, QuestionSource, STSource
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
-from rtcontrol.hosts.questions import QuestionSource
+from rtcontrol.hosts.protocol import DeciderSource, DecoderPool, Host, PlaceTrouble
+from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
-from rtcontrol.run import assemble
+from rtcontrol.run import assembly
+from rtcontrol.serve.negotiate import Terms
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.terms import Terms
 
 # Beside the sessions: those that are just ending, the gateway's sets of tools, and the model.
 SPARE = 32
@@ -95,8 +94,8 @@ def open_host(pool: DecoderPool, session: str, terms: Terms) -> Host:
     config = terms.config
     if config.backup is None:
         return pool.open(session, terms.source)
-    spare = assemble.decider(config, terms.agent, config.backup)
-    return assemble.backed(config, terms.source, pool.open(session, spare))
+    spare = assembly.decider(config, terms.agent, config.backup)
+    return assembly.backed(config, terms.source, pool.open(session, spare))
 
 
 def _waiting(source: DeciderSource) -> Host:
@@ -110,7 +109,7 @@ def _models(options: ServeOptions, limit: int) -> DecoderPool:
     if options.host == "inprocess":
         return InProcessPool(limit)
     if options.standby:
-        from rtcontrol.hosts.standby import StandbyPool
+        from rtcontrol.hosts.ray_standby import StandbyPool
 
         return StandbyPool(limit)
     from rtcontrol.hosts.ray_pool import RayPool

@@ -8,14 +8,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from rtcontrol.hosts.base import DecoderPool
+from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.realtime import SlackCollector
-from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.housekeeping import Housekeeping
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.pools import Pools
-from rtcontrol.serve.router import Router
+from rtcontrol.serve.session_manager import SessionManager
+from rtcontrol.serve.zmq_server import Router
 
 
 class Server:
@@ -27,7 +27,7 @@ class Server:
         endpoints: Sequence[str],
         *,
         keys: Path | None = None,
-        http: Callable[[Admission, DecoderPool], Any] | None = None,
+        http: Callable[[SessionManager, DecoderPool], Any] | None = None,
         say: Callable[[str], None] = lambda line: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -36,7 +36,7 @@ class Server:
         self._pool: DecoderPool = Pools(options)
         # 16 Hz: the scale of what counts as a pause.
         self._watch = PauseWatch(62_500_000)
-        self.admission = Admission(options, self._pool, self._watch, say)
+        self.admission = SessionManager(options, self._pool, self._watch, say)
         self._endpoints, self._keys, self._http = endpoints, keys, http
         self._collector = SlackCollector()
         self._stack = ExitStack()

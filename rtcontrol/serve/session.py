@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -19,7 +18,7 @@ from rtcontrol.bridges.wire.messages import Bye, CallMessage, ControlMessage, He
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
 from rtcontrol.envs.remote_parts import told as told_call
-from rtcontrol.hosts.base import DecoderPool, Host
+from rtcontrol.hosts.protocol import DecoderPool, Host
 from rtcontrol.loop.clock import WallClock
 from rtcontrol.loop.config import instruction_text, size
 from rtcontrol.loop.evidence import PauseWatch
@@ -28,19 +27,17 @@ from rtcontrol.loop.operator import SAID
 from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.recorder import Recorder
-from rtcontrol.report import report
-from rtcontrol.report.series import Series
-from rtcontrol.serve.bucket import TokenBucket
-from rtcontrol.serve.capacity import Need, undisturbed
-from rtcontrol.serve.negotiate import negotiate
+from rtcontrol.serve.errors import failure, placed, refusal, undecodable
+from rtcontrol.serve.limits import Need, TokenBucket, undisturbed
+from rtcontrol.serve.negotiate import CONTROL, Terms, negotiate
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.pools import open_host
-from rtcontrol.serve.reading import ToolReading
-from rtcontrol.serve.terms import CONTROL, Terms
-from rtcontrol.serve.totals import COUNTS
-from rtcontrol.serve.trouble import failure, placed, refusal, undecodable
+from rtcontrol.serve.stats import COUNTS
+from rtcontrol.serve.tool_reading import ToolReading
+from rtcontrol.telemetry import report
+from rtcontrol.telemetry.histogram import Series
+from rtcontrol.telemetry.recorder import Recorder
 
 log = logging.getLogger("rtcontrol.serve")
 
@@ -65,8 +62,8 @@ class SessionOwner(Protocol):
     watch: PauseWatch
     say: Callable[[str], None]
     reading: ToolReading
-    opening: AbstractContextManager[Any]
-    resuming: AbstractContextManager[Any]
+    opening: threading.Semaphore
+    resuming: threading.Semaphore
 
     def refused(self, peer: Peer[Session], error: WireError) -> None: ...
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import Hello
+from rtcontrol.serve.errors import AGAIN, stopped
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.session import BY_HAND, BYE, Session
-from rtcontrol.serve.trouble import AGAIN, stopped
 
 # Beside the sessions: those that are just ending.
 SPARE = 16

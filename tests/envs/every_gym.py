@@ -106,7 +106,7 @@ def tried(name: str) -> dict[str, Any]:
     """What is found wrong with it, how often it was made, and how often closed."""
     warnings.simplefilter("ignore")
     from rtcontrol.envs import gym
-    from rtcontrol.run.check import check_world
+    from rtcontrol.run.world_check import check_world
 
     made, closed, make = [], [], gym.make
 

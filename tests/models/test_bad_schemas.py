@@ -12,7 +12,7 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.vocabulary import build_tokenizer
-from rtcontrol.run.costs import costs
+from rtcontrol.run.toolsets import costs
 from tests.models.small import WORDS, build, build_checkpoint, tool
 
 NAN = float("nan")

@@ -17,7 +17,7 @@ from rtcontrol.models.data.canonical import check_call, declared, ordered
 from rtcontrol.models.data.sample import Unusable
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.train.vocabulary import build_tokenizer
-from rtcontrol.run.costs import undecodable
+from rtcontrol.run.toolsets import undecodable
 from tests.models.small import WORDS
 
 FILES = sorted((Path(__file__).parent / "corpus").glob("*.json"))

@@ -20,7 +20,7 @@ from rtcontrol.models.decode.plan import NumberTrie, compile_plan
 from rtcontrol.models.schema.numbers import CHARACTERS, NumberGrid, grid_of
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.vocabulary import build_tokenizer
-from rtcontrol.run.costs import costs
+from rtcontrol.run.toolsets import costs
 from tests.models.small import MARGIN, TOLD, WORDS, Oracle, build, build_checkpoint, law, prompt_of, qwen, shown, tool
 
 LAW = law(30)

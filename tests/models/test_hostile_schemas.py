@@ -17,7 +17,7 @@ from rtcontrol.models.decode.grammar import parse_free
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import tool_schemas
-from rtcontrol.serve.reading import ToolReading
+from rtcontrol.serve.tool_reading import ToolReading
 
 
 def taking(schema: Any) -> list[dict[str, Any]]:

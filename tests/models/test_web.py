@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 
 from rtcontrol.evaluation.endpoints import ChatAnswerer
-from rtcontrol.hosts.base import DecisionLost, DecisionRequest
-from rtcontrol.hosts.endpoint import EndpointSource
+from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
+from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.synthesis.endpoint import ChatEndpoint, EndpointOptions
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.web import MOST_BYTES, MOST_LEVELS, WebAnswer, WebClient, WebError
-from rtcontrol.run import mcp_http, mcp_list, toolsets
+from rtcontrol.run import mcp_tools, toolsets
+from rtcontrol.run import mcp_tools as mcp_tools_module
 from tests.helpers.packed import ENDLESS, WAYS, answering
 from tests.helpers.processes import ROOT, until
 
@@ -79,7 +80,7 @@ def test_a_packed_answer_is_refused_by_name_and_never_unpacked(client: Callable[
 def test_an_answer_without_an_end_is_given_up_at_its_bound(client: Callable[[str], str], way: str) -> None:
     with answering(way) as (url, _):
         told = client(url)
-    most = {lists_tools: mcp_http.MOST_BYTES, answers_rows: 1 << 22}.get(client, MOST_BYTES)
+    most = {lists_tools: mcp_tools_module.MOST_BYTES, answers_rows: 1 << 22}.get(client, MOST_BYTES)
     assert f"{most} bytes" in told
 
 
@@ -93,7 +94,7 @@ def test_what_comes_a_byte_at_a_time_ends_with_the_requests_time(way: str) -> No
 
 
 def test_an_mcp_server_that_answers_a_byte_at_a_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_list, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(mcp_tools, "TIMEOUT_S", 0.5)
     with answering("slow body") as (url, _):
         assert "within 0.5 s" in lists_tools(url)
 
@@ -127,7 +128,7 @@ def test_a_client_that_is_gone_leaves_no_thread_and_no_loop(recwarn: pytest.Warn
 
 def test_there_is_no_other_client_of_http_in_the_package() -> None:
     """What asks strangers is bounded by being one of these; benchmarks ask servers of their own."""
-    ours = {"models/web.py", "rtcontrol/run/mcp_http.py"}
+    ours = {"models/web.py", "rtcontrol/run/mcp_tools.py"}
     named = {"Client", "AsyncClient", "urlopen", "HTTPConnection", "HTTPSConnection", "ClientSession"}
     for part in ("rtcontrol", "models", "agents", "envs", "bridges"):
         for path in (ROOT / part).rglob("*.py"):

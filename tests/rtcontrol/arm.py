@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.paced import PacedEnvironment
-from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision
 
 MOVE, STOP, OPEN = Call("move", {"speed": 1}), Call("move", {"speed": 0}), Call("grip", {"closed": 0})

@@ -13,13 +13,13 @@ from typing import Annotated, Any
 
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
 from rtcontrol.envs.base import Barrier, Effect, Episode, Observation
-from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.record.reading import read_record
-from rtcontrol.record.recorder import Recorder
+from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol.telemetry.recorder import Recorder
 
 STEP_NS = 10_000_000
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.cli import app as cli
-from rtcontrol.record.reading import read_record
+from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import ROOT as ROOT
 from tests.helpers.processes import environment, until
 

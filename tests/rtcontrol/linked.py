@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.hosts.base import DecisionReply, DecisionRequest, HostEvent
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.ray_actor import DecoderActor
 from rtcontrol.hosts.ray_host import DecoderLink, WakeFile
 from rtcontrol.models.call import Call, Decision

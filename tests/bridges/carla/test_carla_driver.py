@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
 from rtcontrol.bridges.carla.bridge import obey_safe
-from rtcontrol.bridges.carla.driver import STANDSTILL, Driver
+from rtcontrol.bridges.carla.driver import STANDSTILL, Driver, observe
 from rtcontrol.bridges.carla.neighbours import Body
-from rtcontrol.bridges.carla.observing import Scene, observe
+from rtcontrol.bridges.carla.observing import Scene
 from rtcontrol.bridges.client import Standing
 from rtcontrol.bridges.wire.messages import FunctionCall
 from tests.bridges.carla import late_turns

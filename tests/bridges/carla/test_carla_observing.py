@@ -11,9 +11,9 @@ import pytest
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
 from rtcontrol.agents.road import tools as agent  # noqa: E402
-from rtcontrol.bridges.carla.driver import Driver  # noqa: E402
+from rtcontrol.bridges.carla.driver import Driver, observe  # noqa: E402
 from rtcontrol.bridges.carla.neighbours import Body, LaneOccupancy  # noqa: E402
-from rtcontrol.bridges.carla.observing import Scene, observe  # noqa: E402
+from rtcontrol.bridges.carla.observing import Scene  # noqa: E402
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, all_lights, body, lane_line, road  # noqa: E402
 
 SIGHT_M, EVERY_M = 150.0, 0.5

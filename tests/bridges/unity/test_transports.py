@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from rtcontrol.serve import keyring
+from rtcontrol.serve import zmq_auth
 from tests.bridges.client.worlds import Process, free_port
 from tests.bridges.unity.conftest import DLLMAP
 from tests.bridges.unity.mono import Driver, Start
@@ -70,8 +70,8 @@ def test_libzmq_transport_flies_resumes_and_closes(driver: Start, own_server: Pr
 @needs_libzmq
 def test_server_with_keys_takes_listed_clients_and_no_others(driver: Start, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
-    for name in (keyring.SERVER, "arm", "stranger"):
-        keyring.create(keys, name)
+    for name in (zmq_auth.SERVER, "arm", "stranger"):
+        zmq_auth.create(keys, name)
     (keys / "stranger.key").unlink()
     server = Process(tmp_path, free_port(), "--keys", str(keys))
     server.start()

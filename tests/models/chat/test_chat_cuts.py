@@ -18,7 +18,7 @@ from rtcontrol.models.decode.chat_plan import ChatPlan
 from rtcontrol.models.decode.grammar import Grammars
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
-from rtcontrol.run import assemble
+from rtcontrol.run import assembly
 from tests.models.chat.families import calls_of
 
 Case = tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]  # tools, and calls of theirs
@@ -36,7 +36,7 @@ MIXED: dict[str, Any] = {
 
 
 def bundled(data: Path) -> Iterator[Case]:
-    for agent in assemble.agents().values():
+    for agent in assembly.agents().values():
         calls = [(t.name, c) for t in agent.tools.schemas for c in calls_of(t, 2000)]
         yield agent.tools.openai(), calls
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.fitting.material import read_files
 from rtcontrol.models.data.row import DataRow, read_rows, write_rows
 from rtcontrol.models.data.tool_sets import set_hash
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.finetune.model import BadRow
 from rtcontrol.models.train.finetune.model import read_rows as rows_to_train
+from rtcontrol.training.dataset import read_files
 from tests.helpers.processes import cli
 
 GO = {"name": "go", "parameters": {"properties": {"at": {"enum": ["left", "right", "zürich"]}}, "required": ["at"]}}

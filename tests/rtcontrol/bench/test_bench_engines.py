@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from rtcontrol.bench.engines import WARM_UP, compare_engines
+from rtcontrol.bench.dtype import WARM_UP, compare_engines
 from rtcontrol.bench.situations import schemas, situations
 from rtcontrol.bench.tables import tables
 from rtcontrol.models.call import Call

@@ -10,8 +10,7 @@ import pytest
 from commands import call
 
 from rtcontrol.bench.load import LoadClient
-from rtcontrol.bench.wire import OVER_DECIDE, free_port
-from rtcontrol.bench.wire_ways import NAMED, QUESTIONS, STATED
+from rtcontrol.bench.wire import NAMED, OVER_DECIDE, QUESTIONS, STATED, free_port
 from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage
 from rtcontrol.gateway.decisions import DecisionsRequest
 from rtcontrol.gateway.systemone import SystemOneRequest

@@ -10,8 +10,8 @@ from rtcontrol.bench.other_tools import WAYS, drawn, flown, undressed
 from rtcontrol.envs import registry
 from rtcontrol.envs.evaluate import cases
 from rtcontrol.models.call import Call
-from rtcontrol.recipes.dressed import plain
-from rtcontrol.recipes.worlds import RECIPES
+from rtcontrol.training.base_worlds import RECIPES
+from rtcontrol.training.tool_randomization import plain
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rtcontrol.bench.own_json import forced, legal, matcher
+from rtcontrol.evaluation.json_calls import forced, legal, matcher
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from tests.models.small import qwen, tool
 

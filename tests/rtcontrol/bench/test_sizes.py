@@ -10,9 +10,9 @@ from commands import refused
 
 from rtcontrol.bench import everything, sizes
 from rtcontrol.bench.page import page
-from rtcontrol.bench.table import markdown
 from rtcontrol.bench.tables import tables
 from rtcontrol.models.train.scratch import ModelShape
+from rtcontrol.telemetry.figure_table import markdown
 from tests.helpers.processes import ROOT
 
 

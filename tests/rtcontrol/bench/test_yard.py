@@ -9,7 +9,7 @@ import pytest
 
 from rtcontrol.agents import Tools
 from rtcontrol.bench import yard
-from rtcontrol.fitting.sources import name_things
+from rtcontrol.training.fit_run import name_things
 
 
 def test_every_call_is_legal_and_all_tools_and_goals_occur() -> None:

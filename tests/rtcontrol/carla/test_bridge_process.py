@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.carla.bridge_process import RESTARTS, BridgeProcess
 from rtcontrol.models.errors import UserError
+from rtcontrol.run.carla_bridge import RESTARTS, BridgeProcess
 
 Make = Callable[[str], BridgeProcess]
 BEGIN = """
@@ -82,8 +82,8 @@ def test_one_that_ends_before_the_run_is_told(make: Make, status: int) -> None:
 def test_one_that_does_not_end_is_killed_and_cleaned_up_after(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rtcontrol.carla.bridge_process.END_S", 0.1)
-    monkeypatch.setattr("rtcontrol.carla.bridge_process.TERM_S", 0.1)
+    monkeypatch.setattr("rtcontrol.run.carla_bridge.END_S", 0.1)
+    monkeypatch.setattr("rtcontrol.run.carla_bridge.TERM_S", 0.1)
     with make('signal.signal(signal.SIGTERM, signal.SIG_IGN); tell(event="ready"); time.sleep(60)') as bridged:
         bridged.await_ready()
         process = bridged._process

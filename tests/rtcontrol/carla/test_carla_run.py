@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from rtcontrol.carla import standin as standins
 from rtcontrol.cli import app as cli
 from rtcontrol.models.errors import UserError
+from rtcontrol.run import carla_bridge as standins
 from tests.bridges.carla import rig
 from tests.bridges.carla.rig import Program
 from tests.bridges.carla.standin.process import StandIn

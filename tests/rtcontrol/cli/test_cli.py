@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from commands import EXPERT, call, refused, spawn, wait_for_ticks
 
-from rtcontrol.record.reading import read_record
-from rtcontrol.run import worlds
+from rtcontrol.run import assembly
+from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import python
 
 
@@ -182,8 +182,8 @@ def test_lists_and_errors_name_worlds_in_processes_of_their_own_too(capsys: pyte
     assert "lander" in listed
     assert call("run", "--env", "mars") == 2
     told = capsys.readouterr().err
-    assert "remote" in worlds.JOINED
-    for name, description in worlds.JOINED.items():
+    assert "remote" in assembly.JOINED
+    for name, description in assembly.JOINED.items():
         assert f"{name}\n    {description}" in listed and name in told.partition("Known ones:")[2]
 
 

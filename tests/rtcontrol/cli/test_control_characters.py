@@ -13,7 +13,7 @@ from rich.table import Table
 
 from rtcontrol.bridges.printable import printable
 from rtcontrol.models.checkpoint.checkpoint import resolve
-from rtcontrol.report.terminal import Terminal
+from rtcontrol.telemetry.table import Terminal
 from tests.helpers.processes import cli
 
 BAD = "\x1b[2J\x1b]0;title\x07\r\nFORGED\x9b31m\x85\u2028\u202e"

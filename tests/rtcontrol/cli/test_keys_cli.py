@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from commands import call
 
-from rtcontrol.serve import keyring
+from rtcontrol.serve import zmq_auth
 from tests.helpers.processes import cli
 
 keys = partial(cli, "keys")
@@ -19,10 +19,10 @@ def test_new_list_revoke_in_the_default_folder(tmp_path: Path) -> None:
     folder = tmp_path / "rtcontrol" / "keys"
     made = keys("new", "arm", env=env)
     assert made.returncode == 0, made.stderr
-    server, client = keyring.load_pair(folder / "server.key_secret"), keyring.load_pair(folder / "arm.key_secret")
+    server, client = zmq_auth.load_pair(folder / "server.key_secret"), zmq_auth.load_pair(folder / "arm.key_secret")
     listed = keys("list", env=env)
-    assert keyring.fingerprint(client.public) in listed.stdout
-    assert keyring.fingerprint(server.public) in listed.stdout
+    assert zmq_auth.fingerprint(client.public) in listed.stdout
+    assert zmq_auth.fingerprint(server.public) in listed.stdout
     revoked = keys("revoke", "arm", env=env)
     assert revoked.returncode == 0
     assert sorted(p.name for p in folder.iterdir()) == ["server.key", "server.key_secret"]
@@ -37,9 +37,9 @@ def test_new_list_revoke_in_the_default_folder(tmp_path: Path) -> None:
 def test_second_client_keeps_the_servers_key(tmp_path: Path) -> None:
     folder = str(tmp_path / "keys")
     assert call("keys", "new", "one", "--keys", folder) == 0
-    server = keyring.load_pair(tmp_path / "keys" / "server.key_secret")
+    server = zmq_auth.load_pair(tmp_path / "keys" / "server.key_secret")
     assert call("keys", "new", "two", "--keys", folder) == 0
-    assert keyring.load_pair(tmp_path / "keys" / "server.key_secret") == server
+    assert zmq_auth.load_pair(tmp_path / "keys" / "server.key_secret") == server
 
 
 def test_server_and_paths_are_no_names_of_clients(tmp_path: Path) -> None:

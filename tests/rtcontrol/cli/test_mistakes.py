@@ -20,11 +20,11 @@ from commands import EXPERT, call, refused, spawn, wait_for_ticks
 
 from rtcontrol.agents import OneOf, Tools, tool
 from rtcontrol.envs.base import Observation
-from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.fit import fit
-from rtcontrol.run.status import ERRED, UNSAFE
+from rtcontrol.run.check import fit
+from rtcontrol.run.run import ERRED, UNSAFE
 from tests.models.chat.families import checkpoint
 
 SAMPLE = Observation(0, 0, 0, {"x": 0.5, "v": 0.0})

@@ -18,7 +18,7 @@ from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import tool_schemas
-from rtcontrol.run.costs import costs
+from rtcontrol.run.toolsets import costs
 from tests.models.chat.families import checkpoint
 
 CLOSED = {"name": "drive", "parameters": {"properties": {"speed": {"enum": [0, 1, 2]}}, "required": ["speed"]}}

@@ -10,7 +10,7 @@ import pytest
 from commands import call, refused
 from test_mistakes import own_world
 
-from rtcontrol.record.reading import read_record
+from rtcontrol.telemetry.record_reader import read_record
 
 GO = {"name": "go", "parameters": {"properties": {"way": {"enum": [-1, 1]}}, "required": ["way"]}}
 SIDE = {"type": "integer", "enum": [0]}

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rtcontrol.drill.disk import Disk
-from rtcontrol.record.reading import read_record
-from rtcontrol.record.recorder import Recorder
+from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol.telemetry.recorder import Recorder
 from tests.helpers.processes import until
 
 LINES = 400

@@ -14,7 +14,7 @@ from rtcontrol.drill.switches import Switches
 from rtcontrol.drill.verdict import SeenTick, ticks_of, verdict
 from rtcontrol.loop.attribution import SUBCAUSES
 from rtcontrol.models.errors import UserError
-from rtcontrol.report.timeline import Timeline
+from rtcontrol.telemetry.timeline import Timeline
 from tests.helpers.processes import ROOT
 
 PERIOD = 62_500_000

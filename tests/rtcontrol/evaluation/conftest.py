@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from rtcontrol.bench.situations import situations
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import DataRow, write_rows
-from rtcontrol.run import assemble
+from rtcontrol.run import assembly
 from rtcontrol.run.api import Model
 
 ROWS = 12
@@ -21,7 +21,7 @@ ROWS = 12
 @pytest.fixture(scope="session")
 def lander_rows() -> list[DataRow]:
     """What the lander sees, and what its model calls there; but the first row's call is another one."""
-    tools = tuple(assemble.agents()["lander"].tools.openai())
+    tools = tuple(assembly.agents()["lander"].tools.openai())
     session = Model("lander").session()
     rows = []
     for n, one in enumerate(situations("lander", ROWS)):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from commands import call, refused
 
-from rtcontrol.evaluation import run as evaluating
+from rtcontrol.evaluation import rows as evaluating
 from rtcontrol.models.data.row import DataRow, write_rows
 from rtcontrol.models.metrics.predictions import Prediction, Predictions
 

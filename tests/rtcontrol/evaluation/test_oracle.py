@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.evaluation.oracle import oracle
-from rtcontrol.evaluation.run import RowSource
+from rtcontrol.evaluation.rows import RowSource, oracle
 
 # Samples; right with all arguments; right with those that six heads hold.
 TABLE = {

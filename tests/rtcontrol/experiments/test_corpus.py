@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from rtcontrol.experiments import corpus, schemas
-from rtcontrol.experiments.corpus import ACTIONS, CorpusOptions
+from rtcontrol.evaluation.experiments import corpus, schemas
+from rtcontrol.evaluation.experiments.corpus import ACTIONS, CorpusOptions
 from rtcontrol.models.data.canonical import check_call
 from rtcontrol.models.schema.tool_schema import tool_schemas
 

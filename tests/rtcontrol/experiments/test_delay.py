@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from rtcontrol.experiments import delay
-from rtcontrol.experiments.delay import HISTORY, TICKS, Lateness, demonstrations, expert, fly, text
+from rtcontrol.evaluation.experiments import delay
+from rtcontrol.evaluation.experiments.delay import HISTORY, TICKS, Lateness, demonstrations, expert, fly, text
 
 
 def test_the_expert_stands_on_time_and_falls_late() -> None:

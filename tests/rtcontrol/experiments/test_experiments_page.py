@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.experiments import runs
-from rtcontrol.experiments.page import check_marks, filled, gathered
-from rtcontrol.experiments.tables import percent, tables
+from rtcontrol.evaluation.experiments import runs
+from rtcontrol.evaluation.experiments.tables import check_marks, filled, gathered, percent, tables
 from rtcontrol.models.errors import UserError
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rtcontrol.experiments import corpus, judging, training
-from rtcontrol.experiments.corpus import CorpusOptions
-from rtcontrol.experiments.forms import FORMS, Form
-from rtcontrol.experiments.plan import BASE
-from rtcontrol.experiments.training import FormLearner, learner, taken
+from rtcontrol.evaluation.experiments import corpus, judging, training
+from rtcontrol.evaluation.experiments.corpus import CorpusOptions
+from rtcontrol.evaluation.experiments.forms import FORMS, Form
+from rtcontrol.evaluation.experiments.runs import BASE
+from rtcontrol.evaluation.experiments.training import FormLearner, learner, taken
 from rtcontrol.models.train.loss import tree_loss
 from rtcontrol.models.train.packing import pack
 from rtcontrol.models.train.rows import Row

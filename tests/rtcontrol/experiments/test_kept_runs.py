@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.experiments import delay, kept
-from rtcontrol.experiments.kept import RESULT, KeptRun
+from rtcontrol.evaluation.experiments import delay, kept
+from rtcontrol.evaluation.experiments.kept import RESULT, KeptRun
 from rtcontrol.models.errors import UserError
 
 done: list[int] = []

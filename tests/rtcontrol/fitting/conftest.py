@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import rtcontrol
-from rtcontrol.fitting.fit import Fitted
+from rtcontrol.training.fit import Fitted
 from tests.rtcontrol.fitting.signals import TOOLS, rows
 
 

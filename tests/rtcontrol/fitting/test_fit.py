@@ -18,17 +18,16 @@ import torch
 import rtcontrol
 from rtcontrol.cli import figures
 from rtcontrol.cli.app import main
-from rtcontrol.fitting.fit import Fitted
-from rtcontrol.fitting.held_out import HeldOut, Share
-from rtcontrol.fitting.making import FRESH, NO_GATE
-from rtcontrol.fitting.material import Taught
-from rtcontrol.fitting.run import FitRun
-from rtcontrol.fitting.sizing import Learner
-from rtcontrol.fitting.truth import Examiner
 from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train import trainer
 from rtcontrol.models.train.rows import Row
+from rtcontrol.training.dataset import HeldOut, Share, Taught
+from rtcontrol.training.fit import Fitted
+from rtcontrol.training.fit_run import FitRun
+from rtcontrol.training.model_size import Learner
+from rtcontrol.training.train import FRESH, NO_GATE
+from rtcontrol.training.validation import Examiner
 from tests.helpers.disks import files_of
 from tests.rtcontrol.fitting.signals import TOLD, TOOLS, observe, rows, teacher, write
 

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from rtcontrol.fitting.material import LEAST_ROWS, check, tools_of
+from rtcontrol.training.dataset import LEAST_ROWS, check, tools_of
 from tests.helpers.processes import ROOT, python
 
 PAGE = (ROOT / "docs/fit.md").read_text("utf-8")

@@ -10,11 +10,10 @@ import pytest
 
 import rtcontrol
 from rtcontrol.agents import Tools
-from rtcontrol.fitting.held_out import split
-from rtcontrol.fitting.material import check, contradictions, read_files, tools_of
-from rtcontrol.fitting.sizing import NARROW, WIDE, shape_for, words_of
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
+from rtcontrol.training.dataset import check, contradictions, read_files, split, tools_of
+from rtcontrol.training.model_size import NARROW, WIDE, shape_for, words_of
 from tests.rtcontrol.fitting.signals import TOOLS, rows, write
 
 GOOD = rows(1)[0]

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.agents import Goal
-from rtcontrol.fitting import rehearsal
-from rtcontrol.fitting.rehearsal import Moment, Rehearsal
 from rtcontrol.models.call import Call
 from rtcontrol.models.train.rows import Row
+from rtcontrol.training import replay_buffer
+from rtcontrol.training.replay_buffer import Moment, Rehearsal
 
 
 def moment(call: str | None, seen: object, kind: str = "go") -> Moment:
@@ -40,8 +40,8 @@ def test_old_moments_and_decisions_that_are_met_no_more_are_forgotten() -> None:
     kept, rng = Rehearsal(), random.Random(0)
     for tick in range(1_000):
         kept.add(moment("ride", tick))
-    assert {int(kept.draw(rng).row.observation) for _ in range(1_000)} == set(range(1_000 - rehearsal.EACH, 1_000))
-    for number in range(2 * rehearsal.TOOLS):
+    assert {int(kept.draw(rng).row.observation) for _ in range(1_000)} == set(range(1_000 - replay_buffer.EACH, 1_000))
+    for number in range(2 * replay_buffer.TOOLS):
         kept.add(moment(f"act_{number}", number))
     assert not any(kept.draw(rng).row.call == Call("ride") for _ in range(5_000))
 
@@ -56,7 +56,7 @@ def test_a_rare_decision_is_not_lost_among_calls_of_many_numbers() -> None:
 
 def test_a_rare_decision_that_always_looks_alike_is_among_those_that_are_spread() -> None:
     kept = Rehearsal()
-    for seen in range(rehearsal.EACH):
+    for seen in range(replay_buffer.EACH):
         kept.add(moment("drop", "at the door"))
         for way in range(10):
             kept.add(moment(f"ride_{way}", f"{way} {seen}"))
@@ -81,5 +81,5 @@ def test_what_is_spread_is_different_and_each_decision_has_its_share(
     if count >= len({call for call, _ in ticks}):
         assert {one.row.call and one.row.call.name for one in found} == {call for call, _ in ticks}
     if len(asked) < count:  # all there is: of each decision the newest ones
-        newest = {c: [s for call, s in ticks if call == c][-rehearsal.EACH :] for c, _ in ticks}
+        newest = {c: [s for call, s in ticks if call == c][-replay_buffer.EACH :] for c, _ in ticks}
         assert set(asked) == {f"{c} {s}" for c, seen in newest.items() for s in seen}

@@ -14,13 +14,12 @@ import pytest
 import rtcontrol
 from rtcontrol.agents import Tools
 from rtcontrol.cli.app import main
-from rtcontrol.fitting.material import Taught
-from rtcontrol.fitting.recordings import recorded
-from rtcontrol.fitting.teacher import Situations, Teacher, TeacherRows, examples
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.rows import Row
+from rtcontrol.training.dataset import Taught, recorded
+from rtcontrol.training.teacher import Situations, Teacher, TeacherRows, examples
 from tests.rtcontrol.fitting.signals import TOLD, TOOLS, observe, teacher
 
 LEGAL = Tools(TOOLS)

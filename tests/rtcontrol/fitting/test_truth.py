@@ -11,15 +11,13 @@ import pytest
 import torch
 
 from rtcontrol.agents import Tools
-from rtcontrol.fitting.fit import Fitted
-from rtcontrol.fitting.held_out import MOST, HeldOut, Share, split
-from rtcontrol.fitting.material import Taught, check
-from rtcontrol.fitting.run import FitRun, FitSchedule
-from rtcontrol.fitting.sizing import learner
-from rtcontrol.fitting.sources import GivenRows, name_things
-from rtcontrol.fitting.truth import Breakdown, Examiner, Truth, plateau
-from rtcontrol.fitting.words import Swap, Swaps, Vocabulary
 from rtcontrol.models.call import Call
+from rtcontrol.training.dataset import MOST, HeldOut, Share, Taught, check, split
+from rtcontrol.training.fit import Fitted
+from rtcontrol.training.fit_run import FitRun, FitSchedule, GivenRows, name_things
+from rtcontrol.training.instruction_words import Swap, Swaps, Vocabulary
+from rtcontrol.training.model_size import learner
+from rtcontrol.training.validation import Breakdown, Examiner, Truth, plateau
 from tests.rtcontrol.fitting.signals import TOOLS, rows, teacher
 
 TOLD = ["go to the red one", "go to the blue one", "go to the green one", "hover at 0.5", "hover at 0.7", "stop now"]

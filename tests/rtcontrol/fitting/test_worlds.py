@@ -13,15 +13,15 @@ import pytest
 
 import rtcontrol
 from rtcontrol.cli.app import main
-from rtcontrol.fitting import flights, worlds
-from rtcontrol.fitting.worlds import WorldLesson, WorldRows, lessons_of
+from rtcontrol.evaluation.phrasings import MOST
+from rtcontrol.evaluation.score_plan import PHRASING_SEED
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.rows import Row
 from rtcontrol.run.skills import OwnSkill, skill_of
-from rtcontrol.scoring.phrasings import MOST
-from rtcontrol.scoring.subjects import PHRASING_SEED
+from rtcontrol.training import rollouts, world_rows
+from rtcontrol.training.world_rows import WorldLesson, WorldRows, lessons_of
 from tests.rtcontrol.run.yard import agent_file, world_file
 
 STILL = Call("drive", {"way": "stop"})
@@ -60,7 +60,7 @@ def test_some_rows_are_told_nothing_that_this_world_knows(tmp_path: Path) -> Non
 
 
 def test_the_same_worlds_go_on_from_the_first_row_to_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worlds, "WORLDS", 4)
+    monkeypatch.setattr(world_rows, "WORLDS", 4)
     skill, made = yard(tmp_path), []
     make = skill.make
     object.__setattr__(skill, "make", lambda: made.append(1) or make())
@@ -71,7 +71,7 @@ def test_the_same_worlds_go_on_from_the_first_row_to_the_last(tmp_path: Path, mo
 def test_held_out_rows_are_of_seeds_that_are_never_trained_on(tmp_path: Path) -> None:
     skill = yard(tmp_path)
     lessons = lessons_of(skill, 16.0, 0)
-    assert len(lessons.held) == worlds.HELD_ROWS and lessons.count is None
+    assert len(lessons.held) == world_rows.HELD_ROWS and lessons.count is None
     assert [note.split(",")[0] for note in lessons.notes] == ["Kept from training"]  # `at` is said there alone
     seeds: list[int] = []
     for held in (False, True):
@@ -79,7 +79,7 @@ def test_held_out_rows_are_of_seeds_that_are_never_trained_on(tmp_path: Path) ->
         lesson._world.reset = seeds.append  # type: ignore[method-assign]
         lesson._begin()
     # Those of `rtcontrol score` are below all of them.
-    assert PHRASING_SEED + MOST < worlds.TRAINED <= seeds[0] < worlds.HELD <= seeds[1] < flights.PLAYED_FROM
+    assert PHRASING_SEED + MOST < world_rows.TRAINED <= seeds[0] < world_rows.HELD <= seeds[1] < rollouts.PLAYED_FROM
     for one in lessons.held:  # the expert can still say what is right for other words there
         skill.read_back(one.row.observation)
 
@@ -108,9 +108,9 @@ def test_the_learner_flies_where_it_is_let_and_the_expert_still_labels(tmp_path:
 def test_what_is_fitted_is_a_model_of_its_world(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(flights, "EPISODES", 4)
+    monkeypatch.setattr(rollouts, "EPISODES", 4)
     for name, value in (("SAMPLE", 512), ("HELD_ROWS", 64)):
-        monkeypatch.setattr(worlds, name, value)
+        monkeypatch.setattr(world_rows, name, value)
     world, agent, out = world_file(tmp_path), agent_file(tmp_path), tmp_path / "made"
     arguments = ("fit", "--env", world, "--agent", agent, "--out", str(out), "--minutes", "0.03", "--hz", "8")
     monkeypatch.setattr("sys.argv", ["rtcontrol", *arguments, "--json", str(tmp_path / "made.json")])
@@ -200,12 +200,12 @@ def test_what_an_episode_asks_for_once_is_not_lost_among_what_it_asks_for_all_th
 ) -> None:
     # The yard's `stop` ends its episode: one tick of a hundred asks for it.
     skill, counted = yard(tmp_path), []
-    for share in (0.0, worlds.REHEARSED):
-        monkeypatch.setattr(worlds, "REHEARSED", share)
+    for share in (0.0, world_rows.REHEARSED):
+        monkeypatch.setattr(world_rows, "REHEARSED", share)
         rows = list(itertools.islice(WorldRows(skill, 16.0).rows(random.Random(0)), 6_000))
         counted.append(sum(row.call == STILL for row in rows if row.meant))
     assert counted[1] > 3 * counted[0]
-    held = [row.call for seed in range(4) for row in worlds._held_out(skill, 16.0, seed)[0]]
+    held = [row.call for seed in range(4) for row in world_rows._held_out(skill, 16.0, seed)[0]]
     assert held.count(STILL) >= 4  # of some ten in 100,000 ticks
 
 
@@ -245,6 +245,6 @@ def test_what_is_held_out_is_of_whole_episodes_at_any_rate(tmp_path: Path, hz: f
     world = world_file(tmp_path, ("for name, (x, y) in self.things.items()", late[1]))
     skill = skill_of(world, agent_file(tmp_path))
     assert isinstance(skill, OwnSkill)
-    rows, seen = worlds._held_out(skill, hz, 0)
-    assert len(rows) == worlds.HELD_ROWS and {row.observation for row in rows} <= set(seen)
+    rows, seen = world_rows._held_out(skill, hz, 0)
+    assert len(rows) == world_rows.HELD_ROWS and {row.observation for row in rows} <= set(seen)
     assert sum("99" not in row.observation for row in rows) > 20

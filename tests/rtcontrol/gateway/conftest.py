@@ -16,8 +16,8 @@ from rtcontrol.gateway import Gateway, GatewayOptions
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.models.checkpoint.checkpoint import ZOO
-from rtcontrol.serve.admission import Admission
 from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.session_manager import SessionManager
 
 sys.path.insert(0, str(Path(__file__).parent))
 from gateway_served import Serve, Served
@@ -37,7 +37,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
             out: Path = tmp_path_factory.mktemp("serve")
             # Under a path of its own: what it was trained on is not known, so it decides for any tools.
             model = unnamed(ZOO / "lander", out / "lander")
-            admission = Admission(
+            admission = SessionManager(
                 ServeOptions(out=out, model=sessions, host="inprocess", default_tools=own), pool, watch
             )
             over = threading.Event()

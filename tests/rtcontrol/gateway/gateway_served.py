@@ -9,7 +9,7 @@ import httpx
 
 from rtcontrol.gateway import Gateway
 from rtcontrol.hosts.inprocess import InProcessPool
-from rtcontrol.serve.admission import Admission
+from rtcontrol.serve.session_manager import SessionManager
 
 TOKEN = "a-token-of-the-tests-0123456789"
 TURN: dict[str, Any] = {
@@ -29,7 +29,7 @@ TURN: dict[str, Any] = {
 class Served:
     """A admission with its gateway; `url` ends with a slash."""
 
-    def __init__(self, admission: Admission, pool: InProcessPool, gateway: Gateway) -> None:
+    def __init__(self, admission: SessionManager, pool: InProcessPool, gateway: Gateway) -> None:
         self.admission, self.pool, self.gateway = admission, pool, gateway
         self.url = gateway.url
 

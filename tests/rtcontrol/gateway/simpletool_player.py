@@ -14,9 +14,9 @@ import chromium
 from chromium import Chromium
 
 from rtcontrol.envs.simpletool import GAMES
-from rtcontrol.hosts.base import DeciderSource, DecisionRequest, Host
 from rtcontrol.hosts.deciders import ExpertSource
 from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, Host
 from rtcontrol.models.call import Call
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from tests.helpers.processes import until

@@ -14,7 +14,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
 
-from rtcontrol.gateway import GatewayOptions, transport
+from rtcontrol.gateway import GatewayOptions, http_server
 from rtcontrol.models.errors import UserError
 
 CALL = {"messages": [{"role": "user", "content": "left"}], "tools": [TURN]}
@@ -231,7 +231,7 @@ def test_bodies_are_bounded_declared_or_not(served: Served) -> None:
 
 
 def test_a_body_that_does_not_come_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "IDLE_S", 0.5)
+    monkeypatch.setattr(http_server, "IDLE_S", 0.5)
     short = serve(body_timeout_s=0.3, model="noop")
     declared = head(short, "POST /v1/function_call", "Content-Length: 99")
     assert raw(short, declared + "{").startswith(b"HTTP/1.1 408")
@@ -242,7 +242,7 @@ def test_a_body_that_does_not_come_is_given_up(serve: Serve, monkeypatch: pytest
 def test_a_connection_without_a_whole_request_is_cut_off(
     served: Served, monkeypatch: pytest.MonkeyPatch, first: str, begun: str
 ) -> None:
-    monkeypatch.setattr(transport, "IDLE_S", 0.2)
+    monkeypatch.setattr(http_server, "IDLE_S", 0.2)
     answer = raw(served, first + begun)
     assert answer.count(b"HTTP/1.1 200") == (1 if first else 0)
 

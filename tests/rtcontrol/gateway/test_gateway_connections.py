@@ -7,19 +7,19 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection
 from typing import Any
 
 import h11
 import httpx
 import pytest
 from gateway_served import TURN, Serve, Served
+from http_server.client import HTTPConnection
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from rtcontrol.gateway import http
-from rtcontrol.gateway.transport import JoinedWrites
-from rtcontrol.serve import reading
+from rtcontrol.gateway import http_server
+from rtcontrol.gateway.http_server import JoinedWrites
+from rtcontrol.serve import tool_reading
 from tests.helpers.processes import until
 
 HOST = "HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -75,7 +75,7 @@ def test_150_silent_websockets_keep_no_other_out(noop: Served) -> None:
 
 
 def test_a_stalled_request_gives_way_where_no_connection_is_idle(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_CONNECTIONS", 4)
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 4)
     few = serve(model="noop")
     with contextlib.ExitStack() as stack:
         for _ in range(4):
@@ -89,7 +89,7 @@ def test_a_stalled_request_gives_way_where_no_connection_is_idle(serve: Serve, m
 def test_the_one_that_was_idle_for_longest_goes_first_and_one_in_use_never(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 8)
     few = serve(model="noop")
     lines = [HTTPConnection("127.0.0.1", few.gateway.port, timeout=8) for _ in range(5)]
     with connect(few.ws, compression=None) as spoken, contextlib.ExitStack() as stack:
@@ -109,7 +109,7 @@ def test_the_one_that_was_idle_for_longest_goes_first_and_one_in_use_never(
 
 
 def test_where_all_places_are_in_use_a_request_is_told_so(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 3)
     full = serve(model="noop")
     with contextlib.ExitStack() as stack:
         for _ in range(3):
@@ -167,7 +167,7 @@ def _slow(number: int) -> dict[str, Any]:
 def test_tools_that_take_long_to_read_keep_no_others_waiting_and_evict_none(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "READ_S", 0.01)
+    monkeypatch.setattr(tool_reading, "READ_S", 0.01)
     one = serve(model="noop", tool_sets=2)
     honest = _asked([TURN])
     assert one.post("v1/chat/completions", honest).status_code == 200

@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from pooled import TOOLS, sessions_closed, tools
 
-from rtcontrol.hosts.base import DecoderPool
 from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.decider import DeciderSpec
 from tests.models.small import build_checkpoint

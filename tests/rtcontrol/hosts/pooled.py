@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.hosts.base import DecisionReply, DecisionRequest, Host
 from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.processes import marked
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
 from rtcontrol.hosts.ray_pool import RayPool
 from rtcontrol.models.call import Decision
 from tests.helpers.processes import until

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 from cart import Scripted
 
-from rtcontrol.hosts import first as first_deciders
-from rtcontrol.hosts.backup import BackupHost
-from rtcontrol.hosts.base import DecisionReply, DecisionRequest
-from rtcontrol.hosts.first import Handover
+from rtcontrol.hosts import failover as first_deciders
+from rtcontrol.hosts.failover import BackupHost, Handover
 from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from tests.helpers.processes import until
 

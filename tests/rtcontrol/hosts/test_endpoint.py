@@ -10,11 +10,10 @@ import pytest
 from pooled import reply_of
 from standin_endpoint import Standin, standin
 
-from rtcontrol.hosts import endpoint
-from rtcontrol.hosts.base import DecisionLost, DecisionRequest, DecoderPool
-from rtcontrol.hosts.endpoint import WIRES, EndpointSource
+from rtcontrol.hosts import remote_api
 from rtcontrol.hosts.inprocess import InProcessHost
-from rtcontrol.hosts.questionnaire import NONE, Questionnaire
+from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest, DecoderPool
+from rtcontrol.hosts.remote_api import NONE, WIRES, EndpointSource, Questionnaire
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import until
@@ -164,7 +163,7 @@ def test_one_connection_is_kept_for_all_decisions() -> None:
 
 
 def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(endpoint.KEY, "sk-very-secret")
+    monkeypatch.setenv(remote_api.KEY, "sk-very-secret")
     with standin(lambda n: (0.0, 401 if n else None)) as made:
         told = source("decisions", made)
         decider = pickle.loads(pickle.dumps(told)).build()
@@ -181,8 +180,8 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("key", ["sk-secret\n", "sk secret", "sk-sécret"])
 def test_a_key_that_no_header_takes_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
-    monkeypatch.setenv(endpoint.KEY, key)
-    with pytest.raises(UserError, match=f"{endpoint.KEY} is no key") as caught:
+    monkeypatch.setenv(remote_api.KEY, key)
+    with pytest.raises(UserError, match=f"{remote_api.KEY} is no key") as caught:
         EndpointSource.parse("decisions:https://api.example.com/v1", (GO,))
     assert "cret" not in str(caught.value)
 

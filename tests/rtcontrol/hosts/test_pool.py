@@ -14,9 +14,9 @@ import pytest
 from cart import Flight
 from pooled import alone, asked, assert_equal, called, flown, naming, reply_of, request, tools
 
-from rtcontrol.hosts.base import DecoderPool, Host, PlaceTrouble
 from rtcontrol.hosts.deciders import NoopSource, STSource, answer_together
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
+from rtcontrol.hosts.protocol import DecoderPool, Host, PlaceTrouble
 from rtcontrol.hosts.ray_host import DecoderLink, WakeFile
 from rtcontrol.hosts.ray_pool import RayPool, own_host
 from rtcontrol.models.call import Call, Decision

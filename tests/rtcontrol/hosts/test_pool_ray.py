@@ -22,8 +22,8 @@ from cart import CartWorld, Flight, cart_agent
 from pooled import asked, assert_equal, called, flown, folder_of, kept_pid, naming, reply_of, request, running
 
 from rtcontrol.hosts import ray_pool as pools
-from rtcontrol.hosts.base import Host, PlaceTrouble
 from rtcontrol.hosts.deciders import STSource
+from rtcontrol.hosts.protocol import Host, PlaceTrouble
 from rtcontrol.hosts.ray_pool import RayPool, own_host
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import until

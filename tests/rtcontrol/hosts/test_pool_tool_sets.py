@@ -12,8 +12,8 @@ import pytest
 from pooled import TOOLS, kept_pid, naming, tools
 
 from rtcontrol.gateway.decide import ToolSets, Unavailable
-from rtcontrol.gateway.mistake import Tools
-from rtcontrol.hosts.base import DecoderPool
+from rtcontrol.gateway.errors import Tools
+from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.hosts.ray_pool import RayPool
 
 pytestmark = pytest.mark.serial

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from pooled import asked, reply_of
 
-from rtcontrol.hosts.base import DecisionRequest, DecoderPool
-from rtcontrol.hosts.deciders import STSource
-from rtcontrol.hosts.questions import ANSWERS, QuestionSource, told
+from rtcontrol.hosts.deciders import ANSWERS, QuestionSource, STSource, told
+from rtcontrol.hosts.protocol import DecisionRequest, DecoderPool
 from rtcontrol.models.questions import StateQuestion
 
 pytestmark = pytest.mark.serial

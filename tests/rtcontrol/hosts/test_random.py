@@ -8,8 +8,8 @@ import pytest
 
 from rtcontrol.agents import Tools
 from rtcontrol.gateway.source import source
-from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.hosts.deciders import RandomSource, build
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.errors import UserError
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from pooled import running
 
-from rtcontrol.record.reading import read_record
+from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import Program, until
 
 COMMAND = ["-m", "rtcontrol", "run", "--env", "lander", "--model", "expert", "--no-live", "--duration", "60", "--out"]

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.hosts.base import DecisionRequest
-from rtcontrol.hosts.rota import UNLIMITED_NS, Rota
+from rtcontrol.hosts.protocol import DecisionRequest
+from rtcontrol.hosts.scheduler import UNLIMITED_NS, Rota
 from tests.rtcontrol.hosts.pooled import request
 
 MS = 1_000_000

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pooled import called, folder_of, naming, reply_of, request, running
 
-from rtcontrol.hosts.standby import StandbyHost, StandbyPool
+from rtcontrol.hosts.ray_standby import StandbyHost, StandbyPool
 from tests.helpers.processes import until
 
 pytestmark = pytest.mark.serial

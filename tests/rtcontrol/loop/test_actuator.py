@@ -24,13 +24,13 @@ from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
 from rtcontrol.envs.base import Emission, Episode, WorldError
 from rtcontrol.envs.gym import GymWorld
 from rtcontrol.envs.paced import PacedEnvironment
-from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import actuator as actuators
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.command import Command, Completion, SafeAttempt
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
-from rtcontrol.report import report
+from rtcontrol.telemetry import report
 from tests.helpers import processes as helpers
 
 pytestmark = pytest.mark.realtime

@@ -18,16 +18,15 @@ from arm import Arm, arm_agent, on
 from cart import CartWorld, Flight, Scripted, cart_agent, good
 from linked import LinkedHost
 
-from rtcontrol.hosts.backup import BackupHost
-from rtcontrol.hosts.base import DecisionRequest
-from rtcontrol.hosts.first import Handover
+from rtcontrol.hosts.failover import BackupHost, Handover
 from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.record.rows import rows, teacher_rows
-from rtcontrol.report import report, table
-from rtcontrol.report.as_html import render
-from rtcontrol.report.recorded import load
-from rtcontrol.serve.totals import COUNTS
+from rtcontrol.serve.stats import COUNTS
+from rtcontrol.telemetry import report, table
+from rtcontrol.telemetry.as_html import render
+from rtcontrol.telemetry.record_reader import rows, teacher_rows
+from rtcontrol.telemetry.recorded import load
 
 pytestmark = pytest.mark.realtime
 Decide = Callable[[DecisionRequest], Decision]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.loop.attribution import Cause
 from rtcontrol.loop.evidence import PauseWatch
-from rtcontrol.report.account import Account
+from rtcontrol.telemetry.account import Account
 from tests.helpers.processes import until
 
 events = st.lists(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cart import CartWorld, Flight, cart_agent, good, slow
 
-from rtcontrol.hosts.base import DecisionRequest, HostEvent
+from rtcontrol.hosts.protocol import DecisionRequest, HostEvent
 from rtcontrol.models.call import Call, Decision
 
 pytestmark = pytest.mark.realtime

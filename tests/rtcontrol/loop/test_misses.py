@@ -17,14 +17,14 @@ import pytest
 from cart import CartWorld, Flight, Scripted, cart_agent, good, slow
 from linked import LinkedHost
 
-from rtcontrol.hosts.base import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.loop.attribution import SUBCAUSES, Cause
 from rtcontrol.loop.command import SPANS, Tick
 from rtcontrol.loop.evidence import EvidenceCollector, PauseWatch
 from rtcontrol.loop.schedstat import SIZE, Threads, ran_and_delayed
 from rtcontrol.models.call import Decision
-from rtcontrol.report.account import Account
+from rtcontrol.telemetry.account import Account
 from tests.helpers.processes import until
 
 pytestmark = pytest.mark.realtime
@@ -217,7 +217,7 @@ def test_evidence_is_missing_and_not_wrong_where_the_kernel_tells_nothing(
 def test_a_slow_write_of_the_record_is_known_and_holds_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rtcontrol.record.recorder.SLOW_NS", -1)
+    monkeypatch.setattr("rtcontrol.telemetry.recorder.SLOW_NS", -1)
     flight = Flight(tmp_path, slow(0.4, lambda tick: tick == 5)).run()
     assert flight.loop._watch.writes(0, time.monotonic_ns())
     missed = [t for t in flight.ticks if "cause" in t]

@@ -18,15 +18,15 @@ from cart import CartWorld, Flight, good
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Emission
 from rtcontrol.envs.paced import PacedEnvironment
-from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.command import Command, Completion
 from rtcontrol.loop.config import RunConfig, confidence
 from rtcontrol.loop.operator import check_named
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.channels import schema, topic_of
-from rtcontrol.run import assemble
+from rtcontrol.run import assembly
+from rtcontrol.telemetry.channels import schema, topic_of
 from tests.helpers.processes import until
 
 pytestmark = pytest.mark.realtime
@@ -501,7 +501,7 @@ def test_confidence_is_a_number_or_one_a_head_and_what_the_agent_lacks_is_named(
     for wrong in ("sure", "main=", "=0.3", "main=0.3,main=0.4"):
         with pytest.raises(UserError, match="no list of probabilities"):
             confidence(wrong)
-    lander = assemble.agent("lander")
+    lander = assembly.agent("lander")
     check_named(RunConfig(env="lander", min_confidence={"function": 0.6, "main": 0.3}, confirm=("engines",)), lander)
     with pytest.raises(UserError, match="no such head"):
         check_named(RunConfig(env="lander", min_confidence={"wheel": 0.6}), lander)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.envs.base import Observation
-from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.requests import row
 
 

@@ -20,14 +20,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.operator import check_named
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.channels import schema
-from rtcontrol.record.rows import rows
-from rtcontrol.report import report, table
+from rtcontrol.telemetry import report, table
+from rtcontrol.telemetry.channels import schema
+from rtcontrol.telemetry.record_reader import rows
 
 pytestmark = pytest.mark.realtime
 CLOSE = Call("grip", {"closed": 1})

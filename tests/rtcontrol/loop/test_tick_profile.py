@@ -12,9 +12,9 @@ from typing import Any
 
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.record.reading import read_record
-from rtcontrol.record.recorder import Recorder
-from rtcontrol.run import assemble
+from rtcontrol.run import assembly
+from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol.telemetry.recorder import Recorder
 from tests.helpers.processes import ROOT
 
 FLOORS = tuple(f"{ROOT / floor}/" for floor in ("rtcontrol", "envs", "agents", "models", "bridges"))
@@ -26,10 +26,10 @@ FROM, TO = 20, 60
 
 def test_a_tick_crosses_at_most_ten_files_and_forty_functions(tmp_path: Path) -> None:
     config = RunConfig(env="lander", agent="lander", model="expert", out=tmp_path, hz=50, duration_s=1.5, warmup=5)
-    agent, env = assemble.agent("lander"), assemble.environment("lander", None)
-    source = assemble.decider(config, agent, "expert")
+    agent, env = assembly.agent("lander"), assembly.environment("lander", None)
+    source = assembly.decider(config, agent, "expert")
     recorder = Recorder(tmp_path / "record.mcap", config.header(agent.fallback.hold_ms, agent))
-    loop = ControlLoop(config, agent, env, assemble.host(config, source, "expert"), recorder)
+    loop = ControlLoop(config, agent, env, assembly.host(config, source, "expert"), recorder)
     seen: dict[int, set[tuple[str, CodeType]]] = defaultdict(set)
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:

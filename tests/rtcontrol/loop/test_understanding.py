@@ -11,7 +11,7 @@ from cart import Flight, cart_agent, good
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.confidence_monitor import ConfidenceMonitor
 from rtcontrol.models.call import Call, Decision
 

@@ -14,8 +14,8 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.errors import UserError
-from rtcontrol.recipes.base import BaseRecipe
-from rtcontrol.recipes.worlds import RECIPES, Worlds, WorldsRun
+from rtcontrol.training.base_model import BaseRecipe
+from rtcontrol.training.base_worlds import RECIPES, Worlds, WorldsRun
 from tests.rtcontrol.recipes.test_base_recipe import SMALL
 from tests.rtcontrol.recipes.test_dressed import legal
 

@@ -16,7 +16,7 @@ from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.tasks import names
-from rtcontrol.recipes.base import RECIPE, STAGES, BaseRecipe, Stage, base_tokenizer
+from rtcontrol.training.base_model import RECIPE, STAGES, BaseRecipe, Stage, base_tokenizer
 from tests.models.small import build, tool
 
 LOOK_UP = STAGES[0].tasks
@@ -48,7 +48,7 @@ def test_a_run_that_was_stopped_between_stages_ends_with_the_same_weights(
     first = replace(SMALL, stages=SMALL.stages[:1])
     first.train(tmp_path / "cut")
     # Words that were added to the lists meanwhile change no id of a run that goes on.
-    monkeypatch.setattr("rtcontrol.recipes.base.common_words", lambda: "entirely other words")
+    monkeypatch.setattr("rtcontrol.training.base_model.common_words", lambda: "entirely other words")
     SMALL.train(tmp_path / "cut")
     whole, cut = (torch.load(tmp_path / name / "2-second" / "state.pt") for name in ("whole", "cut"))
     assert whole["samples"] == cut["samples"] == 36

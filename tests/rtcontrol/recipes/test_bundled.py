@@ -26,8 +26,8 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.recipes.imitation import UNKNOWN, Recipe
-from rtcontrol.recipes.worlds import RECIPES
+from rtcontrol.training.base_worlds import RECIPES
+from rtcontrol.training.imitation import UNKNOWN, Recipe
 
 AGENTS = {"lander": lander.agent, "paddle": paddle.agent, "driver": road.agent}
 SKILLS = {"lander": LANDER, "paddle": PADDLE, "driver": ROAD}

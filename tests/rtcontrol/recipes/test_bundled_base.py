@@ -13,8 +13,8 @@ from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.train.tasks import names
 from rtcontrol.models.train.tasks.names import Variety, look_up
-from rtcontrol.recipes.dressed import plain
-from rtcontrol.recipes.worlds import RECIPES
+from rtcontrol.training.base_worlds import RECIPES
+from rtcontrol.training.tool_randomization import plain
 
 PLAIN = {"several_tools": 0.0, "digit": 0.0, "name": 0.0, "unasked": 0.0}
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from rtcontrol.models.call import Call
 from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.tool_schema import ToolSchema
-from rtcontrol.recipes.dressed import PARAMETERS, TOOLS, WORDS, Dressed, dressed, plain
-from rtcontrol.recipes.worlds import RECIPES
+from rtcontrol.training.base_worlds import RECIPES
+from rtcontrol.training.tool_randomization import PARAMETERS, TOOLS, WORDS, Dressed, dressed, plain
 from tests.models.small import law
 
 

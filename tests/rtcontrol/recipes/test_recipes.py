@@ -17,9 +17,9 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.train.vocabulary import number_words
-from rtcontrol.recipes import driver, lander
-from rtcontrol.recipes import paddle as paddle_recipe
-from rtcontrol.recipes.words import SCHEMA_PHRASES, SCHEMA_WORDS
+from rtcontrol.training.recipes import driver, lander
+from rtcontrol.training.recipes import paddle as paddle_recipe
+from rtcontrol.training.word_vectors import SCHEMA_PHRASES, SCHEMA_WORDS
 
 RECIPES = {"lander": lander.RECIPE, "paddle": paddle_recipe.RECIPE, "driver": driver.RECIPE}
 ROOM = {"type": "string", "enum": ["left", "right"]}

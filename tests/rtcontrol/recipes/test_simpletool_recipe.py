@@ -12,8 +12,8 @@ from rtcontrol.envs.simpletool import GAMES
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint, zoo
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.train.trainer import TrainConfig
-from rtcontrol.recipes.simpletool import RECIPE, SCHEMAS, rows
-from rtcontrol.run.trained import trained_on
+from rtcontrol.run.model_compatibility import trained_on
+from rtcontrol.training.recipes.simpletool import RECIPE, SCHEMAS, rows
 
 MOST = 50  # tokens of a request behind its tools
 

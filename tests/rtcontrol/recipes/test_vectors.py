@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from rtcontrol.models.train.scratch import ModelShape, new_model
-from rtcontrol.recipes import paddle
-from rtcontrol.recipes.imitation import Recipe
-from rtcontrol.recipes.vectors import FREQUENT, give_meaning, whole_words, word_vectors
+from rtcontrol.training.imitation import Recipe
+from rtcontrol.training.recipes import paddle
+from rtcontrol.training.word_vectors import FREQUENT, give_meaning, whole_words, word_vectors
 
 
 def alike(model: Any, tokenizer: Any, one: str, other: str) -> float:
@@ -55,7 +55,7 @@ def test_training_rows_say_what_their_instruction_means(tmp_path: Any, monkeypat
         def run(self, progress: Any) -> None:
             raise InterruptedError
 
-    monkeypatch.setattr("rtcontrol.recipes.imitation.Trainer", Looks)
+    monkeypatch.setattr("rtcontrol.training.imitation.Trainer", Looks)
     small = Recipe(recipe.agent, (), recipe.demonstrations, recipe.config, chunk=400, nonsense=recipe.nonsense)
     with pytest.raises(InterruptedError):
         small.train(tmp_path, recipe.config)

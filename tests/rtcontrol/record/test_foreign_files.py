@@ -16,11 +16,10 @@ from mcap.opcode import Opcode
 from mcap.records import Attachment, DataEnd, Footer, Statistics
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.record import encoder
-from rtcontrol.record.encoder import Encoder
-from rtcontrol.record.messages import MOST_MESSAGE
-from rtcontrol.record.reading import read_record
-from rtcontrol.report import report
+from rtcontrol.telemetry import encoder, report
+from rtcontrol.telemetry.encoder import Encoder
+from rtcontrol.telemetry.messages import MOST_MESSAGE
+from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import environment
 
 # What reading takes beside the interpreter: a chunk, and a message of it as Python has it.
@@ -92,7 +91,7 @@ def test_what_holds_two_runs_is_refused(flown: Path, tmp_path: Path, capsys: pyt
 READ = r"""
 import json, re, sys
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.reading import read_record
+from rtcontrol.telemetry.record_reader import read_record
 from pathlib import Path
 kept = []
 try:

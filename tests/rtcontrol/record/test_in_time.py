@@ -9,9 +9,8 @@ import pytest
 from cart import Flight, slow
 from commands import wait_for_ticks
 
-from rtcontrol.record.reading import read_stamped
-from rtcontrol.record.rows import rows
-from rtcontrol.report import report
+from rtcontrol.telemetry import report
+from rtcontrol.telemetry.record_reader import read_stamped, rows
 from tests.helpers.processes import Program
 
 pytestmark = pytest.mark.realtime

@@ -13,11 +13,10 @@ import pytest
 from cart import Flight, cart_agent, slow
 from mcap.reader import make_reader
 
-from rtcontrol.record.pictures import Pictures
-from rtcontrol.record.reading import read_record
-from rtcontrol.record.recorder import Recorder
-from rtcontrol.record.rows import rows
-from rtcontrol.report import report
+from rtcontrol.telemetry import report
+from rtcontrol.telemetry.encoder import Pictures
+from rtcontrol.telemetry.record_reader import read_record, rows
+from rtcontrol.telemetry.recorder import Recorder
 
 HEADER = {"hz": 16.0}
 

@@ -13,14 +13,14 @@ import pytest
 from mcap.reader import make_reader
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.record import recorder as recorders
-from rtcontrol.record.channels import SCHEMA_VERSION
-from rtcontrol.record.folder import Folder, older_part, older_parts
-from rtcontrol.record.reading import read_record, record_in
-from rtcontrol.record.recorder import Recorder
-from rtcontrol.report import report
-from rtcontrol.report.account import Account
-from rtcontrol.report.timeline import Timeline
+from rtcontrol.telemetry import recorder as recorders
+from rtcontrol.telemetry import report
+from rtcontrol.telemetry.account import Account
+from rtcontrol.telemetry.channels import SCHEMA_VERSION
+from rtcontrol.telemetry.record_reader import read_record, record_in
+from rtcontrol.telemetry.recorder import Recorder
+from rtcontrol.telemetry.run_folder import Folder, older_part, older_parts
+from rtcontrol.telemetry.timeline import Timeline
 from tests.helpers.disks import files_of
 from tests.helpers.processes import until
 

@@ -18,14 +18,14 @@ import pytest
 from cart import Flight, good, slow
 from mcap.reader import make_reader
 
-from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Decision
 from rtcontrol.models.errors import UserError
-from rtcontrol.record import recorder as recorders
-from rtcontrol.record.channels import CHANNELS, topic_of
-from rtcontrol.record.reading import read_record, read_stamped, record_in
-from rtcontrol.record.recorder import Recorder
-from rtcontrol.report import report
+from rtcontrol.telemetry import recorder as recorders
+from rtcontrol.telemetry import report
+from rtcontrol.telemetry.channels import CHANNELS, topic_of
+from rtcontrol.telemetry.record_reader import read_record, read_stamped, record_in
+from rtcontrol.telemetry.recorder import Recorder
 from tests.helpers.disks import files_of
 from tests.helpers.processes import until
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from commands import EXPERT, call
 
-from rtcontrol.record.reading import read_record
-from rtcontrol.record.recorder import Recorder
-from rtcontrol.report.account import Account
+from rtcontrol.telemetry.account import Account
+from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol.telemetry.recorder import Recorder
 
 
 def test_a_fault_in_the_counts_is_told_and_costs_the_record_no_event(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.record.recorder import Recorder
-from rtcontrol.report.account import Account
-from rtcontrol.report.recorded import Recorded, load
-from rtcontrol.report.timeline import Timeline
+from rtcontrol.telemetry.account import Account
+from rtcontrol.telemetry.recorded import Recorded, load
+from rtcontrol.telemetry.recorder import Recorder
+from rtcontrol.telemetry.timeline import Timeline
 from tests.helpers.processes import until
 
 WAKE, OBSERVE, SUBMIT, SEND, REPLY, ORDER, EXECUTE = 0.1, 0.2, 0.1, 0.3, 0.3, 0.1, 0.4

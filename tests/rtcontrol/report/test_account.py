@@ -8,11 +8,11 @@ from pathlib import Path
 
 from flown import flown, two_humps
 
-from rtcontrol.record.recorder import Recorder
-from rtcontrol.report import as_html, as_json, as_junit, as_perfetto
-from rtcontrol.report.account import Account
-from rtcontrol.report.gates import parse
-from rtcontrol.report.recorded import load
+from rtcontrol.telemetry import as_html, as_json, as_junit, as_perfetto
+from rtcontrol.telemetry.account import Account
+from rtcontrol.telemetry.gates import parse
+from rtcontrol.telemetry.recorded import load
+from rtcontrol.telemetry.recorder import Recorder
 from tests.helpers.processes import until
 
 

@@ -8,7 +8,7 @@ from flown import flown, header, timeline_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.report.bursts import bursts, described, worst
+from rtcontrol.telemetry.recorded import bursts, described, worst
 
 RELEASES = st.lists(st.booleans(), max_size=60)
 

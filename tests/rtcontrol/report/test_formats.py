@@ -21,10 +21,10 @@ from rich.console import Console
 
 from rtcontrol.bridges.printable import printable
 from rtcontrol.models.errors import UserError
-from rtcontrol.report import as_html, as_json, as_junit, as_perfetto, table
-from rtcontrol.report.gates import parse
-from rtcontrol.report.recorded import Recorded, load
-from rtcontrol.report.report import held, on_time_share
+from rtcontrol.telemetry import as_html, as_json, as_junit, as_perfetto, table
+from rtcontrol.telemetry.gates import parse
+from rtcontrol.telemetry.recorded import Recorded, load
+from rtcontrol.telemetry.report import held, on_time_share
 
 HOSTILE = "</script><script>alert(1)</script><!-- & \" ' {{ 7 * 7 }} \u2028"
 

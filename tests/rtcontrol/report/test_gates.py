@@ -9,8 +9,8 @@ import pytest
 from rtcontrol.loop.attribution import SUBCAUSES
 from rtcontrol.loop.command import SPANS
 from rtcontrol.models.errors import UserError
-from rtcontrol.report import timeline
-from rtcontrol.report.gates import parse
+from rtcontrol.telemetry import timeline
+from rtcontrol.telemetry.gates import parse
 from tests.helpers.processes import ROOT
 
 REPORT: dict[str, Any] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from flown import recorded
 
-from rtcontrol.report import as_html
+from rtcontrol.telemetry import as_html
 from tests.rtcontrol.gateway.chromium import BINARY, Chromium
 
 pytestmark = [

@@ -12,10 +12,10 @@ from flown import flown, header, recorded, timeline_of, two_humps, written
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.record.folder import older_parts
-from rtcontrol.report.account import Account
-from rtcontrol.report.recorded import load
-from rtcontrol.report.timeline import Timeline
+from rtcontrol.telemetry.account import Account
+from rtcontrol.telemetry.recorded import load
+from rtcontrol.telemetry.run_folder import older_parts
+from rtcontrol.telemetry.timeline import Timeline
 
 CAUSES = st.sampled_from(["decide", "pause", "wake", "unknown"])
 

@@ -15,12 +15,12 @@ from flown import flown, timeline_of, two_humps
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Decision
-from rtcontrol.report.account import Account
-from rtcontrol.report.recorded import load
-from rtcontrol.report.timeline import Timeline
-from rtcontrol.report.whatif import Step, outages_of, replay, steps_of, table
+from rtcontrol.telemetry.account import Account
+from rtcontrol.telemetry.recorded import load
+from rtcontrol.telemetry.timeline import Timeline
+from rtcontrol.telemetry.whatif import Step, outages_of, replay, steps_of, table
 
 MS = st.floats(0, 200)
 STEPS = st.lists(st.builds(Step, MS, MS, MS, MS, st.booleans()), min_size=1, max_size=20)

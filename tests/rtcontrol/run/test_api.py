@@ -16,8 +16,8 @@ from rtcontrol.agents.lander import agent
 from rtcontrol.bench.load import unnamed
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.in_time import InTime
-from rtcontrol.run.trained import said_of
+from rtcontrol.run.api import InTime
+from rtcontrol.run.model_compatibility import said_of
 from tests.models.chat.families import checkpoint
 
 SEEN = "x 0.10 y 0.90 vx 0.00 vy -0.20 angle 0.00 spin 0.00 legs 0 0"

@@ -13,9 +13,9 @@ import pytest
 from commands import call, refused
 
 from rtcontrol.bridges.wire.messages import Bye, CallMessage
-from rtcontrol.hosts.base import DecisionRequest
-from rtcontrol.record.reading import read_record
-from rtcontrol.run import assemble
+from rtcontrol.hosts.protocol import DecisionRequest
+from rtcontrol.run import assembly
+from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import until
 from tests.rtcontrol.serve.conftest import serving
 
@@ -25,7 +25,7 @@ from standin_endpoint import standin
 
 pytestmark = pytest.mark.realtime
 FLY = ("run", "--env", "lander", "--host", "inprocess", "--no-live", "--hz", "16")
-EXPERT = assemble.EXPERTS["lander"]
+EXPERT = assembly.EXPERTS["lander"]
 
 
 def expert(told: str, name: str, options: list[str]) -> str:

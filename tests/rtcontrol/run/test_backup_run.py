@@ -13,17 +13,16 @@ import pytest
 from commands import EXPERT, call, refused
 
 from rtcontrol.bridges.wire.messages import Bye, CallMessage
-from rtcontrol.hosts.backup import BackupHost
-from rtcontrol.hosts.base import DecisionRequest
-from rtcontrol.hosts.first import Handover
+from rtcontrol.hosts.failover import BackupHost, Handover
 from rtcontrol.hosts.inprocess import InProcessHost
-from rtcontrol.hosts.standby import StandbyHost, two_hosts
+from rtcontrol.hosts.protocol import DecisionRequest
+from rtcontrol.hosts.ray_standby import StandbyHost, two_hosts
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.rows import Row, RowEncoder
-from rtcontrol.run import assemble
+from rtcontrol.run import assembly
 from tests.helpers.processes import until
 from tests.rtcontrol.hosts.pooled import naming, reply_of
 from tests.rtcontrol.serve.conftest import serving
@@ -46,7 +45,7 @@ def test_a_run_with_a_backup_says_who_decided_and_its_answers_are_rows_to_train_
     assert len(made) == report["first_answers"]["in_time"] + report["first_answers"]["late"] >= 20
     assert {row["source"] for row in made} == {"teacher:expert"}
     rows = [Row.from_dict(row) for row in made]
-    expert = assemble.EXPERTS["lander"]
+    expert = assembly.EXPERTS["lander"]
     asked = [DecisionRequest(0, 0, row.observation, row.instruction) for row in rows]
     assert [row.call for row in rows] == [expert(request) for request in asked]
     assert call("data", "from-recording", str(out), str(out), "--out", str(lines)) == 0
@@ -91,8 +90,8 @@ def test_a_standby_of_two_local_models_is_refused(tmp_path: Path, capsys: pytest
 
 def test_beside_a_first_decider_elsewhere_the_standby_is_the_backups(tmp_path: Path) -> None:
     config = RunConfig(env="lander", out=tmp_path, backup="lander", standby=True, backup_after_ms=90.0)
-    chosen = assemble.agent("lander")
-    host = assemble.host(config, assemble.decider(config, chosen, "random"), "random", chosen)
+    chosen = assembly.agent("lander")
+    host = assembly.host(config, assembly.decider(config, chosen, "random"), "random", chosen)
     assert isinstance(host, BackupHost)
     assert isinstance(host._backup, StandbyHost) and isinstance(host.first.host, InProcessHost)
     assert host.first._terms == Handover(0.5, 90_000_000, 62_500_000, 4)
@@ -152,7 +151,7 @@ def test_a_session_whose_model_is_elsewhere_has_the_servers_backup_and_a_local_o
 
 
 def test_a_row_of_a_record_is_encoded_by_what_trains() -> None:
-    chosen, checkpoint = assemble.agent("lander"), Checkpoint.open("lander")
+    chosen, checkpoint = assembly.agent("lander"), Checkpoint.open("lander")
     plan = compile_plan(tool_schemas(chosen.tools.openai()), checkpoint.tokenizer)
     call = {"name": "engines", "arguments": {"main": 70, "side": -50}}
     line = {"instruction": "land", "observation": "x 0", "history": ["engines(main=0, side=0)"], "call": call}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import rtcontrol
 from rtcontrol.models.call import Call
-from rtcontrol.run.draft import Drafter
+from rtcontrol.run.api import Drafter
 
 FIELDS = {name: {"type": "integer"} for name in "abcd"}
 GO = {

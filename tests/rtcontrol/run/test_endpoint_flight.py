@@ -12,14 +12,14 @@ import pytest
 from commands import call
 
 from rtcontrol.gateway import Gateway, GatewayOptions
-from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.models.checkpoint.checkpoint import ZOO
-from rtcontrol.record.reading import read_record
-from rtcontrol.run import assemble
-from rtcontrol.serve.admission import Admission
+from rtcontrol.run import assembly
 from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.session_manager import SessionManager
+from rtcontrol.telemetry.record_reader import read_record
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 
@@ -31,7 +31,7 @@ FLY = ("run", "--env", "lander", "--host", "inprocess", "--no-live", "--clock", 
 def expert(told: str, name: str, options: list[str]) -> str:
     """What the lander's expert does, as an answer to one question."""
     instruction, _, seen = (line.partition(": ")[2] for line in told.split("\n"))
-    made = assemble.EXPERTS["lander"](DecisionRequest(0, 0, seen, instruction))
+    made = assembly.EXPERTS["lander"](DecisionRequest(0, 0, seen, instruction))
     return str(made.arguments[name.removeprefix("engines.")])
 
 
@@ -82,7 +82,7 @@ def test_our_own_endpoint_flies(tmp_path: Path) -> None:
     pool = InProcessPool()
     pool.start()
     with PauseWatch(10_000_000) as watch:
-        admission = Admission(ServeOptions(out=tmp_path / "serve", model="noop", host="inprocess"), pool, watch)
+        admission = SessionManager(ServeOptions(out=tmp_path / "serve", model="noop", host="inprocess"), pool, watch)
         gateway = Gateway(admission, pool, GatewayOptions(port=0, model=str(ZOO / "lander")))
         gateway.start()
         try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.run import mcp_list, toolsets
+from rtcontrol.run import mcp_tools, toolsets
 from tests.helpers.processes import cli
 
 pytest.importorskip("mcp")
@@ -66,7 +66,7 @@ def test_what_it_says_beside_is_kept_short_and_moves_no_cursor(tmp_path: Path) -
 def test_words_without_end_on_stderr_fill_neither_disk_nor_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp_list, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(mcp_tools, "TIMEOUT_S", 1.0)
     page = "import threading\ndef talk():\n    while True: os.write(2, b'e' * 100_000 + b'\\n')\n"
     page += "threading.Thread(target=talk, daemon=True).start()\ndef page(n): import time; time.sleep(60)"
     kept = []
@@ -89,7 +89,7 @@ BESIDE = {
     "beside", [pytest.param(name, marks=[pytest.mark.slow] if i > 1 else []) for i, name in enumerate(BESIDE)]
 )
 def test_messages_without_end_are_given_up(beside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_list, "MAX_MESSAGES", 200)
+    monkeypatch.setattr(mcp_tools, "MAX_MESSAGES", 200)
     page = "import itertools\ndef page(n):\n    for i in itertools.count(): "
     page += f"print(json.dumps({BESIDE[beside]}), flush=True)"
     with pytest.raises(UserError, match="more than 200 messages"):
@@ -133,7 +133,7 @@ def test_what_is_no_list_is_told_in_short(page: str, told: str, tmp_path: Path) 
 
 
 def test_a_list_of_too_many_bytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_list, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(mcp_tools, "MOST_BYTES", 10_000)
     page = f"def page(n): return {{'tools': [{{**{TOOL}, 'description': 'x' * 6000}}], 'nextCursor': str(n)}}"
     with pytest.raises(UserError, match="more than 10000 bytes"):
         toolsets.tools_from(serving(tmp_path, page))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from commands import EXPERT, call, refused
 
-from rtcontrol.record.encoder import Encoder
-from rtcontrol.record.reading import read_record
+from rtcontrol.telemetry.encoder import Encoder
+from rtcontrol.telemetry.record_reader import read_record
 from tests.rtcontrol.hosts.standin_endpoint import standin
 
 COMMANDS = ("replay {}", "run --no-live --host inprocess --env {}", "replay {} --as-env")

@@ -16,11 +16,11 @@ import pytest
 from commands import call, spawn, wait_for_ticks
 
 from rtcontrol.envs.evaluate import cases, evaluate
-from rtcontrol.fitting.worlds import WorldRows
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.reading import read_record
+from rtcontrol.run.run import INTERNAL, MISSED, UNSAFE
 from rtcontrol.run.skills import OwnSkill, skill_of
-from rtcontrol.run.status import INTERNAL, MISSED, UNSAFE
+from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol.training.world_rows import WorldRows
 from tests.rtcontrol.run.plant import plant, told
 
 KINDS = pytest.mark.parametrize("kind", ["gym", "own"])

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 
 from rtcontrol.cli import bridge as bridge_cli
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.flags import Flag, command
-from rtcontrol.run.options import RunOptions
+from rtcontrol.run.options import Flag, RunOptions, command
 from rtcontrol.serve.options import ServerOptions
 
 

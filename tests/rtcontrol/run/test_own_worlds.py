@@ -12,8 +12,8 @@ from commands import call, refused
 from rtcontrol.envs.evaluate import cases, evaluate, summary
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
+from rtcontrol.run.run import UNSAFE
 from rtcontrol.run.skills import OwnSkill, skill_of
-from rtcontrol.run.status import UNSAFE
 from tests.rtcontrol.run.yard import agent_file, world_file
 from tests.rtcontrol.serve.conftest import serving
 

@@ -29,13 +29,13 @@ from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.loop import loop
 from rtcontrol.loop.tick import Ticks
 from rtcontrol.models.errors import UserError
-from rtcontrol.record.folder import Folder
-from rtcontrol.record.reading import read_record
-from rtcontrol.record.recorder import Recorder
-from rtcontrol.run import status
+from rtcontrol.run import run as run_module
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import run
+from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol.telemetry.recorder import Recorder
+from rtcontrol.telemetry.run_folder import Folder
 from tests.helpers.processes import cli, environment, until
 
 # Its one call is the safe one, which takes its time and says when it begins and ends.
@@ -149,7 +149,7 @@ def test_a_third_signal_leaves_a_safe_call_that_hangs(start: Start, tmp_path: Pa
         assert line, "not shielded"
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=30)
-    assert process.returncode in (143, status.UNSAFE), err
+    assert process.returncode in (143, run_module.UNSAFE), err
     assert "did not take it within" not in out + err, "waited on"
     assert report(tmp_path / "out")["ended_by"] == "SIGTERM"
     assert said(tmp_path) == "begun"
@@ -181,7 +181,7 @@ def test_hangup_stays_ignored_where_it_was(start: Start, tmp_path: Path) -> None
 def test_signals_are_counted_not_lost() -> None:
     told: list[str] = []
 
-    def status(number: signal.Signals) -> int | None:
+    def run_module(number: signal.Signals) -> int | None:
         """That the signal interrupts with."""
         try:
             signal.raise_signal(number)
@@ -190,16 +190,16 @@ def test_signals_are_counted_not_lost() -> None:
         return None
 
     with Shutdown() as ending:
-        assert status(signal.SIGHUP) == 129
+        assert run_module(signal.SIGHUP) == 129
         ending.of(told.append)
         assert told == ["SIGHUP"]
-        assert status(signal.SIGINT) is None
+        assert run_module(signal.SIGINT) is None
         for _ in range(2):
-            assert status(signal.SIGTERM) is None  # it came along with the one before
+            assert run_module(signal.SIGTERM) is None  # it came along with the one before
             ending._peace_s = 0.0
-            assert status(signal.SIGTERM) == 129  # the first one's
+            assert run_module(signal.SIGTERM) == 129  # the first one's
         ending._peace_s, ending.shielded = 0.0, True
-        assert status(signal.SIGTERM) is None
+        assert run_module(signal.SIGTERM) is None
         assert (ending.status, told) == (129, ["SIGHUP"])
 
 
@@ -238,7 +238,7 @@ def test_a_third_signal_does_not_hide_that_the_record_is_incomplete(
         plain(self, line)
 
     monkeypatch.setattr(Recorder, "write", full)
-    assert lander(tmp_path) == status.INCOMPLETE and len(came) == 3
+    assert lander(tmp_path) == run_module.INCOMPLETE and len(came) == 3
     assert report(tmp_path)["record"]["lost_lines"] >= 1
 
 
@@ -300,7 +300,7 @@ def test_a_full_disk_is_told_at_once_counted_and_in_the_exit_status(
             assert process.poll() is None and "free some space" in line
             break
     out, err = process.communicate(timeout=60)
-    assert process.returncode == status.INCOMPLETE, err
+    assert process.returncode == run_module.INCOMPLETE, err
     assert "lines of the record lost" in err and "lines of the record were lost" in out
     live = report(tmp_path / "out")
     assert (live["ended_by"], live["duration_s"] >= 5.9) == ("duration", True)
@@ -317,13 +317,13 @@ def test_the_exit_status_is_the_gravest_that_applies() -> None:
     for ended, safe, complete, missed, sound, erred in itertools.product(
         ("duration", "host", "SIGTERM", "miss"), *[(True, False)] * 5
     ):
-        code = status.status(ended, safe, complete, missed, sound, erred)
+        code = run_module.status(ended, safe, complete, missed, sound, erred)
         expected = 4 if not safe else 5 if ended == "host" else 6 if not complete else 143 if ended == "SIGTERM" else 3
         if expected == 3 and not missed:
             expected = 1 if not sound else 8 if erred else 0
         assert code == expected, (ended, safe, complete, missed, sound, erred)
-    assert [status.mostly_errors(n, 100) for n in (0, 1, 9, 10, 100)] == [False, False, False, True, True]
-    assert not status.mostly_errors(0, 0)
+    assert [run_module.mostly_errors(n, 100) for n in (0, 1, 9, 10, 100)] == [False, False, False, True, True]
+    assert not run_module.mostly_errors(0, 0)
 
 
 @pytest.mark.parametrize("broken", [None, RuntimeError("of our own"), UserError("What.", "Remedy.")])
@@ -341,7 +341,7 @@ def test_a_safe_call_that_is_not_in_force_has_its_own_status(
     monkeypatch.setattr(loop, "LEAVE_S", 0.3)
     if broken is not None:
         monkeypatch.setattr(Ticks, "_expire", breaks)
-    assert lander(tmp_path) == status.UNSAFE
+    assert lander(tmp_path) == run_module.UNSAFE
     said = capsys.readouterr().err
     assert "could not be brought into force" in said and "the valve is stuck" in said
     assert (

@@ -11,15 +11,15 @@ import pytest
 from commands import call, refused
 
 import rtcontrol
-from rtcontrol.fitting.skills import rebuild
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import owned
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.run import Job, finetune
-from rtcontrol.record.folder import Folder
-from rtcontrol.record.reading import read_record
-from rtcontrol.record.recorder import Recorder
-from rtcontrol.report import report
+from rtcontrol.telemetry import report
+from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol.telemetry.recorder import Recorder
+from rtcontrol.telemetry.run_folder import Folder
+from rtcontrol.training.controllers import rebuild
 from tests.helpers.disks import files_of
 from tests.helpers.processes import cli
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from commands import EXPERT, call, refused
 
-from rtcontrol.record.channels import SCHEMA_VERSION
-from rtcontrol.record.encoder import Encoder
-from rtcontrol.record.reading import read_record
 from rtcontrol.run.recording import recording
+from rtcontrol.telemetry.channels import SCHEMA_VERSION
+from rtcontrol.telemetry.encoder import Encoder
+from rtcontrol.telemetry.record_reader import read_record
 
 ZSTD = b"\x28\xb5\x2f\xfd"  # a chunk of the file's begins so
 LOCKSTEP = (*EXPERT, "--clock", "lockstep", "--episodes", "1")

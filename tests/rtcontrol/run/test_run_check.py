@@ -10,8 +10,8 @@ from commands import call
 import rtcontrol
 from rtcontrol.envs.own import OwnWorld
 from rtcontrol.models.errors import UserError
-from rtcontrol.run import assemble
-from rtcontrol.run.check import WorldCheck, check
+from rtcontrol.run import assembly
+from rtcontrol.run.world_check import WorldCheck, check
 
 TUG = '''
 """A tug between two barges: world and agent in one file."""
@@ -72,7 +72,7 @@ def test_a_file_that_is_world_and_agent_is_checked_and_flown_as_such(
     said = capsys.readouterr().out
     assert "asked about 4 of 4 goals from 3 seeds, and flew 12 of 12 episodes to their end (12 succeeded)" in said
     assert said.endswith("tug.py: nothing found wrong\n") and "200 random calls, in which " in said
-    assert assemble.agent(assemble.default_agent(str(tmp_path / "tug.py"))).name == "tug"
+    assert assembly.agent(assembly.default_agent(str(tmp_path / "tug.py"))).name == "tug"
 
 
 FAR = '    far = data[goal["barge"]]\n'
@@ -150,7 +150,7 @@ def test_signatures_are_looked_at_wherever_a_world_or_an_agent_is_made() -> None
 
     with pytest.raises(UserError, match=r"reset\(\) takes nothing.*step\(\) takes \(dt: "):
         OwnWorld(Bare(), "bare")
-    agent = assemble.agent("paddle")
+    agent = assembly.agent("paddle")
     with pytest.raises(UserError, match=r"test_run_check\.py:\d+: .*<lambda>\(\) takes nothing, and is given \(data\)"):
         rtcontrol.agents.Agent(agent.name, "", agent.tools, lambda: "", "play", agent.fallback, "")  # type: ignore[misc]
 

@@ -17,8 +17,8 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.errors import UserError
-from rtcontrol.run import assemble, trained
-from rtcontrol.run.trained import gated, model_for, said_of, shown, trained_on
+from rtcontrol.run import assembly, model_compatibility
+from rtcontrol.run.model_compatibility import gated, model_for, said_of, shown, trained_on
 from tests.rtcontrol.serve.conftest import serving
 
 GATE = 0.95
@@ -86,12 +86,12 @@ def test_a_session_is_told_over_the_wire_once_what_is_not_understood(driver: Pat
 
 
 def test_a_null_function_that_was_learnt_beside_a_gate_says_that_it_does_not_understand(driver: Path) -> None:
-    learnt, agent = Learnt.of(driver), assemble.agent("driver")
+    learnt, agent = Learnt.of(driver), assembly.agent("driver")
     assert learnt is not None and not shown(agent, str(driver)).allow_null
     replace(learnt, allow_null=True).write(driver)
     asked = shown(agent, str(driver))
     assert asked.allow_null and asked.null_is_doubt
-    assert not shown(assemble.agent("lander"), str(driver)).allow_null  # of other tools it learnt nothing
+    assert not shown(assembly.agent("lander"), str(driver)).allow_null  # of other tools it learnt nothing
     own = shown(replace(agent, allow_null=True), str(driver))
     assert own.allow_null and not own.null_is_doubt
 
@@ -99,8 +99,8 @@ def test_a_null_function_that_was_learnt_beside_a_gate_says_that_it_does_not_und
 def test_a_model_that_reads_any_tools_may_try_them_without_the_gate_of_its_own(driver: Path) -> None:
     learnt, own, other = (
         Learnt.of(driver),
-        assemble.agent("driver").tools.schemas,
-        assemble.agent("lander").tools.schemas,
+        assembly.agent("driver").tools.schemas,
+        assembly.agent("lander").tools.schemas,
     )
     assert learnt is not None and learnt.gate is not None
     model, config = str(driver), RunConfig(env="road")
@@ -117,10 +117,10 @@ def test_a_model_that_reads_any_tools_may_try_them_without_the_gate_of_its_own(d
 def test_who_learnt_little_else_decides_for_tools_that_several_know(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {name: learnt for name in ("driver", "lander") if (learnt := Learnt.of(ZOO / name)) is not None}
     known["a base"] = replace(known["driver"], tool_sets=known["driver"].tool_sets + known["lander"].tool_sets)
-    monkeypatch.setattr(trained, "zoo", lambda: sorted(known))
-    monkeypatch.setattr(trained, "learnt_of", known.get)
+    monkeypatch.setattr(model_compatibility, "zoo", lambda: sorted(known))
+    monkeypatch.setattr(model_compatibility, "learnt_of", known.get)
     for name in ("driver", "lander"):
-        assert model_for(assemble.agent(name).tools.schemas, None) == name
+        assert model_for(assembly.agent(name).tools.schemas, None) == name
 
 
 def test_a_model_that_flies_at_another_rate_than_it_was_trained_at_is_told(

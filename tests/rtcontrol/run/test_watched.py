@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import rtcontrol.run.watched
+import rtcontrol.run.user_code
 from rtcontrol.cli.app import main
-from rtcontrol.fitting.teacher import Situations
-from rtcontrol.run.users import load_module
-from rtcontrol.run.watched import watched
+from rtcontrol.run.user_code import load_module, watched
+from rtcontrol.training.teacher import Situations
 from tests.models.small import build_checkpoint
 from tests.rtcontrol.run.yard import agent_file, world_file
 
@@ -38,7 +37,7 @@ def teacher(instruction, observation):
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rtcontrol.run.watched, "watched", partial(watched, after_s=QUICK_S))
+    monkeypatch.setattr(rtcontrol.run.user_code, "watched", partial(watched, after_s=QUICK_S))
 
 
 def test_code_that_rtcontrol_does_not_call_is_not_told_of() -> None:

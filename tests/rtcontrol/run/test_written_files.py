@@ -12,17 +12,17 @@ import pytest
 
 from rtcontrol.bridges.ros2 import EXAMPLE
 from rtcontrol.bridges.wire.curve import load_public
-from rtcontrol.fitting.material import read_files
 from rtcontrol.gateway.options import read_token
 from rtcontrol.models.data.row import read_rows
 from rtcontrol.models.data.sources.files import items
 from rtcontrol.models.data.synthesis.tool_sets import read_tools
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.finetune import config as finetune
-from rtcontrol.run.flags import load
+from rtcontrol.run.options import load
 from rtcontrol.run.toolsets import tools_from
-from rtcontrol.run.users import own_goals
-from rtcontrol.serve import keyring
+from rtcontrol.run.user_module import own_goals
+from rtcontrol.serve import zmq_auth
+from rtcontrol.training.dataset import read_files
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -108,14 +108,14 @@ def test_files_put_together_have_marks_in_the_middle(tmp_path: Path) -> None:
 
 
 def test_a_key_file_is_read_with_a_mark_and_refused_as_utf_16(tmp_path: Path) -> None:
-    pair = keyring.create(tmp_path, "robot")
+    pair = zmq_auth.create(tmp_path, "robot")
     path = tmp_path / "robot.key"
     text = path.read_text()
     for end in ("\n", "\r\n"):
         path.write_bytes(text.replace("\n", end).encode("utf-8-sig"))
         assert load_public(path) == pair.public
     path.write_bytes(text.encode("utf-16"))
-    with pytest.raises(keyring.KeyFileError, match="is UTF-16"):
+    with pytest.raises(zmq_auth.KeyFileError, match="is UTF-16"):
         load_public(path)
 
 

@@ -17,19 +17,18 @@ from commands import call, refused, spawn, until
 from walk import AGENT, LEFT, RIGHT, SKILL, STILL, Walker
 
 from rtcontrol.envs.evaluate import Case, Seat, cases, play
-from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.evaluation.phrasings import Saying, lines
+from rtcontrol.evaluation.policies import SCRIPTED, Flyer, ModelFlyer, ScoringGate, scripted
+from rtcontrol.evaluation.score_document import Document
+from rtcontrol.evaluation.score_plan import Cell, Settings, plan, subjects
+from rtcontrol.evaluation.score_run import measure
+from rtcontrol.evaluation.score_tables import calibrated, latency, paired, pick, said, share, tables
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.contents import contents
+from rtcontrol.run.fingerprint import contents
 from rtcontrol.run.skills import OwnSkill, skill_of
-from rtcontrol.scoring.document import Document
-from rtcontrol.scoring.flyers import SCRIPTED, Flyer, ModelFlyer, ScoringGate, scripted
-from rtcontrol.scoring.measure import measure
-from rtcontrol.scoring.phrasings import Saying, lines
-from rtcontrol.scoring.plan import Cell, Settings, plan
-from rtcontrol.scoring.subjects import subjects
-from rtcontrol.scoring.tables import calibrated, latency, paired, pick, said, share, tables
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "run"))
@@ -285,7 +284,7 @@ def test_a_model_that_decides_for_some_is_asked_on() -> None:
 
 
 def test_the_decisions_that_are_kept_are_spread_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rtcontrol.scoring.document.KEPT", 16)
+    monkeypatch.setattr("rtcontrol.evaluation.score_document.KEPT", 16)
     document, cell = Document(Settings("walk", "walk", ("m",), HZ, 4), None), Cell("goals", "go left", "m", (), HZ)
     for first in range(0, 105, 7):
         flown = play(SKILL, scripted(SKILL, "no-op"), cases(LEFT, [0]), HZ)[0]

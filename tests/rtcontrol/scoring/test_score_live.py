@@ -10,15 +10,14 @@ import pytest
 from walk import AGENT, SKILL, Walker
 
 from rtcontrol.envs.evaluate import cases
+from rtcontrol.evaluation import real_time
+from rtcontrol.evaluation.policies import OPEN, ModelFlyer, scripted
+from rtcontrol.evaluation.score_document import Document
+from rtcontrol.evaluation.score_plan import Cell, Settings, plan, subjects
+from rtcontrol.evaluation.score_run import measure
+from rtcontrol.evaluation.score_tables import pick, tables
 from rtcontrol.models.call import Decision
 from rtcontrol.models.errors import UserError
-from rtcontrol.scoring import wall
-from rtcontrol.scoring.document import Document
-from rtcontrol.scoring.flyers import OPEN, ModelFlyer, scripted
-from rtcontrol.scoring.measure import measure
-from rtcontrol.scoring.plan import Cell, Settings, plan
-from rtcontrol.scoring.subjects import subjects
-from rtcontrol.scoring.tables import pick, tables
 
 pytestmark = pytest.mark.realtime
 HZ, TOLD = 10.0, ("go left", "go right")
@@ -43,8 +42,10 @@ def test_what_being_late_costs_in_real_time_stands_beside_lockstep(monkeypatch: 
     flyers |= {name: ModelFlyer(SKILL, AGENT, Walker(TOLD), HZ) for name in sources}
 
     def fly(cell: Cell, cases: Any) -> Any:
-        config = wall.wall_config("walk", AGENT, cell.by, "torch", cell.hz, OPEN, cases, 60.0)
-        return wall.fly_wall(SKILL, AGENT, config, sources.get(cell.by, wall.expert_source(SKILL)), cases, 60.0)
+        config = real_time.wall_config("walk", AGENT, cell.by, "torch", cell.hz, OPEN, cases, 60.0)
+        return real_time.fly_wall(
+            SKILL, AGENT, config, sources.get(cell.by, real_time.expert_source(SKILL)), cases, 60.0
+        )
 
     measure(SKILL, plan(settings, told, []), flyers, document, lambda *told: said.append(told[3]), fly)
     cells = list(document.data["cells"].values())
@@ -58,7 +59,7 @@ def test_what_being_late_costs_in_real_time_stands_beside_lockstep(monkeypatch: 
 
 def test_a_world_that_breaks_down_in_real_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told = cases(SKILL.goals[0], [2000])
-    config = wall.wall_config("walk", AGENT, "expert", "torch", HZ, OPEN, told, 60.0)
+    config = real_time.wall_config("walk", AGENT, "expert", "torch", HZ, OPEN, told, 60.0)
     monkeypatch.setattr("walk.Walk.outcome", lambda self: 1 / 0 if self._t > 0.2 else None)
     with pytest.raises(UserError, match="ZeroDivisionError"):
-        wall.fly_wall(SKILL, AGENT, config, wall.expert_source(SKILL), told, 60.0)
+        real_time.fly_wall(SKILL, AGENT, config, real_time.expert_source(SKILL), told, 60.0)

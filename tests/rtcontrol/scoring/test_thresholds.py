@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rtcontrol.scoring.thresholds import THRESHOLDS, sweep
+from rtcontrol.evaluation.score_tables import THRESHOLDS, sweep
 
 
 def test_at_each_threshold_is_told_what_would_be_held() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.skill import Skill
-from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision
 
 LIMIT_S, REACH = 3.0, 5

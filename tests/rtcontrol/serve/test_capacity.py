@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Welcome
-from rtcontrol.hosts.base import PlaceTrouble
-from rtcontrol.run import assemble
+from rtcontrol.hosts.protocol import PlaceTrouble
+from rtcontrol.run import assembly
 from rtcontrol.serve import session
-from rtcontrol.serve.capacity import Need, undisturbed, weigh
+from rtcontrol.serve.limits import Need, undisturbed, weigh
 from tests.helpers.processes import until
 
 NEEDS = st.builds(Need, st.floats(0.1, 1000), st.floats(1e-5, 1))
 MOST = 0.8
-LANDER = {"tools": assemble.agent("lander").tools.openai(), "instruction": "hover at 0.7"}
+LANDER = {"tools": assembly.agent("lander").tools.openai(), "instruction": "hover at 0.7"}
 
 
 @given(need=NEEDS, others=st.lists(NEEDS, max_size=20))

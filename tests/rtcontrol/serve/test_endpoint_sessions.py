@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from rtcontrol.gateway.source import public_name, source
-from rtcontrol.hosts.base import DecisionRequest
-from rtcontrol.hosts.endpoint import EndpointSource
+from rtcontrol.hosts.protocol import DecisionRequest
+from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.models.call import Call
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.pools import Pools

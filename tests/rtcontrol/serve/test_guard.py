@@ -17,8 +17,7 @@ import zmq
 
 from rtcontrol.bridges.wire.endpoint import is_local
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve import keyring
-from rtcontrol.serve.guard import Guard
+from rtcontrol.serve.zmq_auth import Guard, KeyPair, create, fingerprint, load_pair, load_public
 from tests.helpers.processes import until
 
 
@@ -59,7 +58,7 @@ def open_door(keys: Path | None) -> Iterator[Door]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name in ("server", "arm", "leg"):
-        keyring.create(tmp_path / "keys", name)
+        create(tmp_path / "keys", name)
     return tmp_path / "keys"
 
 
@@ -73,7 +72,7 @@ def plain() -> Iterator[Door]:
     yield from open_door(None)
 
 
-def knock(door: Door, pair: keyring.KeyPair | None, server: str | None, what: bytes) -> None:
+def knock(door: Door, pair: KeyPair | None, server: str | None, what: bytes) -> None:
     """A DEALER that connects and says one thing; the door closes it."""
     dealer = door.router.context.socket(zmq.DEALER)
     door.dealers.append(dealer)
@@ -107,8 +106,8 @@ SCANNERS = (HTTP, TLS, TEXT, b"\x01\x00\x05\x00abcd", os.urandom(2000))  # the l
 
 
 def test_listed_key_gets_in_and_is_known_by_it(locked: Door, folder: Path) -> None:
-    pair = keyring.load_pair(folder / "arm.key_secret")
-    knock(locked, pair, keyring.load_public(folder / "server.key"), b"hello")
+    pair = load_pair(folder / "arm.key_secret")
+    knock(locked, pair, load_public(folder / "server.key"), b"hello")
     assert locked.router.poll(20_000)
     frames = locked.router.recv_multipart(copy=False)
     key = frames[-1].get("User-Id")
@@ -118,14 +117,14 @@ def test_listed_key_gets_in_and_is_known_by_it(locked: Door, folder: Path) -> No
 
 
 def test_everybody_else_stays_out(locked: Door, folder: Path, tmp_path: Path) -> None:
-    server = keyring.load_public(folder / "server.key")
-    stranger = keyring.create(tmp_path / "elsewhere", "stranger")
+    server = load_public(folder / "server.key")
+    stranger = create(tmp_path / "elsewhere", "stranger")
     knock(locked, stranger, server, b"unlisted key")
     knock(locked, None, None, b"no key")
-    knock(locked, keyring.load_pair(folder / "arm.key_secret"), stranger.public, b"another server's key")
+    knock(locked, load_pair(folder / "arm.key_secret"), stranger.public, b"another server's key")
     assert locked.messages(500) == []
     # Not because the door is shut for good: a listed client gets in beside it.
-    knock(locked, keyring.load_pair(folder / "leg.key_secret"), server, b"honest")
+    knock(locked, load_pair(folder / "leg.key_secret"), server, b"honest")
     assert locked.first() == [b"honest"]
 
 
@@ -133,15 +132,18 @@ def test_everybody_else_stays_out(locked: Door, folder: Path, tmp_path: Path) ->
 def test_bytes_of_scanners_reach_nobody(request: pytest.FixtureRequest, folder: Path, fixture: str) -> None:
     door: Door = request.getfixturevalue(fixture)
     send_raw(door.port, *SCANNERS)
-    pair, server = keyring.load_pair(folder / "arm.key_secret"), keyring.load_public(folder / "server.key")
+    pair, server = (
+        load_pair(folder / "arm.key_secret"),
+        load_public(folder / "server.key"),
+    )
     knock(door, *((pair, server) if fixture == "locked" else (None, None)), b"honest")
     assert door.first() == [b"honest"]
     assert door.guard.allowed(None) == (fixture == "plain")
 
 
 def test_key_made_and_revoked_while_open_counts_at_once(locked: Door, folder: Path) -> None:
-    server = keyring.load_public(folder / "server.key")
-    late = keyring.create(folder, "late")
+    server = load_public(folder / "server.key")
+    late = create(folder, "late")
     until(lambda: locked.guard.allowed(late.public))
     knock(locked, late, server, b"hello")
     assert locked.first() == [b"hello"]
@@ -154,14 +156,17 @@ def test_key_made_and_revoked_while_open_counts_at_once(locked: Door, folder: Pa
 def test_log_tells_names_and_fingerprints_but_no_keys(
     locked: Door, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = keyring.load_public(folder / "server.key")
-    arm, stranger = keyring.load_pair(folder / "arm.key_secret"), keyring.create(tmp_path / "elsewhere", "stranger")
+    server = load_public(folder / "server.key")
+    arm, stranger = (
+        load_pair(folder / "arm.key_secret"),
+        create(tmp_path / "elsewhere", "stranger"),
+    )
     with caplog.at_level(logging.DEBUG):
         for pair in (arm, stranger):
             knock(locked, pair, server, b"hello")
-        until(lambda: keyring.fingerprint(stranger.public) in caplog.text)
+        until(lambda: fingerprint(stranger.public) in caplog.text)
         until(lambda: "Admitted arm" in caplog.text)
-    for secret in (arm.secret, stranger.secret, keyring.load_pair(folder / "server.key_secret").secret):
+    for secret in (arm.secret, stranger.secret, load_pair(folder / "server.key_secret").secret):
         assert secret not in caplog.text
 
 

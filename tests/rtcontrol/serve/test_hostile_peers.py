@@ -16,8 +16,8 @@ from commands import refused
 from rtcontrol.bench.load import unnamed
 from rtcontrol.bridges.client import Client, ClientError
 from rtcontrol.models.checkpoint.checkpoint import ZOO
-from rtcontrol.record.reading import read_record
-from rtcontrol.serve import keyring
+from rtcontrol.serve import zmq_auth
+from rtcontrol.telemetry.record_reader import read_record
 from tests.bridges.client.worlds import OWN, STEER, STRAIGHT, Process, free_port, until
 
 
@@ -25,7 +25,7 @@ from tests.bridges.client.worlds import OWN, STEER, STRAIGHT, Process, free_port
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys") / "keys"
     for name in ("server", "arm", "leg"):
-        keyring.create(folder, name)
+        zmq_auth.create(folder, name)
     return folder
 
 
@@ -42,7 +42,7 @@ def locked(tmp_path_factory: pytest.TempPathFactory, keys: Path) -> Iterator[Pro
 def test_unlisted_key_and_plain_client_are_told_that_a_key_is_missing(
     locked: Process, keys: Path, tmp_path: Path
 ) -> None:
-    keyring.create(tmp_path, "stranger")
+    zmq_auth.create(tmp_path, "stranger")
     given: dict[str, Any] = {**OWN, "connect_timeout_s": 0.7}
     with pytest.raises(ClientError, match="does not accept this key"):
         Client.connect(locked.endpoint, **given, keys=tmp_path / "stranger.key_secret", server_key=keys / "server.key")
@@ -83,7 +83,7 @@ def test_revoked_key_loses_its_live_session_and_the_other_does_not(locked: Proce
 def test_listed_key_is_named_in_the_log_but_no_log_or_record_holds_a_secret_or_a_token(
     locked: Process, keys: Path
 ) -> None:
-    secret = keyring.load_pair(keys / "arm.key_secret")
+    secret = zmq_auth.load_pair(keys / "arm.key_secret")
     with Client.connect(locked.endpoint, **OWN, pacing="client", ttl_ms=0, keys=keys / "arm.key_secret") as client:
         token = client.welcome.session
         assert client.decide("left 1").status == "fresh"
@@ -91,7 +91,7 @@ def test_listed_key_is_named_in_the_log_but_no_log_or_record_holds_a_secret_or_a
     assert "arm" in locked.logs()
     written = [p for p in locked.out.rglob("*") if p.is_file()]
     assert {p.suffix for p in written} == {".txt", ".json", ".mcap"}
-    server = keyring.load_pair(keys / "server.key_secret")
+    server = zmq_auth.load_pair(keys / "server.key_secret")
     for path in written:
         text = str([*read_record(path)]) if path.suffix == ".mcap" else path.read_text(errors="replace")
         for what in (token, secret.secret, server.secret, secret.public):

@@ -11,7 +11,7 @@ import pytest
 from rtcontrol.bridges.client import Client, ClientError
 from rtcontrol.hosts.ray_start import _reach
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve import keyring
+from rtcontrol.serve import zmq_auth
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.server import Server
 from tests.bridges.client.worlds import OWN
@@ -65,8 +65,8 @@ def test_all_addresses_of_both_kinds_want_keys_and_are_served_with_them(tmp_path
     ):
         pass
     keys = tmp_path / "keys"
-    for name in (keyring.SERVER, "arm"):
-        keyring.create(keys, name)
+    for name in (zmq_auth.SERVER, "arm"):
+        zmq_auth.create(keys, name)
     with server(tmp_path, "tcp://[::]:*", keys=keys) as made, ExitStack() as stack:
         port = made.endpoints[0].rpartition(":")[2]
         for host in ("[::1]", "127.0.0.1"):

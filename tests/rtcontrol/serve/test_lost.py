@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from rtcontrol.bridges.wire.messages import Bye, CallMessage
-from rtcontrol.record.reading import read_record
+from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import Program, until
 from tests.rtcontrol.serve.wire_peer import WirePeer
 

@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from rtcontrol.bridges.wire.messages import Bye, Welcome
-from rtcontrol.hosts.base import PlaceTrouble
+from rtcontrol.hosts.protocol import PlaceTrouble
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve import reading
-from rtcontrol.serve.reading import ToolReading
+from rtcontrol.serve import tool_reading
+from rtcontrol.serve.tool_reading import ToolReading
 from tests.helpers.processes import until
 
 TURN: dict[str, Any] = {"name": "turn", "parameters": {"properties": {"to": {"enum": ["left", "right"]}}}}
@@ -27,7 +27,7 @@ def slow(number: int) -> dict[str, Any]:
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "READ_S", 0.01)
+    monkeypatch.setattr(tool_reading, "READ_S", 0.01)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def children() -> list[psutil.Process]:
 
 
 def _readers() -> list[psutil.Process]:
-    return [c for c in psutil.Process().children() if "rtcontrol.serve.reading" in c.cmdline()]
+    return [c for c in psutil.Process().children() if "rtcontrol.serve.tool_reading" in c.cmdline()]
 
 
 def test_what_takes_too_long_is_refused_and_known_from_then_on(hasty: None, reader: ToolReading) -> None:
@@ -66,19 +66,19 @@ def test_what_can_be_read_is_and_what_is_wrong_with_it_is_told_elsewhere(reader:
 
 
 def test_what_takes_too_much_memory_is_refused(monkeypatch: pytest.MonkeyPatch, reader: ToolReading) -> None:
-    monkeypatch.setattr(reading, "READ_S", 60.0)
+    monkeypatch.setattr(tool_reading, "READ_S", 60.0)
     wide = {"type": "object", "properties": {"a": {"enum": ["x" * 60_000]}}}
     assert reader.check([{"name": "f", "parameters": wide}])
     (child,) = children()
     most, _ = child.rlimit(psutil.RLIMIT_AS)
-    assert reading.MEMORY_BYTES < most < reading.MEMORY_BYTES + child.memory_info().vms + (64 << 20)
+    assert tool_reading.MEMORY_BYTES < most < tool_reading.MEMORY_BYTES + child.memory_info().vms + (64 << 20)
 
 
 def test_what_takes_more_memory_than_there_is_is_known_from_then_on(
     monkeypatch: pytest.MonkeyPatch, reader: ToolReading
 ) -> None:
-    monkeypatch.setattr(reading, "READ_S", 60.0)
-    monkeypatch.setattr(reading, "MEMORY_BYTES", 16 << 20)
+    monkeypatch.setattr(tool_reading, "READ_S", 60.0)
+    monkeypatch.setattr(tool_reading, "MEMORY_BYTES", 16 << 20)
     assert reader.check([TURN])
     for _ in range(2):
         with pytest.raises(UserError, match="too much memory") as told:
@@ -90,7 +90,7 @@ def test_what_takes_more_memory_than_there_is_is_known_from_then_on(
 def test_a_set_whose_process_was_killed_is_not_refused_and_may_come_again(
     monkeypatch: pytest.MonkeyPatch, reader: ToolReading
 ) -> None:
-    monkeypatch.setattr(reading, "READ_S", 60.0)
+    monkeypatch.setattr(tool_reading, "READ_S", 60.0)
     told: list[Exception] = []
 
     def ask() -> None:
@@ -115,7 +115,7 @@ def test_a_set_whose_process_was_killed_is_not_refused_and_may_come_again(
 def test_a_set_at_whose_reading_a_library_gave_up_is_known_from_then_on(
     monkeypatch: pytest.MonkeyPatch, reader: ToolReading, end: signal.Signals
 ) -> None:
-    monkeypatch.setattr(reading, "READ_S", 60.0)
+    monkeypatch.setattr(tool_reading, "READ_S", 60.0)
     told: list[Exception] = []
 
     def ask() -> None:
@@ -136,21 +136,21 @@ def test_a_set_at_whose_reading_a_library_gave_up_is_known_from_then_on(
 
 
 def test_a_process_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch, reader: ToolReading) -> None:
-    monkeypatch.setattr(reading, "READ_S", 60.0)
+    monkeypatch.setattr(tool_reading, "READ_S", 60.0)
     wide = {"name": "f", "parameters": {"properties": {"a": {"enum": [f"{i}" * 40 for i in range(1500)]}}}}
     assert reader.check([wide])
     (child,) = children()
     child.suspend()
-    monkeypatch.setattr(reading, "GIVE_UP_S", 0.5)
+    monkeypatch.setattr(tool_reading, "GIVE_UP_S", 0.5)
     with pytest.raises(PlaceTrouble, match="not read within 0.5 s"):
         reader.check([wide, TURN])
     assert not children()
-    monkeypatch.setattr(reading, "GIVE_UP_S", 20.0)
+    monkeypatch.setattr(tool_reading, "GIVE_UP_S", 20.0)
     assert reader.check([wide, TURN])
 
 
 def test_the_memory_for_tools_is_what_they_take_once_the_checkpoint_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MEMORY_BYTES", 96 << 20)  # less than the libraries take that open it
+    monkeypatch.setattr(tool_reading, "MEMORY_BYTES", 96 << 20)  # less than the libraries take that open it
     patterns = [{"type": "string", "pattern": f"^a{i}.*b{i}$"} for i in range(1000)]
     reader = ToolReading("lander")
     try:
@@ -162,7 +162,7 @@ def test_the_memory_for_tools_is_what_they_take_once_the_checkpoint_is_open(monk
 
 
 def test_it_is_given_up_when_its_client_has_gone(monkeypatch: pytest.MonkeyPatch, reader: ToolReading) -> None:
-    monkeypatch.setattr(reading, "READ_S", 60.0)
+    monkeypatch.setattr(tool_reading, "READ_S", 60.0)
     gone = threading.Event()
     found: list[bool] = []
     heavy = [slow(i) for i in range(60)]
@@ -181,7 +181,7 @@ def test_it_is_given_up_when_its_client_has_gone(monkeypatch: pytest.MonkeyPatch
 def test_small_sets_do_not_wait_behind_large_ones_and_too_many_are_told_to_come_again(
     monkeypatch: pytest.MonkeyPatch, reader: ToolReading
 ) -> None:
-    monkeypatch.setattr(reading, "READ_S", 60.0)
+    monkeypatch.setattr(tool_reading, "READ_S", 60.0)
     gone, told = threading.Event(), []
 
     def ask(number: int) -> None:
@@ -190,7 +190,7 @@ def test_small_sets_do_not_wait_behind_large_ones_and_too_many_are_told_to_come_
         except PlaceTrouble as trouble:
             told.append(trouble)
 
-    threads = [threading.Thread(target=ask, args=(n,), daemon=True) for n in range(reading.MAX_WAITING + 4)]
+    threads = [threading.Thread(target=ask, args=(n,), daemon=True) for n in range(tool_reading.MAX_WAITING + 4)]
     for thread in threads:
         thread.start()
     until(lambda: told, seconds=60)

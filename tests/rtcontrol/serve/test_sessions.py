@@ -30,9 +30,9 @@ from rtcontrol.bridges.wire.messages import (
 )
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.models.checkpoint.checkpoint import ZOO
-from rtcontrol.record.reading import read_record
-from rtcontrol.run import assemble
-from rtcontrol.serve.bucket import TokenBucket
+from rtcontrol.run import assembly
+from rtcontrol.serve.limits import TokenBucket
+from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import until
 from tests.rtcontrol.serve.wire_peer import WirePeer
 
@@ -480,7 +480,7 @@ def test_own_tools_are_not_decided_by_a_model_that_was_trained_on_others(bench: 
     assert (error.code, error.field) == ("model", "model") and "random" in error.remedy and "--model" in error.remedy
     assert peer.enter(**OWN, model="random").trained is None
     peer.send(Bye(session=peer.token))
-    lander = assemble.agent("lander").tools.openai()
+    lander = assembly.agent("lander").tools.openai()
     welcome = peer.enter(tools=lander, instruction="land on the pad")
     assert (welcome.model, welcome.trained, welcome.model_trained_on_tools) == ("lander", True, True)
 

@@ -12,7 +12,7 @@ from cart import Flight, cart_agent
 from rtcontrol.bridges.wire import Message
 from rtcontrol.bridges.wire.messages import CallMessage, Executed, Observe
 from rtcontrol.envs.remote import RemoteEnvironment, RemoteTerms
-from rtcontrol.hosts.base import DecisionRequest
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision
 
 TOKEN = "t" * 20

@@ -20,7 +20,7 @@ from rtcontrol.bridges.shutdown import Shutdown
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, ErrorMessage, Outcome, Reset, Welcome
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
-from rtcontrol.serve.solo import run_remote
+from rtcontrol.serve.single_client import run_remote
 from tests.helpers.processes import Program, free_port
 from tests.rtcontrol.serve.wire_peer import WirePeer
 

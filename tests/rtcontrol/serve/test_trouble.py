@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rtcontrol.bridges.wire.messages import CallMessage, Instruct
-from rtcontrol.hosts.base import DecisionRequest
 from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import warmup
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.carla import standin
+from rtcontrol.run import carla_bridge
 
 
-class StandIn(standin.StandIn):
+class StandIn(carla_bridge.StandIn):
     """Listens when it is made. Ends with the block, or with the process that made it."""
 
     def __init__(self, *options: str, state: Path | None = None) -> None:

@@ -1,1 +1,0 @@
-"""Runs whose world is CARLA, or the stand-in: the bridge in a process of its own, supervised."""

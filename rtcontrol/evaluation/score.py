@@ -1,0 +1,119 @@
+"""One score from its settings to its document."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.agents.spoken import nonsense
+from rtcontrol.envs import registry
+from rtcontrol.envs.evaluate import Case, Played
+from rtcontrol.envs.skill import Skill
+from rtcontrol.evaluation.phrasings import Saying, lines
+from rtcontrol.evaluation.policies import OPEN, SCRIPTED, Flyer, ModelFlyer, ScoringGate, scripted
+from rtcontrol.evaluation.real_time import expert_source, fly_wall, wall_config
+from rtcontrol.evaluation.score_document import Document
+from rtcontrol.evaluation.score_plan import DELAYS, RATES, Cell, Settings, plan, subjects
+from rtcontrol.evaluation.score_run import Progress, measure
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.tool_schema import ToolSchema
+from rtcontrol.run import assembly
+from rtcontrol.run.fingerprint import contents
+from rtcontrol.run.model_compatibility import gate_of, learnt_of, model_for, rate_said, said_of, shown
+from rtcontrol.run.skills import OwnSkill, skill_of
+
+NONSENSE = 50  # sentences of the project's own list, where a list of phrasings has none
+NOT_MODELS = {"noop": "no-op"}
+
+
+class Scoring:
+    """Everything that a score needs, looked over before anything is flown. UserError for what does not go together."""
+
+    def __init__(self, settings: Settings, json_file: Path | None = None) -> None:
+        file = None if settings.goal_file is None else Path(settings.goal_file)
+        self.skill = _skill(settings.env, settings.agent, file)
+        if isinstance(self.skill, OwnSkill):
+            self.agent = self.skill.agent
+        else:
+            self.agent = assembly.agent(settings.agent or assembly.default_agent(settings.env), file, settings.env)
+        models = tuple(dict.fromkeys(settings.models)) or tuple(filter(None, (self.agent.model,)))
+        plain = [name for name in models if NOT_MODELS.get(name, name) in SCRIPTED]
+        if plain:
+            raise UserError(f"--model {plain[0]} stands in the table anyway.", "Leave it out.")
+        if not models and (settings.phrasings is not None or settings.gates):
+            option = "--gate" if settings.phrasings is None else "--phrasings"
+            raise UserError(f"{option} is about a model, and {self.agent.name} names none.", "Give one with --model.")
+        for name in models:
+            model_for(self.agent.tools.schemas, name)
+        self.warnings = [said for name in models if (said := said_of(self.agent.tools.schemas, name))]
+        gates = settings.gates or tuple(_gate_of(name, self.agent.tools.schemas) for name in models)
+        if models and len(gates) not in (1, len(models)):
+            raise UserError(f"There are {len(gates)} --gate for {len(models)} models.", "Give one, or one for each.")
+        self.gates = dict(zip(models, map(ScoringGate.parse, itertools.cycle(gates)), strict=False))
+        learnt = learnt_of(models[0]) if models else None
+        rate = (learnt.rate_hz if learnt is not None else None) or RunConfig(env="").hz
+        self.settings = replace(
+            settings,
+            agent=self.agent.name,
+            models=models,
+            gates=tuple(map(str, self.gates.values())),
+            hz=settings.hz or rate,
+        )
+        self.warnings += [said for name in models if (said := rate_said(name, self.settings.hz))]
+        self.said: list[Saying] = []
+        if settings.phrasings is not None:
+            self.said = lines(self.skill, settings.phrasings, (self.skill.name, settings.env, self.agent.name))
+        if all(one.means is not None for one in self.said):
+            kept = nonsense(kept=True)  # no recipe teaches these
+            self.said += [Saying(say, None) for say in kept[:: len(kept) // NONSENSE][:NONSENSE]]
+        goals = None if self.agent.goals is None else self.agent.goals.source
+        phrasings = [(one.say, one.means) for one in self.said]
+        digests = contents((settings.env, settings.agent, goals), models, phrasings)
+        self.settings = replace(self.settings, contents=digests)
+        self._told = subjects(self.skill, self.settings.hz, self.settings.goals)
+        self.document = Document(self.settings, json_file)
+        self.document.lines(self.said)
+
+    def run(self, progress: Progress) -> Document:
+        """Fly everything that the document has not yet. UserError; what was flown until then is in the document."""
+        flyers: dict[str, Flyer] = {name: scripted(self.skill, name) for name in SCRIPTED}
+        flyers |= {name: self._flyer(name) for name in self.settings.models}
+        cells = plan(self.settings, self._told, self.said)
+        known = {cell.key for cell in cells}
+        full = plan(replace(self.settings, delays=DELAYS, rates=RATES), self._told, self.said)
+        more = [cell for cell in full if cell.key not in known]
+        measure(self.skill, cells, flyers, self.document, progress, self._in_real_time, more)
+        return self.document
+
+    def _flyer(self, model: str) -> ModelFlyer:
+        settings, agent = self.settings, shown(self.agent, model)
+        config = RunConfig(env=settings.env, engine=settings.engine, hz=settings.hz, clock="lockstep")
+        source = assembly.decider(config, agent, model)
+        return ModelFlyer(self.skill, agent, source, settings.hz, self.gates[model])
+
+    def _in_real_time(self, cell: Cell, cases: Sequence[Case]) -> tuple[list[Played], dict[str, Any]]:
+        settings, expert = self.settings, cell.by == "expert"
+        agent = self.agent if expert else shown(self.agent, cell.by)
+        gate = OPEN if expert else self.gates[cell.by]
+        config = wall_config(settings.env, agent, cell.by, settings.engine, cell.hz, gate, cases, cell.longest_s)
+        source = expert_source(self.skill) if expert else assembly.decider(config, agent, cell.by)
+        return fly_wall(self.skill, agent, config, source, cases, cell.longest_s)
+
+
+def _gate_of(model: str, tools: Sequence[ToolSchema]) -> str:
+    """What its checkpoint says of its function head for these tools; else none."""
+    gate = gate_of(model, tools)
+    return "0" if gate is None else str(ScoringGate(gate, "function"))
+
+
+def _skill(env: str, agent: str, goals: Path | None) -> Skill:
+    if env in assembly.JOINED or env.endswith(assembly.RECORDED):
+        raise UserError(
+            f"{env} has no goals with a judge and an expert, so nothing to score by.",
+            f"Score one of {', '.join(registry.known())}, or a world of your own (.py).",
+        )
+    return skill_of(env, agent or None, goals)

@@ -1,0 +1,166 @@
+"""`/ws`: the protocol as JSON over WebSocket, one admission connection each."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from rtcontrol.bridges.wire import Code, Message, WireError, decode_json, encode_json
+from rtcontrol.bridges.wire.messages import CallMessage
+from rtcontrol.gateway.access import SUBPROTOCOL
+from rtcontrol.gateway.metrics import Metrics
+from rtcontrol.serve.session_manager import SessionManager
+
+log = logging.getLogger("rtcontrol.gateway")
+
+MAX_QUEUED = 64
+MAX_CONNECTIONS = 128
+FIRST_MESSAGE_S = 10.0
+CLOSE_S = 1.0
+# RFC 6455 section 7.4.1, and 1013 of the registry.
+NORMAL, POLICY, TRY_LATER = 1000, 1008, 1013
+
+
+class WebSocketConnection:
+    """What the admission holds of a WebSocket (`rtcontrol.serve.session_manager.Connection`).
+
+    `send` encodes on its caller's thread, and queues for the event loop. A reader that is `MAX_QUEUED` messages behind
+    loses its connection: a call that old is void anyway.
+    """
+
+    key: str | None = None
+
+    def __init__(self, peer: str, abort: Callable[[], None], aged: Callable[[float], None]) -> None:
+        self.peer = peer
+        self.slow = self.spoken = False
+        self._loop, self.abort, self._aged = asyncio.get_running_loop(), abort, aged
+        self._queue: deque[str] = deque()
+        self._ready = asyncio.Event()
+        self._woken = False
+        self._closing = False
+
+    def send(self, message: Message) -> None:
+        if self._closing:
+            return
+        if len(self._queue) >= MAX_QUEUED:
+            self.slow = self._closing = True
+            self._call(self.abort)
+            return
+        if isinstance(message, CallMessage) and message.timing.age_ms is not None:
+            self._aged(message.timing.age_ms / 1e3)
+        self._queue.append(encode_json(message))
+        if not self._woken:
+            self._woken = True
+            self._call(self._ready.set)
+
+    def close(self) -> None:
+        """What is queued is sent first, as far as the peer takes it within `CLOSE_S`."""
+        self._closing = True
+        self._call(self._finish)
+
+    async def pump(self, socket: WebSocket) -> None:
+        """Send what is queued until closed."""
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            # Cleared before the queue is emptied: what is queued after that wakes this loop again.
+            self._woken = False
+            while self._queue:
+                await socket.send_text(self._queue.popleft())
+            if self._closing:
+                await socket.close(NORMAL)
+                return
+
+    @property
+    def closed(self) -> bool:
+        """From `close`, or its cutting off, on: what it still hands in is ignored."""
+        return self._closing
+
+    def _finish(self) -> None:
+        self._ready.set()
+        self._loop.call_later(CLOSE_S, self.abort)
+
+    def _call(self, function: Callable[[], Any]) -> None:
+        # The loop is closed while the server ends.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function)
+
+
+class WebSockets:
+    """All open WebSockets."""
+
+    def __init__(self, admission: SessionManager, metrics: Metrics) -> None:
+        self._admission, self._metrics = admission, metrics
+        self._open: dict[WebSocketConnection, None] = {}  # the oldest first
+
+    @property
+    def open(self) -> int:
+        return len(self._open)
+
+    async def serve(self, socket: WebSocket) -> None:
+        """One WebSocket from its handshake to its end."""
+        chosen = SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None
+        await socket.accept(chosen)
+        if len(self._open) >= MAX_CONNECTIONS and not self._make_room():
+            await socket.close(TRY_LATER, "too many connections")
+            return
+        client = socket.client
+        peer = "ws" if client is None else f"ws:{client.host}:{client.port}"
+        abort = socket.scope["extensions"].get("rtcontrol.abort", lambda: None)
+        connection = WebSocketConnection(peer, abort, self._metrics.call_age.observe)
+        self._open[connection] = None
+        pump = asyncio.create_task(connection.pump(socket))
+        try:
+            await self._receive(socket, connection, pump)
+        finally:
+            self._open.pop(connection, None)
+            self._admission.disconnected(connection)
+            if not pump.done():
+                pump.cancel()
+            with contextlib.suppress(BaseException):
+                await pump
+            if connection.slow:
+                self._metrics.slow.inc()
+                log.warning("%s: cut off, %d messages behind", peer, MAX_QUEUED)
+
+    def _make_room(self) -> bool:
+        """The one that has said nothing for longest goes."""
+        silent = next((c for c in self._open if not c.spoken), None)
+        if silent is not None:
+            del self._open[silent]
+            silent.abort()
+        return silent is not None
+
+    async def _receive(self, socket: WebSocket, connection: WebSocketConnection, pump: asyncio.Task[None]) -> None:
+        try:
+            try:
+                message = await asyncio.wait_for(socket.receive(), FIRST_MESSAGE_S)
+            except TimeoutError:
+                await socket.close(POLICY, f"no message within {FIRST_MESSAGE_S:g} s")
+                return
+            connection.spoken = True
+            while message["type"] == "websocket.receive":
+                self._take(connection, message)
+                message = await socket.receive()
+        except (WebSocketDisconnect, RuntimeError):
+            # RuntimeError: the pump has closed it in the meantime.
+            return
+
+    def _take(self, connection: WebSocketConnection, message: Any) -> None:
+        if connection.closed or not self._admission.admit(connection):
+            return
+        text = message.get("text")
+        try:
+            if text is None:
+                raise WireError(Code.MALFORMED, "A binary WebSocket message.", "Send one JSON text a message.")
+            decoded = decode_json(text)
+        except WireError as error:
+            self._admission.refuse(connection, error)
+            return
+        self._admission.receive(connection, decoded)

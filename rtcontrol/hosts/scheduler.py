@@ -1,0 +1,91 @@
+"""Whose turn it is to be decided: earliest deadline first, and together what can be in time."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from rtcontrol.hosts.protocol import DecisionRequest
+
+Turn = tuple[Any, DecisionRequest]
+# A request that nobody limits has as much time, so that it does not wait behind the others for ever.
+UNLIMITED_NS = 1_000_000_000
+NEWEST = 0.1  # weight of the newest time of a number of decisions
+
+
+class Rota:
+    """The waiting requests: of each session the `depth` newest, in the place of the oldest. Not locked."""
+
+    def __init__(self, depth: int = 1, now: Callable[[], int] = time.monotonic_ns) -> None:
+        self._depth, self._now = depth, now
+        self._waiting: dict[Any, deque[tuple[int, DecisionRequest]]] = {}  # with when each was asked
+        self._since: dict[Any, int] = {}  # when the session began to wait
+        self._took: dict[Hashable, dict[int, float]] = {}  # by kind: ns of so many decisions together
+
+    def put(self, key: Any, request: DecisionRequest) -> None:
+        now = self._now()
+        self._waiting.setdefault(key, deque(maxlen=self._depth)).append((now, request))
+        self._since.setdefault(key, now)
+
+    def take(
+        self,
+        kind: Callable[[Any], Hashable] = lambda key: None,
+        patient: Callable[[Any], bool] = lambda key: False,
+        late: bool = True,
+    ) -> list[Turn]:
+        """The newest request of the session whose time ends first, and of others of its `kind` (None: decided alone) as
+        many as are expected to be decided while that request is waited for. Of `patient` sessions one, after all
+        others, if `late`."""
+        waiting = sorted((key for key, requests in self._waiting.items() if requests), key=self._end)
+        eager = [key for key in waiting if not patient(key)]
+        if not eager:
+            return [self._pop(waiting[0])] if waiting and late else []
+        # Not the session's end: it is past for whoever missed ticks, and each decided alone all would go on missing.
+        own, (asked, newest) = kind(eager[0]), self._waiting[eager[0]][-1]
+        left = asked + _within(newest) - self._now()
+        alike = eager[:1] if own is None else [key for key in eager if kind(key) == own]
+        count = 1
+        while count < len(alike) and self.expected(own, count + 1) <= left:
+            count += 1
+        return [self._pop(key) for key in alike[:count]]
+
+    def took(self, kind: Hashable, count: int, ns: int) -> None:
+        """So many decisions of a kind together took so long."""
+        times = self._took.setdefault(kind, {})
+        before = times.get(count, ns)
+        times[count] = before + NEWEST * (ns - before)
+
+    def expected(self, kind: Hashable, count: int) -> float:
+        """Nanoseconds of so many decisions together: at most as many times as long as fewer, so that a number that was
+        slow once is tried again."""
+        return min((ns * count / n for n, ns in self._took.get(kind, {}).items() if n <= count), default=0.0)
+
+    def cancel(self, key: Any, tick: int) -> None:
+        # The session keeps its place: with requests that are given up before their turn comes it would starve.
+        for asked in self._waiting.get(key, ()):
+            if asked[1].tick == tick:
+                self._waiting[key].remove(asked)
+                break
+
+    def remove(self, key: Any) -> None:
+        self._waiting.pop(key, None)
+        self._since.pop(key, None)
+
+    def _end(self, key: Any) -> int:
+        return self._since[key] + _within(self._waiting[key][-1][1])
+
+    def _pop(self, key: Any) -> Turn:
+        # The newest: an older one is overtaken, and will be dropped at its deadline.
+        requests = self._waiting.pop(key)
+        _, request = requests.pop()
+        del self._since[key]
+        if requests:
+            self._waiting[key] = requests  # behind the others
+            self._since[key] = self._now()
+        return key, request
+
+
+def _within(request: DecisionRequest) -> int:
+    return request.within_ns or UNLIMITED_NS

@@ -1,1 +1,0 @@
-"""Recipes wire environments and trainer together: each rebuilds one bundled checkpoint."""

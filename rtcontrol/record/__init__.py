@@ -1,1 +1,0 @@
-"""What is written down of every tick, readable after SIGKILL."""

@@ -1,1 +1,0 @@
-"""What a run comes to: the deadline-miss report, as JSON and as a table."""

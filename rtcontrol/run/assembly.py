@@ -1,0 +1,310 @@
+"""Puts a run's parts together by their names: agent, environment, decider, host."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import rtcontrol.agents
+from rtcontrol.agents import Agent, Goal, Goals
+from rtcontrol.envs.base import Environment, Observation
+from rtcontrol.envs.thread import WorldThread
+from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
+from rtcontrol.hosts.failover import BackupHost, Handover
+from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, Host
+from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.models.call import Call
+from rtcontrol.models.errors import UserError
+from rtcontrol.run.recording import recording
+from rtcontrol.run.user_code import load_module, reason, remedy_of
+from rtcontrol.run.user_module import OwnExpert, holds_agent, is_gym, own_agent_of, own_world
+from rtcontrol.telemetry.encoder import Pictures
+
+if TYPE_CHECKING:
+    from rtcontrol.envs.gym import GymWorld
+
+
+# Name and one sentence, as `rtcontrol envs` and the error of an unknown name tell them; `cli.app` starts them.
+JOINED: dict[str, str] = {
+    "carla-bridge": "A car in a CARLA server, driven by the bundled bridge; or in the stand-in: --carla-standin.",
+    "gym:ID": "Any Gymnasium world: gym:CartPole-v1, gym:Pendulum-v1?levels=7&precision=1 (docs/your-own-game.md).",
+    "remote": "One client of the wire, a robot or a game, that connects to --bind or listens at --connect.",
+}
+
+
+def names() -> list[str]:
+    """All names that --env takes."""
+    from rtcontrol.envs import registry
+
+    return [*registry.known(), *sorted(JOINED)]
+
+
+def unknown(env: str) -> UserError:
+    """The error of a name that is none of these."""
+    return UserError(
+        f"There is no environment called {env!r}.",
+        f"Known ones: {', '.join(names())}, a .py file, or a recording (.mcap).",
+    )
+
+
+# Requests to a first decider that is far away: at 16 Hz each tick is asked of one that answers within 250 ms.
+IN_FLIGHT = 4
+RECORDED = ".mcap"
+
+
+def agents() -> dict[str, Agent]:
+    """The bundled agents by name: every module of `rtcontrol.agents` that has an `agent`."""
+    found = {}
+    for module in pkgutil.iter_modules(rtcontrol.agents.__path__):
+        agent = getattr(importlib.import_module(f"rtcontrol.agents.{module.name}"), "agent", None)
+        if isinstance(agent, Agent):
+            found[agent.name] = agent
+    return dict(sorted(found.items()))
+
+
+def agent(name: str, goals: Path | None = None, env: str = "", thread: WorldThread | None = None) -> Agent:
+    """A bundled agent, that of a Gymnasium world, or that of a Python file of the user's, with the goals of a file
+    where one is given. What a file for the Gymnasium world `env` leaves out is that world's: the one of the `thread`,
+    where there is one, else one that is made for its names alone, and closed. UserError where there is none."""
+    if name.endswith(".py"):
+        return own_agent_of(name, goals, agent(env, env=env, thread=thread) if is_gym(env) else None)
+    if goals is not None:
+        raise UserError(f"--goals {goals}: the agent {name} has its own.", "Give it with --agent FILE.py.")
+    if is_gym(name):
+        with closing(WorldThread(name)) as other:
+            return gym_world(name, thread if thread is not None and name == env else other).agent()
+    if name.endswith(RECORDED):
+        return recording(Path(name)).agent()
+    known = agents()
+    if name not in known:
+        raise UserError(f"There is no agent called {name!r}.", f"Known ones: {', '.join(known)}; or a .py file.")
+    return known[name]
+
+
+def environment(
+    name: str, goal: str | None, told: Agent | None = None, thread: WorldThread | None = None
+) -> Environment:
+    """A bundled environment, the one simulation class in a Python file, or what was recorded. UserError where there
+    is none. `goal` is what is judged; of a world of the user's it is one of those of the agent `told`, and it is made
+    on the `thread` (None: one of its own), unless it is there already."""
+    if name.endswith(RECORDED):
+        if goal is not None:
+            raise UserError("--goal is for bundled environments: nobody judges a recording.", "Leave it out.")
+        return recording(Path(name)).world()
+    if name.endswith(".py") or is_gym(name):
+        from rtcontrol.envs.paced import PacedEnvironment
+
+        thread = thread or WorldThread(name)
+        goals = None if told is None else told.goals
+        tools = () if told is None else [tool.name for tool in told.tools]
+        judged = None if goal is None else named_goal(goal, goals)
+        try:
+            if is_gym(name):
+                gym_world(name, thread)  # the one instance, which names and tools are of
+            world = thread.make(lambda: own_world(name, goals, tools=tools, made=thread.world))
+            if judged is not None:
+                thread.do(lambda: world.judge_by(judged))
+        except BaseException:
+            thread.close()
+            raise
+        return PacedEnvironment(name if is_gym(name) else Path(name).stem, world, thread)
+    from rtcontrol.envs import registry
+
+    if name not in registry.known():
+        raise unknown(name)
+    return registry.make(name, **({} if goal is None else {"goal": goal}))
+
+
+def gym_world(name: str, thread: WorldThread) -> GymWorld:
+    """The Gymnasium world of the thread, made there if it is not there yet; its module is imported here. UserError."""
+    from rtcontrol.envs.gym import GymWorld
+    from rtcontrol.envs.gym_making import load
+
+    if thread.world is None:
+        load(name)
+    world: GymWorld = thread.world or thread.make(lambda: GymWorld(name))
+    return world
+
+
+def named_goal(goal: str, goals: Goals | None) -> Goal:
+    """The goal of the user's own that these words name. UserError where there is none."""
+    if goals is None:
+        raise UserError(
+            "--goal is for worlds with goals: bundled ones, and those whose --agent FILE.py has `goals`.",
+            "Tell your own environment what to do with --instruct.",
+        )
+    if (found := goals.recognise(goal)) is None:
+        raise UserError(f"--goal {goal!r} is none of {goals.source}.", f"It has {goals.known()}.")
+    return found
+
+
+def default_agent(env: str) -> str:
+    """The agent that an environment is made for."""
+    from rtcontrol.envs import registry
+
+    if env.endswith(RECORDED) or is_gym(env):
+        return env
+    if env.endswith(".py"):
+        if holds_agent(load_module(env, "--env")):
+            return env
+        raise UserError(f"The environment {env} names no agent.", "Give one with --agent NAME or --agent FILE.py.")
+    entry = registry.known().get(env)
+    if entry is None:
+        raise unknown(env)
+    return entry.agent
+
+
+def goal_text(goal: str, env: str = "lander", goals: Goals | None = None) -> str:
+    """The canonical instruction of one of the environment's goals, or of the user's own `goals`; `goal` itself where it
+    names none."""
+    from rtcontrol.envs import registry
+
+    skill = goals or registry.skill(env)
+    named = None if skill is None else skill.recognise(goal)
+    return goal if named is None else str(named.text())
+
+
+def _expert(name: str, request: DecisionRequest) -> Call:
+    from rtcontrol.envs import registry
+
+    skill = registry.skill(name)
+    assert skill is not None, "only environments with a skill are listed"
+    return skill.expert_policy([(request.instruction, request.observation)])[0]
+
+
+# By the agent whose tools the expert of an environment calls.
+EXPERTS: dict[str, Callable[[DecisionRequest], Call]] = {
+    agent: partial(_expert, env) for agent, env in (("driver", "road"), ("lander", "lander"), ("paddle", "paddle"))
+}
+
+
+def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
+    """The recipe of what decides. UserError for a model or an engine that is none."""
+    from rtcontrol.models.decider import DeciderSpec
+    from rtcontrol.models.runners import registry
+
+    registry.check(config.engine)
+    if model == "noop":
+        return NoopSource()
+    if model == "random":
+        return RandomSource(tuple(chosen.tools.openai()), config.seed)
+    if model == "expert":
+        if chosen.expert is not None:
+            return ExpertSource(OwnExpert(chosen))
+        if chosen.name not in EXPERTS and config.env not in EXPERTS:
+            remedy = "Give another --model, or the agent's file with `goals` and `expert`: --agent FILE.py."
+            raise UserError(f"No scripted expert of the agent {chosen.name} is known here.", remedy)
+        return ExpertSource(EXPERTS.get(chosen.name) or EXPERTS[config.env])
+    if is_endpoint(model):
+        waits = config.late == "use" or config.clock == "lockstep"
+        return EndpointSource.parse(model, chosen.tools.openai(), chosen.allow_null, late=waits)
+    from rtcontrol.models.checkpoint.checkpoint import resolve
+
+    resolve(model)
+    spec = DeciderSpec(
+        model=model,
+        engine=config.engine,
+        tools=tuple(chosen.tools.openai()),
+        allow_null=chosen.allow_null,
+        history=chosen.history,
+        value_tokens=config.value_tokens,
+        arguments=config.arguments,
+    )
+    return STSource(spec)
+
+
+def reads_data(source: DeciderSource) -> bool:
+    """Whether it decides by the raw observation, which never leaves the process."""
+    return isinstance(source, ExpertSource) and isinstance(source.function, OwnExpert)
+
+
+def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | None = None) -> Host:
+    """Where it decides; where there is a backup, that of the agent `chosen`."""
+    if config.backup is None or chosen is None:
+        return _place(config, source, model)
+    from rtcontrol.run.model_compatibility import model_for
+
+    if is_endpoint(config.backup):
+        raise UserError(
+            f"--backup {config.backup} is an endpoint: it may be as late as any.", "Give a model of this machine's."
+        )
+    named = model_for(chosen.tools.schemas, config.backup)
+    spare, local = decider(config, chosen, named), isinstance(source, STSource)
+    if not local or config.host == "inprocess":
+        # Whoever is far away only waits, and a script takes no time: no process is needed for that.
+        return backed(config, source, _place(config, spare, named))
+    if config.standby:
+        raise UserError(
+            "--standby is for one local model, and here are two: where --model is lost, --backup decides at once.",
+            "Leave one of them out.",
+        )
+    from rtcontrol.hosts.ray_standby import two_hosts
+
+    return BackupHost(*two_hosts(source, spare, config.first_in_flight or config.pipeline), handover(config, local))
+
+
+def backed(config: RunConfig, source: DeciderSource, backup: Host) -> BackupHost:
+    """A first decider on threads of this process, and its backup."""
+    terms = handover(config, isinstance(source, STSource))
+    return BackupHost(InProcessHost(source, terms.in_flight), backup, terms)
+
+
+def handover(config: RunConfig, local: bool) -> Handover:
+    """When the backup decides, as the run's settings say; `local`: the first one's requests hold each other up."""
+    after_ns = config.period_ns if config.backup_after_ms is None else round(config.backup_after_ms * 1e6)
+    in_flight = config.first_in_flight or (config.pipeline if local else IN_FLIGHT)
+    return Handover(config.backup_below, min(after_ns, config.max_age_ns), config.period_ns, in_flight)
+
+
+def _place(config: RunConfig, source: DeciderSource, model: str) -> Host:
+    if config.host == "inprocess" or reads_data(source):
+        return InProcessHost(source, config.pipeline)
+    gpus = 0 if model in PLAIN or is_endpoint(model) else None
+    if config.standby:
+        from rtcontrol.hosts.ray_standby import standby_host
+
+        return standby_host(source, config.pipeline, gpus)
+    from rtcontrol.hosts.ray_pool import own_host
+
+    return own_host(source, config.pipeline, gpus)
+
+
+def pictures(config: RunConfig) -> Pictures | None:
+    """What draws the record's pictures, None where none are wanted. UserError for a world that has none."""
+    if not config.record_pictures:
+        return None
+    from rtcontrol.envs.pictures import painter, png
+
+    if (paint := painter(config.env)) is None:
+        raise UserError(f"--record-pictures: there are no pictures of {config.env}.", "Leave it out.")
+    # Epochs count from 1, and each has the next seed.
+    return Pictures(lambda epoch, data: png(paint(config.seed + epoch - 1, data)), config.record_pictures)
+
+
+def sample(config: RunConfig, env: Environment) -> Observation | None:
+    """One observation to check and to warm up with, before `env` starts; None if it has none to show.
+
+    UserError for a simulation that fails at once, when it is told what to do and reset.
+    """
+    preview = getattr(env, "preview", None)
+    if preview is None:
+        return None
+    try:
+        if config.instruction is not None:
+            env.instruct(config.instruction)
+        seen: Observation = preview(config.seed)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"The environment {env.name} fails at the start of its first episode ({reason(error)}).",
+            remedy_of(error),
+        ) from error
+    return seen

@@ -1,0 +1,102 @@
+"""Which model may decide for given tools: never one that was trained on others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from rtcontrol.agents import Agent
+from rtcontrol.hosts.deciders import PLAIN
+from rtcontrol.hosts.remote_api import is_endpoint
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.models.checkpoint.checkpoint import ZOO, chats, zoo
+from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.errors import UserError, user_path
+from rtcontrol.models.schema.tool_schema import ToolSchema
+
+Config = TypeVar("Config", bound=RunConfig)
+NAME_IT = (
+    "Use the model {known} (a client's `model`, a command's --model), or start with --model and a checkpoint that was "
+    "trained on these tools, or a chat model (docs/chat.md). `rtcontrol fit` makes one (docs/fit.md)."
+)
+
+
+def trained_on(tools: Sequence[ToolSchema], model: str) -> bool | None:
+    """Whether the model was trained on exactly these tools, as its checkpoint says. None: not known, one that reads any
+    tools, or nothing that is trained."""
+    learnt = learnt_of(model)
+    return None if learnt is None else learnt.knows(tools) or (None if learnt.any_tools else False)
+
+
+def learnt_of(model: str) -> Learnt | None:
+    """What the checkpoint of a bundled name, a folder or a hub id says that it learnt; None where it does not, for what
+    is no checkpoint, and for one that is not on this disk (its tools are known when it was fetched)."""
+    if model in PLAIN or is_endpoint(model):
+        return None
+    folder = ZOO / model if model in zoo() else user_path(model)
+    return Learnt.of(folder) if folder.is_dir() else None
+
+
+def shown(agent: Agent, model: str) -> Agent:
+    """The agent as the model learnt to be asked: with no more history than it was trained with; where the agent is of
+    nothing but tools, with a call that may stay in force if that was learnt. A null function that the agent does not
+    ask for, of a model with a gate, says that it does not understand."""
+    learnt = learnt_of(model)
+    if learnt is None:
+        return agent
+    if not learnt.knows(agent.tools.schemas):  # what it learnt of null was said of other tools
+        return replace(agent, history=min(agent.history, learnt.history))
+    doubt = learnt.allow_null and learnt.gate is not None and not agent.allow_null
+    allow_null = agent.allow_null or doubt or (not agent.model and learnt.allow_null)
+    return replace(agent, history=min(agent.history, learnt.history), allow_null=allow_null, null_is_doubt=doubt)
+
+
+def gate_of(model: str, tools: Sequence[ToolSchema]) -> float | None:
+    """The gate of the function head that the model's checkpoint names for these tools."""
+    learnt = learnt_of(model)
+    return learnt.gate if learnt is not None and learnt.knows(tools) else None
+
+
+def gated(config: Config, model: str, tools: Sequence[ToolSchema]) -> Config:
+    """The settings with the model's gate for these tools, unless they have their own."""
+    gate = gate_of(model, tools) if config.min_confidence is None else None
+    return config if gate is None else replace(config, min_confidence={"function": gate})
+
+
+def model_for(tools: Sequence[ToolSchema], asked: str | None, remedy: str = NAME_IT) -> str:
+    """The model asked for, or else the bundled one that was trained on exactly these tools.
+
+    UserError where there is none, and for one that was trained on others: its calls would be legal nonsense.
+    `remedy` says how whoever asks comes to one of {known}.
+    """
+    knowing = {name: len(learnt.tool_sets) for name in zoo() if (learnt := learnt_of(name)) and learnt.knows(tools)}
+    own = min(knowing, key=knowing.__getitem__, default=None)  # who learnt little else
+    model = asked or own
+    if model is None or trained_on(tools, model) is False:
+        what = "No model here was trained on these tools, and none was named."
+        if model is not None:
+            what = f"The model {Path(model).name} was trained on other tools: its calls would be legal, and nonsense."
+        known = ", ".join(f'"{m}"' for m in (own, "random") if m)
+        raise UserError(what, remedy.format(known=f'{known} or "noop"'))
+    return model
+
+
+def said_of(tools: Sequence[ToolSchema], model: str) -> str | None:
+    """What people must know of a model that may not have been trained on these tools, None where there is nothing."""
+    if model in PLAIN or is_endpoint(model) or trained_on(tools, model) is not None:
+        return None
+    if chats(model):
+        return f"{Path(model).name} is a chat model, not trained on these tools: it tries them (docs/chat.md)."
+    if (learnt := learnt_of(model)) is not None and learnt.any_tools:
+        return f"The model {Path(model).name} reads any tools, and was not trained on these."
+    return f"Whether the model {Path(model).name} was trained on these tools is not known."
+
+
+def rate_said(model: str, hz: float) -> str | None:
+    """That a model was trained at another rate than this, where it says so: a call's effect is another then."""
+    learnt = learnt_of(model)
+    if learnt is None or learnt.rate_hz in (None, hz):
+        return None
+    return f"The model {Path(model).name} was trained at {learnt.rate_hz:g} Hz, and decides at {hz:g} here (--hz)."

@@ -1,0 +1,252 @@
+"""Files of the user's own: a Python file's world, agent, goals and expert, and what is wrong with them."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
+
+import yaml
+
+from rtcontrol.agents import Agent, Fallback, Goal, Goals, InvalidCall
+from rtcontrol.agents.signatures import check_called, defined
+from rtcontrol.agents.tool import Tool
+from rtcontrol.envs.base import Observation
+from rtcontrol.envs.own import NEEDS, OwnWorld
+from rtcontrol.envs.thread import half_made, shut
+from rtcontrol.hosts.protocol import DecisionRequest
+from rtcontrol.loop import errors
+from rtcontrol.models.call import Call
+from rtcontrol.models.errors import UserError, read_json, read_text
+from rtcontrol.run.tools_only_agent import render
+from rtcontrol.run.user_code import load_module, reason
+
+GOALS = ("goals", "placeholders", "words")
+WORLD = ("reset", "step", "observe")
+
+
+class ExpertError(Exception):
+    """The user's expert raised, or gave no legal call; the message names file and line, which are the `place`, too."""
+
+    def __init__(self, message: str, place: str = "") -> None:
+        super().__init__(message)
+        self.place = place
+
+
+def holds_agent(module: ModuleType) -> bool:
+    """Whether a file is (also) an agent's: it has an `agent`, or two and more of the parts of one: tools, goals (or an
+    instruction), and an expert."""
+    parts = vars(module)
+    tools = "tools" in parts or any(isinstance(one, Tool) for one in parts.values())
+    return "agent" in parts or tools + bool({"goals", "instruction"} & set(parts)) + ("expert" in parts) > 1
+
+
+def is_gym(name: str) -> bool:
+    """Whether it names a Gymnasium world."""
+    return name.startswith("gym:")
+
+
+def own_world(
+    name: str,
+    goals: Goals | None = None,
+    limit_s: float | None = None,
+    tools: Collection[str] = (),
+    made: Any = None,
+) -> OwnWorld:
+    """The one simulation of a Python file, made anew and looked over, or a Gymnasium world (or what was `made`). What
+    was begun and cannot be used is closed. UserError where there is none. `tools` are the names that the agent calls.
+    """
+    if is_gym(name):
+        from rtcontrol.envs.gym import GymWorld
+
+        return OwnWorld(made or GymWorld(name), name, None, limit_s)
+    module = load_module(name, "--env")
+    classes: list[Any] = [
+        c
+        for c in vars(module).values()
+        if inspect.isclass(c) and c.__module__ == module.__name__ and all(callable(getattr(c, m, None)) for m in WORLD)
+    ]
+    # A class that another one builds on is a part of it.
+    classes = [c for c in classes if not any(c in other.__mro__[1:] for other in classes)]
+    if len(classes) != 1:
+        raise UserError(f"{name} has {len(classes)} simulation classes (with {', '.join(WORLD)}).", NEEDS)
+    [kind], title = classes, f"{name}: the simulation {classes[0].__name__}"
+    check_called({"__init__": (kind, ())})
+    try:
+        made = kind()
+        return OwnWorld(made, title, goals, limit_s, tools)
+    except BaseException as error:
+        begun = half_made(error, lambda one: isinstance(one, kind)) if made is None else made
+        with suppress(Exception):  # why it cannot be used is told
+            shut(begun)
+        if isinstance(error, UserError) or not isinstance(error, Exception):
+            raise
+        raise UserError(
+            f"{title} cannot be made ({reason(error)}).", "It is called without arguments; correct its __init__."
+        ) from error
+
+
+def own_goals(file: Path, where: str = "--goals") -> Goals:
+    """The goals of a .yaml or .json file, which is named by `where`: a table `goals`, canonical words to other ways to
+    say it, with tables `placeholders` and `words` where those need them. UserError with the line, where it can be
+    told."""
+    remedy = f"Give a table with {', '.join(GOALS)}, as in docs/your-own-game.md."
+    missing = UserError(f"{where} {file}: there is no such file.", "Give a .yaml or .json file.")
+    if file.suffix == ".json":
+        told = read_json(file, missing, remedy)
+    else:
+        try:
+            told = yaml.safe_load(read_text(file))
+        except FileNotFoundError:
+            raise missing from None
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            mark = getattr(error, "problem_mark", None)
+            line = "" if mark is None else f":{mark.line + 1}"
+            problem = " ".join(str(getattr(error, "problem", None) or error).split())
+            raise UserError(f"{file}{line} cannot be read ({problem}).", f"{remedy} Put ways in quotes.") from None
+    if not isinstance(told, dict) or "goals" not in told or set(told) - set(GOALS):
+        odd = ", ".join(map(str, sorted(set(told) - set(GOALS), key=str))) if isinstance(told, dict) else ""
+        raise UserError(f"{file} has {f'unknown tables ({odd})' if odd else 'no table of goals'}.", remedy)
+    return Goals(**told, source=str(file))
+
+
+def own_agent_of(name: str, goals: Path | None = None, base: Agent | None = None) -> Agent:
+    """The agent of a Python file: its `agent`, or one of its `tools`, `observe`, `fallback`, `instruction`, `history`
+    and `model`; with its `goals` (or those of the file `goals`) and its `expert`. What a file without `agent` leaves
+    out is that of `base`, where there is one. UserError where there is none."""
+    module = load_module(name, "--agent")
+    found = vars(module).get("agent")
+    if found is not None and not isinstance(found, Agent):
+        raise UserError(f"{name}: its `agent` is no Agent.", "Write `agent = Agent(...)` at its top level.")
+    told = own_goals(goals) if goals is not None else _goals(module, name)
+    told = told or getattr(found, "goals", None) or getattr(base, "goals", None)
+    expert = getattr(found, "expert", None) or vars(module).get("expert")
+    if expert is not None and not callable(expert):
+        raise UserError(f"{name}: its `expert` is no function.", "Write `def expert(observation, goal): ...`.")
+    if expert is not None and told is None:
+        raise UserError(
+            f"{name}: its expert has no goals.", 'Write goals = {"go to the {thing}": [...]}, or give --goals FILE.'
+        )
+    made = found if found is not None else _made_of_parts(module, name, told, base)
+    return replace(made, goals=told, expert=expert)
+
+
+def _made_of_parts(module: ModuleType, name: str, goals: Goals | None, base: Agent | None) -> Agent:
+    from rtcontrol.run.toolsets import tools_from
+
+    parts = vars(module)
+    if base is not None:
+        known = {"instruction": base.instruction, "fallback": base.fallback, "observe": base.observe}
+        parts = known | {"history": base.history} | parts
+    try:
+        tools = base.tools if base is not None and "tools" not in parts else tools_from(name, lambda line: None)
+    except UserError as error:
+        what = f"{name} has no Agent called `agent`, and no tools to make one of. {error.what}"
+        raise UserError(what, "Write `tools = [...]`, or `agent = Agent(...)`, at its top level.") from None
+    instruction = parts.get("instruction") or (None if goals is None else next(iter(goals)).text())
+    if not isinstance(instruction, str):
+        raise UserError(f"{name} says nowhere what to do.", 'Write `instruction = "..."`, or `goals = {...}`.')
+    given = parts.get("fallback", ())
+    if not isinstance(given, Fallback):
+        calls = [given] if isinstance(given, Call) else given
+        if not isinstance(calls, list | tuple) or not all(isinstance(call, Call) for call in calls):
+            raise UserError(f"{name}: its `fallback` is no call.", 'Write `fallback = Call("stop")`.')
+        given = Fallback(calls=calls)
+    description = (module.__doc__ or f"The agent of {name}.").strip().splitlines()[0]
+    observe, history, model = parts.get("observe", render), parts.get("history", 0), parts.get("model", "")
+    for part, value, kind in (("history", history, int), ("model", model, str)):
+        if not isinstance(value, kind):
+            raise UserError(f"{name}: its `{part}` is a {type(value).__name__}.", f"Give a {kind.__name__}.")
+    if not callable(observe):
+        raise UserError(f"{name}: its `observe` is no function.", "Write `def observe(data): return TEXT`.")
+    return Agent(Path(name).stem, description, tools, observe, instruction, given, model, history)
+
+
+def _goals(module: ModuleType, name: str) -> Goals | None:
+    given = vars(module).get("goals")
+    if isinstance(given, str) and given.endswith((".yaml", ".yml", ".json")):
+        return own_goals(Path(name).parent / given, f"{name}: its goals are those of")
+    if given is None or isinstance(given, Goals):
+        return given
+    return Goals(given, vars(module).get("placeholders"), vars(module).get("words"), name)
+
+
+@dataclass(frozen=True)
+class OwnExpert:
+    """An agent's own expert as a function of requests, and of a raw observation and its goal.
+
+    UserError for words that name no goal; ExpertError where the expert raises or gives no legal call.
+    """
+
+    agent: Agent
+
+    def __call__(self, request: DecisionRequest) -> Call | None:
+        goals, data = self.agent.goals, request.data
+        assert goals is not None, "an agent with an expert has goals"
+        goal = goals.recognise(request.instruction)
+        if goal is None:
+            told = request.instruction[:80]
+            raise UserError(
+                f"The expert of the agent {self.agent.name} does not know what {told!r} asks for.",
+                f"Say a goal of {goals.source} in its words: {goals.known()}.",
+            )
+        if not isinstance(data, Mapping):
+            raise ExpertError("only the text of the observation is here, and the expert reads the observation itself")
+        return self.call(data, goal)
+
+    def call(self, data: Mapping[str, Any], goal: Goal) -> Call | None:
+        """What the expert calls."""
+        function: Callable[..., Any] = self.agent.expert  # type: ignore[assignment]
+        try:
+            call = function(data, goal)
+        except Exception as error:
+            raise ExpertError(f'told "{goal.text()}" it raised {reason(error)}', errors.where(error) or "") from error
+        if call is None and self.agent.allow_null:
+            return None
+        told = f'told "{goal.text()}" the expert gave'
+        if not isinstance(call, Call):
+            what = f'{told} {call!r:.80}, no call: return Call("tool", {{"parameter": value}})'
+            place = _returned(function, call, data, goal)
+            raise ExpertError(f"{place}: {what}", place)
+        try:
+            return self.agent.tools.validate(call)
+        except InvalidCall as error:
+            place = _returned(function, call, data, goal)
+            raise ExpertError(f"{place}: {told} {call.text()}: {error}", place) from None
+
+
+def _returned(function: Callable[..., Any], gave: Any, *given: Any) -> str:
+    """`file.py:12`, the line where a function returns this, found by asking it once more; where it begins, if then it
+    gives something else."""
+    code, lines = getattr(function, "__code__", None), list[int]()
+
+    def trace(frame: FrameType, event: str, value: Any) -> Any:
+        if event == "return" and value == gave:
+            lines.append(frame.f_lineno)
+        return trace if frame.f_code is code else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function(*given)
+    except Exception:
+        lines.clear()
+    finally:
+        sys.settrace(before)
+    begins = defined(function)
+    return f"{begins.rpartition(':')[0]}:{lines[-1]}" if lines and code is not None else begins
+
+
+def try_expert(agent: Agent, sample: Observation, instruction: str) -> None:
+    """Ask an agent's own expert once, before anything runs. UserError where it gives no legal call."""
+    if agent.expert is None:
+        return
+    try:
+        OwnExpert(agent)(DecisionRequest(0, 0, "", instruction, data=sample.data))
+    except ExpertError as error:
+        raise UserError(f"The expert of the agent {agent.name} fails: {error}.", "Correct it there.") from error

@@ -1,1 +1,0 @@
-"""Scores of a model in a world: its goals beside expert, no-op, random and another goal, phrasings, delays, rates."""

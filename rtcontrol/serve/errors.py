@@ -1,0 +1,65 @@
+"""What went wrong in a session, as the error that its client is told."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rtcontrol.agents import Tools
+from rtcontrol.bridges.wire import Code, WireError
+from rtcontrol.envs.base import Emission
+from rtcontrol.hosts.protocol import PlaceTrouble
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.domain import Free
+
+AGAIN = "Say the same hello again later, with growing pauses."
+
+
+def refusal(emission: Emission, seq: int | None) -> WireError:
+    """Of the observation `seq`, of which no decision could be made."""
+    error = emission.error or ""
+    # The cause may be another: on a busy machine a pause goes first.
+    if error.startswith("observe:"):
+        remedy = "Send the fields of `data` that the agent reads, or `text`."
+        return WireError(Code.INVALID, f"{error}.", remedy, field="data", seq=seq)
+    if emission.mistake is not None:
+        # The instruction was decided by before: it is the observation that is too long.
+        remedy = "Send a shorter `text`, or fewer and shorter values in `data`."
+        return WireError(Code.TOO_LARGE, emission.mistake[0], remedy, field="text", seq=seq)
+    remedy = "Go on observing: the next tick decides anew. What is in force runs out as always."
+    return WireError(Code.DECODER, f"{emission.cause}: {error}", remedy, seq=seq, retryable=True)
+
+
+def undecodable(error: UserError, tools: Tools) -> WireError:
+    """The first decision failed: names the parameters that are decoded token by token."""
+    slots = ((t.name, slot) for t in tools.schemas for slot in t.slots() if isinstance(slot.domain, Free))
+    named = "; ".join(f"{name}: {', '.join(p.name for p in slot.parameters)}" for name, slot in slots)
+    what = f"{error.what} These are decoded token by token: {named[:300]}."
+    remedy = "Give them an enum or bounds, and no array or recursion; give a tool at most six parameters."
+    return WireError(Code.TOOLS, what, remedy, field="tools", fatal=True)
+
+
+def stopped() -> WireError:
+    """A person stopped the session: nobody greets anew but by a person's will."""
+    remedy = "Start the client anew once a person wants it to go on."
+    return WireError(Code.STATE, "A person stopped the session: a stop is final.", remedy, fatal=True)
+
+
+@contextmanager
+def placed(welcomed: bool) -> Iterator[None]:
+    """Where the place of decision is full or away in here, raises the WireError that says so. A session that was
+    welcomed is kept: its client says hello again."""
+    try:
+        yield
+    except PlaceTrouble as error:
+        code = Code.BUSY if error.full else Code.DECODER
+        raise WireError(code, error.what, error.remedy, retryable=True, fatal=not welcomed) from None
+
+
+def failure(fault: BaseException) -> WireError:
+    """The session ended by a fault of the server, or for want of files."""
+    what = " ".join(f"{type(fault).__name__}: {fault}".split())[:200]
+    full = isinstance(fault, OSError) and fault.errno in (errno.EMFILE, errno.ENFILE)
+    code, remedy = (Code.BUSY, AGAIN) if full else (Code.INTERNAL, "Say hello again.")
+    return WireError(code, f"The session failed ({what}).", remedy, retryable=full, fatal=True)

@@ -1,0 +1,176 @@
+"""`rtcontrol run --env remote`: exactly one client of the wire is the environment of an ordinary run."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from queue import Empty, Queue
+from typing import Protocol
+
+from rtcontrol.bridges.outbox import Outbox
+from rtcontrol.bridges.shutdown import Shutdown
+from rtcontrol.bridges.wire import Code, WireError
+from rtcontrol.bridges.wire.messages import ErrorMessage, Hello
+from rtcontrol.envs.base import Observation
+from rtcontrol.envs.remote import RemoteData
+from rtcontrol.hosts.deciders import PLAIN
+from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.loop.config import MAX_HZ
+from rtcontrol.loop.evidence import PauseWatch
+from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.loop.operator import check_named
+from rtcontrol.models.errors import UserError
+from rtcontrol.run import assembly
+from rtcontrol.run.live import LiveView
+from rtcontrol.run.options import RunOptions
+from rtcontrol.run.run import run_loop
+from rtcontrol.serve.housekeeping import Housekeeping
+from rtcontrol.serve.negotiate import Terms, negotiate, ttl_of
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.peer import Peer
+from rtcontrol.serve.session import BYE, Session
+from rtcontrol.serve.session_manager import SessionManager
+from rtcontrol.serve.zmq_server import Router
+
+# What a client must bring that takes the place of one that is gone.
+SAME = ("agent", "tools", "pacing", "capabilities", "robot", "calls_per_tick")
+BOUND = "tcp://127.0.0.1:5555"
+
+
+class Partner(Protocol):
+    """The program that is to be the client, where the run started it itself."""
+
+    def check(self) -> None:
+        """Called often while its hello is waited for. UserError where it will never come."""
+
+    def joined(self, loop: ControlLoop) -> None:
+        """It came, and this loop is about to run."""
+
+
+class SoloSession(Session):
+    """Its loop runs on the thread that gets it from `arrived`, and goes on while the client is away."""
+
+    def __init__(
+        self, number: int, peer: Peer[Session], hello: Hello, owner: SessionManager, arrived: Queue[SoloSession]
+    ) -> None:
+        super().__init__(number, peer, hello, owner)
+        self._arrived = arrived
+
+    def start(self) -> None:
+        self._arrived.put(self)
+
+    def stop(self, why: str, final: bool = True) -> None:
+        if final:
+            super().stop(why)
+
+    def may_succeed(self, hello: Hello) -> bool:
+        """One that says the same: what was agreed with the first one stays, and its welcome tells it."""
+        return all(getattr(hello, name) == getattr(self.hello, name) for name in SAME)
+
+    def accept(self, terms: Terms) -> None:
+        """These are the terms: the client is welcomed when the loop is warm."""
+        self.terms, self.runs = terms, 1
+
+    def take(self, loop: ControlLoop) -> None:
+        """This loop will run."""
+        self.attach(loop)
+
+
+def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, partner: Partner | None = None) -> int:
+    """Wait for a client, and run in its world until it says bye, or as `config` says. Gives the exit status.
+
+    Rate, deadline and fallback are the command line's; agent or tools, pacing and time-to-live the client's. A lost
+    client costs misses until it resumes. UserError where the endpoint cannot be used.
+    """
+    ending.of(lambda name: None)
+    names = [
+        "out",
+        "agent",
+        "tools",
+        "model",
+        "engine",
+        "value_tokens",
+        "arguments",
+        "host",
+        "hz",
+        "seed",
+        "calls_per_tick",
+    ]
+    options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **{name: getattr(config, name) for name in names}).ready()
+    arrived: Queue[SoloSession] = Queue()
+
+    def make(number: int, peer: Peer[Session], hello: Hello, admission: SessionManager) -> Session:
+        return SoloSession(number, peer, hello, admission, arrived)
+
+    with ExitStack() as stack:
+        say = stack.enter_context(Outbox(2)).say
+        view = LiveView(config)
+        stack.callback(view.close)
+        admission = SessionManager(options, InProcessPool(lanes=0), PauseWatch(config.period_ns), say, make)
+        stack.callback(admission.reading.close)
+        endpoint = config.connect or config.bind or endpoint
+        router = Router(admission, [endpoint], config.keys, connect=config.connect is not None)
+        stack.callback(router.close)
+        router.start()
+        stack.enter_context(Housekeeping(admission, router))
+        if partner is None:
+            say(f"waiting for a client {'at' if config.connect else 'on'} {router.endpoints[0]}")
+        while not ending.called():
+            if partner is not None:
+                partner.check()
+            with suppress(Empty):
+                session = arrived.get(timeout=0.1)
+                try:
+                    if not session.read_tools():
+                        continue
+                    terms = _terms(session.hello, config, options)
+                except WireError as error:
+                    admission.ended(session, error)
+                else:
+                    return _run(session, terms, view, ending, partner)
+        return ending.status
+
+
+def _run(session: SoloSession, terms: Terms, view: LiveView, ending: Shutdown, partner: Partner | None) -> int:
+    def made(loop: ControlLoop) -> None:
+        session.take(loop)
+        if partner is not None:
+            partner.joined(loop)
+
+    session.accept(terms)
+    env = session.make_env(terms)
+    host = assembly.host(terms.config, terms.source, terms.model, terms.agent)
+    sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None
+    try:
+        check_named(terms.config, terms.agent)
+        clock = terms.arrivals(env)
+        return run_loop(terms.config, terms.agent, env, host, sample, view, ending, clock, made)
+    except UserError as error:
+        session.send(ErrorMessage(code=Code.INTERNAL.value, message=error.what, remedy=error.remedy, fatal=True))
+        raise
+    finally:
+        if session.why != BYE:
+            session.bye((session.loop.ended_by if session.loop is not None else None) or "the run is over")
+
+
+def _terms(hello: Hello, config: RunOptions, options: ServeOptions) -> Terms:
+    """The client's wishes, with what the command line says laid over them. Raises WireError."""
+    own: dict[str, object] = {"hz": config.hz, "deadline_ms": None, "max_age_ms": None, "on_miss": None}
+    if config.hold_ms is not None:
+        own["hold_ms"] = config.hold_ms
+    if config.instruction is not None:
+        own["instruction"] = config.instruction
+    terms = negotiate(hello.model_copy(update=own), options, config.out)
+    agreed = replace(
+        config,
+        agent=terms.agent.name,
+        model=terms.model,
+        instruction=terms.agent.instruction,
+        clock=terms.config.clock,
+        hold_ms=terms.hold_ms,
+        warmup=0 if config.backup in PLAIN else terms.config.warmup,
+        calls_per_tick=terms.config.calls_per_tick,
+        min_confidence=terms.config.min_confidence if config.min_confidence is None else config.min_confidence,
+        first_observation_s=terms.config.first_observation_s,
+    )
+    return replace(terms, config=agreed, ttl_ms=ttl_of(agreed) if hello.ttl_ms is None else hello.ttl_ms)

@@ -1,0 +1,327 @@
+"""The ZeroMQ side of the server: one thread takes messages in from the ROUTER socket, any thread sends.
+
+The socket is used under a lock. Whoever sends takes the lock if it is free and sends at once, which spares the way over
+another thread; otherwise the message is queued for the router's thread. libzmq's file descriptor signals an edge, which
+any use of the socket may consume: whoever used it looks whether there is something to take in, and wakes the router's
+thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import threading
+from collections import Counter, deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from rtcontrol.bridges.wire import Code, Limits, Message, WireError, decode_msgpack, encode_msgpack
+from rtcontrol.bridges.wire.endpoint import FORM, Endpoint
+from rtcontrol.models.errors import UserError
+from rtcontrol.serve.limits import raise_limit
+from rtcontrol.serve.session_manager import SessionManager
+from rtcontrol.serve.zmq_auth import Guard
+
+
+class Wake:
+    """`fd` is readable after `set` until `clear`. A second `set` costs nothing."""
+
+    def __init__(self) -> None:
+        self.fd, self._write = os.pipe()
+        os.set_blocking(self.fd, False)
+        os.set_blocking(self._write, False)
+        self._is_set = False
+
+    def set(self) -> None:
+        if not self._is_set:
+            self._is_set = True
+            os.write(self._write, b"\0")
+
+    def clear(self) -> None:
+        """Before looking at what was announced: whatever comes later sets it again."""
+        # In this order: a `set` in between is of something that is looked at next. One that has not yet written, or
+        # two that wrote at once, only wake for nothing.
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.fd, 64)
+        self._is_set = False
+
+    def close(self) -> None:
+        os.close(self.fd)
+        os.close(self._write)
+
+
+log = logging.getLogger("rtcontrol.serve")
+
+HIGH_WATER = 64
+HANDSHAKE_MS, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 1_000, 3_000
+BACKLOG = 256
+# Parts of one oversized message between two looks at what waits to be sent.
+DISCARD = 4_096
+# What may wait for the router's thread; more is lost, and counted.
+MAX_WAITING = 16_384
+# How long the last messages may take to leave.
+LINGER_MS = 300
+
+
+class RouterConnection:
+    """One DEALER, by the routing id that libzmq gave it."""
+
+    __slots__ = ("_router", "closed", "identity", "key", "peer")
+
+    def __init__(self, router: Router, identity: bytes, key: str | None, peer: str) -> None:
+        self._router, self.identity, self.key, self.peer = router, identity, key, peer
+        self.closed = False
+
+    def send(self, message: Message) -> None:
+        """Encodes here, on the caller's thread."""
+        if not self.closed:
+            self._router.post(self, encode_msgpack(message))
+
+    def close(self) -> None:
+        self.closed = True
+        self._router.forget(self)
+
+
+class Router:
+    """Binds `endpoints` (`connect`: dials DEALERs bound there); `start` begins to serve. UserError where it cannot."""
+
+    def __init__(
+        self, admission: SessionManager, endpoints: Sequence[str], keys: Path | None, connect: bool = False
+    ) -> None:
+        raise_limit()
+        self.dropped: Counter[str] = Counter()
+        self._admission, self._limits = admission, admission.options.limits
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._guard: Guard | None = None
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._with_keys = keys is not None
+        self._connections: dict[bytes, RouterConnection] = {}
+        self._out: deque[tuple[RouterConnection, list[bytes]]] = deque()
+        self._using = threading.Lock()  # the socket
+        self._wake = Wake()
+        self._stopping = self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="router", daemon=True)
+        try:
+            self._guard = Guard.for_endpoints(self._context, endpoints, keys, connect)
+            self._guard.apply(self._socket)
+            _profile(self._socket, self._limits)
+            self.endpoints = [self._attach(endpoint, connect) for endpoint in endpoints]
+        except BaseException:
+            self._release()
+            raise
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def post(self, connection: RouterConnection, parts: list[bytes]) -> None:
+        """Send a message, or queue it for the router's thread; any thread. What waits goes first."""
+        if self._closed:
+            return
+        gone = False
+        if not self._out and self._using.acquire(blocking=False):
+            try:
+                if not self._out:
+                    gone = not self._send(connection, parts)
+                    if threading.current_thread() is not self._thread and self._arrived():
+                        self._wake.set()
+                    return
+            finally:
+                self._using.release()
+                if gone:
+                    self._lose(connection)
+        if len(self._out) >= MAX_WAITING:
+            self._drop("waiting")
+            return
+        self._out.append((connection, parts))
+        self._wake.set()
+
+    def forget(self, connection: RouterConnection) -> None:
+        if self._connections.get(connection.identity) is connection:
+            self._connections.pop(connection.identity, None)
+
+    def allowed(self, connection: object) -> bool:
+        """Whether the holder of the connection's key may stay."""
+        mine = isinstance(connection, RouterConnection) and self._guard is not None
+        return not mine or self._guard.allowed(connection.key)  # type: ignore[union-attr, attr-defined]
+
+    def close(self) -> None:
+        """Send what waits, then end."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+        self._release()
+
+    def _release(self) -> None:
+        self._closed = True
+        self._socket.close(LINGER_MS)
+        if self._guard is not None:
+            self._guard.close()
+        self._context.term()
+        self._wake.close()
+
+    def _attach(self, endpoint: str, connect: bool) -> str:
+        self._socket.ipv6 = Endpoint.parse(endpoint).ipv6_only
+        try:
+            if connect:
+                self._socket.connect(endpoint)
+                return endpoint
+            self._socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            option = "--connect" if connect else "--bind"
+            raise UserError(f"{option} {endpoint} failed ({error}).", f"Write {FORM}; is the port free?") from None
+        return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def _arrived(self) -> bool:
+        return bool(int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+    # -- the router's thread ------------------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        poller = select.poll()
+        poller.register(int(self._socket.getsockopt(zmq.FD)), select.POLLIN)
+        poller.register(self._wake.fd, select.POLLIN)
+        while not self._stopping:
+            try:
+                self._turn()
+            except zmq.ContextTerminated:
+                return
+            except Exception:  # a fault with one message must not end the service to all
+                log.exception("the router stumbled")
+            poller.poll()
+            self._wake.clear()
+
+    def _turn(self) -> None:
+        """Take in and send until there is nothing of either."""
+        self._flush()
+        while True:
+            with self._using:
+                arrived = self._take()
+            if arrived is None:
+                if not self._out:
+                    return
+            else:
+                self._hand_in(*arrived)
+            self._flush()
+
+    def _take(self) -> tuple[bytes, str | None, list[bytes], int, int] | None:
+        """Take one message in: routing id, key, parts (cut off at the limits), their number and size."""
+        socket, limits = self._socket, self._limits
+        try:
+            identity = socket.recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        parts: list[bytes] = []
+        count = size = 0
+        key: str | None = None
+        part: bytes
+        while socket.getsockopt(zmq.RCVMORE):
+            if self._with_keys and not count:
+                frame = socket.recv(zmq.NOBLOCK, copy=False)
+                part = frame.bytes
+                with contextlib.suppress(zmq.ZMQError):  # a frame without a user is nobody's
+                    key = str(frame.get("User-Id"))
+            else:
+                part = socket.recv(zmq.NOBLOCK)
+            count += 1
+            size += len(part)
+            if count <= limits.max_parts and size <= limits.max_message_bytes:
+                parts.append(part)
+            elif count % DISCARD == 0:
+                self._flush_locked()
+        return identity, key, parts, count, size
+
+    def _hand_in(self, identity: bytes, key: str | None, parts: list[bytes], count: int, size: int) -> None:
+        limits = self._limits
+        connection = self._connections.get(identity)
+        if connection is None:
+            # A revoked key's transport connection is still up: it must not say hello again on it.
+            if self._with_keys and self._guard is not None and not self._guard.allowed(key):
+                self._drop("revoked")
+                return
+            connection = self._meet(identity, key)
+        if not self._admission.admit(connection):
+            return
+        if count > limits.max_parts or size > limits.max_message_bytes:
+            self._admission.refuse(
+                connection,
+                WireError(
+                    Code.TOO_LARGE,
+                    f"A message of {count} parts and {size} bytes.",
+                    f"At most {limits.max_parts} parts and {limits.max_message_bytes} bytes.",
+                ),
+            )
+            return
+        try:
+            message = decode_msgpack(parts, limits)
+        except WireError as error:
+            self._admission.refuse(connection, error)
+        else:
+            self._admission.receive(connection, message)
+
+    def _meet(self, identity: bytes, key: str | None) -> RouterConnection:
+        name = self._guard.name(key) if self._guard is not None else None
+        connection = RouterConnection(self, identity, key, name or f"zmq-{identity.hex()[:16]}")
+        self._connections[identity] = connection
+        return connection
+
+    def _flush(self) -> None:
+        """Send what waits."""
+        if self._out:
+            with self._using:
+                lost = self._flush_locked()
+            for connection in lost:
+                self._lose(connection)
+
+    def _flush_locked(self) -> list[RouterConnection]:
+        lost = []
+        while self._out:
+            connection, parts = self._out.popleft()
+            if not self._send(connection, parts):
+                lost.append(connection)
+        return lost
+
+    def _send(self, connection: RouterConnection, parts: list[bytes]) -> bool:
+        """Whether the peer is still there. The lock is held."""
+        socket = self._socket
+        try:
+            socket.send(connection.identity, zmq.NOBLOCK | zmq.SNDMORE)
+            for part in parts[:-1]:
+                socket.send(part, zmq.NOBLOCK | zmq.SNDMORE)
+            socket.send(parts[-1], zmq.NOBLOCK)
+        except zmq.Again:
+            # It does not read: its pipe is full.
+            self._drop("full")
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._drop("gone")
+            return False
+        return True
+
+    def _lose(self, connection: RouterConnection) -> None:
+        """The peer is gone; the lock is not held."""
+        if not connection.closed:
+            connection.close()
+            self._admission.disconnected(connection)
+
+    def _drop(self, why: str) -> None:
+        self.dropped[why] += 1
+        self._admission.counts["dropped"] += 1
+
+
+def _profile(socket: zmq.Socket[bytes], limits: Limits) -> None:
+    """What must be set before bind."""
+    socket.linger = 0
+    socket.sndhwm = socket.rcvhwm = HIGH_WATER
+    socket.maxmsgsize = limits.max_message_bytes
+    socket.handshake_ivl = HANDSHAKE_MS
+    socket.heartbeat_ivl, socket.heartbeat_timeout = HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
+    socket.heartbeat_ttl = HEARTBEAT_TIMEOUT_MS
+    socket.router_mandatory = 1
+    socket.backlog = BACKLOG

@@ -1,0 +1,1 @@
+"""What a run leaves: its record, readable after SIGKILL, and the deadline-miss report that it comes to."""

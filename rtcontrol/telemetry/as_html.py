@@ -1,0 +1,122 @@
+"""The report as one HTML page that needs nothing else: no network, no server, no other file.
+
+Tables are in the page as they are read; every tick is in it by columns, for its scripts to draw.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from rtcontrol.bridges.printable import printable, throughout
+from rtcontrol.telemetry.gates import Gate
+from rtcontrol.telemetry.recorded import Recorded, begun
+from rtcontrol.telemetry.report import deciders, held, on_time_share, told
+from rtcontrol.telemetry.timeline import SPANS, STAGES, TIMES_MS, Timeline
+
+PAGE = Path(__file__).parent / "page"
+# Curves go from the median (0.3 nines) to four nines: 99.99 per cent.
+NINES = tuple(n / 10 for n in range(3, 41))
+# What misses saw, and the evidence, is in the page up to so many characters, and what acted instead for so many misses:
+# it has to open.
+DETAIL_CHARS, MOST_DETAILED, MOST_MARKS = 4_000_000, 20_000, 5_000
+
+
+def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
+    """The page of runs side by side. UserError where one has no release."""
+    begun(runs, ticks=True)
+    environment = Environment(
+        loader=FileSystemLoader(PAGE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    # What turns the direction of text is no markup: it would pass.
+    environment.finalize = lambda value: printable(value) if type(value) is str else value
+    environment.filters["number"] = _number
+    chars = DETAIL_CHARS // len(runs)
+    data = {"nines": NINES, "stages": STAGES, "runs": [throughout(_data(run, chars)) for run in runs]}
+    shown = [
+        {
+            "name": run.name,
+            "report": run.report,
+            "deciders": deciders(run.report),
+            "told": told(run.report),
+            "held": held(run.report),
+            "on_time_share": on_time_share(run.report),
+            "derived": run.derived(),
+            "gates": [(g.text, g.value(run.report), g.holds(run.report)) for g in gates],
+        }
+        for run in runs
+    ]
+    read = {name: (PAGE / name).read_text("utf-8") for name in ("uPlot.iife.min.js", "uPlot.min.css", "report.css")}
+    scripts = [read["uPlot.iife.min.js"], *((PAGE / name).read_text("utf-8") for name in ("draw.js", "report.js"))]
+    # No text of a record may end the element that holds it.
+    packed = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    styles = [read["uPlot.min.css"], read["report.css"]]
+    return environment.get_template("report.html").render(runs=shown, data=packed, styles=styles, scripts=scripts)
+
+
+def _data(run: Recorded, chars: int) -> dict[str, Any]:
+    t = run.timeline
+    named = {"latency": t.times["latency_ms"], "jitter": t.times["jitter_ms"]}
+    if not (stages := run.stages()):
+        stages = {name: t.times[f"{name}_ms"] for name in ("wake", "decide", "execute")}
+    percents = [100 * (1 - 10**-nines) for nines in NINES]
+    curves = {
+        name: [round(max(series.percentile(p), 1e-3), 4) for p in percents]
+        for name, series in {**stages, **named}.items()
+        if series.count
+    }
+    numbers = {name: t.numbers[name] for name in ("t_s", *TIMES_MS, "confidence", "skipped", *SPANS, "recorded")}
+    return {
+        "name": run.name,
+        "hz": run.report["hz"],
+        "deadline_ms": run.report["deadline_ms"],
+        "k": _packed("u4", array("I", t.k)),
+        "numbers": {n: _packed("f4", array("f", c)) for n, c in numbers.items() if any(v == v for v in c)},
+        "words": {n: {"words": c.words, "codes": _integers(c.codes)} for n, c in t.words.items()},
+        "missed": _missed(t, chars),
+        "marks": t.marks[:MOST_MARKS],
+        "curves": curves,
+    }
+
+
+def _missed(t: Timeline, chars: int) -> dict[int, dict[str, Any]]:
+    """By row: what a miss saw, what is known of it besides, and what acted instead."""
+    found: dict[int, dict[str, Any]] = {}
+    for row in (row for row, code in enumerate(t.words["cause"].codes) if code):
+        if len(found) == MOST_DETAILED:
+            break
+        k = t.k[row]
+        more = {**t.details.get(k, {}), **({"saw": t.saw[k]} if k in t.saw else {})}
+        if (chars := chars - len(str(more))) < 0:
+            more = {}
+        found[row] = {"instead": [[c, why, _rounded(ms)] for c, why, ms in t.instead(row)], **more}
+    return found
+
+
+def _rounded(value: float) -> float | None:
+    return None if math.isnan(value) else round(value, 3)
+
+
+def _integers(codes: Iterable[int]) -> dict[str, str]:
+    """As narrow as they fit."""
+    made = array("I", codes)
+    most = max(made, default=0)
+    if most < 1 << 8:
+        return _packed("u1", array("B", made))
+    return _packed("u2", array("H", made)) if most < 1 << 16 else _packed("u4", made)
+
+
+def _packed(kind: str, values: array[Any]) -> dict[str, str]:
+    """Of this machine's byte order, which is the browsers': little-endian."""
+    return {"kind": kind, "data": base64.b64encode(values.tobytes()).decode("ascii")}
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"

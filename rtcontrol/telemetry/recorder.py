@@ -1,0 +1,290 @@
+"""Takes a run's events to its account and into an MCAP file that can be read whatever becomes of the run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.models.files import no_link, part_of
+from rtcontrol.telemetry.channels import SCHEMA_VERSION
+from rtcontrol.telemetry.encoder import Encoder, Pictures
+from rtcontrol.telemetry.run_folder import make_folder, older_part, older_parts, unmake, unwritable
+
+# At most so much is lost with the process.
+FLUSH_S = 0.25
+# Events that wait for room on the disk: an hour at 30 Hz. A file takes so many at a time.
+KEPT, AT_ONCE = 100_000, 1_000
+# The owner is told (`slow`) of a write that takes longer.
+SLOW_NS = 10_000_000
+# The way out waits so long for a disk that does not answer.
+CLOSE_S = 10.0
+# A record of bounded size has so many parts: the oldest goes when there is no more room.
+PARTS = 8
+# A part's index is in memory until it ends, and then takes the interpreter for a while: at most of so many chunks, more
+# than an hour of them.
+CHUNKS = 16_384
+
+
+class Recorder:
+    """Appends events to `path`, from a thread of its own, and tells `fold` of each, in order; any thread may `write`,
+    which never waits for the disk. What a full disk refuses waits in memory, is written when there is room again, and
+    is counted in `lost` until then; `tell` is told of it at once.
+
+    The first event is the run's header. A `provisional` record has another name (`record.mcap.part`) until `keep`: a
+    run that never starts takes nothing of an earlier one, and `discard` leaves no trace of it. `write` to a `patient`
+    one may wait for its thread, and so for a disk that hangs: a world that waits makes events faster than it writes.
+
+    `path` is the newest part of the record, and takes the name of an older one (`record.0001.mcap`) when it is an
+    eighth of `most` bytes, or over an hour long; each begins with the header, and with the account (`state`) of what
+    came before it. The oldest are removed so that no more than `most` bytes lie there, unless a full disk made a part
+    wait for room.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        header: dict[str, Any],
+        provisional: bool = False,
+        tell: Callable[[str], None] = lambda line: None,
+        patient: bool = False,
+        most: int = 10**9,
+    ) -> None:
+        self._path, self._tell, self._patient, self._most = path, tell, patient, most
+        self._part = path.with_name(path.name + ".part") if provisional else None
+        self.error: str | None = None
+        self.fault: str | None = None  # of ours, in what was told of an event: what was counted is not to be trusted
+        self.written = 0  # events
+        self.fold: Callable[[dict[str, Any]], None] = lambda event: None
+        self.slow: Callable[[int, int], None] = lambda begin_ns, end_ns: None
+        self.state: Callable[[], dict[str, Any]] = dict
+        self.pictures: Pictures | None = None
+        self._older: deque[tuple[Path, int, int]] = deque()  # parts: bytes, first tick
+        self._size = self._first_k = self._number = 0  # of the part that is written
+        self._last_ns = 0  # of the last event in it
+        self._ended: dict[str, Any] | None = None  # the account, where its index is written or waits to be
+        self._queue: deque[tuple[int, dict[str, Any]]] = deque()
+        self._waiting: deque[tuple[int, dict[str, Any]]] = deque()  # folded, for the encoder
+        self._taken = 0  # events that the encoder has, and the file not yet
+        self._bytes = b""  # of these
+        self._dropped = 0
+        self._discarded = False  # what lies under its name is another run's
+        self._refused = False  # by the disk, the last time
+        try:
+            self._made = make_folder(path.parent)
+            self._fd = os.open(no_link(self._part or path), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise unwritable(path, error.strerror) from error
+        self._anchor_ns = time.time_ns() - time.monotonic_ns()
+        self._encoder = Encoder()
+        if self._part is None:
+            self._forget()
+        self._closing = threading.Event()
+        self._due = threading.Event()
+        self._flushed_ns = time.monotonic_ns()
+        anchor = {"utc_minus_monotonic_ns": self._anchor_ns}
+        self.header = header | {"clock_anchor": anchor}
+        self.write({"header": self.header, "schema_version": SCHEMA_VERSION})
+        self._flush()
+        self._thread = threading.Thread(target=self._work, name="recorder", daemon=True)
+        self._thread.start()
+
+    @property
+    def ticks_from(self) -> int:
+        """The first tick that the parts which are left may hold."""
+        return self._older[0][2] if self._older else self._first_k
+
+    @property
+    def size(self) -> int:
+        """Bytes that lie on the disk."""
+        return sum(size for _, size, _ in self._older) + self._size
+
+    @property
+    def lost(self) -> int:
+        """Events that the disk did not take."""
+        return self._dropped + (len(self._waiting) + self._taken if self._refused else 0)
+
+    def write(self, event: dict[str, Any]) -> None:
+        """The event is the recorder's from now on."""
+        now = time.monotonic_ns()
+        self._queue.append((now, event))
+        if "kind" in event and now - self._flushed_ns > FLUSH_S * 1e9:
+            # Now rather than at an instant of the thread's own choosing: this tick is over.
+            self._due.set()
+        while self._patient and len(self._queue) > 4 * AT_ONCE and not self._refused:
+            time.sleep(0.001)
+
+    def keep(self) -> None:
+        """The run has begun: from now on the record stands under its own name. Twice does no harm."""
+        if self._part is not None:
+            try:
+                os.replace(self._part, self._path)
+            except OSError as error:
+                self.error = error.strerror
+            self._forget()
+            self._part = None
+
+    def discard(self) -> None:
+        """The run never began: take away what was made for it. Does nothing after `keep`."""
+        if self._part is not None:
+            with contextlib.suppress(OSError):
+                self._part.unlink()
+                unmake(self._made)
+            self._discarded, self._part = True, None
+
+    def close(self) -> None:
+        """Writes what waits, as far as there is room, and the file's index. Twice does no harm."""
+        self._closing.set()
+        self._due.set()
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            self._refused, self.error = True, self.error or "it does not answer"
+        if self._refused:
+            self._fold()
+
+    # -- the thread ---------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            self._write_all()
+        except Exception as error:  # a fault of ours: nothing more is written, and all of it is counted as lost
+            self._refused, self.error = True, f"{type(error).__name__}: {error}"
+            self._tell(f"The record ends here, and the run goes on without: {self.error}.")
+
+    def _write_all(self) -> None:
+        while not self._closing.is_set():
+            self._flush()
+            self._due.wait(2 * FLUSH_S)
+            self._due.clear()
+        self._flush()
+        if not self._bytes and not self._waiting and self._ended is None:
+            self._bytes = self._encoder.finish()
+            self._put()
+        try:
+            self._put_back()
+        except OSError as error:
+            self._refuse(error)
+        os.close(self._fd)
+
+    def _gone(self) -> bool:
+        """Whether the file that is written has its name no more: somebody took the folder away, or moved it."""
+        try:
+            return not os.path.samestat((self._part or self._path).stat(), os.fstat(self._fd))
+        except OSError:
+            return True
+
+    def _put_back(self) -> None:
+        """A record that was removed while it was written is written once more where it lay; raises OSError."""
+        if self._discarded or not self._gone():
+            return
+        place = Path(f"/proc/self/fd/{self._fd}")
+        if os.fstat(self._fd).st_nlink:
+            self._tell(f"The record of {self._path} was moved: it is {place.readlink()}.")
+            return
+        make_folder(self._path.parent)
+        with place.open("rb") as whole, self._path.open("xb") as file:
+            shutil.copyfileobj(whole, file)
+        self._tell(f"{self._path} was removed while it was written: it is there again.")
+
+    def _forget(self) -> None:
+        """Remove what an earlier run left of its older parts."""
+        for part in older_parts(self._path):
+            with contextlib.suppress(OSError):
+                part.unlink()
+
+    def _flush(self) -> None:
+        """Fold and encode what waits, and write it; while the file does not take it nothing more is encoded."""
+        self._flushed_ns = time.monotonic_ns()
+        self._fold()
+        if self._ended is not None and not self._begin_part(self._ended):
+            return
+        while (not self._bytes or self._put()) and self._waiting:
+            for _ in range(min(len(self._waiting), AT_ONCE)):
+                self._last_ns, event = self._waiting.popleft()
+                utc_ns = self._last_ns + self._anchor_ns
+                self._encoder.add(utc_ns, event)
+                if self.pictures is not None and (picture := self.pictures.of(utc_ns, event)) is not None:
+                    self._encoder.add(utc_ns, picture)
+                self._taken += 1
+            self._bytes = self._encoder.take()
+        # Only here is all that was folded in the file: the account is that of what was written.
+        full = self._size >= self._most // PARTS or self._encoder.chunks >= CHUNKS
+        if full and not (self._bytes or self._waiting or self._part or self._discarded):
+            self._bytes, self._ended = self._encoder.finish(), self.state()
+            self._begin_part(self._ended)
+
+    def _begin_part(self, account: dict[str, Any]) -> bool:
+        """Whether the part is on the disk to its end, under its name as an older one, and the next is begun."""
+        if not self._put():
+            return False
+        new, old = part_of(self._path), older_part(self._path, self._number + 1)
+        try:
+            fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                os.replace(self._path, old)
+                os.replace(new, self._path)
+            except OSError:
+                os.close(fd)
+                raise
+        except OSError as error:
+            return self._refuse(error)
+        os.close(self._fd)
+        self._fd, self._ended, self._encoder = fd, None, Encoder()
+        self._older.append((old, self._size, self._first_k))
+        self._size, self._first_k, self._number = 0, account.get("last_k", -1) + 1, self._number + 1
+        utc_ns = self._last_ns + self._anchor_ns  # what waits may have been written before now
+        self._encoder.add(utc_ns, {"header": self.header, "schema_version": SCHEMA_VERSION})
+        self._encoder.add(utc_ns, {"account": account})
+        self._bytes = self._encoder.take()
+        return self._put()
+
+    def _make_room(self) -> None:
+        """Remove the oldest parts until what is to be written is within the limit."""
+        while self._older and self.size + len(self._bytes) > self._most:
+            with contextlib.suppress(OSError):
+                self._older[0][0].unlink()
+            self._older.popleft()
+
+    def _fold(self) -> None:
+        while self._queue:
+            entry = self._queue.popleft()
+            try:
+                self.fold(entry[1])
+            except Exception as error:  # the record goes on: it tells what led to it
+                self.fault = self.fault or f"{type(error).__name__}: {error}"
+            self._waiting.append(entry)
+        while len(self._waiting) > KEPT:
+            self._waiting.popleft()
+            self._dropped += 1
+
+    def _put(self) -> bool:
+        """Whether the file took all of the bytes. It goes on where it stopped, so that none is torn."""
+        self._make_room()
+        while self._bytes:
+            began = time.monotonic_ns()
+            try:
+                written = os.write(self._fd, self._bytes)
+                self._bytes, self._size = self._bytes[written:], self._size + written
+                if (ended := time.monotonic_ns()) - began > SLOW_NS:
+                    self.slow(began, ended)
+            except OSError as error:
+                return self._refuse(error)
+        self._refused = False
+        self.written += self._taken
+        self._taken = 0
+        return True
+
+    def _refuse(self, error: OSError) -> bool:
+        if self.error is None:
+            self._tell(
+                f"The disk takes no more of {self._path} ({error.strerror}). It goes on without: free some space "
+                "before the end, and what waits is written; or events of the record are lost."
+            )
+        self._refused, self.error = True, error.strerror or str(error)
+        return False

@@ -1,0 +1,176 @@
+"""report.json: what an account comes to, in named fields."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.files import part_of
+from rtcontrol.telemetry.account import ANSWERS, KINDS, Account
+from rtcontrol.telemetry.record_reader import read_record
+
+SCHEMA_VERSION = 3
+MOST_TOLD = 5  # changes of the instruction that a line shows
+HELD = {"confidence": "too unsure, or not understood", "confirm": "waited for a yes"}
+
+
+def of_record(record: Path) -> dict[str, Any]:
+    """The report of a record, complete or cut short. UserError where there is none of a run."""
+    account = Account()
+    for event in read_record(record):
+        account.add(event)
+    return of(account, record)
+
+
+def of(account: Account, record: Path) -> dict[str, Any]:
+    """The report of an account that took all of a record's events. UserError where that is none of a run."""
+    if not account.header:
+        raise UserError(
+            f"{record} is no record of a run: it does not begin with the header of one.", "Give the folder of a run."
+        )
+    return build(account, record.name)
+
+
+def build(
+    account: Account, record: str, lost_lines: int = 0, ended_by: str | None = None, ticks_from: int | None = None
+) -> dict[str, Any]:
+    """The report of an account. `record` is the file's name, `lost_lines` what it lacks; `ended_by` is why it ended
+    where the account does not know, by SIGKILL where nobody does; `ticks_from` is the first tick whose events are left
+    in the record (the account's where it is not given). The invariants are the account's."""
+    config, info, k = account.header, account.start.get("host_info", {}), max(2, round(account.header.get("hz", 16)))
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **{name: config.get(name) for name in ("env", "agent", "model", "backup", "engine", "host", "clock", "hz")},
+        **({"engine": info["engine"]} if "engine" in info else {}),
+        **{name: config.get(name) for name in ("period_ms", "deadline_ms", "max_age_ms", "pipeline", "seed")},
+        **{name: config.get(name) for name in ("on_miss", "hold_ms", "late", "instruction")},
+        "instruction_changes": account.instructions,
+        "people": account.people,
+        "started_at": config.get("started_at"),
+        "duration_s": account.end.get("t_s", account.last_t_s),
+        "ended_by": account.end.get("end") or ended_by or "killed",
+        **{name: getattr(account, name) for name in ("releases", "ticks", "on_time", "misses", "skipped_releases")},
+        **{name: getattr(account, name) for name in KINDS},
+        "held_by": dict(account.held_by),
+        "miss_rate": account.miss_rate,
+        "misses_by_cause": dict(account.misses_by_cause),
+        "misses_by_subcause": dict(account.misses_by_subcause),
+        "skipped_by_cause": dict(account.skipped_by_cause),
+        **{name: getattr(account, name) for name in ("late_used", "late_dropped", "safe_calls", "fallback_errors")},
+        "acknowledged": dict(account.acknowledged),
+        "errors": list(account.errors.values()),
+        "longest_miss_run": account.longest_miss_run,
+        "worst_window": {"m": account.miss_runs.worst(k), "k": k},
+        "superseded_observations": account.superseded,
+        **{name: series.summary() for name, series in account.times.items()},
+        "decided_by": {name: getattr(account, f"decided_by_{name}") for name in ("first", "backup")},
+        "first_answers": {name: getattr(account, f"first_{name}") for name in ANSWERS},
+        "first_losses": dict(account.first_losses),
+        "calls": account.calls.summary(),
+        "calls_cut": account.calls_cut,
+        "forward_passes": account.passes.summary(),
+        "tokens": account.tokens.summary(),
+        "warmup": account.start.get("warmup", {}),
+        "host_events": account.host_events,
+        "host_info": info,
+        "machine": config.get("machine"),
+        "record": {
+            "file": record,
+            "lost_lines": lost_lines,
+            "ticks_from": account.ticks_from if ticks_from is None else ticks_from,
+        },
+        "outcome": {"episodes": account.episodes, "successes": account.successes, "judged": account.judged},
+    }
+
+
+def on_time_share(report: Mapping[str, Any]) -> float:
+    """Of all releases, the skipped ones too: what is left of `miss_rate`. 1 where there is none."""
+    return float(report["on_time"] / report["releases"]) if report["releases"] else 1.0
+
+
+def told(report: Mapping[str, Any]) -> str:
+    """What it was told, in order, as people read it."""
+    changes = [c for c in report["instruction_changes"] if c["instruction"] != report["instruction"] or c["t_s"] > 0]
+    later = [f'from {change["t_s"]:.1f} s on "{change["instruction"]}"' for change in changes]
+    more = f" and {len(later) - MOST_TOLD} more" if len(later) > MOST_TOLD else ""
+    return f'told "{report["instruction"]}"' + "".join(f", {one}" for one in later[:MOST_TOLD]) + more
+
+
+def held(report: Mapping[str, Any]) -> str:
+    """That decisions were held back, how many and why, as people read it; empty where none was."""
+    if not report["held"]:
+        return ""
+    by = report.get("held_by", {})
+    whys = ", ".join(f"{HELD[why]} {n}" if why in HELD else f"{why} {n}" for why, n in _most(by))
+    share = (
+        f"held back {report['held']} of {report['ticks']} decisions ({100 * report['held'] / report['ticks']:.1f} %)"
+    )
+    understood = 2 * by.get("confidence", 0) < report["ticks"]
+    return f"{share}{f': {whys}' if whys else ''}" + ("" if understood else "; what it was told is NOT UNDERSTOOD")
+
+
+def deciders(report: Mapping[str, Any]) -> str:
+    """Who decided, and what became of the first one's answers, as people read it; empty where there is no backup."""
+    if not report.get("backup"):
+        return ""
+    by, answers, ms = report["decided_by"], report["first_answers"], report["answer_ms"]
+    took = f"; it took {ms['p50']:.0f} ms (p50), {ms['p99']:.0f} (p99)" if ms["p50"] is not None else ""
+    losses = ", ".join(f"{loss} {n}" for loss, n in _most(report["first_losses"]))
+    failed = f"{answers['failed']} ({losses})" if losses else answers["failed"]
+    told = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in {**answers, "failed": failed}.items())
+    return (
+        f"decided by the first one {by['first']}, by the backup ({report['backup']}) {by['backup']}; "
+        f"the first one answered {sum(answers.values())}: {told}{took}"
+    )
+
+
+def decoder(event: Mapping[str, Any]) -> str:
+    """Which decoder an event of a host is about."""
+    return {"first": "first decider", "backup": "backup"}.get(event.get("decider", ""), "decoder")
+
+
+def causes(report: Mapping[str, Any], of: str = "misses") -> str:
+    """Misses (or `skipped` releases) by cause, as people read it: `decide 12 (decoder_slow 10, queued 2), wake 1`."""
+    subcauses = report["misses_by_subcause"] if of == "misses" else {}
+    told = []
+    for cause, n in _most(report[f"{of}_by_cause"]):
+        parts = [(name.partition(".")[2], m) for name, m in _most(subcauses) if name.partition(".")[0] == cause]
+        told.append(f"{cause} {n}" + (f" ({', '.join(f'{name} {m}' for name, m in parts)})" if parts else ""))
+    return ", ".join(told) or "none"
+
+
+def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda counted: -counted[1])
+
+
+def write(report: dict[str, Any], path: Path) -> str | None:
+    """Write report.json, whole or not at all; the reason when the disk refused."""
+    new = part_of(path)
+    try:
+        new.write_text(json.dumps(report, indent=2, default=str, skipkeys=True) + "\n")
+        os.replace(new, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        return error.strerror or str(error)
+    return None
+
+
+def richer(path: Path, made: dict[str, Any]) -> tuple[dict[str, Any], str] | None:
+    """The report that lies at `path`, and why it says more of the same run than `made`; None where it does not."""
+    try:
+        old = json.loads(path.read_text("utf-8"))
+        if old["schema_version"] != made["schema_version"] or old["started_at"] != made["started_at"]:
+            return None
+        if old["releases"] > made["releases"]:
+            return old, f"it counts {old['releases']} releases, and the record only {made['releases']}"
+        if made["ended_by"] == "killed" != old["ended_by"]:
+            return old, f"it says how the run ended ({old['ended_by']}), and the record does not"
+    except (OSError, ValueError, LookupError, TypeError):
+        pass
+    return None

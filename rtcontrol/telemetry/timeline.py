@@ -1,0 +1,258 @@
+"""The account of a run that remembers every tick, in columns: what the trace, the page and the what-ifs are made of."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from operator import itemgetter
+from typing import Any
+
+from rtcontrol.models.call import Call
+from rtcontrol.telemetry.account import REMEMBERED, Account
+from rtcontrol.telemetry.report import decoder
+
+SPANS = (
+    *("captured", "woke", "text", "submitted", "received"),
+    *("begun", "decided", "replied", "executing", "executed"),
+)
+TIMES_MS = ("wake_ms", "latency_ms", "decide_ms", "age_ms", "execute_ms", "jitter_ms")
+NUMBERS = ("t_s", *TIMES_MS, "confidence", "skipped")
+WORDS = ("kind", "cause", "subcause", "why", "action", "call", "skip_cause", "skip_subcause", "decided_by")
+# Of a miss, or of releases skipped before a tick, what no column holds.
+DETAILS = ("evidence", "error", "where", "result", "skip_evidence")
+# Times between two stamps: the steps of a tick, in order, by the names that the evidence has for them. `received`
+# bounds none: a decoder that is busy hears of a request when it is not.
+STAGES = {
+    "wake": (None, "woke"),
+    "observe": ("woke", "text"),
+    "send": ("text", "submitted"),
+    "queue": ("submitted", "begun"),
+    "decide": ("begun", "decided"),
+    "deliver": ("decided", "replied"),
+    "wait": ("replied", "executing"),
+    "execute": ("executing", "executed"),
+    "record": ("executed", "recorded"),
+}
+MISSING = math.nan
+
+
+class Column:
+    """Words, each row's by its number among the different ones; number 0 is none."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = [""]
+        self.codes = array("I")
+        self._known = {"": 0}
+
+    def code(self, word: str | None) -> int:
+        known = self._known.get(word or "")
+        if known is None:
+            known = self._known[word or ""] = len(self.words)
+            self.words.append(word or "")
+        return known
+
+    def __getitem__(self, row: int) -> str:
+        return self.words[self.codes[row]]
+
+
+class Timeline(Account):
+    """`k`, `numbers` and `words` have an entry for each tick, in the order of releases after `finish`; a number that
+    is not known is NaN. `saw` and `details` are of misses, by release. `acts` are (seconds, call, why, release) of all
+    that acted, and of each decision that left it in force (why: null); `marks` (seconds, text) of all else that befell
+    the run; both in order after `finish`.
+
+    `written_ns`, which who adds may set, is when the event was written, UTC; without it nothing is `recorded`, which is
+    against the tick that was written soonest: the record's own clock has no release.
+
+    What became of a tick is the account's to say: here it is only written down.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written_ns: int | None = None
+        self.k = array("q")
+        self.numbers = {name: array("d") for name in (*NUMBERS, *SPANS, "recorded")}
+        self.words = {name: Column() for name in WORDS}
+        self.saw: dict[int, dict[str, Any]] = {}
+        self.details: dict[int, dict[str, Any]] = {}
+        self.acts: list[tuple[float, str, str, int]] = []
+        self.marks: list[tuple[float, str]] = []
+        self._called = False  # the record tells each call that acted: those of earlier versions do not
+        self._undone: set[tuple[int, str]] = set()  # by tick and why: what a client did not carry out
+        self._soonest_ms = math.inf
+        self._rows: dict[int, int] = {}
+        self._observed: dict[int, dict[str, Any]] = {}  # by recent ticks
+        self._order: deque[int] = deque()
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        if "observation" in event:
+            self._observation(event)
+            return
+        super().add(event)
+        t_s = event.get("t_s", self.last_t_s)
+        if "called" in event:
+            self._called = True
+            self.acts.append((t_s, Call(event["called"], event["arguments"]).text(), event["why"], event["k"]))
+        elif "late" in event or "overran" in event:
+            self._after(event, t_s)
+        elif "revised" in event:
+            self._detail(event["revised"], event)
+        elif "safe" in event and event.get("in_force", True) and event["safe"] is not None:
+            self._act(t_s, event["safe"], "safe", self.last_k)
+        if (what := _befell(event)) is not None:
+            self.marks.append((event["host_event"]["t_s"] if "host_event" in event else t_s, what))
+
+    def finish(self) -> Timeline:
+        """After the last event: everything in order. Twice does no harm."""
+        rows = sorted(range(len(self.k)), key=self.k.__getitem__)
+        if rows != [*range(len(rows))]:
+            self.k = array("q", (self.k[row] for row in rows))
+            self.numbers = {name: array("d", (c[row] for row in rows)) for name, c in self.numbers.items()}
+            for column in self.words.values():
+                column.codes = array("I", (column.codes[row] for row in rows))
+            self._rows = {k: row for row, k in enumerate(self.k)}
+        if self._soonest_ms < math.inf:
+            self.numbers["recorded"] = array("d", (ms - self._soonest_ms for ms in self.numbers["recorded"]))
+            self._soonest_ms = math.inf
+        in_force, acts = "", sorted(act for act in self.acts if (act[3], _word_of(act[2])) not in self._undone)
+        self.acts = [(t_s, in_force := call or in_force, why, k) for t_s, call, why, k in acts]
+        self.marks.sort()
+        return self
+
+    def row(self, k: int) -> int:
+        """Of the first tick at release `k` or after it; the number of rows where there is none. After `finish`."""
+        return bisect_left(self.k, k)
+
+    def stage_ms(self, row: int, stage: str) -> float:
+        """How long a stage took, NaN where a stamp is missing; nothing where a quick decoder had begun before the loop
+        was back from handing over."""
+        begin, end = STAGES[stage]
+        ms = self.numbers[end][row] - (self.numbers[begin][row] if begin is not None else 0.0)
+        return 0.0 if ms < 0 else ms
+
+    def instead(self, row: int) -> Iterator[tuple[str, str, float]]:
+        """What acted instead of a missed tick's call: (call, why, ms), from its deadline to the next fresh or late
+        call, or decision to leave in force what is; why is `held` for what was in force then. The last one's ms is NaN
+        where the run ended in it."""
+        end_s = self.numbers["t_s"][row] + self.header.get("deadline_ms", 0.0) / 1e3
+        i = bisect_right(self.acts, end_s, key=itemgetter(0))
+        before = "nothing yet" if not self.ticks_from else "not in the record"
+        now = (end_s, self.acts[i - 1][1], "held") if i else (end_s, "", before)
+        for t_s, call, why, _ in islice(self.acts, i, None):
+            yield now[1], now[2], 1e3 * (t_s - now[0])
+            if why != "safe":
+                return
+            now = t_s, call, why
+        yield now[1], now[2], MISSING
+
+    # -- events -------------------------------------------------------------------------------------------------------
+
+    def _tick(self, event: Mapping[str, Any]) -> None:
+        row = self._rows[event["k"]] = len(self.k)
+        self.k.append(event["k"])
+        for column in self.numbers.values():
+            column.append(MISSING)
+        for name, words in self.words.items():
+            words.codes.append(words.code(event.get(name)))
+        self._write(row, event, NUMBERS)
+        super()._tick(event)
+        latency_ms, begin_ms = event.get("latency_ms"), 1e3 * event["t_s"]
+        if self.written_ns is not None:
+            ms = self.numbers["recorded"][row] = self.written_ns / 1e6 - begin_ms
+            ended_ms = self.header.get("deadline_ms", 0.0) if latency_ms is None else latency_ms
+            self._soonest_ms = min(self._soonest_ms, ms - ended_ms)
+        if event["kind"] == "call" and latency_ms is not None:
+            self._act((begin_ms + latency_ms) / 1e3, event["call"], "fresh", event["k"])
+        elif event["kind"] == "null":
+            self.acts.append(((begin_ms + (latency_ms or 0.0)) / 1e3, "", "null", event["k"]))
+        self._detail(event["k"], event)
+
+    def _miss(self, k: int, cause: str, subcause: str | None) -> None:
+        super()._miss(k, cause, subcause)
+        self._blame(k, cause, subcause)
+
+    def _revise(self, k: int, event: Mapping[str, Any]) -> None:
+        known = k in self._causes
+        super()._revise(k, event)
+        if known and "cause" in event:
+            self._blame(k, event["cause"], event.get("subcause"))
+
+    def _blame(self, k: int, cause: str, subcause: str | None) -> None:
+        if (row := self._rows.get(k)) is not None:
+            self.words["cause"].codes[row] = self.words["cause"].code(cause)
+            self.words["subcause"].codes[row] = self.words["subcause"].code(subcause)
+            if k in self._observed:
+                self.saw[k] = self._observed.pop(k)
+
+    def _acknowledge(self, event: Mapping[str, Any]) -> None:
+        super()._acknowledge(event)
+        k, why = event["ack"], "further" if event.get("n") else _word_of(event.get("why", "fresh"))
+        if event["status"] != "executed":
+            self._undone.add((k, why))
+        if why == "fresh":
+            self._detail(k, event)
+
+    def _act(self, t_s: float, call: str, why: str, k: int) -> None:
+        """What acted, by events that are about something else."""
+        if not self._called:
+            self.acts.append((t_s, call, why, k))
+
+    def _after(self, event: Mapping[str, Any], t_s: float) -> None:
+        """A late decision, or the end of a call that overran its deadline."""
+        k = event.get("late", event.get("overran", -1))
+        if (row := self._rows.get(k)) is None:
+            return
+        if self.words["cause"].codes[row]:  # a call that was held, and let act, was decided in time
+            self._write(row, event, ("latency_ms", "decide_ms", "execute_ms"))
+            self._detail(k, event)
+        if event.get("used") or event.get("effect") == "acted":
+            self._act(t_s, event.get("call") or self.words["call"][row] or "(a late call)", "late", k)
+
+    def _write(self, row: int, event: Mapping[str, Any], names: tuple[str, ...]) -> None:
+        for told, known in ((event, names), (event.get("spans_ms", {}), SPANS)):
+            for name in known:
+                if (value := told.get(name)) is not None:
+                    self.numbers[name][row] = value
+
+    def _detail(self, k: int, event: Mapping[str, Any]) -> None:
+        told = {name: event[name] for name in DETAILS if name in event}
+        if told and k in self._rows and (self.words["cause"].codes[self._rows[k]] or "skip_evidence" in told):
+            self.details.setdefault(k, {}).update(told)
+
+    def _observation(self, event: Mapping[str, Any]) -> None:
+        """Kept where its tick misses, which may be known before or after it."""
+        k, told = event["k"], {name: event[name] for name in ("observation", "instruction", "history") if name in event}
+        if k in self._rows and self.words["cause"].codes[self._rows[k]]:
+            self.saw[k] = told
+            return
+        self._observed[k] = told
+        self._order.append(k)
+        if len(self._order) > REMEMBERED:
+            self._observed.pop(self._order.popleft(), None)
+
+
+def _word_of(why: str) -> str:
+    """Which of a tick's calls a client's word is about, by why it acted."""
+    return why if why in ("safe", "further") else "fresh"
+
+
+def _befell(event: Mapping[str, Any]) -> str | None:
+    """What an event says befell the run, but of ticks and of what acted."""
+    if "host_event" in event:
+        return f"{decoder(event['host_event'])} {event['host_event']['event']}"
+    if "people" in event:
+        by, call = (f" {word} {event[key]}" if key in event else "" for word, key in (("by", "by"), ("of", "call")))
+        return f"{event['people']}{by}{call}{', too late' if event.get('void') else ''}"
+    if "instruction" in event:
+        return f"refused: {event['refused']}" if "refused" in event else f"told: {event['instruction']}"
+    if "episode" in event:
+        return "an episode ended"
+    if "fault" in event:
+        return f"the world raised: {event['fault']}: {event.get('error', '')}"
+    if "safe" in event and event.get("attempt", 1) == 1:
+        return f"safe call, because of {event['why']}"
+    return event.get("log")

@@ -1,0 +1,57 @@
+"""The bundled skills learn by recipes of their own, which are run here."""
+
+from __future__ import annotations
+
+import importlib
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.files import owned
+from rtcontrol.models.train.trainer import Progress, process_rank
+from rtcontrol.training.imitation import Recipe
+from rtcontrol.training.recipes.simpletool import GamesRecipe
+
+ENVS = {"driver": "road", "lander": "lander", "paddle": "paddle"}
+# What is learnt, and how it is tried.
+SKILLS = {name: f"Fly it: rtcontrol run --env {env} --model {{}}" for name, env in ENVS.items()} | {
+    "simpletool": "Play: rtcontrol serve --model {} --http 127.0.0.1:8899 --static DEMOS (docs/simpletool-games.md)"
+}
+
+
+def recipe_of(skill: str) -> Recipe | GamesRecipe:
+    """A bundled skill's recipe. Raises UserError for a skill that is none."""
+    if skill not in SKILLS:
+        raise UserError(f"There is no bundled skill {skill!r}.", f"Choose one of: {', '.join(SKILLS)}.")
+    found: Recipe | GamesRecipe = importlib.import_module(f"rtcontrol.training.recipes.{skill}").RECIPE
+    return found
+
+
+def rebuild(
+    skill: str, out: Path, samples: int | None, seed: int, threads: int | None, tell: Progress | None = None
+) -> Path:
+    """Run a skill's recipe in the folder `out`, or go on with it, for so many samples (None: the recipe's own); gives
+    the checkpoint's folder. `tell` gets a dict now and then: samples, of, seconds, left_s, loss, accuracy. Raises
+    UserError."""
+    recipe = recipe_of(skill)
+    if threads:
+        torch.set_num_threads(threads)
+    config = replace(recipe.config, seed=seed, samples=samples or recipe.config.samples)
+
+    def told(line: dict[str, object]) -> None:
+        if tell is not None:
+            speed = max(float(str(line["samples_per_s"])), 1e-9)
+            left = (config.samples - int(str(line["samples"]))) / speed
+            tell({**line, "of": config.samples, "left_s": max(0.0, left)})
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with nullcontext() if process_rank() else owned(out):
+            return recipe.train(out, config, told)
+    except OSError as error:
+        raise UserError(
+            f"{out} cannot be written ({error.strerror}).", "Make room, or give another --out; a run there goes on."
+        ) from None

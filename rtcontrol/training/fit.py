@@ -1,0 +1,212 @@
+"""The one verb: from rows and tools to a folder that `--model` takes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.agents import Tools
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.train.trainer import Progress
+from rtcontrol.run.fingerprint import contents
+from rtcontrol.run.skills import OwnSkill, skill_of
+from rtcontrol.run.toolsets import tools_from
+from rtcontrol.run.user_module import is_gym
+from rtcontrol.training.dataset import LEAST_ROWS, Taught, check, contradictions, read_files, recorded, split, tools_of
+from rtcontrol.training.fit_run import GivenRows, Probed, RowStream, name_things
+from rtcontrol.training.instruction_words import Expert
+from rtcontrol.training.rollouts import played
+from rtcontrol.training.teacher import Situations, Teacher, TeacherRows, examples, is_text
+from rtcontrol.training.train import Fitted, Lessons, Play, check_folder, make
+from rtcontrol.training.world_rows import lessons_of
+
+DRAWN = 8_000  # situations whose words are the model's, and of which some are held out
+MOST_SITUATIONS = 200_000
+HZ = 16.0
+MOST_THREADS = 256
+PLAYED = 0.1  # of the time, beside it, to play what was learnt in its world
+
+
+def fit(
+    rows: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Iterable[Any] | None = None,
+    tools: Any = None,
+    *,
+    out: str | os.PathLike[str],
+    env: str | None = None,
+    agent: str | None = None,
+    goals: str | os.PathLike[str] | None = None,
+    hz: float | None = None,
+    teacher: Callable[..., Any] | None = None,
+    situations: Callable[[random.Random], Any] | Iterable[Any] | None = None,
+    runs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
+    base: str | None = None,
+    goal: str | None = None,
+    minutes: float = 15.0,
+    seed: int = 0,
+    threads: int | None = None,
+    tell: Progress | None = None,
+    say: Callable[[str], object] | None = None,
+) -> Fitted:
+    """Fit a controller to rows, a teacher, recorded runs or a world's expert, and write it to the folder `out`, which
+    `--model` and `rtcontrol.load` take.
+
+    `rows` is a file of rows (JSONL, the format of docs/fit.md), several, or rows: dicts, or tuples (observation, call)
+    and (instruction, observation, call), where a call is a `Call`, a dict, or the name of a tool without parameters.
+    `tools` as `rtcontrol.load(...).session` takes them, or names with descriptions (None: those that the rows name).
+    Or `teacher` is a function (instruction, observation) or (observation) that gives such a call, and `situations` what
+    it is asked: a function of a random.Random that makes one, or a list; one is (instruction, observation), or an
+    observation where there is a `goal`. Or `runs` are folders of recorded runs, whose calls are imitated.
+    Or `env` and `agent` are the files of a world and of an agent with an expert and goals (or those of the file
+    `goals`), as of `rtcontrol run`: rows come from its episodes, decided `hz` times a second (None: 16, in a Gymnasium
+    world once a step of its), and what was learnt is played there (docs/your-own-game.md).
+
+    `base` is a checkpoint to go on from (None: a new model, sized by what is to be learnt). `goal` is the instruction
+    of rows that have none, and what the model is told by default. `minutes` is the most it takes; it ends earlier where
+    all held-out rows are right. Started again with the same arguments, a run that was interrupted goes on. `tell` gets
+    a dict now and then: seconds, left_s, samples, loss, accuracy, held_out; `say` a line that people should read.
+
+    Raises UserError for rows that do not fit the tools (by file and line), for what a teacher's or a world's own code
+    gets wrong, for a folder that holds something else or another run, and for a full disk; what was done is kept.
+    """
+    say = say or (lambda told: None)
+    if not isinstance(minutes, int | float) or not 0 < minutes <= 7 * 24 * 60:
+        raise UserError(f"minutes={minutes!r} is no time to train.", "Give a number of minutes above 0.")
+    if goal is not None and not is_text(goal):
+        raise UserError(f"goal={goal!r} is no instruction.", "Write it as UTF-8 text.")
+    if not 0 <= seed < 1 << 63 or not 1 <= (threads or 1) <= MOST_THREADS:
+        raise UserError(
+            f"seed={seed}, threads={threads} are out of range.",
+            f"Give a seed from 0 on, and 1 to {MOST_THREADS} threads.",
+        )
+    given = {"rows": rows, "teacher": teacher, "runs": runs, "env": env}
+    if len(named := [name for name, value in given.items() if value is not None]) != 1:
+        what = f"{' and '.join(named)} are given" if named else "There is nothing to learn from"
+        raise UserError(f"{what}.", "Give one of rows, a teacher with its situations, runs, and a world (env, agent).")
+    if (situations is None) != (teacher is None):
+        raise UserError("A teacher and situations belong together.", "Give both.")
+    if env is None and (agent is not None or goals is not None):
+        raise UserError("An agent and its goals are learnt in a world.", "Give env, too.")
+    if env is None and hz is not None:
+        raise UserError(
+            "Rows, a teacher and runs are learnt as they are: hz is a world's.", "Leave hz out, or give env."
+        )
+    folder = Path(out)
+    plays: Play | None = None
+    with ExitStack() as worlds:
+        if env is not None:
+            if tools is not None or goal is not None:
+                raise UserError("Tools and goals of a world are its agent's.", "Leave `tools` and `goal` out.")
+            skill = _own_skill(env, agent, None if goals is None else Path(goals))
+            worlds.callback(skill.close)
+            check_folder(folder)
+            if hz is None:
+                hz = round(1.0 / skill.step_s, 6) if is_gym(env) else HZ
+            files = contents((env, agent, skill.all_goals.source))
+            lessons = lessons_of(skill, hz, seed, _by_name(files))
+            plays = partial(played, skill, hz, PLAYED * 60 * minutes, say=say)
+        else:
+            if isinstance(tools, str | os.PathLike):
+                tools = tools_from(str(tools))
+            known = None if tools is None else tools_of(tools)
+            if teacher is not None:
+                lessons = _taught(teacher, situations, known, goal, seed)
+            elif runs is not None:
+                listed = [runs] if isinstance(runs, str | os.PathLike) else list(runs)
+                lessons = _of_rows(f"Records of runs ({len(listed)})", *check(recorded(listed), known, goal), goal)
+            else:
+                source, found = _read(rows, known, goal)
+                lessons = _of_rows(source, *found, goal)
+            check_folder(folder)
+        if base is not None:
+            lessons = replace(lessons, base=base, identity={**lessons.identity, "base": base})
+        return make(lessons, folder, float(minutes), seed, threads, tell, say, plays)
+
+
+def _of_rows(
+    source: str, tools: Tools, taught: Sequence[Taught], goal: str | None, expert: Expert | None = None
+) -> Lessons:
+    """Rows there are, over and over."""
+    told = (found := contradictions(taught)).told()
+    learn, held = split(taught)
+    stream: RowStream = GivenRows(given := [t.row for t in learn])
+    return Lessons(
+        tools,
+        Probed(stream) if name_things(given) else stream,
+        learn,
+        held,
+        source,
+        len(learn),
+        goal or _commonest(learn),
+        {"rows": _digest(taught), "goal": goal},
+        expert,
+        allow_null=any(one.row.call is None for one in taught),
+        ceiling=found.ceiling,
+        notes=() if told is None else (told,),
+    )
+
+
+def _taught(function: Any, situations: Any, tools: Tools | None, goal: str | None, seed: int) -> Lessons:
+    """What a teacher says: of a list of situations as rows, of endless ones anew for ever."""
+    if tools is None:
+        raise UserError("A teacher without tools.", "Give the tools that it calls.")
+    teacher, asked = Teacher(function, tools), Situations(situations, goal)
+    rng = random.Random(f"{seed}/situations")
+    found = examples(teacher, asked, DRAWN if asked.endless else MOST_SITUATIONS, rng)
+    if len(found) < LEAST_ROWS:
+        what = f"There are {len(found)} different situations: too few to learn from and to hold some out."
+        raise UserError(what, f"Give at least {LEAST_ROWS}; a few thousand are a good start.")
+    source = f"The teacher at {teacher.place}"
+    lessons = _of_rows(source, tools, found, goal, teacher.guess)
+    if not asked.endless:
+        return lessons
+    stream: RowStream = TeacherRows(teacher, asked, lessons.held)
+    if isinstance(lessons.stream, Probed):
+        stream = Probed(stream)
+    return replace(lessons, stream=stream, count=None)
+
+
+def _own_skill(env: str, agent: str | None, goals: Path | None) -> OwnSkill:
+    skill = skill_of(env, agent, goals)
+    if not isinstance(skill, OwnSkill):
+        remedy = "Give an agent's FILE.py with `goals` and `expert`, or train it by `rtcontrol fit --skill`."
+        raise UserError(f"The agent of {env} is bundled, and has a recipe of its own.", remedy)
+    return skill
+
+
+def _by_name(files: Mapping[str, str]) -> dict[str, str]:
+    """The digests by the files' names, so that a folder may be moved; of two files of one name with their folders'."""
+    names = [Path(file).name for file in files]
+    parts = [1 if names.count(Path(file).name) == 1 else 2 for file in files]
+    each = zip(files.items(), parts, strict=True)
+    return {str(Path(*Path(file).resolve().parts[-count:])): digest for (file, digest), count in each}
+
+
+def _read(rows: Any, tools: Tools | None, goal: str | None) -> tuple[str, tuple[Tools, list[Taught]]]:
+    if isinstance(rows, str | os.PathLike):
+        rows = [rows]
+    listed = list(rows)
+    files = [Path(r) for r in listed if isinstance(r, os.PathLike) or (isinstance(r, str) and not r.startswith("{"))]
+    if files and len(files) == len(listed):
+        return f"Rows of {', '.join(f.name for f in files)}", read_files(files, tools, goal)
+    return "Rows given in Python", check(((f"row {n}", r) for n, r in enumerate(listed, start=1)), tools, goal)
+
+
+def _digest(rows: Sequence[Taught]) -> str:
+    found = hashlib.sha256()
+    for one in rows:
+        found.update(repr((one.row, one.allowed)).encode())
+    return f"{len(rows)} rows, {found.hexdigest()[:16]}"
+
+
+def _commonest(rows: Sequence[Taught]) -> str:
+    counted: dict[str, int] = {}
+    for one in rows:
+        counted[one.row.instruction] = counted.get(one.row.instruction, 0) + 1
+    return max(counted, key=lambda text: counted[text])

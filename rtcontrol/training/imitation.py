@@ -1,0 +1,151 @@
+"""What the recipes share: imitation of a scripted expert on disturbed episodes, then DAgger on the model's own."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from rtcontrol.agents.agent import Agent
+from rtcontrol.agents.casual import FILLERS
+from rtcontrol.agents.phrasing import split_words
+from rtcontrol.agents.spoken import nonsense
+from rtcontrol.envs.demonstrations import Demonstration as Demonstration
+from rtcontrol.models.checkpoint.checkpoint import ZOO
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.checkpoint.training_metadata import Learnt, words
+from rtcontrol.models.decode.plan import compile_plan
+from rtcontrol.models.train.adopt import export
+from rtcontrol.models.train.policy import TreeDecider, TreePolicy
+from rtcontrol.models.train.prepared import prepare
+from rtcontrol.models.train.rows import Row, RowEncoder
+from rtcontrol.models.train.scratch import ModelShape, new_model
+from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
+from rtcontrol.models.train.vocabulary import build_subwords, build_tokenizer, number_words
+from rtcontrol.training.gate import ROWS, found_gate
+from rtcontrol.training.out_of_scope import Nonsense, with_nonsense
+from rtcontrol.training.word_vectors import give_meaning, whole_words
+
+# A model whose words begin with vectors reads most that it was never taught: so many in a sentence are believed
+# (docs/strangers.md).
+UNKNOWN = 2
+CALL_SHAPE = '{"name": "", "arguments": {}}'
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One skill's recipe.
+
+    `texts` are what the tokenizer knows word by word, beside tools and numbers; `phrases` it knows whole. With what
+    people `said` words with a vector are whole, too, and begin with their meaning; beside them it has at most `tokens`:
+    other words are whole if said often, else spelt in pieces that words share.
+    `demonstrations` takes (seed, parallel, policy=, beta=). Chunks of `chunk` samples come from `parallel` worlds each;
+    from `dagger_from` of the samples on, every `dagger_every`-th chunk is the model's own, `beta` of its ticks the
+    expert's. `early`, where given, stands in for `demonstrations` during the first `early_until` of the samples. Where
+    it draws `nonsense`, so much of the rows (`nonsense_share`) is told that, the function head learns to answer null,
+    and the checkpoint says by which gate that is noticed. `prepared` models begin at the scales of
+    models/train/prepared.py.
+    """
+
+    agent: Agent
+    texts: tuple[str, ...]
+    demonstrations: Callable[..., Iterator[Demonstration]]
+    config: TrainConfig
+    shape: ModelShape = field(default_factory=ModelShape)
+    chunk: int = 16_384
+    parallel: int = 64
+    dagger_from: float = 0.3
+    dagger_every: int = 2
+    beta: float = 0.3
+    early: Callable[..., Iterator[Demonstration]] | None = None
+    early_until: float = 0.15
+    phrases: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+    tokens: int = 4096
+    nonsense: Nonsense | None = None
+    nonsense_share: float = 0.12
+    prepared: bool = False
+
+    def build(self, seed: int) -> tuple[Any, Tokenizer, RowEncoder]:
+        """A new model, its tokenizer and the row encoder."""
+        tools = self.agent.tools.schemas
+        texts = [tools_text(tools), *self.texts, CALL_SHAPE]
+        if self.said:
+            words = {form for text in texts for word in split_words(text) for form in (word, word.capitalize())}
+            known = whole_words(self.said)
+            marks = sorted({piece for text in texts for piece in text.split() if not re.search(r"\w", piece)})
+            whole = [*number_words(), *sorted(word for word in words if word.isalpha()), *known, *marks]
+            size = self.tokens + 2 * len({*known} - words)  # with and without a space
+            tokenizer = build_subwords([*texts, *self.said], size, whole, self.phrases)
+        else:
+            tokenizer = build_tokenizer(texts, number_words(), self.phrases)
+        wrapped = STTokenizer(tokenizer)
+        template = PromptTemplate(COMPACT, wrapped, "the compact profile")
+        plan = compile_plan(tools, wrapped, self.agent.allow_null or self.nonsense is not None, template.overflow)
+        model = new_model(self.shape, tokenizer, seed)
+        if self.said:
+            give_meaning(model, tokenizer)
+        return prepare(model, tokenizer) if self.prepared else model, tokenizer, RowEncoder(template, wrapped, plan)
+
+    def train(self, out: Path, config: TrainConfig, progress: Progress | None = None) -> Path:
+        """Train (or go on with the run in `out`) and export to `out/checkpoint`; returns that folder."""
+        model, tokenizer, encoder = self.build(config.seed)
+        # Who plays must act, whatever is said.
+        acting = compile_plan(self.agent.tools.schemas, encoder.tokenizer)
+        policy = TreePolicy(model, encoder if self.nonsense is None else encoder.of(acting))
+
+        def source(chunk: int) -> Sequence[Row]:
+            dagger = chunk * self.chunk >= self.dagger_from * config.samples and chunk % self.dagger_every == 1
+            early = self.early if chunk * self.chunk < self.early_until * config.samples else None
+            shown = (early or self.demonstrations)(
+                config.seed * 1_000_003 + chunk,
+                self.parallel,
+                policy=policy if dagger else None,
+                beta=self.beta if dagger else 0.0,
+            )
+            count = min(self.chunk, config.samples)
+            rows = [
+                Row(r.instruction, r.observation, r.call, meant=r.goal.text()) for r in itertools.islice(shown, count)
+            ]
+            if self.nonsense is None or early is not None:  # else all but the canonical sentences pass for nonsense
+                return rows
+            rng = random.Random(f"nonsense {config.seed} {chunk}")
+            return with_nonsense(rows, self.nonsense, self.nonsense_share, rng)
+
+        Trainer(model, encoder, source, config, out).run(progress)
+        model.to(torch.bfloat16).float()  # as it is stored, so that the gate is that of the checkpoint
+        export(model, tokenizer, COMPACT, out / "checkpoint", torch.bfloat16)
+        self._learnt(TreeDecider(model, encoder), config).write(out / "checkpoint")
+        return out / "checkpoint"
+
+    def taught(self) -> str:
+        """The words that a sentence of training can hold, nonsense too, and those that begin with their meaning."""
+        told = [*self.texts, *self.said, *nonsense(kept=False)]
+        meant = whole_words(()) if self.said else ()
+        return " ".join(sorted({*words(" ".join(told)), *meant, *FILLERS}))
+
+    def _learnt(self, decide: TreeDecider, config: TrainConfig) -> Learnt:
+        """What the bundled checkpoint says of itself, with the gate of this one."""
+        known = Learnt.of(ZOO / self.agent.model)
+        assert known is not None, f"{self.agent.model} is bundled"
+        made = replace(
+            known,
+            tool_sets=(tuple(self.agent.tools.openai()),),
+            history=self.agent.history,
+            words=self.taught(),
+            unknown_words=UNKNOWN if self.said else 0,
+        )
+        if self.nonsense is None:
+            return made
+        count, seed = min(ROWS, config.samples), -1 - config.seed  # training's chunks have seeds from 0 on
+        shown = itertools.islice(self.demonstrations(seed, min(count, 64)), count)
+        rows = [Row(one.goal.text(), one.observation, None) for one in shown]
+        return replace(made, allow_null=True, gate=found_gate(decide, rows, self.nonsense.held_out, seed))

@@ -1,0 +1,1 @@
+"""The recipes of the bundled checkpoints: each wires environments and trainer together."""

@@ -1,0 +1,320 @@
+"""From rows, wherever they come from, to a checkpoint's folder: the part that every source of rows shares."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from safetensors import SafetensorError
+
+from rtcontrol.agents import Tools
+from rtcontrol.agents.casual import FILLERS
+from rtcontrol.models import __version__
+from rtcontrol.models.call import Decision
+from rtcontrol.models.checkpoint.training_metadata import Learnt, words
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.files import owned
+from rtcontrol.models.train.adopt import export
+from rtcontrol.models.train.rows import Row
+from rtcontrol.models.train.trainer import STATE, Progress
+from rtcontrol.training.card import card, write_card
+from rtcontrol.training.dataset import MOST, HeldOut, Share, Taught
+from rtcontrol.training.fit_run import FitRun, FitSchedule, RowStream
+from rtcontrol.training.gate import found_gate, sureness
+from rtcontrol.training.instruction_words import SITUATIONS, Expert, Swaps
+from rtcontrol.training.model_size import WORD, Learner, learner
+from rtcontrol.training.validation import Examiner, Truth
+
+TRAINING = "training"  # the run's own folder, in the checkpoint's
+CALL_ROOM = 256  # tokens of a call, and of what stands around the texts
+LONGEST_FEW = 16
+BEGUN = {"log.jsonl", "state.tmp"}  # what it holds before anything is saved
+ELSEWHERE = "Give another folder with --out."
+PROMPTS = 12  # instructions that the card lists
+MOST_WORDS_SEEN = 400
+NO_GATE = (
+    "No row shows what means nothing here, so it has no gate: it calls something whatever it is told. "
+    "`--min-confidence` of run and serve holds unsure calls; a fit from a world learns what to leave undone."
+)
+# Learning rates. Twice as much stays on a plateau of the yard (docs/fit.md); what a base knows is not to be swept away.
+FRESH, ONWARD = 5e-4, 5e-4
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What `fit` made: the checkpoint's folder, what was found out about it on held-out rows, what was noticed in the
+    rows, and of a world how many episodes succeeded, by what was told; the `tools` with their functions."""
+
+    folder: Path
+    truth: Truth
+    notes: tuple[str, ...]
+    instruction: str | None
+    played: Mapping[str, Share] = field(default_factory=dict)
+    tools: Tools | None = None
+
+    @property
+    def score(self) -> Share:
+        """Held-out rows that are right."""
+        return self.truth.score
+
+    @property
+    def more(self) -> bool:
+        """Whether something failed that more time may teach: a held-out row, or an episode told canonically."""
+        return any(share.right < share.count for share in (self.score, *list(self.played.values())[:1]))
+
+    def session(self, **options: Any) -> Any:
+        """A session of the model for its own tools, with their functions where such were given
+        (`rtcontrol.run.api.ModelSession`)."""
+        from rtcontrol.run.api import Model
+
+        return Model(str(self.folder)).session(self.tools, **options)
+
+    def decide(self, observation: str, instruction: str | None = None) -> Decision:
+        """One decision, by default for the goal that was fitted. Raises UserError."""
+        told = instruction or self.instruction
+        if told is None:
+            raise UserError(
+                "No instruction, and none was fitted as the goal.", "Give decide(observation, instruction)."
+            )
+        if not hasattr(self, "_session"):
+            object.__setattr__(self, "_session", self.session())
+        made: Decision = self._session.decide(observation, told)  # type: ignore[attr-defined]
+        return made
+
+
+Play = Callable[[HeldOut], tuple[Mapping[str, Share], tuple[str, ...]]]
+"""What is trained -> episodes of its world that succeed, by what was told; and what people should know of the rest."""
+
+
+class Stream(RowStream, Protocol):
+    """A stream that may want to know who is trained on it, and how far the training is."""
+
+    def begin(self, answers: HeldOut, run: FitRun) -> None:
+        """Before its first row."""
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """What is learnt from, and what is to be known of it: the words of `learnt` are the model's, with those of `texts`;
+    `held` is never trained on; `source` says in words where rows come from, `count` how many there are (None: no end);
+    `instruction` is told by default; `identity` is what a run that goes on must share, `ceiling` the share that can be
+    right at all; `expert` what is right for other words, where that is known; `base` a checkpoint to go on from;
+    `taught` are words that its sentences can hold beside those of `learnt`;
+    `unheard` is what asks for nothing here and is never trained on: rows that do teach the model to notice it."""
+
+    tools: Tools
+    stream: RowStream
+    learnt: Sequence[Taught]
+    held: Sequence[Taught]
+    source: str
+    count: int | None
+    instruction: str
+    identity: Mapping[str, Any]
+    expert: Expert | None = None
+    texts: str = ""
+    taught: str = ""
+    allow_null: bool = False
+    unheard: Sequence[str] = ()
+    ceiling: float = 1.0
+    notes: tuple[str, ...] = ()
+    rate_hz: float | None = None
+    base: str | None = None
+
+
+def make(
+    lessons: Lessons,
+    folder: Path,
+    minutes: float,
+    seed: int,
+    threads: int | None,
+    tell: Progress | None,
+    say: Callable[[str], object],
+    play: Play | None = None,
+) -> Fitted:
+    """Train and write the checkpoint; `play` measures the trained model in its world. Raises UserError."""
+    with ExitStack() as holding:
+        return _made(holding, lessons, folder, minutes, seed, threads, tell, say, play)
+
+
+def _made(
+    holding: ExitStack,
+    lessons: Lessons,
+    folder: Path,
+    minutes: float,
+    seed: int,
+    threads: int | None,
+    tell: Progress | None,
+    say: Callable[[str], object],
+    play: Play | None,
+) -> Fitted:
+    import torch
+
+    for note in lessons.notes:
+        say(note)
+    known = [one.row for one in lessons.learnt]
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(threads or 1)  # a second one gains a small model little, and loses much on a busy machine
+    try:
+        words_from = [*known, Row(f"{lessons.texts} {lessons.instruction}", "", None)]
+        allow_null = lessons.allow_null or bool(lessons.unheard)
+        one, seen = learner(lessons.tools, words_from, lessons.instruction, allow_null, seed, lessons.base)
+        shape = one.model.config
+        longest = _longest(one, [*lessons.learnt, *lessons.held])
+        identity = {
+            **lessons.identity,
+            "seed": seed,
+            "tools": [s.canonical_json() for s in lessons.tools.schemas],
+            "layers": shape.num_hidden_layers,
+            "hidden": shape.hidden_size,
+            "heads": f"{shape.num_attention_heads} of {shape.num_key_value_heads}",
+            "tokenizer": one.encoder.tokenizer.digest(),
+        }
+        judge = HeldOut(one, lessons.held)
+        rows = "New rows as long as it trains" if lessons.count is None else f"{lessons.count:,} rows to learn from"
+        say(
+            f"{rows}, {len(lessons.held):,} held out; {one.model.num_parameters():,} parameters "
+            f"({shape.num_hidden_layers} layers of {shape.hidden_size}), {seen.seen_words:,} words, "
+            f"{seen.seen_numbers:,} numbers."
+        )
+        schedule = FitSchedule(float(minutes), ONWARD if lessons.base else FRESH)
+        swaps = Swaps(judge, lessons.learnt, lessons.expert)
+        examiner = Examiner(judge, swaps, lessons.learnt, lessons.ceiling, say, lessons.count is None)
+        training = _begun(folder, holding)
+        run = FitRun(one, lessons.stream, examiner, schedule, identity, training, lessons.ceiling, longest)
+        if (begin := getattr(lessons.stream, "begin", None)) is not None:
+            begin(judge, run)
+        if run.samples:
+            say(f"Goes on from {run.samples:,} samples, {run.seconds:.0f} s of training.")
+        run.run(tell)
+        truth = replace(examiner.look(MOST, situations=SITUATIONS), plateau=run.lines[-1]["plateau"])
+        gate, noticed = _gate(judge, lessons, seed)
+        if play is not None:
+            say("It plays what it learnt, in episodes that it never saw.")
+        played, missed = ({}, ()) if play is None else play(judge)
+    finally:
+        torch.set_num_threads(threads_before)
+    figures = {
+        "layers": shape.num_hidden_layers,
+        "hidden": shape.hidden_size,
+        "parameters": one.model.num_parameters(),
+        "version": __version__,
+        "rows": lessons.count,
+        "held_out": len(lessons.held),
+        "samples": run.samples,
+        "seconds": run.seconds,
+        "seed": seed,
+    }
+    told_of = list(dict.fromkeys(row.instruction for row in known if row.meant != ""))[:PROMPTS]
+    learnt = Learnt(
+        (tuple(lessons.tools.openai()),),
+        history=max(len(row.history) for row in known),
+        allow_null=allow_null,
+        gate=gate,
+        instruction=lessons.instruction,
+        observation=dict.fromkeys(_words_seen(known)),
+        rate_hz=lessons.rate_hz,
+        words=_taught(lessons),
+    )
+    found = (*noticed, *missed)
+    notes = (*lessons.notes, *found)
+    text = card(folder.name, lessons.tools.schemas, lessons.source, truth, figures, notes, told_of, played)
+    try:
+        export(one.model, one.tokenizer, one.template, folder)
+        learnt.write(folder)
+        write_card(folder, text)
+    except (OSError, SafetensorError) as error:  # the latter of the weights' own writer
+        why = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"The checkpoint cannot be written to {folder} ({why}); the training is kept there.",
+            "Make room, and start the same command again: nothing is trained twice.",
+        ) from None
+    for note in found:
+        say(note)
+    return Fitted(folder, truth, notes, learnt.instruction, played, lessons.tools)
+
+
+def _taught(lessons: Lessons) -> str:
+    """The words that a sentence may have and be believed: those that were trained to mean something, and fillers."""
+    said = [one.row.instruction for one in lessons.learnt if one.row.meant != ""]
+    return " ".join(sorted({*words(" ".join([*said, lessons.taught, lessons.instruction])), *FILLERS}))
+
+
+def _gate(judge: HeldOut, lessons: Lessons, seed: int) -> tuple[float | None, tuple[str, ...]]:
+    """The gate below which the model was told nothing that it understands, found on one half of what it never saw, and
+    what that holds of the other half, in words."""
+    if not lessons.unheard:
+        return None, (NO_GATE,)
+    held_out = [one.row for one in lessons.held if one.row.meant]
+    rows = [replace(row, instruction=str(row.meant)) for row in held_out]
+    gate = found_gate(judge.decide, rows[::2], lessons.unheard[::2], seed)
+    rng, others = random.Random(seed), lessons.unheard[1::2]
+    told = {
+        "sentences that mean nothing here": [replace(r, instruction=rng.choice(others)) for r in rows[1::2]],
+        "canonical instructions": rows[1::2],
+        "held-out rows, as they are told": held_out[1::2],
+    }
+    held = {name: sum(sureness(d) < gate for d in judge.decide.decisions(asked)) for name, asked in told.items()}
+    shares = ", ".join(f"{count} of {len(told[name])} {name}" for name, count in held.items())
+    return gate, (f"What means nothing here it leaves undone, at a gate of {gate:g}: {shares}.",)
+
+
+def _longest(one: Learner, rows: Sequence[Taught]) -> int:
+    """Tokens of the longest prompt behind the tools. Raises UserError for one that leaves no room for a call."""
+    context = one.model.config.max_position_embeddings
+    room = context - len(one.encoder.prefix) - CALL_ROOM
+    # Texts have no more tokens than bytes: the longest few tell the longest of all nearly enough.
+    sizes = [len(" ".join((t.row.instruction, t.row.observation, *t.row.history)).encode()) for t in rows]
+    order = sorted(range(len(rows)), key=lambda i: -sizes[i])
+    looked = [i for n, i in enumerate(order) if n < LONGEST_FEW or sizes[i] + CALL_ROOM > room]
+    lengths = {i: len(one.encoder.suffix(rows[i].row)) for i in looked}
+    worst = max(lengths, key=lambda i: lengths[i])
+    if lengths[worst] > room:
+        raise UserError(
+            f"{rows[worst].where or 'A row'}: its prompt of {len(one.encoder.prefix) + lengths[worst]} tokens leaves "
+            f"no room for the call in the model's context of {context}.",
+            "Shorten its observation or its instruction, describe fewer tools, or leave the row out.",
+        )
+    return lengths[worst]
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse to write over what is not a run of ours. Raises UserError."""
+    training = folder / TRAINING
+    try:
+        if not (training / STATE).is_file() and not _empty(folder, training):
+            raise UserError(f"{folder} holds something else.", ELSEWHERE)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be read ({error.strerror}).", ELSEWHERE) from None
+
+
+def _begun(folder: Path, holding: ExitStack) -> Path:
+    """The run's own folder, made only when there is something to train: what is refused before leaves nothing. No other
+    run's until `holding` ends."""
+    training = folder / TRAINING
+    try:
+        training.mkdir(parents=True, exist_ok=True)
+        holding.enter_context(owned(folder))
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written ({error.strerror}).", ELSEWHERE) from None
+    return training
+
+
+def _empty(folder: Path, training: Path) -> bool:
+    """Nothing is in it but what a run has begun with, and what other commands' files begin as."""
+    if not folder.is_dir():
+        return not folder.exists()
+    others = [path for path in folder.iterdir() if path != training and (path.is_dir() or path.stat().st_size)]
+    return not others and (not training.is_dir() or {path.name for path in training.iterdir()} <= BEGUN)
+
+
+def _words_seen(rows: Sequence[Row]) -> list[str]:
+    """The commonest words of the observations."""
+    counted: dict[str, int] = {}
+    for row in rows:
+        for word in WORD.findall(row.observation):
+            counted[word] = counted.get(word, 0) + 1
+    return sorted(counted, key=lambda w: -counted[w])[:MOST_WORDS_SEEN]
