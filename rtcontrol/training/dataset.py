@@ -277,8 +277,8 @@ def _text(call: Call | None) -> str:
 
 
 def recorded(runs: Sequence[str | os.PathLike[str]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The rows of runs' folders or records (`telemetry.record_reader`), each with where it stands. Raises UserError for a
-    run without one, and for what is no record."""
+    """The rows of runs' folders or records (`telemetry.record_reader`), each with where it stands. Raises UserError for
+    a run without one, and for what is no record."""
     for run in runs:
         record, count = record_in(Path(run)), 0
         try:
