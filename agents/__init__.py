@@ -1,9 +1,8 @@
 """Who decides: an Agent = tools + observation text + instruction + fallback call + model."""
 
 from rtcontrol.agents.agent import Agent, Fallback
-from rtcontrol.agents.domains import Doc, Group, OneOf, Range, Text
 from rtcontrol.agents.goals import Goal, Goals
-from rtcontrol.agents.tool import InvalidCall, Tool, Tools, remote_tool, tool
+from rtcontrol.agents.tool import Doc, Group, InvalidCall, OneOf, Range, Text, Tool, Tools, remote_tool, tool
 
 __all__ = [
     "Agent",

@@ -14,8 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.agents.casual import FILLERS
-from rtcontrol.agents.phrasing import Grammar
+from rtcontrol.agents.phrasing import FILLERS, Grammar
 from rtcontrol.models.checkpoint.training_metadata import KnownWords, words
 from rtcontrol.models.errors import UserError
 

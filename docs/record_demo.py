@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from rtcontrol.agents.lander.tools import agent
 from rtcontrol.envs.lander.world import Lander
-from rtcontrol.envs.stepping import StepCarry
+from rtcontrol.envs.skill import StepCarry
 from rtcontrol.models.decider import DeciderSpec
 
 HZ = 16

@@ -7,9 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from rtcontrol.envs.demonstrations import Demonstration
-from rtcontrol.envs.skill import Skill
-from rtcontrol.envs.stepping import StepCarry
+from rtcontrol.envs.skill import Demonstration, Skill, StepCarry
 from rtcontrol.models.call import Call
 
 

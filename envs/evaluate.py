@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.envs.base import Episode
-from rtcontrol.envs.demonstrations import Policy
-from rtcontrol.envs.skill import Skill, Task
-from rtcontrol.envs.stepping import StepCarry
+from rtcontrol.envs.skill import Policy, Skill, StepCarry, Task
 from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
 from rtcontrol.models.metrics.intervals import wilson

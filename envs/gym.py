@@ -20,8 +20,7 @@ from gymnasium import spaces
 from rtcontrol.agents import Agent, Fallback, Goals, Tools
 from rtcontrol.agents.signatures import defined
 from rtcontrol.envs.base import Episode
-from rtcontrol.envs.gym_making import make
-from rtcontrol.envs.gym_options import RULE, GymOptions, wrong_option
+from rtcontrol.envs.gym_making import RULE, GymOptions, make, wrong_option
 from rtcontrol.envs.spaces import UnlikeSpace, action_names, action_of, flat, levels_of, names_of, numbers_of
 from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from rtcontrol.envs.base import Barrier, ClockKind, Effect, Episode, Observation, Simulation, WorldError
-from rtcontrol.envs.stepping import StepCarry
+from rtcontrol.envs.skill import StepCarry
 from rtcontrol.envs.thread import WorldThread
 from rtcontrol.models.call import Call
 

@@ -3,13 +3,76 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rtcontrol.envs.base import Simulation
-from rtcontrol.envs.demonstrations import Policy
 from rtcontrol.models.call import Call
+
+
+class StepCarry:
+    """At 16 Hz a 20 ms physics runs 3, 3, 3, 3, 3, 3, 3 and then 4 steps a tick: no drift, the same every time."""
+
+    def __init__(self, step_s: float) -> None:
+        self.step_ns = round(step_s * 1e9)
+        self._left_ns = 0
+
+    def steps(self, dt_ns: int) -> int:
+        """Whole steps due after `dt_ns` more nanoseconds."""
+        count, self._left_ns = divmod(self._left_ns + dt_ns, self.step_ns)
+        return count
+
+    def reset(self) -> None:
+        """Forget the remainder: a new episode starts on a tick."""
+        self._left_ns = 0
+
+
+Policy = Callable[[Sequence[tuple[str, str]]], Sequence[Call]]
+"""(instruction, observation text) of many worlds in lock step -> one call each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One demonstration: what the model would see, and what the expert would call, who knows the goal."""
+
+    instruction: str
+    observation: str
+    call: Call
+    goal: Any = None
+
+
+class Curriculum(Protocol):
+    """One world that is told, disturbed and restarted for ever."""
+
+    rng: random.Random
+
+    def look(self) -> Demonstration: ...
+
+    def act(self, call: Call) -> None:
+        """One tick under the call, or under whatever disturbs it."""
+
+
+def interleave(
+    lessons: Sequence[Curriculum], policy: Policy | None = None, beta: float = 0.0
+) -> Iterator[Demonstration]:
+    """Endless rows of all lessons, tick by tick.
+
+    Without `policy` the expert acts. With one the model acts and each lesson's tick is the expert's with probability
+    `beta`; the label is always the expert's.
+    """
+    while True:
+        rows = [lesson.look() for lesson in lessons]
+        calls = [row.call for row in rows]
+        if policy is not None:
+            own = policy([(row.instruction, row.observation) for row in rows])
+            calls = [
+                mine if lesson.rng.random() < beta else its
+                for lesson, mine, its in zip(lessons, calls, own, strict=True)
+            ]
+        yield from rows
+        for lesson, call in zip(lessons, calls, strict=True):
+            lesson.act(call)
 
 
 class Task(Protocol):

@@ -12,9 +12,8 @@ import random
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from rtcontrol.agents.casual import casual
 from rtcontrol.agents.lander.goals import LanderGoal, LanderKind, recognise
-from rtcontrol.agents.phrasing import Grammar, sentences
+from rtcontrol.agents.phrasing import Grammar, casual, sentences
 from rtcontrol.agents.spoken import bare, hundredths_in_words, spoken, words_of, written_in
 
 KINDS: tuple[LanderKind, ...] = ("land", "left", "right", "hover")

@@ -13,9 +13,8 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 
-from rtcontrol.agents.casual import casual
 from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, PaddleKind, recognise
-from rtcontrol.agents.phrasing import Grammar, as_typed, sentences
+from rtcontrol.agents.phrasing import Grammar, as_typed, casual, sentences
 from rtcontrol.agents.spoken import bare, spoken, words_of
 
 PER_GOAL = 60

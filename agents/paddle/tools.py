@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from rtcontrol.agents.agent import Agent, Fallback
-from rtcontrol.agents.domains import OneOf
-from rtcontrol.agents.tool import Tools, tool
+from rtcontrol.agents.tool import OneOf, Tools, tool
 from rtcontrol.models.call import Call
 
 CLAMP = 200

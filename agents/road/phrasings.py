@@ -13,8 +13,7 @@ import random
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import cache
 
-from rtcontrol.agents.casual import casual
-from rtcontrol.agents.phrasing import Grammar, as_typed, sentences, split_words
+from rtcontrol.agents.phrasing import Grammar, as_typed, casual, sentences, split_words
 from rtcontrol.agents.road.goals import DEFAULT_GAP, KINDS, VALUES, RoadGoal, RoadKind, recognise
 from rtcontrol.agents.spoken import bare, integer_in_words, spoken, words_of, written_in
 

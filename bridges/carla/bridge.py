@@ -2,26 +2,89 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import logging
 import threading
 import time
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from rtcontrol.bridges.carla.control import Control
 from rtcontrol.bridges.carla.driver import Driver, observe
-from rtcontrol.bridges.carla.figures import KEPT, Counts, Figures
-from rtcontrol.bridges.carla.grid import Grid
 from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.lights import govern
 from rtcontrol.bridges.carla.observing import Scene
 from rtcontrol.bridges.carla.options import CarlaBridgeError, CarlaBridgeOptions, ServerLost
 from rtcontrol.bridges.carla.session import CarlaSession
-from rtcontrol.bridges.carla.throttle import Control
-from rtcontrol.bridges.carla.trace import Trace
+from rtcontrol.bridges.carla.stats import KEPT, Counts, Figures
 from rtcontrol.bridges.carla.world import CarlaWorld
 from rtcontrol.bridges.client import Standing
 from rtcontrol.bridges.wire.messages import FunctionCall
+
+if TYPE_CHECKING:
+    from rtcontrol.bridges.carla.neighbours import Body
+
+
+class Trace:
+    """A file of JSON lines; one that is there already is gone on in: another bridge may have begun it. Where it cannot
+    be written any more it ends, with a warning; the drive goes on."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", buffering=1, encoding="utf-8")
+
+    def write(self, frame: int, own: Body, standing: Standing, control: Control) -> None:
+        """`t_s` is on the machine's monotonic clock; `status` to `age_ms` are of the call in force in this step."""
+        line = {
+            "t_s": round(time.monotonic(), 4),
+            "frame": frame,
+            "x": round(own.x, 4),
+            "y": round(own.y, 4),
+            "yaw": round(own.yaw_deg, 3),
+            "kmh": round(3.6 * own.speed, 2),
+            "status": standing.status,
+            "cause": standing.cause,
+            "call": None if standing.call is None else {"name": standing.name, **standing.arguments},
+            "age_ms": None if standing.age_ms is None else round(standing.age_ms, 1),
+            "throttle": round(control.throttle, 4),
+            "brake": round(control.brake, 4),
+            "steer": round(control.steer, 5),
+        }
+        if not self._file.closed:
+            try:
+                self._file.write(json.dumps(line) + "\n")
+            except OSError as error:
+                log.warning("%s ends here: it cannot be written any more (%s)", self._file.name, error)
+                self.close()
+
+    def close(self) -> None:
+        """What cannot be written any more is dropped."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+class Grid:
+    """Instants a step apart since `restart`; whole steps that were missed are passed over, the phase is kept."""
+
+    def __init__(self, step_s: float) -> None:
+        self._step_s = step_s
+        self.restart()
+
+    def restart(self) -> None:
+        """The next instant is now."""
+        self._next_s = time.monotonic()
+
+    def wait(self) -> tuple[float, int]:
+        """Sleep until the next instant; gives how late it began, and how many instants were passed over."""
+        left = self._next_s - time.monotonic()
+        if left > 0:
+            time.sleep(left)
+        late_s = time.monotonic() - self._next_s
+        skipped = int(late_s / self._step_s)
+        self._next_s += (skipped + 1) * self._step_s
+        return late_s - skipped * self._step_s, skipped
+
 
 # At the end the vehicle is braked to a halt, for at most so much of the simulation's time.
 HALT_S = 3.0

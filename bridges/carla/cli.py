@@ -27,8 +27,7 @@ from rtcontrol.bridges.carla.options import (
     check_hz,
 )
 from rtcontrol.bridges.client import ClientError
-from rtcontrol.bridges.outbox import Outbox, OutboxLog
-from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.console import Outbox, OutboxLog, printable
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown, outlive_terminal
 from rtcontrol.bridges.wire.endpoint import Endpoint, EndpointError
 
@@ -135,9 +134,9 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.clean is not None:
         _check_wheel()
-        from rtcontrol.bridges.carla import rollback
+        from rtcontrol.bridges.carla.server import clean
 
-        print("; ".join(rollback.clean(options.clean)), file=sys.stderr)
+        print("; ".join(clean(options.clean)), file=sys.stderr)
         return 0
     check_hz(options.hz)
     try:

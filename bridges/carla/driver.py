@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from rtcontrol.bridges.carla import hazards, observing, pace
-from rtcontrol.bridges.carla.figures import Counts
+from rtcontrol.bridges.carla.control import CURVE, Control, Steer, Throttle, look_ahead_m
 from rtcontrol.bridges.carla.intent import LEFT, TURNS, Intent, Place, Turn
 from rtcontrol.bridges.carla.lane_change import LaneChange
 from rtcontrol.bridges.carla.lanes import TownRoad
@@ -21,8 +21,7 @@ from rtcontrol.bridges.carla.neighbours import Body, LaneOccupancy
 from rtcontrol.bridges.carla.observing import Scene, View
 from rtcontrol.bridges.carla.pace import KMH, Near
 from rtcontrol.bridges.carla.route import Route
-from rtcontrol.bridges.carla.steer import CURVE, Steer, look_ahead_m
-from rtcontrol.bridges.carla.throttle import Control, Throttle
+from rtcontrol.bridges.carla.stats import Counts
 
 WHEELBASE_M, MAX_STEER_DEG = 2.85, 70.0
 # Vehicles nearer to our way than this, side to side, are in it.

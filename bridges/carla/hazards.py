@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 from rtcontrol.bridges.carla import pace
-from rtcontrol.bridges.carla.lane_line import BEND_STEP_M, NO_BEND
 from rtcontrol.bridges.carla.observing import View
 from rtcontrol.bridges.carla.pace import Near
-from rtcontrol.bridges.carla.route import Route
+from rtcontrol.bridges.carla.route import BEND_STEP_M, NO_BEND, Route
 
 BEND_DOWN = 3.0  # m/s2, slowing for a bend or a line
 MOST_DOWN = 6.0

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rtcontrol.bridges.carla.intent import Turn
-from rtcontrol.bridges.carla.lane_line import Key, LaneLine, between, way_of
-from rtcontrol.bridges.carla.route import NONE_LIT, Route
+from rtcontrol.bridges.carla.route import NONE_LIT, Key, LaneLine, Route, between, way_of
 
 if TYPE_CHECKING:
     import carla

@@ -20,8 +20,8 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rtcontrol.bridges.carla.lane_line import Key, LaneLine
 from rtcontrol.bridges.carla.lanes import TownRoad
+from rtcontrol.bridges.carla.route import Key, LaneLine
 
 if TYPE_CHECKING:
     import carla

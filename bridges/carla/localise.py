@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rtcontrol.bridges.carla.intent import Intent, Turn
-from rtcontrol.bridges.carla.lane_line import LaneLine, Way
 from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.neighbours import Body
-from rtcontrol.bridges.carla.route import Route
+from rtcontrol.bridges.carla.route import LaneLine, Route, Way
 
 # Farther off the lane, or farther along it between two steps: somebody put the vehicle elsewhere.
 LOST_M, JUMP_M = 6.0, 25.0

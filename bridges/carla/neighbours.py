@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from rtcontrol.bridges.carla.lane_line import Key, LaneLine
 from rtcontrol.bridges.carla.lanes import TownRoad
-from rtcontrol.bridges.carla.route import Route
+from rtcontrol.bridges.carla.route import Key, LaneLine, Route
 
 SIGHT_M = 150.0
 # Half of the longest vehicle: its centre may be so much farther than its bumper.

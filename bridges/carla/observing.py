@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from rtcontrol.bridges.carla.intent import Place
-from rtcontrol.bridges.carla.lane_line import LaneLine
 from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.neighbours import SIGHT_M, Body, LaneOccupancy, Neighbour, in_lane
 from rtcontrol.bridges.carla.pace import KMH, Near
-from rtcontrol.bridges.carla.route import Route
+from rtcontrol.bridges.carla.route import LaneLine, Route
 
 if TYPE_CHECKING:
     pass

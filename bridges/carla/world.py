@@ -10,15 +10,26 @@ from typing import Any
 
 import carla
 
-from rtcontrol.bridges.carla import journal, rollback
-from rtcontrol.bridges.carla.connect import ANSWER_S, SLOW_S, connect, probe
+from rtcontrol.bridges.carla import journal
+from rtcontrol.bridges.carla.control import Control
 from rtcontrol.bridges.carla.fleet import Fleet
 from rtcontrol.bridges.carla.journal import Journal
 from rtcontrol.bridges.carla.lights import Lamp, lamp_of
 from rtcontrol.bridges.carla.neighbours import Body
 from rtcontrol.bridges.carla.observing import Light, Scene
 from rtcontrol.bridges.carla.options import STANDIN, STANDIN_TOWN, CarlaBridgeError, ServerLost, WorldOptions
-from rtcontrol.bridges.carla.throttle import Control
+from rtcontrol.bridges.carla.server import (
+    ANSWER_S,
+    SLOW_S,
+    apply_settings,
+    clean,
+    connect,
+    probe,
+    settings_of,
+    ticked,
+    undo,
+    vehicles,
+)
 
 LOAD_S = 90.0
 CARS = ("vehicle.tesla.model3", "vehicle.")
@@ -69,7 +80,7 @@ class CarlaWorld:
                         f"Another bridge (process {left.pid}) drives on the CARLA server at {self.options.server}.",
                         "Only one client may tick a server: end that one first, or start a second server.",
                     )
-                log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(rollback.clean(path)))
+                log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(clean(path)))
             self._enter()
 
     def reopen(self) -> bool:
@@ -93,7 +104,7 @@ class CarlaWorld:
             if ego is None:
                 if self._journal.left.episode == self._world.id:
                     # Somebody removed our vehicle alone: the others and the settings are still ours to undo.
-                    rollback.undo(self._client, self._world, self._journal.left)
+                    undo(self._client, self._world, self._journal.left)
                 self._journal.begin(self._world.id)
                 self._settings()
                 if self.options.reload:
@@ -103,7 +114,7 @@ class CarlaWorld:
                 self.ego = ego
                 if self.fleet is not None:
                     self.fleet.again(self._client, self._world)
-                rollback.apply_settings(self._world, self._wanted())
+                apply_settings(self._world, self._wanted())
                 self.frame = self._world.tick(self.options.wait_s)
             self._extent.clear()
             self._lights = {one.id: one for one in self._world.get_actors().filter("traffic.traffic_light*")}
@@ -142,18 +153,18 @@ class CarlaWorld:
         return found[0] if found and found[0].attributes.get("role_name") == self.options.role else None
 
     def _settings(self) -> None:
-        self.found = rollback.settings_of(self._world)
+        self.found = settings_of(self._world)
         if self.found["synchronous_mode"]:
             # Somebody else's, or left so by one that died.
             self._nobody_ticks()
             log.warning("the server was left synchronous, and stood still: it will be left asynchronous")
             self.found |= {"synchronous_mode": False, "fixed_delta_seconds": None}
         self._journal.settings(self.found)
-        rollback.apply_settings(self._world, self._wanted())
+        apply_settings(self._world, self._wanted())
 
     def _nobody_ticks(self) -> None:
         """CarlaBridgeError where the frames of a synchronous server go on."""
-        if rollback.ticked(self._world):
+        if ticked(self._world):
             raise CarlaBridgeError(
                 f"Another client ticks the CARLA server at {self.options.server}.",
                 "Only one client may tick a server: end that one first, or start a second server.",
@@ -170,7 +181,7 @@ class CarlaWorld:
         points = self.map.get_spawn_points()
         random.Random(self.options.seed).shuffle(points)
         self._world.tick(SLOW_S)  # or who is there is not known yet
-        self._journal.spawning(self.options.role, rollback.vehicles(self._world))
+        self._journal.spawning(self.options.role, vehicles(self._world))
         for point in points:
             ego = self._world.try_spawn_actor(blueprint, point)
             if ego is not None:
@@ -290,7 +301,7 @@ class CarlaWorld:
             return
         try:
             self._client.set_timeout(ANSWER_S)
-            done = rollback.undo(self._client, self._world, self._journal.left)
+            done = undo(self._client, self._world, self._journal.left)
         except RuntimeError as error:
             log.warning("not undone on the server (%s); the list is kept: %s", error, self._journal.path)
             return

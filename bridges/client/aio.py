@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from rtcontrol.bridges.client.client import Client
-from rtcontrol.bridges.client.inforce import Standing
+from rtcontrol.bridges.client.session import Standing
 
 
 class AsyncClient:

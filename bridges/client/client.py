@@ -14,11 +14,10 @@ from typing import Any, Self, TypeVar
 from rtcontrol.bridges.client.connection import NOBODY
 from rtcontrol.bridges.client.errors import ClientError, Closed, checked
 from rtcontrol.bridges.client.handler import Handler, Loop
-from rtcontrol.bridges.client.inforce import Standing
 from rtcontrol.bridges.client.link import Link
-from rtcontrol.bridges.client.observation import Some, observation
 from rtcontrol.bridges.client.options import Options
-from rtcontrol.bridges.client.plain import plain
+from rtcontrol.bridges.client.session import Standing
+from rtcontrol.bridges.client.values import Some, observation, plain
 from rtcontrol.bridges.wire.messages import Outcomes, Reset, Welcome
 
 Result = TypeVar("Result")

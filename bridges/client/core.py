@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from rtcontrol.bridges.client.connection import S, ServerConnection
+from rtcontrol.bridges.client.connection import OffsetFilter, S, ServerConnection
 from rtcontrol.bridges.client.errors import ClientError, Refused
-from rtcontrol.bridges.client.inforce import all_of
-from rtcontrol.bridges.client.offset import OffsetFilter
 from rtcontrol.bridges.client.options import Options
-from rtcontrol.bridges.client.session import QUEUE, SessionState
+from rtcontrol.bridges.client.session import QUEUE, SessionState, all_of
 from rtcontrol.bridges.wire import PROTOCOL, Code, Message, messages
 from rtcontrol.bridges.wire.messages import Observe, Ping, Pong, Reset
 

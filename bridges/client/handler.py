@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from rtcontrol.bridges.client.errors import Declined
-from rtcontrol.bridges.client.inforce import Standing
 from rtcontrol.bridges.client.link import Link
+from rtcontrol.bridges.client.session import Standing
 from rtcontrol.bridges.wire.messages import Outcomes
 
 CANCEL_S = 0.05  # how long a cancelled coroutine may still take before the safe call begins beside it

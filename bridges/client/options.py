@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rtcontrol.bridges.client.errors import ClientError, checked
-from rtcontrol.bridges.client.plain import plain
+from rtcontrol.bridges.client.values import plain
 from rtcontrol.bridges.wire import LIMITS, PROTOCOL, curve, encode_msgpack
 from rtcontrol.bridges.wire.limits import check_size
 from rtcontrol.bridges.wire.messages import FunctionCall, Hello, Token

@@ -13,15 +13,67 @@ from typing import Any, Protocol
 
 from rtcontrol.bridges.client import Client, ClientError, Declined, Refused, Standing
 from rtcontrol.bridges.client.errors import checked
-from rtcontrol.bridges.ros2 import diagnostics
 from rtcontrol.bridges.ros2.actuate import Ros2Actuator, Written
 from rtcontrol.bridges.ros2.errors import Unmappable, Unserved
-from rtcontrol.bridges.ros2.mapper import Mapper, Topic
-from rtcontrol.bridges.ros2.observing import Newest, Observer
+from rtcontrol.bridges.ros2.mapper import Mapper, Newest, Observer, Topic
+from rtcontrol.bridges.ros2.paths import builtin_interfaces, diagnostic_msgs, std_msgs
 from rtcontrol.bridges.shutdown import rest
 from rtcontrol.bridges.wire import LIMITS
 from rtcontrol.bridges.wire.limits import check_value
 from rtcontrol.bridges.wire.messages import Instruct
+
+OK, WARN, ERROR = range(3)
+ON_TIME = 0.99
+
+
+def quantiles(values_ns: list[int]) -> dict[str, float]:
+    """p50, p99 and the largest in milliseconds; nothing of nothing."""
+    ordered = sorted(values_ns)
+    shares = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+    return {n: round(ordered[min(len(ordered) - 1, int(s * len(ordered)))] / 1e6, 3) for n, s in shares if ordered}
+
+
+def on_time_share(counts: Mapping[str, Any]) -> float | None:
+    """Fresh decisions among all ticks told of: the server's misses arrive as `held` or `safe`."""
+    ticks = counts["fresh"] + counts["held"] + counts["safe"]
+    return counts["fresh"] / ticks if ticks else None
+
+
+def diagnostic_status(connected: bool, standing: str, figures: Mapping[str, Any], troubles: Mapping[str, str]) -> Any:
+    """The DiagnosticStatus: what is in force, and the first trouble."""
+    share = figures.get("on_time_share")
+    level, message = OK, f"{standing} call in force"
+    if share is not None and share < ON_TIME:
+        level, message = WARN, f"{share:.1%} of the ticks on time"
+    if troubles:
+        level, message = WARN, next(iter(troubles.values()))
+    if standing == "safe":
+        level = ERROR
+        message = f"safe call in force: {message}" if troubles else "safe call in force"
+    if not connected:
+        rest = "safe call in force"
+        if standing != "safe":
+            rest = "the last call is in force until its time-to-live is over"
+        level, message = ERROR, f"no connection to the server: {rest}"
+    values = [diagnostic_msgs.KeyValue(key=str(key), value=_text(value)) for key, value in figures.items()]
+    values += [diagnostic_msgs.KeyValue(key=key, value=value) for key, value in troubles.items()]
+    return diagnostic_msgs.DiagnosticStatus(level=level, name="rtcontrol", message=message, values=values)
+
+
+def array(status: Any, robot: str | None, wall_ns: int) -> Any:
+    """The message with its stamp."""
+    status.hardware_id = robot or ""
+    stamp = builtin_interfaces.Time(sec=wall_ns // 1_000_000_000, nanosec=wall_ns % 1_000_000_000)
+    return diagnostic_msgs.DiagnosticArray(header=std_msgs.Header(stamp=stamp), status=[status])
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return " ".join(f"{k} {_text(v)}" for k, v in value.items())
+    return "" if value is None else str(value)
+
 
 RETRY_S = 1.0
 TROUBLE_S = 1.0  # how often the network is asked what is wrong
@@ -263,9 +315,9 @@ class Ros2Bridge:
         assert self._told is not None
         client = self._client
         connected = client is not None and client.connected
-        status = diagnostics.status(connected, self._actuator.state or "safe", self.figures(), self._troubles)
+        standing = diagnostic_status(connected, self._actuator.state or "safe", self.figures(), self._troubles)
         with contextlib.suppress(Unmappable):
-            self._told.write(diagnostics.array(status, self._mapper.config.robot, time.time_ns()))
+            self._told.write(array(standing, self._mapper.config.robot, time.time_ns()))
 
     def figures(self) -> dict[str, Any]:
         """Counts and times since the start: ticks of the server as told (`fresh` in time, `held` and `safe` not),
@@ -277,7 +329,7 @@ class Ros2Bridge:
         counts = {key: self._ended[key] + now.get(key, 0) for key in keys}
         return {
             "instruction": (client.instruction if client is not None else None) or self._instruction,
-            "on_time_share": diagnostics.on_time_share(counts),
+            "on_time_share": on_time_share(counts),
             "misses": counts["held"] + counts["safe"],
             **counts,
             "ticks": self._ticks,
@@ -285,8 +337,8 @@ class Ros2Bridge:
             **{name: self._actuator.count[name] for name in ("calls", "repeats", "refused")},
             "write_failures": sum(output.failed for output in self._outputs.values()),
             "latency_ms": now.get("latency_ms", self._latency_ms),
-            "observe_ms": diagnostics.quantiles(list(self._observe_ns)),
-            "publish_ms": diagnostics.quantiles(list(self._actuator.write_ns)),
+            "observe_ms": quantiles(list(self._observe_ns)),
+            "publish_ms": quantiles(list(self._actuator.write_ns)),
         }
 
     def _close(self) -> None:

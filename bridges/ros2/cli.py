@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.bridges.client import ClientError, Options
-from rtcontrol.bridges.outbox import StandardStreams
-from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.console import StandardStreams, printable
 from rtcontrol.bridges.ros2 import EXAMPLE
 from rtcontrol.bridges.ros2.errors import Ros2BridgeError
 from rtcontrol.bridges.shutdown import STATUS, Interrupted, Shutdown, outlive_terminal

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from rtcontrol.agents.lander.goals import LanderGoal, LanderKind
 from rtcontrol.agents.lander.phrasings import DEFAULT_WEIGHTS, sample_goal, spoken_instruction, training_instruction
 from rtcontrol.agents.lander.tools import observe, read_back
-from rtcontrol.envs.demonstrations import Demonstration, Policy, interleave
-from rtcontrol.envs.lander.expert import expert
-from rtcontrol.envs.lander.skill import random_call
+from rtcontrol.envs.lander.skill import expert, random_call
 from rtcontrol.envs.lander.world import Lander
-from rtcontrol.envs.stepping import StepCarry
+from rtcontrol.envs.skill import Demonstration, Policy, StepCarry, interleave
 from rtcontrol.models.call import Call
 
 

@@ -9,11 +9,20 @@ from dataclasses import dataclass
 from rtcontrol.agents.paddle.goals import PaddleGoal
 from rtcontrol.agents.paddle.phrasings import sample_goal, spoken_instruction, training_instruction
 from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
-from rtcontrol.envs.demonstrations import Demonstration, Policy, interleave
 from rtcontrol.envs.paddle.game import PaddleGame
-from rtcontrol.envs.paddle.person import Person
 from rtcontrol.envs.paddle.skill import SKILL
-from rtcontrol.envs.paddle.world import BALL_HALF, BOTTOM, BOUNCE_SLOPE, HEIGHT, MAX_SPEED, SERVE_SPEED, TOP, WIDTH
+from rtcontrol.envs.paddle.world import (
+    BALL_HALF,
+    BOTTOM,
+    BOUNCE_SLOPE,
+    HEIGHT,
+    MAX_SPEED,
+    SERVE_SPEED,
+    TOP,
+    WIDTH,
+    Person,
+)
+from rtcontrol.envs.skill import Demonstration, Policy, interleave
 from rtcontrol.models.call import Call
 
 

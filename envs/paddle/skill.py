@@ -3,14 +3,67 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
 from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal
 from rtcontrol.agents.paddle.phrasings import held_out_words, meant, seen_words, unseen_words
 from rtcontrol.agents.paddle.tools import observe, read_back
-from rtcontrol.envs.paddle.expert import LEVELS, expert
 from rtcontrol.envs.paddle.game import PaddleGame
+from rtcontrol.envs.paddle.world import BALL_HALF, BOTTOM, HEIGHT, LEVEL_SPEED, OWN_PLANE, TOP
 from rtcontrol.envs.skill import Skill
 from rtcontrol.models.call import Call
+
+LEVELS = (-3, -2, -1, 0, 1, 2, 3)
+LOOK_AHEAD_S, FAR_AHEAD_S = 0.3, 0.5  # to hit; to hide
+GAIN = 7.0  # units a second for each unit of distance
+AIM = 4.2  # how far off the paddle's centre the ball is taken to send it up or down
+SWING = 2.0  # the same, at most, to place a return away from the other paddle
+CROWDED = 13.0  # a ball that comes so near to an end of the field makes that end no place to hide
+
+
+def expert(data: Mapping[str, float], goal: PaddleGoal) -> Call:
+    """The call for one observation: no memory, so that a network that sees one observation can imitate it."""
+    distance = _target(data, goal) - data["own_y"]
+    level = round(GAIN * distance / LEVEL_SPEED)
+    return Call("move", {"velocity": max(LEVELS[0], min(LEVELS[-1], level))})
+
+
+def _target(data: Mapping[str, float], goal: PaddleGoal) -> float:
+    """The height at which the paddle should be."""
+    own, other = data["own_y"], data["other_y"]
+    if goal.kind == "top":
+        return TOP
+    if goal.kind == "bottom":
+        return BOTTOM
+    if goal.kind == "mirror":
+        return other
+    coming = data["ball_vx"] > 0 and data["ball_x"] <= OWN_PLANE
+    if goal.kind == "miss":
+        return _hidden(own, _ahead(data, FAR_AHEAD_S) if coming else HEIGHT / 2)
+    if not coming:
+        return HEIGHT / 2
+    ball = _ahead(data, LOOK_AHEAD_S)
+    if goal.kind == "return":
+        off = max(-SWING, min(SWING, (other - HEIGHT / 2) / 5))
+    else:
+        off = AIM if goal.kind == "up" else -AIM
+    return max(TOP, min(BOTTOM, ball + off))
+
+
+def _ahead(data: Mapping[str, float], limit_s: float) -> float:
+    """The ball's height when it meets the paddle, or in `limit_s` if that is sooner: near enough to run after."""
+    seconds = min((OWN_PLANE - data["ball_x"]) / data["ball_vx"], limit_s)
+    y = data["ball_y"] + data["ball_vy"] * seconds
+    if y < BALL_HALF:
+        return 2 * BALL_HALF - y
+    return 2 * (HEIGHT - BALL_HALF) - y if y > HEIGHT - BALL_HALF else y
+
+
+def _hidden(own: float, ball: float) -> float:
+    """Out of the ball's way: the nearer end of the field, or the middle when the ball comes to that end."""
+    if own < HEIGHT / 2:
+        return TOP if ball > TOP + CROWDED else HEIGHT / 2
+    return BOTTOM if ball < BOTTOM - CROWDED else HEIGHT / 2
 
 
 def random_call(rng: random.Random) -> Call:

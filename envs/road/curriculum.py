@@ -11,9 +11,9 @@ from rtcontrol.agents.road.phrasings import sample_goal, spoken_instruction, tra
 from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M
 from rtcontrol.bridges.carla.pace import KMH
 from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
-from rtcontrol.envs.demonstrations import Demonstration, Policy, interleave
 from rtcontrol.envs.road.skill import SKILL
 from rtcontrol.envs.road.world import DT, SIGHT_M, Road
+from rtcontrol.envs.skill import Demonstration, Policy, interleave
 from rtcontrol.models.call import Call
 
 # Which share of the rows with these calls is shown: calls that begin something are rare, calls that go on are not.

@@ -11,8 +11,7 @@ from typing import Any
 
 from rtcontrol.agents.agent import Agent
 from rtcontrol.envs import registry
-from rtcontrol.envs.skill import Skill
-from rtcontrol.envs.stepping import StepCarry
+from rtcontrol.envs.skill import Skill, StepCarry
 from rtcontrol.models.errors import UserError
 
 AGENTS = ("lander", "paddle", "driver")

@@ -17,8 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from rtcontrol import __version__
-from rtcontrol.bridges.outbox import StandardStreams
-from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.console import StandardStreams, printable
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown, outlive_terminal, unwritten
 from rtcontrol.loop import errors
 from rtcontrol.models.errors import UserError

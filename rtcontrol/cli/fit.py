@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.console import printable
 from rtcontrol.cli.figures import JsonFile, for_people, save
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.table import Terminal

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.console import printable
 from rtcontrol.cli import models_train
 from rtcontrol.cli.figures import JsonFile, for_people, save
 from rtcontrol.models.errors import UserError

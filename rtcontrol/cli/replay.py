@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import Progress
 
-from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.console import printable
 from rtcontrol.cli.figures import JsonFile, for_people, save
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.run import ERRED, mostly_errors

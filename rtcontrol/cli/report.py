@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.console import printable
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import no_link, part_of
 from rtcontrol.run.run import MISSED

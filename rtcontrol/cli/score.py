@@ -12,7 +12,7 @@ import typer
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
-from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.console import printable
 from rtcontrol.bridges.shutdown import Shutdown
 from rtcontrol.cli.figures import STDOUT, check_writable
 from rtcontrol.loop.config import MAX_HZ, MIN_HZ

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from rtcontrol.bridges.outbox import StandardStreams
+from rtcontrol.bridges.console import StandardStreams
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.run.options import command, named_by_time
 from rtcontrol.serve.options import ServerOptions

@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.console import printable
 from rtcontrol.cli.figures import JsonFile, check_writable, for_people, save
 
 app = typer.Typer(

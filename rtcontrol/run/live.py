@@ -16,8 +16,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from rtcontrol.bridges.outbox import MAX_LINE
-from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.console import MAX_LINE, printable
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import Agent, Fallback
-from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.console import printable
 from rtcontrol.bridges.shutdown import STATUS, Interrupted, Shutdown
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.envs.thread import WorldThread

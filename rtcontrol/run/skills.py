@@ -17,8 +17,7 @@ from rtcontrol.agents import Agent, Goal, Goals, Tools
 from rtcontrol.envs import registry
 from rtcontrol.envs.base import Episode, Observation
 from rtcontrol.envs.own import OwnWorld
-from rtcontrol.envs.skill import Judged, Skill
-from rtcontrol.envs.stepping import StepCarry
+from rtcontrol.envs.skill import Judged, Skill, StepCarry
 from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError

@@ -13,7 +13,7 @@ import pydantic
 
 from rtcontrol.agents import Agent, Tools, remote_tool
 from rtcontrol.agents.tool import Tool
-from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.console import printable
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.core import DecoderCore

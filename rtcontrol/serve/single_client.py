@@ -7,7 +7,7 @@ from dataclasses import replace
 from queue import Empty, Queue
 from typing import Protocol
 
-from rtcontrol.bridges.outbox import Outbox
+from rtcontrol.bridges.console import Outbox
 from rtcontrol.bridges.shutdown import Shutdown
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import ErrorMessage, Hello

@@ -15,7 +15,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from rtcontrol.bridges.printable import printable, throughout
+from rtcontrol.bridges.console import printable, throughout
 from rtcontrol.telemetry.gates import Gate
 from rtcontrol.telemetry.recorded import Recorded, begun
 from rtcontrol.telemetry.report import deciders, held, on_time_share, told

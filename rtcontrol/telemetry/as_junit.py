@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from junitparser import Failure, JUnitXml, TestCase, TestSuite
 
-from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.console import printable
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.gates import Gate
 from rtcontrol.telemetry.recorded import Recorded

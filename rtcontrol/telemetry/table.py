@@ -12,7 +12,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from rtcontrol.bridges.printable import printable, throughout
+from rtcontrol.bridges.console import printable, throughout
 from rtcontrol.telemetry.report import causes, deciders, decoder, held, on_time_share, told
 
 ROWS = {

@@ -14,10 +14,9 @@ import torch
 from tokenizers import Tokenizer
 
 from rtcontrol.agents.agent import Agent
-from rtcontrol.agents.casual import FILLERS
-from rtcontrol.agents.phrasing import split_words
+from rtcontrol.agents.phrasing import FILLERS, split_words
 from rtcontrol.agents.spoken import nonsense
-from rtcontrol.envs.demonstrations import Demonstration as Demonstration
+from rtcontrol.envs.skill import Demonstration as Demonstration
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer

@@ -12,9 +12,9 @@ from functools import cache, cached_property
 from types import ModuleType
 from typing import Any
 
-from rtcontrol.agents.casual import casual
 from rtcontrol.agents.lander import phrasings as lander
 from rtcontrol.agents.paddle import phrasings as paddle
+from rtcontrol.agents.phrasing import casual
 from rtcontrol.agents.road import phrasings as road
 from rtcontrol.agents.spoken import bare, nonsense, words_of
 from rtcontrol.models.train.rows import Row

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from safetensors import SafetensorError
 
 from rtcontrol.agents import Tools
-from rtcontrol.agents.casual import FILLERS
+from rtcontrol.agents.phrasing import FILLERS
 from rtcontrol.models import __version__
 from rtcontrol.models.call import Decision
 from rtcontrol.models.checkpoint.training_metadata import Learnt, words

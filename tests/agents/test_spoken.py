@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.agents.casual import _slipped, casual
 from rtcontrol.agents.lander import goals as lander_goals
 from rtcontrol.agents.lander import phrasings as lander
 from rtcontrol.agents.lander.goals import LanderGoal
 from rtcontrol.agents.paddle import goals as paddle_goals
 from rtcontrol.agents.paddle import phrasings as paddle
 from rtcontrol.agents.paddle.goals import PaddleGoal
+from rtcontrol.agents.phrasing import _slipped, casual
 from rtcontrol.agents.road import goals as road_goals
 from rtcontrol.agents.road import phrasings as road
 from rtcontrol.agents.road.goals import RoadGoal

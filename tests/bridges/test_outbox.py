@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.bridges.outbox import MAX_WAITING, Outbox, OutboxLog
+from rtcontrol.bridges.console import MAX_WAITING, Outbox, OutboxLog
 from tests.helpers.processes import Program, full_pipe, until
 
 
@@ -72,7 +72,7 @@ def test_whatever_a_process_prints_warns_or_logs_keeps_none_of_its_threads(
     code = (
         "import asyncio, logging, sys, threading, warnings\n"
         "from pathlib import Path\n"
-        "from rtcontrol.bridges.outbox import StandardStreams\n"
+        "from rtcontrol.bridges.console import StandardStreams\n"
         "def broken(): raise LookupError\n"
         "with StandardStreams():\n"
         "    for i in range(3000):\n"

@@ -11,8 +11,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from rtcontrol.bridges.client.inforce import InForce, expired
-from rtcontrol.bridges.client.offset import OffsetFilter
+from rtcontrol.bridges.client.connection import OffsetFilter
+from rtcontrol.bridges.client.session import InForce, expired
 from rtcontrol.bridges.wire import LIMITS, Code, WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
 from rtcontrol.bridges.wire.messages import ANY, CallMessage, FunctionCall, Message
 from tests.conformance import FOLDER, expand, load

@@ -19,10 +19,10 @@ from rtcontrol.agents.road.goals import RoadGoal
 from rtcontrol.envs.evaluate import cases, evaluate, summary
 from rtcontrol.envs.lander import curriculum as lander
 from rtcontrol.envs.lander import skill as lander_skill
-from rtcontrol.envs.lander.expert import MAIN_LEVELS, SIDE_LEVELS
+from rtcontrol.envs.lander.skill import MAIN_LEVELS, SIDE_LEVELS
 from rtcontrol.envs.paddle import curriculum as paddle
 from rtcontrol.envs.paddle import skill as paddle_skill
-from rtcontrol.envs.paddle.expert import LEVELS
+from rtcontrol.envs.paddle.skill import LEVELS
 from rtcontrol.envs.road import curriculum as road
 from rtcontrol.envs.road import skill as road_skill
 from rtcontrol.models.call import Call

@@ -23,14 +23,14 @@ import carla
 
 from rtcontrol.agents.road.goals import RoadGoal
 from rtcontrol.agents.road.tools import agent, read_back
+from rtcontrol.bridges.carla.control import Control
 from rtcontrol.bridges.carla.driver import Driver, observe
 from rtcontrol.bridges.carla.journal import Journal
 from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.lights import govern
 from rtcontrol.bridges.carla.options import WorldOptions
-from rtcontrol.bridges.carla.throttle import Control
 from rtcontrol.bridges.carla.world import CarlaWorld
-from rtcontrol.envs.road.expert import expert
+from rtcontrol.envs.road.skill import expert
 from rtcontrol.models.call import Call
 from tests.bridges.carla.standin import lights
 from tests.bridges.carla.standin.process import StandIn

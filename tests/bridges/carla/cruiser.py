@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from rtcontrol.agents.agent import Agent, Fallback
-from rtcontrol.agents.domains import OneOf
 from rtcontrol.agents.road.tools import observe
-from rtcontrol.agents.tool import Tools, tool
+from rtcontrol.agents.tool import OneOf, Tools, tool
 
 
 @tool

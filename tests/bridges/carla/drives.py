@@ -8,11 +8,11 @@ from functools import cache
 from typing import Any
 
 from rtcontrol.bridges.carla.driver import Driver
-from rtcontrol.bridges.carla.lane_line import LaneLine
 from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.lights import Lamp, govern
 from rtcontrol.bridges.carla.neighbours import Body
 from rtcontrol.bridges.carla.observing import Light, Scene
+from rtcontrol.bridges.carla.route import LaneLine
 from tests.bridges.carla.standin.lights import boxes
 from tests.bridges.carla.standin.physics import Bicycle, Control
 from tests.bridges.carla.standin.roads import ARMS, signal_number

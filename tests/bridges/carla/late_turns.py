@@ -20,8 +20,8 @@ import carla
 
 from rtcontrol.bridges.carla.hazards import BEND_DOWN
 from rtcontrol.bridges.carla.intent import Turn
-from rtcontrol.bridges.carla.lane_line import LaneLine
 from rtcontrol.bridges.carla.lanes import TownRoad
+from rtcontrol.bridges.carla.route import LaneLine
 from tests.bridges.carla.drives import DT, KMH, Drive, body, road
 
 TURNS: tuple[Turn, ...] = ("left", "right")

@@ -77,13 +77,13 @@ def test_mistakes_in_the_options_are_one_line_before_carla_is_driven(
 
 
 def test_what_listens_but_does_not_answer_is_no_carla(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rtcontrol.bridges.carla import connect
+    from rtcontrol.bridges.carla import server
 
-    monkeypatch.setattr(connect, "ANSWER_S", 0.3)
-    monkeypatch.setattr(connect, "PROBE_S", 0.3)
+    monkeypatch.setattr(server, "ANSWER_S", 0.3)
+    monkeypatch.setattr(server, "PROBE_S", 0.3)
     refused = pytest.raises(CarlaBridgeError, match="does not answer as a CARLA server")
     with socket.create_server(("127.0.0.1", 0)) as silent, refused:
-        connect.connect(WorldOptions(port=silent.getsockname()[1]))
+        server.connect(WorldOptions(port=silent.getsockname()[1]))
 
 
 def test_port_of_a_program_that_is_no_carla_does_not_abort_the_bridge() -> None:
@@ -96,11 +96,11 @@ def test_port_of_a_program_that_is_no_carla_does_not_abort_the_bridge() -> None:
 
 
 def test_server_of_another_release_is_told_with_both_versions() -> None:
-    from rtcontrol.bridges.carla.connect import connect
+    from rtcontrol.bridges.carla.server import server
 
     with StandIn("--claim-version", "0.9.15") as old:
         with pytest.raises(CarlaBridgeError, match=r"is 0\.9\.15, the client here 0\.9\.16") as told:
-            connect(WorldOptions(port=old.port))
+            server(WorldOptions(port=old.port))
         assert "pip install carla==0.9.15" in told.value.remedy
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.bridges.carla import figures, grid
-from rtcontrol.bridges.carla.figures import Figures, quantiles
-from rtcontrol.bridges.carla.grid import Grid
+from rtcontrol.bridges.carla import bridge, stats
+from rtcontrol.bridges.carla.bridge import Grid, Trace
+from rtcontrol.bridges.carla.control import Control
 from rtcontrol.bridges.carla.neighbours import Body
-from rtcontrol.bridges.carla.throttle import Control
-from rtcontrol.bridges.carla.trace import Trace
+from rtcontrol.bridges.carla.stats import Figures, quantiles
 from rtcontrol.bridges.client import Standing
 
 CAR = Body(7, 1.0, 2.0, 0.0, 90.0, 3.0, 4.0, 2.4, 1.0)
@@ -34,8 +33,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(grid, "time", made)
-    monkeypatch.setattr(figures, "time", made)
+    monkeypatch.setattr(bridge, "time", made)
+    monkeypatch.setattr(stats, "time", made)
     return made
 
 

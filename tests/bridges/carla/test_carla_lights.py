@@ -11,11 +11,10 @@ carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is 
 
 from rtcontrol.bridges.carla.driver import Driver, observe  # noqa: E402
 from rtcontrol.bridges.carla.intent import Turn  # noqa: E402
-from rtcontrol.bridges.carla.lane_line import LaneLine  # noqa: E402
 from rtcontrol.bridges.carla.lanes import TownRoad  # noqa: E402
 from rtcontrol.bridges.carla.lights import Lamp, govern  # noqa: E402
 from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M, Light, Scene, _light  # noqa: E402
-from rtcontrol.bridges.carla.route import Route  # noqa: E402
+from rtcontrol.bridges.carla.route import LaneLine, Route  # noqa: E402
 from tests.bridges.carla.approaches import BY_HAND, by_rule, crossing, table  # noqa: E402
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, all_lights, body, lane_line, road  # noqa: E402
 from tests.bridges.carla.standin.roads import ARMS, LANES, REACH_M, incoming, signal_number  # noqa: E402

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtcontrol.bridges.carla.steer import Steer
-from rtcontrol.bridges.carla.throttle import Throttle
+from rtcontrol.bridges.carla.control import Steer, Throttle
 
 DT = 1 / 16
 wild = st.floats(-1e6, 1e6, allow_nan=False)

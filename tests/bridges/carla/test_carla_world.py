@@ -19,7 +19,7 @@ from tests.bridges.carla.standin.process import StandIn
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
-from rtcontrol.bridges.carla import rollback  # noqa: E402
+from rtcontrol.bridges.carla import server  # noqa: E402
 from rtcontrol.bridges.carla.world import CarlaWorld  # noqa: E402
 
 
@@ -129,7 +129,7 @@ def test_standing_server_that_tells_of_its_world_late_is_not_taken_for_ticked(tm
         assert found.get_snapshot().frame == 0
         # The first snapshot that it ever gets comes while it looks.
         threading.Timer(0.3, lambda: standin.command("tell")).start()
-        assert not rollback.ticked(found)
+        assert not server.ticked(found)
         assert found.get_snapshot().frame > 0
 
 
@@ -141,14 +141,14 @@ def test_vehicle_whose_number_was_not_told_any_more_is_undone_by_its_role(standi
     was_there, ours = (other.spawn_actor(blueprint, point).id for point in points[:2])
     left = Journal(journal.folder() / "127.0.0.1-of-one-that-died.json", "127.0.0.1", standin.port)
     left.begin(other.id)
-    left.settings({**rollback.settings_of(other), "synchronous_mode": False, "fixed_delta_seconds": None})
+    left.settings({**server.settings_of(other), "synchronous_mode": False, "fixed_delta_seconds": None})
     left.spawning("hero", [was_there])
-    done = rollback.clean(left.path)
+    done = server.clean(left.path)
     assert done == ["settings restored (asynchronous)", "1 vehicle destroyed"]
     assert not left.path.exists()
     assert [one["id"] for one in standin.state()["alive"]] == [was_there]
     assert ours in [one["id"] for one in standin.state()["destroyed"]]
-    assert rollback.destroy(carla.Client("127.0.0.1", standin.port), [was_there, ours]) == 1
+    assert server.destroy(carla.Client("127.0.0.1", standin.port), [was_there, ours]) == 1
 
 
 def test_settings_of_a_world_that_another_client_loaded_and_ticks_are_left_alone(standin: StandIn) -> None:
@@ -156,9 +156,9 @@ def test_settings_of_a_world_that_another_client_loaded_and_ticks_are_left_alone
     left = UndoRecord("127.0.0.1", standin.port, episode=other.id + 1, settings={"synchronous_mode": False})
     client = carla.Client("127.0.0.1", standin.port)
     with ticked_by(other):
-        assert "left alone" in rollback.undo(client, client.get_world(), left)[-1]
+        assert "left alone" in server.undo(client, client.get_world(), left)[-1]
     assert standin.state()["settings"]["synchronous"] is True
-    assert rollback.undo(client, client.get_world(), left)[-1] == "settings restored (asynchronous)"
+    assert server.undo(client, client.get_world(), left)[-1] == "settings restored (asynchronous)"
     assert standin.state()["settings"]["synchronous"] is False
 
 

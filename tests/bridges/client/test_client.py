@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from rtcontrol.bridges.client import AsyncClient, Client, ClientError, Refused, Standing
-from rtcontrol.bridges.client.observation import to_arrays
+from rtcontrol.bridges.client.values import to_arrays
 from tests.bridges.client.worlds import OWN, ROOT, STEER, STRAIGHT, Process, free_port, until
 from tests.helpers.processes import python
 

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtcontrol.bridges.client import ClientError, Standing
+from rtcontrol.bridges.client.connection import OffsetFilter
 from rtcontrol.bridges.client.core import Core
-from rtcontrol.bridges.client.offset import OffsetFilter
 from rtcontrol.bridges.client.options import Options
 from rtcontrol.bridges.client.session import QUEUE
 from rtcontrol.bridges.wire import LIMITS, PROTOCOL, Message, messages

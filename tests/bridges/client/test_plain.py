@@ -18,8 +18,8 @@ import torch
 from pydantic import BaseModel
 
 from rtcontrol.bridges.client import Client, ClientError
-from rtcontrol.bridges.client.observation import observation
 from rtcontrol.bridges.client.options import Options
+from rtcontrol.bridges.client.values import observation
 from rtcontrol.bridges.wire import encode_json, encode_msgpack
 from rtcontrol.bridges.wire.messages import FunctionCall, Observe, Reset
 from tests.bridges.client.joining import joined

@@ -6,22 +6,22 @@ import pytest
 
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
-from rtcontrol.bridges.ros2 import diagnostics
+from rtcontrol.bridges.ros2 import bridge
 
 
 @pytest.mark.parametrize(
     ("connected", "standing", "troubles", "level", "says"),
     [
-        (True, "fresh", {}, diagnostics.OK, "fresh call in force"),
-        (True, "held", {"/scan": "no news"}, diagnostics.WARN, "no news"),
-        (True, "safe", {}, diagnostics.ERROR, "safe call in force"),
-        (False, "safe", {}, diagnostics.ERROR, "no connection to the server: safe call in force"),
-        (False, "fresh", {}, diagnostics.ERROR, "no connection to the server: the last call is in force until"),
+        (True, "fresh", {}, bridge.OK, "fresh call in force"),
+        (True, "held", {"/scan": "no news"}, bridge.WARN, "no news"),
+        (True, "safe", {}, bridge.ERROR, "safe call in force"),
+        (False, "safe", {}, bridge.ERROR, "no connection to the server: safe call in force"),
+        (False, "fresh", {}, bridge.ERROR, "no connection to the server: the last call is in force until"),
     ],
 )
 def test_it_says_what_is_in_force_and_why(
     connected: bool, standing: str, troubles: dict[str, str], level: int, says: str
 ) -> None:
-    status = diagnostics.status(connected, standing, {"on_time_share": 1.0}, troubles)
+    status = bridge.diagnostic_status(connected, standing, {"on_time_share": 1.0}, troubles)
     assert (status.level, status.name) == (level, "rtcontrol")
     assert status.message.startswith(says)

@@ -12,9 +12,9 @@ pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not ins
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rtcontrol.bridges.ros2.dds import Delays
 from rtcontrol.bridges.ros2.environment import COMPATIBILITY, domain
 from rtcontrol.bridges.ros2.errors import Ros2BridgeError
-from rtcontrol.bridges.ros2.stamps import Delays
 from tests.bridges.ros2.conftest import own_domain
 from tests.helpers.processes import python
 

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
 from rtcontrol.bridges.ros2.errors import Unmappable
-from rtcontrol.bridges.ros2.msgs import std_msgs
-from rtcontrol.bridges.ros2.observing import Observer
+from rtcontrol.bridges.ros2.mapper import Observer
+from rtcontrol.bridges.ros2.paths import std_msgs
 from tests.bridges.ros2.mapping import mapper, put
 
 

@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rtcontrol.agents.lander.goals import LanderGoal, LanderKind, recognise
-from rtcontrol.envs.lander.judge import LanderJudge
-from rtcontrol.envs.lander.world import Lander, engine_action
+from rtcontrol.envs.lander.world import Lander, LanderJudge, engine_action
 from rtcontrol.models.errors import UserError
 
 STEP_S = 0.02

@@ -10,9 +10,8 @@ import pytest
 from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, PaddleKind
 from rtcontrol.agents.paddle.tools import observe, read_back
 from rtcontrol.envs import registry
-from rtcontrol.envs.paddle.expert import expert
-from rtcontrol.envs.paddle.game import PaddleGame
-from rtcontrol.envs.paddle.judge import PaddleJudge
+from rtcontrol.envs.paddle.game import PaddleGame, PaddleJudge
+from rtcontrol.envs.paddle.skill import expert
 from rtcontrol.envs.paddle.world import BOTTOM, MAX_SPEED, TOP, PaddleWorld
 from rtcontrol.models.errors import UserError
 

@@ -12,8 +12,7 @@ from rtcontrol.agents.road.tools import observe
 from rtcontrol.bridges.carla.pace import KMH
 from rtcontrol.envs.evaluate import cases, evaluate, summary
 from rtcontrol.envs.road.skill import SKILL, random_call
-from rtcontrol.envs.road.traffic import LENGTH, Car
-from rtcontrol.envs.road.world import STEPS_A_SECOND, Road
+from rtcontrol.envs.road.world import LENGTH, STEPS_A_SECOND, Car, Road
 
 UNSEEN = range(5000, 5004)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.table import Table
 
-from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.console import printable
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.telemetry.table import Terminal
 from tests.helpers.processes import cli

@@ -19,7 +19,7 @@ from junitparser import JUnitXml
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 from rich.console import Console
 
-from rtcontrol.bridges.printable import printable
+from rtcontrol.bridges.console import printable
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry import as_html, as_json, as_junit, as_perfetto, table
 from rtcontrol.telemetry.gates import parse
