@@ -16,7 +16,7 @@ from rtcontrol.bridges.client.errors import checked
 from rtcontrol.bridges.ros2.actuate import Ros2Actuator, Written
 from rtcontrol.bridges.ros2.errors import Unmappable, Unserved
 from rtcontrol.bridges.ros2.mapper import Mapper, Newest, Observer, Topic
-from rtcontrol.bridges.ros2.paths import builtin_interfaces, diagnostic_msgs, std_msgs
+from rtcontrol.bridges.ros2.msgs import builtin_interfaces, diagnostic_msgs, std_msgs
 from rtcontrol.bridges.shutdown import rest
 from rtcontrol.bridges.wire import LIMITS
 from rtcontrol.bridges.wire.limits import check_value

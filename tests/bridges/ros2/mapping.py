@@ -10,7 +10,7 @@ import yaml
 from rtcontrol.bridges.ros2 import EXAMPLE as ROBOT
 from rtcontrol.bridges.ros2 import config
 from rtcontrol.bridges.ros2.mapper import Mapper
-from rtcontrol.bridges.ros2.paths import nav_msgs, sensor_msgs
+from rtcontrol.bridges.ros2.msgs import nav_msgs, sensor_msgs
 
 EXAMPLE = yaml.safe_load(ROBOT.read_text("utf-8"))
 

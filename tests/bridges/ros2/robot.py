@@ -20,7 +20,8 @@ from rtcontrol.bridges.ros2.config import Qos
 from rtcontrol.bridges.ros2.dds import Input
 from rtcontrol.bridges.ros2.environment import domain
 from rtcontrol.bridges.ros2.mapper import Topic
-from rtcontrol.bridges.ros2.paths import message_type, nav_msgs, sensor_msgs, std_msgs
+from rtcontrol.bridges.ros2.msgs import nav_msgs, sensor_msgs, std_msgs
+from rtcontrol.bridges.ros2.paths import message_type
 from tests.bridges.ros2 import room
 from tests.bridges.ros2.room import DEADLINE_NS
 

@@ -16,7 +16,7 @@ from rtcontrol.bridges.ros2.bus import Bus
 from rtcontrol.bridges.ros2.dds import Peers
 from rtcontrol.bridges.ros2.environment import domain
 from rtcontrol.bridges.ros2.errors import Ros2BridgeError, Unmappable
-from rtcontrol.bridges.ros2.paths import MESSAGES
+from rtcontrol.bridges.ros2.msgs import MESSAGES
 from tests.bridges.ros2.conftest import own_domain
 from tests.bridges.ros2.robot import topic
 from tests.helpers.processes import until

@@ -23,7 +23,7 @@ pytest.importorskip("rosbags", reason="rosbags (a development dependency) is not
 
 from rtcontrol.bridges.ros2.bus import Bus
 from rtcontrol.bridges.ros2.environment import domain
-from rtcontrol.bridges.ros2.paths import geometry_msgs
+from rtcontrol.bridges.ros2.msgs import geometry_msgs
 from tests.bridges.ros2 import definitions
 from tests.bridges.ros2.robot import topic
 from tests.helpers.processes import until

@@ -15,15 +15,8 @@ from hypothesis import strategies as st
 
 from rtcontrol.bridges.ros2.errors import Ros2BridgeError, Unmappable
 from rtcontrol.bridges.ros2.fields import pitch, roll, yaw
-from rtcontrol.bridges.ros2.paths import (
-    MESSAGES,
-    geometry_msgs,
-    message_type,
-    nav_msgs,
-    sensor_msgs,
-    std_msgs,
-    trajectory_msgs,
-)
+from rtcontrol.bridges.ros2.msgs import MESSAGES, geometry_msgs, nav_msgs, sensor_msgs, std_msgs, trajectory_msgs
+from rtcontrol.bridges.ros2.paths import message_type
 from tests.bridges.ros2.mapping import NUMBER, mapper, publishes, put, reads
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rtcontrol.bridges.ros2 import paths
-from rtcontrol.bridges.ros2.paths import MESSAGES
+from rtcontrol.bridges.ros2 import msgs
+from rtcontrol.bridges.ros2.msgs import MESSAGES
 from tests.bridges.ros2 import definitions
 
 STORE = definitions.store()
@@ -103,7 +103,7 @@ def test_nan_travels() -> None:
 
 
 def test_shipped_definitions_and_type_hashes_are_those_of_rosbags() -> None:
-    shipped = Path(paths.__file__).with_name("definitions.msg").read_text("utf-8")
+    shipped = Path(msgs.__file__).with_name("definitions.msg").read_text("utf-8")
     assert shipped == definitions.text(STORE)
 
 

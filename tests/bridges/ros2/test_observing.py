@@ -11,7 +11,7 @@ pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not ins
 
 from rtcontrol.bridges.ros2.errors import Unmappable
 from rtcontrol.bridges.ros2.mapper import Observer
-from rtcontrol.bridges.ros2.paths import std_msgs
+from rtcontrol.bridges.ros2.msgs import std_msgs
 from tests.bridges.ros2.mapping import mapper, put
 
 

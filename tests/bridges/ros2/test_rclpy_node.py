@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
 import rtcontrol.bridges.ros2 as package
-from rtcontrol.bridges.ros2.paths import MESSAGES
+from rtcontrol.bridges.ros2.msgs import MESSAGES
 
 FOLDER = Path(package.__path__[0]) / "rclpy_node"
 

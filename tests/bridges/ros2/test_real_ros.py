@@ -26,7 +26,7 @@ from rtcontrol.bridges.ros2.bridge import SETTLE_S, TROUBLE_S
 from rtcontrol.bridges.ros2.bus import Bus
 from rtcontrol.bridges.ros2.dds import Input, Output
 from rtcontrol.bridges.ros2.environment import domain as dds_domain
-from rtcontrol.bridges.ros2.paths import MESSAGES
+from rtcontrol.bridges.ros2.msgs import MESSAGES
 from tests.bridges.ros2.brain import Brain
 from tests.bridges.ros2.conftest import SimulatedRobot, Start
 from tests.bridges.ros2.filling import LONG, SHORTER, TYPES, edges_of, messages_of, values
