@@ -321,7 +321,7 @@ class Tools:
         rules = entry.schema.rules
         if rules is not None and not rules.allow(call.arguments, lambda p, value: self._fault(p, value) is None):
             told = ", ".join(f"{k}={v!r}" for k, v in call.arguments.items() if k in rules.names) or "no arguments"
-            raise InvalidCall(f"{call.name}: {told} may not stand together by {rules.told}")
+            raise InvalidCall(f"{call.name}: {told} may not stand together by {rules.keywords}")
         return call
 
     @staticmethod

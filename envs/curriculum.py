@@ -11,14 +11,14 @@ from rtcontrol.envs.skill import Demonstration, Skill, StepCarry
 from rtcontrol.models.call import Call
 
 
-class Told(Protocol):
+class GoalText(Protocol):
     """A goal."""
 
     def text(self) -> str:
         """In its canonical words."""
 
 
-GoalT = TypeVar("GoalT", bound=Told)
+GoalT = TypeVar("GoalT", bound=GoalText)
 
 
 @dataclass(frozen=True, kw_only=True)

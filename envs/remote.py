@@ -19,8 +19,8 @@ from rtcontrol.envs.remote_parts import (
     RemoteTerms,
     Sent,
     look_of,
-    told,
-    told_all,
+    wire_call,
+    wire_calls,
 )
 from rtcontrol.models.call import Call
 
@@ -260,8 +260,8 @@ class RemoteEnvironment:
                 seq_obs=None if seen is None else seen.seq,
                 t_obs_ns=None if seen is None else seen.t_ns,
                 status=status,
-                call=told(call),
-                calls=told_all(several),
+                call=wire_call(call),
+                calls=wire_calls(several),
                 more=emission.more or None,
                 # What a person was asked about is older by that; without a limit it stays without.
                 ttl_ms=self.terms.ttl_ms and min(self.terms.ttl_ms + emission.waited_ns / 1e6, 1e9),

@@ -83,12 +83,12 @@ class Sent:
     told: bool = False
 
 
-def told(call: Call | None) -> FunctionCall | None:
+def wire_call(call: Call | None) -> FunctionCall | None:
     """A call as the wire tells it."""
     return None if call is None else FunctionCall(name=call.name, arguments=dict(call.arguments))
 
 
-def told_all(calls: Iterable[Call]) -> list[FunctionCall] | None:
+def wire_calls(calls: Iterable[Call]) -> list[FunctionCall] | None:
     """The same of several; None where there are none."""
     return [FunctionCall(name=c.name, arguments=dict(c.arguments)) for c in calls] or None
 

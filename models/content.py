@@ -102,7 +102,7 @@ class ContentDecider:
 
     def info(self) -> dict[str, Any]:
         """What writes."""
-        return {"model": str(self.spec.model), **self.runner.caps.told(), "prefix_tokens": self.prefix.tokens}
+        return {"model": str(self.spec.model), **self.runner.caps.to_dict(), "prefix_tokens": self.prefix.tokens}
 
 
 def lacks_content(model: str, checkpoint: Checkpoint) -> str | None:

@@ -22,7 +22,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Said:
+class Turn:
     """Of one message what pairing needs: id (None where there is none) and name of each call, those of the call whose
     result it is, and whether the user speaks."""
 
@@ -42,7 +42,7 @@ class Unpaired(Exception):
 _Waiting = tuple[int, int, str]  # message, number in it, name
 
 
-def results_of(messages: Sequence[Said]) -> dict[tuple[int, int], int]:
+def results_of(messages: Sequence[Turn]) -> dict[tuple[int, int], int]:
     """Of each call that has a result, by (message, number in it), the message with that result.
 
     Servers give one id to several calls (llama.cpp: the same to all; Kimi counts anew each turn), or none. A result
@@ -83,7 +83,7 @@ def results_of(messages: Sequence[Said]) -> dict[tuple[int, int], int]:
     return found
 
 
-def _spoke(messages: Sequence[Said]) -> list[int]:
+def _spoke(messages: Sequence[Turn]) -> list[int]:
     """Before each message, where the user spoke last; -1: nowhere."""
     found, last = [], -1
     for at, said in enumerate(messages):
@@ -92,7 +92,7 @@ def _spoke(messages: Sequence[Said]) -> list[int]:
     return found
 
 
-def _more(messages: Sequence[Said]) -> list[int]:
+def _more(messages: Sequence[Turn]) -> list[int]:
     """From each message on, the results of its id before there are other calls."""
     found: list[int] = []
     counts: Counter[str | None] = Counter()

@@ -132,7 +132,7 @@ class STDecider:
         and then within a long prompt."""
         one = self.begin(observation, instruction, history)
         yield from self.decoding.in_steps(one, sliced)
-        return self.told(one)
+        return self.result_of(one)
 
     def begin(self, observation: str, instruction: str, history: Sequence[str] = ()) -> InFlightDecode:
         """A decision under way, that others may share passes with."""
@@ -143,7 +143,7 @@ class STDecider:
         self._hear(instruction)
         return begun
 
-    def told(self, one: InFlightDecode) -> Decision:
+    def result_of(self, one: InFlightDecode) -> Decision:
         """What was decided, as it is given: with what was found out of the last one. Raises what ended it."""
         decision = self._believed(one.decision())
         self._due = self._decisions % OUTSIDE_EVERY == 0
@@ -200,7 +200,7 @@ class STDecider:
         return {
             "model": str(self.spec.model),
             "profile": self.template.profile,
-            **self.runner.caps.told(),
+            **self.runner.caps.to_dict(),
             "budget": self.decoding.layout,
             "prefix_tokens": self.prefix.tokens,
             "prefix_source": self.prefix.source,
@@ -227,7 +227,7 @@ def decide_together_in_steps(
     for runner in dict.fromkeys(decider.runner for decider, _ in asked):
         own = [one for decider, one in begun if decider.runner is runner]
         yield from evaluate(runner, [one for one in own if isinstance(one, InFlightDecode)])
-    return [one if isinstance(one, Exception) else _tried(decider.told, one) for decider, one in begun]
+    return [one if isinstance(one, Exception) else _tried(decider.result_of, one) for decider, one in begun]
 
 
 def _tried(what: Callable[..., T], *given: Any) -> T | Exception:

@@ -254,7 +254,7 @@ class QuestionDecider:
 
     def info(self) -> dict[str, Any]:
         """What answers: for the report and for people."""
-        told = {"model": str(self.spec.model), **self.runner.caps.told()}
+        told = {"model": str(self.spec.model), **self.runner.caps.to_dict()}
         return {**told, "prefix_tokens": self.prefix.tokens, "load_ms": round(self.load_ms, 1)}
 
 

@@ -107,7 +107,7 @@ def _meanings() -> Mapping[str, LanderGoal]:
     return {bare(pattern): goal for goal in goals for pattern in spoken_patterns(goal) if "{" not in pattern}
 
 
-def said(rng: random.Random, goal: LanderGoal) -> str:
+def spoken_sentence(rng: random.Random, goal: LanderGoal) -> str:
     """What somebody says who wants `goal`; of the kept tenth never."""
     return written(rng, rng.choice(spoken_patterns(goal, kept=False)), goal)
 
@@ -115,7 +115,7 @@ def said(rng: random.Random, goal: LanderGoal) -> str:
 def spoken_instruction(rng: random.Random, goal: LanderGoal) -> str:
     """The same as it is typed; never a sentence of an evaluation list."""
     while True:
-        typed = casual(rng, said(rng, goal), words_of("lander"))
+        typed = casual(rng, spoken_sentence(rng, goal), words_of("lander"))
         if bare(typed) not in _listed():
             return typed
 

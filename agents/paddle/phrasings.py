@@ -91,7 +91,7 @@ def _meanings() -> Mapping[str, PaddleGoal]:
     return {bare(pattern): goal for goal in goals for pattern in spoken_patterns(goal) if "{" not in pattern}
 
 
-def said(rng: random.Random, goal: PaddleGoal) -> str:
+def spoken_sentence(rng: random.Random, goal: PaddleGoal) -> str:
     """What somebody says who wants `goal`; of the kept tenth never."""
     return rng.choice(spoken_patterns(goal, kept=False))
 
@@ -99,7 +99,7 @@ def said(rng: random.Random, goal: PaddleGoal) -> str:
 def spoken_instruction(rng: random.Random, goal: PaddleGoal) -> str:
     """The same as it is typed; never a sentence of an evaluation list."""
     while True:
-        typed = casual(rng, said(rng, goal), words_of("paddle"))
+        typed = casual(rng, spoken_sentence(rng, goal), words_of("paddle"))
         if bare(typed) not in _listed():
             return typed
 

@@ -121,7 +121,7 @@ def _meanings() -> Mapping[str, RoadGoal]:
     return {bare(pattern): goal for goal in goals for pattern in spoken_patterns(goal) if "{" not in pattern}
 
 
-def said(rng: random.Random, goal: RoadGoal) -> str:
+def spoken_sentence(rng: random.Random, goal: RoadGoal) -> str:
     """What somebody says who wants `goal`; of the kept tenth never."""
     return spoken_as(rng, rng.choice(spoken_patterns(goal, kept=False)), goal)
 
@@ -129,7 +129,7 @@ def said(rng: random.Random, goal: RoadGoal) -> str:
 def spoken_instruction(rng: random.Random, goal: RoadGoal) -> str:
     """The same as it is typed; never a sentence of an evaluation list."""
     while True:
-        typed = casual(rng, said(rng, goal), words_of("road"))
+        typed = casual(rng, spoken_sentence(rng, goal), words_of("road"))
         if bare(typed) not in _listed():
             return typed
 

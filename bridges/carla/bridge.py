@@ -169,7 +169,7 @@ class CarlaBridge:
 
     def figures(self, newest: int = KEPT) -> dict[str, Any]:
         """Counts since the first welcome, and times of the `newest` steps."""
-        told = self._figures.told(self._session.counts(), self._driver.counts.report(), newest)
+        told = self._figures.to_dict(self._session.counts(), self._driver.counts.report(), newest)
         told |= {"clock": self._options.clock, "hz": self._options.hz}
         return {"world": self._world.what, "town": self._world.town, **told}
 

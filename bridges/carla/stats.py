@@ -87,7 +87,7 @@ class Figures:
         """Another one is in force."""
         self.instructions.append({"t_s": round(self.seconds, 3), "text": text})
 
-    def told(self, session: Mapping[str, Any], driver: Mapping[str, Any], newest: int = KEPT) -> dict[str, Any]:
+    def to_dict(self, session: Mapping[str, Any], driver: Mapping[str, Any], newest: int = KEPT) -> dict[str, Any]:
         """Everything; `session` is what the client counted, `driver` what the driver did. Times are of the `newest`
         steps: sorting all of them, while a drive is on, would hold it up.
 

@@ -152,7 +152,7 @@ class PaddleGame:
 
     def move(self, velocity: int) -> None:
         """The model's paddle in steps of 20 units a second, positive is down; it stays so until the next call."""
-        self.world.set_own(LEVEL_SPEED * velocity)
+        self.world.set_model(LEVEL_SPEED * velocity)
 
     def reset(self, seed: int) -> None:
         self.world.reset(seed)

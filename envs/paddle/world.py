@@ -87,7 +87,7 @@ class PaddleWorld:
         self.own_hits = self.other_hits = self.own_score = self.other_score = 0
         self._centre(toward=1)
 
-    def set_own(self, velocity: float) -> None:
+    def set_model(self, velocity: float) -> None:
         """The model's paddle, units a second, clamped; positive is down."""
         self.own_v = min(max(velocity, -PADDLE_SPEED), PADDLE_SPEED)
 

@@ -19,7 +19,9 @@ HIT = 14  # pixels; a shot that passes within 16 hits
 SOON = 6  # frames; it takes its aim before the gun has cooled
 
 
-def asked(x: float, y: float, player: tuple[float, float], cooling: int, history: tuple[str, ...]) -> PageRequest:
+def page_request(
+    x: float, y: float, player: tuple[float, float], cooling: int, history: tuple[str, ...]
+) -> PageRequest:
     """What the page sends of a ship's state."""
     dx, dy = player[0] - x, player[1] - y
     distance = whole(math.hypot(dx, dy))
@@ -87,4 +89,4 @@ def rule(observation: str) -> Call:
     return Call("move", {"direction": along if row else across})
 
 
-GAME = BrowserGame("arena", "neon_arena/neon_arena.html", TOOLS, lambda rng: asked(*state(rng)), rule)
+GAME = BrowserGame("arena", "neon_arena/neon_arena.html", TOOLS, lambda rng: page_request(*state(rng)), rule)

@@ -41,7 +41,7 @@ LINES = (
 )
 
 
-def asked(y: float, vy: float, pipe_x: float, gap_top: float, gap: float) -> PageRequest:
+def page_request(y: float, vy: float, pipe_x: float, gap_top: float, gap: float) -> PageRequest:
     """What the page sends of a state; `pipe_x` is how far the next pipe's left edge is."""
     centre = gap_top + gap / 2
     off = centre - y
@@ -99,4 +99,4 @@ def rule(observation: str) -> Call:
     return Call("act", {"action": "flap" if flap else "wait"})
 
 
-GAME = BrowserGame("flappy", "flappy_bird.html", (TOOL,), lambda rng: asked(*state(rng)), rule)
+GAME = BrowserGame("flappy", "flappy_bird.html", (TOOL,), lambda rng: page_request(*state(rng)), rule)

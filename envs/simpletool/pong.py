@@ -16,7 +16,7 @@ TOOL = direction_tool("move", "Move paddle vertically to intercept ball", DIRECT
 NEAR, HOME = 14, 30
 
 
-def asked(ball_y: float, paddle_y: float, towards: bool, down: bool, history: tuple[str, ...]) -> PageRequest:
+def page_request(ball_y: float, paddle_y: float, towards: bool, down: bool, history: tuple[str, ...]) -> PageRequest:
     """What the page sends of a state."""
     ball, paddle = whole(ball_y), whole(paddle_y)
     diff = ball - paddle
@@ -58,4 +58,4 @@ def rule(observation: str) -> Call:
     return Call("move", {"direction": "down" if off > near else "up" if off < -near else "stay"})
 
 
-GAME = BrowserGame("pong", "pong_game.html", (TOOL,), lambda rng: asked(*state(rng)), rule)
+GAME = BrowserGame("pong", "pong_game.html", (TOOL,), lambda rng: page_request(*state(rng)), rule)

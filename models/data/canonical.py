@@ -55,7 +55,7 @@ def _canonical(text: str, overflow: Overflow) -> ToolSchema:
     if overflow == "cut":
         kept = sum(len(slot.parameters) for slot in slots)
         if schema.rules is not None and kept < len(schema.parameters):
-            raise Unusable(TOO_MANY, f"{schema.name}, which {schema.rules.told} tie together")
+            raise Unusable(TOO_MANY, f"{schema.name}, which {schema.rules.keywords} tie together")
         return replace(schema, parameters=tuple(p for slot in slots for p in slot.parameters))
     return schema
 
@@ -101,7 +101,7 @@ def check_call(call: Call, tool: ToolSchema) -> None:
             detail = f"{tool.name}.{p.name} = {json.dumps(call.arguments[p.name], ensure_ascii=False)[:80]}"
             raise Unusable(NOT_TAKEN, detail)
     if tool.rules is not None and not tool.rules.allow(call.arguments, _holds):
-        raise Unusable("arguments that may not stand together", f"{tool.name}: {tool.rules.told}")
+        raise Unusable("arguments that may not stand together", f"{tool.name}: {tool.rules.keywords}")
 
 
 def _holds(p: Parameter, value: Any) -> bool:

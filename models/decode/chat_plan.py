@@ -114,7 +114,7 @@ class ChatPlan:
         for i, tool in enumerate(self.tools):
             if tool.rules is not None:
                 raise UserError(
-                    f"Tool {tool.name}: a chat model's call does not keep {tool.rules.told} of several arguments.",
+                    f"Tool {tool.name}: a chat model's call does not keep {tool.rules.keywords} of several arguments.",
                     "Use a checkpoint in ST format, or take these arguments as one that is an object.",
                 )
             self.arguments.append(self._apart(i, tool) if parallel else [])

@@ -117,7 +117,7 @@ class Caps:
     vocabulary: int
     weights: str | None = None
 
-    def told(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """For the report and for people."""
         return {k: v for k, v in asdict(self).items() if k != "vocabulary" and v is not None}
 

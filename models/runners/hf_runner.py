@@ -17,7 +17,7 @@ import torch
 from rtcontrol.models.decode.protocol import Ask, Caps, PassCost, PrefixInfo, Tree, Work, fitted
 from rtcontrol.models.errors import too_long
 from rtcontrol.models.runners.packed import answered, common_start
-from rtcontrol.models.runners.torch_runner import own_threads
+from rtcontrol.models.runners.torch_runner import thread_limit
 
 SLOTS = 8192
 # Several tokens behind a cache in one forward; one a forward (a recurrent model may begin anew with each); no cache.
@@ -188,7 +188,7 @@ class HFRunner:
         ids = torch.tensor([list(tokens)], device=self.model.device)
         if keep and self._keeps:
             told["logits_to_keep"] = keep
-        with own_threads(self.threads):
+        with thread_limit(self.threads):
             out = self.model(input_ids=ids, **told)
         return out.logits[0, -keep:].float(), out.get(self._cache)
 

@@ -38,7 +38,7 @@ class Packing:
     block: tuple[int, ...] = ()
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """For people."""
         return f"{self.bits}-bit {self.method}, dequantised"
 

@@ -42,7 +42,7 @@ class TorchRunner:
         self._costs: dict[int, PassCost] = {}
         name = next(k for k, v in DTYPES.items() if v == dtype)
         parameters = self.model.weights.parameters
-        told = config.packing.told if config.packing else None
+        told = config.packing.summary if config.packing else None
         self.caps = Caps("torch", str(device), name, True, TOGETHER, True, parameters, config.vocabulary, told)
 
     @classmethod
@@ -158,14 +158,14 @@ class TorchRunner:
         return total
 
     def _own_threads(self) -> AbstractContextManager[None]:
-        return own_threads(self.threads)
+        return thread_limit(self.threads)
 
 
 load = TorchRunner.load
 
 
 @contextmanager
-def own_threads(threads: int | None) -> Iterator[None]:
+def thread_limit(threads: int | None) -> Iterator[None]:
     """torch's threads are the process's: others' numbers are theirs again afterwards. None: torch's own number."""
     before = torch.get_num_threads()
     if threads in (None, before):

@@ -35,7 +35,7 @@ from rtcontrol.models.checkpoint.checkpoint import read_config
 from rtcontrol.models.decode.protocol import Cancelled, Caps, PassCost, PrefixInfo, Work
 from rtcontrol.models.errors import UserError, too_long
 from rtcontrol.models.runners.packed import common_start
-from rtcontrol.models.runners.torch_runner import ONE_THREAD, choose_dtype, own_threads
+from rtcontrol.models.runners.torch_runner import ONE_THREAD, choose_dtype, thread_limit
 from rtcontrol.models.runners.vllm_tap import Asked, ScoreTap, gather, totals
 from rtcontrol.models.runners.weights import shared, unchanged
 
@@ -200,7 +200,7 @@ class VLLMRunner:
         """All requests, in as many steps as it takes; those given up, by their numbers, as their event was set between
         two of them."""
         left, gone, figures = set(prompts), set[int](), self.figures
-        with own_threads(self.threads):
+        with thread_limit(self.threads):
             try:
                 for number, prompt in prompts.items():
                     params = copy(self._params)

@@ -71,7 +71,7 @@ class RootRules:
         )
 
     @property
-    def told(self) -> str:
+    def keywords(self) -> str:
         """The keywords, for people."""
         return ", ".join(f"`{key}`" for key in self.written)
 

@@ -54,7 +54,7 @@ class Pattern:
     def _machine(self) -> Any:
         return matcher(f"start: TEXT\nTEXT: /{self.regex}/\n")
 
-    def found_in(self, text: str) -> bool:
+    def matches(self, text: str) -> bool:
         """In time linear in the text. Raises PatternError where the engine gives up."""
         try:
             return accepts(self._machine, text)

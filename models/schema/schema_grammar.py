@@ -149,7 +149,7 @@ class SchemaGrammar(ScalarRules):
         rest = schema.get("additionalProperties", "properties" not in schema)
         for name in dict.fromkeys((*properties, *required)):
             own = [properties[name]] if name in properties else []
-            own += [part for source, part in patterns.items() if compiled(source).found_in(name)]
+            own += [part for source, part in patterns.items() if compiled(source).matches(name)]
             other = rest if isinstance(rest, Mapping) else True
             properties[name] = {"allOf": own} if len(own) > 1 else own[0] if own else other
         self.parts.literals |= dict.fromkeys(map(json_text, properties))

@@ -82,14 +82,14 @@ def check_patterns(schema: Any, where: str) -> None:
 
 
 def _pattern(_: Any, source: str, value: Any, __: Any) -> Errors:
-    if isinstance(value, str) and not compiled(source).found_in(value):
+    if isinstance(value, str) and not compiled(source).matches(value):
         yield jsonschema.ValidationError(f"{value[:60]!r} does not match {source[:60]!r}")
 
 
 def _pattern_properties(validator: Any, parts: Mapping[str, Any], value: Any, _: Any) -> Errors:
     if isinstance(value, Mapping):
         for source, part in parts.items():
-            for key in (key for key in value if compiled(source).found_in(key)):
+            for key in (key for key in value if compiled(source).matches(key)):
                 yield from validator.descend(value[key], part, path=key, schema_path=source)
 
 
@@ -106,7 +106,7 @@ def undeclared(value: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]
     """The keys that neither `properties` nor `patternProperties` speak of."""
     patterns = [compiled(source) for source in schema.get("patternProperties", ())]
     own = schema.get("properties", ())
-    return [key for key in value if key not in own and not any(p.found_in(key) for p in patterns)]
+    return [key for key in value if key not in own and not any(p.matches(key) for p in patterns)]
 
 
 def _enum(_: Any, allowed: list[Any], value: Any, __: Any) -> Errors:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from rtcontrol.bench.own_json import HFJson, JsonWriter
+from rtcontrol.bench.json_writer import HFJson, JsonWriter
 from rtcontrol.bench.situations import Situation
 from rtcontrol.bench.timing import Stopwatch, Took, like, tail
 from rtcontrol.models.call import Call, Decision

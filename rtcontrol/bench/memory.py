@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __name__ != "__main__":  # they bring the libraries that the process of its own measures
-    from rtcontrol.bench.prefix import own_cache
+    from rtcontrol.bench.prefix import empty_cache
     from rtcontrol.bench.situations import schemas, situations
     from rtcontrol.models.errors import UserError
 
@@ -47,7 +47,7 @@ def bench_memory(
     if not SMAPS.exists():
         raise UserError("This system has no /proc/self/smaps_rollup.", "Run it on Linux.")
     cases: dict[str, Any] = {}
-    with own_cache() as folder:
+    with empty_cache() as folder:
         for tools in lists:
             step(f"{model}, {tools}")
             cases[f"{model}, {tools}"] = _apart(model, agent, tools, sessions)

@@ -23,7 +23,7 @@ DECISIONS = ("cached", "nothing_cached")
 
 
 @contextmanager
-def own_cache() -> Iterator[Path]:
+def empty_cache() -> Iterator[Path]:
     """A prefix cache on disk of its own, empty, for as long as this takes."""
     before = os.environ.get("RTCONTROL_CACHE")
     with tempfile.TemporaryDirectory() as folder:
@@ -48,7 +48,7 @@ def bench_prefix(
     watch = Stopwatch(first.runner.model.device)
     names = [*(f"open_{way}" for way in OPENINGS), *(f"first_{way}" for way in OPENINGS), *DECISIONS]
     raw: dict[str, list[float]] = {name: [] for name in names}
-    with own_cache() as folder, like(first.runner) as threads:
+    with empty_cache() as folder, like(first.runner) as threads:
         for turn in range(rounds + WARM_UP):
             took: dict[str, float] = {}
             a, b, c = (asked[(turn + i) % len(asked)] for i in range(3))

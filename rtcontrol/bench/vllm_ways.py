@@ -34,7 +34,7 @@ from rtcontrol.evaluation.json_calls import json_schema
 from rtcontrol.models.checkpoint.prompt import FILE_NAME, tools_text
 from rtcontrol.models.checkpoint.special_tokens import HEADS, NULL, closing, opening
 from rtcontrol.models.decider import STDecider
-from rtcontrol.models.runners.torch_runner import own_threads
+from rtcontrol.models.runners.torch_runner import thread_limit
 
 psutil: Any = import_module("psutil")  # vLLM brings it
 MULTIPROCESSING = "VLLM_ENABLE_V1_MULTIPROCESSING"
@@ -48,7 +48,7 @@ BLOCK = 32  # attention on a CPU takes no smaller ones
 
 
 @contextmanager
-def own_tokenizer(folder: Path) -> Iterator[str]:
+def bare_tokenizer(folder: Path) -> Iterator[str]:
     """The checkpoint's tokenizer alone: beside a `config.json` transformers 5 takes that of the architecture, which
     cuts text elsewhere (138 tokens of the bundled lander's became 458)."""
     with tempfile.TemporaryDirectory(prefix="rtcontrol-bench-") as made:
@@ -65,7 +65,7 @@ class Published:
         folder, plan = decider.checkpoint.folder, decider.plan
         os.environ[MULTIPROCESSING] = "1"
         before = set(psutil.Process().children(recursive=True))
-        with own_tokenizer(folder) as tokenizer:
+        with bare_tokenizer(folder) as tokenizer:
             self._llm = LLM(model=str(folder), tokenizer=tokenizer, dtype=DTYPES[dtype], trust_remote_code=False)
         self._children = [p for p in psutil.Process().children(recursive=True) if p not in before]
         self._text = json.loads((folder / FILE_NAME).read_text("utf-8"))["template"]
@@ -119,7 +119,7 @@ class InProcess:
         # Not before: its module chooses for the engine above, too.
         from rtcontrol.models.runners.vllm_runner import threads_kept
 
-        with threads_kept(threads) as self.threads, own_tokenizer(folder) as tokenizer:
+        with threads_kept(threads) as self.threads, bare_tokenizer(folder) as tokenizer:
             args = EngineArgs(
                 model=str(folder),
                 tokenizer=tokenizer,
@@ -139,7 +139,7 @@ class InProcess:
         """What follows each of these; `salt` keeps the cached prompts of different ways apart."""
         found: dict[str, list[int]] = {}
         self.steps = self.cached = 0
-        with own_threads(self.threads):
+        with thread_limit(self.threads):
             for prompt in prompts:
                 found[name := str(next(self._numbers))] = []
                 one = {"type": "token", "prompt_token_ids": prompt, "cache_salt": salt}

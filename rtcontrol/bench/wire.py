@@ -228,7 +228,7 @@ class Servers:
                 said = process.stdout.read().decode(errors="replace").strip().splitlines()
                 raise UserError(f"A server of the benchmark ended: {' '.join(said[-3:])}", "Run with --debug.")
 
-    def said(self) -> list[str]:
+    def stop_last(self) -> list[str]:
         """End the one started last; gives the lines that it wrote."""
         process = self._processes.pop()
         process.terminate()

@@ -98,7 +98,7 @@ def convert(
         raise UserError("--balance and --pass-through are for training.", "Leave them out with --for eval.")
     shares = shares_of(PAPER if balance == "paper" else balance) if balance else None
     options, tally = converting.ConvertOptions(purpose, overflow, seed), Tally()
-    rows: Iterable[DataRow] = told(_read(sources, options, tally, optionals, python))
+    rows: Iterable[DataRow] = count_rows(_read(sources, options, tally, optionals, python))
     if pass_through:
         taught = list(rows)
         if not taught:
@@ -139,7 +139,7 @@ def stats(
     from rtcontrol.models.data.stats import stats as counted
 
     tokens, tally = None if tokenizer is None else Tokens(tokenizer), Tally()
-    rows = told(_read(sources, converting.ConvertOptions("eval"), tally, optionals, python))
+    rows = count_rows(_read(sources, converting.ConvertOptions("eval"), tally, optionals, python))
     each, together = counted(_some(rows, tally), StatsOptions(tokens, overflow, compact))
     shown = {**each, "all": together} if len(each) > 1 else each
     console = for_people(json_file)
@@ -201,7 +201,7 @@ def _read(
     return converting.rows(chain.from_iterable(found), options, tally)
 
 
-def told(rows: Iterator[DataRow]) -> Iterator[DataRow]:
+def count_rows(rows: Iterator[DataRow]) -> Iterator[DataRow]:
     """The rows, with a word on stderr of how many there are."""
     console = Terminal(stderr=True)
     with console.status("reading") as status:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rtcontrol.cli.data_sets import told
+from rtcontrol.cli.data_sets import count_rows
 from rtcontrol.cli.figures import JsonFile, check_writable, for_people, save
 from rtcontrol.models.errors import UserError
 
@@ -81,7 +81,7 @@ def synthesise(
     balance = PAPER if balance == "paper" else balance
     shares, figures = shares_of(balance), dict[str, Any]()
     if endpoint is None:
-        count = write_rows(out, told(by_templates(sets, rows, seed, tally, balance)))
+        count = write_rows(out, count_rows(by_templates(sets, rows, seed, tally, balance)))
     else:
         if not model:
             raise UserError("--endpoint without --model.", "Name the model that is to be asked.")
@@ -108,7 +108,7 @@ def synthesise(
             return
         asking = EndpointOptions(endpoint, model, key_env, retries=retries, temperature=temperature)
         with ChatEndpoint(asking) as chat:
-            count = write_rows(out, told(asked(sets, chat.ask, options, ledger, tally, spent)))
+            count = write_rows(out, count_rows(asked(sets, chat.ask, options, ledger, tally, spent)))
         ledger.remove()
         figures["spent"] = spent.to_dict(prices)
         console.print(f"Spent: {figures['spent']['cost']:.2f} in {spent.requests} requests", highlight=False)

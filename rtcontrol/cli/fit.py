@@ -146,14 +146,14 @@ def fit(
             tell=shown.line,
             say=say,
         )
-    console.print(f"Held-out rows: {made.score.told()}.", highlight=False, soft_wrap=True)
-    for line in made.truth.told():
+    console.print(f"Held-out rows: {made.score.message()}.", highlight=False, soft_wrap=True)
+    for line in made.truth.messages():
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
     if (worst := made.truth.parts.worst()) is not None:
         told = printable(f"Least right: {worst[0]}, {worst[1].right} of {worst[1].count}.")
         console.print(told, highlight=False, markup=False)
     for name, share in made.played.items():
-        console.print(f"In its world, {name}: {share.told()}.", highlight=False, soft_wrap=True)
+        console.print(f"In its world, {name}: {share.message()}.", highlight=False, soft_wrap=True)
     if made.more:
         again = 2 * (DEFAULT_MINUTES if minutes is None else minutes)
         console.print(f"Not all is right yet: the same command with --minutes {again:g} goes on.", highlight=False)

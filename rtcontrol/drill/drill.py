@@ -116,7 +116,7 @@ def _fly(
     if len(injections) < len(planned) and not ending.called():
         whats.append(f"{len(planned) - len(injections)} of {len(planned)} faults could not be injected")
     if status != STATUS["SIGTERM"]:
-        whats.append(f"the run ended with exit status {status}: {flight.last_word()}")
+        whats.append(f"the run ended with exit status {status}: {flight.last_line()}")
     result["violations"] += [{"t_ns": time.monotonic_ns(), "what": what} for what in whats]
     result["invariants_violated"] += len(whats)
     return {"name": "flight", **result}

@@ -103,11 +103,11 @@ class Flight:
         status = None if self._subject is None else self._subject.poll()
         if status is not None and not self._ending.called():
             raise UserError(
-                f"The run that is drilled ended by itself (exit status {status}): {self.last_word()}",
+                f"The run that is drilled ended by itself (exit status {status}): {self.last_line()}",
                 f"See {self._out / 'run.log'}.",
             )
 
-    def last_word(self) -> str:
+    def last_line(self) -> str:
         """The last line that the run said."""
         said = (self._out / "run.log").read_text(errors="replace").strip().splitlines()
         return said[-1] if said else "it said nothing"

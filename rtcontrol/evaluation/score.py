@@ -23,8 +23,8 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.run import assembly
 from rtcontrol.run.fingerprint import contents
-from rtcontrol.run.model_compatibility import gate_of, learnt_of, model_for, rate_said, said_of, shown
-from rtcontrol.run.skills import OwnSkill, skill_of
+from rtcontrol.run.model_compatibility import gate_of, learnt_of, model_for, rate_mismatch, shown, training_notice
+from rtcontrol.run.skills import UserSkill, skill_of
 
 NONSENSE = 50  # sentences of the project's own list, where a list of phrasings has none
 NOT_MODELS = {"noop": "no-op"}
@@ -36,7 +36,7 @@ class Scoring:
     def __init__(self, settings: Settings, json_file: Path | None = None) -> None:
         file = None if settings.goal_file is None else Path(settings.goal_file)
         self.skill = _skill(settings.env, settings.agent, file)
-        if isinstance(self.skill, OwnSkill):
+        if isinstance(self.skill, UserSkill):
             self.agent = self.skill.agent
         else:
             self.agent = assembly.agent(settings.agent or assembly.default_agent(settings.env), file, settings.env)
@@ -49,7 +49,7 @@ class Scoring:
             raise UserError(f"{option} is about a model, and {self.agent.name} names none.", "Give one with --model.")
         for name in models:
             model_for(self.agent.tools.schemas, name)
-        self.warnings = [said for name in models if (said := said_of(self.agent.tools.schemas, name))]
+        self.warnings = [said for name in models if (said := training_notice(self.agent.tools.schemas, name))]
         gates = settings.gates or tuple(_gate_of(name, self.agent.tools.schemas) for name in models)
         if models and len(gates) not in (1, len(models)):
             raise UserError(f"There are {len(gates)} --gate for {len(models)} models.", "Give one, or one for each.")
@@ -63,7 +63,7 @@ class Scoring:
             gates=tuple(map(str, self.gates.values())),
             hz=settings.hz or rate,
         )
-        self.warnings += [said for name in models if (said := rate_said(name, self.settings.hz))]
+        self.warnings += [said for name in models if (said := rate_mismatch(name, self.settings.hz))]
         self.said: list[Saying] = []
         if settings.phrasings is not None:
             self.said = lines(self.skill, settings.phrasings, (self.skill.name, settings.env, self.agent.name))

@@ -11,7 +11,7 @@ from rtcontrol.envs.skill import Skill
 from rtcontrol.evaluation.phrasings import Saying
 from rtcontrol.evaluation.policies import SCRIPTED
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.skills import OwnSkill
+from rtcontrol.run.skills import UserSkill
 
 FIRST_SEED, PHRASING_SEED = 2000, 4000  # recipes train on seeds below 1000, `fit` in a world from a million on
 ALL, MOST_GOALS = "all", 1_000  # for every goal there is
@@ -38,7 +38,7 @@ def subjects(skill: Skill, hz: float, named: Sequence[str] = ()) -> list[Subject
     opposite where it has one, else the next one in the list that the expert, told it, never does this one by.
     UserError for a skill without goals, and for an instruction that names none."""
     if list(named) == [ALL] and skill.recognise(ALL) is None:
-        named, goals = (), list(skill.all_goals.spread(MOST_GOALS) if isinstance(skill, OwnSkill) else skill.goals)
+        named, goals = (), list(skill.all_goals.spread(MOST_GOALS) if isinstance(skill, UserSkill) else skill.goals)
     else:
         goals = [_goal(skill, text) for text in named] or list(skill.goals)
     if not goals:

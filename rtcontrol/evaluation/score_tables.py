@@ -38,7 +38,7 @@ def tables(document: Mapping[str, Any]) -> Iterator[Table]:
     if any(cell["wall"] for cell in cells):
         yield _rates(cells, settings)
     for model in models:
-        found = said(document, model) if "lines" in document else None
+        found = phrasing_shares(document, model) if "lines" in document else None
         if found is not None and ("all" in found or found["gate"] != "0" or found["nonsense"]["held"]):
             yield _phrasings(found, model)
         if (measured := calibrated(cells, model)) is not None:
@@ -96,7 +96,7 @@ def _goals(cells: Sequence[Mapping[str, Any]], models: Sequence[str], settings: 
     return found
 
 
-def said(document: Mapping[str, Any], model: str) -> dict[str, Any] | None:
+def phrasing_shares(document: Mapping[str, Any], model: str) -> dict[str, Any] | None:
     """Of the phrasings: in all and by meaning `said`, `right`, `canonical_right` and `unsure`; those that are neither
     right nor held where the canonical instruction is right (`acted_wrongly`); of nonsense how many there are and how
     many are held. None before all were flown."""

@@ -23,7 +23,7 @@ from rtcontrol.gateway.chat_request import ChatRequest
 from rtcontrol.gateway.decide import Timed, ToolSets, Unavailable
 from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.metrics import Metrics
-from rtcontrol.gateway.openai_api import error_response, told
+from rtcontrol.gateway.openai_api import error_boundary, error_response
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.gateway.source import content, no_content, public_name, source, trained
 from rtcontrol.gateway.websocket import WebSockets
@@ -138,9 +138,9 @@ def build(
     routes: list[BaseRoute] = [
         *systemone.routes(decide, known, options, metrics),
         Route("/v1/function_call", function_call, methods=["POST"]),
-        Route("/v1/chat/completions", told("chat", completions, metrics), methods=["POST"]),
+        Route("/v1/chat/completions", error_boundary("chat", completions, metrics), methods=["POST"]),
         Route("/v1/models", models),
-        Route("/v1/models/{name:path}", told("models", one_model, metrics)),
+        Route("/v1/models/{name:path}", error_boundary("models", one_model, metrics)),
         Route("/health", health),
         Route("/metrics", metrics_text),
         WebSocketRoute("/ws", sockets.serve),

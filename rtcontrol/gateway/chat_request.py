@@ -21,7 +21,7 @@ from rtcontrol.gateway import body
 from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.errors import Mistake, name_of
 from rtcontrol.models.call import Call
-from rtcontrol.models.conversation import Made, Said, Unpaired, results_of
+from rtcontrol.models.conversation import Made, Turn, Unpaired, results_of
 
 FORMAT = "response_format.json_schema"
 TEXTS = ("text", "input_text", "output_text", "refusal")  # parts that are text
@@ -103,9 +103,9 @@ class ChatMessage(BaseModel):
         found = {f"tool_calls[{k}].function": one for k, one in enumerate(self.tool_calls or ())}
         return found or ({} if self.function_call is None else {"function_call": ToolCall(function=self.function_call)})
 
-    def said(self) -> Said:
+    def turn(self) -> Turn:
         result = (self.tool_call_id or None, self.name) if self.role in ("tool", "function") else None
-        return Said([(c.id or None, c.function.name) for c in self.called().values()], result, self.role == "user")
+        return Turn([(c.id or None, c.function.name) for c in self.called().values()], result, self.role == "user")
 
 
 class StreamOptions(BaseModel):
@@ -224,7 +224,7 @@ class ChatRequest(BaseModel):
     def made(self, since: int = 0) -> list[Made]:
         """The calls of the messages from the `since`th on, in their order. Raises Refusal."""
         try:
-            results = results_of([message.said() for message in self.messages])
+            results = results_of([message.turn() for message in self.messages])
         except Unpaired as error:
             place = "tool_call_id" if self.messages[error.index].role == "tool" else "name"
             remedy = "Send the assistant message with the call before it, and each call's result once, with its id."

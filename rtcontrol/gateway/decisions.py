@@ -12,7 +12,7 @@ from pydantic import BaseModel, Discriminator, Field, StrictBool, StrictStr, Tag
 
 from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.decide import Timed
-from rtcontrol.models.conversation import Said, Unpaired, results_of
+from rtcontrol.models.conversation import Turn, Unpaired, results_of
 from rtcontrol.models.questions import StateQuestion
 
 _json = json.JSONEncoder(ensure_ascii=False).encode
@@ -25,7 +25,7 @@ def as_text(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Asked:
+class TypedQuestion:
     """A question: of each option the `value` that it stands for (of a score, its level's number) and what describes
     it."""
 
@@ -36,13 +36,13 @@ class Asked:
     descriptions: Sequence[str]
 
     @classmethod
-    def predicate(cls, name: str | None, instructions: str, criteria: Mapping[str, str] | None = None) -> Asked:
+    def predicate(cls, name: str | None, instructions: str, criteria: Mapping[str, str] | None = None) -> TypedQuestion:
         """Whether something is so; `criteria` may describe `true` and `false`."""
         described = [(criteria or {}).get(answer, "") for answer in ("true", "false")]
         return cls("predicate", name, instructions, (True, False), described)
 
     @classmethod
-    def score(cls, name: str | None, instructions: str, levels: Sequence[str]) -> Asked:
+    def score(cls, name: str | None, instructions: str, levels: Sequence[str]) -> TypedQuestion:
         """How much; the lowest level first."""
         return cls("score", name, instructions, range(len(levels)), levels)
 
@@ -60,7 +60,7 @@ class Asked:
 class Answered:
     """The probability of each option of a question, in order."""
 
-    asked: Asked
+    asked: TypedQuestion
     probabilities: Sequence[float]
 
     @property
@@ -80,7 +80,7 @@ class Answered:
         return math.fsum(level * p for level, p in enumerate(self.probabilities))
 
 
-def answered(asked: Sequence[Asked], timed: Timed) -> list[Answered]:
+def answered(asked: Sequence[TypedQuestion], timed: Timed) -> list[Answered]:
     assert timed.decision.call is not None
     found = timed.decision.call.arguments["probabilities"]
     return [Answered(one, probabilities) for one, probabilities in zip(asked, found, strict=True)]
@@ -201,9 +201,9 @@ class DecisionsRequest(BaseModel):
                 # An output is that of a call of its kind.
                 own = f"{item.type.removesuffix('_output')} {item.call_id}" if item.call_id else None
                 calls = [(own, item.name)] if isinstance(item, DecisionCall) else []
-                said.append(Said(calls, None if calls else (own, None)))
+                said.append(Turn(calls, None if calls else (own, None)))
             else:
-                said.append(Said(user=isinstance(item, DecisionMessage) and item.role == "user"))
+                said.append(Turn(user=isinstance(item, DecisionMessage) and item.role == "user"))
         try:
             return {output: said[call].calls[0][1] for (call, _), output in results_of(said).items()}
         except Unpaired as error:
@@ -212,24 +212,26 @@ class DecisionsRequest(BaseModel):
             what = f"{place} is that of no {kind} before it that still waits for its output."
             raise Refusal(400, "invalid", what, "Put its call before it.", place) from None
 
-    def asked(self) -> list[Asked]:
+    def typed_questions(self) -> list[TypedQuestion]:
         """Raises Refusal."""
         return [_asked(question, f"questions[{i}]") for i, question in enumerate(self.questions)]
 
 
-def _asked(question: PredicateQuestion, where: str) -> Asked:
+def _asked(question: PredicateQuestion, where: str) -> TypedQuestion:
     said = _text(question.instructions, f"{where}.instructions")
     if isinstance(question, ScoreQuestion):
         labels = [f"{x.label}: {x.description}" if x.description else x.label for x in question.levels]
-        return Asked.score(question.name, said, labels)
+        return TypedQuestion.score(question.name, said, labels)
     if not isinstance(question, ChoiceQuestion):
-        return Asked.predicate(question.name, said)
+        return TypedQuestion.predicate(question.name, said)
     values = [option.value for option in question.choices]
     for i, value in enumerate(values):
         if any(value == other and type(value) is type(other) for other in values[:i]):
             what = f"{where}.choices: {value!r} is there twice."
             raise Refusal(400, "invalid", what, "Each choice must be unique.", f"{where}.choices")
-    return Asked("choice", question.name, said, values, [option.description or "" for option in question.choices])
+    return TypedQuestion(
+        "choice", question.name, said, values, [option.description or "" for option in question.choices]
+    )
 
 
 def _text(content: Content, where: str) -> str:

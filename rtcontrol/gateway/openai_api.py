@@ -127,7 +127,7 @@ def _extra(answer: Answer, written: WrittenContent | None) -> dict[str, Any]:
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def told(route: str, made: Endpoint, metrics: Metrics) -> Endpoint:
+def error_boundary(route: str, made: Endpoint, metrics: Metrics) -> Endpoint:
     """What `made` gives or, in OpenAI's shape, what it raises; all are counted."""
 
     async def respond(request: Request) -> Response:

@@ -13,9 +13,17 @@ from starlette.routing import Route
 from rtcontrol.gateway import body, decisions, openai_api, systemone
 from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.decide import Timed
-from rtcontrol.gateway.decisions import MOST_LEVELS, MOST_OPTIONS, MOST_QUESTIONS, Answered, Asked, answered, as_text
+from rtcontrol.gateway.decisions import (
+    MOST_LEVELS,
+    MOST_OPTIONS,
+    MOST_QUESTIONS,
+    Answered,
+    TypedQuestion,
+    answered,
+    as_text,
+)
 from rtcontrol.gateway.metrics import Metrics
-from rtcontrol.gateway.openai_api import told
+from rtcontrol.gateway.openai_api import error_boundary
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.gateway.source import public_name
 from rtcontrol.hosts import deciders
@@ -62,22 +70,22 @@ class SystemOneRequest(BaseModel):
             raise Refusal(422, "unsupported", f"{given[0]} are given.", "This model reads text only.", given[0])
         return as_text(self.state)
 
-    def asked(self) -> list[Asked]:
+    def typed_questions(self) -> list[TypedQuestion]:
         """Raises Refusal."""
         return [_asked(name, question) for name, question in self.questions.items()]
 
 
-def _asked(name: str, question: NoulQuestion | NamedChoice | NamedScore) -> Asked:
+def _asked(name: str, question: NoulQuestion | NamedChoice | NamedScore) -> TypedQuestion:
     said = "" if question.instructions is None else as_text(question.instructions)
     if isinstance(question, NamedScore):
-        return Asked.score(name, said, [as_text(level) for level in question.criteria])
+        return TypedQuestion.score(name, said, [as_text(level) for level in question.criteria])
     described = {option: "" if words is None else as_text(words) for option, words in (question.criteria or {}).items()}
     if isinstance(question, NamedChoice):
-        return Asked("choice", name, said, list(described), list(described.values()))
+        return TypedQuestion("choice", name, said, list(described), list(described.values()))
     if not said and not described:
         field = f"questions.{name[:80]}"
         raise Refusal(422, "invalid", f"{field}: neither instructions nor criteria.", "Give one of them.", field)
-    return Asked.predicate(name, said, {str(answer): words for answer, words in described.items()})
+    return TypedQuestion.predicate(name, said, {str(answer): words for answer, words in described.items()})
 
 
 def respond(model: str, found: Sequence[Answered], timed: Timed) -> dict[str, Any]:
@@ -106,25 +114,25 @@ def routes(
     """Both; `decide` is asked without tools, `known` raises Refusal for a model that is not here."""
     model = public_name(options.model)
 
-    async def ask(state: str, asked: list[Asked]) -> Timed:
-        return await decide((), deciders.told([one.question() for one in asked]), state)
+    async def ask(state: str, asked: list[TypedQuestion]) -> Timed:
+        return await decide((), deciders.encode_questions([one.question() for one in asked]), state)
 
     async def of_openai(request: Request) -> Response:
         wanted = await body.read(request, decisions.DecisionsRequest, options, 400)
         known(wanted.model)
-        asked = wanted.asked()
+        asked = wanted.typed_questions()
         timed = await ask(wanted.state(), asked)
         return _response(timed, decisions.respond(wanted, model, answered(asked, timed), timed))
 
     async def of_system_one(request: Request) -> Response:
         wanted = await body.read(request, systemone.SystemOneRequest, options)
-        asked = wanted.asked()
+        asked = wanted.typed_questions()
         timed = await ask(wanted.text(), asked)
         return _response(timed, systemone.respond(model, answered(asked, timed), timed))
 
     return [
-        Route("/v1/decisions", told("decisions", of_openai, metrics), methods=["POST"]),
-        Route("/v1/systemone", told("systemone", of_system_one, metrics), methods=["POST"]),
+        Route("/v1/decisions", error_boundary("decisions", of_openai, metrics), methods=["POST"]),
+        Route("/v1/systemone", error_boundary("systemone", of_system_one, metrics), methods=["POST"]),
     ]
 
 

@@ -281,7 +281,7 @@ class RandomSource:
 ANSWERS = "answers"
 
 
-def told(questions: Sequence[StateQuestion]) -> str:
+def encode_questions(questions: Sequence[StateQuestion]) -> str:
     """The questions as a request's instruction carries them; the state is its observation."""
     return json.dumps([(question.text, question.options) for question in questions])
 

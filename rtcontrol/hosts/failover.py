@@ -35,7 +35,7 @@ class Handover:
 
 
 @dataclass(slots=True, eq=False)
-class FirstAsked:
+class PendingQuestion:
     """What the loop asked, the `n`th call of its tick. Until `due_ns` the first one may be waited for. `answer` is its
     reply, `spare` the backup's, `older` an older question whose answer decides this one, too. `waited`: the loop waits
     for its one reply."""
@@ -51,7 +51,7 @@ class FirstAsked:
     sure: bool = False
     answer: DecisionReply | None = None
     spare: DecisionReply | None = None
-    older: FirstAsked | None = None
+    older: PendingQuestion | None = None
 
     @property
     def failed(self) -> bool:
@@ -73,8 +73,8 @@ class FirstDecider:
         self.emit: Callable[[int, dict[str, Any]], None] = lambda t_ns, event: None
         self.notify: Callable[[str], None] = log.warning
         self.host, self._terms = host, terms
-        self._asked: dict[int, FirstAsked] = {}  # not answered yet, by the number that they were asked under
-        self._ready: FirstAsked | None = None  # the newest whose answer decided nothing; none of the warm-up
+        self._asked: dict[int, PendingQuestion] = {}  # not answered yet, by the number that they were asked under
+        self._ready: PendingQuestion | None = None  # the newest whose answer decided nothing; none of the warm-up
         self._newest = -1
         self._punctual: deque[bool] = deque(maxlen=RECENT)
         self._failures = self._tried_ns = 0
@@ -90,7 +90,7 @@ class FirstDecider:
         """Whether its answers may decide at all: it is in time, or older ones may."""
         return self.expected or self._terms.after_ns > self._terms.period_ns
 
-    def ask(self, number: int, question: FirstAsked) -> None:
+    def ask(self, number: int, question: PendingQuestion) -> None:
         """Unless so many requests are under way, or it is lost, or fails."""
         now = question.asked_ns
         resting = self._failures >= FAILURES and now - self._tried_ns < RETRY_NS
@@ -123,7 +123,7 @@ class FirstDecider:
                 continue
             self._answered(DecisionReply(number, None, why, 0), now_ns, "lost")
 
-    def take_older(self, question: FirstAsked, now_ns: int) -> FirstAsked | None:
+    def take_older(self, question: PendingQuestion, now_ns: int) -> PendingQuestion | None:
         """An older question whose answer is young enough to decide this one, too: of the same epoch, under the same
         instruction. It decides no other."""
         ready, asked = self._ready, question.request
@@ -164,11 +164,11 @@ class FirstDecider:
         if request.tick >= 0:  # else it is warmed up
             self.emit(ended_ns, event | {"outcome": outcome})
 
-    def _by_ns(self, question: FirstAsked) -> int:
+    def _by_ns(self, question: PendingQuestion) -> int:
         """When it is late; in the warm-up, which nobody waits for it in, after a period."""
         return question.due_ns or question.asked_ns + self._terms.period_ns
 
-    def _judge(self, question: FirstAsked, punctual: bool) -> None:
+    def _judge(self, question: PendingQuestion, punctual: bool) -> None:
         if not question.judged:
             question.judged = True
             self._punctual.append(punctual)
@@ -187,7 +187,7 @@ class FirstDecider:
             self.notify("the first decider answers again")
 
 
-def _patience_ns(question: FirstAsked) -> int:
+def _patience_ns(question: PendingQuestion) -> int:
     """For how long its answer is waited for, if only for a row."""
     return max(GIVE_UP_NS, 2 * question.request.within_ns)
 
@@ -217,7 +217,7 @@ class BackupHost:
         self.gave_up: str | None = None
         self.first = FirstDecider(first, terms)
         self._backup = backup
-        self._open: dict[int, FirstAsked] = {}  # not replied to yet, by the number that both were asked under
+        self._open: dict[int, PendingQuestion] = {}  # not replied to yet, by the number that both were asked under
         self._calls: dict[int, int] = {}  # by tick: how many were asked for before
         self._number = FURTHER
         self._noted = {FIRST: 0, BACKUP: 0}
@@ -248,7 +248,7 @@ class BackupHost:
         number = request.tick
         if n:
             self._number = number = self._number + 1
-        self._open[number] = question = FirstAsked(request, now, due_ns, n, first.host.incarnation)
+        self._open[number] = question = PendingQuestion(request, now, due_ns, n, first.host.incarnation)
         if len(self._calls) > MOST:
             del self._calls[next(iter(self._calls))]
         if len(self._open) > MOST:
@@ -312,7 +312,7 @@ class BackupHost:
         finally:
             self.first.host.close()
 
-    def _chosen(self, question: FirstAsked, now_ns: int) -> DecisionReply | None:
+    def _chosen(self, question: PendingQuestion, now_ns: int) -> DecisionReply | None:
         """The question's reply, once it is known."""
         answer, spare = question.answer, question.spare
         if not question.waited:
@@ -329,12 +329,12 @@ class BackupHost:
             return replace(answer, by=FIRST)  # unsure, or an error: there is nobody else
         return spare
 
-    def _awaited(self, question: FirstAsked, now_ns: int) -> bool:
+    def _awaited(self, question: PendingQuestion, now_ns: int) -> bool:
         """Whether the first one's answer is still waited for."""
         out = question.asked and question.answer is None and now_ns < question.due_ns
         return out and (self.first.expected or question.failed)
 
-    def _watched(self, question: FirstAsked) -> bool:
+    def _watched(self, question: PendingQuestion) -> bool:
         """Whether an answer of the first one would be given at once."""
         out = question.asked and question.answer is None and question.waited
         return out and (self.first.expected or question.failed or not self._backup.alive())

@@ -34,7 +34,7 @@ REBUILDS = 30
 RAY_TRIES, STEADY_S = 3, 60.0
 
 
-def own_host(source: DeciderSource, lanes: int = 1, gpus: float | None = None) -> RayHost:
+def single_host(source: DeciderSource, lanes: int = 1, gpus: float | None = None) -> RayHost:
     """A run's host: the one session of a pool of its own."""
     return RayHost(RayPool(1, gpus, lanes, preload=False), source, "the run", own=True)
 

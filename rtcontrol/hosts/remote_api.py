@@ -117,7 +117,7 @@ class EndpointWire(Protocol):
 
     def body(self, questions: Questionnaire) -> dict[str, Any]: ...
 
-    def told(self, request: DecisionRequest) -> dict[str, Any]: ...
+    def request_body(self, request: DecisionRequest) -> dict[str, Any]: ...
 
     def read(self, questions: Questionnaire, found: Any) -> Callable[[ClosedQuestion], Said]:
         """The answers by question. Raises DecisionLost."""
@@ -143,7 +143,7 @@ class DecisionsWire:
         ]
         return {"questions": asked}
 
-    def told(self, request: DecisionRequest) -> dict[str, Any]:
+    def request_body(self, request: DecisionRequest) -> dict[str, Any]:
         return {"input": state(request)}
 
     def read(self, questions: Questionnaire, found: Any) -> Callable[[ClosedQuestion], Said]:
@@ -177,7 +177,7 @@ class SystemOneWire:
             }
         }
 
-    def told(self, request: DecisionRequest) -> dict[str, Any]:
+    def request_body(self, request: DecisionRequest) -> dict[str, Any]:
         return {"state": state(request)}
 
     def read(self, questions: Questionnaire, found: Any) -> Callable[[ClosedQuestion], Said]:
@@ -306,7 +306,7 @@ class EndpointDecider:
         within_s = request.within_ns / 1e9
         limited = within_s and not self._source.late
         limit = max(within_s - max(SPARE_S, SPARE * within_s), 0.0) if limited else LONGEST_S
-        job = self._web.post(self._same | self._wire.told(request), limit)
+        job = self._web.post(self._same | self._wire.request_body(request), limit)
         try:
             while not concurrent.futures.wait([job], LOOK_S).done:
                 yield

@@ -135,7 +135,7 @@ class Evidence:
             return self.late_ms
         return self.end_ms - min(sum(self.usual.values()), self.deadline_ms)
 
-    def told(self, verdict: Verdict) -> dict[str, Any]:
+    def to_dict(self, verdict: Verdict) -> dict[str, Any]:
         """What the event says of it: numbers first, then whatever stood still, then what the kernel counted."""
         line: dict[str, Any] = {"late_ms": round(self.lateness_ms, 3)}
         if verdict.explained_ms is not None:

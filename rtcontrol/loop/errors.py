@@ -55,7 +55,7 @@ def where(error: BaseException) -> str | None:
     where it was never raised here, and of a mistake that our own code found: that names the place itself."""
     frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     outside = [(f, n) for f, n in frames if not is_ours(f)]
-    own = [(f, n) for f, n in outside if is_own(f)]
+    own = [(f, n) for f, n in outside if is_user_code(f)]
     for found in (own, outside, [] if isinstance(error, UserError) else frames):
         if found:
             return place(*found[-1])
@@ -67,7 +67,7 @@ def is_ours(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith("rtcontrol.")
 
 
-def is_own(frame: FrameType) -> bool:
+def is_user_code(frame: FrameType) -> bool:
     """Whether it runs the user's code: neither rtcontrol's, nor an installed package's, nor Python's."""
     return not is_ours(frame) and not frame.f_code.co_filename.startswith((*INSTALLED, "<"))
 
@@ -75,7 +75,7 @@ def is_own(frame: FrameType) -> bool:
 def in_package(error: BaseException) -> bool:
     """Whether it comes out of an installed package's code alone: none of the user's ran."""
     outside = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if not is_ours(frame)]
-    return bool(outside) and not any(map(is_own, outside))
+    return bool(outside) and not any(map(is_user_code, outside))
 
 
 def place(frame: FrameType, line: int | None) -> str:

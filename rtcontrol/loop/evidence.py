@@ -285,7 +285,7 @@ def _fields(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:
     line: dict[str, Any] = {"cause": verdict.cause.value}
     if verdict.subcause is not None:
         line["subcause"] = verdict.subcause
-    return line | {"evidence": evidence.told(verdict)}
+    return line | {"evidence": evidence.to_dict(verdict)}
 
 
 def _filled(tick: Tick, spans: Mapping[str, float], reply: DecisionReply | None) -> dict[str, float]:

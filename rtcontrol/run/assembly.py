@@ -24,7 +24,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.recording import recording
 from rtcontrol.run.user_code import load_module, reason, remedy_of
-from rtcontrol.run.user_module import OwnExpert, holds_agent, is_gym, own_agent_of, own_world
+from rtcontrol.run.user_module import UserExpert, holds_agent, is_gym, user_agent, user_world
 from rtcontrol.telemetry.encoder import Pictures
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def agent(name: str, goals: Path | None = None, env: str = "", thread: WorldThre
     where one is given. What a file for the Gymnasium world `env` leaves out is that world's: the one of the `thread`,
     where there is one, else one that is made for its names alone, and closed. UserError where there is none."""
     if name.endswith(".py"):
-        return own_agent_of(name, goals, agent(env, env=env, thread=thread) if is_gym(env) else None)
+        return user_agent(name, goals, agent(env, env=env, thread=thread) if is_gym(env) else None)
     if goals is not None:
         raise UserError(f"--goals {goals}: the agent {name} has its own.", "Give it with --agent FILE.py.")
     if is_gym(name):
@@ -108,7 +108,7 @@ def environment(
         try:
             if is_gym(name):
                 gym_world(name, thread)  # the one instance, which names and tools are of
-            world = thread.make(lambda: own_world(name, goals, tools=tools, made=thread.world))
+            world = thread.make(lambda: user_world(name, goals, tools=tools, made=thread.world))
             if judged is not None:
                 thread.do(lambda: world.judge_by(judged))
         except BaseException:
@@ -197,7 +197,7 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
         return RandomSource(tuple(chosen.tools.openai()), config.seed)
     if model == "expert":
         if chosen.expert is not None:
-            return ExpertSource(OwnExpert(chosen))
+            return ExpertSource(UserExpert(chosen))
         if chosen.name not in EXPERTS and config.env not in EXPERTS:
             remedy = "Give another --model, or the agent's file with `goals` and `expert`: --agent FILE.py."
             raise UserError(f"No scripted expert of the agent {chosen.name} is known here.", remedy)
@@ -222,7 +222,7 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
 
 def reads_data(source: DeciderSource) -> bool:
     """Whether it decides by the raw observation, which never leaves the process."""
-    return isinstance(source, ExpertSource) and isinstance(source.function, OwnExpert)
+    return isinstance(source, ExpertSource) and isinstance(source.function, UserExpert)
 
 
 def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | None = None) -> Host:
@@ -271,9 +271,9 @@ def _place(config: RunConfig, source: DeciderSource, model: str) -> Host:
         from rtcontrol.hosts.ray_standby import standby_host
 
         return standby_host(source, config.pipeline, gpus)
-    from rtcontrol.hosts.ray_pool import own_host
+    from rtcontrol.hosts.ray_pool import single_host
 
-    return own_host(source, config.pipeline, gpus)
+    return single_host(source, config.pipeline, gpus)
 
 
 def pictures(config: RunConfig) -> Pictures | None:

@@ -83,7 +83,7 @@ def model_for(tools: Sequence[ToolSchema], asked: str | None, remedy: str = NAME
     return model
 
 
-def said_of(tools: Sequence[ToolSchema], model: str) -> str | None:
+def training_notice(tools: Sequence[ToolSchema], model: str) -> str | None:
     """What people must know of a model that may not have been trained on these tools, None where there is nothing."""
     if model in PLAIN or is_endpoint(model) or trained_on(tools, model) is not None:
         return None
@@ -94,7 +94,7 @@ def said_of(tools: Sequence[ToolSchema], model: str) -> str | None:
     return f"Whether the model {Path(model).name} was trained on these tools is not known."
 
 
-def rate_said(model: str, hz: float) -> str | None:
+def rate_mismatch(model: str, hz: float) -> str | None:
     """That a model was trained at another rate than this, where it says so: a call's effect is another then."""
     learnt = learnt_of(model)
     if learnt is None or learnt.rate_hz in (None, hz):

@@ -45,7 +45,7 @@ class Recording:
     engine: str
 
     @property
-    def own_model(self) -> bool:
+    def recorded_model(self) -> bool:
         """Whether the model that decided is one of this installation's. Any other name is an address, a hub's id or a
         path that stands in a file which others may have written: it is never gone to for that."""
         return self.header["model"] in (*PLAIN, *zoo())
@@ -53,7 +53,7 @@ class Recording:
     def model(self, asked: str | None) -> str:
         """The model that decides it again: the one asked for, or else the recorded one. UserError where that is named
         by the record alone."""
-        if asked or self.own_model:
+        if asked or self.recorded_model:
             return asked or str(self.header["model"])
         told = repr(str(self.header["model"])[:200])
         raise UserError(
@@ -73,7 +73,7 @@ class Recording:
             observe=lambda data: str(getattr(data, "text", "")),
             instruction=self.seen[0].instruction,
             fallback=Fallback(hold_ms=float(header["hold_ms"])),
-            model=str(header["model"]) if self.own_model else "",
+            model=str(header["model"]) if self.recorded_model else "",
             history=int(header["history"]),
             allow_null=bool(header["allow_null"]),
         )

@@ -25,10 +25,10 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
 from rtcontrol.run.check import fit
 from rtcontrol.run.live import LiveView
-from rtcontrol.run.model_compatibility import NAME_IT, gated, model_for, rate_said, said_of, shown
+from rtcontrol.run.model_compatibility import NAME_IT, gated, model_for, rate_mismatch, shown, training_notice
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.recording import recording
-from rtcontrol.run.tools_only_agent import own_agent
+from rtcontrol.run.tools_only_agent import tools_only_agent
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_code import load_module
 from rtcontrol.run.user_module import try_expert
@@ -135,7 +135,7 @@ def _agent(options: RunOptions, thread: WorldThread) -> Agent:
     if options.agent is None and options.env.endswith(".py"):
         if options.instruction is None:
             raise UserError("--tools without an agent: nobody says what to do.", "Say it: --instruct TEXT.")
-        return own_agent(Path(options.tools).stem, tools, options.instruction, Fallback(None))
+        return tools_only_agent(Path(options.tools).stem, tools, options.instruction, Fallback(None))
     found = _named(options, thread)
     try:
         return replace(found, tools=tools)
@@ -169,7 +169,7 @@ def run_loop(
     recorder.pictures = pictures
     loop = ControlLoop(config, chosen, env, host, recorder, LoopOptions(sample, view.say, clock))
     model = config.model or chosen.model
-    told = (said_of(chosen.tools.schemas, model), rate_said(model, config.hz), _first_told(config, chosen))
+    told = (training_notice(chosen.tools.schemas, model), rate_mismatch(model, config.hz), _first_told(config, chosen))
     for warning in (*chosen.tools.warnings(), *filter(None, told)):
         loop.tell(warning)
     made(loop)

@@ -16,16 +16,16 @@ from typing import Any
 from rtcontrol.agents import Agent, Goal, Goals, Tools
 from rtcontrol.envs import registry
 from rtcontrol.envs.base import Episode, Observation
-from rtcontrol.envs.own import OwnWorld
 from rtcontrol.envs.skill import Judged, Skill, StepCarry
 from rtcontrol.envs.thread import shut
+from rtcontrol.envs.user_world import UserWorld
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.random_call import check_random, random_call
 from rtcontrol.run import assembly
 from rtcontrol.run.check import fit
 from rtcontrol.run.user_code import reason, remedy_of
-from rtcontrol.run.user_module import ExpertError, OwnExpert, is_gym, own_world
+from rtcontrol.run.user_module import ExpertError, UserExpert, is_gym, user_world
 
 # An episode of a world of one's own that lasts longer than this, in its own time, is taken for one that never ends.
 LIMIT_S = 300.0
@@ -35,7 +35,7 @@ SCORED = 8  # goals, or one of each kind
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnSkill(Skill):
+class UserSkill(Skill):
     """A skill whose goals and expert are the user's: whatever of theirs raises, or gives what it must not, is a
     UserError with their file and line. It is scored by a few of `all_goals`, and by the ways to say them that are held
     out. Whoever makes a world closes it; `open` are those that nobody has closed yet."""
@@ -75,13 +75,13 @@ def skill_of(env: str, agent: str | None = None, goals: Path | None = None, limi
     worlds: set[BlamedWorld] = set()
     make: Callable[[], Judged] = partial(_made, env, chosen, chosen.goals, limit_s, worlds)
     first = make()
-    skill = OwnSkill(
+    skill = UserSkill(
         name=env if is_gym(env) else Path(env).stem,
         make=make,
         observe=words.observe,
         read_back=words.read_back,
         recognise=chosen.goals.recognise,
-        expert=partial(expert_call, OwnExpert(chosen)),
+        expert=partial(expert_call, UserExpert(chosen)),
         still=still,
         any_call=partial(random_call, chosen.tools.schemas),
         agent=chosen,
@@ -99,7 +99,7 @@ def skill_of(env: str, agent: str | None = None, goals: Path | None = None, limi
     return skill
 
 
-def _look_over(skill: OwnSkill, world: Any) -> None:
+def _look_over(skill: UserSkill, world: Any) -> None:
     """What is wrong with it is told before anything begins."""
     place: Any = SimpleNamespace(name=skill.name, bindings=getattr(world, "functions", world.bindings))
     started = time.monotonic()
@@ -123,11 +123,11 @@ def _made(env: str, agent: Agent, goals: Goals, limit_s: float, worlds: set[Blam
         if bundled is None:
             raise UserError(f"The world {env} cannot be trained in.", "Give a .py file, or a bundled environment.")
         return bundled.make()
-    made = own_world(env, goals, limit_s, [tool.name for tool in agent.tools])
+    made = user_world(env, goals, limit_s, [tool.name for tool in agent.tools])
     return BlamedWorld(env, made, agent.tools, worlds)
 
 
-def expert_call(expert: OwnExpert, data: Mapping[str, Any], goal: Goal) -> Call:
+def expert_call(expert: UserExpert, data: Mapping[str, Any], goal: Goal) -> Call:
     """What the expert calls. UserError where it raises, or gives no legal call."""
     try:
         call = expert.call(data, goal)
@@ -170,7 +170,7 @@ class BlamedWorld:
     """Implements `Judged` over a world of the user's: what it raises is a UserError with its line. It is one of the
     `open` ones until it is closed. Without `tools` nothing can be called."""
 
-    def __init__(self, file: str, world: OwnWorld, tools: Tools | None, open: set[BlamedWorld]) -> None:
+    def __init__(self, file: str, world: UserWorld, tools: Tools | None, open: set[BlamedWorld]) -> None:
         self._open = open
         open.add(self)
         self._world, self._of = world, f"The world {file}"
@@ -237,7 +237,7 @@ class ExpertFlights:
 
     def __init__(self, env: str, agent: Agent, world: BlamedWorld) -> None:
         assert agent.goals is not None, "experts are asked about goals"
-        self.expert = None if agent.expert is None else OwnExpert(agent)
+        self.expert = None if agent.expert is None else UserExpert(agent)
         self._env, self._world, self._until = env, world, 0.0
         self._goals = _in_turn(agent.goals.spread(GOALS))
         self._places: set[str] = set()
@@ -282,7 +282,7 @@ class ExpertFlights:
             self.wrong.append(error)
         self._until = time.monotonic() + BESIDE_S
 
-    def told(self) -> str:
+    def message(self) -> str:
         """What was tried."""
         asked = f"its expert was asked about {len(self._asked)} of {len(self._goals)} goals from {SEEDS} seeds"
         flown = f"and flew {self.ended} of {SEEDS * len(self._goals)} episodes to their end"

@@ -13,7 +13,7 @@ from rtcontrol.agents.agent import Fallback
 HISTORY = 6
 
 
-def own_agent(name: str, tools: Tools, instruction: str, fallback: Fallback) -> Agent:
+def tools_only_agent(name: str, tools: Tools, instruction: str, fallback: Fallback) -> Agent:
     """It reads what is observed as `render` words it, and names no model."""
     return Agent(
         name=name,

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 
 from rtcontrol.loop import errors
-from rtcontrol.loop.errors import is_ours, is_own, place
+from rtcontrol.loop.errors import is_ours, is_user_code, place
 from rtcontrol.models.errors import UserError
 
 AFTER_S = 10.0
@@ -51,7 +51,7 @@ def _called(innermost: FrameType | None) -> FrameType | None:
     """The user's function that rtcontrol called; None while none is under way."""
     found, own = None, None
     while innermost is not None:
-        if is_own(innermost):
+        if is_user_code(innermost):
             own = innermost
         elif own is not None and is_ours(innermost):
             found = None if own.f_code.co_flags & inspect.CO_GENERATOR else own

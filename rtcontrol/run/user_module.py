@@ -17,8 +17,8 @@ from rtcontrol.agents import Agent, Fallback, Goal, Goals, InvalidCall
 from rtcontrol.agents.signatures import check_called, defined
 from rtcontrol.agents.tool import Tool
 from rtcontrol.envs.base import Observation
-from rtcontrol.envs.own import NEEDS, OwnWorld
 from rtcontrol.envs.thread import half_made, shut
+from rtcontrol.envs.user_world import NEEDS, UserWorld
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import errors
 from rtcontrol.models.call import Call
@@ -51,20 +51,20 @@ def is_gym(name: str) -> bool:
     return name.startswith("gym:")
 
 
-def own_world(
+def user_world(
     name: str,
     goals: Goals | None = None,
     limit_s: float | None = None,
     tools: Collection[str] = (),
     made: Any = None,
-) -> OwnWorld:
+) -> UserWorld:
     """The one simulation of a Python file, made anew and looked over, or a Gymnasium world (or what was `made`). What
     was begun and cannot be used is closed. UserError where there is none. `tools` are the names that the agent calls.
     """
     if is_gym(name):
         from rtcontrol.envs.gym import GymWorld
 
-        return OwnWorld(made or GymWorld(name), name, None, limit_s)
+        return UserWorld(made or GymWorld(name), name, None, limit_s)
     module = load_module(name, "--env")
     classes: list[Any] = [
         c
@@ -79,7 +79,7 @@ def own_world(
     check_called({"__init__": (kind, ())})
     try:
         made = kind()
-        return OwnWorld(made, title, goals, limit_s, tools)
+        return UserWorld(made, title, goals, limit_s, tools)
     except BaseException as error:
         begun = half_made(error, lambda one: isinstance(one, kind)) if made is None else made
         with suppress(Exception):  # why it cannot be used is told
@@ -91,7 +91,7 @@ def own_world(
         ) from error
 
 
-def own_goals(file: Path, where: str = "--goals") -> Goals:
+def user_goals(file: Path, where: str = "--goals") -> Goals:
     """The goals of a .yaml or .json file, which is named by `where`: a table `goals`, canonical words to other ways to
     say it, with tables `placeholders` and `words` where those need them. UserError with the line, where it can be
     told."""
@@ -115,7 +115,7 @@ def own_goals(file: Path, where: str = "--goals") -> Goals:
     return Goals(**told, source=str(file))
 
 
-def own_agent_of(name: str, goals: Path | None = None, base: Agent | None = None) -> Agent:
+def user_agent(name: str, goals: Path | None = None, base: Agent | None = None) -> Agent:
     """The agent of a Python file: its `agent`, or one of its `tools`, `observe`, `fallback`, `instruction`, `history`
     and `model`; with its `goals` (or those of the file `goals`) and its `expert`. What a file without `agent` leaves
     out is that of `base`, where there is one. UserError where there is none."""
@@ -123,7 +123,7 @@ def own_agent_of(name: str, goals: Path | None = None, base: Agent | None = None
     found = vars(module).get("agent")
     if found is not None and not isinstance(found, Agent):
         raise UserError(f"{name}: its `agent` is no Agent.", "Write `agent = Agent(...)` at its top level.")
-    told = own_goals(goals) if goals is not None else _goals(module, name)
+    told = user_goals(goals) if goals is not None else _goals(module, name)
     told = told or getattr(found, "goals", None) or getattr(base, "goals", None)
     expert = getattr(found, "expert", None) or vars(module).get("expert")
     if expert is not None and not callable(expert):
@@ -170,14 +170,14 @@ def _made_of_parts(module: ModuleType, name: str, goals: Goals | None, base: Age
 def _goals(module: ModuleType, name: str) -> Goals | None:
     given = vars(module).get("goals")
     if isinstance(given, str) and given.endswith((".yaml", ".yml", ".json")):
-        return own_goals(Path(name).parent / given, f"{name}: its goals are those of")
+        return user_goals(Path(name).parent / given, f"{name}: its goals are those of")
     if given is None or isinstance(given, Goals):
         return given
     return Goals(given, vars(module).get("placeholders"), vars(module).get("words"), name)
 
 
 @dataclass(frozen=True)
-class OwnExpert:
+class UserExpert:
     """An agent's own expert as a function of requests, and of a raw observation and its goal.
 
     UserError for words that name no goal; ExpertError where the expert raises or gives no legal call.
@@ -247,6 +247,6 @@ def try_expert(agent: Agent, sample: Observation, instruction: str) -> None:
     if agent.expert is None:
         return
     try:
-        OwnExpert(agent)(DecisionRequest(0, 0, "", instruction, data=sample.data))
+        UserExpert(agent)(DecisionRequest(0, 0, "", instruction, data=sample.data))
     except ExpertError as error:
         raise UserError(f"The expert of the agent {agent.name} fails: {error}.", "Correct it there.") from error

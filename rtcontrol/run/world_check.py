@@ -17,8 +17,8 @@ from typing import Any
 from rtcontrol.agents import Agent, Goal
 from rtcontrol.envs import registry
 from rtcontrol.envs.base import Observation
-from rtcontrol.envs.own import OwnWorld
 from rtcontrol.envs.thread import CLOSE_S, WorldThread
+from rtcontrol.envs.user_world import UserWorld
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.random_call import random_call
 from rtcontrol.run import assembly
@@ -26,7 +26,7 @@ from rtcontrol.run.check import FINITE, LONGEST_S, SHORTEST_S, infinite, misfits
 from rtcontrol.run.skills import ENDS, GOALS, LIMIT_S, BlamedWorld, ExpertFlights
 from rtcontrol.run.tools_only_agent import render
 from rtcontrol.run.user_code import load_module
-from rtcontrol.run.user_module import holds_agent, is_gym, own_world
+from rtcontrol.run.user_module import holds_agent, is_gym, user_world
 from rtcontrol.telemetry.encoder import plain
 
 STEPS = 200
@@ -91,7 +91,7 @@ def _findings(
     """`failed`: there is an agent, and it cannot be read."""
     found: list[UserError] = []
     tried = partial(_tried, found)
-    made: OwnWorld | None = tried(lambda: _made(env, chosen, thread))
+    made: UserWorld | None = tried(lambda: _made(env, chosen, thread))
     yield from found
     if made is None:
         return
@@ -150,16 +150,16 @@ def _agent(env: str, agent: str | None, goals: Path | None, thread: WorldThread)
     return assembly.agent(agent or assembly.default_agent(env), goals, env, thread)
 
 
-def _made(env: str, chosen: Agent | None, thread: WorldThread) -> OwnWorld:
+def _made(env: str, chosen: Agent | None, thread: WorldThread) -> UserWorld:
     goals, tools = (None, ()) if chosen is None else (chosen.goals, [tool.name for tool in chosen.tools])
     if env.endswith(".py") or is_gym(env):
-        thread.world = own_world(env, goals, None, tools, thread.world)
+        thread.world = user_world(env, goals, None, tools, thread.world)
     else:
         bundled = registry.skill(env)
         if bundled is None:
             raise assembly.unknown(env)
-        thread.world = OwnWorld(bundled.make(), env)
-    made: OwnWorld = thread.world
+        thread.world = UserWorld(bundled.make(), env)
+    made: UserWorld = thread.world
     return made
 
 
@@ -197,7 +197,7 @@ class _Played:
         flights = self._flights
         if flights is not None and flights.expert is not None:
             flights.fly(seed, self._look)
-            self._checked.tried.append(flights.told())
+            self._checked.tried.append(flights.message())
             self.wrong += flights.wrong
 
     def at_random(self, steps: int, seed: int) -> None:

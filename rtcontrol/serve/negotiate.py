@@ -14,8 +14,8 @@ from rtcontrol.bridges.wire import PROTOCOL, Code, WireError, encode_json, encod
 from rtcontrol.bridges.wire.limits import check_size, check_value
 from rtcontrol.bridges.wire.messages import Hello, Program, Welcome
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.envs.remote_parts import RemoteTerms, told_all
-from rtcontrol.envs.remote_parts import told as told_call
+from rtcontrol.envs.remote_parts import RemoteTerms, wire_calls
+from rtcontrol.envs.remote_parts import wire_call as told_call
 from rtcontrol.hosts.deciders import PLAIN, STSource
 from rtcontrol.hosts.protocol import DeciderSource
 from rtcontrol.loop.clock import ArrivalClock
@@ -25,8 +25,8 @@ from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.random_call import check_random
 from rtcontrol.run import assembly
-from rtcontrol.run.model_compatibility import gated, model_for, said_of, shown, trained_on
-from rtcontrol.run.tools_only_agent import own_agent
+from rtcontrol.run.model_compatibility import gated, model_for, shown, trained_on, training_notice
+from rtcontrol.run.tools_only_agent import tools_only_agent
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.telemetry.run_folder import version
 
@@ -105,7 +105,7 @@ class Terms:
             model_trained_on_tools=bool(self.trained),
             trained=self.trained,
             safe_call=told_call(self.agent.fallback.safe_call),
-            safe_calls=told_all(self.agent.fallback.safe_calls),
+            safe_calls=wire_calls(self.agent.fallback.safe_calls),
             release_ns=release_ns,
             pacing=self.hello.pacing,
             hz=config.hz,
@@ -157,7 +157,7 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     warnings = list(chosen.tools.warnings())
     config = gated(_config(hello, options, chosen, model, out, warnings), model, chosen.tools.schemas)
     trained = trained_on(chosen.tools.schemas, model)
-    if (told := said_of(chosen.tools.schemas, model)) is not None:
+    if (told := training_notice(chosen.tools.schemas, model)) is not None:
         warnings.append(told)
     ttl_ms = ttl_of(config) if hello.ttl_ms is None else hello.ttl_ms
     if 0 < ttl_ms < (least_ms := (config.period_ns + config.deadline_ns) / 1e6) and hello.pacing == "server":
@@ -219,7 +219,7 @@ def _own(hello: Hello, definitions: list[dict[str, Any]]) -> Agent:
         )
         raise _refused(Code.TOOLS, f"The tools are no function definitions ({reason}).", remedy, "tools") from None
     fallback = _fallback(hello, tools, Fallback(None))
-    agent = own_agent(hello.client.name, tools, hello.instruction, fallback)
+    agent = tools_only_agent(hello.client.name, tools, hello.instruction, fallback)
     return replace(agent, observe=_reader(agent.observe))
 
 

@@ -17,7 +17,7 @@ from rtcontrol.bridges.wire import Code, Message, WireError
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, ControlMessage, Hello
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
-from rtcontrol.envs.remote_parts import told as told_call
+from rtcontrol.envs.remote_parts import wire_call as told_call
 from rtcontrol.hosts.protocol import DecoderPool, Host
 from rtcontrol.loop.clock import WallClock
 from rtcontrol.loop.config import instruction_text, size

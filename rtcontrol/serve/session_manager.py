@@ -31,7 +31,7 @@ from rtcontrol.serve.limits import TokenBucket, shortage, weigh
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
 from rtcontrol.serve.session import BY_HAND, BYE, LOST, STOPPED, Session
-from rtcontrol.serve.sessions import Sessions, own
+from rtcontrol.serve.sessions import Sessions, session_of
 from rtcontrol.serve.stats import Totals
 from rtcontrol.serve.tool_reading import ToolReading
 
@@ -180,13 +180,13 @@ class SessionManager:
         elif isinstance(message, Hello):
             self._hello(peer, message)
         elif isinstance(message, Instruct):
-            session = own(peer, message.session)
+            session = session_of(peer, message.session)
             try:
                 session.instruct(message.instruction)
             except UserError as error:
                 raise WireError(Code.INSTRUCTION, error.what, error.remedy, field="instruction") from None
         elif isinstance(message, ControlMessage):
-            own(peer, message.session).control(message)
+            session_of(peer, message.session).control(message)
         elif isinstance(message, Reset):
             self._world(peer, message.session).reset(message)
         elif isinstance(message, Bye):
@@ -206,7 +206,7 @@ class SessionManager:
                 peer.send(Bye(session=session.token, reason=BYE))
 
     def _world(self, peer: Peer[Session], token: str) -> RemoteEnvironment:
-        session = own(peer, token)
+        session = session_of(peer, token)
         if session.env is None or session.state != "live":
             raise WireError(Code.STATE, "The session is not open.", "Wait for the welcome.", retryable=True)
         return session.env

@@ -110,7 +110,7 @@ class Sessions:
         which waits for its client or is ending.
         """
         if peer.session is not None:
-            session = own(peer, token)
+            session = session_of(peer, token)
         else:
             lost = (s for s in self._sessions.values() if s.peer is None and s.key == peer.connection.key)
             found = next((s for s in lost if token is not None and same(token, s.token)), None)
@@ -181,7 +181,7 @@ class Sessions:
         return gone
 
 
-def own(peer: Peer[Session], token: str | None) -> Session:
+def session_of(peer: Peer[Session], token: str | None) -> Session:
     """The connection's session, if the token is its. Raises WireError."""
     session = peer.session
     if session is None:

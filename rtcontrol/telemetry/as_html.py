@@ -18,7 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from rtcontrol.bridges.console import printable, throughout
 from rtcontrol.telemetry.gates import Gate
 from rtcontrol.telemetry.recorded import Recorded, begun
-from rtcontrol.telemetry.report import deciders, held, on_time_share, told
+from rtcontrol.telemetry.report import deciders, held, instructions_text, on_time_share
 from rtcontrol.telemetry.timeline import SPANS, STAGES, TIMES_MS, Timeline
 
 PAGE = Path(__file__).parent / "page"
@@ -45,7 +45,7 @@ def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
             "name": run.name,
             "report": run.report,
             "deciders": deciders(run.report),
-            "told": told(run.report),
+            "told": instructions_text(run.report),
             "held": held(run.report),
             "on_time_share": on_time_share(run.report),
             "derived": run.derived(),

@@ -93,7 +93,7 @@ def on_time_share(report: Mapping[str, Any]) -> float:
     return float(report["on_time"] / report["releases"]) if report["releases"] else 1.0
 
 
-def told(report: Mapping[str, Any]) -> str:
+def instructions_text(report: Mapping[str, Any]) -> str:
     """What it was told, in order, as people read it."""
     changes = [c for c in report["instruction_changes"] if c["instruction"] != report["instruction"] or c["t_s"] > 0]
     later = [f'from {change["t_s"]:.1f} s on "{change["instruction"]}"' for change in changes]

@@ -37,10 +37,10 @@ def card(
     apart = "whose questions were never trained on"
     if played:
         apart = "of seeds that were never trained on (the same text may have stood there all the same)"
-    flown = "".join(f"\nIn its world, {told}: {share.told()}.\n" for told, share in played.items())
+    flown = "".join(f"\nIn its world, {told}: {share.message()}.\n" for told, share in played.items())
     parts = truth.parts
     table = "\n".join([*_rows("tool", parts.tools), *_rows("argument", parts.arguments), *_rows("told", parts.goals)])
-    swaps = "".join(f"\n- {line}" for line in truth.told()) or "\n- there are none that stand for each other"
+    swaps = "".join(f"\n- {line}" for line in truth.messages()) or "\n- there are none that stand for each other"
     return f"""---
 library_name: rtcontrol
 ---
@@ -64,7 +64,7 @@ It was told, among others:
 
 ## Score
 
-Held-out rows: {truth.score.told()}.
+Held-out rows: {truth.score.message()}.
 {flown}
 | | right | of |
 |---|---|---|

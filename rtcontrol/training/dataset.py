@@ -238,7 +238,7 @@ class Contradictions:
     ceiling: float
     example: str
 
-    def told(self) -> str | None:
+    def message(self) -> str | None:
         """One sentence for people, None where there are none."""
         if not self.questions:
             return None
@@ -334,7 +334,7 @@ class Share:
     def value(self) -> float:
         return self.right / max(self.count, 1)
 
-    def told(self) -> str:
+    def message(self) -> str:
         """For people, with its Wilson interval at 95 %."""
         low, high = wilson(self.right, self.count)
         return f"{self.right} of {self.count} right ({self.value:.1%}, Wilson 95 % {low:.1%} to {high:.1%})"

@@ -16,7 +16,7 @@ from rtcontrol.agents import Tools
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.trainer import Progress
 from rtcontrol.run.fingerprint import contents
-from rtcontrol.run.skills import OwnSkill, skill_of
+from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_module import is_gym
 from rtcontrol.training.dataset import LEAST_ROWS, Taught, check, contradictions, read_files, recorded, split, tools_of
@@ -133,7 +133,7 @@ def _of_rows(
     source: str, tools: Tools, taught: Sequence[Taught], goal: str | None, expert: Expert | None = None
 ) -> Lessons:
     """Rows there are, over and over."""
-    told = (found := contradictions(taught)).told()
+    told = (found := contradictions(taught)).message()
     learn, held = split(taught)
     stream: RowStream = GivenRows(given := [t.row for t in learn])
     return Lessons(
@@ -172,9 +172,9 @@ def _taught(function: Any, situations: Any, tools: Tools | None, goal: str | Non
     return replace(lessons, stream=stream, count=None)
 
 
-def _own_skill(env: str, agent: str | None, goals: Path | None) -> OwnSkill:
+def _own_skill(env: str, agent: str | None, goals: Path | None) -> UserSkill:
     skill = skill_of(env, agent, goals)
-    if not isinstance(skill, OwnSkill):
+    if not isinstance(skill, UserSkill):
         remedy = "Give an agent's FILE.py with `goals` and `expert`, or train it by `rtcontrol fit --skill`."
         raise UserError(f"The agent of {env} is bundled, and has a recipe of its own.", remedy)
     return skill

@@ -46,6 +46,6 @@ def heard(
     return [sureness(d) for d in asked], [sureness(d) for d in decide.decisions(rows)]
 
 
-def found_gate(decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], seed: int) -> float:
+def fit_gate(decide: TreeDecider, rows: Sequence[Row], nonsense: Sequence[str], seed: int) -> float:
     """The gate of a model, by rows that are told canonical words, and by nonsense in their place."""
     return gate_between(*heard(decide, rows, nonsense, random.Random(f"gate {seed}")))

@@ -29,7 +29,7 @@ from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_subwords, build_tokenizer, number_words
-from rtcontrol.training.gate import ROWS, found_gate
+from rtcontrol.training.gate import ROWS, fit_gate
 from rtcontrol.training.out_of_scope import Nonsense, with_nonsense
 from rtcontrol.training.word_vectors import give_meaning, whole_words
 
@@ -147,4 +147,4 @@ class Recipe:
         count, seed = min(ROWS, config.samples), -1 - config.seed  # training's chunks have seeds from 0 on
         shown = itertools.islice(self.demonstrations(seed, min(count, 64)), count)
         rows = [Row(one.goal.text(), one.observation, None) for one in shown]
-        return replace(made, allow_null=True, gate=found_gate(decide, rows, self.nonsense.held_out, seed))
+        return replace(made, allow_null=True, gate=fit_gate(decide, rows, self.nonsense.held_out, seed))

@@ -41,7 +41,7 @@ class Swap:
         """Whether the model does not look at this word."""
         return self.asked >= FEW and self.same >= 0.9 * self.asked
 
-    def told(self) -> str:
+    def message(self) -> str:
         """One plain sentence."""
         listed = f"{', '.join(self.words[:-1])} and {self.words[-1]}"
         where = " where the right calls differ" if self.certain else ""

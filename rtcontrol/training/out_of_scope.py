@@ -85,7 +85,7 @@ def _drawn(rng: random.Random, others: Sequence[ModuleType]) -> str:
         return rng.choice(nonsense(kept=False))
     if what < 0.7:
         module = rng.choice(others)
-        text: str = module.said(rng, module.sample_goal(rng))
+        text: str = module.spoken_sentence(rng, module.sample_goal(rng))
         return text
     if what < 0.85:
         return " ".join(rng.choice(_words()) for _ in range(rng.randint(1, 6)))

@@ -11,7 +11,7 @@ from rtcontrol.envs.evaluate import Case, Played, Seat, play
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.rows import Row
-from rtcontrol.run.skills import OwnSkill
+from rtcontrol.run.skills import UserSkill
 from rtcontrol.training.dataset import HeldOut, Share
 
 PLAYED_FROM = 3_000_000  # seeds
@@ -23,7 +23,7 @@ TOLD_S = 10.0  # between two lines of how far it is
 DIFFERING = 4  # of the failed episodes' calls that the expert would not have made, told
 
 
-def tried(skill: OwnSkill, hz: float) -> tuple[str, ...]:
+def tried(skill: UserSkill, hz: float) -> tuple[str, ...]:
     """The expert and nobody play a little before anything is learnt: what that notices. Raises UserError for a world
     that does not end."""
     told = _cases(skill, TRIED)
@@ -40,7 +40,7 @@ def tried(skill: OwnSkill, hz: float) -> tuple[str, ...]:
 
 
 def played(
-    skill: OwnSkill, hz: float, seconds: float, answers: HeldOut, say: Callable[[str], object] = lambda told: None
+    skill: UserSkill, hz: float, seconds: float, answers: HeldOut, say: Callable[[str], object] = lambda told: None
 ) -> tuple[Mapping[str, Share], tuple[str, ...]]:
     """How many episodes succeed, of seeds that training never had: told canonically, in ways that training never had,
     and the expert beside it; at most EPISODES each, and about so many seconds in all; nothing of a world that judges
@@ -120,7 +120,7 @@ def _left_the_way(failed: Sequence[Played], ended: Sequence[Played]) -> str:
     return f"Episodes that failed, told canonically: {kinds}. In these {also}."
 
 
-def _unheard_of(skill: OwnSkill, missed: Sequence[str]) -> str:
+def _unheard_of(skill: UserSkill, missed: Sequence[str]) -> str:
     unknown = {said: ", ".join(skill.all_goals.unknown(said)) for said in missed}
     shown = sorted(missed, key=lambda said: not unknown[said])[:NAMED]
     listed = ", ".join(f'"{said}"' + (f" ({unknown[said]})" if unknown[said] else "") for said in shown)
@@ -136,12 +136,12 @@ def _unheard_of(skill: OwnSkill, missed: Sequence[str]) -> str:
     return told
 
 
-def _cases(skill: OwnSkill, count: int) -> list[Case]:
+def _cases(skill: UserSkill, count: int) -> list[Case]:
     goals = [skill.goals[i % len(skill.goals)] for i in range(count)]
     return [Case(goal.text(), goal, PLAYED_FROM + i) for i, goal in enumerate(goals)]
 
 
-def _expert(skill: OwnSkill, seats: Sequence[Seat]) -> list[Call | None]:
+def _expert(skill: UserSkill, seats: Sequence[Seat]) -> list[Call | None]:
     return [skill.expert(skill.read_back(seat.seen), seat.case.goal) for seat in seats]
 
 

@@ -24,7 +24,7 @@ from rtcontrol.models.train.trainer import STATE, Progress
 from rtcontrol.training.card import card, write_card
 from rtcontrol.training.dataset import MOST, HeldOut, Share, Taught
 from rtcontrol.training.fit_run import FitRun, FitSchedule, RowStream
-from rtcontrol.training.gate import found_gate, sureness
+from rtcontrol.training.gate import fit_gate, sureness
 from rtcontrol.training.instruction_words import SITUATIONS, Expert, Swaps
 from rtcontrol.training.model_size import WORD, Learner, learner
 from rtcontrol.training.validation import Examiner, Truth
@@ -250,7 +250,7 @@ def _gate(judge: HeldOut, lessons: Lessons, seed: int) -> tuple[float | None, tu
         return None, (NO_GATE,)
     held_out = [one.row for one in lessons.held if one.row.meant]
     rows = [replace(row, instruction=str(row.meant)) for row in held_out]
-    gate = found_gate(judge.decide, rows[::2], lessons.unheard[::2], seed)
+    gate = fit_gate(judge.decide, rows[::2], lessons.unheard[::2], seed)
     rng, others = random.Random(seed), lessons.unheard[1::2]
     told = {
         "sentences that mean nothing here": [replace(r, instruction=rng.choice(others)) for r in rows[1::2]],

@@ -92,7 +92,7 @@ def plateau(
     worst = parts.worst()
     rare = min(rows, key=lambda name: rows[name], default=None)
     if ignored:
-        why = " ".join(swap.told() for swap in ignored)
+        why = " ".join(swap.message() for swap in ignored)
         try_ = (
             "Write what belongs to a thing right behind its name in the observation, add rows that see the same and "
             "are told otherwise, begin with rows of one thing only, give more --minutes, or start from a --base."
@@ -121,12 +121,12 @@ class Truth:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        swaps = [asdict(swap) | {"told": swap.told()} for swap in self.swaps]
+        swaps = [asdict(swap) | {"told": swap.message()} for swap in self.swaps]
         return {"held_out": self.score.to_dict(), **self.parts.to_dict(), "swaps": swaps, "plateau": self.plateau}
 
-    def told(self) -> list[str]:
+    def messages(self) -> list[str]:
         """What people should read beside the score: words that change nothing first."""
-        lines = [swap.told() for swap in sorted(self.swaps, key=lambda s: not s.ignored)]
+        lines = [swap.message() for swap in sorted(self.swaps, key=lambda s: not s.ignored)]
         return [*lines, *([self.plateau] if self.plateau else [])]
 
 

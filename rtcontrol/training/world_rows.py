@@ -21,7 +21,7 @@ from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
 from rtcontrol.models.train.probes import COMMON, with_word_probes
 from rtcontrol.models.train.rows import Row
-from rtcontrol.run.skills import OwnSkill
+from rtcontrol.run.skills import UserSkill
 from rtcontrol.training.dataset import HeldOut, Taught, contradictions
 from rtcontrol.training.fit_run import FitRun
 from rtcontrol.training.out_of_scope import Nonsense
@@ -49,7 +49,7 @@ class WorldLesson(DisturbedCurriculum[Goal]):
     """One world, told, disturbed and restarted for ever. `held_out` ones have seeds that those of training never have.
     `flown`: the learner's calls act in this episode."""
 
-    def __init__(self, skill: OwnSkill, rng: random.Random, hz: float, held_out: bool = False) -> None:
+    def __init__(self, skill: UserSkill, rng: random.Random, hz: float, held_out: bool = False) -> None:
         self._world, self._held_out = skill.make(), held_out
         self._goals, self._history = skill.all_goals, skill.agent.history
         self.called: deque[str] = deque(maxlen=max(1, self._history))
@@ -125,7 +125,7 @@ class WorldLesson(DisturbedCurriculum[Goal]):
 class WorldRows:
     """A `Stream`: the same worlds go on from the first row to the last."""
 
-    def __init__(self, skill: OwnSkill, hz: float) -> None:
+    def __init__(self, skill: UserSkill, hz: float) -> None:
         self._skill, self._hz, self._unheard = skill, hz, unheard(skill)
         self._answers: HeldOut | None = None
         self._run: FitRun | None = None
@@ -184,14 +184,14 @@ class WorldRows:
         return calls
 
 
-def lessons_of(skill: OwnSkill, hz: float, seed: int, files: Mapping[str, str] | None = None) -> Lessons:
+def lessons_of(skill: UserSkill, hz: float, seed: int, files: Mapping[str, str] | None = None) -> Lessons:
     """What a world of one's own has to teach; `files` are digests of its code. Raises UserError for what that gets
     wrong."""
     rng = random.Random(f"{seed}/sample")
     stream = WorldRows(skill, hz)
     notes = (*_too_often(skill, hz), *_said_too_little(skill), *tried(skill, hz))
     sample = list(itertools.islice(stream._rows(rng), SAMPLE))
-    if (told := contradictions([Taught(row, where=_where(row)) for row in sample]).told()) is not None:
+    if (told := contradictions([Taught(row, where=_where(row)) for row in sample]).message()) is not None:
         notes = (*notes, told)
     held, seen = _held_out(skill, hz, seed)
 
@@ -219,7 +219,7 @@ def lessons_of(skill: OwnSkill, hz: float, seed: int, files: Mapping[str, str] |
     )
 
 
-def _held_out(skill: OwnSkill, hz: float, seed: int) -> tuple[list[Row], Mapping[str, Mapping[str, Any]]]:
+def _held_out(skill: UserSkill, hz: float, seed: int) -> tuple[list[Row], Mapping[str, Mapping[str, Any]]]:
     """What is never trained on, one half as time goes by, the other by decision, so that the rare ones count; and the
     data of each observation."""
     ticks = min(HELD_TICKS // 2, max(HELD_ROWS, round(HELD_S * hz)))
@@ -249,16 +249,16 @@ def _right(moment: Moment) -> Call:
     return moment.row.call
 
 
-def unheard(skill: OwnSkill) -> Nonsense:
+def unheard(skill: UserSkill) -> Nonsense:
     """What asks for nothing in this world: no word of its goals is in it."""
     return Nonsense("", skill.recognise, _words(skill) - COMMON)
 
 
-def _words(skill: OwnSkill) -> frozenset[str]:
+def _words(skill: UserSkill) -> frozenset[str]:
     return frozenset(re.findall(r"[a-z]+", skill.all_goals.texts().lower()))
 
 
-def _too_often(skill: OwnSkill, hz: float) -> tuple[str, ...]:
+def _too_often(skill: UserSkill, hz: float) -> tuple[str, ...]:
     step_s = skill.step_s
     if hz * step_s <= 1.0:
         return ()
@@ -268,7 +268,7 @@ def _too_often(skill: OwnSkill, hz: float) -> tuple[str, ...]:
     )
 
 
-def _said_too_little(skill: OwnSkill) -> tuple[str, ...]:
+def _said_too_little(skill: UserSkill) -> tuple[str, ...]:
     """What is known of the ways that are kept from training before it begins."""
     kinds, ways = skill.all_goals.gaps()
     told = []

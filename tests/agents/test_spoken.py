@@ -156,7 +156,7 @@ def misread(name: str, text: str) -> bool:
 @given(st.sampled_from(sorted(GOALS)), st.integers(0, 1 << 30))
 def test_a_slip_changes_one_word_and_makes_no_other_of_it(name: str, seed: int) -> None:
     rng, module = random.Random(seed), SAID[name]
-    text = module.said(rng, module.sample_goal(rng))
+    text = module.spoken_sentence(rng, module.sample_goal(rng))
     if not text.isascii() or text != text.lower():
         return
     slipped = _slipped(rng, text, words_of(name)).split()

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from rtcontrol.models.conversation import Said, Unpaired, results_of
+from rtcontrol.models.conversation import Turn, Unpaired, results_of
 
-USER = Said(user=True)
+USER = Turn(user=True)
 
 
-def calls(*made: str) -> Said:
+def calls(*made: str) -> Turn:
     """`probe#x1` is a call of probe with the id x1; without #, it has none."""
     split = [one.partition("#") for one in made]
-    return Said([(own or None, name) for name, _, own in split])
+    return Turn([(own or None, name) for name, _, own in split])
 
 
-def result(own: str | None = None, name: str | None = None) -> Said:
-    return Said(result=(own, name))
+def result(own: str | None = None, name: str | None = None) -> Turn:
+    return Turn(result=(own, name))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def result(own: str | None = None, name: str | None = None) -> Said:
     ],
 )
 def test_a_result_goes_to_the_oldest_call_that_waits_for_it(
-    messages: list[Said], paired: dict[tuple[int, int], int]
+    messages: list[Turn], paired: dict[tuple[int, int], int]
 ) -> None:
     assert results_of(messages) == paired
 
@@ -66,7 +66,7 @@ def test_a_result_goes_to_the_oldest_call_that_waits_for_it(
         ([result()], 0),
     ],
 )
-def test_a_result_that_answers_no_call_before_it_is_named(messages: list[Said], at: int) -> None:
+def test_a_result_that_answers_no_call_before_it_is_named(messages: list[Turn], at: int) -> None:
     with pytest.raises(Unpaired, match=rf"messages\[{at}\]") as caught:
         results_of(messages)
     assert caught.value.index == at

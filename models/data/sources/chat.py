@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.conversation import Made, Said, Unpaired, results_of
+from rtcontrol.models.conversation import Made, Turn, Unpaired, results_of
 from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
 from rtcontrol.models.data.sources.files import items
 from rtcontrol.models.data.types import tool
@@ -145,7 +145,7 @@ def _results(messages: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], int
     for message in messages:
         calls = [(own or None, str(body["name"])) for own, body in _bodies(message)]
         result = (message.get("tool_call_id") or None, message.get("name")) if message["role"] in RESULT else None
-        said.append(Said(calls, result, message["role"] == "user"))
+        said.append(Turn(calls, result, message["role"] == "user"))
     try:
         return results_of(said)
     except Unpaired as error:

@@ -164,7 +164,7 @@ LONGEST = 4000  # characters of an instruction or an observation
 
 
 @dataclass(frozen=True)
-class RowsAsked:
+class RowsRequest:
     """One request: which of the tools is to be called, with how many arguments, and how many rows of it."""
 
     tools: ToolSet
@@ -184,14 +184,14 @@ class RowsAsked:
         return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"Functions:\n{shown}\n\n{told}"}]
 
 
-def drawn(sets: Sequence[ToolSet], shares: dict[int, float], count: int, seed: int, n: int) -> RowsAsked:
+def drawn(sets: Sequence[ToolSet], shares: dict[int, float], count: int, seed: int, n: int) -> RowsRequest:
     """The `n`-th request, the same one for a seed whenever it is asked. The number of arguments follows the shares as
     far as the tools have as many."""
     rng = Random(f"{seed}:{n}")
     wanted = rng.choices(list(shares), list(shares.values()))[0]
     tools = rng.choice(sets)
     tool, arguments = nearest(tools, wanted, rng)
-    return RowsAsked(tools, tool, arguments, count)
+    return RowsRequest(tools, tool, arguments, count)
 
 
 def read_rows(text: str, tools: ToolSet) -> Iterator[tuple[str, str, Call] | Unusable]:

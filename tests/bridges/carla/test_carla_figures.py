@@ -62,7 +62,7 @@ def test_figures_tell_what_was_on_the_grid_and_how_fast_the_world_went(clock: Cl
     made.instruction("go")
     made.end()
     clock.sleep(60)
-    told = made.told({"fresh": 3, "errors": 1}, {"distance_m": 1.23456, "steps": 4})
+    told = made.to_dict({"fresh": 3, "errors": 1}, {"distance_m": 1.23456, "steps": 4})
     assert (told["on_grid"], told["late"], told["skipped"], told["on_grid_share"]) == (3, 1, 1, 0.6)
     assert (told["seconds"], told["simulated_s"], told["real_time_factor"]) == (0.5, 0.25, 0.5)
     assert told["calls"] == {"fresh": 3, "held": 0, "safe": 0, "expired": 0, "reconnects": 0}
@@ -74,8 +74,8 @@ def test_times_of_the_newest_steps_only(clock: Clock) -> None:
     made = Figures()
     for ms in (900, 800, 2, 1):
         made.took("tick", ms / 1e3)
-    assert made.told({}, {}, newest=2)["tick_ms"] == {"p50": 2.0, "p99": 2.0, "max": 2.0}
-    assert made.told({}, {})["tick_ms"]["max"] == 900.0
+    assert made.to_dict({}, {}, newest=2)["tick_ms"] == {"p50": 2.0, "p99": 2.0, "max": 2.0}
+    assert made.to_dict({}, {})["tick_ms"]["max"] == 900.0
     assert quantiles([]) == {}
 
 

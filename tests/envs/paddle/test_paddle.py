@@ -22,7 +22,7 @@ def test_the_physics_repeat_the_committed_trace_to_the_last_bit() -> None:
     world = PaddleWorld(TRACE["seed"])
     for number, row in enumerate(TRACE["rows"]):
         own_v, other_v, *wanted = row
-        world.set_own(own_v)
+        world.set_model(own_v)
         world.set_other(other_v)
         world.step()
         found = [*world.observe().values(), world.own_score, world.other_score, world.pause]
@@ -32,7 +32,7 @@ def test_the_physics_repeat_the_committed_trace_to_the_last_bit() -> None:
 
 def test_paddles_stay_in_the_field_and_under_their_speed() -> None:
     world = PaddleWorld()
-    world.set_own(1e9)
+    world.set_model(1e9)
     world.set_other(-1e9)
     world.step()
     assert (world.own_y, world.other_y) == (31.0, 29.0)
@@ -65,7 +65,7 @@ def test_whoever_misses_gets_the_next_serve() -> None:
     world.own_y = TOP if world.ball_y > 30 else BOTTOM
     world.other_y = TOP
     while not world.other_score:
-        world.set_own(60.0 if world.ball_y < 30 else -60.0)
+        world.set_model(60.0 if world.ball_y < 30 else -60.0)
         world.step()
     while not world.ball_vx:
         world.step()

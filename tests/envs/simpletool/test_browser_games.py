@@ -34,7 +34,7 @@ def test_every_call_of_a_game_is_shown_often_enough_to_be_learnt(name: str, leas
 
 def test_the_paddle_follows_a_ball_that_comes_and_goes_home_when_it_leaves() -> None:
     def moved(ball: float, paddle: float, towards: bool) -> object:
-        return pong.rule(pong.asked(ball, paddle, towards, True, ()).observation).arguments["direction"]
+        return pong.rule(pong.page_request(ball, paddle, towards, True, ()).observation).arguments["direction"]
 
     assert [moved(ball, 200, True) for ball in (100, 195, 300)] == ["up", "stay", "down"]
     assert [moved(300, paddle, False) for paddle in (100, 195, 300)] == ["down", "stay", "up"]
@@ -42,14 +42,14 @@ def test_the_paddle_follows_a_ball_that_comes_and_goes_home_when_it_leaves() -> 
 
 def test_a_ship_shoots_in_line_and_leaves_the_line_while_its_gun_cools() -> None:
     def done(y: float, cooling: int) -> tuple[str, object]:
-        call = arena.rule(arena.asked(700, y, (300, 420), cooling, ()).observation)
+        call = arena.rule(arena.page_request(700, y, (300, 420), cooling, ()).observation)
         return call.name, call.arguments["direction"]
 
     assert [done(425, 0), done(460, 0), done(425, 30)] == [("fire", "left"), ("move", "up"), ("move", "up")]
 
 
 def test_the_birds_rule_reads_the_state_and_not_the_pages_hint() -> None:
-    high = flappy.asked(100, 1.0, 200, 300, 150)
+    high = flappy.page_request(100, 1.0, 200, 300, 150)
     assert "FLAP" in high.instruction  # which would lead it away from the gap
     assert flappy.rule(high.observation).arguments["action"] == "wait"
 
@@ -70,7 +70,7 @@ def _flight(rng: random.Random, gap: int, speed: float) -> int:
         frame += 1
         if frame % FRAMES == 0:
             x, top = next(pipe for pipe in pipes if pipe[0] + PIPE > BIRD_X)
-            seen = flappy.asked(y, vy, x - BIRD_X, top, gap)
+            seen = flappy.page_request(y, vy, x - BIRD_X, top, gap)
             vy = flappy.FLAP if flappy.rule(seen.observation).arguments["action"] == "flap" else vy
         vy += flappy.GRAVITY
         y += vy

@@ -120,7 +120,7 @@ def main(job: dict[str, Any]) -> dict[str, Any]:
     torch = replace(spec, engine="torch", model=job.get("original", job["model"])).build()
     began = time.perf_counter()
     vllm = spec.build()
-    found: dict[str, Any] = {"load_s": round(time.perf_counter() - began, 1), "caps": vllm.runner.caps.told()}
+    found: dict[str, Any] = {"load_s": round(time.perf_counter() - began, 1), "caps": vllm.runner.caps.to_dict()}
     check = job["check"]
     if check == "calls":
         found |= compared(torch, vllm, asked, job["tolerance"])

@@ -11,7 +11,7 @@ import torch
 from commands import call, refused
 
 from rtcontrol.bench import decide
-from rtcontrol.bench.own_json import JsonWriter
+from rtcontrol.bench.json_writer import JsonWriter
 from rtcontrol.bench.situations import AGENTS, TICKS, schemas, situations
 from rtcontrol.bench.timing import Stopwatch, like, tail
 from rtcontrol.cli.figures import Shown, show

@@ -8,7 +8,7 @@ from rtcontrol.bench import heads
 from rtcontrol.bench.batch import SIZES, bench_batch
 from rtcontrol.bench.everything import BenchOptions, batch, memory
 from rtcontrol.bench.heads import VALUES, bench_heads, tries
-from rtcontrol.bench.prefix import bench_prefix, own_cache
+from rtcontrol.bench.prefix import bench_prefix, empty_cache
 from rtcontrol.bench.situations import schemas, situations
 from rtcontrol.bench.tables import tables
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
@@ -52,7 +52,7 @@ def test_heads_share_the_same_values_and_all_ways_read_the_same_off_them(monkeyp
 
 def test_prefixes_are_computed_restored_and_cached_in_a_folder_of_their_own() -> None:
     before = cache_folder()
-    with own_cache() as folder:
+    with empty_cache() as folder:
         assert cache_folder() == folder != before
     assert cache_folder() == before and not folder.exists()
     found = bench_prefix(SPEC, situations("lander", 12), 2, lambda: None)

@@ -57,8 +57,8 @@ def test_ticks_of_a_server_that_falls_silent_are_missing() -> None:
 
 def test_both_decision_apis_ask_what_decide_is_asked() -> None:
     for asked in (
-        DecisionsRequest(model="", input="", questions=QUESTIONS).asked(),
-        SystemOneRequest(state="", questions=NAMED).asked(),
+        DecisionsRequest(model="", input="", questions=QUESTIONS).typed_questions(),
+        SystemOneRequest(state="", questions=NAMED).typed_questions(),
     ):
         assert tuple(one.question() for one in asked) == STATED
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rtcontrol.bench.own_json import HFJson
+from rtcontrol.bench.json_writer import HFJson
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from tests.models.small import build_checkpoint

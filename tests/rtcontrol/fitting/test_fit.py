@@ -65,7 +65,7 @@ def test_the_folder_says_what_was_learnt(fitted: tuple[Fitted, list[dict[str, An
     assert learnt.knows(session.tools.schemas) and not learnt.knows(session.tools.schemas[:1])
     assert session.decider.spec.history == 0
     card = (made.folder / "README.md").read_text("utf-8")
-    assert made.score.told() in card and "`go(speed)`" in card
+    assert made.score.message() in card and "`go(speed)`" in card
 
 
 def test_a_finished_run_is_not_trained_again(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:

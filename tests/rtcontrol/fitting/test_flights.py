@@ -110,10 +110,10 @@ def test_calls_with_braces_an_expert_that_raises_and_a_null_that_keeps_the_right
 
 
 def test_a_world_that_judges_nothing_is_told_no_failure(tmp_path: Path) -> None:
-    from rtcontrol.run.skills import OwnSkill, skill_of
+    from rtcontrol.run.skills import UserSkill, skill_of
 
     (agent := tmp_path / "swing.py").write_text(
         "from rtcontrol import Call\n\ndef expert(data, goal):\n    return Call('act', {'a1': 0.0})\n"
     )
     skill = skill_of("gym:Pendulum-v1", str(agent))
-    assert isinstance(skill, OwnSkill) and rollouts.tried(skill, 20.0) == ()
+    assert isinstance(skill, UserSkill) and rollouts.tried(skill, 20.0) == ()

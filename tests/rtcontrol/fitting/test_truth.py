@@ -50,7 +50,7 @@ def test_a_word_that_the_model_ignores_is_named_in_a_plain_sentence(deaf: tuple[
     swap = next(s for s in Swaps(held, learn, expert).check() if "fast" in s.words)
     assert swap.ignored and swap.certain and swap.asked >= 40
     count = f"{swap.same} of {swap.asked}"
-    assert swap.told() == (
+    assert swap.message() == (
         f"fast and slow give the same call in {count} situations where the right calls differ: the model ignores them."
     )
 
@@ -58,7 +58,7 @@ def test_a_word_that_the_model_ignores_is_named_in_a_plain_sentence(deaf: tuple[
 def test_without_an_expert_the_rows_calls_say_that_a_word_should_matter(deaf: tuple[HeldOut, list[Taught]]) -> None:
     held, learn = deaf
     swap = next(s for s in Swaps(held, learn).check() if "fast" in s.words)
-    assert swap.ignored and "give the same call" in swap.told()
+    assert swap.ignored and "give the same call" in swap.message()
 
 
 def test_the_score_is_split_by_tool_argument_and_goal(deaf: tuple[HeldOut, list[Taught]]) -> None:
@@ -85,9 +85,9 @@ def test_the_score_is_split_by_tool_argument_and_goal(deaf: tuple[HeldOut, list[
 
 def test_a_model_that_listens_is_not_accused(listening: Fitted) -> None:
     swap = next(s for s in listening.truth.swaps if "fast" in s.words)
-    assert not swap.ignored and "change the call" in swap.told()
+    assert not swap.ignored and "change the call" in swap.message()
     card = (listening.folder / "README.md").read_text("utf-8")
-    assert swap.told() in card and "| argument go.speed |" in card
+    assert swap.message() in card and "| argument go.speed |" in card
 
 
 def test_words_that_stand_for_each_other_are_found_and_leave_gaps() -> None:

@@ -19,7 +19,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.rows import Row
-from rtcontrol.run.skills import OwnSkill, skill_of
+from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.training import rollouts, world_rows
 from rtcontrol.training.world_rows import WorldLesson, WorldRows, lessons_of
 from tests.rtcontrol.run.yard import agent_file, world_file
@@ -27,9 +27,9 @@ from tests.rtcontrol.run.yard import agent_file, world_file
 STILL = Call("drive", {"way": "stop"})
 
 
-def yard(folder: Path, *changes: tuple[str, str]) -> OwnSkill:
+def yard(folder: Path, *changes: tuple[str, str]) -> UserSkill:
     skill = skill_of(world_file(folder), agent_file(folder, *changes))
-    assert isinstance(skill, OwnSkill)
+    assert isinstance(skill, UserSkill)
     return skill
 
 
@@ -229,7 +229,7 @@ def test_ways_that_cannot_be_known_and_goals_said_too_seldom_are_told_before_it_
     rest = ("    x, y = data", '    if goal.kind == "rest":\n        return fallback\n    x, y = data')
     judged = ('goal["thing"]', 'dict(goal.values).get("thing")'), ("if self.at ==", "if self.wanted and self.at ==")
     skill = skill_of(world_file(tmp_path, *judged), agent_file(tmp_path, few, rest))
-    assert isinstance(skill, OwnSkill)
+    assert isinstance(skill, UserSkill)
     notes = "\n".join(lessons_of(skill, 16.0, 0).notes)
     assert 'No way to say "rest" is kept from training' in notes
     assert 'no other way has and that cannot be known: "touch {thing}" (touch). Write it into another' in notes
@@ -244,7 +244,7 @@ def test_what_is_held_out_is_of_whole_episodes_at_any_rate(tmp_path: Path, hz: f
     )
     world = world_file(tmp_path, ("for name, (x, y) in self.things.items()", late[1]))
     skill = skill_of(world, agent_file(tmp_path))
-    assert isinstance(skill, OwnSkill)
+    assert isinstance(skill, UserSkill)
     rows, seen = world_rows._held_out(skill, hz, 0)
     assert len(rows) == world_rows.HELD_ROWS and {row.observation for row in rows} <= set(seen)
     assert sum("99" not in row.observation for row in rows) > 20

@@ -59,7 +59,7 @@ def test_the_pages_physics_are_those_of_the_environment_to_the_last_bit(tmp_path
             own = _push(chance, world.ball_y - world.own_y) if i % 9 == 0 else None
             other = _push(chance, world.ball_y - world.other_y) if i % 7 == 0 else None
             if own is not None:
-                world.set_own(own)
+                world.set_model(own)
             if other is not None:
                 world.set_other(other)
             world.step()

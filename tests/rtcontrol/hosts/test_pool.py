@@ -18,7 +18,7 @@ from rtcontrol.hosts.deciders import NoopSource, STSource, answer_together
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
 from rtcontrol.hosts.protocol import DecoderPool, Host, PlaceTrouble
 from rtcontrol.hosts.ray_host import DecoderLink, WakeFile
-from rtcontrol.hosts.ray_pool import RayPool, own_host
+from rtcontrol.hosts.ray_pool import RayPool, single_host
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
@@ -193,7 +193,7 @@ def test_wait_keeps_to_its_timeout(pool: DecoderPool) -> None:
         assert least <= time.monotonic() - began < least + 0.02
 
 
-@pytest.mark.parametrize("kind", [InProcessHost, own_host])
+@pytest.mark.parametrize("kind", [InProcessHost, single_host])
 def test_a_host_of_its_own_decides_on_its_lanes_at_once(kind: Any, ray_pool: RayPool) -> None:
     host = kind(naming("left"), lanes=2)
     try:

@@ -24,7 +24,7 @@ from pooled import asked, assert_equal, called, flown, folder_of, kept_pid, nami
 from rtcontrol.hosts import ray_pool as pools
 from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.protocol import Host, PlaceTrouble
-from rtcontrol.hosts.ray_pool import RayPool, own_host
+from rtcontrol.hosts.ray_pool import RayPool, single_host
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import until
 
@@ -151,7 +151,7 @@ def test_a_lane_outlives_what_it_cannot_read_or_pack(ray_pool: RayPool) -> None:
 def test_tcp_under_curve_for_another_machine(ray_pool: RayPool, monkeypatch: pytest.MonkeyPatch) -> None:
     # A client that says it stands on another machine is given tcp.
     monkeypatch.setattr("rtcontrol.hosts.ray_pool.socket.gethostname", lambda: "another-machine")
-    host = own_host(naming("far"))
+    host = single_host(naming("far"))
     try:
         assert host.start()["endpoint"].startswith("tcp://")
         assert called(host, 1) == 'far(at="x 1")'

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pooled import asked, reply_of
 
-from rtcontrol.hosts.deciders import ANSWERS, QuestionSource, STSource, told
+from rtcontrol.hosts.deciders import ANSWERS, QuestionSource, STSource, encode_questions
 from rtcontrol.hosts.protocol import DecisionRequest, DecoderPool
 from rtcontrol.models.questions import StateQuestion
 
@@ -21,7 +21,7 @@ def test_questions_are_answered_wherever_it_decides(pool: DecoderPool, sources: 
     host = pool.open("questions", QuestionSource(sources[0].spec))
     here = QuestionSource(sources[0].spec).build()
     for tick, state in enumerate(("x 1", "x 1", "zürich \ud7ff")):
-        request = DecisionRequest(tick, 0, state, told(QUESTIONS))
+        request = DecisionRequest(tick, 0, state, encode_questions(QUESTIONS))
         host.submit(request)
         reply, own = reply_of(host), here.decide(request).call
         assert (
@@ -36,7 +36,7 @@ def test_questions_are_answered_wherever_it_decides(pool: DecoderPool, sources: 
 
 def test_what_does_not_fit_is_a_mistake_of_the_request(pool: DecoderPool, sources: list[STSource]) -> None:
     host = pool.open("questions", QuestionSource(sources[0].spec))
-    host.submit(DecisionRequest(1, 0, "go " * 3000, told(QUESTIONS)))
+    host.submit(DecisionRequest(1, 0, "go " * 3000, encode_questions(QUESTIONS)))
     reply = reply_of(host)
     assert reply.mistake is not None and "more than the model's context" in reply.mistake[0]
 
@@ -47,7 +47,7 @@ def test_a_session_is_decided_between_the_passes_of_many_questions(pool: Decoder
     session = pool.open("session", sources[0])
     session.submit(asked(0))
     reply_of(session)
-    questions.submit(DecisionRequest(1, 0, "x 1", told(many)))
+    questions.submit(DecisionRequest(1, 0, "x 1", encode_questions(many)))
     began, ticks = time.monotonic(), 0
     while (reply := questions.wait(0)) is None:
         ticks += 1

@@ -84,7 +84,7 @@ def test_a_cause_is_published_and_explains_at_least_half_of_the_lateness(e: Evid
     assert verdict.subcause in published if published else verdict.subcause is None
     if verdict.explained_ms is not None:
         assert verdict.explained_ms >= e.lateness_ms / 2
-    json.dumps(e.told(verdict), allow_nan=False)
+    json.dumps(e.to_dict(verdict), allow_nan=False)
     assert attribute(e) == verdict, "nothing but its evidence"
 
 

@@ -29,7 +29,7 @@ of_each = pytest.mark.parametrize("name", SKILLS)
 def test_nonsense_is_of_many_kinds_and_asks_for_none_of_the_agents_goals(name: str) -> None:
     rng, skill, draw = random.Random(0), SKILLS[name], Nonsense(name, SKILLS[name].recognise)
     module: Any = WORLDS[name]
-    meant = {bare(module.said(rng, module.sample_goal(rng))) for _ in range(3000)}
+    meant = {bare(module.spoken_sentence(rng, module.sample_goal(rng))) for _ in range(3000)}
     drawn = [draw(rng) for _ in range(800)]
     assert len(set(drawn)) > 600
     assert meant.isdisjoint(map(bare, drawn))

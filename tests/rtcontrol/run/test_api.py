@@ -17,7 +17,7 @@ from rtcontrol.bench.load import unnamed
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.api import InTime
-from rtcontrol.run.model_compatibility import said_of
+from rtcontrol.run.model_compatibility import training_notice
 from tests.models.chat.families import checkpoint
 
 SEEN = "x 0.10 y 0.90 vx 0.00 vy -0.20 angle 0.00 spin 0.00 legs 0 0"
@@ -82,7 +82,7 @@ def test_a_chat_model_tries_any_tools_and_it_is_said(tmp_path: Path) -> None:
         decision = session.decide("x 1", "go", ["move(speed=1)"])
         assert decision.call is not None and session.tools.validate(decision.call) == decision.call
         assert session.info()["profile"] == "chat" and 0 < decision.confidence["speed"] <= 1
-    told = said_of(session.tools.schemas, str(folder))
+    told = training_notice(session.tools.schemas, str(folder))
     assert told is not None and "chat is a chat model, not trained on these tools" in told
     with pytest.raises(UserError, match="Choose sequential or parallel"):
         rtcontrol.load(str(folder)).session([move], arguments="both")

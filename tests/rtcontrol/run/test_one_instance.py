@@ -18,7 +18,7 @@ from commands import call, spawn, wait_for_ticks
 from rtcontrol.envs.evaluate import cases, evaluate
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.run import INTERNAL, MISSED, UNSAFE
-from rtcontrol.run.skills import OwnSkill, skill_of
+from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.training.world_rows import WorldRows
 from tests.rtcontrol.run.plant import plant, told
@@ -187,7 +187,7 @@ def test_a_close_that_is_a_tool_is_not_called_at_the_end(tmp_path: Path) -> None
 def test_each_world_that_is_scored_or_learnt_from_is_closed(tmp_path: Path, kind: str) -> None:
     run = plant(tmp_path, kind, last=12)
     skill = skill_of(run[1], run[3])
-    assert isinstance(skill, OwnSkill)
+    assert isinstance(skill, UserSkill)
 
     def open_and_made() -> tuple[int, int]:
         did = [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()]

@@ -13,7 +13,7 @@ from rtcontrol.envs.evaluate import cases, evaluate, summary
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.run import UNSAFE
-from rtcontrol.run.skills import OwnSkill, skill_of
+from rtcontrol.run.skills import UserSkill, skill_of
 from tests.rtcontrol.run.yard import agent_file, world_file
 from tests.rtcontrol.serve.conftest import serving
 
@@ -200,7 +200,7 @@ def test_an_observation_that_cannot_be_worded_and_an_illegal_call_end_with_a_sta
 
 def test_a_skill_of_ones_own_is_scored_beside_its_floors(tmp_path: Path) -> None:
     skill = skill_of(world_file(tmp_path), agent_file(tmp_path))
-    assert isinstance(skill, OwnSkill)
+    assert isinstance(skill, UserSkill)
     told = [case for goal in skill.goals for case in cases(goal, range(4))]
     assert summary(evaluate(skill, skill.expert_policy, told))["successes"] == 12
     assert summary(evaluate(skill, skill.no_op_policy, told))["successes"] == 0

@@ -8,7 +8,7 @@ import pytest
 from commands import call
 
 import rtcontrol
-from rtcontrol.envs.own import OwnWorld
+from rtcontrol.envs.user_world import UserWorld
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
 from rtcontrol.run.world_check import WorldCheck, check
@@ -149,7 +149,7 @@ def test_signatures_are_looked_at_wherever_a_world_or_an_agent_is_made() -> None
         def outcome(self) -> None: ...
 
     with pytest.raises(UserError, match=r"reset\(\) takes nothing.*step\(\) takes \(dt: "):
-        OwnWorld(Bare(), "bare")
+        UserWorld(Bare(), "bare")
     agent = assembly.agent("paddle")
     with pytest.raises(UserError, match=r"test_run_check\.py:\d+: .*<lambda>\(\) takes nothing, and is given \(data\)"):
         rtcontrol.agents.Agent(agent.name, "", agent.tools, lambda: "", "play", agent.fallback, "")  # type: ignore[misc]

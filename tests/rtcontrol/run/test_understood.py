@@ -18,7 +18,7 @@ from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly, model_compatibility
-from rtcontrol.run.model_compatibility import gated, model_for, said_of, shown, trained_on
+from rtcontrol.run.model_compatibility import gated, model_for, shown, trained_on, training_notice
 from tests.rtcontrol.serve.conftest import serving
 
 GATE = 0.95
@@ -109,7 +109,7 @@ def test_a_model_that_reads_any_tools_may_try_them_without_the_gate_of_its_own(d
     replace(learnt, any_tools=True).write(driver)
     assert (trained_on(own, model), trained_on(other, model)) == (True, None)
     assert model_for(other, model) == model
-    assert said_of(own, model) is None and "reads any tools" in str(said_of(other, model))
+    assert training_notice(own, model) is None and "reads any tools" in str(training_notice(other, model))
     assert gated(config, model, own).min_confidence == {"function": learnt.gate}
     assert gated(config, model, other).min_confidence is None
 

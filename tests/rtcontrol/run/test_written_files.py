@@ -20,7 +20,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.finetune import config as finetune
 from rtcontrol.run.options import load
 from rtcontrol.run.toolsets import tools_from
-from rtcontrol.run.user_module import own_goals
+from rtcontrol.run.user_module import user_goals
 from rtcontrol.serve import zmq_auth
 from rtcontrol.training.dataset import read_files
 
@@ -38,7 +38,7 @@ GOALS = "goals:\n  fahr zur Tür:\n    - zur Tür\n"
 
 
 def goals(path: Path) -> Any:
-    return own_goals(path).ways
+    return user_goals(path).ways
 
 
 def tools(path: Path) -> Any:

@@ -22,13 +22,13 @@ from rtcontrol.evaluation.policies import SCRIPTED, Flyer, ModelFlyer, ScoringGa
 from rtcontrol.evaluation.score_document import Document
 from rtcontrol.evaluation.score_plan import Cell, Settings, plan, subjects
 from rtcontrol.evaluation.score_run import measure
-from rtcontrol.evaluation.score_tables import calibrated, latency, paired, pick, said, share, tables
+from rtcontrol.evaluation.score_tables import calibrated, latency, paired, phrasing_shares, pick, share, tables
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.fingerprint import contents
-from rtcontrol.run.skills import OwnSkill, skill_of
+from rtcontrol.run.skills import UserSkill, skill_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "hosts"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "run"))
@@ -115,7 +115,7 @@ def test_an_answer_that_says_it_does_not_understand_is_held_whatever_the_gate() 
     flyers: dict[str, Flyer] = {name: scripted(SKILL, name) for name in SCRIPTED}
     flyers["doubts"] = ModelFlyer(SKILL, agent, Doubting(("go left",)), HZ, ScoringGate(0.0))
     measure(SKILL, plan(settings, subjects(SKILL, HZ), SAID), flyers, document, lambda *_: None)
-    found = said(document.data, "doubts")
+    found = phrasing_shares(document.data, "doubts")
     assert found is not None and found["all"]["unsure"] == 2 and found["nonsense"] == {"said": 1, "held": 1}
     assert found["acted_wrongly"] == []
 
@@ -157,13 +157,13 @@ def test_what_is_held_counts_as_wrong_and_unsure_and_nonsense_by_how_much_is_hel
         (0.0, {"said": 2, "right": 2, "canonical_right": 2, "unsure": 0}, 0),
         (0.95, {"said": 2, "right": 0, "canonical_right": 0, "unsure": 2}, 1),
     ):
-        found = said(score({"hears": KNOWS_BOTH}, gate, SAID).data, "hears")
+        found = phrasing_shares(score({"hears": KNOWS_BOTH}, gate, SAID).data, "hears")
         assert found is not None
         assert found["all"] == counts and found["nonsense"] == {"said": 1, "held": held}
         assert found["by_meaning"]["go left"]["said"] == 1
     late = score({"late": replace(KNOWS_BOTH, wakes=12)}, 0.5, SAID)
     assert next(c for c in late.data["cells"].values() if c["part"] == "phrasings")["outcomes"] == [1, 1]
-    found = said(late.data, "late")
+    found = phrasing_shares(late.data, "late")
     assert found is not None and found["all"]["right"] == 1
 
 
@@ -172,7 +172,7 @@ def test_sentences_that_are_taken_for_something_else_are_named() -> None:
     named = [{"say": "to the right, please", "means": "go right"}]
     for gate, wrong in ((0.0, named), (0.5, [])):  # what is held does nothing wrong
         document = score({"hears": KNOWS_BOTH}, gate, lists)
-        found = said(document.data, "hears")
+        found = phrasing_shares(document.data, "hears")
         assert found is not None and found["acted_wrongly"] == wrong
         captions = " ".join(str(table.caption) for table in tables(document.data))
         assert ('"to the right, please": go right' in captions) == bool(wrong)
@@ -271,7 +271,9 @@ class Partly(Walker):
 
 
 def test_a_sentence_that_nothing_is_decided_for_is_unsure_and_the_others_keep_their_places() -> None:
-    found = said(score({"partly": Partly(("go left", "go right"))}, 0.5, [*SAID[:2], *SAID[:1]]).data, "partly")
+    found = phrasing_shares(
+        score({"partly": Partly(("go left", "go right"))}, 0.5, [*SAID[:2], *SAID[:1]]).data, "partly"
+    )
     assert found is not None and found["by_meaning"]["go left"]["unsure"] == 2
     assert found["by_meaning"]["go right"] == {"said": 1, "right": 1, "canonical_right": 1, "unsure": 0}
 
@@ -470,7 +472,7 @@ def test_a_score_that_is_refused_leaves_no_empty_file(tmp_path: Path, capsys: py
 
 def test_every_goal_of_ones_own_is_scored_where_all_are_asked_for(tmp_path: Path) -> None:
     skill = skill_of(world_file(tmp_path), agent_file(tmp_path))
-    assert isinstance(skill, OwnSkill)
+    assert isinstance(skill, UserSkill)
     few = replace(skill, goals=skill.goals[:1])
     assert [one.title for one in subjects(few, 10.0, ("all",))] == [goal.text() for goal in skill.goals]
     assert len(subjects(few, 10.0)) == 1 < len(skill.goals)

@@ -19,7 +19,7 @@ TOLD = {"instruct": ("text",), "judge_by": ("goal",)}
 CLOSE = "close"
 
 
-class OwnWorld:
+class UserWorld:
     """Implements `Judged` over the object `made`.
 
     It needs `step_s`, on the class or the instance; `reset(seed)`, `step()`, `observe()`, a mapping; `outcome()`: None
