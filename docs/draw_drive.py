@@ -18,7 +18,7 @@ import carla
 from PIL import Image, ImageDraw, ImageFont
 
 from rtcontrol.bridges.carla.lanes import TownRoad
-from tests.bridges.carla.standin.town import opendrive
+from rtcontrol.bridges.carla.standin.town import opendrive
 
 OUT = Path(__file__).with_name("standin_drive.png")
 WIDTH, MAP_HEIGHT, CHART_HEIGHT, MARGIN = 900, 620, 200, 46

@@ -29,13 +29,13 @@ from rtcontrol.bridges.carla.journal import Journal
 from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.lights import govern
 from rtcontrol.bridges.carla.options import WorldOptions
+from rtcontrol.bridges.carla.standin import lights
+from rtcontrol.bridges.carla.standin.roads import ARMS, REACH_M, WIDTH_M, incoming
+from rtcontrol.bridges.carla.standin.wire import RED
 from rtcontrol.bridges.carla.world import CarlaWorld
 from rtcontrol.envs.road.skill import expert
 from rtcontrol.models.call import Call
-from tests.bridges.carla.standin import lights
-from tests.bridges.carla.standin.process import StandIn
-from tests.bridges.carla.standin.roads import ARMS, REACH_M, WIDTH_M, incoming
-from tests.bridges.carla.standin.wire import RED
+from tests.bridges.carla.standin_process import StandIn
 
 SPEEDS_KMH = (30, 40, 50, 60, 70)
 NEAR_KMH = 50  # faster than this no driver comes to a junction

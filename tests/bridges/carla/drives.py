@@ -13,10 +13,10 @@ from rtcontrol.bridges.carla.lights import Lamp, govern
 from rtcontrol.bridges.carla.neighbours import Body
 from rtcontrol.bridges.carla.observing import Light, Scene
 from rtcontrol.bridges.carla.route import LaneLine
-from tests.bridges.carla.standin.lights import boxes
-from tests.bridges.carla.standin.physics import Bicycle, Control
-from tests.bridges.carla.standin.roads import ARMS, signal_number
-from tests.bridges.carla.standin.town import opendrive
+from rtcontrol.bridges.carla.standin.actors import Bicycle, Control
+from rtcontrol.bridges.carla.standin.lights import boxes
+from rtcontrol.bridges.carla.standin.roads import ARMS, signal_number
+from rtcontrol.bridges.carla.standin.town import opendrive
 
 DT = 1 / 16
 HALF_LENGTH, HALF_WIDTH = 2.3, 0.95

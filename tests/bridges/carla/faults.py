@@ -14,7 +14,7 @@ import psutil
 
 from tests.bridges.carla import rig as programs
 from tests.bridges.carla.rig import Brain, Line, Program
-from tests.bridges.carla.standin.process import StandIn
+from tests.bridges.carla.standin_process import StandIn
 from tests.bridges.rig import base
 from tests.bridges.rig import faults as general
 from tests.bridges.rig.base import child, stall

@@ -12,7 +12,7 @@ import pytest
 
 from tests.bridges.carla import rig
 from tests.bridges.carla.rig import Brain, Line, Program
-from tests.bridges.carla.standin.process import StandIn
+from tests.bridges.carla.standin_process import StandIn
 from tests.bridges.client.worlds import until
 
 pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")

@@ -14,7 +14,7 @@ import zmq
 from rtcontrol.bridges.carla.cli import main
 from rtcontrol.bridges.carla.options import CarlaBridgeError, CarlaBridgeOptions, WorldOptions
 from rtcontrol.bridges.carla.session import CarlaSession
-from tests.bridges.carla.standin.process import StandIn
+from tests.bridges.carla.standin_process import StandIn
 from tests.bridges.client.worlds import ROOT, free_port
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")

@@ -15,13 +15,13 @@ from rtcontrol.bridges.carla.bridge import obey_safe
 from rtcontrol.bridges.carla.driver import STANDSTILL, Driver, observe
 from rtcontrol.bridges.carla.neighbours import Body
 from rtcontrol.bridges.carla.observing import Scene
+from rtcontrol.bridges.carla.standin import actors
 from rtcontrol.bridges.client import Standing
 from rtcontrol.bridges.wire.messages import FunctionCall
 from tests.bridges.carla import late_turns
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, body, lane_line, road
-from tests.bridges.carla.standin import physics
 
-STEERING_LEFT = physics.steering_left
+STEERING_LEFT = actors.steering_left
 
 
 def moving(lane: int, s: float, speed: Callable[[float], float], number: int = 2) -> Callable[[float], list[Body]]:
@@ -320,7 +320,7 @@ def test_who_is_left_by_a_lane_change_is_no_emergency_and_who_is_met_is() -> Non
 def test_another_vehicle_than_it_was_taken_for_is_kept_in_its_lane(
     monkeypatch: pytest.MonkeyPatch, figure: str, value: Any
 ) -> None:
-    monkeypatch.setattr(physics, figure, value)
+    monkeypatch.setattr(actors, figure, value)
     drive = Drive(body(lane_line(2), 20.0, 60 / KMH))
     drive.obey("set_speed", kmh=60)
     offsets = []

@@ -15,10 +15,10 @@ from rtcontrol.bridges.carla.lanes import TownRoad  # noqa: E402
 from rtcontrol.bridges.carla.lights import Lamp, govern  # noqa: E402
 from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M, Light, Scene, _light  # noqa: E402
 from rtcontrol.bridges.carla.route import LaneLine, Route  # noqa: E402
+from rtcontrol.bridges.carla.standin.roads import ARMS, LANES, REACH_M, incoming, signal_number  # noqa: E402
+from rtcontrol.bridges.carla.standin.town import opendrive  # noqa: E402
 from tests.bridges.carla.approaches import BY_HAND, by_rule, crossing, table  # noqa: E402
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, all_lights, body, lane_line, road  # noqa: E402
-from tests.bridges.carla.standin.roads import ARMS, LANES, REACH_M, incoming, signal_number  # noqa: E402
-from tests.bridges.carla.standin.town import opendrive  # noqa: E402
 
 TURNS: tuple[Turn, ...] = ("straight", "left", "right")
 ENTERING = [(arm, lane) for arm in ARMS for lane in range(1, LANES + 1)]

@@ -15,7 +15,7 @@ import pytest
 from rtcontrol.bridges.carla import journal
 from rtcontrol.bridges.carla.journal import Journal, UndoRecord
 from rtcontrol.bridges.carla.options import STANDIN, CarlaBridgeError, ServerLost, WorldOptions
-from tests.bridges.carla.standin.process import StandIn
+from tests.bridges.carla.standin_process import StandIn
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.bridges.carla.standin.process import StandIn
-from tests.bridges.carla.standin.town import opendrive
+from rtcontrol.bridges.carla.standin.town import opendrive
+from tests.bridges.carla.standin_process import StandIn
 from tests.bridges.client.worlds import ROOT
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
@@ -192,6 +192,6 @@ def test_it_does_not_outlive_who_started_it_and_writes_its_state(tmp_path: Path)
 
 
 def test_taken_port_is_an_error(standin: StandIn) -> None:
-    command = [sys.executable, "-m", "tests.bridges.carla.standin", "--port", str(standin.port)]
+    command = [sys.executable, "-m", "rtcontrol.bridges.carla.standin", "--port", str(standin.port)]
     done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
     assert done.returncode != 0 and "in use" in done.stderr

@@ -8,15 +8,14 @@ from itertools import groupby
 
 import pytest
 
-from tests.bridges.carla.standin import lights
-from tests.bridges.carla.standin.blueprints import description
-from tests.bridges.carla.standin.geometry import Box, overlap
-from tests.bridges.carla.standin.lanes import network
-from tests.bridges.carla.standin.physics import BRAKE_MPS2, MAX_STEER, WHEELBASE_M, Bicycle, Control
-from tests.bridges.carla.standin.roads import ARMS
-from tests.bridges.carla.standin.town import opendrive
-from tests.bridges.carla.standin.wire import GREEN, RED, YELLOW, yaw
-from tests.bridges.carla.standin.world import World
+from rtcontrol.bridges.carla.standin import lights
+from rtcontrol.bridges.carla.standin.actors import BRAKE_MPS2, MAX_STEER, WHEELBASE_M, Bicycle, Control
+from rtcontrol.bridges.carla.standin.blueprints import description
+from rtcontrol.bridges.carla.standin.geometry import Box, overlap
+from rtcontrol.bridges.carla.standin.roads import ARMS, network
+from rtcontrol.bridges.carla.standin.town import opendrive
+from rtcontrol.bridges.carla.standin.wire import GREEN, RED, YELLOW, yaw
+from rtcontrol.bridges.carla.standin.world import World
 
 STEP_S = 0.0625
 

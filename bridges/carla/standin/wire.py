@@ -7,7 +7,7 @@ import struct
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from tests.bridges.carla.standin.geometry import Pose
+from rtcontrol.bridges.carla.standin.geometry import Pose
 
 VERSION = "0.9.16"
 LOOPBACK = bytes([127, 0, 0, 1])

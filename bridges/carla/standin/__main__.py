@@ -1,4 +1,4 @@
-"""`python -m tests.bridges.carla.standin --port P [--state FILE]`: the CARLA stand-in.
+"""`python -m rtcontrol.bridges.carla.standin --port P [--state FILE]`: the CARLA stand-in.
 
 Once it listens it prints `listening on 127.0.0.1:PORT`. It ends on SIGTERM or SIGINT. Lines on the
 standard input make things go wrong, and each is answered with `done: LINE`:
@@ -20,9 +20,9 @@ import sys
 import threading
 from pathlib import Path
 
-from tests.bridges.carla.standin.server import HOST, Server
-from tests.bridges.carla.standin.wire import VERSION
-from tests.bridges.carla.standin.world import World
+from rtcontrol.bridges.carla.standin.server import HOST, Server
+from rtcontrol.bridges.carla.standin.wire import VERSION
+from rtcontrol.bridges.carla.standin.world import World
 
 
 def read_lines(loop: asyncio.AbstractEventLoop, server: Server, leashed: bool) -> None:
@@ -46,7 +46,7 @@ async def serve(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.bridges.carla.standin",
+        prog="python -m rtcontrol.bridges.carla.standin",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgpack
 
-from tests.bridges.carla.standin.wire import WORLD_STREAM
+from rtcontrol.bridges.carla.standin.wire import WORLD_STREAM
 
 REQUEST, RESPONSE = 0, 1
 # A client that does not read loses packets above this rather than filling the server's memory.

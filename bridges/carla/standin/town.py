@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from tests.bridges.carla.standin.geometry import Piece
-from tests.bridges.carla.standin.roads import (
+from rtcontrol.bridges.carla.standin.geometry import Piece
+from rtcontrol.bridges.carla.standin.roads import (
     ARMS,
     HALVES,
     JUNCTION,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.bridges.carla.standin import blueprints, lights, wire
-from tests.bridges.carla.standin.actors import physics
-from tests.bridges.carla.standin.rpc import Refused, Table, answering
-from tests.bridges.carla.standin.town import opendrive
-from tests.bridges.carla.standin.world import World
+from rtcontrol.bridges.carla.standin import blueprints, lights, wire
+from rtcontrol.bridges.carla.standin.actors import physics
+from rtcontrol.bridges.carla.standin.rpc import Refused, Table, answering
+from rtcontrol.bridges.carla.standin.town import opendrive
+from rtcontrol.bridges.carla.standin.world import World
 
 # The second is the same town with lights that were placed by hand.
 MAPS = ("Standin/Maps/Standin", "Standin/Maps/Standin2")

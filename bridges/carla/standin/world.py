@@ -8,13 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from tests.bridges.carla.standin import blueprints, lights, wire
-from tests.bridges.carla.standin.actors import CAR, Actor, TrafficLight, Vehicle
-from tests.bridges.carla.standin.geometry import Box, Contacts, Pose, overlap
-from tests.bridges.carla.standin.lanes import network, within_junction
-from tests.bridges.carla.standin.physics import Bicycle, Control
-from tests.bridges.carla.standin.roads import ARMS
-from tests.bridges.carla.standin.rpc import Refused
+from rtcontrol.bridges.carla.standin import blueprints, lights, wire
+from rtcontrol.bridges.carla.standin.actors import CAR, Actor, Bicycle, Control, TrafficLight, Vehicle
+from rtcontrol.bridges.carla.standin.geometry import Box, Contacts, Pose, overlap
+from rtcontrol.bridges.carla.standin.roads import ARMS, network, within_junction
+from rtcontrol.bridges.carla.standin.rpc import Refused
 
 # Farther from the town's middle is no trigger box of a light.
 NEAR_M = 60.0

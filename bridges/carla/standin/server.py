@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.bridges.carla.standin.methods import table
-from tests.bridges.carla.standin.rpc import Calls, Stream, Subscriber
-from tests.bridges.carla.standin.world import World
+from rtcontrol.bridges.carla.standin.methods import table
+from rtcontrol.bridges.carla.standin.rpc import Calls, Stream, Subscriber
+from rtcontrol.bridges.carla.standin.world import World
 
 HOST = "127.0.0.1"
 # Of asynchronous mode without a fixed step.
