@@ -133,7 +133,7 @@ def test_every_file_that_the_docs_name_is_there() -> None:
     named = re.compile(
         r"(?<![\w/.])(?:rtcontrol|envs|agents|models|bridges|tests|docs)/[\w/.-]*\.(?:py|md|json|toml)\b"
     )
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
         for name in named.findall(page.read_text("utf-8")):
             # Where a page is about tests, it may leave out their folder.
             assert (ROOT / name).exists() or (ROOT / "tests" / name).exists(), f"{page.name} names {name}"

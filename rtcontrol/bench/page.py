@@ -1,4 +1,4 @@
-"""docs/benchmarks.md and the README's table, from the JSON files that the benches left."""
+"""docs/benchmarks.md and the README's results, from the files that hold the figures."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.bench.table import NOT_MEASURED, Table, markdown, ms
-from rtcontrol.bench.tables import NAMES, tables
+from rtcontrol.bench.hand_kept import FILE, hand_kept
+from rtcontrol.bench.readme import results_table, score_tables
+from rtcontrol.bench.table import NOT_MEASURED, Table, markdown
+from rtcontrol.bench.tables import tables
 from rtcontrol.models.errors import UserError
 
 COMMAND = "rtcontrol bench all --again"
@@ -17,7 +19,7 @@ TITLES = {
         """All ways are sessions of one model and decide the same situations in turns, each from the tokens that its
 prompt shares with the tick before: an agent's own episodes at 16 Hz, told in turn a goal as it is written and a
 phrasing of one. *long*: 20 function names and three enums that branch at token depths 1, 3 and 6
-([schema](../rtcontrol/bench/schemas/long.json)); this model was not trained for it and mostly calls functions without
+(`rtcontrol/bench/schemas/long.json`); this model was not trained for it and mostly calls functions without
 arguments there, hence a third run in which every way is held to one with three. Times run from text to typed call.
 The floor is the cheapest single forward that could decide the call: the uncached tokens and the nodes that this call's
 walk goes by. A JSON call is forced to the tokens of the call that was decided (a model trained for heads writes no JSON
@@ -88,7 +90,7 @@ DECISIONS = (
     *("prefix", "memory", "dtype", "engines"),
 )
 FILES = (*DECISIONS, "wire", "load")
-BEGIN, END = "<!-- bench decide -->", "<!-- /bench decide -->"
+BEGIN, END = "<!-- results -->", "<!-- /results -->"
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -113,9 +115,16 @@ def page(folder: Path) -> str:
     """The page of all files in the folder; what nobody measured is told."""
     parts = [
         "# Benchmarks",
-        f"Written by `rtcontrol bench tables` from the files in [{folder.name}]({folder.name}); a test fails where "
-        f"they differ. `{COMMAND}` measures everything anew on this machine and writes files and page (interrupted, "
-        "`rtcontrol bench all` goes on where it stopped); on one with a GPU it fills the GPU columns.",
+        f"`rtcontrol bench tables` writes this page from the JSON files in `docs/{folder.name}/`. A test fails where page "
+        f"and files differ. `{COMMAND}` measures everything anew on this machine and writes files and page. When it "
+        "is interrupted, `rtcontrol bench all` goes on where it stopped. On a machine with a GPU it fills the GPU "
+        "columns.",
+        "Rows and tables that say *random weights* show how long a decision takes, and nothing about whether it is "
+        "right. The CARLA stand-in is not CARLA.",
+        "## Scores of the bundled models",
+        "`rtcontrol score` ([scores.md](scores.md)). The cards in `models/zoo/` say what is judged. The driver is the "
+        "model of the CARLA bridge, scored in `--env road`: neither was ever run in CARLA.",
+        markdown(score_tables()),
     ]
     titled = ""
     for name in FILES:
@@ -134,6 +143,13 @@ def page(folder: Path) -> str:
         shown = tables(document)
         parts.append(markdown([table.beside(_same(others, table), "GPU") for table in shown]))
         parts.append(machine(document) + (f" GPU: {machine(gpu)}" if gpu else f" GPU: {NOT_MEASURED}."))
+    if entries := hand_kept(folder):
+        parts += [
+            "## Kept by hand",
+            f"No bench writes these figures as JSON. They stand in `docs/{folder.name}/{FILE}`, each with its day, its "
+            "machine and its command.",
+            *(entry.markdown() for entry in entries.values()),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -141,33 +157,13 @@ def _same(found: list[Table], table: Table) -> Table | None:
     return next((one for one in found if one.title.partition(":")[0] == table.title.partition(":")[0]), None)
 
 
-def readme_table(folder: Path) -> str:
-    """p50 by way and list of tools."""
-    document = _read(folder / "decide.json")
-    if document is None:
-        return f"`rtcontrol bench decide`: {NOT_MEASURED}."
-    schemas = document["schemas"]
-    lines = ["| p50 ms (times one pass) | own tools | long | long, held to a function of three arguments |"]
-    lines.append("|---|---|---|---|")
-    for way, label in NAMES.items():
-        cells = []
-        for result in schemas.values():
-            took, one = result["ms"].get(way), result["ms"]["one_pass"]["p50"]
-            cells.append(f"{ms(took['p50'])} ({took['p50'] / one:.2f})" if took else f"{NOT_MEASURED} (not installed)")
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    result = schemas["bundled"]
-    each = f"{result['decisions']} decisions each (JSON calls: one of five)"
-    lines += ["", f"{each}, {result['info']['dtype']}, {result['threads']} thread(s)."]
-    return "\n".join([*lines, machine(document)])
-
-
 def with_table(readme: str, folder: Path) -> str:
-    """The README's text with its table as the files have it."""
+    """The README's text with its six results as the files have them."""
     before, begin, rest = readme.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise UserError(f"README.md lacks {BEGIN} or {END}.", "Put both where the table is to stand.")
-    return f"{before}{BEGIN}\n{readme_table(folder)}\n{END}{after}"
+    return f"{before}{BEGIN}\n{results_table(folder)}\n{END}{after}"
 
 
 def write(folder: Path) -> list[Path]:

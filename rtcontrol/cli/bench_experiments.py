@@ -43,9 +43,9 @@ def experiments(
 
       rtcontrol bench experiments forms --seeds 1
 
-      rtcontrol bench experiments --page docs/experiments.md --json docs/experiments/results.json
+      rtcontrol bench experiments --page docs/experiments.md --json docs/benchmarks/experiments.json
 
-      rtcontrol bench experiments --results docs/experiments/results.json --page docs/experiments.md
+      rtcontrol bench experiments --results docs/benchmarks/experiments.json --page docs/experiments.md
     """
     from rtcontrol.experiments import runs
     from rtcontrol.experiments.page import check_marks, filled, gathered

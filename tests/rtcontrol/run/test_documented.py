@@ -16,16 +16,31 @@ from rtcontrol.run.skills import OwnSkill, skill_of
 from tests.helpers.processes import ROOT, environment, python
 
 
-def done(page: str) -> subprocess.CompletedProcess[str]:
+def done(page: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Its examples, one after the other in one program."""
     code = "".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL))
-    return python("-c", code)
+    return python("-c", code, cwd=folder, timeout=280)
 
 
-@pytest.mark.parametrize(("page", "says"), [("README.md", "engines("), ("docs/python.md", "Bundled: base, driver")])
-def test_the_examples_of_a_page_run(page: str, says: str) -> None:
-    ran = done(page)
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        ("README.md", "drive(speed=40)"),
+        ("docs/tutorial.md", "engines("),
+        ("docs/python.md", "Bundled: base, driver"),
+    ],
+)
+def test_the_examples_of_a_page_run(page: str, says: str, tmp_path: Path) -> None:
+    ran = done(page, tmp_path)
     assert ran.returncode == 0 and says in ran.stdout, ran.stderr
+
+
+def test_ci_runs_the_readmes_test_command() -> None:
+    commands = re.findall(r"```sh\n(python3 .*?)\n```", (ROOT / "README.md").read_text("utf-8"))
+    assert len(commands) == 2 and all("\n" not in command for command in commands)
+    steps = commands[1].partition(" && . .venv/bin/activate && ")[2]
+    assert steps.endswith("&& (pytest -q || pytest -q --lf -n0)")
+    assert steps in (ROOT / ".ci/run").read_text("utf-8")
 
 
 def test_what_is_public_is_there_by_name() -> None:
