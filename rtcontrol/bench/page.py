@@ -115,10 +115,10 @@ def page(folder: Path) -> str:
     """The page of all files in the folder; what nobody measured is told."""
     parts = [
         "# Benchmarks",
-        f"`rtcontrol bench tables` writes this page from the JSON files in `docs/{folder.name}/`. A test fails where page "
-        f"and files differ. `{COMMAND}` measures everything anew on this machine and writes files and page. When it "
-        "is interrupted, `rtcontrol bench all` goes on where it stopped. On a machine with a GPU it fills the GPU "
-        "columns.",
+        f"`rtcontrol bench tables` writes this page from the JSON files in `docs/{folder.name}/`. A test fails where "
+        f"page and files differ. `{COMMAND}` measures everything anew on this machine and writes files and page. "
+        "When it is interrupted, `rtcontrol bench all` goes on where it stopped. On a machine with a GPU it fills the "
+        "GPU columns.",
         "Rows and tables that say *random weights* show how long a decision takes, and nothing about whether it is "
         "right. The CARLA stand-in is not CARLA.",
         "## Scores of the bundled models",

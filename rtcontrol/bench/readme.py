@@ -52,9 +52,9 @@ def score_tables() -> list[Table]:
         first, last = document["seeds"]
         ended = ", ".join(f"{end} {n}" for end, n in ends.items())
         note = (
-            f"Lockstep, seeds {first} to {last}, {count} episodes a goal, Wilson 95 % intervals. The model's episodes end "
-            f"so: {ended}. In the words of two writers who knew nothing of this project ([strangers.md](strangers.md)): "
-            f"{strangers}. Sentences that mean nothing and are held: {held}."
+            f"Lockstep, seeds {first} to {last}, {count} episodes a goal, Wilson 95 % intervals. The model's episodes "
+            f"end so: {ended}. In the words of two writers who knew nothing of this project "
+            f"([strangers.md](strangers.md)): {strangers}. Sentences that mean nothing and are held: {held}."
         )
         columns = (f"of {count}", "interval", *OTHERS, other)
         found.append(Table(model, ("goal", *columns), tuple(rows), note))
