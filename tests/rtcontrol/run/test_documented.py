@@ -43,6 +43,16 @@ def test_ci_runs_the_readmes_test_command() -> None:
     assert steps in (ROOT / ".ci/run").read_text("utf-8")
 
 
+@pytest.mark.parametrize("page", sorted(path.name for path in ROOT.glob("*.md")))
+def test_the_links_of_the_pages_beside_the_code_lead_somewhere(page: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text("utf-8"))
+    assert links and not [link for link in links if "://" not in link and not (ROOT / link).exists()]
+
+
+def test_the_readme_takes_ten_minutes() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
 def test_what_is_public_is_there_by_name() -> None:
     for name in rtcontrol.__all__:
         assert getattr(rtcontrol, name) is not None
