@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,13 @@ SERVING_CASE = "late, bf16"
 def scores(model: str) -> dict[str, Any]:
     """What the bundled model's own scores say."""
     return dict(json.loads((ZOO / model / "scores.json").read_text("utf-8")))
+
+
+def parameters(model: str) -> int:
+    """How many numbers its weights are, as the header of their file says."""
+    with (ZOO / model / "model.safetensors").open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
 
 
 def episodes(document: dict[str, Any]) -> int:
@@ -57,7 +65,8 @@ def score_tables() -> list[Table]:
             f"([strangers.md](strangers.md)): {strangers}. Sentences that mean nothing and are held: {held}."
         )
         columns = (f"of {count}", "interval", *OTHERS, other)
-        found.append(Table(model, ("goal", *columns), tuple(rows), note))
+        title = f"{model}, {parameters(model):,} parameters"
+        found.append(Table(title, ("goal", *columns), tuple(rows), note))
     return found
 
 
