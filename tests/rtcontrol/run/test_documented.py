@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from commands import call, refused
 
 import rtcontrol
+from rtcontrol.cli.app import app
 from rtcontrol.run.skills import OwnSkill, skill_of
 from tests.helpers.processes import ROOT, environment, python
 
@@ -51,6 +55,34 @@ def test_the_links_of_the_pages_beside_the_code_lead_somewhere(page: str) -> Non
 
 def test_the_readme_takes_ten_minutes() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    """Words of each `rtcontrol` command of its blocks."""
+    text = page.read_text("utf-8")
+    lines = [line for block in re.findall(r"```(?:sh)?\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    lines += re.findall(r"^    (rtcontrol .*)$", text, re.MULTILINE)
+    found = []
+    for line in lines:
+        for part in re.split(r" (?:&&|\|) | &(?: |$)", line.partition(" # ")[0].partition("  #")[0]):
+            if re.match(r"(?:[\w/]+/bin/)?rtcontrol ", part):
+                found.append(shlex.split(part)[1:])
+    return found
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))])
+def test_the_commands_of_a_page_have_the_options_that_it_gives_them(page: str) -> None:
+    for words in commands_of(ROOT / page):
+        command: Any = typer.main.get_command(app)
+        context, rest = typer.Context(command), list(words)
+        while rest and not rest[0].startswith("-") and hasattr(command, "resolve_command"):
+            _, command, rest = command.resolve_command(context, rest)  # raises where there is none
+            context = typer.Context(command, parent=context)
+        if command.context_settings.get("ignore_unknown_options"):  # a bridge reads its own
+            continue
+        known = {option for given in command.params for option in (*given.opts, *given.secondary_opts)}
+        given = {word.partition("=")[0] for word in rest if word.startswith("--")} - {"--help"}
+        assert given <= known, f"{page}: {', '.join(sorted(given - known))} in {' '.join(words)}"
 
 
 def test_what_is_public_is_there_by_name() -> None:
