@@ -19,7 +19,7 @@ from tests.helpers.processes import ROOT
 FOLDER = ROOT / "docs" / "benchmarks"
 
 
-def test_the_page_and_the_readmes_results_are_what_the_files_say() -> None:
+def test_the_page_and_the_readmes_table_are_what_the_files_say() -> None:
     assert (ROOT / "docs" / "benchmarks.md").read_text("utf-8") == page(FOLDER), "run `rtcontrol bench tables`"
     readme = (ROOT / "README.md").read_text("utf-8")
     assert readme == with_table(readme, FOLDER), "run `rtcontrol bench tables`"
