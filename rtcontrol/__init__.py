@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rtcontrol.models import __version__
     from rtcontrol.models.call import Call, Decision
     from rtcontrol.models.decode.protocol import Cancelled, DecodeError
     from rtcontrol.models.errors import UserError
@@ -19,10 +20,11 @@ __all__ = [
     "Call", "Cancelled", "Decision", "DecodeError", "Fitted", "UserError", "__version__", "check_world", "fit", "load",
 ]  # fmt: skip
 _PLACES = {
+    "__version__": "rtcontrol.models",
     **dict.fromkeys(("Call", "Decision"), "rtcontrol.models.call"),
     **dict.fromkeys(("Cancelled", "DecodeError"), "rtcontrol.models.decode.protocol"),
     "Fitted": "rtcontrol.training.train",
-    "check_world": "rtcontrol.run.check",
+    "check_world": "rtcontrol.run.world_check",
     "fit": "rtcontrol.training.fit",
     "UserError": "rtcontrol.models.errors",
 }
@@ -32,8 +34,6 @@ _PLACES = {
 _root = Path(__file__).resolve().parent.parent
 if (_root / "pyproject.toml").is_file() and (_root / "models" / "__init__.py").is_file():
     __path__.append(str(_root))
-
-from rtcontrol.models import __version__  # noqa: E402 (that is where they are)
 
 
 def load(

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md and the README's table, from the JSON files that the benches left."""
+"""docs/benchmarks.md and the README's results, from the files that hold the figures."""
 
 from __future__ import annotations
 
@@ -6,63 +6,74 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.bench.tables import NAMES, tables
+from rtcontrol.bench.hand_kept import FILE, hand_kept
+from rtcontrol.bench.readme import results_table, score_tables
+from rtcontrol.bench.tables import tables
 from rtcontrol.models.errors import UserError
-from rtcontrol.telemetry.figure_table import NOT_MEASURED, Table, markdown, ms
+from rtcontrol.telemetry.figure_table import NOT_MEASURED, Table, markdown
 
 COMMAND = "rtcontrol bench all --again"
 TITLES = {
     "decide": (
         "One decision",
-        """All ways are sessions of one model and decide the same situations in turns, each from the tokens that its
-prompt shares with the tick before: an agent's own episodes at 16 Hz, told in turn a goal as it is written and a
-phrasing of one. *long*: 20 function names and three enums that branch at token depths 1, 3 and 6
-([schema](../rtcontrol/bench/schemas/long.json)); this model was not trained for it and mostly calls functions without
-arguments there, hence a third run in which every way is held to one with three. Times run from text to typed call.
-The floor is the cheapest single forward that could decide the call: the uncached tokens and the nodes that this call's
-walk goes by. A JSON call is forced to the tokens of the call that was decided (a model trained for heads writes no JSON
-of its own), for one of five decisions; a token scores the whole vocabulary, and of few that the grammar leaves these
-alone. simthinkd answers another question: it
-picks one of 7 actions.""",
+        """All ways are sessions of one model. They take turns, and each decides the same situations. Each begins
+with the tokens that its prompt shares with the tick before. The situations are an agent's own episodes at 16 Hz;
+the instructions are its goals as they are written, and phrasings of them. Times run from text to typed call.
+
+- *long*: 20 function names and three enums that branch at token depths 1, 3 and 6
+  (`rtcontrol/bench/schemas/long.json`). This model was not trained for them and mostly calls functions without
+  arguments. So a third run holds every way to a function with three arguments.
+- *The floor*: the cheapest single forward that could decide the call. It has the uncached tokens and the nodes that
+  this call's walk goes by.
+- *JSON*: a call is forced to the tokens of the call that was decided, because a model trained for heads writes no
+  JSON. One of five decisions is measured. A token scores the whole vocabulary; where the grammar leaves few tokens,
+  only these.
+- *simthinkd* answers another question: it picks one of 7 actions.""",
     ),
     "serving": (
         "Beside vLLM",
-        """The same weights in vLLM, in one process with ours, the same prompts in turns, text to typed call.
-*SimpleTool's way* is vLLM as it comes, as SimpleTool's server uses it: its core in processes of their own, 128-token
-blocks, a text prompt a head, which vLLM tokenises, strings at which a head stops, one `generate` for all heads. *Its
-best form*: the core in this process, token ids, `stop_token_ids`, blocks of 32 tokens, no text, final outputs alone.
-*JSON*: one call under vLLM's grammar of all calls, in the same form. The random weights have 15 M parameters (hidden
-384, 8 layers, 4,096 tokens) and decide by four heads whose values have 8 tokens, after prompts of 365 tokens of which
-the last 39 change: *told apart by the last*, no token of a value is forced, all are evaluated; *by the first*, the
-other seven must follow, which ours does not evaluate. Such weights end no head: vLLM's is ended behind the eighth
-token, and the closing tag, a ninth step, is given to it. Nothing constrains SimpleTool's heads, so that random
-weights write no legal call. While other ways take their turn the processes of SimpleTool's way stand still, as one
-spins for a second after each call.""",
+        """The same weights run in vLLM, in one process with ours. The ways take turns on the same prompts. Times
+run from text to typed call.
+
+- *SimpleTool's way*: vLLM as it comes, as SimpleTool's server uses it. Its core has processes of its own and
+  128-token blocks. Each head has a text prompt, which vLLM tokenises, and strings at which it stops. One `generate`
+  decides all heads. Its processes stand still while other ways take their turn, because one spins for a second
+  after each call.
+- *Its best form*: the core in this process, token ids, `stop_token_ids`, blocks of 32 tokens, no text, final
+  outputs only.
+- *JSON*: one call under vLLM's grammar of all calls, in the same form.
+- *15 M*: random weights of 15 M parameters (hidden 384, 8 layers, 4,096 tokens). They decide by four heads whose
+  values have 8 tokens, after prompts of 365 tokens of which the last 39 change. *Told apart by the last*: no token
+  of a value is forced, and all are evaluated. *By the first*: the other seven must follow, and ours does not
+  evaluate them.
+- Random weights end no head. vLLM's head is ended behind the eighth token, and the closing tag, a ninth step, is
+  given to it. Nothing constrains SimpleTool's heads, so random weights write no legal call.""",
     ),
     "chat": (
         "Chat models",
-        """Passes of a chat model's calls in its own syntax, on the bundled agents' tools and situations, beside the
-same call token by token, and with the tokens skipped that the syntax or the tools force ([chat.md](chat.md)). Random
-weights of the bundled models' shape with Qwen's own tokenizer: passes are those that any weights would take,
-milliseconds are of these.""",
+        """How many passes a chat model's call takes in its own syntax, on the bundled agents' tools and
+situations. Beside it stands the same call token by token, and with the tokens skipped that the syntax or the tools
+force ([chat.md](chat.md)). The weights are *random weights* of the bundled models' shape with Qwen's own tokenizer.
+Any weights would take these passes; the milliseconds are those of these weights.""",
     ),
     "speculative": (
         "Drafts of free values",
-        """What a draft of a value that no list holds saves: without guesses each token is a pass; a guess, of the
-prompt's text or of a smaller model's call, is verified as a chain of nodes in the same pass, and changes no call.
-*Depth*: so many of its tokens a pass, as in the paper's appendix on speculative decoding (2, 3 and 4; its 0.5 B model
-drafts for 14 B, 93.6 to 95.0 % accepted, 2.35 to 3.22 times fewer passes). This is the mechanism alone: random
-weights, target and draft made to write given values, the draft with another token in one of twenty places. Here a
-draft is asked once a call, not after each pass, so nothing of it is of use behind its first wrong token. Trained ST
-models of two sizes: not measured.""",
+        """What a draft saves for a value that no list holds. Without guesses each token is a pass. A guess, of
+the prompt's text or of a smaller model's call, is verified as a chain of nodes in the same pass, and changes no
+call. *Depth* is the number of its tokens a pass, as in the paper's appendix on speculative decoding (2, 3 and 4;
+its 0.5 B model drafts for 14 B, 93.6 to 95.0 % accepted, 2.35 to 3.22 times fewer passes).
+
+This shows the mechanism alone. Target and draft have *random weights* and are made to write given values. The draft
+has another token in one of twenty places. A draft is made once a call, not after each pass, so nothing of it is of
+use behind its first wrong token. Trained ST models of two sizes: not measured.""",
     ),
     "sizes": (
         "Sizes that people deploy",
-        """Random weights of published shapes (Qwen2.5; a vocabulary of 4,096 tokens, which favours JSON), prompts of
-365 tokens of which the last 39 change, four heads whose values have eight tokens, told apart by the last: no token is
-forced, and one pass evaluates all of them. The ways are those of *One decision*. *Without graphs*: the same pass, sent
-to the GPU kernel by kernel. Hugging Face's `generate` waits here for its own Python between tokens; the best of the
-other side is *forced tokens skipped*.""",
+        """*Random weights* of published shapes (Qwen2.5; a vocabulary of 4,096 tokens, which favours JSON).
+Prompts have 365 tokens of which the last 39 change. Four heads have values of eight tokens that the last token
+tells apart: no token is forced, and one pass evaluates all of them. The ways are those of *One decision*. *Without
+graphs* is the same pass, sent to the GPU kernel by kernel. Hugging Face's `generate` waits here for its own Python
+between tokens; the best of the other side is *forced tokens skipped*.""",
     ),
     "batch": ("Many decisions together", "The first trees of all sessions' decisions share a pass."),
     "heads": (
@@ -88,7 +99,7 @@ DECISIONS = (
     *("prefix", "memory", "dtype", "engines"),
 )
 FILES = (*DECISIONS, "wire", "load")
-BEGIN, END = "<!-- bench decide -->", "<!-- /bench decide -->"
+BEGIN, END = "<!-- results -->", "<!-- /results -->"
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -113,9 +124,16 @@ def page(folder: Path) -> str:
     """The page of all files in the folder; what nobody measured is told."""
     parts = [
         "# Benchmarks",
-        f"Written by `rtcontrol bench tables` from the files in [{folder.name}]({folder.name}); a test fails where "
-        f"they differ. `{COMMAND}` measures everything anew on this machine and writes files and page (interrupted, "
-        "`rtcontrol bench all` goes on where it stopped); on one with a GPU it fills the GPU columns.",
+        f"`rtcontrol bench tables` writes this page from the JSON files in `docs/{folder.name}/`. A test fails where "
+        f"page and files differ. `{COMMAND}` measures everything anew on this machine and writes files and page. "
+        "When it is interrupted, `rtcontrol bench all` goes on where it stopped. On a machine with a GPU it fills the "
+        "GPU columns.",
+        "Rows and tables that say *random weights* show how long a decision takes, and nothing about whether it is "
+        "right. The CARLA stand-in is not CARLA.",
+        "## Scores of the bundled models",
+        "`rtcontrol score` ([scores.md](scores.md)). The cards in `models/zoo/` say what is judged. The driver is the "
+        "model of the CARLA bridge, scored in `--env road`: neither was ever run in CARLA.",
+        markdown(score_tables()),
     ]
     titled = ""
     for name in FILES:
@@ -132,8 +150,15 @@ def page(folder: Path) -> str:
             continue
         others = tables(gpu) if gpu else []
         shown = tables(document)
-        parts.append(markdown([table.beside(_same(others, table), "GPU") for table in shown]))
+        parts.append(markdown([table.beside(_same(others, table), "GPU") if others else table for table in shown]))
         parts.append(machine(document) + (f" GPU: {machine(gpu)}" if gpu else f" GPU: {NOT_MEASURED}."))
+    if entries := hand_kept(folder):
+        parts += [
+            "## Kept by hand",
+            f"No bench writes these figures as JSON. They stand in `docs/{folder.name}/{FILE}`, each with its day, its "
+            "machine and its command.",
+            *(entry.markdown() for entry in entries.values()),
+        ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -141,33 +166,13 @@ def _same(found: list[Table], table: Table) -> Table | None:
     return next((one for one in found if one.title.partition(":")[0] == table.title.partition(":")[0]), None)
 
 
-def readme_table(folder: Path) -> str:
-    """p50 by way and list of tools."""
-    document = _read(folder / "decide.json")
-    if document is None:
-        return f"`rtcontrol bench decide`: {NOT_MEASURED}."
-    schemas = document["schemas"]
-    lines = ["| p50 ms (times one pass) | own tools | long | long, held to a function of three arguments |"]
-    lines.append("|---|---|---|---|")
-    for way, label in NAMES.items():
-        cells = []
-        for result in schemas.values():
-            took, one = result["ms"].get(way), result["ms"]["one_pass"]["p50"]
-            cells.append(f"{ms(took['p50'])} ({took['p50'] / one:.2f})" if took else f"{NOT_MEASURED} (not installed)")
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    result = schemas["bundled"]
-    each = f"{result['decisions']} decisions each (JSON calls: one of five)"
-    lines += ["", f"{each}, {result['info']['dtype']}, {result['threads']} thread(s)."]
-    return "\n".join([*lines, machine(document)])
-
-
 def with_table(readme: str, folder: Path) -> str:
-    """The README's text with its table as the files have it."""
+    """The README's text with its six results as the files have them."""
     before, begin, rest = readme.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise UserError(f"README.md lacks {BEGIN} or {END}.", "Put both where the table is to stand.")
-    return f"{before}{BEGIN}\n{readme_table(folder)}\n{END}{after}"
+    return f"{before}{BEGIN}\n{results_table(folder)}\n{END}{after}"
 
 
 def write(folder: Path) -> list[Path]:

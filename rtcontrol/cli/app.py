@@ -16,10 +16,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rtcontrol import __version__
 from rtcontrol.bridges.console import StandardStreams, printable
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown, outlive_terminal, unwritten
 from rtcontrol.loop import errors
+from rtcontrol.models import __version__
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import CARLA, REMOTE, RunOptions, command, named_by_time
 from rtcontrol.run.run import HELP, HOST, INCOMPLETE, UNSAFE

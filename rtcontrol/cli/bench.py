@@ -252,15 +252,16 @@ def everything_there_is(
 
 @app.command(hidden=True)
 def tables(folder: Folder = PAGES) -> None:
-    """Write docs/benchmarks.md and the README's table from the JSON files.
+    """Write docs/benchmarks.md, docs/experiments.md's tables and the README's results from the folder's files.
 
     Example: rtcontrol bench tables
     """
     from rtcontrol.bench.page import write
+    from rtcontrol.evaluation.experiments.tables import write_tables
 
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder.", "Run it in the repository, or give --out.")
-    for path in write(folder):
+    for path in (*write(folder), *write_tables(folder)):
         print(f"Written: {path}")
 
 

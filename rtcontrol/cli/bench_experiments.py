@@ -43,9 +43,9 @@ def experiments(
 
       rtcontrol bench experiments forms --seeds 1
 
-      rtcontrol bench experiments --page docs/experiments.md --json docs/experiments/results.json
+      rtcontrol bench experiments --page docs/experiments.md --json docs/benchmarks/experiments.json
 
-      rtcontrol bench experiments --results docs/experiments/results.json --page docs/experiments.md
+      rtcontrol bench experiments --results docs/benchmarks/experiments.json --page docs/experiments.md
     """
     from rtcontrol.evaluation.experiments import runs
     from rtcontrol.evaluation.experiments.tables import check_marks, filled, gathered, tables

@@ -44,7 +44,11 @@ def markdown(shown: Sequence[Table]) -> str:
     """As a page has them."""
     parts = []
     for table in shown:
-        lines = [f"**{table.title}**", "", _line(table.columns), _line(["---"] * len(table.columns))]
+        lines = [
+            *([f"**{table.title}**", ""] if table.title else []),
+            _line(table.columns),
+            _line(["---"] * len(table.columns)),
+        ]
         lines += [_line(row) for row in table.rows]
         parts.append("\n".join([*lines, *(["", table.note] if table.note else [])]))
     return "\n\n".join(parts)

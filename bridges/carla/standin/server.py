@@ -118,7 +118,7 @@ def state(world: World, clients: int) -> dict[str, Any]:
         "episode": world.episode,
         "clients": clients,
         "settings": asdict(world.settings),
-        "alive": [world.told(one) | {"speed_kmh": round(one.body.speed * 3.6, 2)} for one in world.vehicles],
+        "alive": [world.to_dict(one) | {"speed_kmh": round(one.body.speed * 3.6, 2)} for one in world.vehicles],
         "destroyed": world.gone,
         "collisions": world.collisions,
     }

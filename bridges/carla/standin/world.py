@@ -103,10 +103,10 @@ class World:
         if not isinstance(actor, Vehicle):
             return False
         del self.actors[number]
-        self.gone.append(self.told(actor))
+        self.gone.append(self.to_dict(actor))
         return True
 
-    def told(self, vehicle: Vehicle) -> dict[str, Any]:
+    def to_dict(self, vehicle: Vehicle) -> dict[str, Any]:
         """What a vehicle has done."""
         return {
             "id": vehicle.number,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -180,3 +181,16 @@ def filled(text: str, results: Results) -> str:
         block = f"{begin}\n{markdown([table])}\n{end}"
         text = re.sub(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _, new=block: new, text, flags=re.DOTALL)  # type: ignore[misc]
     return text
+
+
+def write_tables(folder: Path) -> list[Path]:
+    """Put the tables of the folder's results into the page beside it, where there are both; gives what changed."""
+    results, page = folder / "experiments.json", folder.parent / "experiments.md"
+    if not (results.exists() and page.exists()):
+        return []
+    text = page.read_text("utf-8")
+    new = filled(text, json.loads(results.read_text("utf-8"))["experiments"])
+    if new == text:
+        return []
+    page.write_text(new, "utf-8")
+    return [page]

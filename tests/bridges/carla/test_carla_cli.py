@@ -96,11 +96,11 @@ def test_port_of_a_program_that_is_no_carla_does_not_abort_the_bridge() -> None:
 
 
 def test_server_of_another_release_is_told_with_both_versions() -> None:
-    from rtcontrol.bridges.carla.server import server
+    from rtcontrol.bridges.carla.server import connect
 
     with StandIn("--claim-version", "0.9.15") as old:
         with pytest.raises(CarlaBridgeError, match=r"is 0\.9\.15, the client here 0\.9\.16") as told:
-            server(WorldOptions(port=old.port))
+            connect(WorldOptions(port=old.port))
         assert "pip install carla==0.9.15" in told.value.remedy
 
 

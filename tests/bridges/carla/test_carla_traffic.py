@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtcontrol.bridges.carla.driver import Driver, observe
-from rtcontrol.bridges.carla.fleet import TrafficDrivers
 from rtcontrol.bridges.carla.neighbours import Body
 from rtcontrol.bridges.carla.observing import Light, Scene
 from rtcontrol.bridges.carla.standin.actors import Control
+from rtcontrol.bridges.carla.traffic import TrafficDrivers
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Car, all_lights, body, lane_line, road
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from rtcontrol.cli.bench import app
 from rtcontrol.models.errors import UserError
 
-RESULTS = Path(__file__).parents[3] / "docs" / "experiments" / "results.json"
+RESULTS = Path(__file__).parents[3] / "docs" / "benchmarks" / "experiments.json"
 
 
 def test_results_of_before_are_shown_and_put_into_a_page(tmp_path: Path) -> None:

@@ -6,21 +6,32 @@ from pathlib import Path
 import pytest
 
 from rtcontrol.evaluation.experiments import runs
-from rtcontrol.evaluation.experiments.tables import check_marks, filled, gathered, percent, tables
+from rtcontrol.evaluation.experiments.tables import check_marks, filled, gathered, percent, tables, write_tables
 from rtcontrol.models.errors import UserError
 
 DOCS = Path(__file__).parents[3] / "docs"
 
 
 def test_the_page_has_the_tables_of_the_results_beside_it() -> None:
-    results = json.loads((DOCS / "experiments" / "results.json").read_text("utf-8"))["experiments"]
+    results = json.loads((DOCS / "benchmarks" / "experiments.json").read_text("utf-8"))["experiments"]
     page = (DOCS / "experiments.md").read_text("utf-8")
     assert filled(page, results) == page
     assert {name for name, _ in tables(results)} == {*runs.NAMES}
 
 
+def test_the_command_of_all_pages_fills_this_one_too(tmp_path: Path) -> None:
+    page = (DOCS / "experiments.md").read_text("utf-8")
+    assert write_tables(tmp_path / "benchmarks") == []
+    (tmp_path / "benchmarks").mkdir()
+    results = (DOCS / "benchmarks" / "experiments.json").read_text("utf-8")
+    (tmp_path / "benchmarks" / "experiments.json").write_text(results)
+    (tmp_path / "experiments.md").write_text(page.replace("97.7", "1.0"))
+    assert write_tables(tmp_path / "benchmarks") == [tmp_path / "experiments.md"]
+    assert (tmp_path / "experiments.md").read_text() == page
+
+
 def test_a_mark_that_is_missing_is_named() -> None:
-    results = json.loads((DOCS / "experiments" / "results.json").read_text("utf-8"))["experiments"]
+    results = json.loads((DOCS / "benchmarks" / "experiments.json").read_text("utf-8"))["experiments"]
     with pytest.raises(UserError, match="<!-- rates -->"):
         filled("# Nothing", results)
     with pytest.raises(UserError, match="<!-- /forms -->"):

@@ -4,28 +4,85 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from commands import call, refused
 
 import rtcontrol
+from rtcontrol.cli.app import app
 from rtcontrol.run.skills import UserSkill, skill_of
 from tests.helpers.processes import ROOT, environment, python
 
 
-def done(page: str) -> subprocess.CompletedProcess[str]:
+def done(page: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Its examples, one after the other in one program."""
     code = "".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL))
-    return python("-c", code)
+    return python("-c", code, cwd=folder, timeout=280)
 
 
-@pytest.mark.parametrize(("page", "says"), [("README.md", "engines("), ("docs/python.md", "Bundled: base, driver")])
-def test_the_examples_of_a_page_run(page: str, says: str) -> None:
-    ran = done(page)
+@pytest.mark.parametrize(
+    ("page", "says"),
+    [
+        ("README.md", "drive(speed=40)"),
+        ("docs/tutorial.md", "engines("),
+        ("docs/python.md", "Bundled: base, driver"),
+    ],
+)
+def test_the_examples_of_a_page_run(page: str, says: str, tmp_path: Path) -> None:
+    ran = done(page, tmp_path)
     assert ran.returncode == 0 and says in ran.stdout, ran.stderr
+
+
+def test_ci_runs_the_readmes_test_command() -> None:
+    commands = re.findall(r"```sh\n(python3 .*?)\n```", (ROOT / "README.md").read_text("utf-8"))
+    assert len(commands) == 2 and all("\n" not in command for command in commands)
+    steps = commands[1].partition(" && . .venv/bin/activate && ")[2]
+    assert steps.endswith("&& (pytest -q || pytest -q --lf -n0)")
+    assert steps in (ROOT / ".ci/run").read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in ROOT.glob("*.md")))
+def test_the_links_of_the_pages_beside_the_code_lead_somewhere(page: str) -> None:
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text("utf-8"))
+    assert links and not [link for link in links if "://" not in link and not (ROOT / link).exists()]
+
+
+def test_the_readme_takes_ten_minutes() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    """Words of each `rtcontrol` command of its blocks."""
+    text = page.read_text("utf-8")
+    lines = [line for block in re.findall(r"```(?:sh)?\n(.*?)```", text, re.DOTALL) for line in block.splitlines()]
+    lines += re.findall(r"^    (rtcontrol .*)$", text, re.MULTILINE)
+    found = []
+    for line in lines:
+        for part in re.split(r" (?:&&|\|) | &(?: |$)", line.partition(" # ")[0].partition("  #")[0]):
+            if re.match(r"(?:[\w/]+/bin/)?rtcontrol ", part):
+                found.append(shlex.split(part)[1:])
+    return found
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))])
+def test_the_commands_of_a_page_have_the_options_that_it_gives_them(page: str) -> None:
+    for words in commands_of(ROOT / page):
+        command: Any = typer.main.get_command(app)
+        context, rest = typer.Context(command), list(words)
+        while rest and not rest[0].startswith("-") and hasattr(command, "resolve_command"):
+            _, command, rest = command.resolve_command(context, rest)  # raises where there is none
+            context = typer.Context(command, parent=context)
+        if command.context_settings.get("ignore_unknown_options"):  # a bridge reads its own
+            continue
+        known = {option for given in command.params for option in (*given.opts, *given.secondary_opts)}
+        given = {word.partition("=")[0] for word in rest if word.startswith("--")} - {"--help"}
+        assert given <= known, f"{page}: {', '.join(sorted(given - known))} in {' '.join(words)}"
 
 
 def test_what_is_public_is_there_by_name() -> None:
