@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rtcontrol.evaluation.row_tables import interval, percent, tables
 from rtcontrol.telemetry.as_html import PAGE as REPORT
+from rtcontrol.telemetry.causes import stylesheet
 
 PAGE = Path(__file__).parent / "page"
 INKS = ("accent", "decide", "execute", "pause", "wake", "no_observation")  # of the runs, in the report's colours
@@ -46,6 +47,7 @@ def render(documents: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     styles = [
         (REPORT / "uPlot.min.css").read_text("utf-8"),
         (REPORT / "report.css").read_text("utf-8"),
+        stylesheet(),
         (PAGE / "eval.css").read_text("utf-8"),
     ]
     scripts = [

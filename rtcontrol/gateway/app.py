@@ -30,6 +30,7 @@ from rtcontrol.gateway.websocket import WebSockets
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.session_manager import SessionManager
+from rtcontrol.telemetry.causes import script
 
 PAGE = Path(__file__).parent / "page"
 DEFAULT_MODEL = "default"
@@ -147,6 +148,7 @@ def build(
         *view.routes(lambda name: view.find(admission, name), lambda: view.listed(admission)),
         WebSocketRoute("/{path:path}", no_socket),
         *([] if options.static is None else [Mount("/static", StaticFiles(directory=options.static, html=True))]),
+        Route("/causes.js", lambda request: Response(script(), media_type="text/javascript")),
         Mount("/", StaticFiles(directory=PAGE, html=True)),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: missing})

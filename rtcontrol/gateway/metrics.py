@@ -12,9 +12,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from rtcontrol.bridges.wire import Code
-from rtcontrol.loop.attribution import Cause
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.stats import COUNTS, TIMES
+from rtcontrol.telemetry.causes import Cause
 from rtcontrol.telemetry.histogram import BOUNDS_S
 
 WHO = ("session", "agent", "model")

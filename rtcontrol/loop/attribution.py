@@ -7,40 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from statistics import median
 from typing import Any, NamedTuple
 
-from rtcontrol.hosts.protocol import LOSSES
-
-
-class Cause(StrEnum):
-    """Why a tick missed, in order of precedence: the first that applies is the cause."""
-
-    PAUSE = "pause"  # the loop's process stood still
-    HOST = "host"  # decoder dead, restarting, given up
-    WAKE = "wake"  # the loop's thread was woken late
-    NO_OBSERVATION = "no_observation"
-    STALE_OBSERVATION = "stale_observation"
-    DECIDE = "decide"  # the decision took too long, or failed
-    INVALID = "invalid"  # a call that the tools do not allow
-    EXECUTE = "execute"  # the executor raised, or ended after the deadline
-    UNKNOWN = "unknown"  # nothing explains at least half of the lateness
-
-
-# What each is made of, as docs/report.md publishes it.
-SUBCAUSES: dict[Cause, tuple[str, ...]] = {
-    Cause.PAUSE: ("gc", "stall", "disk"),
-    Cause.HOST: ("lost", "restarting", "gave_up"),
-    Cause.WAKE: ("scheduler", "gc", "stall", "disk", "executor"),
-    Cause.NO_OBSERVATION: ("none_yet", "unreadable"),
-    Cause.STALE_OBSERVATION: ("frozen", "late"),
-    Cause.DECIDE: ("observe", "send", "queued", "decoder_stopped", "decoder_slow", "error", *LOSSES),
-    Cause.INVALID: (),
-    Cause.EXECUTE: ("raised", "slow", "busy", "expired", "refused", "failed"),
-    Cause.UNKNOWN: (),
-}
-
+from rtcontrol.telemetry.causes import Cause
 
 # The steps of a tick, each with the stamp that ends it.
 STEPS = (

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from rtcontrol.agents import Tools
 from rtcontrol.envs.base import Effect, Emission
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
-from rtcontrol.loop.attribution import Cause
 from rtcontrol.models.call import Call
+from rtcontrol.telemetry.causes import Cause
 
 # The stamps of a tick, in order; the event's `spans_ms` has those that are known.
 SPANS = (

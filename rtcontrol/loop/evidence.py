@@ -16,9 +16,10 @@ from typing import Any, Self
 from rtcontrol.hosts.heartbeat import Heartbeat
 from rtcontrol.hosts.protocol import DecisionReply, Host
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.attribution import Cause, Evidence, ThreadUsage, Verdict, attribute, usual
+from rtcontrol.loop.attribution import Evidence, ThreadUsage, Verdict, attribute, usual
 from rtcontrol.loop.command import KnownCause, Tick
 from rtcontrol.loop.schedstat import SIZE, Look, Threads, ran_and_delayed, socket_threads
+from rtcontrol.telemetry.causes import Cause
 
 # Begin, end and kind (gc, stall) of a pause; CLOCK_MONOTONIC nanoseconds.
 Pause = tuple[int, int, str]

@@ -13,7 +13,6 @@ from rtcontrol.envs.base import Observation
 from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop import tick_outcome
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.attribution import Cause
 from rtcontrol.loop.command import Command, Completion, Fault, InFlightCall, LegalCalls, OperatorCommand, Tick
 from rtcontrol.loop.context import RunContext
 from rtcontrol.loop.operator import OperatorControl
@@ -22,6 +21,7 @@ from rtcontrol.loop.requests import Instructions, Requests, row
 from rtcontrol.loop.schedstat import SIZE
 from rtcontrol.loop.tick_outcome import TickOutcomes
 from rtcontrol.models.call import Call
+from rtcontrol.telemetry.causes import Cause
 
 # A safe call that is not in force is tried again every period, but at slow rates too as often as this.
 RETRY_NS = 1_000_000_000

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from rtcontrol.envs.base import Acknowledgement, Emission, Emitting
 from rtcontrol.hosts.protocol import DecisionReply, Host
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.attribution import Cause
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.command import SPANS, Command, Completion, InFlightCall, KnownCause, Tick
 from rtcontrol.loop.context import RunContext
@@ -18,6 +17,7 @@ from rtcontrol.loop.events import RunEvents
 from rtcontrol.loop.evidence import EvidenceCollector
 from rtcontrol.loop.fallback import Action, FallbackPolicy
 from rtcontrol.models.call import Call
+from rtcontrol.telemetry.causes import Cause
 
 Status = Literal["fresh", "held", "safe"]
 

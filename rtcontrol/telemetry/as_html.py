@@ -16,6 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rtcontrol.bridges.console import printable, throughout
+from rtcontrol.telemetry.causes import stylesheet
 from rtcontrol.telemetry.gates import Gate
 from rtcontrol.telemetry.recorded import Recorded, begun
 from rtcontrol.telemetry.report import deciders, held, instructions_text, on_time_share
@@ -57,7 +58,7 @@ def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
     scripts = [read["uPlot.iife.min.js"], *((PAGE / name).read_text("utf-8") for name in ("draw.js", "report.js"))]
     # No text of a record may end the element that holds it.
     packed = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    styles = [read["uPlot.min.css"], read["report.css"]]
+    styles = [read["uPlot.min.css"], read["report.css"], stylesheet()]
     return environment.get_template("report.html").render(runs=shown, data=packed, styles=styles, scripts=scripts)
 
 

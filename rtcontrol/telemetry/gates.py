@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.models.errors import UserError
+from rtcontrol.telemetry.causes import CAUSES
 
 COMPARED = {
     "<=": operator.le,
@@ -21,17 +22,12 @@ COMPARED = {
     ">": operator.gt,
 }
 GATE = re.compile(r"\s*([A-Za-z][\w.]*)\s*(<=|>=|==|!=|<|>)\s*(\S+)\s*")
-CAUSES = "pause host wake no_observation stale_observation decide invalid execute unknown"
+NAMES = " ".join(CAUSES)
 # Counts by name: what did not happen is not in the report, and is 0.
 COUNTS = {
-    "misses_by_cause": CAUSES,
-    "misses_by_subcause": """pause.gc pause.stall pause.disk host.lost host.restarting host.gave_up wake.scheduler
-        wake.gc wake.stall wake.disk wake.executor no_observation.none_yet no_observation.unreadable
-        stale_observation.frozen stale_observation.late decide.observe decide.send decide.queued
-        decide.decoder_stopped decide.decoder_slow decide.error decide.timeout decide.connection decide.http
-        decide.refused decide.malformed execute.raised execute.slow execute.busy
-        execute.expired execute.refused execute.failed""",
-    "skipped_by_cause": CAUSES,
+    "misses_by_cause": NAMES,
+    "misses_by_subcause": " ".join(f"{cause}.{sub}" for cause, entry in CAUSES.items() for sub in entry.subcauses),
+    "skipped_by_cause": NAMES,
     "acknowledged": "executed expired refused failed",
 }
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 from rtcontrol.hosts.protocol import LOSSES
+from rtcontrol.telemetry.causes import replayed_as
 from rtcontrol.telemetry.timeline import Timeline
 
 RATES_HZ = (10.0, 12.0, 16.0, 20.0, 30.0)
@@ -22,9 +23,9 @@ STEPS, MOST_PASSES = 40_000, 8
 # What is work beside the decision and the call, by the spans.
 AROUND_STAGES = ("observe", "send", "queue", "deliver", "wait")
 # What stops everything, whatever the rate, and when: it is replayed in its own place.
-OUTAGES = ("pause", "host", "wake")
+OUTAGES = replayed_as("outage")
 # What misses at any rate: it is no question of time.
-NEVER = ("invalid", "no_observation", "stale_observation")
+NEVER = replayed_as("always")
 
 
 @dataclass(frozen=True, slots=True)

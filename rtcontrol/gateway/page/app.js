@@ -1,5 +1,6 @@
 // The page: a match between the visitor (left) and the model (right), which is an ordinary client of /ws.
 
+import { CAUSES } from "./causes.js";
 import { StripChart } from "./chart.js";
 import { nowNs } from "./clock.js";
 import { CourtView } from "./court.js";
@@ -12,17 +13,6 @@ const LEAD_NS = 22e6; // a frame, and the way to the server
 const SCRIPTS = ["expert", "noop", "random"];
 const SUGGESTIONS = ["return every ball", "miss every ball on purpose", "aim high", "aim low"];
 SUGGESTIONS.push("stay at the top", "stay at the bottom", "do what I do");
-
-const CAUSES = {
-  pause: "the server's machine stood still",
-  host: "the decoder was away",
-  wake: "the loop was woken late",
-  no_observation: "nothing had been seen yet",
-  stale_observation: "what was seen last was too old",
-  decide: "the decision took too long",
-  invalid: "the decision was no legal call",
-  execute: "the call could not be carried out",
-};
 
 const $ = (id) => document.getElementById(id);
 const token = new URLSearchParams(location.hash.slice(1)).get("token");

@@ -12,8 +12,8 @@ from rtcontrol.drill.faults import ENDINGS, FAULTS, TIMES, schedule
 from rtcontrol.drill.injector import Injection
 from rtcontrol.drill.switches import Switches
 from rtcontrol.drill.verdict import SeenTick, ticks_of, verdict
-from rtcontrol.loop.attribution import SUBCAUSES
 from rtcontrol.models.errors import UserError
+from rtcontrol.telemetry.causes import CAUSES
 from rtcontrol.telemetry.timeline import Timeline
 from tests.helpers.processes import ROOT
 
@@ -132,7 +132,7 @@ def test_a_drill_that_is_too_short_says_how_long_it_takes() -> None:
 
 
 def test_the_causes_that_faults_may_have_are_published() -> None:
-    published = {(cause.value, sub) for cause, subs in SUBCAUSES.items() for sub in subs or (None,)}
+    published = {(cause.value, sub) for cause, entry in CAUSES.items() for sub in entry.subcauses or (None,)}
     assert {pair for fault in FAULTS.values() for pair in fault.allowed} <= published
     assert not set(FAULTS) & set(ENDINGS)
 

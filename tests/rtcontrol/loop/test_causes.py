@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 
 from rtcontrol.loop.attribution import (
     STEPS,
-    SUBCAUSES,
-    Cause,
     Evidence,
     ThreadUsage,
     attribute,
@@ -21,13 +19,14 @@ from rtcontrol.loop.attribution import (
     steps,
     usual,
 )
+from rtcontrol.telemetry.causes import CAUSES, Cause
 
 D = 60.0
 ms = st.floats(0, 200, allow_nan=False)
 spans_ms = st.tuples(ms, ms).map(lambda pair: (min(pair), max(pair)))
 faults = st.sampled_from(
     [None, None, None]
-    + [(cause, sub) for cause in (Cause.NO_OBSERVATION, Cause.STALE_OBSERVATION) for sub in SUBCAUSES[cause]]
+    + [(cause, sub) for cause in (Cause.NO_OBSERVATION, Cause.STALE_OBSERVATION) for sub in CAUSES[cause].subcauses]
     + [(Cause.DECIDE, "error"), (Cause.DECIDE, "send"), (Cause.INVALID, None)]
     + [(Cause.EXECUTE, sub) for sub in ("raised", "slow", "busy")]
 )
@@ -67,7 +66,7 @@ def evidences(draw: st.DrawFn) -> Evidence:
         gaps=draw(st.lists(spans_ms, max_size=3)),
         behind=draw(st.booleans()),
         arrival=draw(st.booleans()),
-        host=draw(st.none() | st.sampled_from(SUBCAUSES[Cause.HOST])),
+        host=draw(st.none() | st.sampled_from(CAUSES[Cause.HOST].subcauses)),
         texts=draw(st.lists(spans_ms, max_size=3)),
         acting=draw(st.lists(spans_ms, max_size=3)),
         loop=draw(kernels),
@@ -80,7 +79,7 @@ def evidences(draw: st.DrawFn) -> Evidence:
 @given(evidences())
 def test_a_cause_is_published_and_explains_at_least_half_of_the_lateness(e: Evidence) -> None:
     verdict = attribute(e)
-    published = SUBCAUSES[verdict.cause]
+    published = CAUSES[verdict.cause].subcauses
     assert verdict.subcause in published if published else verdict.subcause is None
     if verdict.explained_ms is not None:
         assert verdict.explained_ms >= e.lateness_ms / 2

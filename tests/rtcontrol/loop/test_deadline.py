@@ -14,9 +14,9 @@ from cart import Flight
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.loop.attribution import Cause
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.telemetry.account import Account
+from rtcontrol.telemetry.causes import Cause
 from tests.helpers.processes import until
 
 events = st.lists(

@@ -19,12 +19,12 @@ from linked import LinkedHost
 
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
-from rtcontrol.loop.attribution import SUBCAUSES, Cause
 from rtcontrol.loop.command import SPANS, Tick
 from rtcontrol.loop.evidence import EvidenceCollector, PauseWatch
 from rtcontrol.loop.schedstat import SIZE, Threads, ran_and_delayed
 from rtcontrol.models.call import Decision
 from rtcontrol.telemetry.account import Account
+from rtcontrol.telemetry.causes import CAUSES, Cause
 from tests.helpers.processes import until
 
 pytestmark = pytest.mark.realtime
@@ -39,7 +39,8 @@ def named(flight: Flight) -> dict[int, str]:
             continue
         assert line["evidence"]["late_ms"] is not None
         cause, subcause = Cause(line["cause"]), line.get("subcause")
-        assert subcause in SUBCAUSES[cause] if SUBCAUSES[cause] else subcause is None
+        known = CAUSES[cause].subcauses
+        assert subcause in known if known else subcause is None
         said[k] = cause.value if subcause is None else f"{cause.value}.{subcause}"
     assert Counter(name.split(".")[0] for name in said.values()) == flight.loop.account.misses_by_cause
     assert Counter(n for n in said.values() if "." in n) == flight.loop.account.misses_by_subcause

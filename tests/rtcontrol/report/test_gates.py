@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.loop.attribution import SUBCAUSES
 from rtcontrol.loop.command import SPANS
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry import timeline
+from rtcontrol.telemetry.causes import CAUSES
 from rtcontrol.telemetry.gates import parse
 from tests.helpers.processes import ROOT
 
@@ -75,7 +75,8 @@ def test_gates_timeline_and_page_know_the_causes_and_stamps_that_the_loop_tells(
         if line.startswith("| ") and len(cells) == 5:
             cause = cells[1] or cause
             rows.setdefault(cause, []).extend(cells[2].replace("`", "").split(", "))
-    for name, subcauses in SUBCAUSES.items():
+    for name, entry in CAUSES.items():
+        subcauses = entry.subcauses
         assert parse(f"misses_by_cause.{name}==0").holds({"misses_by_cause": {}})
         for subcause in subcauses:
             assert parse(f"misses_by_subcause.{name}.{subcause}==0").holds({"misses_by_subcause": {}})

@@ -1,0 +1,88 @@
+"""Why a tick missed: the one table from which the loop, the report, its gates, what-if and the pages take the causes.
+
+`rtcontrol/loop/attribution.py` has the rule that finds them, docs/report.md the evidence of each.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from rtcontrol.hosts.protocol import LOSSES
+
+
+class Cause(StrEnum):
+    """In order of precedence: the first that applies is the cause."""
+
+    PAUSE = "pause"
+    HOST = "host"
+    WAKE = "wake"
+    NO_OBSERVATION = "no_observation"
+    STALE_OBSERVATION = "stale_observation"
+    DECIDE = "decide"
+    INVALID = "invalid"
+    EXECUTE = "execute"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class CauseEntry:
+    """`meaning` for people, what it is made of, its colours on a light and a dark page. At another rate (`replayed`) it
+    stops everything for as long (outage), or misses just so (always); a time comes of what the steps take."""
+
+    meaning: str
+    subcauses: tuple[str, ...]
+    light: str
+    dark: str
+    replayed: Literal["outage", "always", "time"] = "time"
+
+
+CAUSES: Mapping[Cause, CauseEntry] = {
+    Cause.PAUSE: CauseEntry("the loop's process stood still", ("gc", "stall", "disk"), "#9a3fb5", "#d58cf0", "outage"),
+    Cause.HOST: CauseEntry("the decoder was away", ("lost", "restarting", "gave_up"), "#111111", "#f5f5f5", "outage"),
+    Cause.WAKE: CauseEntry(
+        "the loop was woken late", ("scheduler", "gc", "stall", "disk", "executor"), "#c77700", "#ffb347", "outage"
+    ),
+    Cause.NO_OBSERVATION: CauseEntry(
+        "nothing had been seen yet", ("none_yet", "unreadable"), "#2e9bd6", "#7cc9f5", "always"
+    ),
+    Cause.STALE_OBSERVATION: CauseEntry(
+        "what was seen last was too old", ("frozen", "late"), "#0b5aa8", "#5b9df0", "always"
+    ),
+    Cause.DECIDE: CauseEntry(
+        "the decision took too long, or failed",
+        ("observe", "send", "queued", "decoder_stopped", "decoder_slow", "error", *LOSSES),
+        "#d1430f",
+        "#ff7a45",
+    ),
+    Cause.INVALID: CauseEntry("the decision was no legal call", (), "#8a6d00", "#e6c84a", "always"),
+    Cause.EXECUTE: CauseEntry(
+        "the call could not be carried out in time",
+        ("raised", "slow", "busy", "expired", "refused", "failed"),
+        "#0a8f6a",
+        "#4fd1ab",
+    ),
+    Cause.UNKNOWN: CauseEntry("nothing explains at least half of the lateness", (), "#e00055", "#ff5c93"),
+}
+
+
+def replayed_as(kind: str) -> tuple[str, ...]:
+    """The causes that another rate changes so."""
+    return tuple(cause.value for cause, entry in CAUSES.items() if entry.replayed == kind)
+
+
+def stylesheet() -> str:
+    """Each cause's colour as a CSS variable of its name."""
+    light, dark = (
+        " ".join(f"--{cause.value}: {getattr(entry, shade)};" for cause, entry in CAUSES.items())
+        for shade in ("light", "dark")
+    )
+    return f":root {{ {light} }}\n@media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n"
+
+
+def script() -> str:
+    """The meanings, as a module of the live pages."""
+    return f"export const CAUSES = {json.dumps({cause.value: entry.meaning for cause, entry in CAUSES.items()})};\n"
