@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rtcontrol.models.call import Decision
 from rtcontrol.models.checkpoint.prompt import PromptTemplate
-from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decode.chat_core import ChatCore
 from rtcontrol.models.decode.chat_plan import ChatPlan
 from rtcontrol.models.decode.core import DecoderCore
@@ -93,7 +93,7 @@ class STDecider:
         self.spec = spec
         self.checkpoint, runner = spec.load()
         self.template, self.tokenizer = self.checkpoint.template, self.checkpoint.tokenizer
-        learnt = Learnt.of(self.checkpoint.folder)
+        learnt = TrainingMetadata.of(self.checkpoint.folder)
         # What a model was never shown in training changes its calls by what happens to stand there.
         self._history = spec.history if learnt is None else min(spec.history, learnt.history)
         tools = tool_schemas(spec.tools)

@@ -85,7 +85,7 @@ REMEDY = "Restore the file that came with the weights, or take it away: then wha
 
 
 @dataclass(frozen=True)
-class Learnt:
+class TrainingMetadata:
     """`tool_sets`: the sets of tools, as OpenAI-style definitions, that it was trained on; `history`: how many calls
     its prompts showed (0: none); `allow_null`: whether it may leave the call in force; `instruction`: what it is told
     by default; `observation`: the words that observations were made of, each with its unit or None; `rate_hz`: how

@@ -21,7 +21,7 @@ from rtcontrol.evaluation.answerers import ModelOptions, Opened, loaded
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.chat_template import ChatTemplate
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.stats import Tokens
 from rtcontrol.models.decode.draft_tree import FEW, Stop
@@ -64,7 +64,7 @@ class JsonAnswerer:
         free = np.ones(self._vocabulary, np.bool_)
         free[[i for t in special if (i := self._tokenizer.special_id(t)) not in self._ends]] = False
         self._free = Stop(free)
-        learnt = Learnt.of(self._checkpoint.folder)
+        learnt = TrainingMetadata.of(self._checkpoint.folder)
         self._history = HISTORY if learnt is None else min(HISTORY, learnt.history)
         self._opened = Opened[_Tools]()
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.chat_request import ChatRequest, Offer
 from rtcontrol.gateway.decide import Timed, ToolSets, Unavailable
-from rtcontrol.gateway.errors import Mistake
+from rtcontrol.gateway.errors import RequestError
 from rtcontrol.loop.config import MAX_CALLS
 from rtcontrol.models.call import Call
 from rtcontrol.models.conversation import Made
@@ -113,7 +113,7 @@ async def _decide(
 ) -> Timed:
     try:
         return await decide(offer.tools, request.instruction(), request.observation(), history, allow_null)
-    except Mistake as mistake:
+    except RequestError as mistake:
         code = "context_length_exceeded" if offer.param(mistake) == "messages" else "invalid_request"
         raise Refusal(400, code, mistake.what, mistake.remedy, offer.param(mistake)) from None
 

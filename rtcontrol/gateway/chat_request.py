@@ -19,7 +19,7 @@ from rtcontrol.bridges.wire.errors import WireError
 from rtcontrol.bridges.wire.limits import LIMITS, check_value
 from rtcontrol.gateway import body
 from rtcontrol.gateway.access import Refusal
-from rtcontrol.gateway.errors import Mistake, name_of
+from rtcontrol.gateway.errors import RequestError, name_of
 from rtcontrol.models.call import Call
 from rtcontrol.models.conversation import Made, Turn, Unpaired, results_of
 
@@ -181,7 +181,7 @@ class Offer:
         kept = [i for i, tool in enumerate(self.tools) if name_of(tool) != name]
         return Offer(tuple(self.tools[i] for i in kept), tuple(self.places[i] for i in kept), self.answer, self.must)
 
-    def param(self, mistake: Mistake) -> str:
+    def param(self, mistake: RequestError) -> str:
         """The field of the request that a mistake is about."""
         if mistake.tool is None:
             return mistake.about

@@ -14,8 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.gateway.errors import Mistake, Tools
-from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest, DecoderPool, Host, PlaceTrouble
+from rtcontrol.gateway.errors import RequestError, Tools
+from rtcontrol.hosts.protocol import (
+    DeciderSource,
+    DecisionReply,
+    DecisionRequest,
+    DecoderPool,
+    DecoderUnavailable,
+    Host,
+)
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
@@ -87,12 +94,12 @@ class ToolSets:
         history: Sequence[str] = (),
         allow_null: bool = False,
     ) -> Timed:
-        """Raises Mistake (tools that cannot be compiled, a prompt that does not fit, a value that does not end) and
+        """Raises RequestError (tools that cannot be compiled, a prompt that does not fit, a value that does not end) and
         Unavailable."""
         began = time.perf_counter()
         if (size := len(instruction) + len(observation) + sum(map(len, history))) > MAX_TOLD:
             what = f"The request tells {size} characters; {MAX_TOLD} is the most."
-            raise Mistake(UserError(what, "Shorten the messages, or the environment."), "messages", tools)
+            raise RequestError(UserError(what, "Shorten the messages, or the environment."), "messages", tools)
         key = json.dumps([allow_null, *tools])
         if tools and key not in self._open:
             await self._read(tools)
@@ -122,7 +129,7 @@ class ToolSets:
 
     async def _read(self, tools: Tools) -> None:
         """Before a set takes the place of another. On a thread that nobody waits for at the end; given up with the
-        request. Raises Mistake and Unavailable."""
+        request. Raises RequestError and Unavailable."""
         loop, given_up = asyncio.get_running_loop(), threading.Event()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -135,10 +142,10 @@ class ToolSets:
             try:
                 if not self._reading.check(tools, given_up.is_set):
                     error = Unavailable("the server is ending")
-            except PlaceTrouble as trouble:
+            except DecoderUnavailable as trouble:
                 error = Unavailable(trouble.what.rstrip("."))
             except UserError as mistake:
-                error = Mistake(mistake, "tools", tools)
+                error = RequestError(mistake, "tools", tools)
             except Exception as fault:  # no process is to be had, say
                 error = Unavailable(f"these tools cannot be read ({type(fault).__name__})")
             with contextlib.suppress(RuntimeError):  # the loop is closed while the server ends
@@ -282,11 +289,11 @@ class _ToolSet:
 
     def _read(self, reply: DecisionReply) -> tuple[Decision, int]:
         if reply.mistake is not None:
-            raise Mistake(UserError(*reply.mistake), "messages", self._tools)
+            raise RequestError(UserError(*reply.mistake), "messages", self._tools)
         if reply.decision is None:
             kind, _, what = str(reply.error).partition(": ")
             if kind == DecodeError.__name__:  # and so it would be the next time
-                raise Mistake(UserError(f"{what}.", BOUND_IT), "tools", self._tools)
+                raise RequestError(UserError(f"{what}.", BOUND_IT), "tools", self._tools)
             raise Unavailable(f"the decoder failed ({reply.error})")
         return reply.decision, reply.decide_ns
 
@@ -295,18 +302,20 @@ class _ToolSet:
             self.schemas = tool_schemas(self._tools) if self._tools else ()
             self.trained = self._is_trained(self.schemas)
         except UserError as error:
-            raise Mistake(error, "tools", self._tools) from None
+            raise RequestError(error, "tools", self._tools) from None
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             what = f"The tools are no function definitions ({reason})."
-            raise Mistake(UserError(what, "Write OpenAI-style function definitions."), "tools", self._tools) from None
+            raise RequestError(
+                UserError(what, "Write OpenAI-style function definitions."), "tools", self._tools
+            ) from None
         try:
             host = self._make()
             host.start()
-        except PlaceTrouble as error:
+        except DecoderUnavailable as error:
             raise Unavailable(error.what.rstrip(".")) from None
         except UserError as error:
-            raise Mistake(error, "tools", self._tools) from None
+            raise RequestError(error, "tools", self._tools) from None
         except Exception as error:
             log.exception("opening a tool set")
             raise Unavailable(f"these tools cannot be opened ({type(error).__name__})") from None

@@ -9,7 +9,7 @@ from rtcontrol.models.errors import UserError
 Tools = tuple[dict[str, Any], ...]
 
 
-class Mistake(UserError):
+class RequestError(UserError):
     """`about` the request's tools or its messages; where it is known, the place of the `tool` among the tools, and its
     `parameter`."""
 

@@ -19,10 +19,10 @@ from rtcontrol.hosts.protocol import (
     DeciderSource,
     DecisionReply,
     DecisionRequest,
+    DecoderUnavailable,
     HostEvent,
-    PlaceTrouble,
 )
-from rtcontrol.hosts.scheduler import Rota, Turn
+from rtcontrol.hosts.scheduler import EdfScheduler, Turn
 
 
 class Places:
@@ -33,10 +33,10 @@ class Places:
         self._lock = threading.Lock()
 
     def take(self) -> None:
-        """PlaceTrouble when all are taken."""
+        """DecoderUnavailable when all are taken."""
         with self._lock:
             if self.taken >= self.limit:
-                raise PlaceTrouble(
+                raise DecoderUnavailable(
                     f"The decoder has {self.limit} open sessions, as many as it may.",
                     "Close one, or try again later.",
                     full=True,
@@ -62,7 +62,7 @@ class InProcessPool:
         self.name = "inprocess" if lanes else "inline"
         self.lanes, self._preload = lanes, preload and lanes > 0
         self.places = Places(limit)
-        self.rota = Rota(lanes)
+        self.rota = EdfScheduler(lanes)
         self.arrived = threading.Condition()
         self.closed = False
         self._building = threading.Lock()
@@ -88,7 +88,7 @@ class InProcessPool:
         try:
             with self._building:
                 if self.closed:
-                    raise PlaceTrouble("The decoder is closed.", "Start it again.")
+                    raise DecoderUnavailable("The decoder is closed.", "Start it again.")
                 return [build(source) for _ in range(self.lanes or 1)]
         except BaseException:
             self.places.free()

@@ -16,7 +16,7 @@ SHARES = 64  # so many are remembered
 LOSSES = ("timeout", "connection", "http", "refused", "malformed")
 
 
-class PlaceTrouble(UserError):
+class DecoderUnavailable(UserError):
     """The place of decision cannot serve now: nothing is wrong with what was asked of it, and it may work later.
     `full`: as many sessions are open as may be."""
 
@@ -169,7 +169,7 @@ class DecoderPool(Protocol):
     def open(self, session: str, source: DeciderSource) -> Host:
         """Build a decider; gives the started host of this session alone. `session` names it in logs.
 
-        Blocks until the decider is ready; any thread may call it. Raises UserError from the build, and PlaceTrouble
+        Blocks until the decider is ready; any thread may call it. Raises UserError from the build, and DecoderUnavailable
         where the place is at fault: full, closed, or away for too long.
         """
 

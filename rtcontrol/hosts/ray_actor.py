@@ -23,7 +23,7 @@ from rtcontrol.hosts.deciders import answer, answer_together, describe, kind, pa
 from rtcontrol.hosts.heartbeat import Heartbeat
 from rtcontrol.hosts.inprocess import go_on
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, DecisionRequest
-from rtcontrol.hosts.scheduler import Rota, Turn
+from rtcontrol.hosts.scheduler import EdfScheduler, Turn
 
 PING = b""
 BUILDERS = "build"
@@ -219,7 +219,7 @@ class Lane:
     """The socket of all sessions, and who waits."""
 
     def __init__(self, router: zmq.Socket[bytes]) -> None:
-        self.rota = Rota()
+        self.rota = EdfScheduler()
         self._router = router
         self.cancelled: dict[bytes, int] = {}  # each session's newest tick that nobody waits for
         self._clients: dict[bytes, bytes] = {}  # each session's newest identity

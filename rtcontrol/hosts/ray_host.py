@@ -18,7 +18,14 @@ import msgpack
 import zmq
 
 from rtcontrol.hosts.processes import GONE, STOPPED, WAITING, Progress
-from rtcontrol.hosts.protocol import SHARES, DeciderSource, DecisionReply, DecisionRequest, HostEvent, PlaceTrouble
+from rtcontrol.hosts.protocol import (
+    SHARES,
+    DeciderSource,
+    DecisionReply,
+    DecisionRequest,
+    DecoderUnavailable,
+    HostEvent,
+)
 from rtcontrol.hosts.ray_actor import PING
 from rtcontrol.models.call import Call, Decision
 
@@ -221,7 +228,9 @@ class DecoderLink:
         try:
             self._lanes = [_dealer(endpoint, answer["key"], identity) for endpoint in answer["lanes"]]
         except zmq.ZMQError as error:  # no descriptors left, say: it may be tried again
-            raise PlaceTrouble(f"No socket to the decoder ({error}).", "Close some, or raise `ulimit -n`.") from None
+            raise DecoderUnavailable(
+                f"No socket to the decoder ({error}).", "Close some, or raise `ulimit -n`."
+            ) from None
         # On the same machine, as its socket tells: there the decider's stamps are of our clock.
         self._local = str(answer["lanes"][0]).startswith("ipc://")
         self.threads = [(int(answer["pid"]), tid) for tid in answer["tids"]] if self._local else []

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from rtcontrol.hosts.inprocess import Places
-from rtcontrol.hosts.protocol import LIMIT, DeciderSource, PlaceTrouble
+from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecoderUnavailable
 from rtcontrol.hosts.ray_actor import BUILDERS, DecoderActor
 from rtcontrol.hosts.ray_host import DecoderLink, RayHost, until_lost
 from rtcontrol.hosts.ray_start import POLL_S, REMEDY, START_TIMEOUT_S, RaySession, Stopped, ask, share, source_root
@@ -112,7 +112,7 @@ class RayPool:
             answer = ask(self.actor.start.remote(), stopped)
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[0].rstrip(".")
-            raise PlaceTrouble(f"Ray cannot run the decoder's process: {reason}.", REMEDY) from error
+            raise DecoderUnavailable(f"Ray cannot run the decoder's process: {reason}.", REMEDY) from error
         self._began = time.monotonic()
         return answer
 
@@ -164,7 +164,7 @@ class RayPool:
                 with self._changed:
                     self._changed.wait_for(partial(self._gone, answer), NOTICE_S)
             else:
-                raise PlaceTrouble(
+                raise DecoderUnavailable(
                     f"The decoder's process was lost {ATTEMPTS} times while it made the decider of {host.session}.",
                     "It may need more memory than there is (see `rtcontrol doctor`); choose a smaller model.",
                 )
@@ -189,10 +189,10 @@ class RayPool:
         with self._changed:
             self._changed.wait_for(lambda: self._answer or self._closed.is_set() or self.gave_up, START_TIMEOUT_S)
             if self._closed.is_set():
-                raise PlaceTrouble("The decoder is closed.", "Start it again.")
+                raise DecoderUnavailable("The decoder is closed.", "Start it again.")
             if self._answer is None:
                 why = self.gave_up or f"The decoder's process did not come back within {START_TIMEOUT_S:g} s."
-                raise PlaceTrouble(why, REMEDY)
+                raise DecoderUnavailable(why, REMEDY)
             return self._answer
 
     def _bring(self, host: RayHost, answer: dict[str, Any], stopped: Callable[[], bool] = lambda: False) -> bool:
@@ -245,7 +245,7 @@ class RayPool:
                 seconds = (time.monotonic_ns() - lost_ns) / 1e9
                 log.warning("decoder's process is back after %.2f s (pid %d)", seconds, answer["pid"])
                 self._back(answer)
-        except PlaceTrouble as error:
+        except DecoderUnavailable as error:
             self._give_up(error.what)
         except Exception as error:
             log.exception("the decoder is not watched any more")
@@ -261,7 +261,7 @@ class RayPool:
     def _until_back(self) -> dict[str, Any] | None:
         """Ask Ray for the process until it answers; None when Ray itself is lost, or nobody waits any more.
 
-        PlaceTrouble when it takes too long."""
+        DecoderUnavailable when it takes too long."""
         import ray
 
         # A call made while the actor is away is looked at again only every second or two, so ask afresh meanwhile.
@@ -270,9 +270,11 @@ class RayPool:
         # A call to a Ray that was shut down would start it anew.
         while not self._closed.is_set() and self._ray.died() is None:
             if not ray.is_initialized():
-                raise PlaceTrouble("Ray was shut down by whoever had started it.", "Start again.")
+                raise DecoderUnavailable("Ray was shut down by whoever had started it.", "Start again.")
             if time.monotonic() > give_up:
-                raise PlaceTrouble(f"The decoder's process did not come back within {START_TIMEOUT_S:g} s.", REMEDY)
+                raise DecoderUnavailable(
+                    f"The decoder's process did not come back within {START_TIMEOUT_S:g} s.", REMEDY
+                )
             asked.append(self.actor.start.remote())
             try:
                 if done := ray.wait(list(asked), timeout=0.1)[0]:
@@ -287,10 +289,10 @@ class RayPool:
         return None
 
     def _ray_again(self) -> dict[str, Any] | None:
-        """Start Ray and the actor again; None when that failed, or nobody waits any more. PlaceTrouble when it was
+        """Start Ray and the actor again; None when that failed, or nobody waits any more. DecoderUnavailable when it was
         tried too often."""
         if self._tries == RAY_TRIES:
-            raise PlaceTrouble(f"Ray was lost, and {RAY_TRIES} times started again in vain.", REMEDY)
+            raise DecoderUnavailable(f"Ray was lost, and {RAY_TRIES} times started again in vain.", REMEDY)
         self._tries += 1
         if (died := self._ray.died()) is not None:
             log.warning("Ray's %s has ended: Ray is started again", died)

@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, DecisionRequest, HostEvent, PlaceTrouble
+from rtcontrol.hosts.protocol import (
+    Decider,
+    DeciderSource,
+    DecisionReply,
+    DecisionRequest,
+    DecoderUnavailable,
+    HostEvent,
+)
 from rtcontrol.hosts.ray_actor import yield_processor
 from rtcontrol.hosts.ray_host import RayHost
 from rtcontrol.hosts.ray_pool import READY_MS, RayPool
@@ -118,18 +125,18 @@ class SparePool(RayPool):
         with self._in_ray():
             try:
                 return super()._until_back() if self._first.up else None
-            except PlaceTrouble:
+            except DecoderUnavailable:
                 return None  # as where Ray was lost: it is tried again once the first decoder is up
 
     def _ray_again(self) -> dict[str, Any] | None:
         while not self._first.up:
             if self._first.gave_up is not None:
-                raise PlaceTrouble(self._first.gave_up, "Start again.")
+                raise DecoderUnavailable(self._first.gave_up, "Start again.")
             if self._closed.wait(POLL_S):
                 return None
         import ray
 
-        with self._in_ray(), contextlib.suppress(Stopped, PlaceTrouble):
+        with self._in_ray(), contextlib.suppress(Stopped, DecoderUnavailable):
             with contextlib.suppress(Exception):
                 ray.kill(self.actor)  # Ray would start it again beside its successor
             return self._start(lambda: self._closed.is_set() or not self._first.up)

@@ -21,7 +21,7 @@ from typing import Any
 
 from rtcontrol.bridges.wire.endpoint import host_port
 from rtcontrol.hosts.processes import MARK, OPEN, Guardian, kill_marked, marked
-from rtcontrol.hosts.protocol import PlaceTrouble
+from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
@@ -76,7 +76,7 @@ def ask(asked: Any, stopped: Callable[[], bool]) -> dict[str, Any]:
         if stopped():
             raise Stopped
         if time.monotonic() > give_up:
-            raise PlaceTrouble(f"The decider was not built within {START_TIMEOUT_S:g} s.", REMEDY)
+            raise DecoderUnavailable(f"The decider was not built within {START_TIMEOUT_S:g} s.", REMEDY)
     try:
         answer: dict[str, Any] = ray.get(asked)
     except ray.exceptions.RayTaskError as error:

@@ -34,7 +34,7 @@ class ClosedQuestion:
     values: Mapping[str, Any]
 
 
-class Questionnaire:
+class CallQuestions:
     """Of an agent's tools. Raises UserError for what no list of options holds."""
 
     def __init__(self, tools: Sequence[dict[str, Any]], allow_null: bool) -> None:
@@ -115,11 +115,11 @@ class EndpointWire(Protocol):
 
     path: str
 
-    def body(self, questions: Questionnaire) -> dict[str, Any]: ...
+    def body(self, questions: CallQuestions) -> dict[str, Any]: ...
 
     def request_body(self, request: DecisionRequest) -> dict[str, Any]: ...
 
-    def read(self, questions: Questionnaire, found: Any) -> Callable[[ClosedQuestion], Said]:
+    def read(self, questions: CallQuestions, found: Any) -> Callable[[ClosedQuestion], Said]:
         """The answers by question. Raises DecisionLost."""
 
 
@@ -128,7 +128,7 @@ class DecisionsWire:
 
     path: str = "/decisions"
 
-    def body(self, questions: Questionnaire) -> dict[str, Any]:
+    def body(self, questions: CallQuestions) -> dict[str, Any]:
         asked = [
             {
                 "type": "choice",
@@ -146,7 +146,7 @@ class DecisionsWire:
     def request_body(self, request: DecisionRequest) -> dict[str, Any]:
         return {"input": state(request)}
 
-    def read(self, questions: Questionnaire, found: Any) -> Callable[[ClosedQuestion], Said]:
+    def read(self, questions: CallQuestions, found: Any) -> Callable[[ClosedQuestion], Said]:
         if not isinstance(found, list) or len(found) != len(questions.asked):
             raise DecisionLost("malformed", f"not one answer for each of {len(questions.asked)} questions")
         by_name = {one.name: answer for one, answer in zip(questions.asked, found, strict=True)}
@@ -165,7 +165,7 @@ class SystemOneWire:
 
     path: str = "/systemone"
 
-    def body(self, questions: Questionnaire) -> dict[str, Any]:
+    def body(self, questions: CallQuestions) -> dict[str, Any]:
         return {
             "questions": {
                 one.name: {
@@ -180,7 +180,7 @@ class SystemOneWire:
     def request_body(self, request: DecisionRequest) -> dict[str, Any]:
         return {"state": state(request)}
 
-    def read(self, questions: Questionnaire, found: Any) -> Callable[[ClosedQuestion], Said]:
+    def read(self, questions: CallQuestions, found: Any) -> Callable[[ClosedQuestion], Said]:
         if not isinstance(found, dict):
             raise DecisionLost("malformed", "no answers by name")
 
@@ -249,7 +249,7 @@ class EndpointSource:
         api = name.partition(":")[0]
         url, model, key = address(name, WIRES[api].path)
         source = cls(api, url, model or "default", tuple(tools), allow_null, late, key)
-        Questionnaire(source.tools, allow_null)
+        CallQuestions(source.tools, allow_null)
         return source
 
     def build(self) -> EndpointDecider:
@@ -291,7 +291,7 @@ class EndpointDecider:
 
     def __init__(self, source: EndpointSource) -> None:
         self._source, self._wire = source, WIRES[source.api]
-        self._questions = Questionnaire(source.tools, source.allow_null)
+        self._questions = CallQuestions(source.tools, source.allow_null)
         self._same = {"model": source.model, **self._wire.body(self._questions)}
         self._web = WebClient(source.url, {"authorization": f"Bearer {source.key}"} if source.key is not None else {})
 

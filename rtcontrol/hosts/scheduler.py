@@ -15,7 +15,7 @@ UNLIMITED_NS = 1_000_000_000
 NEWEST = 0.1  # weight of the newest time of a number of decisions
 
 
-class Rota:
+class EdfScheduler:
     """The waiting requests: of each session the `depth` newest, in the place of the oldest. Not locked."""
 
     def __init__(self, depth: int = 1, now: Callable[[], int] = time.monotonic_ns) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.envs.base import Environment, Observation
-from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host, PlaceTrouble
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable, Host
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
 
@@ -75,7 +75,7 @@ class Warmup:
         """`rounds` decisions on every lane at once, and up to `MOST` while the `seconds` are not over; `ask` makes the
         request of a (negative) tick.
 
-        Raises UserError when the decider fails, PlaceTrouble when it does not answer. One that is elsewhere may lose
+        Raises UserError when the decider fails, DecoderUnavailable when it does not answer. One that is elsewhere may lose
         some, but not all.
         """
         lost: DecisionReply | None = None
@@ -102,7 +102,7 @@ class Warmup:
                             "Check the model, the agent's tools and the instruction (`rtcontrol models info MODEL`).",
                         )
                 elif time.monotonic_ns() - began > TIMEOUT_S * 1e9:
-                    raise PlaceTrouble(
+                    raise DecoderUnavailable(
                         f"The decider gave no answer in {TIMEOUT_S:g} s of warm-up.",
                         "Try `--host inprocess`, or a smaller model.",
                     )

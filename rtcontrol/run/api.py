@@ -17,7 +17,7 @@ from rtcontrol.loop.confidence_monitor import ConfidenceGate, Doubt, heads_of, n
 from rtcontrol.loop.realtime import SWITCH_INTERVAL_S
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import resolve
-from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
 from rtcontrol.models.decode.protocol import Cancelled
 from rtcontrol.models.errors import UserError
@@ -190,7 +190,7 @@ class Model:
         trained on others, unless `untrained`: its calls are legal then, and nonsense.
         """
         own = next((a for a in assembly.agents().values() if a.model == self.name), None)
-        learnt = Learnt.of(resolve(self.name))
+        learnt = TrainingMetadata.of(resolve(self.name))
         if tools is None and own is not None:
             tools = own.tools
         elif tools is None:
@@ -407,7 +407,7 @@ def _held(doubt: Doubt, head: str, call: Call | None) -> str:
 
 
 def _gate(
-    tools: Tools, asked: float | Mapping[str, float] | None, learnt: Learnt | None, allow_null: bool | None
+    tools: Tools, asked: float | Mapping[str, float] | None, learnt: TrainingMetadata | None, allow_null: bool | None
 ) -> ConfidenceGate:
     """The gate that was asked for, else that of a checkpoint that knows the tools. Raises UserError."""
     if asked is None and learnt is not None and learnt.gate is not None:

@@ -12,7 +12,7 @@ from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.checkpoint.checkpoint import ZOO, chats, zoo
-from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError, user_path
 from rtcontrol.models.schema.tool_schema import ToolSchema
 
@@ -30,13 +30,13 @@ def trained_on(tools: Sequence[ToolSchema], model: str) -> bool | None:
     return None if learnt is None else learnt.knows(tools) or (None if learnt.any_tools else False)
 
 
-def learnt_of(model: str) -> Learnt | None:
+def learnt_of(model: str) -> TrainingMetadata | None:
     """What the checkpoint of a bundled name, a folder or a hub id says that it learnt; None where it does not, for what
     is no checkpoint, and for one that is not on this disk (its tools are known when it was fetched)."""
     if model in PLAIN or is_endpoint(model):
         return None
     folder = ZOO / model if model in zoo() else user_path(model)
-    return Learnt.of(folder) if folder.is_dir() else None
+    return TrainingMetadata.of(folder) if folder.is_dir() else None
 
 
 def shown(agent: Agent, model: str) -> Agent:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rtcontrol.agents import Tools
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.envs.base import Emission
-from rtcontrol.hosts.protocol import PlaceTrouble
+from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import Free
 
@@ -52,7 +52,7 @@ def placed(welcomed: bool) -> Iterator[None]:
     welcomed is kept: its client says hello again."""
     try:
         yield
-    except PlaceTrouble as error:
+    except DecoderUnavailable as error:
         code = Code.BUSY if error.full else Code.DECODER
         raise WireError(code, error.what, error.remedy, retryable=True, fatal=not welcomed) from None
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rtcontrol.hosts.protocol import PlaceTrouble
+from rtcontrol.hosts.protocol import DecoderUnavailable
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def undisturbed(shares: Sequence[float]) -> float:
 
 
 def weigh(need: Need, others: Iterable[Need], most: float) -> None:
-    """Raises PlaceTrouble (full) where one more session would make calls of the others late: where they ask for more
+    """Raises DecoderUnavailable (full) where one more session would make calls of the others late: where they ask for more
     than `most` of the decoder's time together. The rest is for messages, and for ticks that fall together; those that
     ask for more than there is are late anyway."""
     taken = [other.busy for other in others if 0 < other.busy <= most]
@@ -38,7 +38,7 @@ def weigh(need: Need, others: Iterable[Need], most: float) -> None:
         return
     hz = (most - sum(taken)) / need.share_s
     slower = f"Ask for at most {hz:.2g} Hz, or come" if hz >= 1 else "Come"
-    raise PlaceTrouble(
+    raise DecoderUnavailable(
         f"The decoder is taken for {sum(taken):.0%} of its time by {len(taken)} other session(s), and this one needs "
         f"{need.busy:.0%} ({need.hz:g} Hz, {1e3 * need.share_s:.2g} ms a decision): calls of others would be late.",
         f"{slower} again when another session has ended: {most:.0%} are given away (--busy-max).",

@@ -9,7 +9,7 @@ from typing import Any
 
 from rtcontrol.hosts.deciders import PLAIN, ModelSource, QuestionSource, STSource
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
-from rtcontrol.hosts.protocol import DeciderSource, DecoderPool, Host, PlaceTrouble
+from rtcontrol.hosts.protocol import DeciderSource, DecoderPool, DecoderUnavailable, Host
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
@@ -76,7 +76,7 @@ class Pools:
         try:
             self._start()
         except UserError as error:
-            raise PlaceTrouble(error.what, error.remedy) from error
+            raise DecoderUnavailable(error.what, error.remedy) from error
         return self._models.open(session, source)
 
     def alive(self) -> bool:

@@ -71,7 +71,7 @@ class SessionOwner(Protocol):
         """Its run is over: what it came to stays in the server's totals."""
 
     def welcome(self, session: Session) -> None:
-        """It is warm. Raises PlaceTrouble where there is no room for its ticks."""
+        """It is warm. Raises DecoderUnavailable where there is no room for its ticks."""
 
     def ended(self, session: Session, error: WireError | None) -> None: ...
 
@@ -339,7 +339,7 @@ class Session:
                 self._owner.say(f"{self.id}: {failed}")
 
     def _started(self) -> None:
-        """The loop is warm: the client may observe. Raises PlaceTrouble where there is no room for its ticks."""
+        """The loop is warm: the client may observe. Raises DecoderUnavailable where there is no room for its ticks."""
         self._owner.welcome(self)
         if (peer := self.peer) is not None:
             # Until now the client had nothing to say.

@@ -32,7 +32,7 @@ from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
 from rtcontrol.serve.session import BY_HAND, BYE, LOST, STOPPED, Session
 from rtcontrol.serve.sessions import Sessions, session_of
-from rtcontrol.serve.stats import Totals
+from rtcontrol.serve.stats import ServerStats
 from rtcontrol.serve.tool_reading import ToolReading
 
 log = logging.getLogger("rtcontrol.serve")
@@ -69,7 +69,7 @@ class SessionManager:
             options.max_sessions, options.out, lambda number, peer, hello: make(number, peer, hello, self)
         )
         self._refused: Counter[str] = Counter()
-        self._ended = Totals()
+        self._ended = ServerStats()
         self._lines, self._unsaid = TokenBucket(LINES_PER_S, 20.0), 0
         self._short = TokenBucket(1 / 60, 1.0)
         self._began_s = time.monotonic()
@@ -146,7 +146,7 @@ class SessionManager:
         """One entry a session, for /metrics: id, state, agent, model, pacing, hz, counts, recent latency."""
         return [session.figures() for session in self.all()]
 
-    def totals(self) -> Totals:
+    def totals(self) -> ServerStats:
         """Over all sessions there ever were."""
         with self._lock:
             totals = self._ended.copy()
@@ -242,7 +242,7 @@ class SessionManager:
         peer.tell(error)
 
     def welcome(self, session: Session) -> None:
-        """It is live from now on. Raises PlaceTrouble where there is no room for its ticks beside those that were
+        """It is live from now on. Raises DecoderUnavailable where there is no room for its ticks beside those that were
         welcomed before: of several that are warm at once, one after the other is let in."""
         with self._lock:
             if not session.welcomed and (need := session.need()) is not None:

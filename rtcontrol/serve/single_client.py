@@ -47,11 +47,11 @@ class Partner(Protocol):
         """It came, and this loop is about to run."""
 
 
-class SoloSession(Session):
+class SingleClientSession(Session):
     """Its loop runs on the thread that gets it from `arrived`, and goes on while the client is away."""
 
     def __init__(
-        self, number: int, peer: Peer[Session], hello: Hello, owner: SessionManager, arrived: Queue[SoloSession]
+        self, number: int, peer: Peer[Session], hello: Hello, owner: SessionManager, arrived: Queue[SingleClientSession]
     ) -> None:
         super().__init__(number, peer, hello, owner)
         self._arrived = arrived
@@ -97,10 +97,10 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
         "calls_per_tick",
     ]
     options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **{name: getattr(config, name) for name in names}).ready()
-    arrived: Queue[SoloSession] = Queue()
+    arrived: Queue[SingleClientSession] = Queue()
 
     def make(number: int, peer: Peer[Session], hello: Hello, admission: SessionManager) -> Session:
-        return SoloSession(number, peer, hello, admission, arrived)
+        return SingleClientSession(number, peer, hello, admission, arrived)
 
     with ExitStack() as stack:
         say = stack.enter_context(Outbox(2)).say
@@ -131,7 +131,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
         return ending.status
 
 
-def _run(session: SoloSession, terms: Terms, view: LiveView, ending: Shutdown, partner: Partner | None) -> int:
+def _run(session: SingleClientSession, terms: Terms, view: LiveView, ending: Shutdown, partner: Partner | None) -> int:
     def made(loop: ControlLoop) -> None:
         session.take(loop)
         if partner is not None:

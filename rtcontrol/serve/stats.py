@@ -29,7 +29,7 @@ TIMES = {
 }
 
 
-class Totals:
+class ServerStats:
     """Counts, misses by cause, and times in the bins of `BOUNDS_S` with their sums in seconds."""
 
     def __init__(self) -> None:
@@ -48,8 +48,8 @@ class Totals:
             self.bins[name] = [a + b for a, b in zip(self.bins[name], series.bins, strict=True)]
             self.seconds[name] += series.total / 1e3
 
-    def copy(self) -> Totals:
-        other = Totals()
+    def copy(self) -> ServerStats:
+        other = ServerStats()
         for mine, theirs in ((self.counts, other.counts), (self.misses, other.misses), (self.skipped, other.skipped)):
             theirs.update(mine)
         other.bins, other.seconds = {name: list(bins) for name, bins in self.bins.items()}, dict(self.seconds)

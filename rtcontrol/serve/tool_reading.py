@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.hosts.protocol import PlaceTrouble
+from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.models.errors import UserError
 
 # Of a processor's time, and at all where others take it, once the process is ready; of memory, with what it has then.
@@ -43,7 +43,7 @@ class ToolReading:
 
     def check(self, tools: Sequence[Mapping[str, Any]], given_up: Callable[[], bool] = lambda: False) -> bool:
         """Whether it was found out; not where it was `given_up`. Raises UserError for tools that take too long or too
-        much, and PlaceTrouble where too many wait, or where it was not found out."""
+        much, and DecoderUnavailable where too many wait, or where it was not found out."""
         text = json.dumps(list(tools)).encode() + b"\n"
         key = hashlib.sha256(text).digest()
         readable = self.known(key)
@@ -84,7 +84,9 @@ class _Line:
     def reads(self, text: bytes, given_up: Callable[[], bool]) -> bool | None:
         """Whether they are read in time; None where it was given up."""
         if self._waiting >= MAX_WAITING:
-            raise PlaceTrouble(f"{MAX_WAITING} sets of tools wait to be read.", "Come again, with pauses.", full=True)
+            raise DecoderUnavailable(
+                f"{MAX_WAITING} sets of tools wait to be read.", "Come again, with pauses.", full=True
+            )
         self._waiting += 1
         try:
             while not self._turn.acquire(timeout=LOOK_S):
@@ -127,7 +129,7 @@ class _Line:
         if given_up() or self._closed:
             return None
         late = f"These tools were not read within {within_s:g} s: others take the machine's time."
-        raise PlaceTrouble(late, "Come again, with pauses.")
+        raise DecoderUnavailable(late, "Come again, with pauses.")
 
     def _started(self) -> subprocess.Popen[bytes]:
         pipe = subprocess.PIPE
@@ -144,7 +146,7 @@ class _Line:
         return self._process
 
     def _ended(self, process: subprocess.Popen[bytes], said: bytes) -> bool:
-        """False where that was for the set's own sake; else raises PlaceTrouble."""
+        """False where that was for the set's own sake; else raises DecoderUnavailable."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(1.0)
         self._end(process)
@@ -153,7 +155,7 @@ class _Line:
             return False
         how = signal.Signals(-status).name if status < 0 else f"status {status}"
         told = f"The process that reads tools ended meanwhile ({how})."
-        raise PlaceTrouble(told, "Come again; if it ends again, bring fewer tools, or simpler schemas.")
+        raise DecoderUnavailable(told, "Come again; if it ends again, bring fewer tools, or simpler schemas.")
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         self._process = None

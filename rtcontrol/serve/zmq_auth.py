@@ -96,7 +96,7 @@ REREAD_S = 0.25
 log = logging.getLogger(__name__)
 
 
-class Guard:
+class ZmqAuth:
     """Applies the rule to a socket before it is bound, and watches the allow-list while it is open."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], folder: Path | None) -> None:
@@ -118,7 +118,7 @@ class Guard:
     @classmethod
     def for_endpoints(
         cls, context: zmq.Context[zmq.Socket[bytes]], endpoints: Sequence[str], keys: Path | None, connect: bool = False
-    ) -> Guard:
+    ) -> ZmqAuth:
         """The guard for a socket that will be bound to these (`connect`: that dials them). One guard for each context.
 
         Raises UserError: an endpoint that is none, or is beyond this machine and no keys; a folder without a server's

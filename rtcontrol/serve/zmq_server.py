@@ -25,7 +25,7 @@ from rtcontrol.bridges.wire.endpoint import FORM, Endpoint
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.limits import raise_limit
 from rtcontrol.serve.session_manager import SessionManager
-from rtcontrol.serve.zmq_auth import Guard
+from rtcontrol.serve.zmq_auth import ZmqAuth
 
 
 class Wake:
@@ -97,7 +97,7 @@ class Router:
         self.dropped: Counter[str] = Counter()
         self._admission, self._limits = admission, admission.options.limits
         self._context: zmq.Context[Any] = zmq.Context()
-        self._guard: Guard | None = None
+        self._guard: ZmqAuth | None = None
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
         self._with_keys = keys is not None
         self._connections: dict[bytes, RouterConnection] = {}
@@ -107,7 +107,7 @@ class Router:
         self._stopping = self._closed = False
         self._thread = threading.Thread(target=self._serve, name="router", daemon=True)
         try:
-            self._guard = Guard.for_endpoints(self._context, endpoints, keys, connect)
+            self._guard = ZmqAuth.for_endpoints(self._context, endpoints, keys, connect)
             self._guard.apply(self._socket)
             _profile(self._socket, self._limits)
             self.endpoints = [self._attach(endpoint, connect) for endpoint in endpoints]

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.train.policy import TreeDecider, TreePolicy
 from rtcontrol.models.train.rows import Row, ToolsEncoder
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
@@ -108,7 +108,7 @@ class WorldsRun(Trainer):
         return with_nonsense(rows, recipe.nonsense, recipe.nonsense_share, rng)
 
 
-def learnt(model: Any, encoder: ToolsEncoder, seed: int, count: int) -> Learnt:
+def learnt(model: Any, encoder: ToolsEncoder, seed: int, count: int) -> TrainingMetadata:
     """What the trained model says of itself, with the gate of all worlds together, found on `count` rows of each."""
     understood: list[float] = []
     nonsense: list[float] = []
@@ -122,4 +122,4 @@ def learnt(model: Any, encoder: ToolsEncoder, seed: int, count: int) -> Learnt:
         nonsense += of_nonsense
         understood += of_rows
     sets = tuple(tuple(recipe.agent.tools.openai()) for recipe in RECIPES.values())
-    return Learnt(sets, history=0, allow_null=True, gate=gate_between(nonsense, understood), any_tools=True)
+    return TrainingMetadata(sets, history=0, allow_null=True, gate=gate_between(nonsense, understood), any_tools=True)

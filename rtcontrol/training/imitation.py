@@ -20,7 +20,7 @@ from rtcontrol.envs.skill import Demonstration as Demonstration
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.checkpoint.training_metadata import Learnt, words
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, words
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.policy import TreeDecider, TreePolicy
@@ -131,9 +131,9 @@ class Recipe:
         meant = whole_words(()) if self.said else ()
         return " ".join(sorted({*words(" ".join(told)), *meant, *FILLERS}))
 
-    def _learnt(self, decide: TreeDecider, config: TrainConfig) -> Learnt:
+    def _learnt(self, decide: TreeDecider, config: TrainConfig) -> TrainingMetadata:
         """What the bundled checkpoint says of itself, with the gate of this one."""
-        known = Learnt.of(ZOO / self.agent.model)
+        known = TrainingMetadata.of(ZOO / self.agent.model)
         assert known is not None, f"{self.agent.model} is bundled"
         made = replace(
             known,

@@ -15,7 +15,7 @@ from rtcontrol.agents import Tools
 from rtcontrol.agents.phrasing import FILLERS
 from rtcontrol.models import __version__
 from rtcontrol.models.call import Decision
-from rtcontrol.models.checkpoint.training_metadata import Learnt, words
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, words
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import owned
 from rtcontrol.models.train.adopt import export
@@ -209,7 +209,7 @@ def _made(
         "seed": seed,
     }
     told_of = list(dict.fromkeys(row.instruction for row in known if row.meant != ""))[:PROMPTS]
-    learnt = Learnt(
+    learnt = TrainingMetadata(
         (tuple(lessons.tools.openai()),),
         history=max(len(row.history) for row in known),
         allow_null=allow_null,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.models.checkpoint.checkpoint import ZOO
-from rtcontrol.models.checkpoint.training_metadata import LONGEST, MOST_UNKNOWN, KnownWords, Learnt, words
+from rtcontrol.models.checkpoint.training_metadata import LONGEST, MOST_UNKNOWN, KnownWords, TrainingMetadata, words
 
 KNOWN = KnownWords(words("go to the red box drive stop wait one done now exit pick up; 去红色的箱子"))
 
@@ -60,7 +60,7 @@ def test_a_hostile_sentence_is_looked_at_no_longer_than_another() -> None:
 
 @pytest.mark.parametrize("name", ["lander", "paddle", "driver"])
 def test_no_sentence_of_a_stranger_that_means_something_is_held_for_its_words_alone(name: str) -> None:
-    learnt = Learnt.of(ZOO / name)
+    learnt = TrainingMetadata.of(ZOO / name)
     assert learnt is not None and learnt.words is not None and learnt.gate is not None
     held = Counter[bool]()
     for path in sorted(Path("tests/strangers").glob("list-*.jsonl.gz")):

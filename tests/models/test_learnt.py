@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from rtcontrol.models.call import Decision
-from rtcontrol.models.checkpoint.training_metadata import FILE_NAME, Learnt
+from rtcontrol.models.checkpoint.training_metadata import FILE_NAME, TrainingMetadata
 from rtcontrol.models.decider import decide_together
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from tests.models.small import build, build_checkpoint, tool
 
 TOOLS = [tool("push", 1, x=[-20, 0, 20]), tool("wait", 0, x={"type": "integer", "minimum": 0, "maximum": 5})]
-KNOWN = Learnt((tuple(TOOLS),), history=2, instruction="go", observation={"x": "cm"}, rate_hz=16.0, gate=0.5)
+KNOWN = TrainingMetadata((tuple(TOOLS),), history=2, instruction="go", observation={"x": "cm"}, rate_hz=16.0, gate=0.5)
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    assert Learnt.of(tmp_path) is None
+    assert TrainingMetadata.of(tmp_path) is None
     KNOWN.write(tmp_path)
-    found = Learnt.of(tmp_path)
+    found = TrainingMetadata.of(tmp_path)
     assert found is not None and found.history == 2 and found.gate == 0.5 and found.observation == {"x": "cm"}
     assert found.knows(tool_schemas(TOOLS)) and found.tools is not None
     assert [p.name for p in tmp_path.iterdir()] == [FILE_NAME]
@@ -33,7 +33,7 @@ def test_other_tools_or_another_order_are_not_known() -> None:
     changed = [tool("push", 1, x=[-20, 0, 21]), TOOLS[1]]
     for other in (TOOLS[:1], TOOLS[::-1], changed):
         assert not KNOWN.knows(tool_schemas(other))
-    both = Learnt((tuple(TOOLS), tuple(changed)))
+    both = TrainingMetadata((tuple(TOOLS), tuple(changed)))
     assert both.knows(tool_schemas(changed)) and both.tools is None
 
 
@@ -54,14 +54,14 @@ def test_a_damaged_file_is_named(change: dict[str, Any], says: str, tmp_path: Pa
     path = tmp_path / FILE_NAME
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(UserError, match=says) as error:
-        Learnt.of(tmp_path)
+        TrainingMetadata.of(tmp_path)
     assert str(path) in error.value.what
 
 
 @pytest.mark.parametrize(("learnt", "same"), [(0, True), (6, False)])
 def test_a_model_trained_without_history_is_shown_none(learnt: int, same: bool, tmp_path: Path) -> None:
     folder = build_checkpoint(tmp_path / "model")
-    Learnt((tuple(TOOLS),), history=learnt).write(folder)
+    TrainingMetadata((tuple(TOOLS),), history=learnt).write(folder)
     decider = build(folder, TOOLS)
     before = [decider.begin("x=3", "go", history) for history in ((), ("push(x=20)", "wait(x=1)"))]
     lengths = [one.fresh + one.reused for one in before]
@@ -79,7 +79,7 @@ def test_each_word_that_was_never_taught_lowers_what_is_believed_until_the_gate_
     seen = [decider.decide("x 1", told) for told in ("go so", "go so blue far", "go so")]
     assert [one.unknown for one in seen] == [(), ("blue", "far"), ()]
     low, high = seen[1].confidence["function"], plain.confidence["function"]
-    learnt = Learnt.of(folder)
+    learnt = TrainingMetadata.of(folder)
     assert learnt is not None and low == pytest.approx(high * learnt.doubt**2) and low < high
     assert seen[1].call == plain.call and {**seen[1].confidence, "function": high} == pytest.approx(plain.confidence)
     assert decider.decide_many([("x 1", "go so blue far"), ("x 1", "go so")])[0].unknown == ("blue", "far")

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 
 from rtcontrol.models.checkpoint.prompt import FILE_NAME as TEMPLATE
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.finetune.dataset import SETS, SeenRows
 from rtcontrol.models.train.finetune.model import TreeLM, merged
@@ -90,10 +90,10 @@ def write_json(path: Path, document: Mapping[str, Any]) -> None:
         part.unlink(missing_ok=True)
 
 
-def learnt(seen: SeenRows) -> Learnt:
+def learnt(seen: SeenRows) -> TrainingMetadata:
     """What the checkpoint says of itself; one of many tool sets reads tools, and may try others."""
     sets = tuple(seen.tool_sets.values()) if len(seen.tool_sets) <= SETS else ()
-    return Learnt(sets, history=seen.history, allow_null=seen.null, any_tools=len(seen.tool_sets) > SETS)
+    return TrainingMetadata(sets, history=seen.history, allow_null=seen.null, any_tools=len(seen.tool_sets) > SETS)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from rtcontrol.evaluation.experiments.forms import FORMS, Form
 from rtcontrol.evaluation.experiments.kept import CHECKPOINT, KeptRun, digest
 from rtcontrol.evaluation.experiments.training import PLAIN, Setting
 from rtcontrol.models.checkpoint.prompt import COMPACT
-from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
@@ -196,7 +196,7 @@ def train_and_judge(setting: Setting, seed: int, folder: Path) -> dict[str, Any]
             right["constrained"] = judging.constrained(made, samples)
         found["right"][name] = {way: judging.counted(samples, oks) for way, oks in right.items()}
     export(made.model, made.tokenizer, COMPACT, folder / CHECKPOINT, torch.float32)
-    Learnt((tuple(corpus.tools(setting.grouped)),)).write(folder / CHECKPOINT)
+    TrainingMetadata((tuple(corpus.tools(setting.grouped)),)).write(folder / CHECKPOINT)
     return found
 
 

@@ -20,7 +20,7 @@ from rtcontrol.envs.simpletool import GAMES, BrowserGame
 from rtcontrol.envs.simpletool.game import numbers
 from rtcontrol.models.checkpoint.prompt import COMPACT, HISTORY_LIMIT, PromptTemplate, tools_text
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.packing import PackedBatch
@@ -111,7 +111,7 @@ class GamesRecipe:
         GamesTrainer(model, encoder, source, config, out).run(progress)
         folder = out / "checkpoint"
         export(model, tokenizer, COMPACT, folder, torch.bfloat16)
-        Learnt(tuple(game.tools for game in GAMES.values()), history=HISTORY_LIMIT).write(folder)
+        TrainingMetadata(tuple(game.tools for game in GAMES.values()), history=HISTORY_LIMIT).write(folder)
         return folder
 
 

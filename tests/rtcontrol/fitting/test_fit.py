@@ -18,7 +18,7 @@ import torch
 import rtcontrol
 from rtcontrol.cli import figures
 from rtcontrol.cli.app import main
-from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train import trainer
 from rtcontrol.models.train.rows import Row
@@ -59,7 +59,7 @@ def test_it_ends_early_where_all_held_out_rows_are_right(fitted: tuple[Fitted, l
 
 def test_the_folder_says_what_was_learnt(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
     made, _ = fitted
-    learnt = Learnt.of(made.folder)
+    learnt = TrainingMetadata.of(made.folder)
     assert learnt is not None and learnt.history == 0 and "light" in learnt.observation
     session = rtcontrol.load(str(made.folder)).session()
     assert learnt.knows(session.tools.schemas) and not learnt.knows(session.tools.schemas[:1])
@@ -312,7 +312,7 @@ def test_figures_that_do_not_fit_on_the_disk_leave_those_before(
 def test_a_fitted_model_keeps_its_functions_says_which_words_it_was_taught_and_whether_more_time_may_help(
     listening: Fitted,
 ) -> None:
-    learnt = Learnt.of(listening.folder)
+    learnt = TrainingMetadata.of(listening.folder)
     assert learnt is not None and learnt.words is not None
     said = {row["instruction"] for row in rows()}
     assert learnt.words.split() == sorted(learnt.words.split()) and all(learnt.unknown(one) == () for one in said)

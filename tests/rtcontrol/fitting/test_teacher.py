@@ -15,7 +15,7 @@ import rtcontrol
 from rtcontrol.agents import Tools
 from rtcontrol.cli.app import main
 from rtcontrol.models.call import Call
-from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.rows import Row
 from rtcontrol.training.dataset import Taught, recorded
@@ -118,7 +118,7 @@ def test_a_model_is_fitted_to_a_teacher_that_judges_its_words_too(tmp_path: Path
     again = rtcontrol.fit(
         teacher=teacher, situations=situation, tools=TOOLS, out=tmp_path / "on", base=str(made.folder), minutes=0.02
     )
-    learnt = Learnt.of(again.folder)
+    learnt = TrainingMetadata.of(again.folder)
     assert learnt is not None and learnt.knows(LEGAL.schemas)
     shapes = [json.loads((one.folder / "config.json").read_text())["vocab_size"] for one in (made, again)]
     assert shapes[0] == shapes[1]
@@ -170,7 +170,7 @@ def test_recorded_runs_are_rows_too(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     given = list(recorded([tmp_path / "run"]))
     assert len(given) > 50 and given[0][0].endswith("record.mcap, row 1")
     made = rtcontrol.fit(runs=tmp_path / "run", out=tmp_path / "made", minutes=0.02)
-    learnt = Learnt.of(made.folder)
+    learnt = TrainingMetadata.of(made.folder)
     assert learnt is not None and [t["function"]["name"] for t in learnt.tools or ()] == ["engines"]
     (tmp_path / "record.mcap").write_bytes(b"no record")
     with pytest.raises(UserError, match=r"record\.mcap"):

@@ -16,7 +16,7 @@ from rtcontrol.cli.app import main
 from rtcontrol.evaluation.phrasings import MOST
 from rtcontrol.evaluation.score_plan import PHRASING_SEED
 from rtcontrol.models.call import Call
-from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.rows import Row
 from rtcontrol.run.skills import UserSkill, skill_of
@@ -119,7 +119,7 @@ def test_what_is_fitted_is_a_model_of_its_world(
     assert ended.value.code == 0, capsys.readouterr().err
     told = json.loads((tmp_path / "made.json").read_text())
     assert told["played"]["by the expert"]["right"] == 4 == told["played"]["told canonically"]["count"]
-    learnt = Learnt.of(out)
+    learnt = TrainingMetadata.of(out)
     assert learnt is not None and learnt.rate_hz == 8.0 and learnt.instruction == "go to the red box"
     assert learnt.allow_null and learnt.gate is not None and 0.0 <= learnt.gate <= 1.0
     card = (out / "README.md").read_text()

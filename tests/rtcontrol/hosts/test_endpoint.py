@@ -13,7 +13,7 @@ from standin_endpoint import Standin, standin
 from rtcontrol.hosts import remote_api
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest, DecoderPool
-from rtcontrol.hosts.remote_api import NONE, WIRES, EndpointSource, Questionnaire
+from rtcontrol.hosts.remote_api import NONE, WIRES, CallQuestions, EndpointSource
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import until
@@ -245,7 +245,7 @@ def test_arguments_of_two_tools_are_not_taken_for_each_other(api: str) -> None:
 @pytest.mark.parametrize("share", [10**400, -1, 1.5, True, "1", None, float("nan")], ids=lambda share: f"{share}"[:9])
 def test_a_probability_that_is_none_is_not_looked_at(share: Any) -> None:
     answers = [{"choice": "go", "probabilities": [{"value": "go", "probability": share}], "confidence": share}]
-    questions = Questionnaire((STOP, {**STOP, "name": "go"}), False)
+    questions = CallQuestions((STOP, {**STOP, "name": "go"}), False)
     read = WIRES["decisions"].read(questions, answers)
     assert questions.decision(read).confidence == {"function": 1.0}
 

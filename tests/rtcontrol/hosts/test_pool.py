@@ -16,7 +16,7 @@ from pooled import alone, asked, assert_equal, called, flown, naming, reply_of, 
 
 from rtcontrol.hosts.deciders import NoopSource, STSource, answer_together
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
-from rtcontrol.hosts.protocol import DecoderPool, Host, PlaceTrouble
+from rtcontrol.hosts.protocol import DecoderPool, DecoderUnavailable, Host
 from rtcontrol.hosts.ray_host import DecoderLink, WakeFile
 from rtcontrol.hosts.ray_pool import RayPool, single_host
 from rtcontrol.models.call import Call, Decision
@@ -325,5 +325,5 @@ def test_a_host_that_gave_up_ends_the_run_with_the_safe_call(tmp_path: Path, clo
 
 
 def test_no_socket_to_the_decoder_is_trouble_that_may_pass() -> None:
-    with pytest.raises(PlaceTrouble, match="No socket to the decoder"):
+    with pytest.raises(DecoderUnavailable, match="No socket to the decoder"):
         DecoderLink({"lanes": ["no endpoint"], "key": b""}, b"session", WakeFile())

@@ -23,7 +23,7 @@ from pooled import asked, assert_equal, called, flown, folder_of, kept_pid, nami
 
 from rtcontrol.hosts import ray_pool as pools
 from rtcontrol.hosts.deciders import STSource
-from rtcontrol.hosts.protocol import Host, PlaceTrouble
+from rtcontrol.hosts.protocol import DecoderUnavailable, Host
 from rtcontrol.hosts.ray_pool import RayPool, single_host
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import until
@@ -249,7 +249,7 @@ def test_a_ray_that_is_lost_too_often_ends_the_run_with_the_safe_call_and_sigter
     assert flight.loop.ended_by == "host" and flight.lines[-1]["end"] == "host"
     assert any("no more decisions: Ray was lost" in line for line in flight.said)
     assert flight.world.executed[-1][1] == flight.agent.fallback.safe_call
-    with pytest.raises(PlaceTrouble, match="Ray was lost"):
+    with pytest.raises(DecoderUnavailable, match="Ray was lost"):
         ray_pool.open("b", naming("left"))
     ray_pool.close()
     assert running(folder) == {} and not Path(folder).exists()

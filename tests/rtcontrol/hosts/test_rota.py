@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.hosts.protocol import DecisionRequest
-from rtcontrol.hosts.scheduler import UNLIMITED_NS, Rota
+from rtcontrol.hosts.scheduler import UNLIMITED_NS, EdfScheduler
 from tests.rtcontrol.hosts.pooled import request
 
 MS = 1_000_000
@@ -18,10 +18,10 @@ def due(tick: int, ms: float) -> DecisionRequest:
     return DecisionRequest(tick, 1, "x", "go", within_ns=int(ms * MS))
 
 
-def rota_at(*times_ms: float, depth: int = 1) -> tuple[Rota, list[float]]:
+def rota_at(*times_ms: float, depth: int = 1) -> tuple[EdfScheduler, list[float]]:
     """A rota, and its clock in milliseconds, which may be set."""
     clock = list(times_ms) or [0.0]
-    return Rota(depth, lambda: int(clock[0] * MS)), clock
+    return EdfScheduler(depth, lambda: int(clock[0] * MS)), clock
 
 
 def keys(turn: Any) -> list[Any]:
@@ -33,7 +33,7 @@ def one_kind(key: Any) -> str:
 
 
 def test_rota_takes_patient_sessions_last_and_only_where_they_may() -> None:
-    rota = Rota()
+    rota = EdfScheduler()
     rota.put("late", request(1))
     rota.put("other", request(1))
     late = "late".__eq__
@@ -43,7 +43,7 @@ def test_rota_takes_patient_sessions_last_and_only_where_they_may() -> None:
 
 
 def test_rota_keeps_the_place_of_a_session_that_gives_requests_up() -> None:
-    rota = Rota()
+    rota = EdfScheduler()
     rota.put("hasty", request(1))
     rota.put("patient", request(1))
     rota.cancel("hasty", 1)
@@ -59,7 +59,7 @@ def test_rota_keeps_the_place_of_a_session_that_gives_requests_up() -> None:
 
 
 def test_rota_gives_the_newest_of_the_waiting_requests() -> None:
-    rota = Rota(depth=2)
+    rota = EdfScheduler(depth=2)
     for tick in range(3):
         rota.put("one", request(tick))
     rota.put("other", request(9))

@@ -12,7 +12,7 @@ import torch
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
-from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
 from rtcontrol.training.base_model import BaseRecipe
 from rtcontrol.training.base_worlds import RECIPES, Worlds, WorldsRun
@@ -76,7 +76,7 @@ def test_the_model_plays_in_some_chunks_by_calls_alone(run: WorldsRun, monkeypat
 def test_the_whole_recipe_ends_with_all_worlds_and_says_what_it_learnt(tmp_path: Path) -> None:
     small = BaseRecipe(SMALL.shape, SMALL.stages[:1], Worlds(samples=96, parallel=4, ways=2, chunk=96), chunk=36)
     folder = small.train(tmp_path / "whole")
-    learnt = Learnt.of(folder)
+    learnt = TrainingMetadata.of(folder)
     assert learnt is not None and learnt.allow_null and learnt.gate is not None and learnt.history == 0
     for recipe in RECIPES.values():
         assert learnt.knows(recipe.agent.tools.schemas)

@@ -24,7 +24,7 @@ from rtcontrol.envs.road.skill import SKILL as ROAD
 from rtcontrol.envs.road.world import Road
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import resolve
-from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.training.base_worlds import RECIPES
 from rtcontrol.training.imitation import UNKNOWN, Recipe
@@ -123,7 +123,7 @@ def test_bundled_model_told_the_opposite_fails_the_judged_goal(name: str, goal: 
 @pytest.mark.parametrize("name", AGENTS)
 def test_a_bundled_model_says_that_it_learnt_its_agents_tools(name: str) -> None:
     agent = AGENTS[name]
-    learnt = Learnt.of(resolve(name))
+    learnt = TrainingMetadata.of(resolve(name))
     assert learnt is not None and learnt.knows(agent.tools.schemas)
     # Who was taught what means nothing answers null to it, and says by which gate.
     assert learnt.history == agent.history and learnt.allow_null and learnt.gate is not None
@@ -135,5 +135,5 @@ def test_a_bundled_model_says_that_it_learnt_its_agents_tools(name: str) -> None
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_a_bundled_model_says_which_words_its_recipe_teaches(recipe: Recipe) -> None:
-    learnt = Learnt.of(resolve(recipe.agent.model))
+    learnt = TrainingMetadata.of(resolve(recipe.agent.model))
     assert learnt is not None and (learnt.words, learnt.unknown_words) == (recipe.taught(), UNKNOWN)

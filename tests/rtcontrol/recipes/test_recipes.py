@@ -14,7 +14,7 @@ from rtcontrol.cli.app import main
 from rtcontrol.envs.road.world import Road
 from rtcontrol.models.checkpoint.prompt import tools_text
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.train.vocabulary import number_words
 from rtcontrol.training.recipes import driver, lander
@@ -93,7 +93,7 @@ def test_a_recipe_trains_resumes_and_exports_from_the_command_line(
         assert train(monkeypatch, *options, "--samples", "64", "--out", str(tmp_path)) == 0
     assert json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])["samples"] == 64
     spec = DeciderSpec(str(tmp_path / "checkpoint"), tuple(RECIPES[env].agent.tools.openai()))
-    learnt = Learnt.of(tmp_path / "checkpoint")
+    learnt = TrainingMetadata.of(tmp_path / "checkpoint")
     assert learnt is not None
     assert learnt.knows(RECIPES[env].agent.tools.schemas)
     assert learnt.allow_null

@@ -15,7 +15,7 @@ from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage, Instruct
 from rtcontrol.envs.road.world import Road
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.checkpoint.checkpoint import ZOO
-from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly, model_compatibility
 from rtcontrol.run.model_compatibility import gated, model_for, shown, trained_on, training_notice
@@ -29,7 +29,7 @@ RUN = ("run", "--env", "road", "--clock", "lockstep", "--host", "inprocess", "--
 def driver(tmp_path: Path) -> Path:
     """The bundled driver, whose checkpoint has a gate."""
     made = Path(shutil.copytree(ZOO / "driver", tmp_path / "driver"))
-    learnt = Learnt.of(made)
+    learnt = TrainingMetadata.of(made)
     assert learnt is not None
     replace(learnt, gate=GATE, allow_null=False).write(made)
     return made
@@ -58,7 +58,7 @@ def test_a_run_is_gated_as_its_checkpoint_says_and_tells_what_is_not_understood(
 def test_a_sentence_with_words_that_it_was_never_taught_is_held_however_sure_it_is_and_they_are_named(
     driver: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    learnt = Learnt.of(driver)
+    learnt = TrainingMetadata.of(driver)
     assert learnt is not None and learnt.words is not None
     replace(learnt, gate=0.5, allow_null=False, unknown_words=0).write(driver)
     report = fly(driver, "drive at 60 zqorgle")  # as sure of it as of what it was taught
@@ -86,7 +86,7 @@ def test_a_session_is_told_over_the_wire_once_what_is_not_understood(driver: Pat
 
 
 def test_a_null_function_that_was_learnt_beside_a_gate_says_that_it_does_not_understand(driver: Path) -> None:
-    learnt, agent = Learnt.of(driver), assembly.agent("driver")
+    learnt, agent = TrainingMetadata.of(driver), assembly.agent("driver")
     assert learnt is not None and not shown(agent, str(driver)).allow_null
     replace(learnt, allow_null=True).write(driver)
     asked = shown(agent, str(driver))
@@ -98,7 +98,7 @@ def test_a_null_function_that_was_learnt_beside_a_gate_says_that_it_does_not_und
 
 def test_a_model_that_reads_any_tools_may_try_them_without_the_gate_of_its_own(driver: Path) -> None:
     learnt, own, other = (
-        Learnt.of(driver),
+        TrainingMetadata.of(driver),
         assembly.agent("driver").tools.schemas,
         assembly.agent("lander").tools.schemas,
     )
@@ -115,7 +115,7 @@ def test_a_model_that_reads_any_tools_may_try_them_without_the_gate_of_its_own(d
 
 
 def test_who_learnt_little_else_decides_for_tools_that_several_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {name: learnt for name in ("driver", "lander") if (learnt := Learnt.of(ZOO / name)) is not None}
+    known = {name: learnt for name in ("driver", "lander") if (learnt := TrainingMetadata.of(ZOO / name)) is not None}
     known["a base"] = replace(known["driver"], tool_sets=known["driver"].tool_sets + known["lander"].tool_sets)
     monkeypatch.setattr(model_compatibility, "zoo", lambda: sorted(known))
     monkeypatch.setattr(model_compatibility, "learnt_of", known.get)

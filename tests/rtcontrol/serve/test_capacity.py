@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Welcome
-from rtcontrol.hosts.protocol import PlaceTrouble
+from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.run import assembly
 from rtcontrol.serve import session
 from rtcontrol.serve.limits import Need, undisturbed, weigh
@@ -26,7 +26,7 @@ def test_no_more_than_most_of_the_decoders_time_is_given_away(need: Need, others
     taken = sum(other.busy for other in others if other.busy <= MOST)
     try:
         weigh(need, others, MOST)
-    except PlaceTrouble as error:
+    except DecoderUnavailable as error:
         assert taken and taken + need.busy > MOST
         assert error.full and f"{need.hz:g} Hz" in error.what
     else:
@@ -34,7 +34,7 @@ def test_no_more_than_most_of_the_decoders_time_is_given_away(need: Need, others
 
 
 def test_the_rate_that_is_left_is_named() -> None:
-    with pytest.raises(PlaceTrouble) as error:
+    with pytest.raises(DecoderUnavailable) as error:
         weigh(Need(150, 0.004), [Need(30, 0.01), Need(12, 0.01), Need(1000, 1.0)], MOST)
     assert "42% of its time by 2 other" in error.value.what and "60% (150 Hz, 4 ms" in error.value.what
     assert "at most 95 Hz" in error.value.remedy

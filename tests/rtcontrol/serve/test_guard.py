@@ -17,7 +17,7 @@ import zmq
 
 from rtcontrol.bridges.wire.endpoint import is_local
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve.zmq_auth import Guard, KeyPair, create, fingerprint, load_pair, load_public
+from rtcontrol.serve.zmq_auth import KeyPair, ZmqAuth, create, fingerprint, load_pair, load_public
 from tests.helpers.processes import until
 
 
@@ -26,7 +26,7 @@ class Door:
     """A guarded ROUTER and what reaches it."""
 
     router: zmq.Socket[bytes]
-    guard: Guard
+    guard: ZmqAuth
     port: int
     dealers: list[zmq.Socket[bytes]] = field(default_factory=list)
 
@@ -45,7 +45,7 @@ class Door:
 
 def open_door(keys: Path | None) -> Iterator[Door]:
     context = zmq.Context()
-    guard = Guard.for_endpoints(context, ["tcp://127.0.0.1:0"], keys)
+    guard = ZmqAuth.for_endpoints(context, ["tcp://127.0.0.1:0"], keys)
     router = context.socket(zmq.ROUTER)
     guard.apply(router)
     router.linger = 0
@@ -172,7 +172,7 @@ def test_log_tells_names_and_fingerprints_but_no_keys(
 
 def test_folder_without_a_servers_key_is_refused(tmp_path: Path) -> None:
     with zmq.Context() as context, pytest.raises(UserError, match="rtcontrol keys new"):
-        Guard.for_endpoints(context, ["tcp://0.0.0.0:5555"], tmp_path)
+        ZmqAuth.for_endpoints(context, ["tcp://0.0.0.0:5555"], tmp_path)
 
 
 NEAR = "tcp://127.0.0.1:5555 tcp://127.9.9.9:1 tcp://[::1]:5555 tcp://localhost:5555 ipc:///tmp/x"
@@ -198,7 +198,7 @@ MALFORMED = {
 def test_form_is_checked_before_reach(says: str, connect: bool) -> None:
     for endpoint in MALFORMED[says]:
         with zmq.Context() as context, pytest.raises(UserError, match=says) as caught:
-            Guard.for_endpoints(context, [endpoint], None, connect)
+            ZmqAuth.for_endpoints(context, [endpoint], None, connect)
         assert caught.value.what.startswith("--connect " if connect else "--bind ")
         assert "other machine" not in str(caught.value)
 
@@ -210,6 +210,6 @@ REACHED = ["tcp://*:*", "tcp://*:5555", "tcp://10.9.9.9:5555", "tcp://[::]:0", "
 def test_reachable_endpoint_without_keys_is_refused_with_the_remedy_for_the_option_given(endpoint: str) -> None:
     for given, other in (("--connect", "--bind"), ("--bind", "--connect")):
         with zmq.Context() as context, pytest.raises(UserError, match="--keys") as caught:
-            Guard.for_endpoints(context, ["tcp://127.0.0.1:5556", endpoint], None, connect=given == "--connect")
+            ZmqAuth.for_endpoints(context, ["tcp://127.0.0.1:5556", endpoint], None, connect=given == "--connect")
         assert f"{given} tcp://127.0.0.1:5555" in str(caught.value) and other not in str(caught.value)
         assert given == "--connect" or re.search(r"rtcontrol keys new NAME.*ssh -L 5555", str(caught.value))

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from rtcontrol.bridges.wire.messages import Bye, Welcome
-from rtcontrol.hosts.protocol import PlaceTrouble
+from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import tool_reading
 from rtcontrol.serve.tool_reading import ToolReading
@@ -83,7 +83,7 @@ def test_what_takes_more_memory_than_there_is_is_known_from_then_on(
     for _ in range(2):
         with pytest.raises(UserError, match="too much memory") as told:
             reader.check([slow(i) for i in range(12)])
-        assert not isinstance(told.value, PlaceTrouble)
+        assert not isinstance(told.value, DecoderUnavailable)
         assert len(children()) == 1, "that of small sets: the other is not asked again"
 
 
@@ -107,7 +107,7 @@ def test_a_set_whose_process_was_killed_is_not_refused_and_may_come_again(
         children()[0].kill()
         one.join(10)
     assert len(told) == 2
-    assert all(isinstance(error, PlaceTrouble) and "(SIGKILL)" in error.what for error in told)
+    assert all(isinstance(error, DecoderUnavailable) and "(SIGKILL)" in error.what for error in told)
     assert reader.check([TURN])
 
 
@@ -132,7 +132,7 @@ def test_a_set_at_whose_reading_a_library_gave_up_is_known_from_then_on(
     one.join(10)
     ask()
     assert len(told) == 2 and all("too much memory" in str(error) for error in told)
-    assert not any(isinstance(error, PlaceTrouble) for error in told)
+    assert not any(isinstance(error, DecoderUnavailable) for error in told)
 
 
 def test_a_process_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch, reader: ToolReading) -> None:
@@ -142,7 +142,7 @@ def test_a_process_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatc
     (child,) = children()
     child.suspend()
     monkeypatch.setattr(tool_reading, "GIVE_UP_S", 0.5)
-    with pytest.raises(PlaceTrouble, match="not read within 0.5 s"):
+    with pytest.raises(DecoderUnavailable, match="not read within 0.5 s"):
         reader.check([wide, TURN])
     assert not children()
     monkeypatch.setattr(tool_reading, "GIVE_UP_S", 20.0)
@@ -187,7 +187,7 @@ def test_small_sets_do_not_wait_behind_large_ones_and_too_many_are_told_to_come_
     def ask(number: int) -> None:
         try:
             reader.check([slow(i) for i in range(100 * number, 100 * number + 60)], gone.is_set)
-        except PlaceTrouble as trouble:
+        except DecoderUnavailable as trouble:
             told.append(trouble)
 
     threads = [threading.Thread(target=ask, args=(n,), daemon=True) for n in range(tool_reading.MAX_WAITING + 4)]

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
-from rtcontrol.models.checkpoint.training_metadata import Learnt
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.finetune import checkpoints
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
@@ -92,7 +92,7 @@ def test_a_qwen_is_trained_resumed_merged_exported_and_decides(tmp_path: Path, d
         ]
         assert decided[0] != ("go", {"at": at}) and decided[1] == ("go", {"at": at})
     assert whole.held_out is not None and whole.held_out["rows_right"] == 1.0
-    learnt = Learnt.of(whole.model)
+    learnt = TrainingMetadata.of(whole.model)
     assert learnt is not None and learnt.tools is not None and len(learnt.tools) == 2 and not learnt.allow_null
     card = (whole.model / "README.md").read_text()
     assert all(sha in card for sha in whole.seen.files.values()) and "| rank | 8 |" in card
