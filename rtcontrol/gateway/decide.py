@@ -94,8 +94,8 @@ class ToolSets:
         history: Sequence[str] = (),
         allow_null: bool = False,
     ) -> Timed:
-        """Raises RequestError (tools that cannot be compiled, a prompt that does not fit, a value that does not end) and
-        Unavailable."""
+        """Raises RequestError (tools that cannot be compiled, a prompt that does not fit, a value that does not end)
+        and Unavailable."""
         began = time.perf_counter()
         if (size := len(instruction) + len(observation) + sum(map(len, history))) > MAX_TOLD:
             what = f"The request tells {size} characters; {MAX_TOLD} is the most."

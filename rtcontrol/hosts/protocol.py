@@ -169,8 +169,8 @@ class DecoderPool(Protocol):
     def open(self, session: str, source: DeciderSource) -> Host:
         """Build a decider; gives the started host of this session alone. `session` names it in logs.
 
-        Blocks until the decider is ready; any thread may call it. Raises UserError from the build, and DecoderUnavailable
-        where the place is at fault: full, closed, or away for too long.
+        Blocks until the decider is ready; any thread may call it. Raises UserError from the build, and
+        DecoderUnavailable where the place is at fault: full, closed, or away for too long.
         """
 
     def alive(self) -> bool:

@@ -289,8 +289,8 @@ class RayPool:
         return None
 
     def _ray_again(self) -> dict[str, Any] | None:
-        """Start Ray and the actor again; None when that failed, or nobody waits any more. DecoderUnavailable when it was
-        tried too often."""
+        """Start Ray and the actor again; None when that failed, or nobody waits any more. DecoderUnavailable when it
+        was tried too often."""
         if self._tries == RAY_TRIES:
             raise DecoderUnavailable(f"Ray was lost, and {RAY_TRIES} times started again in vain.", REMEDY)
         self._tries += 1

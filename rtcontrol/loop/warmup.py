@@ -75,8 +75,8 @@ class Warmup:
         """`rounds` decisions on every lane at once, and up to `MOST` while the `seconds` are not over; `ask` makes the
         request of a (negative) tick.
 
-        Raises UserError when the decider fails, DecoderUnavailable when it does not answer. One that is elsewhere may lose
-        some, but not all.
+        Raises UserError when the decider fails, DecoderUnavailable when it does not answer. One that is elsewhere may
+        lose some, but not all.
         """
         lost: DecisionReply | None = None
         made = 0

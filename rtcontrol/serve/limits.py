@@ -30,9 +30,9 @@ def undisturbed(shares: Sequence[float]) -> float:
 
 
 def weigh(need: Need, others: Iterable[Need], most: float) -> None:
-    """Raises DecoderUnavailable (full) where one more session would make calls of the others late: where they ask for more
-    than `most` of the decoder's time together. The rest is for messages, and for ticks that fall together; those that
-    ask for more than there is are late anyway."""
+    """Raises DecoderUnavailable (full) where one more session would make calls of the others late: where they ask for
+    more than `most` of the decoder's time together. The rest is for messages, and for ticks that fall together; those
+    that ask for more than there is are late anyway."""
     taken = [other.busy for other in others if 0 < other.busy <= most]
     if not taken or sum(taken) + need.busy <= most:
         return
