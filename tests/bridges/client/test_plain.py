@@ -22,7 +22,7 @@ from rtcontrol.bridges.client.observation import observation
 from rtcontrol.bridges.client.options import Options
 from rtcontrol.bridges.wire import encode_json, encode_msgpack
 from rtcontrol.bridges.wire.messages import FunctionCall, Observe, Reset
-from tests.bridges.client.joining import joined
+from tests.bridges.client.worlds import joined
 from tests.conformance.check.stand import Stand
 
 

@@ -7,9 +7,8 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from tests.bridges.carla.standin import lights, wire
-from tests.bridges.carla.standin.geometry import Box, Pose
 from tests.bridges.carla.standin.physics import MAX_STEER, STEERING_CURVE, WHEELBASE_M, Bicycle
-from tests.bridges.carla.standin.roads import LIMIT_KMH
+from tests.bridges.carla.standin.roads import LIMIT_KMH, Box, Pose
 
 # Semantic tags.
 CAR, LIGHT = b"\x0e", b"\x07"

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from tests.bridges.carla.standin.geometry import Box, Pose
-from tests.bridges.carla.standin.lanes import network
-from tests.bridges.carla.standin.roads import ARMS, LANES, REACH_M, WIDTH_M, incoming, signal_number
+from tests.bridges.carla.standin.roads import ARMS, LANES, REACH_M, WIDTH_M, Box, Pose, incoming, network, signal_number
 from tests.bridges.carla.standin.wire import GREEN, RED, YELLOW
 
 # CARLA's times.

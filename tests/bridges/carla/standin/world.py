@@ -10,11 +10,9 @@ from typing import Any, TypeVar
 
 from tests.bridges.carla.standin import blueprints, lights, wire
 from tests.bridges.carla.standin.actors import CAR, Actor, TrafficLight, Vehicle
-from tests.bridges.carla.standin.geometry import Box, Contacts, Pose, overlap
-from tests.bridges.carla.standin.lanes import network, within_junction
 from tests.bridges.carla.standin.physics import Bicycle, Control
-from tests.bridges.carla.standin.roads import ARMS
-from tests.bridges.carla.standin.rpc import Refused
+from tests.bridges.carla.standin.roads import ARMS, Box, Contacts, Pose, network, overlap, within_junction
+from tests.bridges.carla.standin.wire import Refused
 
 # Farther from the town's middle is no trigger box of a light.
 NEAR_M = 60.0
