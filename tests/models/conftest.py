@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from rtcontrol.models.data.sources import bfcl
 from tests.models.small import KINDS, Oracle, build_checkpoint
 
 torch.set_num_threads(1)
@@ -30,3 +32,19 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         tmp_path_factory.mktemp("model") / request.param, request.param, seed=KINDS.index(request.param)
     )
     return folder, Oracle.load(folder)
+
+
+@pytest.fixture(scope="session")
+def sets() -> Path:
+    """The folder with seal_tools, openfunctions_v1, toolalpaca, mobile_actions and qwen2_tokenizer."""
+    if not (given := os.environ.get("RTCONTROL_DATA")):
+        pytest.skip("RTCONTROL_DATA names no folder of data sets")
+    return Path(given)
+
+
+@pytest.fixture(scope="session")
+def package() -> Path:
+    """The folder of bfcl_eval."""
+    if not os.environ.get(bfcl.VARIABLE):
+        pytest.skip(f"{bfcl.VARIABLE} names no interpreter that has bfcl-eval, nor the package's folder")
+    return bfcl.package_folder()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +39,19 @@ VALUES = ("left", "right", "red", "green blue", "green red", "alpha beta go", "a
 
 TOLD = st.tuples(st.text(max_size=20), st.text(max_size=20))  # an observation and an instruction
 NUMBERS = number_words(20, 0.2)
+LONG = "RTCONTROL_LONG_LAWS"  # set: laws are tried at length
 MARGIN = 1e-4  # of the laws (design, section 4): closer choices may differ by rounding
 
 
 def law(examples: int) -> settings:
-    """A property over random schemas and models: as many examples as its minute allows."""
-    return settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    """A property over random schemas and models: so many examples in the long run, which is marked slow, and for a
+    mutant; a third of them by default."""
+    whole = bool(os.environ.get(LONG)) or settings.get_current_profile_name() == "mutants"
+    most = examples if whole else -(-examples // 3)
+    return settings(max_examples=most, deadline=None, suppress_health_check=list(HealthCheck))
 
 
+@cache
 def qwen(data: Path) -> STTokenizer:
     """Qwen2's tokenizer with the ST tokens."""
     base = Tokenizer.from_file(str(data / "qwen2_tokenizer" / "tokenizer.json"))
@@ -126,6 +134,20 @@ def build_checkpoint(
     else:
         model = hf.LlamaForCausalLM(hf.LlamaConfig(**common, tie_word_embeddings=False))
     export(model, tokenizer, COMPACT, folder)
+    return folder
+
+
+def plain_base(folder: Path, specials: Sequence[str], kind: str = "qwen2", **options: Any) -> Path:
+    """A small model and a tokenizer with no special tokens but these."""
+    build_checkpoint(folder, kind, **options)
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    first = content["added_tokens"][0]
+    size = len(content["model"]["vocab"])
+    content["added_tokens"] = [first | {"id": size + i, "content": name} for i, name in enumerate(specials)]
+    path.write_text(json.dumps(content))
+    (folder / "st_template.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
     return folder
 
 

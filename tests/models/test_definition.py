@@ -1,7 +1,8 @@
-"""Wherever a definition keeps its parameters they are read, or the definition is refused: never passed over."""
+"""A definition's parameters are read wherever they stand, or it is refused by name: never passed over in silence."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pydantic
@@ -35,38 +36,11 @@ def test_a_model_as_arguments_schema_and_gemini_types_are_read() -> None:
     assert p.schema == {"type": "boolean"}
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"params": SIDE},
-        {"arguments": SIDE},
-        {"Parameters": SIDE},
-        {"input": SIDE},
-        {"params": {"side": {"type": "string"}}},
-        {"params": [{"name": "side", "type": "string"}]},
-        {"parameters": {"side": {"type": "string", "enum": ["left"]}}},
-        {"parameters": {"side": {"type": "str", "description": "A side."}}},
-        {"parameters": {"type": "object", "propertys": {"side": {"type": "string"}}}},
-        {"parameters": {"type": "object", "Properties": {"side": {"enum": ["left"]}}}},
-        {"parameters": {"type": "object", "params": SIDE}},
-        {"parameters": {"json": SIDE}},
-        {"parameters": {"side": "string"}},
-        {"parameters": {"properties": {"pose": {"type": "object", "propertys": {"x": {"type": "number"}}}}}},
-        {"parameters": SIDE, "inputSchema": {**SIDE, "required": []}},
-        {"parameters": [{"name": "side", "type": "string"}]},
-        {"parameters": {"properties": {"side": {"enum": ["a"]}}, "requred": ["side"]}},
-    ],
-)
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_what_may_be_parameters_and_is_not_understood_is_refused(given: dict[str, Any], wrapped: bool) -> None:
-    body = {"name": "turn", **given}
-    with pytest.raises(UserError, match=r"^Tool turn(, parameter pose)?: "):
-        ToolSchema.from_openai({"type": "function", "function": body} if wrapped else body)
-
-
-def test_parameters_beside_the_wrapped_function_are_refused() -> None:
+def test_parameters_beside_the_wrapped_function_or_twice_are_refused() -> None:
     with pytest.raises(UserError, match="Tool turn: its key `parameters` is not read"):
         ToolSchema.from_openai({"type": "function", "function": {"name": "turn"}, "parameters": SIDE})
+    with pytest.raises(UserError, match="Tool turn: `parameters` and `inputSchema` hold different schemas"):
+        ToolSchema.from_openai({"name": "turn", "parameters": SIDE, "inputSchema": {**SIDE, "required": []}})
 
 
 @pytest.mark.parametrize(
@@ -89,34 +63,6 @@ def test_a_custom_tool_with_a_schema_is_read() -> None:
     assert p.name == "side"
 
 
-def test_annotations_of_all_kinds_are_no_parameters() -> None:
-    about = {
-        "title": "Turn",
-        "annotations": {"title": "Turn", "readOnlyHint": True},
-        "outputSchema": SIDE,
-        "response": SIDE,
-        "_meta": {"ui": SIDE},
-        "x-origin": SIDE,
-        "icons": [{"src": "a.png", "mimeType": "image/png", "sizes": ["48x48"]}],
-        "cache_control": {"type": "ephemeral"},
-        "execution": {"taskSupport": "optional"},
-        "allowed_callers": ["direct"],
-        "strict": True,
-        "type": "function",
-        "input_examples": [{"side": "left"}],
-    }
-    root = {
-        **SIDE,
-        "title": "turnArguments",
-        "$schema": "http://json-schema.org/draft-07/schema#",
-        "examples": [{}],
-        "x-y": SIDE,
-    }
-    assert ToolSchema.from_openai({"name": "turn", **about, "parameters": root}) == ToolSchema.from_openai(
-        {"name": "turn", "parameters": SIDE}
-    )
-
-
 def test_null_stands_for_what_is_not_there() -> None:
     root = {
         "type": "object",
@@ -129,13 +75,6 @@ def test_null_stands_for_what_is_not_there() -> None:
     assert ToolSchema.from_openai({"name": "light", "parameters": None}).parameters == ()
 
 
-def test_a_value_that_is_listed_twice_is_listed_once() -> None:
-    (p,) = ToolSchema.from_openai(
-        {"name": "go", "parameters": {"properties": {"v": {"enum": ["a", "b", "a"]}}}}
-    ).parameters
-    assert p.schema == {"enum": ["a", "b"]}
-
-
 @pytest.mark.parametrize("count", [128, 129])
 def test_a_hundred_and_twenty_eight_tools_are_taken(count: int) -> None:
     many = [{"name": f"t{i}"} for i in range(count)]
@@ -144,3 +83,255 @@ def test_a_hundred_and_twenty_eight_tools_are_taken(count: int) -> None:
             tool_schemas(many)
     else:
         assert len(tool_schemas(many)) == count
+
+
+# A foreign or misspelt definition is read rightly or refused by name: never a tool without arguments in silence.
+
+
+SPEED: dict[str, Any] = {
+    "type": "object",
+    "properties": {"speed": {"type": "number", "minimum": 0}},
+    "required": ["speed"],
+}
+# As raw validators of another language print themselves: yt-dlp-mcp #29, MCP's typescript-sdk #1028.
+ZOD = {"_def": {"unknownKeys": "strip", "typeName": "ZodObject"}, "~standard": {"vendor": "zod"}, "_cached": None}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(
+            {"type": "function", "function": {"name": "drive", "parameters": SPEED, "strict": True}}, id="chat"
+        ),
+        pytest.param({"type": "function", "name": "drive", "parameters": SPEED, "strict": True}, id="responses"),
+        pytest.param({"name": "drive", "input_schema": SPEED, "cache_control": {"type": "ephemeral"}}, id="anthropic"),
+        pytest.param(
+            {"name": "drive", "inputSchema": SPEED, "outputSchema": SPEED, "annotations": {"readOnlyHint": False}},
+            id="mcp",
+        ),
+        pytest.param({"name": "drive", "parametersJsonSchema": SPEED, "behavior": "BLOCKING"}, id="gemini"),
+        pytest.param({"toolSpec": {"name": "drive", "inputSchema": {"json": SPEED}}}, id="bedrock"),
+        pytest.param(
+            {
+                "name": "drive", "description": "", "args_schema": SPEED, "return_direct": False, "verbose": False,
+                "tags": ["motion"], "metadata": None, "callbacks": None, "response_format": "content",
+            },
+            id="langchain",
+        ),
+        pytest.param(
+            {
+                "type": "function",
+                "function": {"name": "drive", "parameters": SPEED, "return": {"type": "string", "description": "Ok."}},
+            },
+            id="transformers",
+        ),
+        pytest.param({"name": "drive", "inputSchema": SPEED, "x-origin": {"schema": SPEED}}, id="extension"),
+    ],
+)  # fmt: skip
+def test_definitions_of_public_tool_lists_are_read_alike(given: dict[str, Any]) -> None:
+    (tool,) = tool_schemas([given])
+    assert (tool.name, tool.parameters) == (
+        "drive",
+        ToolSchema.from_openai({"name": "drive", "schema": SPEED}).parameters,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "meant"),
+    [
+        # Public lists that say it otherwise: Cohere (cohere-typescript #146 lost `"type": "srt"`), smolagents,
+        # LangChain's `args`, Qwen's agents, ToolBench, Home Assistant's services, Vercel's SDK.
+        ({"parameter_definitions": {"day": {"description": "A day.", "type": "srt", "required": True}}}, 0, None),
+        ({"parameterDefinitions": {"ids": {"description": "Which.", "type": "List[str]"}}}, 0, None),
+        ({"inputs": {"place": {"type": "string", "description": "Where."}}, "output_type": "string"}, 0, None),
+        ({"args": {"speed": {"title": "Speed", "type": "number"}}}, 0, None),
+        ({"args": ["speed"]}, 0, None),
+        ({"args": [{"name": "speed"}]}, 0, None),
+        ({"args": "speed: float"}, 0, None),
+        ({"arguments": [{"speed": "float"}]}, 0, None),
+        ({"required_parameters": [{"name": "speed", "type": "NUMBER"}], "optional_parameters": []}, 0, None),
+        ({"fields": {"brightness": {"selector": {"number": {"min": 0, "max": 255}}}}}, 0, None),
+        ({"parameters": {"jsonSchema": SPEED}}, "jsonSchema", None),
+        # MemWal #356, vercel/ai #12143: what was called otherwise in another version was ignored.
+        ({"inputschema": SPEED}, "inputschema", "input_schema"),
+        ({"paramters": {"speed": {"hint": "m/s"}}}, "paramters", "parameters"),
+        ({"_schema": SPEED}, "_schema", "schema"),
+        ({"x-parameters": SPEED}, 0, None),
+        ({"x-args": [{"name": "speed"}]}, 0, None),
+        ({"args_json": json.dumps(SPEED)}, 0, None),
+        ({"notes": json.dumps(SPEED)}, 0, None),
+        ({"speed": "float"}, 0, None),
+        ({"params": SPEED}, "params", None),
+        ({"params": {"speed": {"type": "string"}}}, "params", None),
+        ({"Parameters": SPEED}, "Parameters", "parameters"),
+        ({"input": SPEED}, "input", None),
+        ({"parameters": {"properties": {"side": {"enum": ["a"]}}, "requred": ["side"]}}, "requred", None),
+        ({"speed": {"description": "In m/s."}}, 0, None),
+        (
+            {"takes": {"speed": {"description": "In m/s."}, "side": {"description": "Left?", "default": "left"}}},
+            0,
+            None,
+        ),
+        ({"parameters": {"type": "object", "properties": {}}, "speed": {"description": "In m/s."}}, "speed", None),
+        ({"parameters": {"type": "object", "properties": {"speed": {}}}, "required": ["speed"]}, "required", None),
+        # json_schemer #205, json-schema-spec #682: a letter wrong in a keyword takes rules away, and nobody is told.
+        ({"parameters": {"type": "object", "propertys": {"speed": {"minimum": 0}}}}, "propertys", "properties"),
+        ({"parameters": {"type": "object", "propertys": {"speed": {"description": "."}}}}, "propertys", "properties"),
+        ({"parameters": {"type": "object", "Properties": {"speed": {}}}}, "Properties", "properties"),
+        ({"parameters": {"type": "object", "x-properties": {"speed": {"minimum": 0}}}}, "x-properties", None),
+        ({"parameters": {"type": "object", "fields": {"speed": {"hint": "m/s"}}}}, "fields", None),
+        ({"parameters": {"speed": "float"}}, "speed", None),
+        ({"parameters": {"speed": {"description": "In m/s."}}}, "speed", None),
+        ({"parameters": ZOD}, "~standard", None),
+        ({"parameters": {"kind": 1}}, "kind", None),
+        ({"parameters": {"type": "object", "$defs": {"Drive": SPEED}}}, "$defs", None),
+    ],
+)
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_what_may_say_the_parameters_is_refused_with_its_key(
+    given: dict[str, Any], key: Any, meant: str | None, wrapped: bool
+) -> None:
+    body = {"name": "drive", "description": "Drive.", **given}
+    with pytest.raises(UserError) as error:
+        ToolSchema.from_openai({"type": "function", "function": body} if wrapped else body)
+    assert error.value.what.startswith("Tool drive: its ")
+    assert f"`{key or next(iter(given))}`" in error.value.what
+    assert (f"Write `{meant}`" if meant else '"properties"') in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "meant"),
+    [
+        # Short names, and words of other libraries: the rule would be lost, and nobody told.
+        ("mininum", 1, "minimum"),
+        ("max_items", 3, "maxItems"),
+        ("maxLenght", 5, "maxLength"),
+        ("requires", ["x"], "required"),
+        ("any_of", [{"const": 1}], "anyOf"),
+        ("enums", ["up"], "enum"),
+        ("emum", ["up"], "enum"),
+        ("allowed_values", ["up"], "enum"),
+        ("typ", "integer", "type"),
+        ("tpye", "string", "type"),
+        ("item", {"minLength": 2}, "items"),
+        ("nott", {"enum": ["up"]}, "not"),
+        ("min", 0, "minimum"),
+        ("Max", 5, "maximum"),
+        ("max_value", 5, "maximum"),
+        ("ge", 0, "minimum"),
+        ("lt", 5, "exclusiveMaximum"),
+        ("regex", "^u", "pattern"),
+        ("defaults", "up", "default"),
+        ("desc", "Where to.", "description"),
+    ],
+)
+def test_a_short_key_that_is_nearly_a_keyword_is_refused(key: str, value: Any, meant: str) -> None:
+    for place in ({"type": "string", key: value}, {"type": "array", "items": {"type": "string", key: value}}):
+        with pytest.raises(UserError) as error:
+            tool_schemas([{"name": "drive", "parameters": {"type": "object", "properties": {"way": place}}}])
+        assert error.value.what.startswith("Tool drive, parameter way") and f"`{key}` is not read" in error.value.what
+        assert f"Write `{meant}`" in error.value.remedy
+
+
+def test_annotations_of_other_tools_are_no_misspelt_keywords() -> None:
+    told = {
+        "title": "T", "$comment": "c", "examples": ["a"], "deprecated": True, "readOnly": True, "format": "date",
+        "x-min": 0, "nullable": True, "propertyOrdering": ["a"], "enumNames": ["A"], "enumDescriptions": ["A"],
+        "markdownDescription": "d", "unit": "m", "strict": True, "note": "n", "noted": True, "step": 1, "cost": 3,
+        "typeName": "Way", "tsType": "Way", "type_": "way", "theme": "dark", "placeholder": "p", "optional": True,
+    }  # fmt: skip
+    parameters = {"type": "object", "properties": {"way": {"type": "string", "enum": ["up", "down"], **told}}, **told}
+    (tool,) = tool_schemas([{"name": "drive", "parameters": parameters}])
+    assert list(tool.parameters[0].values or ())[:2] == ["up", "down"]
+
+
+def test_what_transformers_makes_of_functions_is_read() -> None:
+    from transformers.utils import get_json_schema
+
+    def drive(speed: float, side: str = "left") -> dict:  # type: ignore[type-arg]
+        """Drive on.
+
+        Args:
+            speed: In m/s.
+            side: Which way. (choices: ["left", "right"])
+
+        Returns:
+            What was driven.
+        """
+        return {"speed": speed, "side": side}
+
+    def stop() -> None:
+        """Stop."""
+
+    go, halt = tool_schemas([get_json_schema(drive), get_json_schema(stop)])
+    assert [(p.name, p.required) for p in go.parameters] == [("speed", True), ("side", False)]
+    assert list(go.parameters[1].values or ()) == ["left", "right"] and halt.parameters == ()
+
+
+def test_the_text_of_a_schema_is_no_schema() -> None:  # Forge.OpenAI #7
+    with pytest.raises(UserError, match="Tool drive: its `parameters` is a text") as error:
+        ToolSchema.from_openai({"name": "drive", "parameters": json.dumps(SPEED)})
+    assert "not its text" in error.value.remedy
+
+
+@pytest.mark.parametrize(
+    "given", [{"functionDeclarations": [{"name": "drive", "parameters": SPEED}]}, {"drive": SPEED}]
+)
+def test_a_wrapper_that_nobody_knows_is_named(given: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="A tool without a name") as error:
+        ToolSchema.from_openai(given if "drive" not in given else {"drive": {"description": ".", "inputSchema": SPEED}})
+    assert f"If `{next(iter(given))}` holds the definition" in error.value.remedy
+
+
+def test_what_says_nothing_of_arguments_is_passed_over() -> None:
+    about = {
+        "description": "Stop.", "title": "Stop", "strict": True, "type": "function", "cache_control": None,
+        "annotations": {"title": "Stop"}, "_meta": {"args": SPEED}, "icons": [{"src": "a.png"}], "tags": ["motion"],
+        "outputSchema": SPEED, "returns": {"type": "string"}, "output_type": "string", "returnSchema": SPEED,
+        "x-order": 3, "x-scopes": ["write"], "x-ui": {"icon": "stop"}, "defer_loading": True, "version": "1.2",
+        "allowed_callers": ["direct"], "securitySchemes": [{"type": "noauth"}], "signature": "stop()",
+        "cacheControl": {"type": "ephemeral", "ttl": "5m"}, "providerOptions": {"a": {"b": {"type": "ephemeral"}}},
+        "input_examples": [{}], "inputs": {}, "args": [], "schema_version": "1", "response": SPEED,
+        "execution": {"taskSupport": "optional"}, "parameters": [],
+    }  # fmt: skip
+    empty: Any
+    for empty in (
+        {},
+        {"type": "object"},
+        {"type": "object", "additionalProperties": False},
+        {"x-a": 1},
+        {"title": "T"},
+    ):
+        for key in ("parameters", "inputSchema"):
+            assert ToolSchema.from_openai({"name": "stop", **about, key: empty}).parameters == ()
+    noted = {
+        "type": "integer", "container": {"a": 1}, "note": "a", "cost": 3, "pref": "b", "step": 2, "enumNames": ["a"],
+    }  # fmt: skip
+    assert len(ToolSchema.from_openai({"name": "go", "schema": {"properties": {"p": noted}}}).parameters) == 1
+
+
+@pytest.mark.parametrize(
+    ("schema", "values"),
+    [
+        ({"type": "INTEGER", "format": "enum", "enum": ["101", "201"]}, (101, 201)),
+        ({"type": "INTEGER", "enum": ["60", "1440"]}, (60, 1440)),
+        ({"type": "integer", "format": "enum", "enum": ["-1", "1"]}, (-1, 1)),
+        ({"type": "NUMBER", "format": "enum", "enum": ["0.5", "2"]}, (0.5, 2.0)),
+        ({"type": "BOOLEAN", "enum": ["true"]}, (True,)),
+        ({"type": "STRING", "format": "enum", "enum": ["1", "EAST"]}, ("1", "EAST")),
+        ({"type": "ARRAY", "items": {"enum": ["a"]}, "minItems": "1", "maxItems": "2"}, (["a"], ["a", "a"])),
+    ],
+)
+def test_geminis_schemas_write_values_and_counts_as_strings(schema: Any, values: Any) -> None:
+    """Its `Schema.enum` is a list of strings whatever the type, and its counts have 64 bits (js-genai #685)."""
+    parameters = {"type": "OBJECT", "properties": {"p": schema}, "required": ["p"], "propertyOrdering": ["p"]}
+    (p,) = ToolSchema.from_openai({"name": "go", "parameters": parameters}).parameters
+    assert p.values is not None and tuple(p.values) == values
+    assert [type(v) for v in p.values] == [type(v) for v in values]
+
+
+def test_an_enum_of_strings_is_of_no_number_elsewhere() -> None:
+    for schema in ({"type": "integer", "enum": ["1"]}, {"type": "INTEGER", "format": "enum", "enum": ["a", "2"]}):
+        with pytest.raises(UserError, match=r"Tool go, parameter p: the value '(1|a)' is no integer") as error:
+            tool_schemas([{"name": "go", "parameters": {"properties": {"p": schema}}}])
+        assert "of type integer only" in error.value.remedy

@@ -101,11 +101,6 @@ def test_enum_keeps_declared_order_or_is_refused(values: list[Any]) -> None:
         assert domain_of({"enum": values}, "here") == ClosedDomain(tuple(values), tuple(texts))
 
 
-def test_string_and_number_written_alike_are_refused() -> None:
-    with pytest.raises(UserError, match="Tool t: the values 1 and '1' are both written '1'"):
-        domain_of({"enum": [1, "1"]}, "Tool t")
-
-
 def test_domain_with_too_many_values_is_free() -> None:
     assert isinstance(domain_of({"type": "integer", "minimum": 0, "maximum": MAX_CLOSED}, ""), Free)
     assert isinstance(domain_of({"type": "integer", "minimum": 0, "maximum": MAX_CLOSED - 1}, ""), ClosedDomain)
@@ -116,22 +111,6 @@ def test_type_without_schema_is_refused() -> None:
     schema = {"type": "thing"}
     with pytest.raises(UserError, match=r"Tool t, parameter p: .*the.* type.* no schema .* Use string, integer"):
         domain_of(schema, "Tool t, parameter p")
-
-
-@pytest.mark.parametrize(
-    ("schema", "message"),
-    [
-        ({"type": "integer", "minimum": 2, "maximum": 1}, "minimum 2 is above maximum 1"),
-        ({"type": "integer", "minimum": 0.5, "maximum": 3}, "an integer with minimum 0.5"),
-        ({"type": "number", "minimum": 0.05, "maximum": 1, "multipleOf": 0.1}, "Start at 0.0 or choose"),
-        ({"enum": [float("nan")]}, "not all of its values can be written as JSON"),
-    ],
-)
-def test_bad_bounds_are_refused(schema: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as error:
-        domain_of(schema, "Tool t")
-    assert message in str(error.value)
-    assert str(error.value).startswith("Tool t: ")
 
 
 @given(st.integers(), st.floats(allow_nan=False))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -56,30 +54,6 @@ def accepts(grammars: Grammars, schema: dict[str, Any], text: str) -> bool:
             return False
         value.push(wanted)
     return bool(value.legal(end, None)[end])
-
-
-@LAW
-@given(kind=st.sampled_from(sorted(FREE)), required=st.booleans(), told=TOLD)
-def test_free_value_is_always_a_valid_typed_one(folder: Path, kind: str, required: bool, told: tuple[str, str]) -> None:
-    decider = build(folder, [tool("go", 99 * required, v=FREE[kind])])
-    try:
-        decision = decider.decide(*told)
-    except DecodeError as error:  # the one excuse: a random model that never ends its value
-        assert f"did not end within {MAX_TOKENS} tokens" in str(error)
-        return
-    assert decision.call is not None
-    if "v" not in decision.call.arguments:
-        assert not required
-        return
-    value = decision.call.arguments["v"]
-    jsonschema.validate(value, FREE[kind])
-    expected = {"string": str, "integer": int, "number": float, "array": list, "object": dict}[FREE[kind]["type"]]
-    assert type(value) is expected
-    if kind in ("point", "nested"):
-        point = value if kind == "point" else value["at"]
-        assert type(point["x"]) is float and set(point) <= {"x", "n"}
-    assert expected is not float or math.isfinite(value)
-    assert 0 < decision.confidence["arg1"] <= 1
 
 
 @LAW
@@ -315,20 +289,6 @@ def test_value_that_reaches_the_bound_ends_where_it_may_and_is_given_up_elsewher
         value.legal(end, None)
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"type": "string", "pattern": "(?!a)b"},
-        {"type": "string", "pattern": "(a"},
-        {"type": "integer", "minimum": 5, "maximum": 3.5, "multipleOf": 1e-9},
-    ],
-)
-def test_schema_without_a_grammar_is_refused_at_start(folder: Path, schema: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"Tool go, (parameter )?v: ") as error:
-        build(folder, [tool("go", v=schema)])
-    assert "\n" not in str(error.value)
-
-
 def test_call_that_outgrows_the_context_is_an_error_for_the_user(folder: Path) -> None:
     decider: Any = build(folder, [tool("go", v={"type": "string"})])
     room = decider.decoding.handle.slots - decider.prefix.tokens
@@ -337,11 +297,6 @@ def test_call_that_outgrows_the_context_is_an_error_for_the_user(folder: Path) -
         for short in range(1, MAX_TOKENS + 2):  # somewhere in the value the context ends
             decider.decide(" go" * (room - empty - short), "")
     assert decider.prefix.tokens == len(decider.template.prefix_ids(decider.plan.tools))
-
-
-def test_a_call_survives_the_wire(folder: Path) -> None:
-    call = build(folder, [tool("go", 0, v=FREE["point"], w=CLOSED)]).decide("x=1", "go").call
-    assert call is not None and Call.from_dict(json.loads(json.dumps(call.to_dict()))) == call
 
 
 def test_the_token_limit_of_a_free_value_is_an_option(folder: Path) -> None:

@@ -1,21 +1,25 @@
-"""`--model OWNER/NAME[:SUBFOLDER]`: from the hub's cache, or downloaded. The hub is a server here that speaks its
-routes, and every run a process of its own (the library reads its settings when it is imported)."""
+"""Where a model's name leads: a bundled one, a folder, the hub; and nothing that a checkpoint names is run."""
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from rtcontrol.models.checkpoint.checkpoint import resolve
+from rtcontrol.models.checkpoint.checkpoint import ZOO, resolve
 from rtcontrol.models.errors import UserError
-from tests.helpers.processes import cli, free_port, python
+from tests.helpers.processes import ROOT, cli, environment, free_port, python
 from tests.models.small import build_checkpoint, tool
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -121,10 +125,7 @@ def test_a_folder_of_a_repository_is_downloaded_alone_and_then_needs_no_network(
     asked = hub.asked
     assert found(WHERE, tmp_path, HF_ENDPOINT=hub.url) == (0, out, "")
     assert hub.asked == asked
-
-
-def test_what_was_cut_short_is_downloaded_again(hub: Hub, tmp_path: Path) -> None:
-    assert found(WHERE, tmp_path, HF_ENDPOINT=hub.url)[0] == 0
+    # What was cut short is downloaded again.
     (weights,) = tmp_path.rglob("model.safetensors")
     weights.unlink()
     assert found(WHERE, tmp_path, HF_ENDPOINT=hub.url)[0] == 0
@@ -166,8 +167,7 @@ def test_without_a_network_the_cache_is_enough_and_else_it_is_said_what_to_do(re
     assert f"`hf download {REPOSITORY} --include 'RT-other*'`" in err
 
 
-@pytest.mark.parametrize("network", [{"HF_HUB_OFFLINE": "1"}, {}])
-@pytest.mark.parametrize("command", ["train", "eval"])
+@pytest.mark.parametrize(("command", "network"), [("train", {"HF_HUB_OFFLINE": "1"}), ("eval", {})])
 def test_every_command_that_takes_a_model_says_so_in_one_paragraph(
     command: str, network: dict[str, str], tmp_path: Path
 ) -> None:
@@ -197,3 +197,130 @@ def test_what_is_no_hub_id_is_not_looked_for_there(model: str) -> None:
     with pytest.raises(UserError, match="neither a bundled name nor a folder, nor a hub's OWNER/NAME") as error:
         resolve(model)
     assert "OWNER/NAME[:SUBFOLDER] of the Hugging Face hub" in error.value.remedy
+
+
+# Where a model's name leads.
+
+
+def test_a_name_that_is_a_bundled_model_and_a_folder_here_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lander").mkdir()
+    assert resolve("lander") == ZOO / "lander"  # a folder that holds no model is none of two
+    shutil.copy(ZOO / "lander" / "config.json", tmp_path / "lander")
+    with pytest.raises(UserError, match="a bundled model, and a folder here") as refused:
+        resolve("lander")
+    assert "./lander" in refused.value.remedy
+    assert resolve("./lander") == Path("lander")
+
+
+def test_a_bundled_model_is_itself_where_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ZOO)
+    assert resolve("lander") == ZOO / "lander"
+
+
+# A stranger's checkpoint: nothing that its files name is run, opened or asked for.
+
+
+AUTO = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
+CASES: list[tuple[str, dict[str, Any], str]] = [
+    ("config.json", {"auto_map": AUTO, "model_type": "strange"}, "names code of its own"),
+    ("config.json", {"auto_map": AUTO}, "names code of its own"),
+    ("config.json", {"vision_config": {"auto_map": {"AutoConfig": "someone/else--evil.Config"}}}, "code of its own"),
+    ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": [None, "evil.Tokenizer"]}}, "names code of its own"),
+    ("generation_config.json", {"custom_generate": "someone/else"}, "names code of its own"),
+    ("config.json", {"attn_implementation": "someone/kernel"}, "names code of a hub"),
+    ("config.json", {"_attn_implementation": {"": "someone/kernel:flash"}}, "names code of a hub"),
+    ("adapter_config.json", {"base_model_name_or_path": "someone/else"}, "names another model"),
+    ("adapter_config.json", {"base_model_name_or_path": "../else"}, "names another model"),
+    ("model.safetensors.index.json", {"weight_map": {"a": "../../etc/passwd"}}, "names a file elsewhere"),
+    ("model.safetensors.index.json", {"weight_map": {"a": "/etc/passwd"}}, "names a file elsewhere"),
+    ("tokenizer_config.json", {"fast_tokenizer_files": ["../../x.json"]}, "names a file elsewhere"),
+    ("tokenizer_config.json", {"vocab_file": "/etc/passwd"}, "names a file elsewhere"),
+]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_checkpoint(tmp_path_factory.mktemp("sound") / "model")
+
+
+def copied(sound: Path, folder: Path, name: str, told: dict[str, Any]) -> Path:
+    """The checkpoint with this in the file, and a program beside it that would leave a trace."""
+    folder.mkdir()
+    for path in sound.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    old = json.loads((folder / name).read_text()) if (folder / name).exists() else {}
+    (folder / name).write_text(json.dumps(old | told))
+    trace = f"open({str(folder.parent / 'trace')!r}, 'w').close()\n"
+    (folder / "evil.py").write_text(f"{trace}class Config: ...\nclass Model: ...\nclass Tokenizer: ...\n")
+    return folder
+
+
+@pytest.mark.parametrize(("name", "told", "why"), CASES)
+def test_what_a_checkpoint_names_is_refused_by_name(
+    sound: Path, tmp_path: Path, name: str, told: dict[str, Any], why: str
+) -> None:
+    folder = copied(sound, tmp_path / "theirs", name, told)
+    with pytest.raises(UserError, match=why) as refused:
+        resolve(str(folder))
+    assert str(folder / name) in refused.value.what and not (tmp_path / "trace").exists()
+
+
+def test_weights_that_are_a_pickle_are_refused(sound: Path, tmp_path: Path) -> None:
+    folder = copied(sound, tmp_path / "theirs", "config.json", {})
+    torch.save({}, folder / "pytorch_model.bin")
+    assert resolve(str(folder)) == folder, "of both the safetensors are read"
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"a pickle \(pytorch_model.bin\)"):
+        resolve(str(folder))
+
+
+def test_the_bundled_checkpoints_and_those_of_an_older_layout_are_taken(sound: Path, tmp_path: Path) -> None:
+    harmless = {"tokenizer_file": "/home/someone/.cache/x", "auto_map": None, "_name_or_path": "someone/else"}
+    folder = copied(sound, tmp_path / "theirs", "tokenizer_config.json", harmless)
+    assert resolve(str(folder)) == folder
+    for zoo in ZOO.glob("*/config.json"):
+        assert resolve(str(zoo.parent)) == zoo.parent
+
+
+COMMANDS = (
+    "run --env lander --host inprocess --no-live --duration 1 --engine torch --model {folder}",
+    "run --env lander --host ray --no-live --duration 1 --engine transformers --model {folder}",
+    "models adopt --base {folder} --out {out}",
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_nobody_is_asked_on_standard_input_whether_to_run_it(sound: Path, tmp_path: Path, command: str) -> None:
+    folder = copied(sound, tmp_path / "theirs", "config.json", {"auto_map": AUTO, "model_type": "strange"})
+    words = command.format(folder=folder, out=tmp_path / "out").split()
+    done = subprocess.run(
+        [sys.executable, "-m", "rtcontrol", *words],
+        input="y\n" * 20,
+        env=environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 2 and not (tmp_path / "trace").exists(), done.stderr
+    assert "auto_map" in done.stderr and "[y/N]" not in done.stdout + done.stderr
+
+
+def test_every_call_that_may_load_code_says_that_it_must_not() -> None:
+    """Also what is not reached by the name of a model, as in training and benchmarks."""
+    found = 0
+    for path in [*(ROOT / "rtcontrol").rglob("*.py"), *(ROOT / "models").rglob("*.py")]:
+        text = path.read_text("utf-8")
+        if "from_pretrained(" not in text and "LLM(" not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            named = isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if isinstance(node, ast.Call) and named in ("from_pretrained", "LLM"):
+                found += 1
+                told = ast.get_source_segment(text, node) or ""
+                spread = "**safe" in told and '"trust_remote_code": False' in text
+                assert "trust_remote_code=False" in told or spread, f"{path}:{node.lineno}"
+    assert found >= 8

@@ -1,4 +1,4 @@
-"""Schemas as people and libraries write them mean what they say, in one way of writing."""
+"""Schemas as people and libraries write them, references among them, mean what they say, in one way of writing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import MAX_CLOSED, ClosedDomain, Free, domain_of
 from rtcontrol.models.schema.json_schema import as_declared, normalise, without_null
 from rtcontrol.models.schema.schema_grammar import SchemaGrammar
-from rtcontrol.models.schema.tool_schema import tool_schemas
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 from tests.models.small import law
 
 WHERE = "Tool t, parameter p"
-NUMBERS = st.integers(-3, 6)
+SIXTEEN = {"type": "integer", "minimum": 0, "maximum": 15}
 LEAVES = st.one_of(
     st.just({"type": "boolean"}),
     st.just({"type": "null"}),
@@ -56,14 +56,9 @@ SCHEMAS = st.recursive(
 DEFINITIONS = {"A": {"enum": ["a", "z"]}, "B": {"$ref": "#/$defs/A"}}
 SCALARS = ["a", "b", "z", 0, 1, 2, 5, -3, 7, True, False, None, 0.5]
 VALUES = [
-    *SCALARS,
-    *([v] for v in SCALARS),
-    *([v, w] for v in SCALARS[:8] for w in SCALARS[:4]),
-    [],
-    {},
-    *({"x": v} for v in SCALARS),
-    *({"x": v, "y": w} for v in SCALARS for w in SCALARS),
-]
+    *SCALARS, *([v] for v in SCALARS), *([v, w] for v in SCALARS[:8] for w in SCALARS[:4]), [], {},
+    *({"x": v} for v in SCALARS), *({"x": v, "y": w} for v in SCALARS for w in SCALARS),
+]  # fmt: skip
 
 
 def valid(schema: dict[str, Any], value: Any) -> bool:
@@ -224,6 +219,7 @@ def test_a_pydantic_models_nested_parts_are_one_listed_value() -> None:
         ({"type": "integer", "minimum": 0, "exclusiveMinimum": True, "maximum": 2}, 2),
         ({"type": "string", "enum": ["a"], "nullable": True}, 1),
         ({"allOf": [{"type": "integer", "minimum": 0}, {"maximum": 4}]}, 5),
+        ({"type": "object", "properties": dict.fromkeys("xyz", SIXTEEN), "required": [*"xyz"]}, MAX_CLOSED),
     ],
 )
 def test_closed_parts_make_a_closed_whole(schema: dict[str, Any], count: int) -> None:
@@ -266,30 +262,6 @@ def test_of_objects_without_others_that_hold_together_the_common_properties_are_
         tool_schemas([tool])
 
 
-LAUGHS = {f"L{i}": {"anyOf": [{"$ref": f"#/$defs/L{i + 1}"}] * 10} for i in range(9)} | {"L9": {"type": "boolean"}}
-
-
-@pytest.mark.parametrize(
-    ("schema", "definitions", "message"),
-    [
-        ({"$ref": "#/$defs/T"}, {"T": {"type": "array", "items": {"$ref": "#/$defs/T"}}}, "#/$defs/T refers to itself"),
-        ({"$ref": "#/$defs/X"}, {}, "#/$defs/X names no definition"),
-        ({"$ref": "https://example.org/x.json"}, {}, "https://example.org/x.json names no definition"),
-        ({"$ref": "#/$defs/L0"}, LAUGHS, "more than 10000 parts"),
-        ({"anyOf": {"type": "string"}}, {}, "anyOf is {'type': 'string'}. Write"),
-        ({"type": "integer", "minimum": "low"}, {}, "minimum is 'low'. Write"),
-        ({"properties": []}, {}, "properties is []. Write"),
-        ("integer", {}, "its schema is 'integer'"),
-        ({"allOf": [{"type": "integer"}, {"type": "string"}]}, {}, "two parts of it say type 'integer' and 'string'"),
-    ],
-)
-def test_what_cannot_be_written_out_is_refused_by_name(schema: Any, definitions: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as error:
-        normalise(schema, WHERE, definitions)
-    assert message in str(error.value)
-    assert str(error.value).startswith(WHERE)
-
-
 @pytest.mark.parametrize(
     ("schema", "rest", "nullable"),
     [
@@ -319,14 +291,6 @@ def test_values_are_typed_and_ordered_as_declared_in_nested_places() -> None:
     assert as_declared("s", either) == "s"
     assert as_declared([1, 2], {"type": "array", "prefixItems": [{"type": "number"}]}) == [1.0, 2]
     assert as_declared(True, {"anyOf": [{"type": "number"}, {"type": "boolean"}]}) is True
-
-
-def test_combinations_up_to_the_limit_are_listed() -> None:
-    parts = {k: {"type": "integer", "minimum": 0, "maximum": 15} for k in "xyz"}
-    schema = {"type": "object", "properties": parts, "required": list(parts)}
-    domain = domain_of(normalise(schema, WHERE), WHERE)
-    assert isinstance(domain, ClosedDomain)
-    assert len(domain.values) == MAX_CLOSED
 
 
 @pytest.mark.parametrize(
@@ -362,3 +326,122 @@ def test_alternatives_that_stand_twice_where_one_alone_may_hold_have_no_value() 
         read({"oneOf": [{"type": "integer"}, {"type": "integer", "description": "Metres."}]})
     (tool,) = read({"oneOf": [{"const": "a"}, {"const": "b"}, {"const": "b"}]})
     assert list(tool.parameters[0].values or ()) == ["a"]
+
+
+# References of every spelling are replaced by what they name; tuples and other words of older drafts are read.
+
+
+STATE = {"type": "string", "enum": ["idle", "busy"]}
+DOCUMENT: dict[str, Any] = {
+    "type": "object",
+    "properties": {"state": STATE, "either": {"anyOf": [{"type": "null"}, STATE]}},
+    "$defs": {
+        "List[int]": {"type": "array", "items": {"type": "integer"}},
+        "a/b~c": STATE,
+        "ü": STATE,
+        "named": {"$anchor": "here", **STATE},
+        "inner": {"definitions": {"deep": STATE}},
+        "open": True,
+    },
+    "definitions": {"Old": STATE},
+}
+
+
+def parameter(schema: Any, **more: Any) -> Any:
+    root = {**DOCUMENT, **more, "properties": {**DOCUMENT["properties"], "p": schema}}
+    return next(p for p in ToolSchema.from_openai({"name": "t", "inputSchema": root}).parameters if p.name == "p")
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "#/properties/state",
+        "#/properties/either/anyOf/1",
+        "#/$defs/a~1b~0c",
+        "#/%24defs/a~1b~0c",
+        "#/$defs/%C3%BC",
+        "#/$defs/ü",
+        "#/definitions/Old",
+        "#/$defs/inner/definitions/deep",
+        "#here",
+    ],
+)
+def test_a_pointer_into_the_document_is_what_stands_there(reference: str) -> None:
+    found = parameter({"$ref": reference, "description": "How it is."})
+    assert found.schema == {**STATE, "description": "How it is."}
+    assert parameter({"type": "array", "items": {"$ref": reference}, "maxItems": 1}).domain.values[1:] == (
+        ["idle"],
+        ["busy"],
+    )
+
+
+def test_percent_signs_and_siblings_and_booleans_are_read() -> None:
+    assert parameter({"$ref": "#/$defs/List%5Bint%5D", "maxItems": 2}).schema["maxItems"] == 2
+    assert parameter({"$ref": "#/properties/state", "enum": ["busy", "off"]}).schema["enum"] == ["busy"]
+    assert isinstance(parameter({"$ref": "#/$defs/open"}).domain, Free)
+    whole = {"$id": "https://example.org/tool.json"}
+    assert parameter({"$ref": "https://example.org/tool.json#/properties/state"}, **whole).schema == STATE
+
+
+@pytest.mark.parametrize(
+    ("reference", "says"),
+    [
+        ("#", "# refers to itself"),
+        ("#/properties/p", "#/properties/p refers to itself"),
+        ("#/properties/none", "#/properties/none names no definition"),
+        ("#/properties/either/anyOf/01", "names no definition"),
+        ("#/properties/either/anyOf/9", "names no definition"),
+        ("#nowhere", "#nowhere names no definition"),
+        ("other.json#/$defs/ü", "other.json#/$defs/ü names no definition"),
+        ("#/$defs", "its key `List[int]` is not read"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_or_round_is_refused(reference: str, says: str) -> None:
+    with pytest.raises(UserError) as error:
+        parameter({"$ref": reference})
+    assert says in str(error.value) and str(error.value).startswith("Tool t, parameter p: ")
+
+
+class Node(pydantic.BaseModel):
+    "A node."
+
+    name: str
+    child: Node | None = None
+
+
+def test_a_model_that_holds_itself_is_refused_with_the_field_that_does() -> None:
+    with pytest.raises(UserError, match=r"Tool Node, parameter child: #/\$defs/Node refers to itself.*as many levels"):
+        Tools([Node])
+
+
+PAIR = [{"enum": ["x", "y"]}, {"type": "boolean"}]
+
+
+@pytest.mark.parametrize(
+    ("old", "count"),
+    [
+        ({"items": PAIR, "minItems": 2, "maxItems": 2}, 4),
+        ({"items": PAIR, "additionalItems": False}, 1 + 2 + 4),
+        ({"items": PAIR, "additionalItems": {"const": 7}, "maxItems": 3}, 1 + 2 + 4 + 4),
+        ({"items": {"enum": [1, 2]}, "additionalItems": False, "maxItems": 1}, 3),
+    ],
+)
+def test_draft_sevens_tuples_have_draft_sevens_values(old: dict[str, Any], count: int) -> None:
+    old = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "array", **old}
+    domain = parameter(old).domain
+    judge = jsonschema.Draft7Validator(old)
+    assert isinstance(domain, ClosedDomain) and len(domain.values) == count
+    assert all(judge.is_valid(v) for v in domain.values)
+
+
+@pytest.mark.parametrize("schema", [{}, True, {"description": "Anything."}])
+def test_a_parameter_without_a_type_may_be_anything(schema: Any) -> None:
+    assert isinstance(parameter(schema).domain, Free)
+    tools = Tools([{"name": "t", "parameters": {"properties": {"p": schema}}}])
+    for value in ("a", 1, 0.5, False, [1], {"a": []}):
+        tools.validate(Call("t", {"p": value}))
+
+
+def test_objects_and_arrays_need_not_say_that_they_are() -> None:
+    assert parameter({"properties": {"x": {"enum": [1]}}, "required": ["x"]}).domain.values == ({"x": 1},)
+    assert parameter({"items": {"enum": [1]}, "maxItems": 1}).domain.values == ([], [1])

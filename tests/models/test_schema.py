@@ -1,4 +1,4 @@
-"""Tools in head order, as canonical JSON, and what each argument head carries."""
+"""Tools in head order and as canonical JSON, what each argument head carries, and what is read once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rtcontrol.agents import Tools
 from rtcontrol.agents.remedies import of
+from rtcontrol.models import schema as schemas
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import ClosedDomain, Free
+from rtcontrol.models.schema.limits import BoundedCache
 from rtcontrol.models.schema.tool_schema import ABSENT, MAX_HEADS, ToolSchema, tool_schemas
-from tests.models.small import tool_lists
+from tests.models.drawn_schemas import Drawer
+from tests.models.small import law, tool_lists
 
 BOOL = {"type": "boolean"}
 
@@ -32,6 +36,7 @@ def test_required_parameters_come_in_their_order_then_optional_ones_alphabetical
     assert names(tool) == ["z", "y", "a", "b", "c"]
 
 
+@law(60)
 @given(tool_lists(parameters=9), st.booleans())
 def test_canonical_json_is_stable_and_idempotent(tools: list[dict[str, Any]], wrapped: bool) -> None:
     for tool in tools:
@@ -43,6 +48,7 @@ def test_canonical_json_is_stable_and_idempotent(tools: list[dict[str, Any]], wr
         assert set(names(first)) == set(tool["parameters"]["properties"])
 
 
+@law(60)
 @given(tool_lists(parameters=9))
 def test_merged_heads_carry_every_parameter_once_and_cut_heads_the_first_units(tools: list[dict[str, Any]]) -> None:
     for tool in tools:
@@ -53,6 +59,7 @@ def test_merged_heads_carry_every_parameter_once_and_cut_heads_the_first_units(t
         assert [s.parameters for s in cut[: MAX_HEADS - 1]] == [s.parameters for s in merged[: MAX_HEADS - 1]]
 
 
+@law(60)
 @given(tool_lists(most=1, parameters=9), st.data())
 def test_a_slots_value_and_its_arguments_are_inverse(tools: list[dict[str, Any]], data: st.DataObject) -> None:
     for slot in ToolSchema.from_openai(tools[0]).slots():
@@ -95,13 +102,6 @@ def test_group_with_a_free_member_or_too_many_combinations_is_free() -> None:
         assert slot.domain.schema["additionalProperties"] is False
 
 
-def test_merged_numbers_have_no_exponent() -> None:
-    tiny = {"enum": [1e-6, 0.5], "x-group": "g"}
-    (slot,) = schema({"a": tiny, "b": tiny}, ["a", "b"]).slots()
-    assert isinstance(slot.domain, ClosedDomain)
-    assert slot.domain.texts[0] == '{"a":0.000001,"b":0.000001}'
-
-
 @pytest.mark.parametrize(
     ("tool", "message"),
     [
@@ -137,13 +137,6 @@ def test_duplicate_names_and_no_tools_are_refused() -> None:
         tool_schemas([])
 
 
-def test_references_are_written_out_in_the_parameter() -> None:
-    definitions = {"A": {"type": "object", "properties": {"x": {"type": "number"}}}}
-    tool = schema({"a": {"$ref": "#/$defs/A"}, "b": BOOL}, **{"$defs": definitions})
-    assert tool.parameters[0].schema == definitions["A"]
-    assert "$defs" not in tool.canonical_json()
-
-
 def test_null_of_a_required_parameter_is_the_null_token_and_of_an_optional_one_absence() -> None:
     number = {"type": ["integer", "null"], "minimum": 0, "maximum": 2}
     needed, left_out = schema({"a": number, "b": number}, ["a"]).slots()
@@ -155,9 +148,112 @@ def test_null_of_a_required_parameter_is_the_null_token_and_of_an_optional_one_a
     assert isinstance(merged.domain, ClosedDomain) and {"a": None, "b": True} in merged.domain.values
 
 
-@pytest.mark.parametrize("key", ["inputSchema", "input_schema"])
-def test_the_parameters_of_mcp_and_anthropic_definitions_are_no_less_read(key: str) -> None:
-    side = {"type": "object", "properties": {"side": {"enum": ["left", "right"]}}, "required": ["side"]}
-    given, plain = ({"name": "turn", "description": "Turn.", name: side} for name in (key, "parameters"))
-    assert ToolSchema.from_openai(given) == ToolSchema.from_openai(plain)
-    assert [p.name for p in ToolSchema.from_openai(given).parameters] == ["side"]
+# A set of tools is read once, however often it is asked for; and only what says the same is taken for it.
+
+
+def tool(name: str, **schema: Any) -> dict[str, Any]:
+    return {"name": name, "parameters": {"properties": {"p": schema}, "required": ["p"]}}
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the tools that are read from here on, with nothing known."""
+    found: list[str] = []
+    once = ToolSchema.from_openai.__func__  # type: ignore[attr-defined]
+
+    def counted(cls: Any, given: Any, room: Any = None) -> ToolSchema:
+        made: ToolSchema = once(cls, given, room)
+        found.append(made.name)
+        return made
+
+    monkeypatch.setattr(schemas, "_recent", BoundedCache(64, 1 << 20))
+    monkeypatch.setattr(ToolSchema, "from_openai", classmethod(counted))
+    return found
+
+
+def test_tools_are_read_once_for_a_session_and_what_decides_in_it(read: list[str]) -> None:
+    given = [tool("go", oneOf=[{"const": "a"}, {"const": "b"}]), tool("stop", type="string", maxLength=4)]
+    tools = Tools(given)
+    assert tool_schemas(tools.openai()) == tool_schemas(given) == tools.schemas
+    assert read == ["go", "stop"]
+
+
+def test_what_decides_reads_of_a_tool_all_that_its_writer_said(read: list[str]) -> None:
+    arms = [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "b$"}]
+    one, some = [tool("go", oneOf=arms)], [tool("go", anyOf=arms)]
+    strict, loose = tool_schemas(one)[0], tool_schemas(some)[0]
+    assert [s.parameters[0].rules.get("oneOf") is None for s in (strict, loose)] == [False, True]
+    # What the model reads is one text, and what decides reads another.
+    assert strict.canonical_json() == loose.canonical_json()
+    assert tool_schemas([strict.to_openai()])[0].parameters[0].rules == loose.parameters[0].rules
+    for schema in (strict, loose):
+        assert tool_schemas([schema.exact()]) == (ToolSchema.from_openai(schema.exact()),) == (schema,)
+
+
+def test_what_is_written_is_read_as_what_it_was_written_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    tied = 0
+    for seed in range(200):
+        monkeypatch.setattr(schemas, "_recent", BoundedCache(64, 1 << 20))
+        drawer = Drawer(seed)
+        properties = {name: drawer.schema(1) for name in ("p", "q")}
+        root = {"anyOf": [{"required": ["p"]}, {"properties": {"q": drawer.schema(0)}}]} if drawer.chance(0.2) else {}
+        given = {"name": "go", "parameters": {"properties": properties, "required": ["q"] * drawer.chance(0.5), **root}}
+        try:
+            (made,) = tool_schemas([given])
+        except UserError:
+            continue
+        tied += made.rules is not None
+        again = ToolSchema.from_openai(made.exact())
+        assert again.parameters == made.parameters and again.canonical_json() == made.canonical_json(), seed
+        known = schemas._recent.of(json.dumps([made.exact()]).encode())
+        assert (known is None) == (made.rules is not None)
+        assert known in (None, (again,))
+    assert tied > 3
+
+
+def test_no_more_is_kept_than_may_be() -> None:
+    kept = BoundedCache[int](3, 10)
+    for number, text in enumerate((b"a", b"bb", b"ccc", b"dddd", b"x" * 11)):
+        kept.keep(text, number)
+    assert [kept.of(text) for text in (b"a", b"bb", b"ccc", b"dddd", b"x" * 11)] == [None, 1, 2, 3, None]
+    kept.keep(b"dddd", 5)
+    kept.keep(b"e", 4)
+    assert [kept.of(text) for text in (b"bb", b"ccc", b"dddd", b"e")] == [None, 2, 5, 4]
+    for _ in range(20):
+        kept.keep(b"e", 6)
+    assert [kept.of(text) for text in (b"ccc", b"dddd", b"e")] == [2, 5, 6]
+
+
+def test_a_caller_who_changes_what_he_was_given_changes_no_later_reading() -> None:
+    root = {"anyOf": [{"required": ["p"]}, {"required": ["q"]}]}
+    tied = {"name": "stop", "parameters": {"properties": {"p": {"enum": [1]}, "q": {"enum": [2]}}, **root}}
+    given = [tool("go", enum=["left", "right"]), tool("put", oneOf=[{"type": "string", "pattern": "^a"}, {"const": 1}])]
+    for schema in tool_schemas([*given, tied]):
+        for shown in (schema.to_openai(), schema.exact()):
+            for part in shown["function"]["parameters"]["properties"].values():
+                for listed in part.values():
+                    if isinstance(listed, list):
+                        listed.clear()
+            shown["function"]["parameters"].get("anyOf", []).clear()
+    again = tool_schemas([*given, tied])
+    assert again[0].parameters[0].schema["enum"] == ["left", "right"]
+    assert again[2].rules is not None and again[2].rules.written == root
+    fresh = tuple(ToolSchema.from_openai(t) for t in [*given, tied])
+    assert [s.exact() for s in again] == [s.exact() for s in fresh]
+
+
+def test_a_short_set_of_many_values_is_not_kept_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: BoundedCache[Any] = BoundedCache(64, 1 << 20)
+    monkeypatch.setattr(schemas, "_recent", kept)
+    large = [tool(f"t{n}", type="integer", minimum=10_000 * n, maximum=10_000 * n + 4095) for n in range(8)]
+    small = [tool("go", type="boolean")]
+    for one in (small, large):
+        tool_schemas(one)
+    assert [kept.of(json.dumps(one).encode()) is None for one in (small, large)] == [False, True]
+
+
+def test_a_set_that_is_refused_is_refused_again(read: list[str]) -> None:
+    for _ in range(2):
+        with pytest.raises(UserError, match="Two tools are called"):
+            tool_schemas([tool("go", type="boolean")] * 2)
+    assert read == ["go"] * 4

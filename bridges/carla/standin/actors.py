@@ -7,8 +7,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from rtcontrol.bridges.carla.standin import lights, wire
-from rtcontrol.bridges.carla.standin.geometry import Box, Pose
-from rtcontrol.bridges.carla.standin.roads import LIMIT_KMH
+from rtcontrol.bridges.carla.standin.roads import LIMIT_KMH, Box, Pose
 
 WHEELBASE_M = 2.85
 MAX_STEER = math.radians(70.0)
@@ -98,6 +97,59 @@ class Bicycle:
         self.x += self.speed * math.cos(direction) * delta_s
         self.y += self.speed * math.sin(direction) * delta_s
         self.heading += self.turn_rate * delta_s
+
+
+BOOL, INT, FLOAT, STRING, COLOR = 1, 2, 3, 4, 5
+COLORS = ["200,30,30", "30,60,200", "230,230,230", "20,20,20"]
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """Half the length, width and height in metres."""
+
+    type_id: str
+    extent: tuple[float, float, float]
+    generation: str = "2"
+
+    def definition(self, number: int) -> list[Any]:
+        texts = [
+            ("number_of_wheels", INT, "4", [], False),
+            ("base_type", STRING, "car", [], False),
+            ("generation", INT, self.generation, [], False),
+            ("special_type", STRING, "", [], False),
+            ("has_lights", BOOL, "false", [], False),
+            ("object_type", STRING, "", [], False),
+            ("color", COLOR, COLORS[0], COLORS, True),
+            ("role_name", STRING, "autopilot", ["autopilot", "scenario", "ego_vehicle"], True),
+            ("sticky_control", BOOL, "true", [], True),
+        ]
+        attributes = [[name, kind, text, choices, free, False] for name, kind, text, choices, free in texts]
+        return [number, self.type_id, self.type_id.replace(".", ","), attributes]
+
+
+BLUEPRINTS = {
+    one.type_id: one
+    for one in (
+        Blueprint("vehicle.tesla.model3", (2.40, 1.08, 0.74), "1"),
+        Blueprint("vehicle.lincoln.mkz_2020", (2.45, 1.06, 0.75)),
+        Blueprint("vehicle.audi.tt", (2.09, 1.00, 0.69), "1"),
+        Blueprint("vehicle.nissan.micra", (1.82, 0.92, 0.75), "1"),
+        Blueprint("vehicle.toyota.prius", (2.26, 1.00, 0.76), "1"),
+    )
+}
+
+
+def definitions() -> list[Any]:
+    return [one.definition(number) for number, one in enumerate(BLUEPRINTS.values(), start=1)]
+
+
+def description(type_id: str, role: str) -> list[Any]:
+    """What an actor that the server itself has made is described as."""
+    uid = list(BLUEPRINTS).index(type_id) + 1 if type_id in BLUEPRINTS else 0
+    return [uid, type_id, [["role_name", STRING, role]] if role else []]
+
+
+# What is in the world: vehicles, traffic lights and the spectator, and how each is told.
 
 
 # Semantic tags.

@@ -5,8 +5,17 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from rtcontrol.bridges.carla.standin.geometry import Box, Pose
-from rtcontrol.bridges.carla.standin.roads import ARMS, LANES, REACH_M, WIDTH_M, incoming, network, signal_number
+from rtcontrol.bridges.carla.standin.roads import (
+    ARMS,
+    LANES,
+    REACH_M,
+    WIDTH_M,
+    Box,
+    Pose,
+    incoming,
+    network,
+    signal_number,
+)
 from rtcontrol.bridges.carla.standin.wire import GREEN, RED, YELLOW
 
 # CARLA's times.

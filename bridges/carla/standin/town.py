@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 
-from rtcontrol.bridges.carla.standin.geometry import Piece
 from rtcontrol.bridges.carla.standin.roads import (
     ARMS,
     HALVES,
@@ -13,6 +12,7 @@ from rtcontrol.bridges.carla.standin.roads import (
     LIMIT_KMH,
     WIDTH_M,
     Link,
+    Piece,
     Road,
     incoming,
     outgoing,

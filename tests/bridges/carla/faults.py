@@ -17,8 +17,7 @@ from tests.bridges.carla.rig import Brain, Line, Program
 from tests.bridges.carla.standin_process import StandIn
 from tests.bridges.rig import base
 from tests.bridges.rig import faults as general
-from tests.bridges.rig.base import child, stall
-from tests.bridges.rig.table import Row
+from tests.bridges.rig.base import Row, child, stall
 from tests.helpers.processes import ROOT, until
 
 KMH = 20.0
@@ -228,14 +227,6 @@ def calls_stalled(rig: Rig) -> Row:
 
 
 Rig.faults = [
-    carla_killed,
-    carla_frozen,
-    carla_slow,
-    general.decoder_killed,
-    bridge_killed,
-    bridge_aborted,
-    general.stopped,
-    run_stalled,
-    general.strangers_storm,
-    calls_stalled,
-]
+    carla_killed, carla_frozen, carla_slow, general.decoder_killed, bridge_killed, bridge_aborted, general.stopped,
+    run_stalled, general.strangers_storm, calls_stalled,
+]  # fmt: skip

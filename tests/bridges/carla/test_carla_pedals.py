@@ -1,16 +1,31 @@
-"""Pedals and steering: never out of their range, and good for vehicles whose figures are not known."""
+"""Without the wheel: pedals and steering, the grid of a paced drive and its trace, and the journal of changes."""
 
 from __future__ import annotations
 
+import json
+import logging
 import math
+import os
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtcontrol.bridges.carla.control import Steer, Throttle
+from rtcontrol.bridges.carla import bridge, journal, stats
+from rtcontrol.bridges.carla.bridge import Grid, Trace
+from rtcontrol.bridges.carla.control import Control, Steer, Throttle
+from rtcontrol.bridges.carla.journal import Journal
+from rtcontrol.bridges.carla.neighbours import Body
+from rtcontrol.bridges.carla.options import CarlaBridgeError
+from rtcontrol.bridges.carla.stats import Figures, quantiles
+from rtcontrol.bridges.client import Standing
 
 DT = 1 / 16
 wild = st.floats(-1e6, 1e6, allow_nan=False)
@@ -108,3 +123,189 @@ def test_it_stands_with_its_brakes_on_and_goes_when_wanted() -> None:
     assert told.hand_brake and told.brake >= 0.3 and told.throttle == 0.0
     told = throttle.step(1.0, 0.0)
     assert told.throttle > 0.0 and told.brake == 0.0 and not told.hand_brake
+
+
+# The grid that a paced drive keeps to, and what comes of it: figures and a trace.
+
+
+CAR = Body(7, 1.0, 2.0, 0.0, 90.0, 3.0, 4.0, 2.4, 1.0)
+NOTHING = Standing(None, "safe", cause="no_session")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(bridge, "time", made)
+    monkeypatch.setattr(stats, "time", made)
+    return made
+
+
+def test_whole_steps_that_were_missed_are_passed_over_and_the_phase_is_kept(clock: Clock) -> None:
+    steps = Grid(0.0625)
+    assert steps.wait() == (0.0, 0)
+    clock.sleep(0.01)
+    assert steps.wait() == (0.0, 0)
+    assert clock.now == 100.0625
+    clock.sleep(0.0625 * 3.5)
+    late_s, skipped = steps.wait()
+    assert (late_s, skipped) == (pytest.approx(0.03125), 2)
+    steps.wait()
+    assert clock.now == pytest.approx(100.0 + 5 * 0.0625)
+
+
+def test_figures_tell_what_was_on_the_grid_and_how_fast_the_world_went(clock: Clock) -> None:
+    made = Figures()
+    made.released(1.0, 9)
+    made.begin()
+    for late_s, skipped in ((0.0, 0), (0.004, 0), (0.006, 0), (0.0, 1)):
+        made.released(late_s, skipped)
+        made.simulated_s += 0.0625
+        clock.sleep(0.125)
+    made.instruction("go")
+    made.end()
+    clock.sleep(60)
+    told = made.to_dict({"fresh": 3, "errors": 1}, {"distance_m": 1.23456, "steps": 4})
+    assert (told["on_grid"], told["late"], told["skipped"], told["on_grid_share"]) == (3, 1, 1, 0.6)
+    assert (told["seconds"], told["simulated_s"], told["real_time_factor"]) == (0.5, 0.25, 0.5)
+    assert told["calls"] == {"fresh": 3, "held": 0, "safe": 0, "expired": 0, "reconnects": 0}
+    assert told["driver"] == {"distance_m": 1.2, "steps": 4}
+    assert told["instructions"] == [{"t_s": 0.5, "text": "go"}]
+
+
+def test_times_of_the_newest_steps_only(clock: Clock) -> None:
+    made = Figures()
+    for ms in (900, 800, 2, 1):
+        made.took("tick", ms / 1e3)
+    assert made.to_dict({}, {}, newest=2)["tick_ms"] == {"p50": 2.0, "p99": 2.0, "max": 2.0}
+    assert made.to_dict({}, {})["tick_ms"]["max"] == 900.0
+    assert quantiles([]) == {}
+
+
+def test_trace_of_another_bridge_is_gone_on_in(tmp_path: Path) -> None:
+    for frame in (1, 2):
+        trace = Trace(tmp_path / "trace.jsonl")
+        trace.write(frame, CAR, NOTHING, Control(brake=1.0))
+        trace.close()
+    lines = [json.loads(line) for line in (tmp_path / "trace.jsonl").read_text().splitlines()]
+    assert [(line["frame"], line["kmh"], line["status"], line["brake"]) for line in lines] == [
+        (1, 18.0, "safe", 1.0),
+        (2, 18.0, "safe", 1.0),
+    ]
+
+
+def test_full_disk_ends_the_trace_and_not_the_drive(caplog: pytest.LogCaptureFixture) -> None:
+    trace = Trace(Path("/dev/full"))
+    with caplog.at_level(logging.WARNING, "rtcontrol.carla"):
+        for frame in range(3):
+            trace.write(frame, CAR, NOTHING, Control())
+        trace.close()
+    (told,) = caplog.messages
+    assert "/dev/full ends here" in told and "No space left" in told
+
+
+# What the bridge writes down before it changes a server.
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path))
+
+
+def test_every_change_is_in_the_file_before_it_is_done() -> None:
+    path = journal.place("127.0.0.1", 2000)
+    mine = Journal(path, "127.0.0.1", 2000)
+    mine.begin(7)
+    assert journal.read(path).nothing
+    mine.settings({"synchronous_mode": False})
+    mine.spawning("hero", {3, 1})
+    left = journal.read(path)
+    assert (left.episode, left.settings, left.spawning) == (7, {"synchronous_mode": False}, {"hero": [1, 3]})
+    mine.spawned("hero", [9])
+    left = journal.read(path)
+    assert (left.actors, left.spawning) == ([9], {})
+    mine.close()
+    assert list(path.parent.iterdir()) == []
+
+
+def test_another_world_took_our_vehicles_with_it_but_not_the_settings() -> None:
+    path = journal.place("host", 1)
+    mine = Journal(path, "host", 1)
+    mine.begin(1)
+    mine.settings({"synchronous_mode": False})
+    mine.spawned("hero", [4])
+    mine.moved(2)
+    left = journal.read(path)
+    assert (left.episode, left.actors, left.settings) == (2, [], {"synchronous_mode": False})
+
+
+def test_files_of_others_tell_whether_their_process_is_alive() -> None:
+    write = (
+        "import time; from rtcontrol.bridges.carla import journal; "
+        "journal.Journal(journal.place('h', 5), 'h', 5).begin(1); print('there', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", write], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "there\n"
+    Journal(journal.place("h", 5), "h", 5).begin(1)  # our own is no other's
+    assert [(left.pid, alive) for _, left, alive in journal.others("h", 5)] == [(process.pid, True)]
+    assert list(journal.others("h", 6)) == []
+    process.kill()
+    process.communicate()
+    assert [(left.pid, alive) for _, left, alive in journal.others("h", 5)] == [(process.pid, False)]
+
+
+def test_bridges_that_begin_at_one_server_at_the_same_time_do_so_one_after_the_other() -> None:
+    inside, most = [0], [0]
+
+    def begin() -> None:
+        with journal.alone("h", 5):
+            inside[0] += 1
+            most[0] = max(most[0], inside[0])
+            time.sleep(0.05)
+            inside[0] -= 1
+
+    threads = [threading.Thread(target=begin) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    with journal.alone("h", 6):  # another server's
+        pass
+    for thread in threads:
+        thread.join()
+    assert most == [1]
+    assert list(journal.folder().iterdir()) == []
+    assert list(journal.others("h", 5)) == []
+
+
+def test_number_of_a_process_that_is_another_by_now_is_not_taken_for_alive() -> None:
+    path = journal.place("h", 5).with_name("h-5-1.json")
+    mine = Journal(path, "h", 5)
+    mine.left.pid, mine.left.born = os.getppid(), 1
+    mine.begin(1)
+    assert [alive for _, _, alive in journal.others("h", 5)] == [False]
+
+
+def test_file_that_is_none_is_a_mistake(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.json"
+    broken.write_text("[]")
+    for path in (broken, tmp_path / "none.json"):
+        with pytest.raises(CarlaBridgeError, match="tells nothing of a drive"):
+            journal.read(path)
+
+
+def test_folder_that_cannot_be_written_to_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "carla").write_text("no folder")
+    with pytest.raises(CarlaBridgeError, match="cannot be written down"):
+        Journal(journal.place("h", 1), "h", 1).begin(1)
+    with pytest.raises(CarlaBridgeError, match="cannot be written down"), journal.alone("h", 5):
+        pass

@@ -1,4 +1,4 @@
-"""Real servers in processes of their own, and a TCP proxy whose connections can be cut."""
+"""Real servers in processes, a TCP proxy whose connections can be cut, and clients that a thread of theirs connects."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rtcontrol.bridges.client import Client, ClientError
+from rtcontrol.bridges.wire.messages import Hello
+from tests.conformance.check.stand import Stand
 from tests.helpers.processes import ROOT as ROOT
 from tests.helpers.processes import environment
 from tests.helpers.processes import free_port as free_port
@@ -116,3 +119,40 @@ class Proxy:
     def close(self) -> None:
         self._listener.close()
         self.cut()
+
+
+# A client that a thread of its own connects, since the test is its server.
+
+
+class Joining:
+    """`client` or `error` once it has been answered."""
+
+    def __init__(self, stand: Stand, **options: Any) -> None:
+        self.client: Client | None = None
+        self.error: ClientError | None = None
+        self.thread = threading.Thread(target=self._join, args=(stand.endpoint, options), daemon=True)
+        self.thread.start()
+
+    def _join(self, endpoint: str, options: dict[str, Any]) -> None:
+        try:
+            self.client = Client.connect(endpoint, **{**OWN, **options})
+        except ClientError as error:
+            self.error = error
+
+    def ready(self) -> Client:
+        self.thread.join(10)
+        assert self.client is not None, self.error
+        return self.client
+
+    def refused(self) -> ClientError:
+        self.thread.join(10)
+        assert self.error is not None
+        return self.error
+
+
+def joined(stand: Stand, **options: Any) -> Client:
+    """Greeted and welcomed."""
+    joining = Joining(stand, **options)
+    stand.expect(Hello, 10.0, "hello")
+    stand.welcome()
+    return joining.ready()

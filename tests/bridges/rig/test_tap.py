@@ -1,9 +1,10 @@
-"""The evidence of the fault runs: what passes is understood, and an overdue command is counted."""
+"""What the rig measures by: its tap, and its faults."""
 
 from __future__ import annotations
 
 import itertools
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ import zmq
 from rtcontrol.bridges.wire import encode_json, encode_msgpack
 from rtcontrol.bridges.wire.messages import CallMessage, FunctionCall, Ping, Pong
 from tests.bridges.client.worlds import until
+from tests.bridges.rig.__main__ import rig
+from tests.bridges.rig.base import show
+from tests.bridges.rig.faults import run
 from tests.bridges.rig.tap import Splitter, Tap, WebSocket, Zmtp, too_old
 
 
@@ -70,3 +74,28 @@ def test_command_beyond_every_time_to_live_is_counted() -> None:
     calls = [(10, call(0, 1.0)), (20, call(500_000, 1.0)), (30, call(900_000, 1.0, status="held", call=None))]
     # Before any came; in the first; in the second, which renews; after both, where a held one renews nothing.
     assert [too_old([at], calls) for at in (5, 15, 1_000_001, 1_500_000, 1_500_001)] == [1, 0, 0, 0, 1]
+
+
+# The fault lists, whole: what was done, and that no call was executed too old.
+
+
+# Faults through which it is driven on, or that end with its process: all others end in the safe call.
+GOES_ON = {
+    "ros2": ("2,000 Hz", "strangers", "characters"),
+    "unity": ("2,000", "strangers", "game killed"),
+    "godot": ("strangers", "game killed"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("bridge", GOES_ON)
+def test_no_fault_makes_it_execute_a_call_that_is_too_old(tmp_path: Path, bridge: str) -> None:
+    kind = rig(bridge)
+    if kind.missing:
+        pytest.skip(kind.missing)
+    rows = run(kind(tmp_path))
+    print(show(rows))
+    assert len(rows) == len(kind.faults)
+    assert [row.fault for row in rows if row.too_old] == []
+    assert [row.fault for row in rows if row.safe_ms is None and not any(w in row.fault for w in GOES_ON[bridge])] == []

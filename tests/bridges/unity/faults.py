@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.bridges.rig import faults as general
 from tests.bridges.rig import game
+from tests.bridges.rig.base import Row
 from tests.bridges.rig.faults import STORM_S
-from tests.bridges.rig.table import Row
 from tests.bridges.unity.mono import HERE, MISSING, REASON, Driver, compile_cs, core_sources
 from tests.helpers.processes import until
 
@@ -67,17 +67,7 @@ def observations_nan(rig: Rig) -> Row:
 
 
 Rig.faults = [
-    general.server_stopped,
-    general.decoder_killed,
-    game.game_killed,
-    game.game_stopped,
-    general.stopped_often,
-    game.frame_stalled,
-    observations_storm,
-    general.strangers_storm,
-    calls_storm,
-    observations_silent,
-    observations_nan,
-    general.link_stalled,
-    general.server_killed,
-]
+    general.server_stopped, general.decoder_killed, game.game_killed, game.game_stopped, general.stopped_often,
+    game.frame_stalled, observations_storm, general.strangers_storm, calls_storm, observations_silent, observations_nan,
+    general.link_stalled, general.server_killed,
+]  # fmt: skip

@@ -1,7 +1,8 @@
-"""Samples become rows, or are counted with the reason why not."""
+"""Samples become rows, or are counted with the reason why not; types and values are read as the sets write them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -9,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
+from rtcontrol.models.data.canonical import decompose
 from rtcontrol.models.data.convert import CUT, REPEATED, ConvertOptions, rows
-from rtcontrol.models.data.row import DataRow
+from rtcontrol.models.data.row import Check, DataRow
 from rtcontrol.models.data.sample import Dropped, Sample, Unusable
 from rtcontrol.models.data.stats import Tally
-from rtcontrol.models.data.types import tool
+from rtcontrol.models.data.types import annotation, tool, typed
+from rtcontrol.models.data.values import arguments_of, call_of, coerced
 from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 
 STRING = {"type": "string"}
@@ -158,3 +161,182 @@ def test_a_row_that_is_one_already_goes_through_as_it_is() -> None:
     first, _ = made([sample(Call("go", {"z": 1.0}), tool("go", "", SPEED))])
     again, tally = made(list(first))
     assert again == first and tally.samples["set"] == 1
+
+
+# K parallel calls are K rows, and no row's history knows its own call.
+
+
+TOOL = {"function": {"name": "go", "parameters": {"properties": {"n": {"type": "integer"}}}}}
+calls = st.lists(st.integers(0, 3), min_size=1, max_size=6).map(lambda found: [Call("go", {"n": n}) for n in found])
+
+
+def decompose_sample(made: list[Call], name: str = "s") -> Sample:
+    checks = tuple(Check("parallel", (), n) for n in range(len(made)))
+    return Sample(name, "set", "file:1", "go", "now", (TOOL,), tuple(made), ("before()",), checks)
+
+
+@given(calls)
+def test_for_evaluation_the_history_is_the_prefix_in_the_order_given(made: list[Call]) -> None:
+    rows = decompose(decompose_sample(made), "eval")
+    assert [row.call for row in rows] == made
+    for n, row in enumerate(rows):
+        assert row.history == ("before()", *(call.text() for call in made[:n]))
+        assert row.check is not None and row.check.answer == n
+    assert {row.sample for row in rows} == {"s"} and len({row.id for row in rows}) == len(made)
+
+
+@given(calls, st.integers(0, 9))
+def test_for_training_the_list_is_shuffled_and_then_its_prefixes_taken(made: list[Call], seed: int) -> None:
+    rows = decompose(decompose_sample(made), "train", seed)
+    order = [row.call for row in rows if row.call is not None]
+    assert Counter(c.text() for c in order) == Counter(c.text() for c in made)
+    for n, row in enumerate(rows):
+        assert row.history[1:] == tuple(call.text() for call in order[:n])
+        assert row.check is not None and made[row.check.answer] == row.call
+    assert rows == decompose(decompose_sample(made), "train", seed)
+
+
+def test_shuffled_histories_hold_later_calls_too() -> None:
+    made = [Call("go", {"n": n}) for n in range(3)]
+    drawn = [decompose(decompose_sample(made, str(i)), "train") for i in range(60)]
+    orders = {tuple(row.call.arguments["n"] for row in rows if row.call) for rows in drawn}
+    assert len(orders) == 6
+
+
+# Types as the sets write them, in JSON Schema's words.
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ("dict", "object"), ("float", "number"), ("tuple", "array"), ("any", "string"), ("OBJECT", "object"),
+        ("int", "integer"),
+    ],
+)  # fmt: skip
+def test_names_of_types_are_read_in_all_depths(given: str, kind: str) -> None:
+    found = typed({"type": "dict", "properties": {"a": {"type": "array", "items": {"type": given}}}})
+    assert found["type"] == "object" and found["properties"]["a"]["items"]["type"] == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "optional"),
+    [
+        ("str", {"type": "string"}, False),
+        ("int, optional", {"type": "integer"}, True),
+        ("str, default 'en'", {"type": "string"}, True),
+        ("Optional[float]", {"type": "number"}, True),
+        ("List[int]", {"type": "array", "items": {"type": "integer"}}, False),
+        (
+            "List[List[float]], optional",
+            {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+            True,
+        ),
+        ("Tuple[float, float]", {"type": "array", "items": {"type": "number"}}, False),
+        ("Dict[str, int]", {"type": "object", "additionalProperties": {"type": "integer"}}, False),
+        ("Union[int, float]", {"anyOf": [{"type": "integer"}, {"type": "number"}]}, False),
+        ("int | None", {"type": "integer"}, False),
+        (
+            "List[Union[int, str]]",
+            {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "string"}]}},
+            False,
+        ),
+        ("typing.List[str]", {"type": "array", "items": {"type": "string"}}, False),
+        ("Literal['a', 'b']", {"enum": ["a", "b"]}, False),
+    ],
+)
+def test_annotations_are_read(text: str, schema: dict[str, Any], optional: bool) -> None:
+    assert annotation(text) == (schema, optional)
+    ToolSchema.from_openai(tool("t", "", {"type": "object", "properties": {"p": schema}}))
+
+
+@pytest.mark.parametrize("text", ["Callable[[float], float]", "np.ndarray", "a function", "List[", ""])
+def test_a_type_that_is_not_known_is_no_guess(text: str) -> None:
+    with pytest.raises(Unusable, match="not known"):
+        annotation(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "mended"),
+    [
+        ({"type": "integer", "enum": ["1", "2", "many"]}, {"type": "integer", "enum": [1, 2]}),
+        ({"type": "boolean", "enum": ["True", "False", "dontcare"]}, {"type": "boolean", "enum": [True, False]}),
+        ({"type": "integer", "enum": ["many"]}, {"type": "integer"}),
+        (
+            {"type": "array", "items": {"type": "string"}, "enum": ["a", "b"]},
+            {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}},
+        ),
+        ({"type": "boolean", "default": "false"}, {"type": "boolean"}),
+        ({"type": "string", "enum": ["a"], "default": "b"}, {"type": "string", "enum": ["a"]}),
+        ({"type": "string", "required": True}, {"type": "string"}),
+        ({"type": "string", "examples": "jazz"}, {"type": "string", "examples": ["jazz"]}),
+    ],
+)
+def test_what_is_written_wrongly_beside_a_type_is_set_right(given: dict[str, Any], mended: dict[str, Any]) -> None:
+    assert typed(given) == mended
+    ToolSchema.from_openai(tool("t", "", {"type": "object", "properties": {"p": given}}))
+
+
+# Calls and values as the sets write them.
+
+
+values = st.recursive(
+    st.booleans() | st.none() | st.integers(-(2**53), 2**53) | st.floats(-1e300, 1e300) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c_d"]), values))
+def test_a_call_as_python_writes_it_is_read_again(arguments: dict[str, Any]) -> None:
+    written = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    assert call_of(f"shop.find({written})") == Call("shop.find", arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("f(p=1/6)", {"p": 1 / 6}),
+        ("f(p=-(2 + 3)*4)", {"p": -20}),
+        ("f(on=true, off=False, gone=null)", {"on": True, "off": False, "gone": None}),
+        ("f(loc=Berkeley)", {"loc": "Berkeley"}),
+        ("f(at=(1, 2))", {"at": [1, 2]}),
+    ],
+)
+def test_what_is_no_literal_is_worked_out(text: str, arguments: dict[str, Any]) -> None:
+    assert call_of(text).arguments == arguments
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["f(1)", "f(**k)", "f(", "f", "f(a=g(1))", "f(a=1/0)", "f(a=9**9**9)", "f(a='x'*9)", "f(a=b[0])", "f(a={1: 2})"],
+)
+def test_what_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(Unusable):
+        call_of(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "schema", "read"),
+    [
+        ("3", {"type": "integer"}, 3),
+        ("3.5", {"type": "integer"}, "3.5"),
+        ("1,500", {"type": "number"}, 1500.0),
+        ("1e400", {"type": "number"}, "1e400"),
+        ("nan", {"type": "number"}, "nan"),
+        ("per month", {"type": "number"}, "per month"),
+        ("True", {"type": "boolean"}, True),
+        ("3", {"type": "string"}, "3"),
+        ("Wi-Fi", {"type": "array", "items": {"type": "string"}}, ["Wi-Fi"]),
+        ("['1', '2']", {"type": "array", "items": {"type": "integer"}}, [1, 2]),
+        ("{'a': 1}", {"type": "object"}, {"a": 1}),
+    ],
+)
+def test_strings_are_read_by_the_parameters_type(value: Any, schema: dict[str, Any], read: Any) -> None:
+    assert coerced(value, schema) == read
+
+
+def test_arguments_are_an_object_or_its_json() -> None:
+    assert arguments_of('{"a": 1}') == arguments_of({"a": 1}) == {"a": 1}
+    for bad in ("{", "[1]", 3):
+        with pytest.raises(Unusable):
+            arguments_of(bad)

@@ -1,10 +1,13 @@
-"""Rows as they are written and read again, and what is said of a file that has none."""
+"""Rows, and sets of tools that a file stores once, as they are written and read again; balanced, and what they hold."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
+from rtcontrol.models.data import convert
+from rtcontrol.models.data.canonical import canonical, check_call
+from rtcontrol.models.data.canonical import rows as passed
 from rtcontrol.models.data.row import Check, DataRow, read_rows, write_rows
+from rtcontrol.models.data.sources import registry
+from rtcontrol.models.data.stats import OVER, PAPER, StatsOptions, Tally, Tokens, balanced, head_texts, shares_of, stats
+from rtcontrol.models.data.tool_sets import set_hash
+from rtcontrol.models.data.types import tool
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.tool_schema import ToolSchema
+from rtcontrol.models.train.finetune.model import BadRow
+from rtcontrol.models.train.finetune.model import read_rows as rows_to_train
+from rtcontrol.training.dataset import read_files
+from tests.helpers.processes import cli
 
 TOOL = {"type": "function", "function": {"name": "go", "parameters": {"type": "object", "properties": {}}}}
 LEAST = {"instruction": "go", "observation": "", "tools": [TOOL], "history": [], "call": None}
@@ -117,11 +132,6 @@ def test_two_rows_of_one_id_are_refused(tmp_path: Path) -> None:
         list(read_rows(path))
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be read"):
-        list(read_rows(tmp_path / "none.jsonl"))
-
-
 def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("before")
@@ -133,3 +143,244 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="No space left"):
         write_rows(path, full())
     assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
+
+
+# Sets of tools that a file stores once: the same rows as without, one tuple in memory, and what is wrong is named.
+
+
+GO = {"name": "go", "parameters": {"properties": {"at": {"enum": ["left", "right", "zürich"]}}, "required": ["at"]}}
+STOP = {"type": "function", "function": {"name": "stop", "parameters": {"type": "object", "properties": {}}}}
+SETS: list[tuple[dict[str, Any], ...]] = [(GO,), (GO, STOP), (STOP, GO), ()]
+
+
+def row(number: int, tools: tuple[dict[str, Any], ...]) -> DataRow:
+    given = {"instruction": "go", "observation": f"x={number}", "tools": list(tools), "history": [], "call": None}
+    return DataRow.from_dict({**given, "id": f"{number}", "sample": "s", "source": "t"})
+
+
+def written(path: Path, *lines: Any) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_a_hash_is_of_the_definitions_in_their_order_as_plain_json() -> None:
+    assert set_hash((STOP,)) == hashlib.sha256(json.dumps([STOP], separators=(",", ":")).encode()).hexdigest()
+    assert len({set_hash(tools) for tools in SETS}) == len(SETS)
+
+
+@given(st.lists(st.sampled_from(SETS), max_size=12))
+def test_rows_whose_sets_are_stored_once_are_the_same_rows(
+    tmp_path_factory: pytest.TempPathFactory, sets: list[tuple[dict[str, Any], ...]]
+) -> None:
+    folder = tmp_path_factory.mktemp("rows")
+    made = [row(n, tools) for n, tools in enumerate(sets)]
+    assert write_rows(folder / "once.jsonl", made, tool_sets=True) == write_rows(folder / "plain.jsonl", made)
+    found = list(read_rows(folder / "once.jsonl"))
+    assert found == made == list(read_rows(folder / "plain.jsonl"))
+    kinds = {*map(json.dumps, sets)}
+    assert len({id(one.tools) for one in found if one.tools}) == len(kinds - {"[]"}), "rows of a set share it"
+    assert len((folder / "once.jsonl").read_text().splitlines()) == len(made) + len(kinds)
+    for (_, one), (_, other) in zip(
+        rows_to_train(folder / "once.jsonl"), rows_to_train(folder / "plain.jsonl"), strict=True
+    ):
+        assert one == other or (isinstance(one, BadRow) and isinstance(other, BadRow) and one.reason == other.reason)
+
+
+def plain(tools: Any, **more: Any) -> dict[str, Any]:
+    return {"instruction": "go", "observation": "", "tools": tools, "history": [], "call": None, **more}
+
+
+NAME = set_hash((GO,))[:16]
+GIVEN = {"tool_set": NAME, "tools": [GO]}
+
+
+@pytest.mark.parametrize(
+    ("lines", "number", "said"),
+    [
+        ([GIVEN, plain(NAME), plain("f" * 16)], 3, "no line before it gives the tool set ffff"),
+        ([plain(NAME), GIVEN], 1, "no line before it gives the tool set"),
+        ([GIVEN, plain("go")], 2, "tools is 'go'"),
+        ([GIVEN, plain(NAME[:15])], 2, "tools is"),
+        ([plain([GO]), {**GIVEN, "tools": [GO, STOP]}], 2, f"the tools of the set {NAME} have the hash"),
+        ([{**GIVEN, "tool_set": "abc"}], 1, "tool_set is 'abc'"),
+        ([{**GIVEN, "tool_set": 7}], 1, "tool_set is 7"),
+        ([{"tool_set": NAME}], 1, "tools is null"),
+        ([{**GIVEN, "tools": [{"name": ""}]}], 1, "is no tool"),
+        ([GIVEN, plain(NAME, call={"name": "stay", "arguments": {}})], 2, "calls 'stay'"),
+    ],
+)
+def test_what_is_wrong_with_a_set_is_said_with_file_and_line(
+    tmp_path: Path, lines: list[Any], number: int, said: str
+) -> None:
+    path = written(tmp_path / "rows.jsonl", *lines)
+    with pytest.raises(UserError, match=said) as caught:
+        list(read_rows(path))
+    assert caught.value.what.startswith(f"{path}:{number}: ")
+    found: list[Any] = []
+    try:
+        found = [one for _, one in rows_to_train(path)]
+    except UserError as error:
+        found = [error]
+    (wrong,) = (one for one in found if isinstance(one, UserError))
+    assert wrong.what == caught.value.what
+
+
+def test_a_row_may_have_a_field_of_that_name(tmp_path: Path) -> None:
+    (found,) = read_rows(written(tmp_path / "rows.jsonl", plain([GO], tool_set="mine")))
+    assert found.tools == (GO,)
+
+
+def test_the_command_writes_them_and_every_reader_reads_them(tmp_path: Path) -> None:
+    call = {"name": "go", "arguments": {"at": "left"}}
+    lines = [plain([GO], call=call, id=f"{n}", observation=f"x={n}") for n in range(60)]
+    source, once = written(tmp_path / "rows.jsonl", *lines), tmp_path / "once.jsonl"
+    done = cli("data", "convert", str(source), "--out", str(once), "--tool-sets")
+    assert done.returncode == 0, done.stderr
+    assert once.read_text().count('"tools": [') == 1 and len(once.read_text().splitlines()) == 61
+    assert [one.call for one in read_rows(once)] == [one.call for one in read_rows(source)]
+    figures = tmp_path / "stats.json"
+    done = cli("data", "stats", str(once), "--json", str(figures))
+    assert done.returncode == 0 and json.loads(figures.read_text())["all"]["rows"] == 60, done.stderr
+    tools, rows = read_files([once], None, None)
+    assert len(rows) == 60 and [tool.name for tool in tools] == ["go"]
+    once.write_text(once.read_text().split("\n", 1)[1])
+    with pytest.raises(UserError, match=rf"{once}:1: no line before it gives the tool set"):
+        read_files([once], None, None)
+
+
+# Rows balanced by the number of their calls' arguments, and rows of pass-through functions.
+
+
+def balance_row(n: int, arguments: int | None) -> DataRow:
+    names = [f"p{k}" for k in range(arguments or 0)]
+    shown = tool("f", "", {"type": "object", "properties": {name: {"type": "string"} for name in names}})
+    call = None if arguments is None else Call("f", dict.fromkeys(names, "v"))
+    return DataRow(f"r{n}", f"r{n}", "set", f"Query {n}.", "", (shown,), (), call)
+
+
+def counts(rows: list[DataRow]) -> Counter[int]:
+    return Counter(len(r.call.arguments) for r in rows if r.call is not None)
+
+
+def test_the_papers_shares_are_met_by_as_many_rows_as_there_can_be() -> None:
+    made = [balance_row(n, n % 6 + 1) for n in range(6 * 200)]
+    tally = Tally()
+    tally.rows["set"] = len(made)
+    found = balanced(made, shares_of(PAPER), "drop", 0, tally)
+    assert counts(found) == {1: 180, 2: 200, 3: 180, 4: 170, 5: 150, 6: 120}
+    assert tally.dropped["set", OVER] == 200 == len(made) - len(found) and tally.rows["set"] == len(found)
+    assert (
+        found
+        == balanced(made, shares_of(PAPER), "drop", 0, Tally())
+        != balanced(made, shares_of(PAPER), "drop", 1, Tally())
+    )
+
+
+@given(st.lists(st.none() | st.integers(0, 8), max_size=40), st.integers(0, 3))
+def test_shares_hold_in_whatever_is_left(others: list[int | None], seed: int) -> None:
+    made = [balance_row(n, count) for n, count in enumerate([1, 2, 3, 4, 5, 6, *others])]
+    shares = shares_of(PAPER)
+    found = balanced(made, shares, "drop", seed, Tally())
+    kept = {r.id for r in found}
+    assert all(r.id in kept for r in made if r.call is None or not r.call.arguments)  # no share was asked for
+    most = min(sum(min(len(r.call.arguments), 6) == c for r in made if r.call) / s for c, s in shares.items())
+    held = Counter(min(len(r.call.arguments), 6) for r in found if r.call)
+    assert all(held[c] == int(most * s + 1e-9) for c, s in shares.items())
+    weighed = balanced(made, shares, "weight", seed, Tally())
+    total = sum(r.weight for r in weighed if r.call and r.call.arguments)
+    assert total == pytest.approx(sum(1 for r in made if r.call and r.call.arguments))
+    for count, share in shares.items():
+        own = sum(r.weight for r in weighed if r.call and min(len(r.call.arguments), 6) == count)
+        assert own == pytest.approx(share * total)
+
+
+def test_a_count_without_rows_cannot_have_a_share() -> None:
+    with pytest.raises(UserError, match="No row has a call of 3 arguments"):
+        balanced([balance_row(0, 1), balance_row(1, 2)], shares_of("1,1,1,0,0,0"), "drop", 0, Tally())
+    assert shares_of("1,1,0,0,0,0,0") == {0: 0.5, 1: 0.5, 2: 0, 3: 0, 4: 0, 5: 0, 6: 0}
+    for bad in ("", "1,2", "a,b,c,d,e,f", "0,0,0,0,0,0", "-1,1,1,1,1,1", "nan,1,1,1,1,1"):
+        with pytest.raises(UserError, match="no shares"):
+            shares_of(bad)
+
+
+def test_pass_through_rows_hand_on_what_is_asked_word_for_word() -> None:
+    others = [balance_row(n, n % 3) for n in range(20)]
+    made = list(passed(50, others, 3))
+    assert made == list(passed(50, others, 3)) and len({r.instruction for r in made}) == 50
+    for one in made:
+        assert one.call is not None
+        (value,) = one.call.arguments.values()
+        assert value in one.instruction
+        called = next(t for t in one.tools if t["function"]["name"] == one.call.name)
+        check_call(one.call, canonical(called, "merge"))
+    assert len({t["function"]["name"] for one in made for t in one.tools}) == 7  # six, and the others' f
+    with pytest.raises(UserError, match="more than 20 queries give"):
+        list(passed(10_000, others, 0))
+
+
+# What rows hold, beside the paper's tables.
+
+
+NAMES = ["a", "b", "c", "d", "e", "f", "g"]
+STATS_TOOL = tool("go", "", {"type": "object", "properties": {n: {"type": "array"} for n in NAMES}})
+
+
+def test_heads_write_values_raw_or_as_json() -> None:
+    call = Call("go", {"a": [1, "x"], "b": [], "f": [True], "g": [0.5]})
+    schema = ToolSchema.from_openai(STATS_TOOL)
+    assert head_texts(call, schema) == ["go", '[1, "x"]', "[]", '{"f": [true], "g": [0.5]}']
+    assert head_texts(call, schema, "cut", compact=True) == ["go", '[1,"x"]', "[]", "[true]", "[0.5]"]
+
+
+def test_a_samples_rows_count_once_where_samples_are_counted() -> None:
+    made = [
+        DataRow(f"s/{n}", "s", "set", "Go.", "", (STATS_TOOL,), (), Call("go", {name: [] for name in NAMES[:n]}))
+        for n in range(4)
+    ]
+    each, together = stats([*made, DataRow("t", "t", "other", "Stay.", "", (STATS_TOOL,), (), None)])
+    assert each["set"].to_dict() == {
+        "samples": 1,
+        "rows": 4,
+        "without_call": 0,
+        "parameters": {"over_six": 1, "max": 7},
+        "argument_shares": {"0": 0.25, "1": 0.25, "2": 0.25, "3": 0.25},
+    }
+    assert (together.to_dict()["samples"], together.without_call) == (2, 1)
+
+
+@cache
+def tokens_of_qwen(sets: Path) -> Tokens:
+    return Tokens(sets / "qwen2_tokenizer")
+
+
+def found(sources: list[str], tokens: Tokens) -> Any:
+    rows = [row for one in sources for row in convert.rows(registry.read(one), convert.ConvertOptions("eval"), Tally())]
+    return stats(rows, StatsOptions(tokens, "cut"))[1].to_dict()
+
+
+# The facts' figures: samples, mean of the bare JSON and of the longest head, ratios of means, medians and P90.
+@pytest.mark.parametrize(
+    ("source", "samples", "json", "longest", "ratios"),
+    [
+        ("bfcl:simple_python,multiple", 600, 33.4, 7.2, (4.64, 5.33, 4.00)),
+        ("bfcl:exec_simple,exec_multiple", 150, 36.3, 12.4, (2.93, 4.43, 2.90)),
+        ("seal-tools={}/seal_tools", 200, 29.6, 7.3, (4.05, 4.00, 4.19)),
+        ("toolalpaca={}/toolalpaca", 51, 32.5, 8.2, (3.96, 4.57, 4.45)),
+    ],
+)
+def test_compression_from_ground_truth(
+    sets: Path, package: Path, source: str, samples: int, json: float, longest: float, ratios: tuple[float, ...]
+) -> None:
+    table = found([source.format(sets)], tokens_of_qwen(sets))
+    tokens = table["tokens"]
+    assert table["samples"] == samples
+    assert tokens["json"]["mean"] == pytest.approx(json, rel=0.01)
+    assert tokens["longest_head"]["mean"] == pytest.approx(longest, rel=0.01)
+    assert tuple(tokens["compression"].values()) == pytest.approx(ratios, rel=0.03)
+
+
+def test_compression_of_openfunctions(sets: Path) -> None:
+    tokens = found([f"openfunctions={sets}/openfunctions_v1"], tokens_of_qwen(sets))["tokens"]
+    # The median is one token longer than the facts' 28: one answer's string is the list that its parameter takes.
+    assert (tokens["compression"]["mean"], tokens["compression"]["p90"]) == pytest.approx((4.57, 4.47), rel=0.01)
+    assert tokens["json"]["p50"] == 29

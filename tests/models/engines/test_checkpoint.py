@@ -1,23 +1,27 @@
-"""A checkpoint that cannot be run is refused in one paragraph that names the file and the remedy."""
+"""A checkpoint that cannot be run is refused with file and remedy; one that can is shared by its sessions."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from rtcontrol.models.checkpoint.checkpoint import resolve, zoo
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.errors import UserError
-from tests.models.small import WORDS, build_checkpoint, tool
+from rtcontrol.models.runners.torch_runner import TorchRunner
+from rtcontrol.models.runners.weights import ModelConfig, load_weights
+from tests.models.small import build_checkpoint, tool
 
 TOOLS = tuple(tool(n, 0, v=["left", "red"]) for n in ("go", "stop"))
 
@@ -43,12 +47,6 @@ def reconfigure(folder: Path, **changes: Any) -> None:
     path = folder / "config.json"
     config = {**json.loads(path.read_text()), **changes}
     path.write_text(json.dumps({k: v for k, v in config.items() if v is not ...}))
-
-
-def test_unknown_name_lists_the_bundled_ones() -> None:
-    with pytest.raises(UserError, match="No model 'nobody': neither a bundled name nor a folder, nor a hub") as error:
-        resolve("nobody")
-    assert all(name in str(error.value) for name in zoo())
 
 
 def test_file_is_no_folder(folder: Path) -> None:
@@ -142,12 +140,6 @@ def test_prompt_longer_than_the_context_is_refused_before_any_pass(folder: Path)
     assert decider.decide("x=1", "go").call is not None  # and goes on
 
 
-def test_tools_longer_than_the_context_are_refused(folder: Path) -> None:
-    tools = ({"name": "go", "description": "red " * 3000},)
-    with pytest.raises(UserError, match="describe fewer tools"):
-        DeciderSpec(str(folder), tools).build()
-
-
 def test_sharded_checkpoint_decides_like_the_single_file(folder: Path, tmp_path: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(folder)
     shards = Path(shutil.copytree(folder, tmp_path / "shards"))
@@ -185,13 +177,77 @@ def test_fp16_and_bf16_files_load_as_fp32(folder: Path) -> None:
     assert decider.decide("x=1", "go").call is not None
 
 
-def test_tied_head_is_counted_once_and_an_untied_one_apart(tmp_path: Path) -> None:
-    for kind in ("qwen2", "qwen3"):
-        folder = build_checkpoint(tmp_path / kind, kind)
-        model = AutoModelForCausalLM.from_pretrained(folder)
-        assert build(folder).info()["parameters"] == sum(p.numel() for p in model.parameters())
+# Sessions of one checkpoint share its runner, keep their own caches, and leave nothing behind.
 
 
-def test_words_of_the_small_model_are_single_tokens(folder: Path) -> None:
-    tokenizer = build(folder).tokenizer
-    assert all(len(tokenizer.encode(w)) == 1 for w in WORDS.split())
+CPU = torch.device("cpu")
+
+
+def runner(folder: Path, dtype: str = "fp32", threads: int | None = None) -> TorchRunner:
+    return TorchRunner.load(folder, dtype, "cpu", threads)
+
+
+def test_one_runner_a_checkpoint_and_dtype_and_a_cache_a_session(folder: Path, tmp_path: Path) -> None:
+    first, second = runner(folder), runner(folder)
+    assert first is second
+    one, other = (first.open([1, 2])[0] for _ in range(2))
+    assert one.cache.keys.data_ptr() != other.cache.keys.data_ptr()
+    assert runner(folder, "bf16").model.weights is not first.model.weights
+    assert runner(build_checkpoint(tmp_path / "b", seed=1)).model.weights is not first.model.weights
+
+
+def test_weights_are_freed_with_their_last_runner(tmp_path: Path) -> None:
+    folder = build_checkpoint(tmp_path / "a")  # that no other test has open
+    first, second = runner(folder), runner(folder, threads=2)
+    held = weakref.ref(first.model.weights)
+    assert first is not second
+    del first
+    assert held() is not None
+    del second
+    assert held() is None
+
+
+def test_a_runner_leaves_the_threads_of_others_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, used = torch.get_num_threads(), []
+    made = runner(folder, threads=before + 1)
+    handle, _ = made.open([1, 2, 3])
+    plain = made.model.forward
+
+    def forward(*arguments: Any) -> Any:
+        used.append(torch.get_num_threads())
+        return plain(*arguments)
+
+    monkeypatch.setattr(made.model, "forward", forward)
+    handle.start([1, 2, 3, 4], 1)
+    made.prefill(handle, 1)
+    assert used == [before + 1]
+    assert torch.get_num_threads() == before
+
+
+def test_a_retrained_checkpoint_is_read_anew(tmp_path: Path) -> None:
+    folder = build_checkpoint(tmp_path / "a")
+    config = ModelConfig.load(folder)
+    before = load_weights(folder, config, torch.float32, CPU)
+    build_checkpoint(folder, seed=1)
+    after = load_weights(folder, ModelConfig.load(folder), torch.float32, CPU)
+    assert not torch.equal(before.embedding, after.embedding)
+
+
+def test_what_a_runner_computed_is_stored_under_the_weights_that_it_has(tmp_path: Path) -> None:
+    folder, prefix = build_checkpoint(tmp_path / "a", seed=2), [1, 2, 3]
+    old = runner(folder)
+    build_checkpoint(folder, seed=3)
+    new = runner(folder)
+    assert old is not new
+    assert [made.open(prefix)[1].source for made in (old, new, old, new)] == ["computed", "computed", "disk", "disk"]
+
+
+def test_a_cache_takes_memory_only_where_it_is_written(folder: Path) -> None:
+    made = runner(folder)
+    first = made.open([1, 2, 3])[0].cache.keys
+    size = 2 * first.numel() * first.element_size()
+    process = psutil.Process(os.getpid())
+    before = process.memory_info().rss
+    handles = [made.open([1, 2, 3])[0] for _ in range(40)]
+    assert process.memory_info().rss - before < 20 * size
+    assert not any(h.cache.keys[..., 3:, :].any() for h in handles[:1])

@@ -1,5 +1,4 @@
-"""The engine transformers decides as forwards of whole sequences do, whatever the architecture, in the fastest way that
-does; the oracle is Hugging Face's forward without a cache."""
+"""The engine transformers, and the core over Hugging Face's forwards, decide as forwards of whole sequences do."""
 
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 import transformers as hf
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,9 +18,22 @@ import rtcontrol
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decode.protocol import Ask, Budget, Tree, Work
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.runners import hf_load
+from rtcontrol.models.runners import hf_load, lean, packed, weights
 from rtcontrol.models.runners.hf_runner import TreeRunner
-from tests.models.small import MARGIN, TOLD, Oracle, build, build_checkpoint, law, prompt_of, shown, tool, tool_lists
+from rtcontrol.models.runners.weights import Linear, can_pack
+from tests.models.small import (
+    MARGIN,
+    TOLD,
+    Oracle,
+    build,
+    build_checkpoint,
+    law,
+    over_hugging_face,
+    prompt_of,
+    shown,
+    tool,
+    tool_lists,
+)
 
 BARE: dict[str, Any] = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
 PLAIN: dict[str, Any] = {"hidden_size": 48, "num_hidden_layers": 3, "initializer_range": 0.3, **BARE}
@@ -203,3 +216,101 @@ def test_an_engine_without_its_package_says_what_to_install(folder: Path) -> Non
     with pytest.raises(UserError, match="needs the package vllm, which is not here") as error:
         build(folder, [tool("go")], engine="vllm")
     assert "pip install 'rtcontrol[vllm]'" in error.value.remedy
+
+
+# The same core over Hugging Face's own forwards gives the same call: for every architecture and every budget.
+
+
+@law(10)
+@given(
+    tools=tool_lists(),
+    budget=st.builds(Budget, st.integers(1, 9), st.sampled_from((1, 3, 7, 128)), st.booleans(), st.booleans()),
+    allow_null=st.booleans(),
+    prompts=st.lists(TOLD, min_size=2, max_size=2),
+)
+def test_one_core_gives_the_same_call_over_either_runner(
+    checkpoint: tuple[Path, Oracle], tools: Any, budget: Budget, allow_null: bool, prompts: list[tuple[str, str]]
+) -> None:
+    folder, oracle = checkpoint
+    ours = build(folder, tools, allow_null=allow_null)
+    theirs = over_hugging_face(build(folder, tools, allow_null=allow_null), oracle.model)
+    for made in (ours, theirs):
+        made.decoding.core.set_budget(budget)
+    for told in prompts:
+        expected = oracle.decide(theirs.plan, prompt_of(theirs, *told))
+        one, other = ours.decide(*told), theirs.decide(*told)
+        ours.rest()
+        theirs.rest()
+        if oracle.margin > MARGIN:
+            assert shown(other) == expected
+            assert shown(one) == expected
+            assert one.confidence == pytest.approx(other.confidence, rel=1e-2)
+            assert one.forward_passes == other.forward_passes
+            assert one.outside_mass == pytest.approx(other.outside_mass, abs=1e-3)
+
+
+def test_a_runner_without_branches_is_asked_for_one_node_a_head(folder: Path, oracle: Oracle) -> None:
+    values = [f"{first} beta {last}" for first in ("alpha", "go") for last in ("left", "right")]
+    tools = [tool(n, v=values, w=[1, 2, 20]) for n in ("go", "stop")]
+    for budget in (None, Budget(9)):
+        decider = over_hugging_face(build(folder, tools), oracle.model, budget)
+        run, widest = decider.runner.run, []
+
+        def counted(batch: Any, run: Any = run, widest: list[int] = widest) -> Any:
+            widest.append(max(len(ask.nodes) for work in batch for ask in work.tree.asks))
+            return run(batch)
+
+        decider.runner.run = counted  # type: ignore[method-assign]
+        assert decider.decide("left", "go").forward_passes == len(widest) == 2
+        assert max(widest) <= len(decider.plan.heads)
+
+
+def test_what_was_computed_is_reused_and_after_forgetting_computed_anew(folder: Path, oracle: Oracle) -> None:
+    decider = over_hugging_face(build(folder, [tool("go", v=["left", "red"])]), oracle.model)
+    first, again, other = (decider.decide(seen, "go left") for seen in ("x=1", "x=1", "x=2"))
+    prompt = len(prompt_of(decider, "x=1", "go left"))
+    assert (first.reused_tokens, again.reused_tokens) == (decider.prefix.tokens, prompt)
+    assert other.reused_tokens == decider.prefix.tokens
+    assert again.call == first.call
+    decider.decoding.handle.forget()
+    anew = decider.decide("x=1", "go left")
+    assert (anew.reused_tokens, anew.call) == (0, first.call)
+    assert decider.decide("x=2", "go left").reused_tokens == decider.prefix.tokens
+
+
+# Packed weights and grouped query heads compute what the plain forms compute.
+
+
+@pytest.mark.parametrize("rows", [0, 1, 16, 17, 300])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-4), (torch.bfloat16, 0.3), (torch.float64, 1e-9)])
+def test_linear_equals_the_plain_product(rows: int, bias: bool, dtype: torch.dtype, near: float) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    weight, x = (torch.randn(n, 48, generator=generator).to(dtype) for n in (70, rows))
+    add = torch.randn(70, generator=generator).to(dtype) if bias else None
+    layer = Linear(weight, add)
+    assert layer.shape == (70, 48)
+    assert layer.numel == 70 * 48 + (70 if bias else 0)
+    torch.testing.assert_close(layer(x), F.linear(x, weight, add), atol=near, rtol=near)
+
+
+def test_linear_without_the_packed_operator_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "_packed_linear", None)
+    weight, x = torch.randn(5, 4), torch.randn(3, 4)
+    assert not can_pack(weight)
+    assert torch.equal(Linear(weight)(x), F.linear(x, weight))
+
+
+def test_grouped_query_heads_attend_like_single_ones(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, masks = [], []
+    for cells in (lean.MASK_CELLS, 0):  # with none allowed, no mask is grouped
+        monkeypatch.setattr(lean, "MASK_CELLS", cells)
+        decider: Any = build(folder, [tool("go", v=["left", "right"])])
+        decider.runner.model._masks.clear()
+        sequence = decider.decoding.handle
+        sequence.start([1, 2, 3, 4, 5], 2)
+        nodes = [packed.Node(6, 0, ()), packed.Node(7, 1, (0,))]
+        masks.append(sequence.rows(nodes)[2].mask.shape[2])
+        found.append(sequence.run(nodes))
+    assert masks == [7 * decider.runner.model.group, 7]
+    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-5)

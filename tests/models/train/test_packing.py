@@ -1,4 +1,4 @@
-"""Packed-tree training equals separate sequences: losses and gradients, in fp32."""
+"""Packed-tree training equals separate sequences, of rows with probes and with tools of their own, too."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen2ForCausalLM
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.loss import bf16_products, tree_loss
 from rtcontrol.models.train.packing import ALIKE, RUN_ROWS, pack, pad_together, separate
-from rtcontrol.models.train.rows import EncodedRow, Row, RowEncoder
+from rtcontrol.models.train.policy import TreePolicy
+from rtcontrol.models.train.probes import with_word_probes
+from rtcontrol.models.train.rows import Quote, Row, RowEncoder, ToolsEncoder
+from rtcontrol.models.train.scratch import ModelShape, new_model
+from rtcontrol.models.train.tasks.check import SyntheticTask, check
+from rtcontrol.models.train.tasks.names import look_up
+from rtcontrol.models.train.trainer import TrainConfig, group_rows
 from rtcontrol.models.train.vocabulary import build_tokenizer
 from tests.models.small import build_checkpoint, law, tool
 
@@ -201,12 +207,6 @@ def test_targets_start_behind_the_head_token_and_end_with_its_end(encoder: RowEn
     assert [h.labels for h in short.heads[2:]] == [(encoder.plan.heads[2].null_id,)] * 5
 
 
-def test_null_call_has_one_label(encoder: RowEncoder) -> None:
-    (head,) = encoder.encode(Row("go", "x", None)).heads
-    assert head.labels == (encoder.plan.function.null_id,)
-    assert encoder.encode(Row("go", "x", None), forced=False).heads == (head,)
-
-
 @law(40)
 @given(seed=st.integers(0, 10**6))
 def test_unforced_labels_are_those_up_to_the_last_branch(seed: int) -> None:
@@ -240,6 +240,197 @@ def encoder_of_closed() -> RowEncoder:
     return RowEncoder(PromptTemplate(COMPACT, tokenizer, ""), tokenizer, plan)
 
 
-def test_a_tree_without_a_prefix_is_refused() -> None:
-    with pytest.raises(ValueError, match="prefix of at least one token"):
-        pack([], [EncodedRow((1,), ())])
+# Word probes quote the observation's own words, ask for the named one, and change neither call nor accuracy.
+
+
+WORDS = ("red", "blue", "Blue,", "3;", "north", "-0.5", "{", "the")
+TEXTS = st.lists(st.sampled_from(WORDS), max_size=8).map(" ".join)
+
+
+@pytest.fixture(scope="module")
+def probes_encoder() -> RowEncoder:
+    tokenizer = STTokenizer(build_tokenizer([" ".join(WORDS)]))
+    plan = compile_plan(tool_schemas([tool("go", way=["north", "south"]), tool("wait")]), tokenizer)
+    return RowEncoder(PromptTemplate(COMPACT, tokenizer, ""), tokenizer, plan)
+
+
+@law(200)
+@given(TEXTS, TEXTS, st.integers(0, 3), st.integers(0, 9))
+def test_quotes_stand_in_the_observation_and_the_rest_of_the_row_stays(
+    told: str, seen: str, count: int, seed: int
+) -> None:
+    row = Row(told, seen, Call("wait"), ("go()",))
+    (probed,) = with_word_probes([row], random.Random(seed), count)
+    assert (probed.instruction, probed.observation, probed.call, probed.history) == (told, seen, row.call, row.history)
+    assert len(probed.quotes) <= count + 1
+    for quote in probed.quotes:
+        assert seen.count(quote.start + quote.rest) >= 1
+        word = quote.start.strip().strip(",;").lower()
+        assert quote.named or [w.strip(",;").lower() for w in seen.split()].count(word) == 1
+        assert not quote.named or word in {w.strip(",;").lower() for w in told.split()}
+
+
+def test_what_is_named_first_is_asked_for_unprompted() -> None:
+    def named(told: str, seen: str) -> list[str]:
+        (row,) = with_word_probes([Row(told, seen, None)], random.Random(0))
+        return [q.start.strip() + q.rest for q in row.quotes if q.named]
+
+    assert named("Go to the blue.", "red 3 blue 4 north") == ["blue 4 north"]
+    assert named("go to the blue", "red 3 blue 4 blue 5") == []
+    assert named("go to the blue, not red", "red 3 blue 4 north") == ["blue 4 north"]
+    assert named("wait", "the red 3") == []
+
+
+def test_what_is_named_may_have_several_words_of_which_others_have_some() -> None:
+    def named(told: str, seen: str) -> str:
+        (row,) = with_word_probes([Row(told, seen, None)], random.Random(0))
+        return row.named
+
+    assert named("go to the red sink", "blue sink up; red sink down; red box up") == ""
+    assert named("go to the red sink", "blue box up; red sink down; red wall up") == " sink"
+    assert named("go to the Red sink now", "red sink down; red wall up") == " sink"
+
+
+def test_all_heads_are_asked_half_way_for_what_is_named(probes_encoder: RowEncoder) -> None:
+    row = Row("go to blue", "red 3 blue north", Call("go", {"way": "north"}), named=" blue")
+    encoded = probes_encoder.encode(row)
+    (blue,) = probes_encoder.tokenizer.encode(" blue")
+    assert [head.early for head in encoded.heads] == [blue, blue]
+    packed, alone = pack(probes_encoder.prefix, [encoded]), separate(probes_encoder.prefix, [encoded])
+    assert packed.early_labels.tolist() == [blue, blue]
+    heads = [probes_encoder.tokenizer.special_id(name) for name in ("<function>", "<arg1>")]
+    assert packed.tokens[0, packed.early_rows].tolist() == heads
+    assert [(b.tokens[0, b.early_rows].tolist(), b.early_labels.tolist()) for b in alone] == [
+        ([head], [blue]) for head in heads
+    ]
+
+
+def test_what_is_meant_is_asked_for_half_way_where_the_instruction_ends(probes_encoder: RowEncoder) -> None:
+    told = Row("go to blue", "red 3 blue north", Call("go", {"way": "north"}))
+    again = replace(told, observation="red 4")
+    rows = [replace(told, meant="blue north"), replace(again, meant="blue north"), replace(told, meant=""), told]
+    encoded = [probes_encoder.encode(row) for row in rows]
+    wanted, null = probes_encoder.tokenizer.encode(" blue north"), probes_encoder.plan.function.null_id
+    assert [[label for _, label in row.early] for row in encoded] == [wanted, wanted, [null], []]
+    packed, apart = pack(probes_encoder.prefix, encoded), separate(probes_encoder.prefix, encoded)
+    assert packed.early_labels.tolist() == [label for one in apart for label in one.early_labels.tolist()]
+    end = probes_encoder.tokenizer.special_id("<|im_end|>")
+    assert packed.tokens[0, packed.early_rows].tolist() == [end] * 5
+    # Both observations hang below the one place where the shared instruction ends.
+    assert len(set(packed.early_rows[:4].tolist())) == 1
+    behind = (
+        len(probes_encoder.prefix) + 1 + len(probes_encoder.tokenizer.encode("go to blue"))
+    )  # the tools end with one token
+    assert packed.positions[0, packed.early_rows[0]] == behind
+
+
+def test_probes_ask_what_follows_and_do_not_count(probes_encoder: RowEncoder) -> None:
+    row = Row("go to blue", "red 3 blue north", Call("go", {"way": "north"}))
+    plain = probes_encoder.encode(row)
+    asked = [
+        probes_encoder.encode(Row(row.instruction, row.observation, row.call, (), (Quote(" blue", " north", named),)))
+        for named in (False, True)
+    ]
+    blue, north = probes_encoder.tokenizer.encode(" blue north")
+    head = probes_encoder.tokenizer.special_id("<content>")
+    for encoded, first in zip(asked, (0.0, 1.0), strict=True):
+        assert encoded.heads[:-1] == plain.heads
+        probe = encoded.heads[-1]
+        assert (probe.ids, probe.labels, probe.weights) == ((head, blue), (blue, north), (first, 1.0))
+    batch = pack(probes_encoder.prefix, [*asked, plain])
+    labels = sum(len(h.ids) for h in plain.heads)
+    assert (int(batch.counted.sum()), len(batch.counted)) == (3 * labels, 3 * labels + 3)
+    each = separate(probes_encoder.prefix, asked)
+    assert sum(int(b.counted.sum()) for b in each) == 2 * labels
+    assert sum(len(b.labels) for b in each) == 2 * labels + 3
+
+
+# Rows that bring their own tools are encoded, packed and checked as rows of one set are.
+
+
+def drawn(count: int, closed: bool = False) -> list[SyntheticTask]:
+    rng, found = random.Random(0), list[SyntheticTask]()
+    while len(found) < count:
+        tasks = [*look_up(rng, 3)]
+        if not (closed and '{"type": "string"}' in tools_text(tasks[0].tools)):
+            found += tasks
+    return found[:count]
+
+
+@pytest.fixture(scope="module")
+def made() -> tuple[Qwen2ForCausalLM, ToolsEncoder, PromptTemplate]:
+    texts = [tools_text(t.tools) + t.observation + t.told[0].instruction for t in drawn(200)]
+    words = build_tokenizer([*texts, "the call function argument name end first"], [str(n) for n in range(10)])
+    model = new_model(ModelShape(hidden=32, layers=2, heads=4, intermediate=48), words, 0).eval()
+    mine = STTokenizer(words)
+    template = PromptTemplate(COMPACT, mine, "")
+    return model, ToolsEncoder(template, mine), template
+
+
+def test_a_row_with_its_tools_has_the_ids_of_a_prompt_with_these_tools(made: Any) -> None:
+    _, encoder, template = made
+    for task in drawn(6):
+        own = RowEncoder(template, encoder.tokenizer, compile_plan(task.tools, encoder.tokenizer))
+        for row in task.rows():
+            found, want = encoder.encode(row), own.encode(replace(row, tools=()))
+            assert (*encoder.prefix, *found.suffix) == (*own.prefix, *want.suffix)
+            assert found.heads == want.heads
+
+
+def test_a_row_with_its_tools_may_have_no_call_and_says_what_is_meant(made: Any) -> None:
+    _, encoder, template = made
+    nullable = encoder.nullable()
+    for task in drawn(4):
+        plan = compile_plan(task.tools, encoder.tokenizer, allow_null=True)
+        own = RowEncoder(template, encoder.tokenizer, plan)
+        for row in (replace(task.rows()[0], meant="go north"), replace(task.rows()[0], call=None, meant="")):
+            found, want = nullable.encode(row, forced=False), own.encode(replace(row, tools=()), forced=False)
+            assert found.heads == want.heads and found.heads[0].labels
+            shift = len(own.prefix) - 1
+            assert found.early == tuple((at + shift, label) for at, label in want.early) != ()
+        assert not nullable.acting(task.tools).plan.allow_null and nullable.of(task.tools).plan.allow_null
+
+
+def test_a_packed_tree_of_many_tools_has_the_loss_of_separate_sequences(made: Any) -> None:
+    model, encoder, _ = made
+    rows = [encoder.encode(row) for task in drawn(8) for row in task.rows()]
+    packed = pack(encoder.prefix, rows)
+    assert packed.tokens.shape[1] < 0.75 * sum(len(r.suffix) for r in rows)  # tools are shared
+    with torch.no_grad():
+        each = tree_loss(model, pad_together(separate(encoder.prefix, rows)))[0]
+        torch.testing.assert_close(tree_loss(model, packed)[0], each, atol=1e-5, rtol=1e-5)
+
+
+def test_groups_keep_rows_of_the_same_tools_together(made: Any) -> None:
+    rows = [row for task in drawn(20) for row in task.rows()]
+    groups = group_rows(rows, TrainConfig(samples=1, group=18, run=6), random.Random(0))
+    for group in groups:
+        assert len({id(row.tools) for row in group}) == len(group) // 6
+
+
+def test_the_check_agrees_with_the_constrained_walk_wherever_it_says_right(made: Any) -> None:
+    model, encoder, _ = made
+    tasks = drawn(60, closed=True)
+    found = check(model, encoder, tasks)
+    assert found.calls == 180
+    walked = pairs = both = 0
+    for task in tasks:
+        calls = TreePolicy(model, encoder.of(task.tools))([(t.instruction, task.observation) for t in task.told])
+        ok = [call == told.call for call, told in zip(calls, task.told, strict=True)]
+        walked += sum(ok)
+        changed = [i for i in (0, 1) if task.told[i].call != task.told[i + 1].call]
+        pairs += len(changed)
+        both += sum(ok[i] and ok[i + 1] for i in changed)
+    assert found.pairs == pairs
+    assert found.right * found.calls <= walked
+    assert found.swapped * pairs <= both
+
+
+def test_a_swapped_pair_counts_where_both_calls_are_right(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, encoder, _ = made
+    tasks = [t for t in drawn(60) if len({d.call.text() for d in t.told}) == 3][:4]
+    verdicts = iter([[True, True, False, True, False, True, False, False, False, True, True, True]])
+    monkeypatch.setattr("rtcontrol.models.train.tasks.check._verdicts", lambda *_: next(verdicts))
+    found = check(model, encoder, tasks)
+    assert (found.calls, found.pairs) == (12, 8)
+    assert (found.right, found.swapped) == (7 / 12, 3 / 8)

@@ -1,10 +1,13 @@
-"""Training resumes exactly, refuses another configuration, and what it exports is what it trained."""
+"""Training resumes exactly, alone and in two processes, refuses another configuration, and exports what it trained."""
 
 from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +28,19 @@ from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.policy import TreePolicy
 from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
-from rtcontrol.models.train.trainer import TrainConfig, Trainer, group_rows
+from rtcontrol.models.train.trainer import (
+    TrainConfig,
+    Trainer,
+    first_process_says,
+    group_rows,
+    process_count,
+    process_rank,
+    run_processes,
+)
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
+from tests.helpers.processes import ROOT, environment, until
 from tests.models.small import build, tool
+from tests.models.train.rank_jobs import second_fails
 
 SHAPE = ModelShape(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=48, context=512)
 TOOLS = [
@@ -215,13 +228,53 @@ def test_export_replaces_an_old_checkpoint_and_keeps_other_files(
     assert other.read_text() == "mine" and not list(folder.glob(".*"))
 
 
-def test_number_tokens_start_ordered() -> None:
-    tokenizer, _ = base()
-    weight = new_model(SHAPE, tokenizer, 0).get_input_embeddings().weight.detach()
+# Two real processes that train one model: other rows each, the same weights, files once.
 
-    def near(a: str, b: str) -> float:
-        return float((weight[tokenizer.token_to_id(a)] - weight[tokenizer.token_to_id(b)]).norm())
 
-    assert near("10", "11") < near("10", "30")
-    assert near("10", "Ġ10") < near("10", "-10")
-    assert torch.equal(weight, new_model(SHAPE, tokenizer, 0).get_input_embeddings().weight.detach())
+def train(out: Path, chunks: int) -> None:
+    run = trainer(out / "run", replace(CONFIG, samples=chunks * process_count() * 32))
+    drawn: list[int] = []
+
+    def noted(chunk: int) -> Sequence[Row]:
+        drawn.append(chunk)
+        return source(chunk)
+
+    run.source = noted
+    run.run()
+    torch.save(run.model.state_dict(), out / f"{process_rank()}.pt")
+    (out / f"{process_rank()}.json").write_text(json.dumps({"drawn": drawn, "samples": run.samples}))
+
+
+def test_two_have_other_rows_and_the_same_weights_and_write_files_once(tmp_path: Path) -> None:
+    run_processes(2, train, tmp_path, 3)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert (first["drawn"], second["drawn"]) == ([0, 2, 4], [1, 3, 5])
+    assert first["samples"] == second["samples"] == 192
+    ours, theirs = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["samples"] for line in lines] == [64, 128, 192]
+    saved = torch.load(tmp_path / "run" / "state.pt")
+    assert all(torch.equal(saved["model"][name], ours[name]) for name in ours)
+
+
+def test_one_process_alone_needs_nobody(tmp_path: Path) -> None:
+    run_processes(1, train, tmp_path, 2)
+    assert json.loads((tmp_path / "0.json").read_text()) == {"drawn": [0, 1], "samples": 64}
+    assert process_count() == 1 and first_process_says(True) and not first_process_says(False)
+
+
+def test_where_the_process_that_waits_is_killed_all_end(tmp_path: Path) -> None:
+    code = f"from tests.models.train.rank_jobs import *; ranks.together(2, waits, Path({str(tmp_path)!r}))"
+    # As a shell starts what runs in its background.
+    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", code]
+    with subprocess.Popen(command, cwd=ROOT, env=environment()) as first:
+        until(lambda: len([*tmp_path.iterdir()]) == 2, seconds=60)
+        first.kill()
+    until(lambda: not any(Path("/proc", child.name).exists() for child in tmp_path.iterdir()))
+
+
+def test_where_one_fails_all_end_and_its_error_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="The second has no more rows"):
+        run_processes(2, second_fails, tmp_path)
+    assert not [*tmp_path.iterdir()]

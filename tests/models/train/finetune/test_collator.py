@@ -1,7 +1,9 @@
-"""Packed groups teach what the paper's separate sequences teach: the gradients of all that is trained."""
+"""From a recipe and rows to packed groups, which teach what the paper's separate sequences teach."""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,17 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
-from rtcontrol.models.train.finetune.config import FinetuneRecipe
-from rtcontrol.models.train.finetune.dataset import GroupCollator, GroupEncoder, Groups, load
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
+from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, opening
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.tool_schema import tool_schemas
+from rtcontrol.models.train.finetune import config as config_module
+from rtcontrol.models.train.finetune.config import FinetuneRecipe, recipe
+from rtcontrol.models.train.finetune.dataset import GroupCollator, GroupEncoder, Groups, digest, load
 from rtcontrol.models.train.finetune.model import TreeLM, adapted, parameter_groups, trained
-from tests.models.small import build_checkpoint, law
+from rtcontrol.models.train.finetune.stopping import measure
+from rtcontrol.models.train.packing import separate
+from tests.models.small import build_checkpoint, law, tool
 from tests.models.train.finetune.rows import random_rows, write
 
 pytest.importorskip("peft")
@@ -82,3 +91,226 @@ def test_each_part_has_the_papers_rate(model: TreeLM) -> None:
     assert sorted(listed) == sorted(map(id, trained(model).values()))
     frozen = {name for name, p in model.named_parameters() if not p.requires_grad}
     assert frozen and not any("lora" in name or "embed" in name for name in frozen)
+
+
+# The recipe's defaults are the paper's table; what a file gets wrong is named with file and field.
+
+
+def test_the_paper_preset_is_the_papers_table() -> None:
+    made = recipe("paper")
+    assert (made.rank, made.alpha, made.dropout, made.targets) == (
+        512,
+        1024,
+        0.05,
+        ("gate_proj", "up_proj", "down_proj"),
+    )
+    assert (made.embedding_rate, made.lora_rate, made.head_rate) == (1e-6, 1e-5, 1e-6)
+    assert (made.schedule, made.warmup, made.length, made.dtype) == ("cosine", 0.02, 2048, "bf16")
+    assert (made.device_groups, made.groups) == (8, 32)
+    assert (made.content, made.function) == (0.01, 2.0)
+    assert made.arguments == (1.1, 1.2, 1.3, 1.4, 1.5, 1.6) and made.focal == (1.0, 1.0, 1.5, 2.0, 2.5, 3.0)
+    domain = recipe("domain")
+    assert (domain.rank, domain.alpha) == (64, 128) and domain.focal == made.focal
+
+
+def test_what_is_given_stands_over_the_file_and_that_over_the_preset(tmp_path: Path) -> None:
+    (tmp_path / "r.toml").write_text("rank = 16\nepochs = 2\n")
+    made = recipe("domain", tmp_path / "r.toml", epochs=1.0, steps=None)
+    assert (made.rank, made.alpha, made.epochs, made.steps) == (16, 128, 1.0, None)
+    (tmp_path / "r.json").write_text('{"layout": "separate"}')
+    assert recipe("paper", tmp_path / "r.json").layout == "separate"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("rnk = 4", "no setting 'rnk'"),
+        ("rank = 0", "rank is 0"),
+        ("dropout = 1.0", "dropout is 1.0"),
+        ("focal = [1.0]", "focal is"),
+        ("lora_rate = nan", "lora_rate is nan"),
+        ("groups = 30", "groups (30) is no multiple of device_groups (8)"),
+        ("function = 0\narguments = [0, 0, 0, 0, 0, 0]", "nothing is learnt"),
+        ("rank = ", "cannot be read"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_its_file(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "r.toml").write_text(text)
+    with pytest.raises(UserError, match=f"r.toml.*{re.escape(told)}"):
+        recipe("paper", tmp_path / "r.toml")
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib import util
+
+    def found(name: str) -> Any:
+        return None if name == "peft" else util.find_spec(name)
+
+    monkeypatch.setattr(config_module, "find_spec", found)
+    with pytest.raises(UserError, match=r"needs peft, .*pip install 'rtcontrol\[train\]'"):
+        config_module.check_extras()
+
+
+# Rows become groups: what cannot is named with file and line, what is too long is counted.
+
+
+GO = tool("go", 1, a=["left", "right"], b={"type": "integer", "minimum": 0, "maximum": 9}, c={"type": "string"})
+ROW: dict[str, Any] = {
+    "instruction": "go left", "observation": "x=1", "tools": [GO, tool("stop")], "history": [],
+    "call": {"name": "go", "arguments": {"a": "left", "c": "the red"}},
+}  # fmt: skip
+
+
+def encoder(folder: Path, overflow: str = "merge", **settings: Any) -> GroupEncoder:
+    tokenizer = Checkpoint.open(str(folder)).tokenizer
+    return GroupEncoder(
+        PromptTemplate(COMPACT | {"overflow": overflow}, tokenizer, ""), tokenizer, FinetuneRecipe(**settings)
+    )
+
+
+def test_a_group_has_the_papers_eight_heads_with_the_papers_weights(folder: Path, tmp_path: Path) -> None:
+    made = encoder(folder)
+    (group,) = load([write(tmp_path / "rows.jsonl", [ROW | {"weight": 0.5}])], made)
+    tokenizer = Checkpoint.open(str(folder)).tokenizer
+    null = tokenizer.special_id("<|null|>")
+    heads = {head.ids[0]: head for head in group.heads}
+    assert len(heads) == len(group.heads) == 8
+
+    def weights(name: str) -> list[float]:
+        return [round(w, 6) for w in heads[tokenizer.special_id(opening(name))].weights]
+
+    assert weights("content") == [0.005]
+    assert weights("function") == [1.0] * (len(tokenizer.encode("go")) + 1)
+    # arg1 is not null and has focal weight 1; arg2 is null, where none counts; arg3 has 1.3 and 1.5.
+    assert weights("arg1") == [0.55] * (len(tokenizer.encode("left")) + 1)
+    assert weights("arg2") == [0.6]
+    assert weights("arg3") == [round(0.5 * 1.3 * 1.5, 6)] * (len(tokenizer.encode("the red")) + 1)
+    assert [weights(a) for a in ARGUMENTS[3:]] == [[0.7], [0.75], [0.8]]
+    for name in ("content", "arg2", "arg4", "arg5", "arg6"):
+        assert heads[tokenizer.special_id(opening(name))].labels == (null,)
+    # A null that its tool could have filled counts as much as one beyond its arity.
+    without = ROW | {"call": {"name": "go", "arguments": {"a": "left"}}}
+    (other,) = load([write(tmp_path / "rows.jsonl", [without])], made)
+    third = next(h for h in other.heads if h.ids == (tokenizer.special_id("<arg3>"),))
+    assert third.labels == (null,) and third.weights == (1.3,)
+
+
+def test_heads_of_our_own_are_those_that_are_read(folder: Path, tmp_path: Path) -> None:
+    rows = [ROW, ROW | {"call": None}]
+    file = write(tmp_path / "rows.jsonl", rows)
+    groups = load([file], encoder(folder, all_heads=False))
+    assert [len(group.heads) for group in groups] == [4, 1]
+    assert [len(group.heads) for group in load([file], encoder(folder))] == [8, 2]
+
+
+def test_prompts_are_those_that_are_decided_behind(folder: Path, tmp_path: Path) -> None:
+    made = encoder(folder)
+    (group,) = load([write(tmp_path / "rows.jsonl", [ROW])], made)
+    template = Checkpoint.open(str(folder)).template
+    told = [*template.prefix_ids(tool_schemas(ROW["tools"])), *template.suffix_ids("go left", "x=1")]
+    assert [*made.prefix, *group.suffix] == told
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ("{", "no JSON"),
+        ([1], "is no row"),
+        (ROW | {"instruction": None}, "instruction is null"),
+        (ROW | {"tools": "sha256:12"}, "tools is 'sha256:12'"),
+        (ROW | {"tools": [{"name": ""}]}, "is no tool"),
+        (ROW | {"weight": -1}, "weight is -1"),
+        (ROW | {"history": "go()"}, r"history is 'go\(\)'"),
+        ({k: v for k, v in ROW.items() if k != "call"}, "no 'call'"),
+        (ROW | {"call": {"name": "fly", "arguments": {}}}, "calls 'fly', which its tools do not have"),
+        (ROW | {"call": {"name": "go", "arguments": {"a": "up"}}}, 'does not take: go.a = "up"'),
+        (ROW | {"call": {"name": "go", "arguments": {}}}, "a required argument that is missing: go.a"),
+        (ROW | {"call": {"name": "go", "arguments": {"a": "left", "z": 1}}}, "its tool does not have: go.z"),
+        (ROW | {"call": {"name": "go", "arguments": {"a": "left", "c": 3}}}, "does not take: go.c = 3"),
+    ],
+)
+def test_a_row_that_cannot_be_represented_is_named_with_file_and_line(
+    folder: Path, tmp_path: Path, row: Any, why: str
+) -> None:
+    file = write(tmp_path / "rows.jsonl", [ROW, ROW])
+    with file.open("a") as lines:
+        lines.write((row if isinstance(row, str) else json.dumps(row)) + "\n")
+    with pytest.raises(UserError, match=why) as error:
+        load([file], encoder(folder))
+    assert error.value.what.startswith(f"{file}:3: ")
+    kept = load([file], encoder(folder), drop_bad=True)
+    assert len(kept) == 2 and sum(kept.seen.dropped.values()) == 1 and kept.seen.rows == 3
+
+
+def test_a_call_with_more_arguments_than_a_cut_schema_has_heads_is_refused(folder: Path, tmp_path: Path) -> None:
+    many = tool("go", 0, **{c: ["left", "right"] for c in "abcdefg"})
+    row = ROW | {"tools": [many], "call": {"name": "go", "arguments": {"a": "left", "g": "right"}}}
+    file = write(tmp_path / "rows.jsonl", [row])
+    assert len(load([file], encoder(folder))) == 1
+    with pytest.raises(UserError, match=r"rows.jsonl:1: go: g has no head"):
+        load([file], encoder(folder, overflow="cut"))
+
+
+def test_rows_beyond_the_length_are_left_out_and_counted(folder: Path, tmp_path: Path) -> None:
+    rows = [ROW, ROW | {"observation": "x=1 " * 500}]
+    file = write(tmp_path / "rows.jsonl", rows)
+    (only,) = load([file], encoder(folder, length=512))
+    assert load([file], encoder(folder, length=512)).seen.dropped == {"longer than 512 tokens": 1}
+    size = 1 + len(only.suffix) + max(len(h.ids) for h in only.heads)
+    assert len(load([file], encoder(folder, length=size))) == 1
+    with pytest.raises(UserError, match="no row is left"):
+        load([file], encoder(folder, length=size - 1))
+
+
+def test_what_was_read_is_counted_and_hashed(folder: Path, tmp_path: Path) -> None:
+    one, two = (write(tmp_path / f"{i}.jsonl", random_rows(i, 20)) for i in range(2))
+    seen = load([one, two], encoder(folder)).seen
+    assert seen.files == {str(one): digest(one), str(two): digest(two)} and seen.rows == 40
+    assert 1 < len(seen.tool_sets) <= 8 and seen.history == 2 and seen.null
+    with pytest.raises(UserError, match="gone.jsonl cannot be read"):
+        load([tmp_path / "gone.jsonl"], encoder(folder))
+
+
+# What is said of held-out rows is what plain Hugging Face forwards of each head's own sequence choose.
+
+
+pytest.importorskip("peft")
+
+
+def test_shares_and_loss_are_those_of_each_heads_own_sequence(folder: Path, tmp_path: Path) -> None:
+    checkpoint = Checkpoint.open(str(folder))
+    template: Any = checkpoint.template
+    recipe = FinetuneRecipe(rank=2, alpha=4, all_heads=False, dtype="fp32")
+    encoder = GroupEncoder(template, checkpoint.tokenizer, recipe)
+    groups = load([write(tmp_path / "rows.jsonl", random_rows(4, 24))], encoder)
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    chosen: dict[int, list[int]] = {}
+    # The rows' labels become what the model says at every second row: some are right, by construction.
+    with torch.no_grad():
+        for index in range(0, len(groups), 2):
+            group = groups[index]
+            for head in group.heads:
+                ids = torch.tensor([[*encoder.prefix, *group.suffix, *head.ids]])
+                chosen[len(chosen)] = plain(ids).logits[0].argmax(-1)[-len(head.ids) :].tolist()
+    told = iter(chosen.values())
+    for index in range(0, len(groups), 2):
+        heads = [type(h)(h.ids, tuple(next(told)), h.weights) for h in groups[index].heads]
+        groups._heads[index] = tuple(heads)
+    loss = weight = right = 0.0
+    for index in range(len(groups)):
+        whole = True
+        for batch in separate(encoder.prefix, [groups[index]]):
+            with torch.no_grad():
+                logits = plain(batch.tokens).logits[0][batch.label_rows]
+            loss += float(
+                (torch.nn.functional.cross_entropy(logits, batch.labels, reduction="none") * batch.weights).sum()
+            )
+            weight += float(batch.weights.sum())
+            whole &= bool((logits.argmax(-1) == batch.labels).all())
+        right += whole
+    model = adapted(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), recipe)
+    found = measure(model, encoder.prefix, groups, checkpoint.tokenizer, at_once=5)
+    assert found["rows"] == 24 and 12 <= right < 24
+    assert found["rows_right"] == pytest.approx(right / 24)
+    assert found["loss"] == pytest.approx(loss / weight, rel=1e-4)
+    assert 0 < found["heads"]["function"] < 1

@@ -1,0 +1,667 @@
+"""The C# client event by event, over both transports, against the conformance vectors, and in a stub of the engine.
+
+Import into Unity, IL2CPP and the editor's own domain reload are not shown by this.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import json
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import zmq
+
+from rtcontrol.bridges.wire import decode_json, decode_msgpack
+from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Observe
+from rtcontrol.serve import zmq_auth
+from tests.bridges.client.worlds import Process, free_port
+from tests.bridges.program import starting
+from tests.bridges.unity.conftest import DLLMAP
+from tests.bridges.unity.mono import HERE, MISSING, PACKAGE, REASON, Driver, Start, compile_cs, core_sources
+from tests.conformance import expand, load
+from tests.conformance.check.stand import Stand
+
+MS = 1_000_000
+VALID = {v["name"]: v["json"] for v in load("valid")}
+WELCOME: dict[str, Any] = {**VALID["welcome, required fields only"], "t_server_ns": 0, "t_client_ns": 0}
+CALL = {"session": WELCOME["session"], "tick": 0, "epoch": 0, "ttl_ms": 0, "deadline_ns": 0, "t_server_ns": 0}
+
+
+class Conversation:
+    """The pure part of the C# client, at instants of our own choice."""
+
+    def __init__(self, core: Driver, *name: str) -> None:
+        self._core, self.now_ns = core, 1000 * MS
+        self._core.ask(" ".join(["talk", *name]))
+
+    def on(self, event: str, more: str = "") -> Any:
+        return self._core.ask(f"on {event} {self.now_ns} {more}".rstrip())
+
+    def hear(self, **message: Any) -> Any:
+        return self.on("hear", msgpack.packb(message).hex())
+
+    def call(self, **changes: Any) -> Any:
+        return self.hear(type="call", **{**CALL, **changes})
+
+    def fresh(self, **changes: Any) -> Any:
+        """A call that answers the first observation, of now."""
+        return self.call(status="fresh", seq_obs=1, t_obs_ns=self.now_ns, **changes)
+
+    def said(self) -> list[str]:
+        return [m["type"] for m in self.on("due")]
+
+    def begin(self, **changes: Any) -> None:
+        self.on("connected")
+        assert self.said() == ["hello"]
+        assert self.hear(**{**WELCOME, **changes})["open"]
+        self.said()
+
+
+@pytest.fixture
+def talk(core: Driver) -> Conversation:
+    """In session."""
+    one = Conversation(core)
+    one.begin()
+    return one
+
+
+def test_reset_that_found_no_room_is_said_later_and_an_old_observation_is_not(talk: Conversation) -> None:
+    talk.on("observe")
+    talk.on("reset")
+    talk.on("observe")
+    assert talk.said() == ["reset", "observe"]
+    talk.on("unsaid")
+    assert talk.said() == []
+    assert talk.on("look")["wait_ns"] >= 10 * MS
+    talk.now_ns += 30 * MS
+    assert talk.said() == ["reset"]
+
+
+def test_connection_without_room_is_not_tried_in_a_hot_loop(talk: Conversation) -> None:
+    talk.now_ns += 1500 * MS
+    assert talk.said() == ["ping"]
+    talk.on("unsaid")
+    assert talk.on("look")["wait_ns"] >= 10 * MS
+
+
+def test_client_whose_session_has_ended_rests(talk: Conversation) -> None:
+    talk.hear(type="error", code="busy", message="", fatal=True)
+    talk.now_ns += 5000 * MS
+    assert talk.said() == []
+    assert talk.on("look")["wait_ns"] >= 10 * MS
+
+
+def test_heartbeat_of_nothing_is_no_reason_to_give_the_server_up(core: Driver) -> None:
+    talk = Conversation(core)
+    talk.begin(heartbeat_ms=0)
+    talk.now_ns += 1 * MS
+    found = talk.on("look")
+    assert not found["silent"] and found["wait_ns"] >= 10 * MS
+
+
+def test_clock_of_the_server_before_or_of_long_ago_is_not_believed(talk: Conversation) -> None:
+    pong = {"type": "pong", "id": 1, "t_received_ns": 5, "t_sent_ns": 5, "t_ping_ns": talk.now_ns}
+    assert talk.hear(**pong)["clock"] is not None
+    talk.now_ns += 61_000 * MS
+    assert talk.on("clock")["clock"] is None
+    assert talk.hear(**{**pong, "t_ping_ns": talk.now_ns})["clock"] is not None
+    # Restarted: nobody knows the session, another one begins.
+    talk.on("connected")
+    talk.hear(type="error", code="state", message="", retryable=True)
+    talk.said()
+    talk.hear(type="error", code="session", message="", retryable=True)
+    talk.said()
+    found = talk.hear(**{**WELCOME, "session": "f" * 16})
+    assert (found["open"], found["clock"]) == (True, None)
+    assert "ping" in talk.said()
+
+
+def test_errors_about_what_was_said_before_delay_no_hello_and_end_nothing(talk: Conversation) -> None:
+    talk.now_ns += 500 * MS
+    unbound = {"type": "error", "code": "state", "message": "", "retryable": True}
+    for error in (unbound, unbound, {"type": "error", "code": "invalid", "message": "", "seq": 7}):
+        talk.hear(**error)
+    assert talk.said() == ["hello"]
+
+
+def test_refusal_of_a_hello_before_is_none_of_this_one(core: Driver) -> None:
+    talk = Conversation(core)
+    talk.on("connected")
+    talk.now_ns += 1 * MS
+    first_ns = talk.now_ns
+    assert talk.said() == ["hello"]
+    talk.now_ns += 1000 * MS
+    assert talk.said() == ["hello", "ping"]
+    refused = {"type": "error", "code": "tools", "message": "", "fatal": True}
+    talk.hear(**refused, t_client_ns=first_ns - 1)
+    talk.now_ns += 1000 * MS
+    assert talk.said() == ["hello", "ping"]
+    assert talk.hear(**WELCOME)["open"]
+    assert talk.hear(**refused, t_client_ns=first_ns)["open"]
+    # The same hello, said again meanwhile: its first refusal counts.
+    other = Conversation(core)
+    other.on("connected")
+    other.said()
+    other.now_ns += 1000 * MS
+    other.said()
+    other.hear(**refused, t_client_ns=other.now_ns - 1000 * MS)
+    other.now_ns += 5000 * MS
+    assert other.said() == []
+
+
+def test_next_observation_is_timed_before_a_release_of_the_server(talk: Conversation) -> None:
+    assert talk.on("next", "5000000") is None  # a server of 1.0
+    server_ns = 7_000_000 * MS
+    pong = {"type": "pong", "id": 1, "t_received_ns": server_ns, "t_sent_ns": server_ns, "t_ping_ns": talk.now_ns}
+    talk.hear(**pong)
+    assert talk.on("next", "5000000") is None
+    begun_ns = talk.now_ns
+    for release_ns in (server_ns - 30 * MS, server_ns + 70 * MS, server_ns + 570 * MS):
+        talk.call(status="held", tick=release_ns // MS, release_ns=release_ns)
+        talk.now_ns = begun_ns
+        assert talk.on("next", str(5 * MS)) == begun_ns + 65 * MS
+        talk.now_ns = begun_ns + 65 * MS
+        assert talk.on("next", str(5 * MS)) == begun_ns + 165 * MS
+
+
+@pytest.mark.parametrize(("ttl_ms", "then"), [(0, ["hold", "stop"]), (500, ["steer"])])
+def test_call_without_a_time_to_live_ends_with_the_server(talk: Conversation, ttl_ms: int, then: list[str]) -> None:
+    talk.on("observe")
+    talk.fresh(call={"name": "steer"}, ttl_ms=ttl_ms)
+    talk.on("lost")
+    assert [c["name"] for c in talk.on("pending")] == then
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_server_of_1_0_has_all_own_safe_calls_carried_out(core: Driver, minor: int) -> None:
+    talk = Conversation(core)
+    talk.begin(protocol=[1, minor])
+    talk.call(status="safe", call={"name": "hold"})
+    assert [c["name"] for c in talk.on("pending")] == (["hold"] if minor else ["hold", "stop"])
+
+
+def test_result_that_is_no_unicode_is_told_all_the_same(talk: Conversation) -> None:
+    talk.on("observe")
+    talk.fresh(call={"name": "stop"})
+    talk.said()
+    talk.on("return", "lone")
+    assert [m["result"] for m in talk.on("due")] == ["�"]
+
+
+@pytest.mark.parametrize(("name", "said"), [("", "com.rtcontrol.client"), ("x" * 80, "x" * 64)])
+def test_any_name_of_a_product_will_do(core: Driver, name: str, said: str) -> None:
+    talk = Conversation(core, name)
+    talk.on("connected")
+    assert talk.on("due")[0]["client"]["name"] == said
+
+
+def test_what_ran_out_before_the_main_thread_came_is_not_carried_out(driver: Start) -> None:
+    told = driver("frozen", msgpack.packb(WELCOME).hex()).answer()
+    assert told == {"acts": ["Safe stop"], "fresh": 1}
+
+
+# Against a server of the test's own.
+
+
+def fly(driver: Start, stand: Stand, *more: str) -> Driver:
+    return driver("run", "--endpoint", stand.endpoint, "--ttl-ms", "500", *more)
+
+
+def begin(driver: Start, stand: Stand, *more: str) -> Driver:
+    flying = fly(driver, stand, *more)
+    stand.expect(Hello, 10.0, "hello")
+    stand.welcome()
+    flying.event("connected")
+    return flying
+
+
+def test_server_that_knows_no_session_ever_is_not_flooded_with_hellos(driver: Start, stand: Stand) -> None:
+    flying = fly(driver, stand)
+    stand.expect(Hello, 10.0, "hello")
+    heard, end_s = 0, time.monotonic() + 2.0
+    while time.monotonic() < end_s:
+        stand.send(ErrorMessage(code="session", message="unknown", retryable=True))
+        heard += stand.pump(1.0, lambda m: isinstance(m, Hello)) is not None
+    assert 2 <= heard <= 12
+    assert flying.stats()["ended"] is None
+
+
+def test_connection_that_holds_another_session_is_closed_and_made_anew(driver: Start, stand: Stand) -> None:
+    flying = fly(driver, stand)
+    stand.expect(Hello, 10.0, "hello")
+    before = stand.peer
+    stand.send(ErrorMessage(code="state", message="This connection has a session.", remedy="Say bye first."))
+    stand.expect(Hello, 10.0, "hello on another connection", lambda m: stand.peer != before)
+    stand.welcome()
+    flying.event("connected")
+
+
+@pytest.mark.parametrize(("more", "call", "outcome"), [((), "fly", "refused"), (("--fails", "1"), "steer", "failed")])
+def test_call_that_cannot_be_carried_out_is_followed_by_safe(
+    driver: Start, stand: Stand, more: tuple[str, ...], call: str, outcome: str
+) -> None:
+    flying = begin(driver, stand, *more)
+    sent = stand.call(stand.observation(), call=FunctionCall(name=call, arguments={"angle": 10}))
+    told = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
+    assert told.outcome == outcome
+    assert flying.event("safe")["cause"] == outcome
+
+
+def test_safe_calls_are_all_carried_out_and_one_that_fails_until_it_does_not(driver: Start, stand: Stand) -> None:
+    flying = begin(driver, stand, "--crane", "1")
+    assert stand.hello is not None and stand.hello.safe_calls is not None
+    assert [call.name for call in stand.hello.safe_calls] == ["hold", "stop"]
+    observed = stand.observation()
+    stand.call(observed, call=FunctionCall(name="steer", arguments={"angle": 10}))
+    flying.event("call")
+    flying.say("stuck 3")
+    flying.stats()
+    stop, hold = FunctionCall(name="stop"), FunctionCall(name="hold")
+    sent = stand.call(observed, status="safe", call=stop, calls=[stop, hold], cause="decide")
+    told = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
+    stuck = "InvalidOperationException: It is stuck."
+    assert (told.outcome, told.error) == ("failed", f"stop: {stuck}; hold: {stuck}")
+    flying.event("safe", name="stop")
+    acts = [(e["event"], e["name"]) for e in flying.events if e["event"] in ("stuck", "safe")]
+    assert acts == [("stuck", "stop"), ("stuck", "hold"), ("stuck", "stop"), ("safe", "hold"), ("safe", "stop")]
+    assert flying.stats()["in_force"] == "safe"
+    # A tick is told of once.
+    assert stand.pump(0.2, lambda m: isinstance(m, Executed)) is None
+
+
+def test_safe_call_that_never_succeeds_is_not_in_force_and_gives_way_to_a_call(driver: Start, stand: Stand) -> None:
+    flying = begin(driver, stand, "--crane", "1")
+    flying.say("stuck 1000000")
+    flying.stats()
+    stand.call(stand.observation(), status="safe", call=None)
+    flying.event("stuck", attempt=3)
+    assert flying.stats()["in_force"] == "failing"
+    stand.call(stand.observation(), call=FunctionCall(name="steer", arguments={"angle": 10}))
+    flying.event("call")
+    assert flying.stats()["in_force"] == "call"
+
+
+@pytest.mark.parametrize("command", ["long 40000", "reset nan"])
+def test_what_the_protocol_forbids_is_told_to_the_caller_and_the_session_goes_on(
+    driver: Start, stand: Stand, command: str
+) -> None:
+    flying = begin(driver, stand)
+    flying.say(command)
+    assert flying.event("unsent")["why"].startswith(("instruction", "ended.return"))
+    stand.call(stand.observation())
+    flying.event("call")
+    assert flying.stats()["epoch"] == 0
+
+
+def test_bytes_of_an_observation_are_those_at_its_stamp(driver: Start, stand: Stand) -> None:
+    # Not welcomed yet: what is observed waits.
+    flying = fly(driver, stand)
+    flying.say("rate 0")
+    flying.say("array")
+    flying.stats()
+    stand.expect(Hello, 10.0, "hello")
+    stand.welcome()
+    observed = stand.expect(Observe, 5.0, "observe")
+    assert [a.data for a in observed.arrays] == [b"\x01\x02\x03\x04"]
+
+
+def test_address_without_a_way_to_it_is_not_the_last_one_tried(driver: Start, stand: Stand) -> None:
+    # Broadcast: refused at once, without a packet.
+    told = driver("addresses", stand.endpoint, "255.255.255.255", "127.0.0.1").answer()
+    assert told["state"] == "Up", told
+    none = driver("addresses", stand.endpoint, "255.255.255.255").answer()
+    assert none["state"] == "Lost"
+
+
+def test_webgl_is_told_what_to_do(tmp_path: Path, exe: Path) -> None:
+    out = tmp_path / "webgl.exe"
+    said = compile_cs(out, core_sources() + list((HERE / "driver").glob("*.cs")), "-define:UNITY_WEBGL")
+    assert out.exists(), said
+    one = Driver(out, "run", "--endpoint", "tcp://127.0.0.1:5555")
+    told = one.failure()
+    assert "NotSupportedException" in told and "another platform" in told
+
+
+# Methods that cannot be tools are named before anything is connected; those that look odd work.
+
+
+@pytest.mark.parametrize(("kind", "names"), [("static", ["wave"]), ("override", ["turn"])])
+def test_static_methods_and_overrides_are_tools_once(core: Driver, kind: str, names: list[str]) -> None:
+    assert core.ask(f"made {kind}") == names
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("coroutine", "Coroutine.Dash: a coroutine or a task"),
+        ("safe_coroutine", "SafeCoroutine.Stop: a coroutine or a task"),
+        ("task", "Later.Dash: a coroutine or a task"),
+        ("parameters", "two parameters are named top_speed"),
+        ("members", "two members of Side are named far_left"),
+        ("fraction", "RtRange on speed needs whole numbers"),
+        ("backwards", "RtRange on speed is empty"),
+        ("nothing", "is null"),
+    ],
+)
+def test_method_that_cannot_be_a_tool_is_named(core: Driver, kind: str, told: str) -> None:
+    assert told in core.ask(f"made {kind}")["wrong"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "answer"),
+    [
+        ("dash", {"direction": "far_right", "power": 10}, {"result": "dashed", "log": ["dash FarRight 10 True"]}),
+        ("dash", {"direction": "left", "power": 3.0, "and_jump": False}, {"result": "dashed"}),
+        ("turn", {"top_angle": 1}, {"result": "1"}),
+        ("turn", {"top_angle": 1.25}, {"refused": "top_angle cannot be 1.25"}),
+        ("dash", {"direction": "left", "power": 11}, {"refused": "power cannot be 11"}),
+        ("dash", {"direction": "left", "power": 0.5}, {"refused": "power cannot be 0.5"}),
+        ("dash", {"direction": "up", "power": 1}, {"refused": "direction cannot be up"}),
+        ("dash", {"power": 1}, {"refused": "direction is missing"}),
+        ("say", {"word": "hello"}, {"refused": "I do not talk."}),
+        ("say", {"word": "what"}, {"refused": "word cannot be what"}),
+        ("fly", {}, {"refused": "there is no tool fly"}),
+        ("turn", {"top_angle": 0.3}, {"refused": "top_angle cannot be 0.3"}),
+        ("turn", {"top_angle": 0.75}, {"result": "0.75"}),
+        ("zoom", {"factor": 1e300}, {"refused": "factor cannot be 1E+300"}),
+        ("zoom", {"factor": 0.30000000000000004}, {"result": "0.3"}),
+    ],
+)
+def test_calls_are_turned_into_invocations_within_bounds(
+    core: Driver, name: str, arguments: dict[str, Any], answer: dict[str, Any]
+) -> None:
+    core.ask("tools")
+    found = core.ask(f"invoke {msgpack.packb({'name': name, 'arguments': arguments}).hex()}")
+    found["log"] = found.get("log", [])[-1:]
+    assert {key: found.get(key) for key in answer} == answer
+
+
+def test_safe_call_that_fits_no_tool_is_no_reason_to_do_nothing(core: Driver) -> None:
+    assert core.ask("safe brake") == ["stop"]
+
+
+# The two transports: bytes through both ways, keys over libzmq.
+
+
+needs_libzmq = pytest.mark.skipif(
+    ctypes.util.find_library("zmq") is None, reason="libzmq missing: apt-get install libzmq5"
+)
+
+
+@pytest.fixture
+def echo() -> Iterator[str]:
+    """A ROUTER that sends back whatever comes, and pings all the while."""
+    socket = zmq.Context.instance().socket(zmq.ROUTER)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, 20)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 5000)
+    port = socket.bind_to_random_port("tcp://127.0.0.1")
+    ended = threading.Event()
+
+    def serve() -> None:
+        while not ended.is_set():
+            if socket.poll(50):
+                socket.send_multipart(socket.recv_multipart())
+        socket.close(linger=0)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    yield f"tcp://127.0.0.1:{port}"
+    ended.set()
+    thread.join()
+
+
+@pytest.mark.parametrize("size", [0, 200, 255, 256, 100_000, 1_000_000])
+def test_messages_of_any_size_come_back_as_they_were(driver: Start, echo: str, size: int) -> None:
+    times = 500 if size < 1000 else 5_000_000 // size
+    one = driver("echo", "--endpoint", echo, "--bytes", str(size), "--times", str(times))
+    print(f"{size} bytes: {one.answer()['round_trip_ms']}")
+    assert one.process.wait(10) == 0
+
+
+@needs_libzmq
+def test_libzmq_transport_flies_resumes_and_closes(driver: Start, own_server: Process) -> None:
+    flying = driver("run", "--endpoint", own_server.endpoint, "--libzmq", "1")
+    flying.event("call")
+    own_server.kill()
+    flying.event("safe", cause="expired")
+    own_server.start()
+    flying.event("connected")
+    flying.event("call")
+    stats = flying.stats()
+    closed = flying.close()
+    print(f"dispose {closed['dispose_ms']:.1f} ms")
+    assert (stats["too_old"], stats["sessions"], closed["in_force"]) == (0, 2, "safe")
+    assert flying.process.wait(10) == 0
+
+
+@needs_libzmq
+def test_server_with_keys_takes_listed_clients_and_no_others(driver: Start, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    for name in (zmq_auth.SERVER, "arm", "stranger"):
+        zmq_auth.create(keys, name)
+    (keys / "stranger.key").unlink()
+    server = Process(tmp_path, free_port(), "--keys", str(keys))
+    server.start()
+    try:
+        driver("run", "--endpoint", server.endpoint, "--keys", str(keys / "arm.key_secret")).event("call")
+        stranger = driver(
+            "run", "--endpoint", server.endpoint, "--keys", str(keys / "stranger.key_secret"), "--seconds", "3"
+        )
+        plain = driver("run", "--endpoint", server.endpoint, "--seconds", "3")
+        stats = stranger.event("stats")["stats"]
+        assert (stats["sessions"], "does not accept this key" in stats["trouble"]) == (0, True)
+        assert "wants a key" in plain.event("stats")["stats"]["trouble"]
+    finally:
+        server.stop()
+
+
+def test_key_file_that_is_none_or_cannot_be_read_is_named(driver: Start, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.key_secret"
+    empty.write_text("")
+    for path, told in (
+        (empty, "no public-key in"),
+        (tmp_path / "none.key_secret", "cannot be read"),
+        (tmp_path, "cannot be read"),
+    ):
+        said = driver("run", "--endpoint", "tcp://127.0.0.1:5555", "--keys", str(path)).failure()
+        assert f"WireException: keys: {path} {told}" in said or f"WireException: keys: {told} {path}" in said, said
+
+
+def test_missing_libzmq_is_told_with_what_to_do(exe: Path, tmp_path: Path) -> None:
+    alone = tmp_path / "driver.exe"
+    shutil.copy(exe, alone)
+    alone.with_suffix(".exe.config").write_text(DLLMAP.replace("libzmq.so.5", "libzmq-that-is-not-there.so"))
+    said = Driver(alone, "run", "--endpoint", "tcp://127.0.0.1:5555", "--libzmq", "1").failure()
+    assert "WireException: keys: libzmq cannot be loaded" in said
+    assert "Assets/Plugins" in said
+
+
+@needs_libzmq
+def test_nobody_there_is_told_over_libzmq_too(driver: Start) -> None:
+    one = driver("run", "--endpoint", f"tcp://127.0.0.1:{free_port()}", "--libzmq", "1", "--seconds", "1")
+    assert "nobody answers" in one.event("stats")["stats"]["trouble"]
+
+
+# The C# core against the conformance vectors; it answers line by line, Python compares.
+
+
+def test_valid_messages_are_read_and_written_again(core: Driver) -> None:
+    for vector in load("valid"):
+        command = " ".join(["again", *vector["msgpack"]])
+        again = core.ask(command)
+        assert isinstance(again, list), (vector["name"], again)
+        parts = [bytes.fromhex(p) for p in again]
+        given = decode_json(json.dumps(vector["json"]))
+        assert decode_msgpack(parts) == given, vector["name"]
+        if vector["canonical"]:
+            header, wanted = msgpack.unpackb(parts[0]), dict(vector["json"])
+            for entry in header.get("arrays", []):
+                entry["base64"] = None
+                del entry["part"]
+            if "arrays" in wanted:
+                wanted["arrays"] = [{**entry, "base64": None} for entry in wanted["arrays"]]
+            assert header == wanted, vector["name"]
+
+
+def test_values_that_are_read_are_those_of_the_json(core: Driver) -> None:
+    for vector in load("valid"):
+        if vector["canonical"] and "arrays" not in vector["json"]:
+            message = core.ask(" ".join(["decode", *vector["msgpack"]]))["message"]
+            assert message == vector["json"], vector["name"]
+
+
+def test_invalid_messages_are_refused_with_code_and_field(core: Driver) -> None:
+    tried = 0
+    for vector in load("invalid"):
+        if "msgpack" not in vector or vector.get("by") == "server":
+            continue
+        tried += 1
+        answer = core.ask(" ".join(["decode", *map(expand, vector["msgpack"])]))
+        assert answer.get("code") == vector["code"], (vector["name"], answer)
+        if vector["code"] in ("invalid", "version") and vector["field"] is not None:
+            assert answer["field"] == vector["field"], vector["name"]
+    assert tried > 200
+
+
+def test_age_of_calls(core: Driver) -> None:
+    for case in load("ttl")["age"]:
+        stamp = -1 if case["t_obs_ns"] is None else case["t_obs_ns"]
+        assert core.ask(f"age {stamp} {case['ttl_ms']} {case['now_ns']}") == case["verdict"], case["name"]
+
+
+def test_what_is_in_force(core: Driver) -> None:
+    for sequence in load("ttl")["sequences"]:
+        own = {key: sequence[key] for key in ("safe_call", "safe_calls") if key in sequence}
+        core.ask(f"rule {sequence['epoch']} {msgpack.packb(own).hex()}")
+        for number, step in enumerate(sequence["steps"]):
+            if "message" in step:
+                found = core.ask(f"receive {step['now_ns']} {msgpack.packb(step['message']).hex()}")
+            elif "reset" in step:
+                found = core.ask(f"reset {step['now_ns']} {step['reset']}")
+            elif "welcome" in step:
+                found = core.ask(f"welcome {step['welcome']}")
+            else:
+                assert len(step) == 5, f"unknown: {set(step)}"
+                found = core.ask(f"look {step['now_ns']}")
+            found["execute"] = found["execute"] if "minor" in sequence else next(iter(found["execute"]), None)
+            wanted = {key: step[key] for key in ("execute", "in_force", "expires_ns", "expired")}
+            assert {key: found[key] for key in wanted} == wanted, (sequence["name"], number)
+
+
+def test_clock_offsets(core: Driver) -> None:
+    for case in load("clock"):
+        core.ask("clock")
+        found = None
+        for sample in case["samples"]:
+            found = core.ask("sample " + " ".join(map(str, sample)))
+        if case["offset_ns"] is None:
+            assert found is None, case["name"]
+        else:
+            assert found["offset_ns"] == pytest.approx(case["offset_ns"], abs=1), case["name"]
+            assert found["rtt_ns"] == pytest.approx(case["rtt_ns"], abs=1), case["name"]
+
+
+def test_attributes_become_the_schema_of_the_hello(core: Driver) -> None:
+    told = core.ask("tools")
+    tools = {t["function"]["name"]: t["function"] for t in told["tools"]}
+    assert told["safe"] == "stop"
+    # By the methods' names, those of base classes last.
+    assert [t["function"]["name"] for t in told["tools"]] == ["dash", "say", "turn", "zoom", "stop"]
+    assert tools["dash"] == {
+        "name": "dash",
+        "description": "Dash.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "direction": {"type": "string", "enum": ["left", "far_right"]},
+                "power": {"type": "integer", "minimum": 0, "maximum": 10, "description": "How hard."},
+                "and_jump": {"type": "boolean"},
+            },
+            "required": ["direction", "power"],
+        },
+    }
+    assert tools["turn"]["parameters"]["properties"]["top_angle"] == {
+        "type": "number",
+        "minimum": -1,
+        "maximum": 1,
+        "multipleOf": 0.25,
+    }
+    assert tools["say"]["parameters"]["properties"]["word"] == {"type": "string", "enum": ["hello", "bye"]}
+    assert tools["say"]["parameters"]["required"] == ["word"]
+
+
+# The Unity side of the package against a stub of the engine: its names and types fit, its life cycle closes. Import
+# into Unity, IL2CPP and the editor's own domain reload are not shown by this.
+
+
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everything that the package ships, with stubs of Unity and NUnit."""
+    if MISSING:
+        pytest.skip(REASON)
+    out = tmp_path_factory.mktemp("stub") / "play.exe"
+    sources = list(PACKAGE.rglob("*.cs")) + list((HERE / "stubs").glob("*.cs"))
+    sources += [HERE / "driver" / name for name in ("Flight.cs", "Json.cs", "ToolBox.cs", "Watched.cs")]
+    said = compile_cs(out, sources, "-nowarn:649,414,67")  # fields that the inspector sets
+    assert out.exists(), said
+    return out
+
+
+@pytest.fixture
+def play(stub: Path) -> Iterator[Start]:
+    yield from starting(partial(Driver, stub))
+
+
+def test_scene_of_the_sample_is_driven_and_closes_safe(play: Start, server: Process) -> None:
+    playing = play("play", server.endpoint, "3")
+    told = playing.answer()
+    print(told)
+    assert told["executed"] > 10
+    assert (told["failed"], told["refused"]) == (0, 0)
+    assert (told["closed"], told["last"], told["anew"]) == (True, "stop Safe", True)
+    assert not [s for s in told["said"] if s.startswith(("error", "exception"))]
+    assert playing.process.wait(10) == 0
+
+
+def test_scene_without_a_server_plays_on_and_says_so_once(play: Start) -> None:
+    told = play("play", "tcp://127.0.0.1:9", "3").answer()
+    assert (told["executed"], told["closed"]) == (0, True)
+    assert len(told["said"]) == 1 and "nobody answers" in told["said"][0]
+
+
+def test_mistaken_endpoint_disables_the_component_with_an_error(play: Start) -> None:
+    said = play("play", "http://127.0.0.1", "0.1").answer()["said"]
+    assert any(s.startswith("error") and "tcp://127.0.0.1:5555" in s for s in said), said
+
+
+def test_observers_of_one_object_are_one_observation_of_when_they_looked(play: Start, stand: Stand) -> None:
+    playing = play("observers", stand.endpoint)
+    stand.expect(Hello, 20.0, "hello")
+    stand.welcome()
+    observed = [stand.observation() for _ in range(3)]
+    stand.call(observed[-1])
+    stand.pump(3.0, lambda m: isinstance(m, Bye))
+    told = playing.answer()
+    assert {o.text for o in observed} == {"a noise\na shadow"}
+    assert all(o.t_ns <= told["slow_ns"] for o in stand.heard if isinstance(o, Observe))
+    # Paused: closed, safe in the same frame, and connected anew when it goes on, but not where it was disabled.
+    assert (told["closed"], told["acts"][0], told["anew"], told["stays"]) == (True, "Safe", True, True)
+    # Its safe call failed three times, which the console has once.
+    assert told["stopped"] and len([s for s in told["said"] if "stuck" in s]) == 1
+    assert told["refused"] and any("Tools Of" in s for s in told["said"]), told
+
+
+@pytest.mark.realtime  # a client that has no server closes within 100 ms
+def test_packages_own_tests_pass(stub: Path) -> None:
+    done = subprocess.run(["mono", str(stub), "tests"], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("passed") == 4

@@ -1,0 +1,347 @@
+"""Chats in OpenAI's format, and as others' sets have them: read as they are meant, or left out with the reason."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcontrol.models.call import Call
+from rtcontrol.models.data.convert import ConvertOptions, rows
+from rtcontrol.models.data.sample import Dropped, Sample
+from rtcontrol.models.data.sources import chat, mobile_actions
+from rtcontrol.models.data.sources.files import items
+from rtcontrol.models.data.stats import Tally
+from rtcontrol.models.errors import UserError
+
+TOOLS = [{"function": {"name": "lamp", "parameters": {"type": "OBJECT", "properties": {"on": {"type": "BOOLEAN"}}}}}]
+CALL = {"function": {"name": "lamp", "arguments": {"on": True}}}
+USER = {"role": "user", "content": "Light."}
+
+
+def line(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"messages": list(messages), "tools": TOOLS, **more}
+
+
+def read(tmp_path: Path, *lines: Any) -> list[Sample | Dropped]:
+    path = tmp_path / "chats.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return list(chat.samples(path, "chats"))
+
+
+def test_a_chat_is_a_sample_however_its_arguments_are_written(tmp_path: Path) -> None:
+    as_text = {"type": "function", "id": "c1", "function": {"name": "lamp", "arguments": '{"on": true}'}}
+    developer = {"role": "developer", "content": [{"type": "text", "text": "It is late."}]}
+    lines = [
+        line(developer, USER, {"role": "assistant", "tool_calls": [CALL]}, id="mine"),
+        line(developer, USER, {"role": "assistant", "content": None, "tool_calls": [as_text, as_text]}),
+        line(developer, USER, {"role": "assistant", "function_call": as_text["function"]}),
+    ]
+    one, two, three = read(tmp_path, *lines)
+    for found in (one, two, three):
+        assert isinstance(found, Sample)
+        assert (found.instruction, found.observation) == ("Light.", "It is late.")
+        assert found.calls[0] == Call("lamp", {"on": True})
+        assert found.tools[0]["function"]["parameters"]["properties"]["on"]["type"] == "boolean"
+    assert isinstance(one, Sample) and isinstance(two, Sample)
+    assert (one.id, two.id, len(two.calls)) == ("mine", "chats.jsonl:2", 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (line(USER, {"role": "assistant", "content": "Done."}), "no call"),
+        (line(USER), "no call"),
+        (line({"role": "assistant", "tool_calls": [CALL]}), "no query"),
+        (line(USER, {"role": "tool", "content": "1"}), "a result of no call before it"),
+        (line(USER, {"role": "judge", "content": "1"}), "a message of another role"),
+        (line({"role": "user", "content": [{"type": "image_url"}]}), "a message that is not all text"),
+        (
+            line(USER, {"role": "assistant", "content": "?"}, USER, {"role": "assistant", "tool_calls": [CALL]}),
+            "a call in a later turn",
+        ),
+        (
+            line(USER, {"role": "assistant", "tool_calls": [{"function": {"name": "lamp", "arguments": "{on"}}]}),
+            "arguments that are no JSON",
+        ),
+        ({"messages": [USER, {"role": "assistant", "tool_calls": [CALL]}]}, "a line that is no chat with tools"),
+        ([1], "a line that is no chat with tools"),
+    ],
+)
+def test_a_chat_without_a_first_call_is_dropped_with_its_line(tmp_path: Path, given: Any, reason: str) -> None:
+    good = line(USER, {"role": "assistant", "tool_calls": [CALL]})
+    found = read(tmp_path, good, given)
+    assert isinstance(found[0], Sample)
+    assert isinstance(found[1], Dropped) and (found[1].reason, found[1].where[-2:]) == (reason, ":2")
+
+
+FORCE = {"type": ["integer", "null"], "minimum": 1, "maximum": 5}
+STRICT = {"width": {"type": "integer"}, "force": FORCE, "speed": FORCE}
+GRIP: dict[str, Any] = {
+    "name": "grip",
+    "strict": True,
+    "parameters": {
+        "type": "object",
+        "properties": STRICT,
+        "required": ["width", "force"],
+        "additionalProperties": False,
+    },
+}
+
+
+def grip(own: str | None = None, **arguments: Any) -> dict[str, Any]:
+    function = {"name": "grip", "arguments": json.dumps(arguments)}
+    return {"role": "assistant", "content": None, "tool_calls": [{"id": own, "type": "function", "function": function}]}
+
+
+def test_null_falls_only_where_the_argument_may_be_left_out(tmp_path: Path) -> None:
+    given = {"messages": [USER, grip(width=80, force=None, speed=None)], "tools": [{"function": GRIP}]}
+    (one,) = read(tmp_path, given)
+    assert isinstance(one, Sample) and one.calls == (Call("grip", {"width": 80, "force": None}),)
+    for purpose in ("train", "eval"):
+        tally = Tally()
+        (row,) = rows(read(tmp_path, given), ConvertOptions(purpose), tally)
+        assert row.call == Call("grip", {"width": 80, "force": None}) and not tally.dropped and not tally.noted
+    # A value that is required and may not be null is none that can be learnt.
+    (wrong,) = read(tmp_path, {**given, "messages": [USER, grip(width=None, force=2)]})
+    tally = Tally()
+    assert not list(rows([wrong], ConvertOptions(), tally))
+    assert [reason for _, reason in tally.dropped] == ["a value that its parameter does not take"]
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        {"tools": [{"type": "function", "function": GRIP}], "parallel_tool_calls": False},
+        {"tools": json.dumps([{"type": "function", "function": GRIP}])},
+        {"functions": [GRIP]},
+        {"tools": None, "functions": json.dumps([GRIP])},
+    ],
+)
+@pytest.mark.parametrize("system", [None, [], "It is late.", [{"type": "text", "text": "It is late."}]])
+def test_tools_and_system_texts_are_read_in_every_form(tmp_path: Path, tools: Any, system: Any) -> None:
+    said = [{"role": "system", "content": system}, USER, grip(width=8, force=1)]
+    for messages in (said, json.dumps(said)):
+        (one,) = read(tmp_path, {"messages": messages, **tools})
+        assert isinstance(one, Sample) and one.calls == (Call("grip", {"width": 8, "force": 1}),)
+        assert one.observation == ("It is late." if system else "")
+        assert [t["function"]["name"] for t in one.tools] == ["grip"]
+
+
+@pytest.mark.parametrize("arguments", ["", " ", "null", None, {}, "{}"])
+def test_a_call_without_arguments_is_one_in_every_form(tmp_path: Path, arguments: Any) -> None:
+    call = {"function": {"name": "lamp", "arguments": arguments}}
+    (one,) = read(tmp_path, line(USER, {"role": "assistant", "tool_calls": [call]}))
+    assert isinstance(one, Sample) and one.calls == (Call("lamp", {}),)
+
+
+def result(text: Any, own: str | None = None) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": own, "content": text}
+
+
+def test_each_answer_is_a_sample_with_the_calls_before_it_and_their_own_results(tmp_path: Path) -> None:
+    """One id for all, as some servers give; and none."""
+    for own in ("x", "", None):
+        first, second, third = (grip(own, width=w, force=1) for w in (1, 2, 3))
+        again = {"role": "user", "content": "Once more."}
+        said = [USER, first, result("slipped", own), second, result([{"type": "text", "text": "held"}], own)]
+        found = read(tmp_path, {"messages": [*said, again, third], "tools": [{"function": GRIP}]})
+        assert [one.calls[0].arguments["width"] for one in found if isinstance(one, Sample)] == [1, 2, 3]
+        assert [(one.instruction, one.history) for one in found if isinstance(one, Sample)] == [
+            ("Light.", ()),
+            ("Light.", ("grip(width=1, force=1) -> slipped",)),
+            ("Once more.", ("grip(width=1, force=1) -> slipped", "grip(width=2, force=1) -> held")),
+        ]
+    (lost,) = read(tmp_path, {"messages": [USER, first, result("", "y")], "tools": [{"function": GRIP}]})
+    assert isinstance(lost, Dropped) and (lost.reason, lost.detail) == ("a result of no call before it", "messages[2]")
+
+
+def test_the_form_before_there_were_ids_is_a_history_too(tmp_path: Path) -> None:
+    old = {"role": "assistant", "content": None, "function_call": grip(width=1, force=1)["tool_calls"][0]["function"]}
+    said = [USER, old, {"role": "function", "name": "grip", "content": "slipped"}, grip(width=2, force=1)]
+    _, then = read(tmp_path, {"messages": said, "functions": [GRIP]})
+    assert isinstance(then, Sample) and then.history == ("grip(width=1, force=1) -> slipped",)
+
+
+def test_an_answer_of_weight_zero_is_history_and_no_target(tmp_path: Path) -> None:
+    words = {"role": "assistant", "content": "Which one?", "weight": 0}
+    wrong, right = {**grip("1", width=1, force=1), "weight": 0}, {**grip("2", width=2, force=1), "weight": 0.5}
+    said = [USER, words, {"role": "user", "content": "The left one."}, wrong, result("slipped", "1"), right]
+    given = {"messages": said, "tools": [{"function": GRIP}], "weight": 3}
+    none, one = read(tmp_path, given)
+    assert isinstance(none, Dropped) and (none.reason, none.detail) == ("an answer of weight 0", "messages[3]")
+    assert isinstance(one, Sample) and one.instruction == "The left one."
+    assert (one.calls[0].arguments["width"], one.weight) == (2, 1.5)
+    assert one.history == ("grip(width=1, force=1) -> slipped",)
+    (row,) = rows([none, one], ConvertOptions(), tally := Tally())
+    assert row.weight == 1.5 and tally.dropped["chats", "an answer of weight 0"] == 1
+    # Of a whole line; and what is no weight is told.
+    (none,) = read(tmp_path, {**given, "messages": [USER, grip(width=1, force=1)], "weight": 0})
+    assert isinstance(none, Dropped) and none.reason == "an answer of weight 0"
+    for weight in (-1, "0", True, [0]):
+        (odd,) = read(tmp_path, {**given, "weight": weight})
+        assert isinstance(odd, Dropped) and odd.reason.startswith("a weight that is no number")
+
+
+def test_a_broken_later_answer_takes_nothing_from_those_before_it(tmp_path: Path) -> None:
+    broken = {"role": "assistant", "tool_calls": [{"id": "2", "function": {"name": "grip", "arguments": "{w"}}]}
+    said = [USER, grip("1", width=1, force=1), result("held", "1"), broken]
+    one, lost = read(tmp_path, {"messages": said, "tools": [{"function": GRIP}]})
+    assert isinstance(one, Sample) and isinstance(lost, Dropped) and lost.reason == "arguments that are no JSON"
+
+
+def test_a_tables_nulls_are_no_parameters_and_no_arguments(tmp_path: Path) -> None:
+    """As a set is written whose rows were a table: every tool has the columns of all."""
+    on = {"type": "BOOLEAN", "description": None, "enum": None}
+    schema = {"type": "OBJECT", "properties": {"on": on, "to": None}, "required": ["on"]}
+    empty = {"type": "OBJECT", "properties": {"on": None, "to": None}, "required": None}
+    tools = [
+        {"function": {"name": "lamp", "description": None, "parameters": schema}, "name": None},
+        {"function": {"name": "stop", "parameters": empty}},
+    ]
+    call = {"id": "c", "type": "function", "function": {"name": "lamp", "arguments": {"on": True, "to": None}}}
+    user = {**USER, "tool_calls": None}
+    given = line(user, {"role": "assistant", "content": None, "tool_calls": [call]}, tools=tools)
+    (one,) = read(tmp_path, {**given, "metadata": "eval"})
+    assert isinstance(one, Sample) and one.calls == (Call("lamp", {"on": True}),)
+    lamp, stop = (each["function"]["parameters"]["properties"] for each in one.tools)
+    assert lamp == {"on": {"type": "boolean"}} and stop == {}
+
+
+def test_mobile_actions_are_split_by_their_metadata(tmp_path: Path) -> None:
+    answer = {"role": "assistant", "tool_calls": [CALL]}
+    path = tmp_path / "dataset.jsonl"
+    parts = ("train", "eval", "train")
+    path.write_text("\n".join(json.dumps(line(USER, answer, metadata=part)) for part in parts))
+    counts = [len([*mobile_actions.samples(part, str(tmp_path))]) for part in ("train", "eval", "")]
+    assert counts == [2, 1, 3]
+
+
+def test_mobile_actions_as_the_notebook_prints_them(sets: Path) -> None:
+    place = str(sets / "mobile_actions" / "notebook_examples.jsonl")
+    (one,) = mobile_actions.samples("eval", place)
+    assert isinstance(one, Sample) and len(one.tools) == 7
+    assert one.calls[0].name == "create_calendar_event"
+    assert one.observation.startswith("Current date and time given in YYYY-MM-DDTHH:MM:SS format: 2024-10-20T14:27:48")
+    assert len(list(mobile_actions.samples("", place))) == 2
+    assert one.source.endswith(":eval")
+    with pytest.raises(UserError, match="no part 'test'"):
+        list(mobile_actions.samples("test", place))
+
+
+# Chats as other trainers' sets have them: read as they are meant, or left out with the reason.
+
+
+SCHEMA = {"type": "object", "properties": {"level": {"type": "integer"}, "room": {"type": "string"}}}
+TOOL = {"name": "dim", "description": "Dims a lamp.", "parameters": SCHEMA}
+FOREIGN_USER = {"role": "user", "content": "Darker."}
+ARGUMENTS = {"level": 2}
+CALLED = "dim(level=2)"
+
+
+def answer(**more: Any) -> dict[str, Any]:
+    return {"role": "assistant", "tool_calls": [{"function": {"name": "dim", "arguments": ARGUMENTS}}], **more}
+
+
+def foreign_line(*messages: dict[str, Any], tools: Any = (TOOL,), **more: Any) -> dict[str, Any]:
+    return {"messages": [FOREIGN_USER, *messages], "tools": tools if isinstance(tools, str) else list(tools), **more}
+
+
+def foreign_read(value: dict[str, Any]) -> list[Sample | Dropped]:
+    found: list[Sample | Dropped] = []
+    try:
+        found += chat.chat(value, "set", "file:1")
+    except chat.Unusable as error:
+        found.append(Dropped(error.reason, "file:1", error.detail))
+    return found
+
+
+@pytest.mark.parametrize(
+    "key", ["parameters", "input_schema", "inputSchema", "args_schema", "parametersJsonSchema", "schema"]
+)
+def test_a_tool_has_its_parameters_by_whichever_name_they_go(key: str) -> None:
+    body = {"name": "dim", "description": None, key: SCHEMA}
+    for tool in (body, {"type": "function", "function": body}, json.dumps(body), {**body, key: json.dumps(SCHEMA)}):
+        (found,) = foreign_read(foreign_line(answer(), tools=[tool]))
+        assert isinstance(found, Sample), (tool, found)
+        assert found.tools[0]["function"]["parameters"]["properties"].keys() == {"level", "room"}
+
+
+def test_a_tool_whose_parameters_are_not_read_teaches_no_tool_without_any() -> None:
+    (found,) = foreign_read(
+        foreign_line(answer(), tools=[{"name": "dim", "arguments_of_it": {"level": {"type": "integer"}}}])
+    )
+    assert isinstance(found, Dropped) and found.reason == "a tool that cannot be decoded"
+    assert "`arguments_of_it`" in found.detail
+
+
+@pytest.mark.parametrize("key", ["arguments", "parameters", "args", "input"])
+def test_a_call_has_its_arguments_by_whichever_name_they_go(key: str) -> None:
+    for given in (ARGUMENTS, json.dumps(ARGUMENTS)):
+        for call in ({"name": "dim", key: given}, {"function": {"name": "dim", key: given}}):
+            (found,) = foreign_read(foreign_line({"role": "assistant", "tool_calls": [call]}))
+            assert isinstance(found, Sample) and [c.text() for c in found.calls] == [CALLED]
+
+
+def test_arguments_with_a_key_twice_teach_neither_of_its_values() -> None:
+    call = {"function": {"name": "dim", "arguments": '{"level": 2, "level": 3}'}}
+    (found,) = foreign_read(foreign_line({"role": "assistant", "tool_calls": [call]}))
+    assert isinstance(found, Dropped) and found.reason == "arguments that are no JSON"
+
+
+@pytest.mark.parametrize("mark", ["train", "training", "loss"])
+def test_an_answer_that_is_marked_not_to_be_learnt_is_a_part_of_the_history_alone(mark: str) -> None:
+    first, second = foreign_read(foreign_line(answer(**{mark: False}), answer(**{mark: True})))
+    assert isinstance(first, Dropped) and first.reason == "an answer of weight 0"
+    assert isinstance(second, Sample) and second.history == (CALLED,)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [({"ok": True}, '{"ok": true}'), ([{"ok": 1}], '[{"ok": 1}]'), (7, "7"), ([{"type": "text", "text": "ok"}], "ok")],
+)
+def test_a_result_may_be_any_value(content: Any, told: str) -> None:
+    _, found = foreign_read(foreign_line(answer(), {"role": "tool", "content": content}, answer()))
+    assert isinstance(found, Sample) and found.history == (f"{CALLED} -> {told}",)
+
+
+def test_turns_with_calls_and_observations_are_read_as_messages() -> None:
+    call = json.dumps({"name": "dim", "arguments": ARGUMENTS})
+    turns = [
+        {"from": "system", "value": "It is late."},
+        {"from": "human", "value": "Darker."},
+        {"from": "function_call", "value": call},
+        {"from": "observation", "value": "done"},
+        {"from": "function_call", "value": f"[{call}, {call}]"},
+        {"from": "gpt", "value": "It is dark."},
+    ]
+    value = {"conversations": turns, "tools": json.dumps([TOOL]), "system": "Be brief."}
+    one, two = foreign_read(value)
+    assert isinstance(one, Sample) and isinstance(two, Sample)
+    assert (one.instruction, one.observation) == ("Darker.", "Be brief.\nIt is late.")
+    assert [c.text() for c in one.calls] == [CALLED]
+    assert (two.history, len(two.calls)) == ((f"{CALLED} -> done",), 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('<tool_call>\n{"name": "dim"}\n</tool_call>', "calls that are written in an answer's text"),
+        ('[TOOL_CALLS][{"name": "dim"}]', "calls that are written in an answer's text"),
+        ([{"type": "tool_use", "name": "dim", "input": {}}], "a message that is not all text"),
+        ([{"toolUse": {"name": "dim", "input": {}}}], "a message that is not all text"),
+        ([{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "No."}], "no call"),
+    ],
+)
+def test_calls_that_stand_among_an_answers_words_are_told(content: Any, reason: str) -> None:
+    (found,) = foreign_read(foreign_line({"role": "assistant", "content": content}))
+    assert isinstance(found, Dropped) and found.reason == reason
+
+
+def test_lines_may_be_compressed(tmp_path: Path) -> None:
+    path = tmp_path / "chats.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"a": 1}\r\n\n{"a": 2}'))
+    assert [value for _, value in items(path)] == [{"a": 1}, {"a": 2}]

@@ -1,0 +1,501 @@
+"""Public sets: where they are, their counts and traps, and whatever a file holds in place of what it should."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rtcontrol.models.call import Call
+from rtcontrol.models.data import convert
+from rtcontrol.models.data.canonical import canonical
+from rtcontrol.models.data.convert import ConvertOptions, rows
+from rtcontrol.models.data.row import DataRow, read_rows, write_rows
+from rtcontrol.models.data.sample import Dropped, PlacedRow, Sample
+from rtcontrol.models.data.sources import bfcl, chat, openfunctions, registry, seal_tools, toolalpaca, xlam
+from rtcontrol.models.data.sources.files import data_file, items, located, version
+from rtcontrol.models.data.stats import Tally
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.metrics.bfcl import check
+from tests.helpers.processes import python
+from tests.models.data.test_row import LEAST
+from tests.models.test_hub import REPOSITORY, SHA, Hub
+
+
+def test_a_set_that_is_nowhere_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="There is no"):
+        located(str(tmp_path / "none.jsonl"), "the set")
+    (tmp_path / "a.json").write_text("[]")
+    (tmp_path / "b.json").write_text("[]")
+    assert data_file(tmp_path, "b*.json").name == "b.json"
+    with pytest.raises(UserError, match="a.json, b.json"):
+        data_file(tmp_path, "dataset.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("a.json", "{", "is no JSON"),
+        ("a.json", "[NaN]", "is no JSON"),
+        ("a.json", '"text"', "is no list"),
+        ("a.json.gz", "no gzip", "cannot be read"),
+        ("a.jsonl", '{"a": 1}\n{', "a.jsonl:2"),
+    ],
+)
+def test_a_file_that_is_no_set_is_told(tmp_path: Path, name: str, text: str, said: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError, match=said):
+        list(items(tmp_path / name))
+
+
+def test_lines_are_read_whatever_the_file_is_called(tmp_path: Path) -> None:
+    path = tmp_path / "BFCL_v4_multiple.json"
+    path.write_text('{"a": 1}\n{"a": 2}\n')
+    assert list(items(path)) == [(f"{path}:1", {"a": 1}), (f"{path}:2", {"a": 2})]
+    path.write_text(json.dumps([{"a": 1}], indent=1))
+    assert list(items(path)) == [(f"{path}#1", {"a": 1})]
+
+
+def test_the_hubs_revision_or_the_contents_name_the_version(tmp_path: Path) -> None:
+    path = tmp_path / "datasets--o--n" / "snapshots" / "0123456789abcdef" / "d.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text("{}")
+    assert version(path) == "revision 01234567"
+    other = tmp_path / "d.jsonl"
+    other.write_text("{}")
+    assert version(other).startswith("sha256 44136fa3")
+
+
+def test_the_hubs_cache_is_read_without_a_network_and_an_unknown_set_says_what_to_do(tmp_path: Path) -> None:
+    snapshot = tmp_path / "hub" / "datasets--someone--chats" / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot / "dataset.jsonl").write_text("{}\n")
+    (snapshot.parent.parent / "refs").mkdir()
+    (snapshot.parent.parent / "refs" / "main").write_text("a" * 40)
+    code = (
+        "from rtcontrol.models.data.sources.files import located\n"
+        "from rtcontrol.models.errors import UserError\n"
+        "print(located('someone/chats', 'the chats'))\n"
+        "try: located('someone/others', 'the others')\n"
+        "except UserError as error: print(error)\n"
+    )
+    environment = {"HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    done = python("-c", code, env=environment)
+    first, second = done.stdout.strip().splitlines()
+    assert first == str(snapshot)
+    assert "someone/others is no path" in second and "hf download --repo-type dataset someone/others" in second
+
+
+def test_a_set_is_downloaded_once_and_no_more_of_it_than_its_data(tmp_path: Path) -> None:
+    root = tmp_path / "repository"
+    root.mkdir()
+    (root / "dataset.jsonl").write_text("{}\n")
+    (root / "picture.png").write_bytes(b"what nobody here reads")
+    hub = Hub(root, "datasets")
+    code = f"from rtcontrol.models.data.sources.files import located\nprint(located('{REPOSITORY}', 'the set'))\n"
+    environment = {"HF_HOME": str(tmp_path / "home"), "HF_ENDPOINT": hub.url, "HF_HUB_DISABLE_XET": "1"}
+    try:
+        first = python("-c", code, env=environment)
+        assert first.returncode == 0, first.stderr
+        asked = hub.asked
+        again = python("-c", code, env=environment)
+    finally:
+        hub.close()
+    folder = Path(first.stdout.strip())
+    assert [path.name for path in folder.iterdir()] == ["dataset.jsonl"] and hub.got == ["dataset.jsonl"]
+    assert again.stdout == first.stdout and hub.asked == asked
+    assert version(folder / "dataset.jsonl") == f"revision {SHA[:8]}"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("nothing", "neither a file nor a set"),
+        ("toolalpaca", "Write toolalpaca=PLACE"),
+        ("bfcl:java", "no part 'java'"),
+        ("xlam:train=x", "Write xlam alone"),
+        ("seal-tools:test=x", "in-domain-several"),
+    ],
+)
+def test_a_source_that_is_not_known_says_how_to_write_one(given: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        registry.read(given)
+
+
+def test_a_file_of_rows_is_a_source(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(LEAST))
+    assert list(registry.read(str(path))) == [PlacedRow(DataRow.from_dict(LEAST, f"{path}:1"), f"{path}:1")]
+
+
+# BFCL from the package's data files: found, read, and judged by its own checker.
+
+
+FUNCTION = {
+    "name": "shop.find",
+    "description": "Finds.",
+    "parameters": {
+        "type": "dict",
+        "properties": {
+            "what": {"type": "string"},
+            "price": {"type": "float"},
+            "near": {"type": "dict", "properties": {"city": {"type": "string"}, "km": {"type": "integer"}}},
+            "tags": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["what"],
+    },
+}
+OLD_MESSAGES = [[{"role": "system", "content": "It is Monday."}, {"role": "user", "content": "Tea."}]]
+
+
+def old_package(root: Path, questions: list[dict[str, Any]], answers: list[dict[str, Any]], name: str) -> Path:
+    """Of version 3: no dist-info beside it, names of its own."""
+    (root / "data" / "possible_answer").mkdir(parents=True)
+    (root / "data" / f"BFCL_v3_{name}.json").write_text("\n".join(map(json.dumps, questions)))
+    if answers:
+        (root / "data" / "possible_answer" / f"BFCL_v3_{name}.json").write_text("\n".join(map(json.dumps, answers)))
+    return root
+
+
+def test_the_first_allowed_value_is_gold_and_what_may_be_left_out_is(tmp_path: Path) -> None:
+    gold = {"what": ["tea", "Tea"], "price": ["", 2], "near": [{"city": ["Ulm"], "km": ["", 5]}], "tags": [["a", "b"]]}
+    folder = old_package(
+        tmp_path,
+        [{"id": "simple_0", "question": OLD_MESSAGES, "function": [FUNCTION]}],
+        [{"id": "simple_0", "ground_truth": [{"shop.find": gold}]}],
+        "simple",
+    )
+    (one,) = bfcl.samples("simple_python", folder)
+    assert isinstance(one, Sample)
+    assert (one.instruction, one.observation) == ("Tea.", "It is Monday.")
+    assert one.calls == (Call("shop.find", {"what": "tea", "near": {"city": "Ulm"}, "tags": ["a", "b"]}),)
+    assert one.tools[0]["function"]["parameters"]["properties"]["price"]["type"] == "number"
+    assert one.checks[0].functions == (FUNCTION,) and one.checks[0].answer == [{"shop.find": gold}]
+    (given,) = bfcl.samples("simple_python", folder, "give")
+    assert isinstance(given, Sample)
+    assert given.calls[0].arguments == {"what": "tea", "price": 2, "near": {"city": "Ulm", "km": 5}, "tags": ["a", "b"]}
+
+
+def test_executable_answers_are_calls_in_python_beside_the_questions(tmp_path: Path) -> None:
+    truth = ["shop.find(what='tea', price=1/4)"]
+    questions = [
+        {"id": f"e{n}", "question": OLD_MESSAGES, "function": [FUNCTION], "ground_truth": answer}
+        for n, answer in enumerate((truth, ["shop.find('tea')"]))
+    ]
+    one, other = bfcl.samples("exec_simple", old_package(tmp_path, questions, [], "exec_simple"))
+    assert isinstance(one, Sample) and one.calls == (Call("shop.find", {"what": "tea", "price": 0.25}),)
+    assert one.checks[0].answer == [{"shop.find": {"what": ["tea"], "price": [0.25]}}]
+    assert isinstance(other, Dropped) and other.where.endswith("BFCL_v3_exec_simple.json:2")
+
+
+def test_where_there_is_no_package_the_remedy_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(bfcl.VARIABLE, raising=False)
+    for place in (None, tmp_path / "python", tmp_path):
+        with pytest.raises(UserError, match="pip install --no-deps bfcl-eval"):
+            bfcl.package_folder(place)
+    with pytest.raises(UserError, match="no single-turn category 'java'"):
+        list(bfcl.samples("java", tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("category", "counts"),
+    [
+        ("exec_multiple", (50, 0, 6)), ("exec_simple", (100, 0, 6)), ("live_multiple", (1053, 167, 21)),
+        ("live_simple", (258, 14, 10)), ("multiple", (200, 0, 6)), ("simple_python", (400, 0, 6)),
+    ],
+)  # fmt: skip
+def test_the_papers_table_of_parameters(package: Path, category: str, counts: tuple[int, int, int]) -> None:
+    most = []
+    for one in bfcl.samples(category, package):
+        assert isinstance(one, Sample)
+        most.append(max(len(tool["function"]["parameters"]["properties"]) for tool in one.tools))
+    assert (len(most), sum(count > 6 for count in most), max(most)) == counts
+
+
+def accepted(package: Path, category: str, **options: Any) -> int:
+    rows = list(convert.rows(bfcl.samples(category, package), convert.ConvertOptions("eval", **options), Tally()))
+    cases = [(row.check, [row.call]) for row in rows if row.check is not None and row.call is not None]
+    assert len(cases) == len(rows)
+    return sum(answer.valid for answer in check(cases, package))
+
+
+@pytest.mark.parametrize(
+    ("category", "every", "six"),
+    [
+        ("simple_python", 400, 400),
+        pytest.param("multiple", 200, 200, marks=pytest.mark.slow),
+        ("live_simple", 256, 251),
+        pytest.param("parallel", 540, 540, marks=pytest.mark.slow),
+        pytest.param("live_multiple", 1051, 1009, marks=pytest.mark.slow),
+        ("exec_simple", 99, 99),
+        ("exec_multiple", 48, 48),
+    ],
+)
+def test_gold_calls_before_the_official_checker(package: Path, category: str, every: int, six: int) -> None:
+    assert (accepted(package, category), accepted(package, category, overflow="cut")) == (every, six)
+
+
+# Seal-Tools, OpenFunctions, ToolAlpaca and xLAM: their counts, and the traps in each.
+
+
+def split(found: Any) -> tuple[list[Sample], Counter[str]]:
+    every = list(found)
+    samples = [one for one in every if isinstance(one, Sample)]
+    for one in samples:
+        for tool in one.tools:
+            canonical(tool, "merge")
+    return samples, Counter(one.reason for one in every if isinstance(one, Dropped))
+
+
+def largest(samples: list[Sample]) -> tuple[int, int, int]:
+    most = [max(len(tool["function"]["parameters"]["properties"]) for tool in one.tools) for one in samples]
+    return len(most), sum(count > 6 for count in most), max(most)
+
+
+def test_seal_tools_have_five_candidates_and_typed_gold(sets: Path) -> None:
+    samples, dropped = split(seal_tools.samples("in-domain", str(sets / "seal_tools")))
+    assert largest(samples) == (200, 4, 8) and not dropped
+    assert {len(one.tools) for one in samples} == {5}
+    kinds = Counter(type(v).__name__ for one in samples for v in one.calls[0].arguments.values())
+    assert kinds["int"] == 34 and kinds["float"] == 26
+
+
+def test_seal_tools_later_calls_that_need_an_earlier_ones_result_are_dropped(sets: Path) -> None:
+    samples, dropped = split(seal_tools.samples("in-domain-several", str(sets / "seal_tools")))
+    assert dropped == {
+        "a call that takes the result of an earlier one": 30,
+        "a call of a function that is not shown": 2,
+    }
+    assert len(samples) == 468 and min(len(one.calls) for one in samples) == 2
+
+
+def test_seal_tools_without_candidates_show_the_same_others_each_time(sets: Path) -> None:
+    first, _ = split(seal_tools.samples("dev", str(sets / "seal_tools")))
+    again, _ = split(seal_tools.samples("dev", str(sets / "seal_tools")))
+    assert first == again and {len(one.tools) for one in first} == {5}
+    places = Counter([t["function"]["name"] for t in one.tools].index(one.calls[0].name) for one in first)
+    assert len(places) == 5
+    with pytest.raises(UserError, match="has no train.jsonl"):
+        list(seal_tools.samples("train", str(sets / "seal_tools")))
+
+
+def test_openfunctions_call_what_api_call_says(sets: Path) -> None:
+    samples, dropped = split(openfunctions.samples(str(sets / "openfunctions_v1")))
+    assert largest(samples) == (109, 0, 4) and dropped == {"a function without parameters": 3}
+    by_query = {one.instruction: one.calls[0] for one in samples}
+    coffee = by_query["Find a coffee shop near me with free Wi-Fi in San Francisco."]
+    assert coffee.text() == 'coffee_shop.find_nearby(location="San Francisco", amenities=["Wi-Fi"])'
+    bare = [one for one in by_query.values() if any(value is True for value in one.arguments.values())]
+    assert len(bare) == 2
+
+
+def test_toolalpacas_single_golden_calls(sets: Path) -> None:
+    samples, dropped = split(toolalpaca.samples(str(sets / "toolalpaca")))
+    assert largest(samples) == (51, 0, 6)
+    assert dropped == {"several calls in a row": 43, "arguments that are no JSON": 6}
+    assert not any(tool["function"]["name"] == "components" for one in samples for tool in one.tools)
+    axolotl = {t["function"]["name"]: t["function"]["parameters"] for t in samples[0].tools}
+    search = axolotl["searchAxolotlImages"]
+    assert search["properties"]["color"]["enum"] == ["wild", "leucistic", "albino"] and search["required"] == []
+    assert search["properties"]["page"]["type"] == "integer"
+
+
+def xlam_row(**change: Any) -> dict[str, Any]:
+    tools = [
+        {
+            "name": "live_giveaways_by_type",
+            "description": "Live giveaways.",
+            "parameters": {
+                "type": {"description": "The kind.", "type": "str", "default": "game"},
+                "limit": {"description": "At most.", "type": "int, optional"},
+                "ids": {"description": "Which.", "type": "List[int]"},
+            },
+        }
+    ]
+    answers = [{"name": "live_giveaways_by_type", "arguments": {"type": k, "ids": [1]}} for k in ("beta", "game")]
+    return {"id": 3, "query": "Where?", "answers": json.dumps(answers), "tools": json.dumps(tools), **change}
+
+
+def test_xlams_documented_format_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "xlam_function_calling_60k.json"
+    path.write_text(json.dumps([xlam_row()]))
+    (one,) = split(xlam.samples(str(tmp_path)))[0]
+    assert (one.id, one.instruction, len(one.calls)) == ("xlam_3", "Where?", 2)
+    parameters = one.tools[0]["function"]["parameters"]
+    assert parameters["required"] == ["ids"] and parameters["properties"]["ids"]["items"] == {"type": "integer"}
+    assert parameters["properties"]["type"]["default"] == "game"
+
+
+def test_what_xlams_card_says_of_required_comes_before_type_and_default(tmp_path: Path) -> None:
+    parameters = {
+        "told": {"type": "int, optional", "default": 3, "required": True},
+        "free": {"type": "list", "description": None, "required": False},
+        "plain": {"type": None},
+        "text": {"type": "str, optional, default is 'x'", "default": "x"},
+        "wrong": {"type": "int, optional", "default": 0.7},
+    }
+    flat = {"name": "f", "description": None, "parameters": parameters}
+    schema = {"type": "object", "properties": {"told": {"type": "integer"}}, "required": ["told"]}
+    wrapped = {"type": "function", "function": {"name": "g", "parameters": schema}}
+    row = {"query": "Go.", "tools": [flat, wrapped], "answers": [{"name": "f", "arguments": {"told": 1, "plain": "a"}}]}
+    path = tmp_path / "xlam.json"
+    path.write_text(json.dumps([row]))
+    (one,), dropped = split(xlam.samples(str(path)))
+    assert not dropped and one.id == "xlam_xlam.json#1"
+    own, other = (each["function"]["parameters"] for each in one.tools)
+    assert own["required"] == ["told", "plain"] and own["properties"]["told"]["default"] == 3
+    assert own["properties"]["plain"] == {"type": "string", "description": ""}
+    assert own["properties"]["free"]["description"] == "" and "default" not in own["properties"]["wrong"]
+    assert other == schema
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"answers": "[]"}, "no call"),
+        ({"answers": "[{"}, "answers that are no JSON"),
+        ({"answers": '[{"name": "f", "arguments": {"x": NaN}}]'}, "answers that are no JSON"),
+        ({"tools": "{}"}, "tools that are no list"),
+        ({"query": None, "answers": '[{"name": "f"}]'}, "a sample of another shape than xLAM's"),
+        (
+            {"tools": '[{"name": "f", "parameters": {"g": {"type": "Callable[[float], float]"}}}]'},
+            "a parameter of a type that is not known",
+        ),
+    ],
+)
+def test_what_xlam_does_not_say_rightly_is_dropped_with_its_place(
+    tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    path = tmp_path / "xlam.json"
+    path.write_text(json.dumps([xlam_row(), xlam_row(**change)]))
+    good, bad = xlam.samples(str(path))
+    assert isinstance(good, Sample) and isinstance(bad, Dropped)
+    assert (bad.reason, bad.where) == (reason, f"{path}#2")
+
+
+# Whatever a set's file holds in place of what it should: rows, a reason, or a word to the user; never a traceback.
+
+
+LAMP = {"type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}
+CHAT = {
+    "messages": [
+        {"role": "system", "content": "Now."},
+        {"role": "user", "content": "Light."},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "lamp", "arguments": {"on": True}}}]},
+    ],
+    "tools": [{"function": {"name": "lamp", "description": "", "parameters": LAMP}}],
+}
+OPEN = {
+    "question": "Light.",
+    "function": {"name": "Lamp", "api_call": "lamp", "description": "", "parameters": LAMP},
+    "model_answer": "lamp(on=true)",
+}
+ALPACA = {
+    "Name": "L",
+    "Function_Description": {"lamp": 'Light.\nParameters: {"on": "Required. boolean. Whether."}\nOutput: none'},
+    "Instructions": ["Light."],
+    "Golden_Answers": [[{"Action": "lamp", "Action_Input": '{"on": true}'}]],
+}
+API = {"api_name": "lamp", "api_description": "", "parameters": {"on": {"type": "bool"}}, "required": ["on"]}
+SEAL = {
+    "id": "dev-easy-0",
+    "query": "Light.",
+    "calling": [{"api": "lamp", "parameters": {"on": "True"}, "responses": []}],
+}
+BFCL = {
+    "id": "simple_0",
+    "question": OLD_MESSAGES,
+    "function": [FUNCTION],
+    "ground_truth": [{"shop.find": {"what": ["tea"], "near": [{"city": ["Ulm"]}]}}],
+}
+
+
+def _lines(folder: Path, name: str, *values: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("\n".join(map(json.dumps, values)))
+    return folder / name
+
+
+def _bfcl(folder: Path, value: Any) -> Any:
+    _lines(folder / "data", "BFCL_v3_simple.json", value)
+    return bfcl.samples("simple_python", folder)
+
+
+def _seal(folder: Path, value: Any) -> Any:
+    _lines(folder, "tool.jsonl", *({**API, "api_name": name} for name in ("lamp", "a", "b", "c", "d", "e")))
+    _lines(folder, "dev.jsonl", value)
+    return seal_tools.samples("dev", str(folder))
+
+
+def _list(name: str, read: Callable[[str], Any]) -> Callable[[Path, Any], Any]:
+    def samples(folder: Path, value: Any) -> Any:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps([value], indent=1))
+        return read(str(folder / name))
+
+    return samples
+
+
+SETS: dict[str, tuple[Any, Callable[[Path, Any], Any]]] = {
+    "bfcl": (BFCL, _bfcl),
+    "chat": (CHAT, lambda folder, value: chat.samples(_lines(folder, "chats.jsonl", value), "chats")),
+    "openfunctions": (OPEN, _list("o.json", openfunctions.samples)),
+    "seal-tools": (SEAL, _seal),
+    "toolalpaca": (ALPACA, _list("eval_x.json", toolalpaca.samples)),
+    "xlam": (xlam_row(), _list("x.json", xlam.samples)),
+}
+junk = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.floats(-1e300, 1e300)
+    | st.text(max_size=6)
+    | st.just("\ud800"),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["type", "name", "on", "x"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    return [path, *(place for key in keys for place in places(value[key], (*path, key)))]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_sample_itself_is_a_row(name: str, tmp_path: Path) -> None:
+    value, read = SETS[name]
+    assert list(rows(read(tmp_path, value), ConvertOptions("train"), Tally()))
+
+
+@pytest.mark.parametrize("name", SETS)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_anything_anywhere_is_a_row_or_a_reason(
+    name: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    value, read = SETS[name]
+    value = copy.deepcopy(value)
+    *above, last = data.draw(st.sampled_from(places(value)[1:]))
+    inside = value
+    for key in above:
+        inside = inside[key]
+    inside[last] = data.draw(junk)
+    folder = tmp_path_factory.mktemp("set")
+    for purpose in ("train", "eval"):
+        tally = Tally()
+        try:
+            made = list(rows(read(folder, value), ConvertOptions(purpose), tally))
+        except UserError:  # of the whole file
+            continue
+        assert made or tally.dropped or not tally.samples
+        write_rows(folder / "rows.jsonl", made)
+        assert list(read_rows(folder / "rows.jsonl")) == made

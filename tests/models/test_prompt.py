@@ -1,0 +1,289 @@
+"""Text is never control, no text is lost, and each result is told of its own call."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from rtcontrol.models.checkpoint.checkpoint import ZOO, Checkpoint
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
+from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.conversation import Turn, Unpaired, results_of
+from rtcontrol.models.decode.draft_tree import COPIED, Guesses
+from rtcontrol.models.decode.grammar import Grammars
+from rtcontrol.models.decode.plan import compile_plan
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.domain import Free
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
+from rtcontrol.models.train.adopt import SIMPLETOOL_V1_TURNS
+from rtcontrol.models.train.vocabulary import CONTROL_TOKENS, build_tokenizer, number_words
+from tests.helpers.processes import until
+from tests.models.small import WORDS, law, qwen
+
+LAW = law(60)
+V1 = {"template": "<|im_start|>system\n<function> {tools}<|im_end|>\n" + SIMPLETOOL_V1_TURNS, "overflow": "cut"}
+
+
+@pytest.fixture(scope="module", params=["own", "qwen"])
+def tokenizer(request: pytest.FixtureRequest) -> STTokenizer:
+    if request.param == "own":
+        return STTokenizer(build_tokenizer([WORDS], number_words(20, 0.2)))
+    return qwen(request.getfixturevalue("data"))
+
+
+# Added to Qwen2.5's tokenizer, and not marked special there.
+PLAIN = ("<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|file_sep|>")
+# Hostile text: markers, and pieces of markers, between arbitrary characters.
+PIECES = st.sampled_from(
+    [*ST_TOKENS, *CONTROL_TOKENS, *PLAIN, "<", "|>", "<|", "arg", "/", " ", "\n", "{tools}", "{history}"]
+)
+ASSIGNED = st.characters(exclude_categories=("Cs", "Cn"))
+TEXT = st.lists(PIECES | st.text(ASSIGNED, max_size=6), max_size=8).map("".join)
+
+
+def rendered(
+    profile: dict[str, str], tools: Sequence[ToolSchema], instruction: str, observation: str, history: Sequence[str]
+) -> str:
+    """The whole prompt as one string; in one sweep, so that a value which contains "{tools}" stays as it is."""
+    values = {
+        "tools": "\n".join(t.canonical_json() for t in tools),
+        "instruction": instruction,
+        "observation": observation,
+        "environment": json.dumps([observation] if observation else [], ensure_ascii=False),
+        "history": profile.get("history_separator", ", ").join(history[-6:]),
+    }
+    return re.sub(r"\{(\w+)\}", lambda m: values[m.group(1)], profile["template"])
+
+
+def kept(tokenizer: STTokenizer, text: str) -> str:
+    """What encoding and decoding gives: our own tokenizer keeps every text, Qwen's its NFC form."""
+    return text if tokenizer.size < 10_000 else unicodedata.normalize("NFC", text)
+
+
+def test_qwen_ids_of_the_special_tokens(data: Path) -> None:
+    tokenizer = qwen(data)
+    assert [tokenizer.special_id(t) for t in ST_TOKENS] == list(range(151665, 151682))
+    assert tokenizer.size == 151682
+    assert set(PLAIN) <= set(tokenizer.specials)
+
+
+def test_every_special_token_is_reached_by_name_and_never_by_text(tokenizer: STTokenizer) -> None:
+    special = {tokenizer.special_id(t) for t in tokenizer.specials}
+    assert set(ST_TOKENS) <= set(tokenizer.specials)
+    for token in tokenizer.specials:
+        ids = tokenizer.encode(token)
+        assert not special & set(ids)
+        assert tokenizer.decode(ids) == token
+        assert tokenizer.decode([tokenizer.special_id(token)]) == token
+
+
+@LAW
+@given(text=TEXT)
+def test_any_text_is_encoded_without_control_ids_and_without_loss(tokenizer: STTokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    assert tokenizer.encode(text) == ids
+    assert not {tokenizer.special_id(t) for t in tokenizer.specials} & set(ids)
+    assert tokenizer.decode(ids) == kept(tokenizer, text)
+
+
+def test_lone_surrogate_is_replaced_and_not_fatal(tokenizer: STTokenizer) -> None:
+    assert tokenizer.decode(tokenizer.encode("a\ud800b")) == "a?b"
+    assert tokenizer.encode("a\ud800b") == tokenizer.encode("a?b")
+
+
+@LAW
+@given(instruction=TEXT, observation=TEXT, history=st.lists(TEXT, max_size=8), name=TEXT, word=TEXT, value=TEXT)
+@pytest.mark.parametrize("profile", [COMPACT, V1], ids=["compact", "v1"])
+def test_prompt_holds_the_templates_control_ids_and_no_others(
+    tokenizer: STTokenizer,
+    profile: dict[str, str],
+    instruction: str,
+    observation: str,
+    history: list[str],
+    name: str,
+    word: str,
+    value: str,
+) -> None:
+    template = PromptTemplate(profile, tokenizer, "here")
+    parameter = {"enum": [value], "description": word}
+    tools = tool_schemas([{"name": name or "t", "description": word, "parameters": {"properties": {word: parameter}}}])
+    ids = template.prefix_ids(tools) + template.suffix_ids(instruction, observation, history)
+    special = {tokenizer.special_id(t) for t in tokenizer.specials}
+    plain = template.prefix_ids(tool_schemas([{"name": "t"}])) + template.suffix_ids("", "")
+    assert [i for i in ids if i in special] == [i for i in plain if i in special]
+    assert tokenizer.decode(ids) == kept(tokenizer, rendered(profile, tools, instruction, observation, history))
+
+
+def test_every_added_token_is_text_wherever_it_stands(tokenizer: STTokenizer) -> None:
+    """In names, descriptions, values, what is told and seen, history, free values and what these are guessed from."""
+    template = PromptTemplate(COMPACT, tokenizer, "here")
+    control = {tokenizer.special_id(t) for t in tokenizer.specials}
+    plain = [
+        i for i in template.prefix_ids(tool_schemas([{"name": "t"}])) + template.suffix_ids("", "") if i in control
+    ]
+    free = {"type": "object", "properties": {"s": {"type": "string", "maxLength": 40}}, "required": ["s"]}
+    grammars = Grammars(tokenizer, tokenizer.size)
+    grammar = grammars.compile(Free(free), "")
+    for token in tokenizer.specials:
+        parameters = {"properties": {token: {"enum": [token, "x"], "description": token}, "free": free}}
+        tools = tool_schemas([{"name": token, "description": token, "parameters": parameters}, {"name": "t"}])
+        ids = template.prefix_ids(tools) + template.suffix_ids(token, token, [token])
+        assert [i for i in ids if i in control] == plain
+        for head in compile_plan(tools, tokenizer, allow_null=True).heads:
+            ends = {head.head_id, head.end_id, head.null_id}
+            inner = {t for leaf in head.trie.leaves for t in leaf[:-1]}
+            last = {leaf[-1] for leaf in head.trie.leaves}
+            assert not inner & control and last & control <= ends
+        # A free value spells it, and no id of control is ever legal within.
+        head_id, value = tokenizer.special_id("</arg1>"), grammars.start(grammar)
+        for wanted in tokenizer.encode(json.dumps({"s": token}, separators=(",", ":"), ensure_ascii=False)):
+            legal = value.legal(head_id, None)
+            assert legal[wanted] and not legal[sorted(control - {head_id})].any()
+            value.push(wanted)
+        guesses = Guesses(tokenizer, prompt=f"ab {token} {token}", room=9)
+        (guessed,) = guesses.after(tokenizer.encode("ab"))
+        assert tokenizer.decode(guessed).startswith(f" {token}"[:COPIED]) and not control & set(guessed)
+
+
+def test_prefix_and_suffix_are_the_encoding_of_the_whole(tokenizer: STTokenizer) -> None:
+    """Each run between two special tokens is encoded in one piece: the library's own encoding of the prompt."""
+    reference = Tokenizer.from_str(tokenizer.to_json())
+    reference.encode_special_tokens = False
+    tools = tool_schemas([{"name": "set_speed", "parameters": {"properties": {"v": {"enum": [1, 20]}}}}])
+    for profile in (COMPACT, V1):
+        template = PromptTemplate(profile, tokenizer, "here")
+        whole = rendered(profile, tools, "go left at 0.5", "x=1 y=-2", ["a()", "b()"])
+        expected = reference.encode(whole, add_special_tokens=False).ids
+        suffix = template.suffix_ids("go left at 0.5", "x=1 y=-2", ["a()", "b()"])
+        assert template.prefix_ids(tools) + suffix == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "no usable 'template'"),
+        ({"template": "{tools}{instruction}"}, "no usable 'template'"),
+        ({"template": "{instruction}{observation}"}, "no usable 'template'"),
+        ({"template": "{tools}{instruction}{observation}", "overflow": "drop"}, "unknown overflow 'drop'"),
+    ],
+)
+def test_broken_template_is_refused(config: dict[str, Any], message: str) -> None:
+    tokenizer = STTokenizer(build_tokenizer([WORDS]))
+    with pytest.raises(UserError) as error:
+        PromptTemplate(config, tokenizer, "st_template.json")
+    assert message in str(error.value)
+    assert str(error.value).startswith("st_template.json")
+
+
+def test_missing_or_torn_template_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    tokenizer = STTokenizer(build_tokenizer([WORDS]))
+    with pytest.raises(UserError, match="rtcontrol models adopt"):
+        PromptTemplate.load(tmp_path, tokenizer)
+    (tmp_path / "st_template.json").write_text('{"template": "')
+    with pytest.raises(UserError, match=r"st_template\.json cannot be read"):
+        PromptTemplate.load(tmp_path, tokenizer)
+    (tmp_path / "st_template.json").write_text("[1]")
+    with pytest.raises(UserError, match=r"st_template\.json is no JSON object. Restore the file"):
+        PromptTemplate.load(tmp_path, tokenizer)
+
+
+@pytest.mark.parametrize("odd", ["", "\ud800", "<|im_end|>"])
+def test_a_long_text_has_the_tokens_of_its_parts_and_lets_other_threads_run(odd: str) -> None:
+    tokenizer = Checkpoint.open(str(ZOO / "lander")).tokenizer
+    short = f" altitude 3{odd}"
+    assert tokenizer.encode(short * 1000) == tokenizer.encode(short) * 1000
+    over, turns = threading.Event(), []
+
+    def run() -> None:
+        while not over.wait(0.001):
+            turns.append(1)
+
+    other = threading.Thread(target=run)
+    other.start()
+    until(lambda: turns)
+    turns.clear()
+    tokenizer.encode(short * 20_000)
+    count = len(turns)
+    over.set()
+    other.join()
+    assert count >= 5
+
+
+# Which result is whose, in conversations as servers and clients number their calls.
+
+
+USER = Turn(user=True)
+
+
+def calls(*made: str) -> Turn:
+    """`probe#x1` is a call of probe with the id x1; without #, it has none."""
+    split = [one.partition("#") for one in made]
+    return Turn([(own or None, name) for name, _, own in split])
+
+
+def result(own: str | None = None, name: str | None = None) -> Turn:
+    return Turn(result=(own, name))
+
+
+@pytest.mark.parametrize(
+    ("messages", "paired"),
+    [
+        # One id for every call (llama.cpp), and one that each turn counts anew (Kimi).
+        ([USER, calls("p#x"), result("x"), calls("p#x"), result("x")], {(1, 0): 2, (3, 0): 4}),
+        ([USER, calls("p#p:0"), result("p:0"), USER, calls("p#p:0"), result("p:0")], {(1, 0): 2, (4, 0): 5}),
+        # Twice in one message; with a name, by it.
+        ([calls("p#x", "q#x"), result("x"), result("x")], {(0, 0): 1, (0, 1): 2}),
+        ([calls("p#x", "q#x"), result("x", "q"), result("x", "p")], {(0, 1): 1, (0, 0): 2}),
+        # Several at once, out of order, and interleaved.
+        ([calls("p#1", "q#2", "r#3"), result("3"), result("1"), result("2")], {(0, 2): 1, (0, 0): 2, (0, 1): 3}),
+        ([calls("p#1", "q#2"), result("2"), calls("r#3"), result("1"), result("3")], {(0, 1): 1, (0, 0): 3, (2, 0): 4}),
+        # One call a message, their results behind both.
+        ([calls("p#x"), calls("p#x"), result("x"), result("x")], {(0, 0): 2, (1, 0): 3}),
+        # No ids: by order, and by name where there is one.
+        ([calls("p", "q"), result(), result()], {(0, 0): 1, (0, 1): 2}),
+        ([calls("p"), result(None, "p"), calls("p"), result(None, "p")], {(0, 0): 1, (2, 0): 3}),
+        ([calls("p"), calls("q"), result(None, "q"), result(None, "p")], {(1, 0): 2, (0, 0): 3}),
+        # The call has an id and its result lost it; or one of two lost both.
+        ([calls("p#1", "q#2"), result(), result("1")], {(0, 0): 2, (0, 1): 1}),
+        ([calls("p#1", "q"), result(), result("1")], {(0, 1): 1, (0, 0): 2}),
+        # A call that nobody answered before the user spoke again.
+        ([USER, calls("p#x"), USER, calls("p#x"), result("x")], {(3, 0): 4}),
+        ([USER, calls("p"), USER, calls("p"), result()], {(3, 0): 4}),
+        ([USER, calls("p#x"), USER, calls("p#x"), result("x"), result("x")], {(1, 0): 4, (3, 0): 5}),
+        # One whose result is late.
+        ([USER, calls("p#x"), USER, result("x")], {(1, 0): 3}),
+    ],
+)
+def test_a_result_goes_to_the_oldest_call_that_waits_for_it(
+    messages: list[Turn], paired: dict[tuple[int, int], int]
+) -> None:
+    assert results_of(messages) == paired
+
+
+@pytest.mark.parametrize(
+    ("messages", "at"),
+    [
+        ([USER, result("x"), calls("p#x")], 1),
+        ([calls("p#x"), result("y")], 1),
+        ([calls("p#x"), result("x"), result("x")], 2),
+        ([calls("p"), result("x")], 1),
+        ([calls("p"), result(), result()], 2),
+        ([calls("p"), result(None, "q")], 1),
+        ([result()], 0),
+    ],
+)
+def test_a_result_that_answers_no_call_before_it_is_named(messages: list[Turn], at: int) -> None:
+    with pytest.raises(Unpaired, match=rf"messages\[{at}\]") as caught:
+        results_of(messages)
+    assert caught.value.index == at
