@@ -1,21 +1,28 @@
-"""The control loop over a real small world, in-process deciders, real time."""
+"""The control loop over a real small world and in-process deciders: against the wall clock, and in lockstep."""
 
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cart import CartWorld, Flight, cart_agent, good, slow
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rtcontrol.hosts.base import DecisionRequest, HostEvent
+from rtcontrol.loop.clock import RateClock
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.fallback import FallbackPolicy
+from rtcontrol.loop.understanding import Understanding
+from rtcontrol.loop.warmup import MOST, Warmup
 from rtcontrol.models.call import Call, Decision
-
-pytestmark = pytest.mark.realtime
 
 
 def at(tick: int, made: Callable[[], Decision]) -> Callable[[DecisionRequest], Decision]:
@@ -30,6 +37,7 @@ def failing(error: Exception) -> Callable[[], Any]:
     return fail
 
 
+@pytest.mark.realtime
 def test_on_time_run_counts_every_release(tmp_path: Path) -> None:
     flight = Flight(tmp_path, duration_s=1.0).run()
     account = flight.loop.account
@@ -43,6 +51,7 @@ def test_on_time_run_counts_every_release(tmp_path: Path) -> None:
     assert [t["k"] for t in flight.ticks] == list(range(50))
 
 
+@pytest.mark.realtime
 def test_episodes_end_the_run_and_clear_the_history(tmp_path: Path) -> None:
     seen: list[tuple[int, tuple[str, ...]]] = []
 
@@ -59,6 +68,7 @@ def test_episodes_end_the_run_and_clear_the_history(tmp_path: Path) -> None:
     assert any("push(force=" in history[0] for _, history in seen if history)
 
 
+@pytest.mark.realtime
 def test_slow_decider_misses_with_cause_decide(tmp_path: Path) -> None:
     flight = Flight(tmp_path, slow(0.03, lambda tick: tick % 5 == 2)).run()
     flight.blames("decide", 4)
@@ -67,6 +77,7 @@ def test_slow_decider_misses_with_cause_decide(tmp_path: Path) -> None:
     assert all(line["decide_ms"] >= 30 for line in late)
 
 
+@pytest.mark.realtime
 def test_late_use_executes_the_late_call(tmp_path: Path) -> None:
     def decide(request: DecisionRequest) -> Decision:
         # The next one takes some time, too: what is newer would take the late call's place.
@@ -78,12 +89,14 @@ def test_late_use_executes_the_late_call(tmp_path: Path) -> None:
     flight.blames("decide", 4)
 
 
+@pytest.mark.realtime
 def test_decider_that_raises_is_decide_and_says_why(tmp_path: Path) -> None:
     flight = Flight(tmp_path, at(3, failing(RuntimeError("out of ideas")))).run()
     flight.blames("decide", 1)
     assert "out of ideas" in flight.ticks[3]["error"]
 
 
+@pytest.mark.realtime
 def test_no_observation(tmp_path: Path) -> None:
     world = CartWorld()
     flight = Flight(tmp_path, world=world)
@@ -92,6 +105,7 @@ def test_no_observation(tmp_path: Path) -> None:
     flight.blames("no_observation", 5)
 
 
+@pytest.mark.realtime
 def test_world_that_never_speaks_is_flown_without(tmp_path: Path) -> None:
     world = CartWorld()
     world.silent = True
@@ -100,6 +114,7 @@ def test_world_that_never_speaks_is_flown_without(tmp_path: Path) -> None:
     assert "no observation within 0.1 s" in flight.said[0]
 
 
+@pytest.mark.realtime
 def test_stale_observation(tmp_path: Path) -> None:
     world = CartWorld()
     flight = Flight(tmp_path, world=world, max_age_ms=50)
@@ -108,6 +123,7 @@ def test_stale_observation(tmp_path: Path) -> None:
     flight.blames("stale_observation", 5)
 
 
+@pytest.mark.realtime
 @pytest.mark.parametrize("force", [7, True])  # True equals a legal one, but only in Python's eyes
 def test_invalid_call(tmp_path: Path, force: int) -> None:
     flight = Flight(tmp_path, lambda r: Decision(Call("push", {"force": force if r.tick == 4 else 1}))).run()
@@ -116,6 +132,7 @@ def test_invalid_call(tmp_path: Path, force: int) -> None:
     assert all(call.arguments["force"] is not force for _, call, _ in flight.world.executed)
 
 
+@pytest.mark.realtime
 def test_executor_that_raises(tmp_path: Path) -> None:
     world = CartWorld()
     burn = failing(OSError("motor is on fire"))
@@ -125,6 +142,7 @@ def test_executor_that_raises(tmp_path: Path) -> None:
     assert flight.ticks[4]["error"] == "OSError: motor is on fire"
 
 
+@pytest.mark.realtime
 def test_executor_that_overruns_is_blamed_and_stops_no_release(tmp_path: Path) -> None:
     world = CartWorld()
 
@@ -143,6 +161,7 @@ def test_executor_that_overruns_is_blamed_and_stops_no_release(tmp_path: Path) -
         assert tick["t_s"] == pytest.approx(tick["k"] * 0.05, abs=2e-6)
 
 
+@pytest.mark.realtime
 def test_hold_then_safe_once_the_limit_is_reached(tmp_path: Path) -> None:
     world = CartWorld()
     agent = cart_agent(hold_ms=110)
@@ -156,12 +175,14 @@ def test_hold_then_safe_once_the_limit_is_reached(tmp_path: Path) -> None:
     assert 0.108 <= safe - last_fresh <= 0.125
 
 
+@pytest.mark.realtime
 def test_on_miss_safe_acts_at_the_deadline(tmp_path: Path) -> None:
     flight = Flight(tmp_path, slow(0.05, lambda tick: tick == 5), on_miss="safe").run()
     assert next(t for t in flight.ticks if t["kind"] == "miss")["action"] == "safe"
     assert flight.loop.account.safe_calls == 1
 
 
+@pytest.mark.realtime
 def test_on_miss_stop_ends_the_run(tmp_path: Path) -> None:
     flight = Flight(tmp_path, slow(0.05, lambda tick: tick == 5), on_miss="stop").run()
     assert flight.loop.ended_by == "miss"
@@ -169,6 +190,7 @@ def test_on_miss_stop_ends_the_run(tmp_path: Path) -> None:
     assert flight.world.executed[-1][1] == flight.agent.fallback.safe_call
 
 
+@pytest.mark.realtime
 def test_null_renews_the_hold_and_held_does_not(tmp_path: Path) -> None:
     agent = cart_agent(hold_ms=100)
     null = Flight(tmp_path / "null", lambda request: Decision(None), agent=agent).run()
@@ -180,6 +202,7 @@ def test_null_renews_the_hold_and_held_does_not(tmp_path: Path) -> None:
     assert unsure.loop.account.safe_calls == 1
 
 
+@pytest.mark.realtime
 def test_pipeline_keeps_the_rate_beyond_a_period(tmp_path: Path) -> None:
     flight = Flight(tmp_path, slow(0.03), pipeline=2, deadline_ms=40, duration_s=1.0).run()
     account = flight.loop.account
@@ -187,6 +210,7 @@ def test_pipeline_keeps_the_rate_beyond_a_period(tmp_path: Path) -> None:
     assert all(t["latency_ms"] >= 30 for t in flight.ticks if t["kind"] == "call")
 
 
+@pytest.mark.realtime
 def test_instruction_changes_in_flight(tmp_path: Path) -> None:
     world, asked = CartWorld(), []
 
@@ -202,6 +226,7 @@ def test_instruction_changes_in_flight(tmp_path: Path) -> None:
     assert any(line.get("instruction") == "go to 5" for line in flight.lines)
 
 
+@pytest.mark.realtime
 def test_an_observe_that_raises_costs_its_ticks(tmp_path: Path) -> None:
     agent = cart_agent()
     calls, blind, plain = itertools.count(), failing(KeyError("camera")), agent.observe
@@ -210,6 +235,7 @@ def test_an_observe_that_raises_costs_its_ticks(tmp_path: Path) -> None:
     flight.blames("no_observation", 1, 1)
 
 
+@pytest.mark.realtime
 def test_the_worlds_error_still_ends_safely(tmp_path: Path) -> None:
     world = CartWorld()
     flight = Flight(tmp_path, world=world)
@@ -222,6 +248,7 @@ def test_the_worlds_error_still_ends_safely(tmp_path: Path) -> None:
     assert flight.lines[-1]["end"] == "error"
 
 
+@pytest.mark.realtime
 def test_a_request_that_cannot_be_sent_is_a_miss(tmp_path: Path) -> None:
     flight = Flight(tmp_path, duration_s=0.2)
     plain = flight.host.submit
@@ -237,6 +264,7 @@ def test_a_request_that_cannot_be_sent_is_a_miss(tmp_path: Path) -> None:
     assert "submit: UnicodeEncodeError" in flight.ticks[3]["error"]
 
 
+@pytest.mark.realtime
 @pytest.mark.parametrize(("clock", "kind"), [("wall", "miss"), ("lockstep", "call")])
 def test_on_miss_stop_also_stops_on_a_call_that_acted_too_late(tmp_path: Path, clock: str, kind: str) -> None:
     world = CartWorld()
@@ -248,6 +276,7 @@ def test_on_miss_stop_also_stops_on_a_call_that_acted_too_late(tmp_path: Path, c
     assert any(line.get("overran") == 4 and line["effect"] == "acted" for line in flight.lines) == (kind == "miss")
 
 
+@pytest.mark.realtime
 def test_lockstep_does_not_depend_on_the_machine(tmp_path: Path) -> None:
     def decide(request: DecisionRequest) -> Decision:
         time.sleep(0.05 if request.tick < 0 else 0.0)
@@ -260,6 +289,7 @@ def test_lockstep_does_not_depend_on_the_machine(tmp_path: Path) -> None:
     assert flight.ticks[0]["age_ms"] < 50
 
 
+@pytest.mark.realtime
 def test_a_decoder_that_is_lost_on_the_way_out_is_in_the_record_and_no_file_stays_open(tmp_path: Path) -> None:
     flight = Flight(tmp_path, clock="lockstep", duration_s=0.1)
     lost = HostEvent(time.monotonic_ns(), "lost", 0.0)
@@ -268,3 +298,206 @@ def test_a_decoder_that_is_lost_on_the_way_out_is_in_the_record_and_no_file_stay
     flight.run()
     assert [line["host_event"]["event"] for line in flight.lines if "host_event" in line] == ["lost"]
     assert threads.fds == () and threads.look() == []
+
+
+def calls(flight: Flight) -> list[tuple[int, str]]:
+    return [(t["k"], t["call"]) for t in flight.ticks]
+
+
+@pytest.mark.realtime
+def test_two_runs_are_equal_and_fast(tmp_path: Path) -> None:
+    runs = [
+        Flight(
+            tmp_path / str(i), good, world=CartWorld(2.0), clock="lockstep", duration_s=None, episodes=4, hz=16
+        ).run()
+        for i in range(2)
+    ]
+    assert calls(runs[0]) == calls(runs[1])
+    assert [e.ret for e in runs[0].world.episodes] == [e.ret for e in runs[1].world.episodes]
+    assert len(runs[0].world.episodes) == 4
+    account = runs[0].loop.account
+    assert account.skipped_releases == 0
+    assert account.ticks >= 4 * 2.0 * 16 - 4
+
+
+@pytest.mark.realtime
+def test_slow_decisions_are_counted_but_change_nothing(tmp_path: Path) -> None:
+    settings = {"clock": "lockstep", "duration_s": None, "episodes": 1, "hz": 50}
+    quick = Flight(tmp_path / "quick", good, world=CartWorld(0.5), **settings).run()
+    late = Flight(tmp_path / "late", slow(0.03, lambda k: k % 4 == 1), world=CartWorld(0.5), **settings).run()
+    assert calls(quick) == calls(late)
+    # Each slow one is a miss; a machine that was busy meanwhile is blamed in the decider's place.
+    slow_ones = [t for t in late.ticks if t["k"] % 4 == 1]
+    assert {t.get("cause") for t in slow_ones} <= {"decide", "pause", "wake"}, late.dump()
+    late.blames("decide", len(slow_ones) // 2, len(slow_ones) + 2)
+    assert late.loop.account.safe_calls == 0
+
+
+@pytest.mark.realtime
+def test_duration_counts_the_worlds_time(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, clock="lockstep", duration_s=10.0, hz=16).run()
+    assert flight.loop.account.releases == 160
+    assert flight.loop.ended_by == "duration"
+
+
+@pytest.mark.realtime
+def test_hold_is_limited_in_the_worlds_time() -> None:
+    ms = 1_000_000
+    policy = FallbackPolicy("hold", 100 * ms)
+    policy.epoch(0)
+    policy.fresh_call(50 * ms)
+    assert policy.expires_ns is None
+    assert policy.miss(100 * ms) == "hold"
+    assert policy.expires_ns == 150 * ms
+    assert policy.expire(149 * ms) == "none"
+    assert policy.expire(150 * ms) == "safe"
+    assert policy.miss(200 * ms) == "none"  # the safe call is in force already
+    policy.fresh_call(210 * ms)
+    assert policy.miss(400 * ms) == "safe"
+    policy.epoch(500 * ms)
+    assert policy.miss(550 * ms) == "hold"
+
+
+@pytest.mark.realtime
+@given(
+    period=st.integers(1_000, 10**9),
+    t0=st.integers(0, 2**62),
+    busy=st.lists(st.integers(0, 10**10), min_size=1, max_size=30),
+)
+def test_every_release_is_started_or_skipped_and_stays_on_the_grid(period: int, t0: int, busy: list[int]) -> None:
+    clock = RateClock(period)
+    clock.begin(t0)
+    now, started, skipped_in_all, last = t0, 0, 0, -1
+    for work in busy:
+        now = max(now, clock.next_release_ns)
+        k, release, skipped = clock.take(now)
+        assert release == t0 + k * period
+        assert release <= now < release + period
+        assert k == last + 1 + skipped
+        last, started, skipped_in_all = k, started + 1, skipped_in_all + skipped
+        assert k + 1 == started + skipped_in_all
+        now += work
+
+
+@pytest.mark.realtime
+def test_a_release_that_is_not_due_cannot_be_taken() -> None:
+    clock = RateClock(1_000)
+    clock.begin(10_000)
+    with pytest.raises(ValueError, match="ahead"):
+        clock.take(9_999)
+
+
+@pytest.mark.realtime
+def test_wakes_on_the_grid_without_drift(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, hz=100.0, duration_s=1.0).run()
+    wake = sorted(t["wake_ms"] for t in flight.ticks)
+    assert len(wake) >= 95
+    assert wake[len(wake) // 2] < 1.0
+    last = flight.ticks[-1]
+    assert last["t_s"] == pytest.approx(last["k"] / 100, abs=1e-6)
+
+
+@pytest.mark.realtime
+def test_ending_does_not_wait_for_a_slow_rate(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, hz=0.2, duration_s=None, max_age_ms=10_000)
+    began = time.monotonic()
+    threading.Timer(0.2, lambda: flight.loop.stop("SIGTERM")).start()
+    flight.run()
+    assert time.monotonic() - began < 4.0  # a period is 5 s
+
+
+# One decision in five takes 8.3 ms: 120 a second.
+MIXED = [40.0] + [4.0, 4.0, 4.0, 4.0, 8.3] * 8
+
+
+@pytest.mark.parametrize(
+    ("times", "lanes", "settings", "word"),
+    [
+        (MIXED, 1, {"hz": 200}, "--hz 200"),
+        (MIXED, 1, {"hz": 100}, "--hz 100"),
+        (MIXED, 1, {"hz": 96}, None),
+        (MIXED, 1, {"hz": 16}, None),
+        (MIXED, 1, {"hz": 16, "deadline_ms": 9}, "--deadline-ms 9"),
+        (MIXED, 1, {"hz": 16, "deadline_ms": 11}, None),
+        (MIXED, 2, {"hz": 190, "pipeline": 2, "deadline_ms": 10.5}, None),
+        (MIXED, 2, {"hz": 200, "pipeline": 2}, "--hz 200"),
+        (MIXED, 1, {"hz": 200, "clock": "lockstep"}, None),
+        ([40.0], 1, {"hz": 200}, None),
+        ([], 1, {"hz": 200}, None),
+    ],
+)
+def test_a_rate_or_deadline_within_a_margin_of_the_p90_is_warned_of(
+    times: list[float], lanes: int, settings: dict[str, float], word: str | None
+) -> None:
+    warning = Warmup(lanes, times).warning(RunConfig(env="cart", **settings))  # type: ignore[arg-type]
+    assert (warning is None) if word is None else (warning is not None and warning.startswith(f"{word} is "))
+
+
+def test_a_run_that_asks_for_too_much_is_warned_before_it_flies(tmp_path: Path) -> None:
+    def decide(request: object) -> Decision:
+        time.sleep(0.008)
+        return good(request)  # type: ignore[arg-type]
+
+    flight = Flight(tmp_path, decide, hz=110, duration_s=0.1, warmup_s=0.5).run()
+    assert any(line.startswith("--hz 110 is above what this machine reaches") for line in flight.said)
+    assert 5 <= flight.loop.warmup.to_dict()["decisions"] <= MOST
+
+
+def test_many_decisions_are_made_only_while_there_is_time(tmp_path: Path) -> None:
+    few = Flight(tmp_path / "few", duration_s=0.05).run()
+    many = Flight(tmp_path / "many", duration_s=0.05, warmup_s=30.0).run()
+    assert (len(few.loop.warmup.round_trip_ms), len(many.loop.warmup.round_trip_ms)) == (5, MOST)
+
+
+PUSH = Call("push", {"force": 1})
+HZ = 10.0
+
+
+def told(heard: list[tuple[str, bool]]) -> list[str]:
+    lines: list[str] = []
+    one = Understanding(HZ, lines.append)
+    for instruction, unsure in heard:
+        one.heard(instruction, unsure)
+    return lines
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=60))
+def test_nothing_is_told_twice_in_a_row_nor_of_what_is_sure_most_of_the_time(heard: list[tuple[str, bool]]) -> None:
+    lines = told(heard)
+    changes = sum(a != b for (a, _), (b, _) in pairwise(heard))
+    assert len(lines) <= changes + 1
+    assert len(lines) * 5 <= sum(unsure for _, unsure in heard)
+
+
+def test_half_a_second_of_doubt_is_told_once_and_each_instruction_anew() -> None:
+    assert told([("asdf", True)] * 4) == [] != told([("asdf", True)] * 5)
+    assert len(told([("asdf", True)] * 30 + [("land", False)] * 9 + [("qwer", True)] * 30)) == 2
+    assert told([("land", True), ("land", False)] * 50) == []
+
+
+def test_the_words_that_were_never_taught_are_named() -> None:
+    lines: list[str] = []
+    one = Understanding(HZ, lines.append)
+    for unknown in (("both",), ("both", "of"), tuple("abcde")):
+        for _ in range(6):
+            one.heard(f"go {len(unknown)}", True, unknown)
+    assert '"both" is a word that it was never taught; its calls are unsure' in lines[0]
+    assert '"both", "of" are words that it was never taught' in lines[1]
+    assert '"a", "b", "c" and 2 more are words that' in lines[2]
+
+
+@pytest.mark.parametrize("null", [False, True])
+def test_a_run_holds_what_is_not_understood_and_says_so_once(tmp_path: Path, null: bool) -> None:
+    def decide(request: DecisionRequest) -> Decision:
+        if request.instruction != "asdf":
+            return good(request)
+        return Decision(None, {"function": 0.95}) if null else Decision(PUSH, {"function": 0.4})
+
+    agent = replace(cart_agent(hold_ms=200.0), allow_null=null, null_is_doubt=null)
+    floor = {} if null else {"min_confidence": {"function": 0.5}}
+    flown = Flight(tmp_path, decide, agent=agent, instruction="asdf", clock="lockstep", duration_s=2.0, **floor).run()
+    assert {(tick["kind"], tick.get("why")) for tick in flown.ticks} == {("held", "confidence")}
+    assert all(call == agent.fallback.safe_call for _, call, _ in flown.world.executed)
+    said = '"asdf" is not understood: its calls are unsure, and held back. Say it in other words.'
+    assert [line for line in flown.said if "not understood" in line] == [said]
+    assert [line["log"] for line in flown.lines if "not understood" in line.get("log", "")] == [said]
