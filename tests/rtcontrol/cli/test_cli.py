@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from rtcontrol.record.reading import read_record
 from rtcontrol.report.terminal import Terminal
 from rtcontrol.run import worlds
 from rtcontrol.serve import keyring
-from tests.helpers.processes import cli, python
+from tests.helpers.processes import python
 
 
 def test_expert_lands_in_lockstep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,16 +129,15 @@ def test_too_many_misses_is_status_3(tmp_path: Path) -> None:
     assert call(*arguments, "--on-miss", "stop", "--out", str(tmp_path / "stop")) == 3
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_in_flight_ends_with_safe_call_and_report(tmp_path: Path, number: int, status: int) -> None:
+def test_a_signal_in_flight_ends_with_safe_call_and_report(tmp_path: Path) -> None:
     process = spawn(*EXPERT, "--duration", "60", "--out", str(tmp_path))
     wait_for_ticks(tmp_path, 10)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=20)
-    assert process.returncode == status, err
+    assert process.returncode == 143, err
     assert "Traceback" not in err
     made = json.loads((tmp_path / "report.json").read_text())
-    assert made["ended_by"] == signal.Signals(number).name
+    assert made["ended_by"] == "SIGTERM"
     assert made["ticks"] >= 10
     events = [*read_record(tmp_path / "record.mcap")]
     assert events[-1]["end"] == made["ended_by"]
@@ -267,27 +265,26 @@ def test_a_page_without_marks_is_told_before_anything_is_trained(tmp_path: Path)
     assert isinstance(done.exception, UserError) and not (tmp_path / "out").exists()
 
 
-keys = partial(cli, "keys")
-
-
-def test_new_list_revoke_in_the_default_folder(tmp_path: Path) -> None:
-    env = {"XDG_CONFIG_HOME": str(tmp_path)}
+def test_new_list_revoke_in_the_default_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     folder = tmp_path / "rtcontrol" / "keys"
-    made = keys("new", "arm", env=env)
-    assert made.returncode == 0, made.stderr
+
+    def keys(*words: str, status: int = 0) -> str:
+        assert call("keys", *words) == status
+        return "".join(capsys.readouterr())
+
+    made = keys("new", "arm")
     server, client = keyring.load_pair(folder / "server.key_secret"), keyring.load_pair(folder / "arm.key_secret")
-    listed = keys("list", env=env)
-    assert keyring.fingerprint(client.public) in listed.stdout
-    assert keyring.fingerprint(server.public) in listed.stdout
-    revoked = keys("revoke", "arm", env=env)
-    assert revoked.returncode == 0
+    listed = keys("list")
+    assert keyring.fingerprint(client.public) in listed and keyring.fingerprint(server.public) in listed
+    revoked = keys("revoke", "arm")
     assert sorted(p.name for p in folder.iterdir()) == ["server.key", "server.key_secret"]
-    again = keys("revoke", "arm", env=env)
-    assert again.returncode == 2
-    assert "no key 'arm'" in again.stderr
-    for done in (made, listed, revoked, again):
-        assert server.secret not in done.stdout + done.stderr
-        assert client.secret not in done.stdout + done.stderr
+    again = keys("revoke", "arm", status=2)
+    assert "no key 'arm'" in again
+    for said in (made, listed, revoked, again):
+        assert server.secret not in said and client.secret not in said
 
 
 def test_second_client_keeps_the_servers_key(tmp_path: Path) -> None:
@@ -364,9 +361,12 @@ def checkpoint(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("made", [rows, unknown_call, bad_tools, file_name, configuration, checkpoint])
-def test_they_stand_escaped_whatever_shows_them(made: Any, tmp_path: Path) -> None:
-    shown = cli(*made(tmp_path), cwd=tmp_path)
-    said = shown.stdout + shown.stderr
+def test_they_stand_escaped_whatever_shows_them(
+    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call(*made(tmp_path))
+    said = "".join(capfd.readouterr())
     assert "\\x1b" in said
     lines = said.split("\n")
     assert lines == [printable(line) for line in lines] and not [s for s in lines if s.startswith("FORGED")]

@@ -412,7 +412,7 @@ def test_an_agent_file_of_an_expert_alone_is_enough_to_score_a_gymnasium_world(t
         return "right" if int(seen["angle"]) + 0.3 * int(seen["spin"]) > 0 else "left"
 
     with standin(lambda n: (0.0, None), balance) as endpoint:
-        told = ("score", "--env", "gym:CartPole-v1?max_episode_steps=60&success=truncated", "--seeds", "2")
+        told = ("score", "--env", "gym:CartPole-v1?max_episode_steps=30&success=truncated", "--seeds", "2")
         more = ("--agent", str(tmp_path / "pole.py"), "--hz", "50", "--model", f"decisions:{endpoint.url}")
         assert call(*told, *more, "--gate", "0", "--json", str(tmp_path / "scores.json")) == 0
     cells = list(json.loads((tmp_path / "scores.json").read_text())["cells"].values())

@@ -39,8 +39,9 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.record.reading import read_record
 from tests.helpers.processes import Program, environment, until
 
+pytestmark = pytest.mark.serial
 
-@pytest.mark.serial
+
 def test_a_pool_that_is_never_started_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As `rtcontrol serve --model random` does: it needs no process to decide in.
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -48,7 +49,6 @@ def test_a_pool_that_is_never_started_leaves_no_folder(tmp_path: Path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.serial
 def test_sessions_that_come_and_go_leave_nothing_behind(ray_pool: RayPool, sources: list[STSource]) -> None:
     client, decoder = psutil.Process(), psutil.Process(kept_pid(ray_pool))
 
@@ -68,12 +68,10 @@ def test_sessions_that_come_and_go_leave_nothing_behind(ray_pool: RayPool, sourc
     assert ray.get(ray_pool.actor.close.remote(b"none")) == 0
 
 
-@pytest.mark.serial
 def test_collections_of_garbage_pass_over_the_modules_of_the_decoders_process(ray_pool: RayPool) -> None:
     assert ray_pool.open("a", naming("go")).info["frozen"] > 50_000
 
 
-@pytest.mark.serial
 def test_all_sessions_return_after_the_process_was_killed(ray_pool: RayPool, sources: list[STSource]) -> None:
     hosts = [ray_pool.open(f"s{i}", source) for i, source in enumerate(sources)]
     idle = ray_pool.open("idle", naming("idle"))
@@ -97,7 +95,6 @@ def test_all_sessions_return_after_the_process_was_killed(ray_pool: RayPool, sou
     until(lambda: ray.get(ray_pool.actor.close.remote(b"none")) == 0, seconds=5.0)
 
 
-@pytest.mark.serial
 def test_a_session_being_opened_survives_the_loss_of_the_process(ray_pool: RayPool) -> None:
     opened: list[Host] = []
     opener = threading.Thread(target=lambda: opened.append(ray_pool.open("a", naming("slow", "1.0"))))
@@ -108,7 +105,6 @@ def test_a_session_being_opened_survives_the_loss_of_the_process(ray_pool: RayPo
     assert called(opened[0], 1) == 'slow(at="x 1")'
 
 
-@pytest.mark.serial
 def test_a_build_that_ends_the_process_is_given_up_and_the_others_return(ray_pool: RayPool) -> None:
     class Deadly:
         def build(self) -> Any:
@@ -123,7 +119,6 @@ def test_a_build_that_ends_the_process_is_given_up_and_the_others_return(ray_poo
     assert called(host, 1) == 'left(at="x 1")'
 
 
-@pytest.mark.serial
 def test_a_hung_process_is_noticed_and_goes_on(ray_pool: RayPool) -> None:
     host = ray_pool.open("a", naming("left"))
     pid = kept_pid(ray_pool)
@@ -136,7 +131,6 @@ def test_a_hung_process_is_noticed_and_goes_on(ray_pool: RayPool) -> None:
     assert called(host, 1) == 'left(at="x 1")'
 
 
-@pytest.mark.serial
 def test_a_process_that_answers_late_but_works_is_not_lost(ray_pool: RayPool) -> None:
     """As on a starved machine: it is stopped for most of the time, but never for as long as to be taken for stopped."""
     host = ray_pool.open("a", naming("left"))
@@ -153,7 +147,6 @@ def test_a_process_that_answers_late_but_works_is_not_lost(ray_pool: RayPool) ->
     assert len(host.events) == events and host.alive()
 
 
-@pytest.mark.serial
 def test_a_lane_outlives_what_it_cannot_read_or_pack(ray_pool: RayPool) -> None:
     host = ray_pool.open("a", naming("left"))
     assert host._link is not None or host.wait(0) is None
@@ -166,7 +159,6 @@ def test_a_lane_outlives_what_it_cannot_read_or_pack(ray_pool: RayPool) -> None:
     assert called(host, 8) == 'left(at="x 8")'
 
 
-@pytest.mark.serial
 def test_tcp_under_curve_for_another_machine(ray_pool: RayPool, monkeypatch: pytest.MonkeyPatch) -> None:
     # A client that says it stands on another machine is given tcp.
     monkeypatch.setattr("rtcontrol.hosts.ray_pool.socket.gethostname", lambda: "another-machine")
@@ -179,7 +171,6 @@ def test_tcp_under_curve_for_another_machine(ray_pool: RayPool, monkeypatch: pyt
     assert ray_pool.alive()  # its Ray was joined, and is left as it was
 
 
-@pytest.mark.serial
 def test_sockets_of_high_numbers_are_waited_for(ray_pool: RayPool) -> None:
     """As beside a thousand idle connections: select() knows no descriptor above 1023."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -220,7 +211,6 @@ def fly(tmp_path: Path, host: Host, fault: Callable[[], None], seconds: float = 
     return flight
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("part", ["decoder", "raylet", pytest.param("gcs_server", marks=pytest.mark.slow)])
 def test_killed_in_flight_the_safe_call_acts_and_the_decoder_returns(
     tmp_path: Path, ray_pool: RayPool, caplog: pytest.LogCaptureFixture, part: str
@@ -258,7 +248,6 @@ def sigterm() -> int:
     return int.from_bytes(told.raw[: ctypes.sizeof(ctypes.c_void_p)], sys.byteorder)
 
 
-@pytest.mark.serial
 def test_a_ray_that_is_lost_too_often_ends_the_run_with_the_safe_call_and_sigterm_is_the_runs_own(
     tmp_path: Path, ray_pool: RayPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -370,7 +359,6 @@ METHODS = (
 UNIMPLEMENTED, UNAUTHENTICATED = 12, 16
 
 
-@pytest.mark.serial
 def test_another_user_gets_neither_at_the_decoder_nor_at_ray(ray_pool: RayPool) -> None:
     if os.geteuid():
         pytest.skip("only root can be another user")

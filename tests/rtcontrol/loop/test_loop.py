@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +23,8 @@ from rtcontrol.loop.understanding import Understanding
 from rtcontrol.loop.warmup import MOST, Warmup
 from rtcontrol.models.call import Call, Decision
 
+pytestmark = pytest.mark.realtime
+
 
 def at(tick: int, made: Callable[[], Decision]) -> Callable[[DecisionRequest], Decision]:
     """`good`, but on one tick."""
@@ -37,21 +38,19 @@ def failing(error: Exception) -> Callable[[], Any]:
     return fail
 
 
-@pytest.mark.realtime
 def test_on_time_run_counts_every_release(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, duration_s=1.0).run()
+    flight = Flight(tmp_path).run()
     account = flight.loop.account
-    assert account.releases == 50
-    assert account.on_time >= 45, flight.dump()
+    assert account.releases == 25
+    assert account.on_time >= 21, flight.dump()
     assert flight.loop.ended_by == "duration"
     assert flight.world.closed
     # The world makes 100 observations a second, the loop takes 50.
-    assert 40 <= account.superseded <= 60
+    assert 20 <= account.superseded <= 30
     assert flight.world.executed[-1][1] == flight.agent.fallback.safe_call
-    assert [t["k"] for t in flight.ticks] == list(range(50))
+    assert [t["k"] for t in flight.ticks] == list(range(25))
 
 
-@pytest.mark.realtime
 def test_episodes_end_the_run_and_clear_the_history(tmp_path: Path) -> None:
     seen: list[tuple[int, tuple[str, ...]]] = []
 
@@ -68,44 +67,23 @@ def test_episodes_end_the_run_and_clear_the_history(tmp_path: Path) -> None:
     assert any("push(force=" in history[0] for _, history in seen if history)
 
 
-@pytest.mark.realtime
-def test_slow_decider_misses_with_cause_decide(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, slow(0.03, lambda tick: tick % 5 == 2)).run()
-    flight.blames("decide", 4)
-    late = [line for line in flight.lines if "late" in line]
-    assert late and not any(line["used"] for line in late)
-    assert all(line["decide_ms"] >= 30 for line in late)
-
-
-@pytest.mark.realtime
 def test_late_use_executes_the_late_call(tmp_path: Path) -> None:
     def decide(request: DecisionRequest) -> Decision:
         # The next one takes some time, too: what is newer would take the late call's place.
         time.sleep(0 if request.tick < 0 else 0.055 if request.tick % 5 == 2 else 0.02)
         return good(request)
 
-    flight = Flight(tmp_path, decide, late="use", hz=25, duration_s=1.0).run()
-    assert flight.loop.account.late_used >= 4
-    flight.blames("decide", 4)
+    flight = Flight(tmp_path, decide, late="use", hz=25, duration_s=0.7).run()
+    assert flight.loop.account.late_used >= 2
+    flight.blames("decide", 2)
 
 
-@pytest.mark.realtime
 def test_decider_that_raises_is_decide_and_says_why(tmp_path: Path) -> None:
     flight = Flight(tmp_path, at(3, failing(RuntimeError("out of ideas")))).run()
     flight.blames("decide", 1)
     assert "out of ideas" in flight.ticks[3]["error"]
 
 
-@pytest.mark.realtime
-def test_no_observation(tmp_path: Path) -> None:
-    world = CartWorld()
-    flight = Flight(tmp_path, world=world)
-    flight.after(12, lambda: setattr(world, "silent", True))
-    flight.run()
-    flight.blames("no_observation", 5)
-
-
-@pytest.mark.realtime
 def test_world_that_never_speaks_is_flown_without(tmp_path: Path) -> None:
     world = CartWorld()
     world.silent = True
@@ -114,16 +92,6 @@ def test_world_that_never_speaks_is_flown_without(tmp_path: Path) -> None:
     assert "no observation within 0.1 s" in flight.said[0]
 
 
-@pytest.mark.realtime
-def test_stale_observation(tmp_path: Path) -> None:
-    world = CartWorld()
-    flight = Flight(tmp_path, world=world, max_age_ms=50)
-    flight.after(10, lambda: setattr(world, "frozen", True))
-    flight.run()
-    flight.blames("stale_observation", 5)
-
-
-@pytest.mark.realtime
 @pytest.mark.parametrize("force", [7, True])  # True equals a legal one, but only in Python's eyes
 def test_invalid_call(tmp_path: Path, force: int) -> None:
     flight = Flight(tmp_path, lambda r: Decision(Call("push", {"force": force if r.tick == 4 else 1}))).run()
@@ -132,7 +100,6 @@ def test_invalid_call(tmp_path: Path, force: int) -> None:
     assert all(call.arguments["force"] is not force for _, call, _ in flight.world.executed)
 
 
-@pytest.mark.realtime
 def test_executor_that_raises(tmp_path: Path) -> None:
     world = CartWorld()
     burn = failing(OSError("motor is on fire"))
@@ -142,7 +109,6 @@ def test_executor_that_raises(tmp_path: Path) -> None:
     assert flight.ticks[4]["error"] == "OSError: motor is on fire"
 
 
-@pytest.mark.realtime
 def test_executor_that_overruns_is_blamed_and_stops_no_release(tmp_path: Path) -> None:
     world = CartWorld()
 
@@ -161,7 +127,6 @@ def test_executor_that_overruns_is_blamed_and_stops_no_release(tmp_path: Path) -
         assert tick["t_s"] == pytest.approx(tick["k"] * 0.05, abs=2e-6)
 
 
-@pytest.mark.realtime
 def test_hold_then_safe_once_the_limit_is_reached(tmp_path: Path) -> None:
     world = CartWorld()
     agent = cart_agent(hold_ms=110)
@@ -175,14 +140,12 @@ def test_hold_then_safe_once_the_limit_is_reached(tmp_path: Path) -> None:
     assert 0.108 <= safe - last_fresh <= 0.125
 
 
-@pytest.mark.realtime
 def test_on_miss_safe_acts_at_the_deadline(tmp_path: Path) -> None:
     flight = Flight(tmp_path, slow(0.05, lambda tick: tick == 5), on_miss="safe").run()
     assert next(t for t in flight.ticks if t["kind"] == "miss")["action"] == "safe"
     assert flight.loop.account.safe_calls == 1
 
 
-@pytest.mark.realtime
 def test_on_miss_stop_ends_the_run(tmp_path: Path) -> None:
     flight = Flight(tmp_path, slow(0.05, lambda tick: tick == 5), on_miss="stop").run()
     assert flight.loop.ended_by == "miss"
@@ -190,7 +153,6 @@ def test_on_miss_stop_ends_the_run(tmp_path: Path) -> None:
     assert flight.world.executed[-1][1] == flight.agent.fallback.safe_call
 
 
-@pytest.mark.realtime
 def test_null_renews_the_hold_and_held_does_not(tmp_path: Path) -> None:
     agent = cart_agent(hold_ms=100)
     null = Flight(tmp_path / "null", lambda request: Decision(None), agent=agent).run()
@@ -202,15 +164,13 @@ def test_null_renews_the_hold_and_held_does_not(tmp_path: Path) -> None:
     assert unsure.loop.account.safe_calls == 1
 
 
-@pytest.mark.realtime
 def test_pipeline_keeps_the_rate_beyond_a_period(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, slow(0.03), pipeline=2, deadline_ms=40, duration_s=1.0).run()
+    flight = Flight(tmp_path, slow(0.03), pipeline=2, deadline_ms=40).run()
     account = flight.loop.account
-    assert account.on_time >= 45, flight.dump()
+    assert account.on_time >= 21, flight.dump()
     assert all(t["latency_ms"] >= 30 for t in flight.ticks if t["kind"] == "call")
 
 
-@pytest.mark.realtime
 def test_instruction_changes_in_flight(tmp_path: Path) -> None:
     world, asked = CartWorld(), []
 
@@ -226,16 +186,6 @@ def test_instruction_changes_in_flight(tmp_path: Path) -> None:
     assert any(line.get("instruction") == "go to 5" for line in flight.lines)
 
 
-@pytest.mark.realtime
-def test_an_observe_that_raises_costs_its_ticks(tmp_path: Path) -> None:
-    agent = cart_agent()
-    calls, blind, plain = itertools.count(), failing(KeyError("camera")), agent.observe
-    seeing = replace(agent, observe=lambda data: blind() if next(calls) == 10 else plain(data))
-    flight = Flight(tmp_path, agent=seeing).run()
-    flight.blames("no_observation", 1, 1)
-
-
-@pytest.mark.realtime
 def test_the_worlds_error_still_ends_safely(tmp_path: Path) -> None:
     world = CartWorld()
     flight = Flight(tmp_path, world=world)
@@ -248,7 +198,6 @@ def test_the_worlds_error_still_ends_safely(tmp_path: Path) -> None:
     assert flight.lines[-1]["end"] == "error"
 
 
-@pytest.mark.realtime
 def test_a_request_that_cannot_be_sent_is_a_miss(tmp_path: Path) -> None:
     flight = Flight(tmp_path, duration_s=0.2)
     plain = flight.host.submit
@@ -264,7 +213,6 @@ def test_a_request_that_cannot_be_sent_is_a_miss(tmp_path: Path) -> None:
     assert "submit: UnicodeEncodeError" in flight.ticks[3]["error"]
 
 
-@pytest.mark.realtime
 @pytest.mark.parametrize(("clock", "kind"), [("wall", "miss"), ("lockstep", "call")])
 def test_on_miss_stop_also_stops_on_a_call_that_acted_too_late(tmp_path: Path, clock: str, kind: str) -> None:
     world = CartWorld()
@@ -276,7 +224,6 @@ def test_on_miss_stop_also_stops_on_a_call_that_acted_too_late(tmp_path: Path, c
     assert any(line.get("overran") == 4 and line["effect"] == "acted" for line in flight.lines) == (kind == "miss")
 
 
-@pytest.mark.realtime
 def test_lockstep_does_not_depend_on_the_machine(tmp_path: Path) -> None:
     def decide(request: DecisionRequest) -> Decision:
         time.sleep(0.05 if request.tick < 0 else 0.0)
@@ -289,7 +236,6 @@ def test_lockstep_does_not_depend_on_the_machine(tmp_path: Path) -> None:
     assert flight.ticks[0]["age_ms"] < 50
 
 
-@pytest.mark.realtime
 def test_a_decoder_that_is_lost_on_the_way_out_is_in_the_record_and_no_file_stays_open(tmp_path: Path) -> None:
     flight = Flight(tmp_path, clock="lockstep", duration_s=0.1)
     lost = HostEvent(time.monotonic_ns(), "lost", 0.0)
@@ -304,7 +250,6 @@ def calls(flight: Flight) -> list[tuple[int, str]]:
     return [(t["k"], t["call"]) for t in flight.ticks]
 
 
-@pytest.mark.realtime
 def test_two_runs_are_equal_and_fast(tmp_path: Path) -> None:
     runs = [
         Flight(
@@ -320,7 +265,6 @@ def test_two_runs_are_equal_and_fast(tmp_path: Path) -> None:
     assert account.ticks >= 4 * 2.0 * 16 - 4
 
 
-@pytest.mark.realtime
 def test_slow_decisions_are_counted_but_change_nothing(tmp_path: Path) -> None:
     settings = {"clock": "lockstep", "duration_s": None, "episodes": 1, "hz": 50}
     quick = Flight(tmp_path / "quick", good, world=CartWorld(0.5), **settings).run()
@@ -333,14 +277,12 @@ def test_slow_decisions_are_counted_but_change_nothing(tmp_path: Path) -> None:
     assert late.loop.account.safe_calls == 0
 
 
-@pytest.mark.realtime
 def test_duration_counts_the_worlds_time(tmp_path: Path) -> None:
     flight = Flight(tmp_path, clock="lockstep", duration_s=10.0, hz=16).run()
     assert flight.loop.account.releases == 160
     assert flight.loop.ended_by == "duration"
 
 
-@pytest.mark.realtime
 def test_hold_is_limited_in_the_worlds_time() -> None:
     ms = 1_000_000
     policy = FallbackPolicy("hold", 100 * ms)
@@ -358,7 +300,6 @@ def test_hold_is_limited_in_the_worlds_time() -> None:
     assert policy.miss(550 * ms) == "hold"
 
 
-@pytest.mark.realtime
 @given(
     period=st.integers(1_000, 10**9),
     t0=st.integers(0, 2**62),
@@ -379,7 +320,6 @@ def test_every_release_is_started_or_skipped_and_stays_on_the_grid(period: int, 
         now += work
 
 
-@pytest.mark.realtime
 def test_a_release_that_is_not_due_cannot_be_taken() -> None:
     clock = RateClock(1_000)
     clock.begin(10_000)
@@ -387,17 +327,6 @@ def test_a_release_that_is_not_due_cannot_be_taken() -> None:
         clock.take(9_999)
 
 
-@pytest.mark.realtime
-def test_wakes_on_the_grid_without_drift(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, hz=100.0, duration_s=1.0).run()
-    wake = sorted(t["wake_ms"] for t in flight.ticks)
-    assert len(wake) >= 95
-    assert wake[len(wake) // 2] < 1.0
-    last = flight.ticks[-1]
-    assert last["t_s"] == pytest.approx(last["k"] / 100, abs=1e-6)
-
-
-@pytest.mark.realtime
 def test_ending_does_not_wait_for_a_slow_rate(tmp_path: Path) -> None:
     flight = Flight(tmp_path, hz=0.2, duration_s=None, max_age_ms=10_000)
     began = time.monotonic()

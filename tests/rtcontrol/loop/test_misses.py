@@ -122,17 +122,6 @@ def test_a_decoder_that_was_killed_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.realtime
-def test_a_decider_that_raises_is_an_error(tmp_path: Path) -> None:
-    def decide(request: DecisionRequest) -> Decision:
-        if request.tick == 5:
-            raise RuntimeError("no")
-        return good(request)
-
-    flight = Flight(tmp_path, decide).run()
-    assert named(flight)[5] == "decide.error"
-
-
-@pytest.mark.realtime
 def test_what_the_kernel_counted_since_an_older_miss_is_no_evidence(tmp_path: Path) -> None:
     def decide(request: DecisionRequest) -> Decision:
         if request.tick in (5, 12, 13):
@@ -193,19 +182,6 @@ def test_an_executor_that_is_slow_keeps_the_next_calls_waiting(tmp_path: Path) -
     overran = next(line for line in flight.lines if line.get("overran") == first)
     assert overran["spans_ms"]["executed"] - overran["spans_ms"]["executing"] >= 100
     assert overran["evidence"]["late_ms"] >= 75
-
-
-@pytest.mark.realtime
-def test_an_executor_that_raises(tmp_path: Path) -> None:
-    world = CartWorld()
-
-    def burn(call: Any) -> None:
-        if len(world.executed) == 5:
-            raise OSError("fire")
-
-    world.on_execute = burn
-    flight = Flight(tmp_path, world=world).run()
-    assert "execute.raised" in named(flight).values()
 
 
 @pytest.mark.realtime

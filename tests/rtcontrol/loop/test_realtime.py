@@ -222,7 +222,7 @@ def test_garbage_collection_that_stops_everything_is_pause(tmp_path: Path) -> No
 
 
 def test_a_machine_that_stood_still_is_pause(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, hz=50, duration_s=2.0)
+    flight = Flight(tmp_path, hz=50, duration_s=1.2)
     account = flight.loop.account
 
     def stop() -> None:

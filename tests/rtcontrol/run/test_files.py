@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import call
 
 from rtcontrol.bridges.ros2 import EXAMPLE
 from rtcontrol.bridges.wire.curve import load_public
@@ -27,7 +28,6 @@ from rtcontrol.run.flags import load
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.users import own_goals
 from rtcontrol.serve import keyring
-from tests.helpers.processes import cli
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -195,10 +195,13 @@ def test_a_list_without_an_end_is_refused(page: str, tmp_path: Path) -> None:
         toolsets.tools_from(serving(tmp_path, page))
 
 
-def test_what_it_says_beside_is_kept_short_and_moves_no_cursor(tmp_path: Path) -> None:
+def test_what_it_says_beside_is_kept_short_and_moves_no_cursor(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     page = "sys.stderr.write('noise\\n' * 100_000 + '\\x1b[2Jlast words\\n'); sys.exit(1)\ndef page(n): ..."
-    found = cli("tools", "check", serving(tmp_path, page))
-    assert found.returncode == 2 and r"it said: \x1b[2Jlast words" in found.stderr and len(found.stderr) < 2000
+    assert call("tools", "check", serving(tmp_path, page)) == 2
+    said = capfd.readouterr().err
+    assert r"it said: \x1b[2Jlast words" in said and len(said) < 2000
 
 
 def test_words_without_end_on_stderr_fill_neither_disk_nor_memory(
@@ -304,9 +307,9 @@ def test_it_is_given_no_secrets_of_the_environment(tmp_path: Path, monkeypatch: 
     assert not {"OPENAI_API_KEY", "RTCONTROL_TOKEN"} & set(json.loads(names.read_text()))
 
 
-def test_names_with_control_characters_reach_no_terminal(tmp_path: Path) -> None:
+def test_names_with_control_characters_reach_no_terminal(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     tool = LISTED.replace('f"t{n}"', r'"t\x1b[2J\r\nready"')
-    found = cli("tools", "check", serving(tmp_path, f"def page(n): return {{'tools': [{tool}]}}"))
-    assert found.returncode in (0, 2)
-    assert not [c for c in "\x1b\r" if c in found.stdout + found.stderr]
-    assert not any(line.startswith("ready") for line in found.stdout.splitlines())
+    assert call("tools", "check", serving(tmp_path, f"def page(n): return {{'tools': [{tool}]}}")) in (0, 2)
+    found = capfd.readouterr()
+    assert not [c for c in "\x1b\r" if c in found.out + found.err]
+    assert not any(line.startswith("ready") for line in found.out.splitlines())

@@ -265,9 +265,10 @@ def test_a_world_is_made_once_on_one_thread_and_closed_on_every_way_out(
     assert ("may hold on to what it uses" in said) is (fails == "close")
 
 
-@KINDS
-@CLOCKS
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("kind", "clock", "number"),
+    [("gym", "wall", signal.SIGINT), ("own", "wall", signal.SIGTERM), ("own", "lockstep", signal.SIGTERM)],
+)
 def test_a_signal_ends_a_world_with_a_step_of_the_safe_call_and_its_close(
     tmp_path: Path, kind: str, clock: str, number: signal.Signals
 ) -> None:

@@ -261,21 +261,6 @@ def test_a_wait_for_the_decider_ends_though_a_signals_handler_outlasts_it() -> N
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_runs_started_at_once_have_folders_of_their_own(start: Start, tmp_path: Path) -> None:
-    both = [start("--duration", "0.5") for _ in range(2)]
-    assert [p.wait(60) for p in both] == [0, 0]
-    folders = sorted((tmp_path / "runs").iterdir())
-    assert len(folders) == 2
-    for folder in folders:
-        lines = [*read_record(folder / "record.mcap")]
-        assert sum("header" in line for line in lines) == sum("end" in line for line in lines) == 1
-        assert report_of(folder)["record"]["lost_lines"] == 0
-    # Even within one second.
-    with Folder(Path(), tmp_path / "now") as one, Folder(Path(), tmp_path / "now") as other:
-        assert (one.path.name, other.path.name) == ("now", "now-2")
-    assert not one.path.exists() and not other.path.exists()
-
-
 def test_a_folder_that_a_live_run_uses_is_refused_and_a_killed_ones_is_not(start: Start, tmp_path: Path) -> None:
     out = tmp_path / "out"
     first = start("--out", "out")
@@ -300,7 +285,7 @@ def test_a_full_disk_is_told_at_once_counted_and_in_the_exit_status(
     start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     full = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))  # noqa: E731
-    process = start("--out", "out", "--duration", "3", "--hz", "20", "--no-live", preexec_fn=full)
+    process = start("--out", "out", "--duration", "6", "--hz", "20", "--no-live", preexec_fn=full)
     assert process.stderr is not None
     for line in process.stderr:
         if "The disk takes no more of" in line:
@@ -310,9 +295,9 @@ def test_a_full_disk_is_told_at_once_counted_and_in_the_exit_status(
     assert process.returncode == status.INCOMPLETE, err
     assert "lines of the record lost" in err and "lines of the record were lost" in out
     live = report_of(tmp_path / "out")
-    assert (live["ended_by"], live["duration_s"] >= 2.9) == ("duration", True)
+    assert (live["ended_by"], live["duration_s"] >= 5.9) == ("duration", True)
     # All of them, but what a busy machine woke too late for.
-    assert 40 < live["releases"] == live["ticks"] + live["skipped_releases"] <= 60
+    assert 80 < live["releases"] == live["ticks"] + live["skipped_releases"] <= 120
     assert live["record"]["lost_lines"] > 10
     # The record alone says less: it replaces nothing.
     assert call("report", str(tmp_path / "out")) == 0

@@ -337,6 +337,7 @@ def test_all_addresses_of_both_kinds_want_keys_and_are_served_with_them(tmp_path
             Client.connect(f"tcp://[::1]:{port}", connect_timeout_s=1, **OWN)
 
 
+@pytest.mark.slow
 @over_ipv6
 def test_run_dials_a_client_that_listens_on_ipv6(tmp_path: Path) -> None:
     endpoint = f"tcp://[::1]:{free_port()}"

@@ -92,14 +92,6 @@ def test_a_client_that_asks_for_it_gets_as_many_calls_a_tick_as_the_run_allows(f
     assert report(tmp_path)["calls"]["total"] == 1
 
 
-def test_a_client_that_did_not_ask_gets_one_call_a_tick_whatever_the_run_allows(fly: Fly) -> None:
-    _, endpoint = fly(calls_per_tick=3)
-    with WirePeer(endpoint) as peer:
-        assert peer.enter(pacing="client").calls_per_tick is None
-        assert [(c.tick, c.more) for c in (peer.ask(), peer.ask())] == [(0, None), (1, None)]
-        peer.send(Bye(session=peer.token))
-
-
 def test_client_flies_episodes_until_they_are_done(fly: Fly, tmp_path: Path) -> None:
     status, endpoint = fly(episodes=2, hz=50.0)
     with WirePeer(endpoint) as peer:
@@ -263,16 +255,6 @@ def test_an_mcp_server_is_asked_once_at_the_start(bench: Any, tmp_path: Path) ->
     for _ in range(3):
         assert made.enter(tools=None, instruction="turn", pacing="client").ask().call.name == "turn"
     assert (tmp_path / "asked").read_text() == "asked\n"
-
-
-def test_requests_of_v1_without_tools_have_the_servers(process: Any, file: str) -> None:
-    web = free_port()
-    process("--tools", file, "--http", f"127.0.0.1:{web}")
-    said = [{"role": "user", "content": "turn"}]
-    url = f"http://127.0.0.1:{web}/v1/"
-    chat = httpx.post(url + "chat/completions", json={"model": "random", "messages": said}, timeout=60).json()
-    assert chat["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "turn"
-    assert httpx.post(url + "function_call", json={"messages": said}, timeout=60).json()["function"] == "turn"
 
 
 def test_requests_of_v1_without_tools_have_those_of_the_one_agent(process: Any, file: str) -> None:

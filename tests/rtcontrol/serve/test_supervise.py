@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from commands import refused
+from commands import call, refused
 
 from rtcontrol.bridges.wire.messages import Bye
 from rtcontrol.serve.supervise import command_line, resident_mb, supervise
@@ -198,7 +198,7 @@ def test_hangup_ends_the_server_in_order_in_the_folder_that_was_chosen_once_for_
     assert tmp_path / line[line.index("--out") + 1] == told.parent
 
 
-@pytest.mark.parametrize("options", [(), ("--supervise",)])
+@pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.slow), ("--supervise",)])
 def test_further_signals_at_the_very_end_change_nothing(serve: Start, tmp_path: Path, options: tuple[str, ...]) -> None:
     server = serve(*options)
     server.send_signal(signal.SIGINT)
@@ -376,7 +376,7 @@ def test_a_supervisor_passes_signals_on(tmp_path: Path) -> None:
     assert (tmp_path / "server.json").exists()
 
 
-def test_a_clients_name_forges_no_line_of_a_report(made: Any, tmp_path: Path) -> None:
+def test_a_clients_name_forges_no_line_of_a_report(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
     name = "\x1b[2Jrobot\r\nreleases 9 = ticks 9 + skipped 0\u202e"
     stop = {"name": "stop", "parameters": {"properties": {"now": {"enum": ["\x1b[31m", "b\nc"]}}, "required": ["now"]}}
     peer = made.peer()
@@ -388,7 +388,9 @@ def test_a_clients_name_forges_no_line_of_a_report(made: Any, tmp_path: Path) ->
     (session,) = made.out.glob("session-*")
     until(lambda: (session / "report.json").exists())
     for form in ("terminal", "html", "junit"):
-        said = cli("report", str(session), "--format", form, "--out", "-", "--gate", "ticks>=0").stdout
+        capsys.readouterr()
+        assert call("report", str(session), "--format", form, "--out", "-", "--gate", "ticks>=0") == 0
+        said = capsys.readouterr().out
         assert "robot" in said and not [c for c in "\x1b\r\u202e" if c in said], form
         assert not any(line.startswith("releases 9") for line in said.splitlines())
 

@@ -99,11 +99,6 @@ def test_an_observation_is_a_token_a_word_and_a_token_a_number() -> None:
         assert len(tokenizer(name).encode(text)) == len(text.split()) == count
 
 
-@pytest.mark.parametrize(("name", "most"), [("lander", 3_000_000), ("driver", 2_100_000), ("paddle", 3_000_000)])
-def test_the_model_is_small(name: str, most: int) -> None:
-    assert TRAINED[name].build(0)[0].num_parameters() <= most
-
-
 def train(monkeypatch: pytest.MonkeyPatch, *options: str) -> object:
     """The exit status of `rtcontrol fit`."""
     monkeypatch.setattr("sys.argv", ["rtcontrol", "fit", "--threads", "1", *options])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from rtcontrol.fitting.material import Taught, check
 from rtcontrol.fitting.run import FitRun, FitSchedule
 from rtcontrol.fitting.sizing import learner
 from rtcontrol.fitting.sources import GivenRows, name_things
-from rtcontrol.fitting.truth import Breakdown, Examiner, Truth, plateau
+from rtcontrol.fitting.truth import Breakdown, Examiner, plateau
 from rtcontrol.fitting.words import Swap, Swaps, Vocabulary
 from rtcontrol.models.call import Call
 from tests.rtcontrol.training.signals import TOOLS, rows, teacher
@@ -149,8 +148,3 @@ def test_rows_that_name_what_is_seen_are_told_from_those_that_do_not() -> None:
     rng = random.Random(0)
     naming = [row | {"instruction": f"go to the {rng.choice(['red', 'green'])} light"} for row in rows(80)]
     assert name_things([one.row for one in taught(naming)])
-
-
-def test_truth_is_plain_values(listening: Fitted, tmp_path: Path) -> None:
-    assert isinstance(listening.truth, Truth)
-    assert set(listening.truth.to_dict()) == {"held_out", "tools", "arguments", "goals", "swaps", "plateau"}
