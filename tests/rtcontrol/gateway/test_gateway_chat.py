@@ -226,12 +226,6 @@ def test_a_mistake_names_its_field_and_is_sent_once(served: Served, change: dict
     assert len(caught.value.body["message"].split(". ")) >= 2  # type: ignore[index]
 
 
-def test_a_conversation_that_is_too_long_is_told_by_its_code(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError) as caught:
-        ask(client, LONG)
-    assert caught.value.code == "context_length_exceeded"
-
-
 def test_a_model_that_may_not_know_the_tools_says_so_in_field_header_and_log_once(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
