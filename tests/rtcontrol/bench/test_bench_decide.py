@@ -160,8 +160,6 @@ def test_memory_says_in_one_line_that_there_is_no_such_model(capsys: pytest.Capt
 
 ENDS = ("at last", "by hand", "for now")
 WAYS = ("token_by_token", "together")
-
-
 # Values that part only many tokens behind their beginning, which drawn ones seldom do: each pass stands on all before.
 DEEP = [tool(name, v=[f"to the far end of the left side of a road {end}" for end in ENDS]) for name in ("go", "stop")]
 

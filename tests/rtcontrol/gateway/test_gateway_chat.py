@@ -27,8 +27,6 @@ from rtcontrol.models.learnt import FILE_NAME as LEARNT
 
 USER = {"role": "user", "content": "Turn left."}
 LONG = {"role": "user", "content": "left 1 2 3 4 5 " * 2000}
-
-
 # One legal call: whatever decides, it is repeated.
 LAMP: dict[str, Any] = {
     "type": "function",

@@ -42,8 +42,6 @@ MOVE: dict[str, Any] = {
         "required": ["Where", "speed"],
     },
 }
-
-
 # As the light-cycle game sends it.
 GAME = {
     "messages": [{"role": "user", "content": "Tron light cycle. Wall ahead! Turn LEFT (9 cells free)."}],

@@ -569,8 +569,6 @@ def test_bye_ends_what_is_in_force_and_the_session_at_once(peer: Peer, session_p
 
 
 SAID = {"messages": [{"role": "user", "content": "Turn left."}], "tools": [TURN]}
-
-
 # As SimpleTool's games ask, and as OpenAI's client does.
 ASK = """(async () => {
     const headers = {"content-type": "application/json", ...HEADERS};

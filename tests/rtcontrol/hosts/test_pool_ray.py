@@ -284,8 +284,6 @@ def pushing() -> Any:
 
 
 NOBODY = 65534
-
-
 # As the decoder's run starts it, and loaded before it is somebody else: of what it imports nothing need be readable.
 INTRUDER = f"""
 import json, os, socket, struct, sys, traceback
@@ -347,8 +345,6 @@ print(json.dumps({{
     "grpc": {{method: [grpc(port, method) for port in told["ports"]] for method in told["methods"]}},
 }}))
 """
-
-
 # One of each service that Ray's processes have.
 METHODS = (
     "ObjectManagerService/Push",

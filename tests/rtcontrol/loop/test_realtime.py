@@ -98,8 +98,6 @@ def test_one_slow_collection_does_not_let_old_garbage_stay_for_ever() -> None:
 
 
 FLOORS = tuple(f"{ROOT / floor}/" for floor in ("rtcontrol", "envs", "agents", "models", "bridges"))
-
-
 # The world's own thread, the heartbeat's, the recorder's, and Ray's are not on a tick's way. The decoder is another
 # process, whose functions cannot be counted from here.
 NOT_THE_TICKS = ("env-", "heartbeat", "recorder", "ray_", "Thread-")

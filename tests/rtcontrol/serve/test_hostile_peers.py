@@ -282,8 +282,6 @@ def test_memory_stays_flat_over_5000_sessions(process: Any) -> None:
 
 
 IDLE = 1_150
-
-
 # What makes a peer of a connection: ZMTP 3.0, NULL, a DEALER.
 READY = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)

@@ -246,8 +246,6 @@ def test_option_of_the_gateway_without_http_is_a_mistake(
 
 
 NO_REQUEST = b"\x16\x03\x01 no request\r\n\r\n"
-
-
 # It says more than a pipe holds, on both streams, from the thread that steps it.
 TALKER = """
 import sys

@@ -47,8 +47,6 @@ SKILLS = {"lander": LANDER, "paddle": PADDLE, "driver": ROAD}
 LANDINGS = (LanderGoal("land"), LanderGoal("hover", 0.0, 0.7), LanderGoal("left"), LanderGoal("hover", -0.2, 0.8))
 LANES = (RoadGoal("lane", "left"), RoadGoal("lane", "right"))
 DRIVES = (RoadGoal("speed", 60), *LANES, RoadGoal("follow", 30), RoadGoal("stop"))
-
-
 # (name, goal, episodes, successes at least). The model card says so too: to miss is what the paddle learnt least.
 TOLD = [
     *(("lander", goal, 5, 4) for goal in LANDINGS),
