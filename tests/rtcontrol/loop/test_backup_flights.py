@@ -187,7 +187,7 @@ def test_an_unsure_first_decider_leaves_it_to_the_backup_and_a_sure_one_does_not
 
 def test_a_first_decider_that_is_killed_is_told_and_the_backup_goes_on(tmp_path: Path) -> None:
     linked = LinkedHost(tmp_path)
-    flown = Flight(tmp_path, host=backed(linked, in_flight=1), duration_s=2.0, backup="local")
+    flown = Flight(tmp_path, host=backed(linked, in_flight=1), duration_s=3.5, backup="local")
     flown.after(20, lambda: os.kill(linked.pid, signal.SIGKILL))
     flown.run()
     outcomes, account = is_exact(flown), flown.loop.account

