@@ -28,7 +28,6 @@ KINDS = {"lander": lander_phrasings.KINDS, "paddle": paddle_goal.KINDS, "driver"
 CASES = [(name, kind) for name, kinds in KINDS.items() for kind in kinds]
 PATTERNS = {"lander": 5000, "paddle": 1000, "driver": 1500}  # at least, for each kind
 LIST_ONE = {"lander": 100, "paddle": 60, "driver": 60}
-
 of_each_kind = pytest.mark.parametrize(("name", "kind"), CASES)
 of_each = pytest.mark.parametrize("name", GOALS)
 

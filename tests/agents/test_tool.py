@@ -1,4 +1,4 @@
-"""A tool's schema, validation and execution come from its function; a bad definition is refused by name."""
+"""Tools of functions: schema, validation, execution, refusals by name; the bundled agents' tools and observations."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rtcontrol.agents import Agent, Doc, Fallback, Group, InvalidCall, OneOf, Range, Text, Tools, tool
+from rtcontrol.agents.lander import tools as lander
+from rtcontrol.agents.paddle import tools as paddle
+from rtcontrol.agents.road.tools import CLAMP, FREE_M, LIGHTS, WORDS, agent, observe, read_back
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import ClosedDomain, Free
@@ -292,3 +295,172 @@ def test_a_remedy_names_the_limit_that_was_hit() -> None:
     assert "a multipleOf (Range's step), or nearer bounds: it has 5001 values, and 4096 are listed" in wide
     assert "a larger multipleOf (Range's step), or nearer bounds: it has 10001 values, and 4096 are listed" in fine
     assert "minimum, maximum and multipleOf (Range) with at most 4096 values" in open_
+
+
+FALL = {"x": -0.123, "y": 0.7, "vx": 0.03, "vy": -0.2, "angle": 0.04, "spin": -0.02, "left_leg": 0.0, "right_leg": 1.0}
+BALL = {"ball_x": 50.0, "ball_y": 30.2, "ball_vx": 45.0, "ball_vy": -12.4, "own_y": 30.0, "other_y": 28.6}
+WILD_FALL = {**FALL, "spin": -9.7, "angle": 6.1, "x": -0.001}
+WILD_BALL = {**BALL, "ball_x": 1e9, "ball_vy": -0.2, "own_y": -90.0, "ball_y": 90.0}
+
+
+@pytest.mark.parametrize(
+    ("of", "state", "text"),
+    [
+        (lander, FALL, "x -12 y 70 vx 3 vy -20 angle 4 spin -2 legs 0 1"),
+        (lander, WILD_FALL, "x 0 y 70 vx 3 vy -20 angle 200 spin -200 legs 0 1"),
+        (paddle, BALL, "x 100 y 60 vx 45 vy -12 own 60 ball 0 other -3"),
+        (paddle, WILD_BALL, "x 200 y 180 vx 45 vy 0 own -180 ball 200 other 200"),
+    ],
+)
+def test_a_state_reads_in_whole_units_clamped_and_without_a_negative_zero_and_back(
+    of: Any, state: dict[str, float], text: str
+) -> None:
+    assert of.observe(state) == text
+    assert of.observe(of.read_back(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("agent", "safe", "instruction"),
+    [
+        (lander.agent, "engines(main=0, side=0)", "land on the pad"),
+        (paddle.agent, "move(velocity=0)", "return every ball"),
+    ],
+)
+def test_the_safe_call_does_nothing(agent: Any, safe: str, instruction: str) -> None:
+    assert agent.fallback.safe_call.text() == safe
+    assert (agent.instruction, agent.history) == (instruction, 0)
+
+
+NEIGHBOURS = ("ahead", "behind", "left_ahead", "left_behind", "right_ahead", "right_behind")
+ALONE = {f"{name}_{unit}": None for name in NEIGHBOURS for unit in ("m", "kmh")}
+STATE: dict[str, Any] = {
+    "speed_kmh": 48.2,
+    "limit_kmh": 60.0,
+    "lane": 2,
+    "lanes": 3,
+    "shift": 0,
+    **ALONE,
+    "ahead_m": 35.4,
+    "ahead_kmh": 42.0,
+    "behind_m": 20.0,
+    "behind_kmh": 50.3,
+    "left_ahead_m": 12.0,
+    "left_ahead_kmh": 53.0,
+    "left_behind_m": 60.0,
+    "left_behind_kmh": 38.0,
+    "light": "green",
+    "junction_m": 80.0,
+    "turn": "straight",
+}
+
+
+@st.composite
+def states(draw: st.DrawFn) -> dict[str, Any]:
+    lanes = draw(st.integers(1, 4))
+    state: dict[str, Any] = {
+        "speed_kmh": draw(st.floats(-500, 500)),
+        "limit_kmh": draw(st.floats(0, 500)),
+        "lane": draw(st.integers(1, lanes)),
+        "lanes": lanes,
+        "shift": draw(st.sampled_from([-1, 0, 1])),
+        "light": draw(st.sampled_from(LIGHTS)),
+        "junction_m": draw(st.none() | st.floats(-10, 500)),
+        "turn": draw(st.sampled_from(["left", "right", "straight"])),
+    }
+    for name in NEIGHBOURS:
+        there = draw(st.booleans())
+        state[f"{name}_m"] = draw(st.floats(-10, 500)) if there else None
+        state[f"{name}_kmh"] = draw(st.floats(-500, 500)) if there else None
+    return state
+
+
+def test_the_state_reads_in_kilometres_an_hour_and_metres() -> None:
+    assert observe(STATE) == (
+        "speed 48 limit 60 lane 2 3 shift 0 ahead 35 -6 behind 20 2 l 12 5 60 -10 r 150 0 150 0 light green "
+        "junction 80 way onward"
+    )
+
+
+def test_nobody_near_and_no_junction_read_as_free() -> None:
+    text = observe({**STATE, **ALONE, "ahead_m": 400.0, "ahead_kmh": 10.0, "junction_m": None})
+    assert "ahead 150 0 behind 150 0" in text
+    assert "junction 150 " in text
+    alone = {key: value for key, value in STATE.items() if key not in ALONE}
+    assert observe(alone) == observe({**STATE, **ALONE})
+
+
+@pytest.mark.parametrize(("lane", "lanes", "missing"), [(1, 2, "l"), (2, 2, "r"), (1, 1, "lr"), (2, 3, "")])
+def test_a_lane_that_does_not_exist_reads_as_minus_one(lane: int, lanes: int, missing: str) -> None:
+    text = observe({**STATE, "lane": lane, "lanes": lanes})
+    for side in "lr":
+        assert (f" {side} -1 0 -1 0" in text) == (side in missing)
+
+
+def test_wild_values_are_clamped() -> None:
+    wild = {**STATE, "speed_kmh": 1e6, "limit_kmh": 1e6, "ahead_m": -3.0, "ahead_kmh": -1e6, "junction_m": -2.0}
+    text = observe(wild)
+    assert text.startswith(f"speed {CLAMP} limit {CLAMP} lane 2 3 shift 0 ahead 0 -{CLAMP} ")
+    assert "junction 0 " in text
+
+
+@example({**STATE, "left_ahead_m": 149.5, "left_ahead_kmh": 1.0})  # rounded, it is out of sight
+@given(states())
+def test_the_text_reads_back(state: dict[str, Any]) -> None:
+    text = observe(state)
+    seen = read_back(text)
+    assert observe(seen) == text
+    assert set(seen) == set(state)
+    own = round(max(-CLAMP, min(CLAMP, state["speed_kmh"])))
+    assert seen["speed_kmh"] == own
+    assert (seen["lane"], seen["lanes"], seen["shift"]) == (state["lane"], state["lanes"], state["shift"])
+    assert (seen["light"], seen["turn"]) == (state["light"], state["turn"])
+    for name in NEIGHBOURS:
+        gap, speed = state[f"{name}_m"], state[f"{name}_kmh"]
+        exists = {"left": state["lane"] > 1, "right": state["lane"] < state["lanes"]}.get(name.split("_")[0], True)
+        if not exists or gap is None or round(gap) >= FREE_M:
+            assert seen[f"{name}_m"] is None
+            assert seen[f"{name}_kmh"] is None
+        else:
+            assert seen[f"{name}_m"] == max(0, round(gap))
+            faster = round(max(-CLAMP, min(CLAMP, speed))) - own
+            assert seen[f"{name}_kmh"] == own + max(-CLAMP, min(CLAMP, faster))
+
+
+@given(states())
+def test_the_text_is_integers_and_known_words(state: dict[str, Any]) -> None:
+    rest = {*WORDS, *LIGHTS}
+    words = observe(state).split()
+    assert len(words) == 31
+    for word in words:
+        assert word in rest or -CLAMP <= int(word) <= CLAMP
+        assert word != "-0"
+
+
+def test_the_tools_are_six_calls_of_at_most_one_listed_value() -> None:
+    values = {schema.name: [p.domain.values for p in schema.parameters] for schema in agent.tools.schemas}  # type: ignore[union-attr]
+    assert values == {
+        "set_speed": [tuple(range(10, 121, 10))],
+        "change_lane": [("left", "right")],
+        "follow": [(5, 10, 15, 20, 30, 40, 50)],
+        "brake": [(20, 40, 60, 80, 100)],
+        "turn": [("left", "right", "straight")],
+        "stop": [],
+    }
+    assert agent.tools.warnings() == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [Call("set_speed", {"kmh": 55}), Call("turn", {"at_next_junction": "back"}), Call("brake", {}), Call("honk", {})],
+)
+def test_a_call_that_the_tools_do_not_list_is_refused(call: Call) -> None:
+    with pytest.raises(InvalidCall):
+        agent.tools.validate(call)
+
+
+def test_the_safe_call_is_to_stop_after_half_a_second() -> None:
+    assert agent.fallback.safe_call is not None
+    assert agent.fallback.safe_call.text() == "stop()"
+    assert agent.fallback.hold_ms == 500.0
+    assert agent.tools.validate(agent.fallback.safe_call) == agent.fallback.safe_call
+    assert (agent.instruction, agent.history) == ("drive on at the speed limit", 0)

@@ -24,6 +24,9 @@ SERIAL = "serial"
 ROOT = Path(__file__).resolve().parents[2]
 # Their units are many and short: they fill the gaps that the others leave at the end.
 LAST = ("tests/models", "tests/agents", "tests/envs", "tests/bridges/wire")
+# Of torch, here and in the processes that tests start: several that share the cores wait for each other's threads, and
+# then a step of a small model takes six times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 class Turns:

@@ -35,7 +35,7 @@ def cli(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return python("-m", "rtcontrol", *arguments, **options)
 
 
-def until(ready: Callable[[], Any], what: str = "not so", seconds: float = 20.0, every: float = 0.01) -> None:
+def until(ready: Callable[[], Any], what: str = "not so", seconds: float = 60.0, every: float = 0.01) -> None:
     """Wait for a condition; how long it takes is not judged."""
     end_s = time.monotonic() + seconds
     while not ready():

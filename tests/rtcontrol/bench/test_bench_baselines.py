@@ -1,33 +1,63 @@
-"""`rtcontrol bench serving`, `chat`, `speculative`: a few decisions each, of tiny random models; vLLM's part where it
-is."""
+"""`rtcontrol bench` against baselines: what they decide, over the wire, together, with other tools and sizes."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
 import sys
 import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+import torch
 from commands import call, refused
 
+from rtcontrol.agents import Tools
 from rtcontrol.bench import chat as chat_bench
-from rtcontrol.bench import everything, speculative
+from rtcontrol.bench import everything, heads, sizes, speculative, yard
+from rtcontrol.bench.batch import SIZES, bench_batch
 from rtcontrol.bench.chat import bench_agent, bench_chat, random_chat
+from rtcontrol.bench.everything import BenchOptions, batch, memory
 from rtcontrol.bench.head_texts import HeadTexts
+from rtcontrol.bench.heads import VALUES, bench_heads, tries
+from rtcontrol.bench.load import LoadClient
+from rtcontrol.bench.other_tools import WAYS as DRESSED_WAYS
+from rtcontrol.bench.other_tools import drawn, flown, undressed
+from rtcontrol.bench.page import page
+from rtcontrol.bench.prefix import bench_prefix, empty_cache
 from rtcontrol.bench.serving_case import BASELINES, OURS, counts_of, quickest
 from rtcontrol.bench.shapes import CHANGING, CONSTANT, HEAD_TOKENS, VOCABULARY, eight_token_heads
 from rtcontrol.bench.situations import schemas, situations
 from rtcontrol.bench.speculative import VALUE, WAYS, bench_speculative
 from rtcontrol.bench.tables import tables
+from rtcontrol.bench.train_groups import PROMPTS, random_groups
+from rtcontrol.bench.watch import compare
+from rtcontrol.bench.wire import NAMED, OVER_DECIDE, QUESTIONS, STATED, free_port
+from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage
+from rtcontrol.envs import registry
+from rtcontrol.envs.evaluate import cases
+from rtcontrol.gateway.decisions import DecisionsRequest
+from rtcontrol.gateway.systemone import SystemOneRequest
 from rtcontrol.models.call import Call
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.decode.plan import ROOT as TRIE_ROOT
 from rtcontrol.models.decode.protocol import PassCost
+from rtcontrol.models.errors import UserError
 from rtcontrol.models.interpreters import VLLM
+from rtcontrol.models.runners.prefix_store import cache_folder
 from rtcontrol.models.runners.torch_runner import TorchRunner
+from rtcontrol.models.train.finetune.dataset import GroupCollator
 from rtcontrol.models.train.scratch import ModelShape
+from rtcontrol.telemetry.figure_table import markdown
+from rtcontrol.training.base_worlds import RECIPES
+from rtcontrol.training.fit_run import name_things
+from rtcontrol.training.tool_randomization import plain
+from tests.helpers.processes import ROOT
 from tests.models.chat.families import checkpoint
 
 TINY = ModelShape(hidden=24, layers=1, heads=2, kv_heads=1, intermediate=32)
@@ -207,3 +237,240 @@ def test_a_tokenizer_of_somebody_elses_makes_a_chat_checkpoint(tmp_path: Path) -
     made = random_chat(tmp_path / "made", folder / "tokenizer.json", TINY)
     decider = DeciderSpec(str(made), tuple(schemas("lander")["bundled"])).build()
     assert decider.decide("x", "y").call is not None and decider.template.profile == "chat"
+
+
+@pytest.mark.parametrize("way", DRESSED_WAYS)
+@pytest.mark.parametrize("env", RECIPES)
+def test_a_call_under_other_names_is_the_worlds_own_again(env: str, way: str) -> None:
+    tools, skill, rng = RECIPES[env].agent.tools.schemas, registry.skill(env), Random(0)
+    assert skill is not None
+    for number in range(3):
+        made = drawn(tools, way, number)
+        assert len(made.tools) == len(tools) + DRESSED_WAYS[way][1]
+        for _ in range(40):
+            call = skill.any_call(rng)
+            assert undressed(made, made.call(call)) == call
+        own = {name for name, _ in made.names.values()}
+        for tool in made.tools:
+            if tool.name not in own:
+                assert undressed(made, Call(tool.name)) is None
+    assert DRESSED_WAYS[way][0] == 0.0 or {tool.name for tool in made.tools} - {tool.name for tool in tools}
+
+
+def test_the_own_tools_score_as_they_do_anywhere() -> None:
+    skill = registry.skill("paddle")
+    assert skill is not None
+    told = cases(skill.goals[4], [5000, 5001])
+    assert flown("paddle", "paddle", plain(RECIPES["paddle"].agent.tools.schemas), told) == [1, 1]
+
+
+def test_clients_of_a_server_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    out = tmp_path / "load.json"
+    assert call("bench", "load", "--clients", "2", "--hz", "10", "--seconds", "1", "--json", str(out)) == 0
+    assert "2 at 10 Hz, noop, 1 s" in capsys.readouterr().out
+    (case,) = json.loads(out.read_text())["cases"]
+    assert case["expected"] == 20 and case["calls"] + case["missing"] >= 10
+    assert case["way_ms"]["p50"] > 0 and len(case["raw_way_ms"]) == case["calls"] and case["http"] is None
+
+
+def test_what_a_server_refuses_is_told_in_its_words() -> None:
+    client = LoadClient(f"tcp://127.0.0.1:{free_port()}", 10.0)  # nobody is there
+    with pytest.raises(UserError) as refused:
+        client._take(ErrorMessage(code="busy", message="No room for 16 Hz.", remedy="Ask for less.", fatal=True))
+    assert str(refused.value) == "The server refused a client: No room for 16 Hz. Ask for less."
+    client.socket.close(0)
+
+
+def test_ticks_of_a_server_that_falls_silent_are_missing() -> None:
+    client = LoadClient(f"tcp://127.0.0.1:{free_port()}", 10.0)  # nobody is there
+
+    def come(*ticks: int) -> float:
+        for k in ticks:
+            stamps = {"deadline_ns": 0, "t_server_ns": 0}
+            client._take(CallMessage(session="x" * 20, tick=k, epoch=0, status="held", ttl_ms=0, **stamps))
+        return time.monotonic()
+
+    come(0, 1, 2)
+    client.forget()
+    assert client.missing(time.monotonic() + 3.05) == 29  # none came
+    now = come(4, 5, 7)
+    assert client.missing(now + 0.1) == 2  # 3 and 6
+    assert client.missing(now + 2.05) == 2 + 19
+    client.socket.close(0)
+
+
+def test_both_decision_apis_ask_what_decide_is_asked() -> None:
+    for asked in (
+        DecisionsRequest(model="", input="", questions=QUESTIONS).typed_questions(),
+        SystemOneRequest(state="", questions=NAMED).typed_questions(),
+    ):
+        assert tuple(one.question() for one in asked) == STATED
+
+
+@pytest.mark.slow
+def test_every_transport_is_timed_beside_a_bare_echo(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    out = tmp_path / "wire.json"
+    assert call("bench", "wire", "--trips", "100", "--json", str(out)) == 0
+    assert "above the echo" in " ".join(capsys.readouterr().out.split())
+    document = json.loads(out.read_text())
+    assert document["ms"]["echo"]["p50"] < document["ms"]["model_http"]["p50"]
+    assert all(len(raw) >= 100 for raw in document["raw_ms"].values())
+    assert set(document["raw_over_decide_ms"]) == set(OVER_DECIDE)
+    for name, over in document["raw_over_decide_ms"].items():
+        assert all(0 < rest < trip for rest, trip in zip(over, document["raw_ms"][name], strict=True))
+
+
+SPEC = DeciderSpec("lander", tuple(schemas("lander")["bundled"]))
+
+
+def test_batches_are_measured_beside_one_alone_the_bare_forward_and_one_sessions_situations() -> None:
+    rounds: list[None] = []
+    found = bench_batch(SPEC, situations("lander", 60), (1, 4), 2, lambda: rounds.append(None))
+    assert len(rounds) == 2 and found["threads"] == 1
+    for way in ("sessions", "situations", "bare"):
+        assert set(found["ms"][way]) == {"1", "4"} and len(found["raw_ms"][way]["4"]) == 2
+    # A session's tick: what changed in the prompt, and the first tree.
+    assert 5 < found["tokens_each"] < 40
+
+
+def test_the_batch_table_labels_the_papers_figures_as_its_authors() -> None:
+    document = batch(BenchOptions(), 2, lambda done, total: None, SIZES[:2])
+    (table,) = tables(document)
+    assert [row[0] for row in table.rows] == ["1", "2"]
+    assert [row[table.columns.index("the paper's efficiency, %")] for row in table.rows] == ["100.0", "96.5"]
+    assert "measured by its authors on their GPUs" in table.note
+
+
+def test_heads_share_the_same_values_and_all_ways_read_the_same_off_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = Checkpoint.open("lander").tokenizer
+    for count in range(1, 9):
+        found = tries(tokenizer, count)
+        values = [value[0] for trie in found for value in trie.leaves.values()]
+        assert len(found) == count and len(set(values)) == len(values) == VALUES
+        assert len({trie.token(TRIE_ROOT) for trie in found}) == count
+    monkeypatch.setattr(heads, "WARM_UP", 1)
+    measured = bench_heads(SPEC, situations("lander", 12), 2, lambda: None)
+    assert measured["agreement"] == 1.0
+    assert list(measured["nodes"]) == [str(n) for n in range(1, 9)] == list(measured["ms"]["packed"])
+
+
+def test_prefixes_are_computed_restored_and_cached_in_a_folder_of_their_own() -> None:
+    before = cache_folder()
+    with empty_cache() as folder:
+        assert cache_folder() == folder != before
+    assert cache_folder() == before and not folder.exists()
+    found = bench_prefix(SPEC, situations("lander", 12), 2, lambda: None)
+    p50 = {name: figures["p50"] for name, figures in found["ms"].items()}
+    assert p50["cached"] < p50["nothing_cached"]
+    assert p50["first_disk"] > p50["open_disk"] > 0 < p50["open_computed"] < p50["first_computed"]
+    assert cache_folder() == before
+
+
+def test_memory_is_that_of_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RTCONTROL_DATA", raising=False)
+    document = memory(BenchOptions(), 2, lambda done, total: None, ("bundled",))
+    (table,) = tables(document)
+    assert "each further session" in [row[0] for row in table.rows]
+    (case,) = document["result"]["cases"].values()
+    mib = case["mib"]
+    assert 0 < mib["bare python"]["rss"] < mib["python and libraries"]["rss"] / 4 < mib["all"]["rss"]
+    assert mib["model and first session"]["uss"] > mib["each further session"]["uss"]
+    assert case["vocabulary"] == 7063 and case["open_s"]["further"] > 0
+
+
+def test_both_ways_are_flown_and_what_changes_is_told() -> None:
+    done: list[None] = []
+    found = compare(1.0, 1, "inprocess", "expert", lambda: done.append(None))
+    assert len(done) == 2
+    (unwatched,), (watched,) = found["runs"]["unwatched"], found["runs"]["watched"]
+    assert unwatched["messages"] == 0 < watched["messages"]
+    ratio = watched["p99"] / unwatched["p99"] - 1
+    # Of one pair, the median is the run's own.
+    assert found["median"]["change"]["p99"] == pytest.approx(ratio, abs=1e-3)
+    assert found["together"]["watched"]["p99"] == pytest.approx(watched["p99"])
+
+
+def test_a_run_that_fails_is_told_with_its_words() -> None:
+    with pytest.raises(UserError, match="no such model"):
+        compare(1.0, 1, "inprocess", "no such model", lambda: None)
+
+
+def test_every_call_is_legal_and_all_tools_and_goals_occur() -> None:
+    tools, rng = Tools(yard.TOOLS), random.Random(0)
+    rows = list(itertools.islice(yard.Yard().rows(rng), 1_500))
+    called = {tools.validate(row.call).name for row in rows if row.call is not None}
+    assert called == {tool.name for tool in tools} and len(called) == 6
+    assert {yard.kind_of(row.instruction) for row in rows} == set(yard.GOALS)
+    assert sum("{" in said[0] for said in yard.GOALS.values()) == 4
+    assert name_things(rows)
+
+
+def test_the_right_call_changes_with_the_instruction_in_most_states() -> None:
+    assert yard.changes(800) > 0.5
+
+
+def test_an_instruction_of_another_world_is_refused() -> None:
+    seen = yard.observe(random.Random(1))
+    with pytest.raises(ValueError, match="no goal"):
+        yard.right("land on the pad", seen)
+    with pytest.raises(ValueError, match="nothing that is there"):
+        yard.right("go to the purple one", seen)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "SHAPES", {"tiny": ModelShape(64, 2, 4, 2, 128)})
+
+
+@pytest.mark.usefixtures("tiny")
+def test_every_way_decides_alike_in_the_passes_that_it_needs() -> None:
+    told: list[tuple[int, int]] = []
+    found = everything.sizes(everything.BenchOptions(threads=1), ("tiny",), 5, lambda *done: told.append(done))
+    result = found["shapes"]["tiny"]
+    assert result["agreement"] == 1.0 and result["decisions"] == 5 and told[-1] == (15, 15)
+    passes = {way: result["tokens"][f"{way}_passes"] for way in ("one_pass", "token_by_token", "json", "hf_json")}
+    assert passes["one_pass"] == 1 and 8 <= passes["token_by_token"] <= 9 and passes["json"] == passes["hf_json"] > 40
+    assert ("without_graphs" in result["ms"]) == torch.cuda.is_available()
+    assert "| tiny | 0 M | " in markdown(tables(found))
+
+
+def test_a_shape_that_is_none_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "qwen2.5-0.5b, qwen2.5-1.5b" in refused(capsys, "bench", "sizes", "qwen")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, on which it is measured")
+def test_without_a_gpu_and_without_a_name_nothing_is_measured_for_an_hour(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no GPU" in refused(capsys, "bench", "sizes")
+    assert "no GPU" in str(everything.missing("sizes"))
+
+
+def test_what_is_measured_on_a_gpu_alone_is_shown_with_its_name(tmp_path: Path) -> None:
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    assert "\nsizes: not measured." in page(folder)
+    (folder / "sizes-gpu.json").write_bytes((ROOT / "docs" / "benchmarks" / "sizes-gpu.json").read_bytes())
+    shown = page(folder)
+    assert "| qwen2.5-3b | 2783 M | " in shown and "NVIDIA H100 80GB HBM3; " in shown
+    assert "\nsizes: not measured." not in shown
+
+
+def test_groups_share_nothing_and_have_eight_heads() -> None:
+    groups = random_groups(8)
+    assert all(len(g.heads) == 8 and PROMPTS[0] <= len(g.suffix) <= PROMPTS[1] for g in groups)
+    assert len({g.suffix[:2] for g in groups}) == 8
+    packed, apart = (GroupCollator((1,), layout).batch(groups) for layout in ("packed", "separate"))  # type: ignore[arg-type]
+    assert sorted(packed.labels.tolist()) == sorted(apart.labels.tolist())
+    # Every prompt stands there once, whichever its neighbours are.
+    assert packed.tokens.numel() == 1 + sum(len(g.suffix) + sum(len(h.ids) for h in g.heads) for g in groups)
+    assert apart.tokens.shape[0] == 64
+
+
+def test_a_shape_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no shape 'qwen'" in refused(capsys, "bench", "train", "--shape", "qwen")
+    assert "too few" in refused(capsys, "bench", "train", "--rows", "8")

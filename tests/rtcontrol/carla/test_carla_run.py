@@ -1,12 +1,13 @@
-"""`rtcontrol run --env carla-bridge`: one command that starts the bridge, keeps it alive and cleans up after it. What
-is driven in here is the stand-in, not CARLA."""
+"""`rtcontrol run --env carla-bridge`: one command that starts the bridge, keeps it alive and cleans up after it."""
 
 from __future__ import annotations
 
 import json
 import signal
+import sys
+import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,18 @@ import pytest
 from rtcontrol.cli import app as cli
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import carla_bridge as standins
+from rtcontrol.run.carla_bridge import RESTARTS, BridgeProcess
 from tests.bridges.carla import rig
 from tests.bridges.carla.rig import Program
 from tests.bridges.carla.standin_process import StandIn
-from tests.bridges.client.worlds import free_port, until
+from tests.helpers.processes import free_port, until
 
-pytest.importorskip("carla")
 RANDOM = ["--model", "random", "--host", "inprocess"]
 
 
 @pytest.fixture
 def programs() -> Iterator[list[Program]]:
+    pytest.importorskip("carla")
     made: list[Program] = []
     yield made
     for one in made:
@@ -53,7 +55,7 @@ def test_lockstep_drives_of_one_seed_are_the_same_where_one_simulator_hangs(
 ) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        programs.append(rig.run(tmp_path / name, None, *RANDOM, "--clock", "lockstep", "--duration", "6"))
+        programs.append(rig.run(tmp_path / name, None, *RANDOM, "--clock", "lockstep", "--duration", "3"))
     programs[1].says("in session")
     children = psutil.Process(programs[1].popen.pid).children(recursive=True)
     [simulator] = [child for child in children if standins.MODULE in child.cmdline()]
@@ -68,7 +70,7 @@ def test_lockstep_drives_of_one_seed_are_the_same_where_one_simulator_hangs(
         # Only what answers an observation is driven by: not the safe call that the session ended with, whether it came
         # before or after the next one was asked for. The car is then braked to a halt in the bridge's own way.
         rows = [(line["status"], line["cause"]) for line in program.trace()]
-        assert rows[:96] == [("fresh", None)] * 96 and set(rows[96:]) <= {("safe", "ended")}
+        assert rows[:48] == [("fresh", None)] * 48 and set(rows[48:]) <= {("safe", "ended")}
         told = report(program)
         assert told["env"] == "carla-standin"
         assert told["ended_by"] == "duration"
@@ -76,10 +78,10 @@ def test_lockstep_drives_of_one_seed_are_the_same_where_one_simulator_hangs(
         figures = program.report()
         assert figures["world"] == "CARLA stand-in, not CARLA"
         assert (figures["clock"], figures["restarts"]) == ("lockstep", 0)
-        assert figures["simulated_s"] == pytest.approx(6, abs=0.1)
+        assert figures["simulated_s"] == pytest.approx(3, abs=0.1)
         state = json.loads((program.folder / "out" / "standin.json").read_text())
         assert state["alive"] == [] and state["settings"]["synchronous"] is False
-    assert len(drives[0]) > 90
+    assert len(drives[0]) > 45
     assert drives[0] == drives[1]
 
 
@@ -152,3 +154,81 @@ def test_run_that_is_killed_takes_the_bridge_with_it(tmp_path: Path, programs: l
 def test_options_of_another_environment_are_refused(given: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         cli.app(["run", *given], standalone_mode=False)
+
+
+Make = Callable[[str], BridgeProcess]
+BEGIN = """
+import json, os, signal, sys, time
+def tell(**event): print(json.dumps(event), flush=True)
+if "--clean" in sys.argv:
+    os.unlink(sys.argv[-1])
+    sys.exit(print("all undone", file=sys.stderr))
+left = f"{__file__}.{os.getpid()}.left"
+open(left, "w").close()
+tell(event="begun", journal=left)
+print("a library's own words", flush=True)
+"""
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """A bridge whose program goes on like this."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def bridged(program: str) -> BridgeProcess:
+        (tmp_path / "bridge_of_test.py").write_text(BEGIN + textwrap.dedent(program))
+        return BridgeProcess([sys.executable, "-m", "bridge_of_test"], tmp_path / "out")
+
+    return bridged
+
+
+def test_its_mistake_is_ours_and_what_it_left_is_undone(make: Make, tmp_path: Path) -> None:
+    told = 'tell(event="mistake", what="No server.", remedy="Start one."); sys.exit(2)'
+    with make(told) as bridged, pytest.raises(UserError, match=r"No server\. Start one\."):
+        bridged.await_ready()
+    assert list(tmp_path.glob("*.left")) == []
+    assert bridged.deaths == []
+
+
+def test_it_is_started_again_when_it_dies_but_not_for_ever(make: Make, tmp_path: Path) -> None:
+    ended = pytest.raises(UserError, match=f"died {RESTARTS + 1} times, at last SIGABRT, CARLA's client library")
+    with make('tell(event="ready"); os.kill(os.getpid(), signal.SIGABRT)') as bridged, ended:
+        while True:
+            bridged.check()
+            time.sleep(0.01)
+    assert bridged.restarts == RESTARTS
+    assert [death["how"] for death in bridged.deaths] == ["SIGABRT, CARLA's client library"] * (RESTARTS + 1)
+    assert list(tmp_path.glob("*.left")) == []
+
+
+def test_one_that_fails_by_itself_before_it_drives_is_not_started_again(make: Make, tmp_path: Path) -> None:
+    failed = pytest.raises(UserError, match=r"failed before it drove \(exit status 1\)")
+    with make('sys.exit("broken")') as bridged, failed:
+        bridged.await_ready()
+    assert bridged.restarts == 0
+    assert list(tmp_path.glob("*.left")) == []
+
+
+def test_the_end_of_its_input_is_its_own(make: Make, tmp_path: Path) -> None:
+    with make('tell(event="ready"); sys.stdin.read(); os.unlink(left)') as bridged:
+        bridged.await_ready()
+    assert (bridged.gave_up, bridged.deaths, bridged.restarts) == (None, [], 0)
+    assert list(tmp_path.glob("*.left")) == []
+
+
+@pytest.mark.parametrize("status", [0, 129, 130, 143])
+def test_one_that_ends_before_the_run_is_told(make: Make, status: int) -> None:
+    with make(f"sys.exit({status})") as bridged, pytest.raises(UserError, match="ended before the run"):
+        bridged.await_ready()
+
+
+def test_one_that_does_not_end_is_killed_and_cleaned_up_after(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rtcontrol.run.carla_bridge.END_S", 0.1)
+    monkeypatch.setattr("rtcontrol.run.carla_bridge.TERM_S", 0.1)
+    with make('signal.signal(signal.SIGTERM, signal.SIG_IGN); tell(event="ready"); time.sleep(60)') as bridged:
+        bridged.await_ready()
+        process = bridged._process
+    assert process is not None and process.returncode == -9
+    assert list(tmp_path.glob("*.left")) == []

@@ -1,17 +1,33 @@
-"""The command line: real runs, exit statuses, one-paragraph errors."""
+"""The command line: real runs, exit statuses, one-paragraph errors, and what it prints where."""
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
+import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import EXPERT, call, refused, spawn, wait_for_ticks
+from rich.table import Table
+from typer.testing import CliRunner
 
+import rtcontrol
+from rtcontrol.bridges.console import printable
+from rtcontrol.cli.bench import app
+from rtcontrol.loop import errors
+from rtcontrol.models.checkpoint.checkpoint import resolve
+from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
+from rtcontrol.serve import zmq_auth
 from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol.telemetry.table import Terminal
 from tests.helpers.processes import python
 
 
@@ -113,16 +129,15 @@ def test_too_many_misses_is_status_3(tmp_path: Path) -> None:
     assert call(*arguments, "--on-miss", "stop", "--out", str(tmp_path / "stop")) == 3
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_in_flight_ends_with_safe_call_and_report(tmp_path: Path, number: int, status: int) -> None:
+def test_a_signal_in_flight_ends_with_safe_call_and_report(tmp_path: Path) -> None:
     process = spawn(*EXPERT, "--duration", "60", "--out", str(tmp_path))
     wait_for_ticks(tmp_path, 10)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=20)
-    assert process.returncode == status, err
+    assert process.returncode == 143, err
     assert "Traceback" not in err
     made = json.loads((tmp_path / "report.json").read_text())
-    assert made["ended_by"] == signal.Signals(number).name
+    assert made["ended_by"] == "SIGTERM"
     assert made["ticks"] >= 10
     events = [*read_record(tmp_path / "record.mcap")]
     assert events[-1]["end"] == made["ended_by"]
@@ -219,3 +234,342 @@ def test_ctrl_c_in_the_midst_of_imports_leaves_without_a_word(hook: str) -> None
     )
     done = python("-c", code)
     assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
+
+
+RESULTS = Path(__file__).parents[3] / "docs" / "benchmarks" / "experiments.json"
+
+
+def test_results_of_before_are_shown_and_put_into_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Mine\n<!-- latency -->\nold\n<!-- /latency -->\nafter\n")
+    command = ["experiments", "latency", "--results", str(RESULTS), "--page", str(page)]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert "JSON, grammar" in done.output and "**" not in done.output
+    written = page.read_text()
+    assert "old" not in written and "| heads |" in written and written.endswith("after\n")
+
+
+@pytest.mark.parametrize("document", [[], {"experiments": []}, {"experiments": {"forms": {"heads": {"0": {}}}}}])
+def test_what_holds_no_results_is_told(tmp_path: Path, document: Any) -> None:
+    file = tmp_path / "r.json"
+    file.write_text(json.dumps(document))
+    done = CliRunner().invoke(app, ["experiments", "--results", str(file)])
+    assert isinstance(done.exception, UserError) and "holds no such results" in str(done.exception)
+
+
+def test_a_page_without_marks_is_told_before_anything_is_trained(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Mine\n")
+    done = CliRunner().invoke(app, ["experiments", "forms", "--out", str(tmp_path / "out"), "--page", str(page)])
+    assert isinstance(done.exception, UserError) and not (tmp_path / "out").exists()
+
+
+def test_new_list_revoke_in_the_default_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = tmp_path / "rtcontrol" / "keys"
+
+    def keys(*words: str, status: int = 0) -> str:
+        assert call("keys", *words) == status
+        return "".join(capsys.readouterr())
+
+    made = keys("new", "arm")
+    server, client = zmq_auth.load_pair(folder / "server.key_secret"), zmq_auth.load_pair(folder / "arm.key_secret")
+    listed = keys("list")
+    assert zmq_auth.fingerprint(client.public) in listed and zmq_auth.fingerprint(server.public) in listed
+    revoked = keys("revoke", "arm")
+    assert sorted(p.name for p in folder.iterdir()) == ["server.key", "server.key_secret"]
+    again = keys("revoke", "arm", status=2)
+    assert "no key 'arm'" in again
+    for said in (made, listed, revoked, again):
+        assert server.secret not in said and client.secret not in said
+
+
+def test_second_client_keeps_the_servers_key(tmp_path: Path) -> None:
+    folder = str(tmp_path / "keys")
+    assert call("keys", "new", "one", "--keys", folder) == 0
+    server = zmq_auth.load_pair(tmp_path / "keys" / "server.key_secret")
+    assert call("keys", "new", "two", "--keys", folder) == 0
+    assert zmq_auth.load_pair(tmp_path / "keys" / "server.key_secret") == server
+
+
+def test_server_and_paths_are_no_names_of_clients(tmp_path: Path) -> None:
+    folder = str(tmp_path / "keys")
+    assert call("keys", "new", "server", "--keys", folder) == 2
+    assert call("keys", "new", "../arm", "--keys", folder) == 2
+    assert call("keys", "new", "arm", "--keys", folder) == 0
+    assert call("keys", "revoke", "server", "--keys", folder) == 2
+    assert (tmp_path / "keys" / "server.key").exists()
+
+
+def test_refused_name_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("keys", "new", "a/b", "--keys", str(tmp_path / "keys")) == 2
+    said = capsys.readouterr()
+    assert "no name for a key" in said.err and "Server key" not in said.out
+    assert not (tmp_path / "keys").exists()
+
+
+BAD = "\x1b[2J\x1b]0;title\x07\r\nFORGED\x9b31m\x85\u2028\u202e"
+TOOL = {
+    "name": f"turn{BAD}",
+    "description": f"turns{BAD}",
+    "parameters": {"properties": {f"to{BAD}": {"enum": [f"left{BAD}", "right"]}}, "required": [f"to{BAD}"]},
+}
+
+
+def rows(folder: Path) -> list[str]:
+    call = {"name": TOOL["name"], "arguments": {f"to{BAD}": f"left{BAD}"}}
+    row = {"instruction": f"go{BAD}", "observation": BAD, "tools": [TOOL], "history": [BAD], "call": call}
+    (folder / "rows.jsonl").write_text(json.dumps(row))
+    return ["data", "show", "rows.jsonl"]
+
+
+def unknown_call(folder: Path) -> list[str]:
+    row = {
+        "instruction": "go",
+        "observation": "",
+        "tools": [TOOL],
+        "history": [],
+        "call": {"name": BAD, "arguments": {}},
+    }
+    (folder / "rows.jsonl").write_text(json.dumps(row))
+    return ["eval", "rows.jsonl", "--model", "lander"]
+
+
+def bad_tools(folder: Path) -> list[str]:
+    (folder / "tools.json").write_text(json.dumps([{"name": f"a{BAD}", "schema": {}}, {"name": BAD}]))
+    return ["tools", "check", "tools.json"]
+
+
+def file_name(folder: Path) -> list[str]:
+    (folder / "world\x1b[2J\nFORGED.py").write_text("raise ValueError('\\x1b[2J\\nFORGED\\x9b')")
+    return ["run", "--env", "./world\x1b[2J\nFORGED.py", "--agent", "lander"]
+
+
+def configuration(folder: Path) -> list[str]:
+    (folder / "run.toml").write_text('"k\\u001b[2J\\nFORGED" = 3\n')
+    return ["run", "--config", "run.toml"]
+
+
+def checkpoint(folder: Path) -> list[str]:
+    shutil.copytree(resolve("lander"), folder / "made")
+    config = json.loads((folder / "made/config.json").read_text())
+    (folder / "made/config.json").write_text(json.dumps({**config, "model_type": BAD}))
+    return ["models", "info", "made"]
+
+
+@pytest.mark.parametrize("made", [rows, unknown_call, bad_tools, file_name, configuration, checkpoint])
+def test_they_stand_escaped_whatever_shows_them(
+    made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call(*made(tmp_path))
+    said = "".join(capfd.readouterr())
+    assert "\\x1b" in said
+    lines = said.split("\n")
+    assert lines == [printable(line) for line in lines] and not [s for s in lines if s.startswith("FORGED")]
+
+
+def test_tables_keep_their_colours_and_no_others() -> None:
+    console = Terminal(file=io.StringIO(), force_terminal=True, width=200)
+    table = Table("name\x1b[2J")
+    table.add_row("\x1b[31m\u202e[bold]left[/bold]")
+    console.print(table)
+    console.print(f"[green]right[/green]\x1b[1A{BAD}", soft_wrap=True)
+    assert isinstance(console.file, io.StringIO)
+    said = console.file.getvalue()
+    assert "\x1b[1mleft\x1b[0m" in said and "\x1b[32mright\x1b[0m" in said
+    assert not [s for s in ("\x1b[2J", "\x1b[31m", "\x1b[1A", "\x1b]", "\r", *"\x07\x85\x9b\u2028\u202e") if s in said]
+
+
+# `C` as a container has it, where Python makes no UTF-8 of it.
+ENCODINGS = {
+    "ascii": {"PYTHONIOENCODING": "ascii"},
+    "C": {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
+}
+EVERY_HELP = """
+import sys
+from typer.main import get_command
+from rtcontrol.cli import main
+from rtcontrol.cli.app import app
+
+def walk(command, path):
+    yield path
+    for name in command.list_commands(None) if hasattr(command, "list_commands") else ():
+        yield from walk(command.get_command(None, name), [*path, name])
+
+paths = list(walk(get_command(app), []))
+for path in paths:
+    sys.argv = ["rtcontrol", *path, "--help"]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            sys.exit(f"{path}: {end.code}")
+print(len(paths), "helps")
+"""
+
+
+def encoded(encoding: str, *arguments: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("LC_", "LANG", "PYTHONIO"))}
+    given: dict[str, Any] = {"env": {**env, **ENCODINGS[encoding]}, "capture_output": True, "timeout": 120, **more}
+    return subprocess.run([sys.executable, *arguments], check=False, **given)
+
+
+def test_every_command_has_its_help_there() -> None:
+    done = encoded("ascii", "-c", EVERY_HELP)
+    assert done.returncode == 0, done.stderr.decode()[-500:]
+    assert done.stdout.isascii() and int(done.stdout.split()[-2]) > 30
+
+
+@pytest.mark.parametrize("bridge", ["ros2", "carla"])
+def test_a_bridge_has_its_help_there(bridge: str) -> None:
+    done = encoded("ascii", "-m", f"rtcontrol.bridges.{bridge}", "--help")
+    assert done.returncode == 0 and done.stdout.isascii() and not done.stderr
+
+
+def test_tools_and_rows_are_shown_there(tmp_path: Path) -> None:
+    tool = {"name": "fahr", "description": "Zur Tür – 右へ", "parameters": {"properties": {"d": {"enum": ["左", "ü"]}}}}
+    row = {"instruction": "zur Tür 右", "observation": "x", "tools": [tool], "history": [], "call": None, "id": "1"}
+    (tmp_path / "tools.json").write_text(json.dumps([tool], ensure_ascii=False), "utf-8")
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row, ensure_ascii=False), "utf-8")
+    for command in (("tools", "check", "tools.json"), ("data", "show", "rows.jsonl"), ("data", "show", "none\u2026")):
+        done = encoded("C", "-m", "rtcontrol", *command, cwd=tmp_path)
+        assert done.returncode == (2 if "none\u2026" in command else 0), done.stderr.decode()[-500:]
+        assert b"Traceback" not in done.stderr and b"Internal error" not in done.stderr
+    # What programs read keeps every character.
+    shown = encoded("ascii", "-m", "rtcontrol", "data", "show", "rows.jsonl", "--json", cwd=tmp_path).stdout
+    assert json.loads(shown.decode("ascii"))["instruction"] == "zur Tür 右"
+
+
+RUN = "run --env lander --model expert --host inprocess --clock lockstep --no-live --episodes 1 --out"
+
+
+def printed_to_a_full_disk(*line: str) -> tuple[int, str]:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "rtcontrol", *line], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("line", ["envs", "--help", "tools --help"])
+def test_a_command_whose_output_cannot_be_written_says_so_and_fails(line: str) -> None:
+    status, errors = printed_to_a_full_disk(*line.split())
+    assert status == 1 and "Traceback" not in errors
+    assert errors.startswith("What was printed could not all be written: [Errno 28] No space left on device")
+
+
+def test_a_run_whose_report_cannot_be_printed_is_incomplete_and_names_the_folder_that_has_it(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    status, errors = printed_to_a_full_disk(*RUN.split(), str(out))
+    assert status == 6 and "Traceback" not in errors
+    assert f"No space left on device. The report is in {out}, too." in errors
+    assert (out / "report.json").is_file()
+
+
+WORLD = """
+import gymnasium, numpy
+from gymnasium import spaces
+
+class {name}(gymnasium.Env):
+    metadata = {{"render_fps": 20, "render_modes": []}}
+    observation_space, action_space = spaces.Box(-9, 9, (2,)), spaces.Discrete(2)
+    def __init__(self):
+        print("made", flush=True)
+    def seen(self):
+        return numpy.array([1, 2], numpy.float32)
+    def reset(self, *, seed=None, options=None):
+        return self.seen(), {{}}
+    def step(self, action):
+        return self.seen(), 1.0, False, False, {{}}
+    def close(self):
+        print("closed", flush=True)
+    {broken}
+
+gymnasium.register("{name}-v0", entry_point={name})
+"""
+BROKEN = {
+    "Sound": ("pass", []),
+    "Nan": (
+        "def seen(self): return numpy.array([1, numpy.nan], numpy.float32)",
+        ["o2 is NaN, which is no number. Let its observation have a number there.\n"],
+    ),
+    "Wide": ("def seen(self): return numpy.zeros(3, numpy.float32)", ["the shape (3,), where its space has (2,)"]),
+    "Loose": (
+        "def step(self, action): return self.seen(), None, False, False, {}",
+        ["Loose.step() gave None as its reward"],
+    ),
+    "Stuck": ("def step(self, action): raise OSError('motor bus')", ["step() raised OSError: motor bus"]),
+    "Drawn": (
+        "def seen(self): return numpy.random.random(2).astype(numpy.float32)",
+        ["two resets to the seed 0 are not the same"],
+    ),
+    "Kept": ("def close(self): print('closed', flush=True); raise OSError('port')", ["failed in its close()"]),
+    "Both": (
+        "def seen(self): return numpy.random.random(2).astype(numpy.float32)\n"
+        "    def step(self, action): raise OSError('motor bus')",
+        ["two resets to the seed 0", "step() raised OSError: motor bus"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_all_that_is_wrong_with_a_gymnasium_world_is_told_of_one_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    broken, said = BROKEN[name]
+    module = f"checked_{name.lower()}"
+    (tmp_path / f"{module}.py").write_text(WORLD.format(name=name, broken=broken))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert call("check", f"gym:{module}:{name}-v0", "--steps", "5") == (2 if said else 0)
+    out = capsys.readouterr().out
+    assert out.count("made") == out.count("closed") == 1 and "Traceback" not in out
+    assert all(one in out for one in said), out
+    assert out.splitlines()[-1].endswith(f": {len(said) or 'nothing'} found wrong")
+
+
+OWN = """
+class Cart:
+    step_s = 0.05
+    def reset(self, seed): self.steps = 0
+    def step(self): self.steps += 1; {step}
+    def observe(self): return {{"steps": self.steps}}
+    def outcome(self): return None
+    def instruct(self, text): pass
+    def go(self): raise AssertionError("nobody knows how to call it")
+"""
+
+
+def test_a_world_without_an_agent_is_stepped_without_calls_and_that_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (sound := tmp_path / "sound.py").write_text(OWN.format(step="pass"))
+    (stuck := tmp_path / "stuck.py").write_text(OWN.format(step="self.steps > 3 and 1 / 0"))
+    assert call("check", str(sound), "--steps", "5") == 0
+    assert "nothing found wrong; it was stepped without calls, as no --agent" in capsys.readouterr().out
+    assert call("check", str(stuck), "--steps", "5") == 2
+    assert "step() raised ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_an_installed_package_is_not_the_users_to_correct(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As MiniGrid's WFC worlds, whose wheel lacks the pictures that they read."""
+    (tmp_path / "checked_wheel.py").write_text(
+        WORLD.format(name="Wheel", broken="def reset(self, *, seed=None, options=None): raise OSError('no picture')")
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run = ("check", "gym:checked_wheel:Wheel-v0", "--steps", "5")
+    assert call(*run) == 2 and "no picture, checked_wheel.py:" in (said := capsys.readouterr().out)
+    assert "Correct it there." in said
+    monkeypatch.setattr("rtcontrol.loop.errors.INSTALLED", (*errors.INSTALLED, str(tmp_path)))
+    assert call(*run) == 2 and "choose another world, or another version of the package" in capsys.readouterr().out
+
+
+def test_a_bundled_world_is_sound_from_python_and_an_unknown_one_is_told() -> None:
+    assert rtcontrol.check_world("paddle", steps=20) == []
+    (unknown,) = rtcontrol.check_world("nowhere")
+    assert "nowhere" in str(unknown) and "lander" in str(unknown)

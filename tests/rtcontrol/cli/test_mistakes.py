@@ -28,7 +28,6 @@ from rtcontrol.run.run import ERRED, UNSAFE
 from tests.models.chat.families import checkpoint
 
 SAMPLE = Observation(0, 0, 0, {"x": 0.5, "v": 0.0})
-
 AGENT = """
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
 from rtcontrol.models.call import Call
@@ -40,7 +39,6 @@ def NAME(way: Annotated[int, OneOf(-1, 0, 1)]) -> None:
 
 agent = Agent("mover", "Moves.", Tools([NAME]), lambda data: OBSERVE, "go", Fallback(Call("NAME", {"way": 0})), "none")
 """
-
 WORLD = """
 import helper
 from pathlib import Path
@@ -151,13 +149,13 @@ def test_executors_get_the_annotated_types_and_own_functions_run(tmp_path: Path)
 
 
 def test_a_third_signal_leaves_a_world_that_hangs(tmp_path: Path) -> None:
-    hangs = "\n        self.x += 1\n        if self.x > 100: __import__('time').sleep(1000)"
+    hangs = "\n        self.x += 1\n        if self.x > 30: __import__('time').sleep(1000)"
     world = own_world(tmp_path, "hung.py", ("self.x += 1", hangs))
     out = tmp_path / "out"
     run = ("run", "--env", world, "--agent", agent_file(tmp_path, "go"), "--model", "random")
     process = spawn(*run, "--host", "inprocess", "--no-live", "--duration", "60", "--out", str(out))
-    wait_for_ticks(out, 25)
-    time.sleep(2.0)
+    wait_for_ticks(out, 12)
+    time.sleep(0.8)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
         assert process.poll() is None
         process.send_signal(number)

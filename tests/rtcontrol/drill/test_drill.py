@@ -14,7 +14,6 @@ from commands import refused
 from tests.helpers.processes import Program, cli
 
 pytestmark = pytest.mark.realtime
-
 COUNTS = ("injected", "attributed", "unknown", "uninjected", "invariants_violated")
 
 

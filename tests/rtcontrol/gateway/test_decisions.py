@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from gateway_served import Serve, Served
+from gateway_served import TOKEN, Serve, Served
 
 LEFT: dict[str, Any] = {"type": "predicate", "name": "left", "instructions": "Is the pad to the left?"}
 ENGINE: dict[str, Any] = {
@@ -273,3 +278,88 @@ def test_requests_are_counted_by_route_and_status(served: Served) -> None:
 def test_other_methods_are_told_to_post(served: Served) -> None:
     for path in ("decisions", "systemone"):
         assert "takes no GET. Use POST." in served.get(f"v1/{path}")
+
+
+LITELLM = """
+import json, sys, litellm
+url = sys.argv[1] + "v1"
+state = "x 0.2 y 1.1"
+listed = [
+    {"type": "predicate", "name": "left", "instructions": "Is the pad to the left?"},
+    {"type": "choice", "name": "engine", "instructions": "Which?", "choices": [{"value": "main"}, {"value": True}]},
+    {"type": "score", "name": "speed", "instructions": "How fast?", "levels": [{"label": "slow"}, {"label": "fast"}]},
+]
+named = {
+    "left": {"type": "noul", "instructions": "Is the pad to the left?"},
+    "engine": {"type": "choice", "instructions": "Which?", "criteria": {"main": None, "side": "Sideways."}},
+    "speed": {"type": "score", "instructions": "How fast?", "criteria": ["slow", "fast"]},
+}
+told = {"api_base": url, "api_key": "none"}
+ours = litellm.decisions(model="openai/lander", input=state, questions=listed, **told)
+theirs = litellm.systemone(model="hosted_vllm/lander", state=state, questions=named, **told)
+crossed = litellm.systemone(model="openai/lander", state=state, questions=named, **told)
+try:
+    litellm.decisions(model="openai/nowhere", input=state, questions=listed, **told)
+except litellm.NotFoundError as error:
+    refused = str(error)
+print(json.dumps([ours.model_dump(), theirs.model_dump(), crossed.model_dump(), refused]))
+"""
+
+
+def python(variable: str, *arguments: str) -> str:
+    """What a program in the environment that a variable names prints last."""
+    interpreter = os.environ.get(variable)
+    if not interpreter:
+        pytest.skip(f"{variable} names no interpreter")
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    done = subprocess.run([interpreter, *arguments], capture_output=True, text=True, timeout=110, env=env)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip().splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_litellm_reads_both_routes(served: Served) -> None:
+    ours, theirs, crossed, refused = json.loads(python("RTCONTROL_LITELLM_PYTHON", "-c", LITELLM, served.url))
+    left, engine, speed = ours["answers"]
+    assert (left["type"], engine["type"], speed["type"]) == ("predicate", "choice", "score")
+    assert engine["choice"] in ("main", True) and {p["value"] for p in engine["probabilities"]} == {"main", True}
+    named: dict[str, Any] = theirs["answers"]
+    near = partial(pytest.approx, rel=1e-5)  # another request's pass rounds otherwise
+    assert named["left"]["noul"] == near(left["probability"])
+    assert named["engine"]["choice"] in ("main", "side")
+    assert math.fsum(named["engine"]["probabilities"].values()) == 1
+    assert named["speed"]["score"] == near(speed["score"]) and named["speed"]["legend"] == {"0": "slow", "1": "fast"}
+    assert crossed["answers"]["left"]["noul"] == near(left["probability"])
+    assert "There is no model 'nowhere' here" in refused
+
+
+@pytest.mark.slow
+def test_simthinkd_benches_this_server(served: Served) -> None:
+    told = ("-m", "simthinkd.cli", "bench", "--url", f"{served.url}v1/systemone", "--limit", "10", "--json")
+    found = json.loads(python("RTCONTROL_SDK_PYTHON", *told))
+    assert found["states"] == 10 and found["p50_ms"] > 0
+
+
+# Otherwise here: OpenAI's shape of models and of errors, which both APIs share, and the field `rtcontrol`.
+OTHERWISE = {"http.models", "response.extensions", "errors.validation-shape", "auth.missing", "auth.invalid"}
+
+
+@pytest.mark.parametrize("key", [None, TOKEN])
+def test_every_must_of_the_specification_is_met(serve: Serve, key: str | None, tmp_path: Path) -> None:
+    pytest.importorskip("jevcompat", reason="jevcompat is not installed (the dev extra)")
+    # The largest choice is asked for too: on a busy machine that may take its time.
+    slow: dict[str, Any] = {"decide_timeout_s": 60.0}
+    served = serve(**slow) if key is None else serve(token=key, require_token=True, **slow)
+    said = tmp_path / "report.json"
+    command = [sys.executable, "-m", "jevcompat.cli", "test", served.url, "--json", str(said), "--timeout", "100"]
+    done = subprocess.run(
+        [*command, *(["--key", key] if key else [])], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    report: dict[str, Any] = json.loads(said.read_text())
+    found = {one["id"]: (one["level"], one["status"]) for one in report["results"]}
+    musts = {one for one, (level, _) in found.items() if level == "MUST"}
+    passed = {one for one, (_, status) in found.items() if status == "pass"}
+    other = {"auth.ignored-when-off" if key else "auth.bearer"}  # the one that is for the other of these two servers
+    assert len(musts) >= 33 and musts - passed == other
+    assert {one for one, (_, status) in found.items() if status == "fail"} <= OTHERWISE

@@ -1,7 +1,11 @@
-"""Decoder pools with real threads, a real Ray actor and real small checkpoints."""
+"""Decoder pools with real threads, a real Ray actor and small checkpoints: sessions, requests of /v1, questions."""
 
 from __future__ import annotations
 
+import asyncio
+import math
+import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,15 +16,18 @@ from typing import Any
 
 import pytest
 from cart import Flight
-from pooled import alone, asked, assert_equal, called, flown, naming, reply_of, request, tools
+from pooled import TOOLS, alone, asked, assert_equal, called, flown, kept_pid, naming, reply_of, request, tools
 
-from rtcontrol.hosts.deciders import NoopSource, STSource, answer_together
+from rtcontrol.gateway.decide import ToolSets, Unavailable
+from rtcontrol.gateway.errors import Tools
+from rtcontrol.hosts.deciders import ANSWERS, NoopSource, QuestionSource, STSource, answer_together, encode_questions
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
-from rtcontrol.hosts.protocol import DecoderPool, DecoderUnavailable, Host
+from rtcontrol.hosts.protocol import DecisionRequest, DecoderPool, DecoderUnavailable, Host
 from rtcontrol.hosts.ray_host import DecoderLink, WakeFile
 from rtcontrol.hosts.ray_pool import RayPool, single_host
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.questions import StateQuestion
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.pools import Pools
 
@@ -82,7 +89,7 @@ def test_cancelled_before_its_turn_is_not_decided(pool: DecoderPool) -> None:
 
 def test_a_patient_sessions_decision_gives_way_to_others_between_its_steps(pool: DecoderPool) -> None:
     late, other = pool.open("a", naming("late", "patient")), pool.open("b", naming("other"))
-    late.submit(request(1, "steps 60"))  # 3 s
+    late.submit(request(1, "steps 40"))  # 2 s
     time.sleep(0.1)
     for tick in range(5):
         assert called(other, tick) == f'other(at="x {tick}")'
@@ -327,3 +334,116 @@ def test_a_host_that_gave_up_ends_the_run_with_the_safe_call(tmp_path: Path, clo
 def test_no_socket_to_the_decoder_is_trouble_that_may_pass() -> None:
     with pytest.raises(DecoderUnavailable, match="No socket to the decoder"):
         DecoderLink({"lanes": ["no endpoint"], "key": b""}, b"session", WakeFile())
+
+
+GO, TURN = (tools(named) for named in TOOLS[:2])
+
+
+def tool_sets(pool: DecoderPool, decide_timeout_s: float = 20.0) -> ToolSets:
+    return ToolSets(pool, lambda tools, allow_null: naming("go"), 2, decide_timeout_s, 60.0)
+
+
+async def answered(sets: ToolSets, what: str, instruction: str = "go", offered: Tools = GO) -> Any:
+    call = (await sets.decide(offered, instruction, what)).decision.call
+    assert call is not None
+    return call.arguments["at"]
+
+
+async def told_in_the_end(sets: ToolSets, what: str, offered: Tools = GO) -> Any:
+    give_up = time.monotonic() + 40
+    while True:
+        try:
+            return await answered(sets, what, offered=offered)
+        except Unavailable:
+            assert time.monotonic() < give_up
+            await asyncio.sleep(0.05)
+
+
+def test_requests_one_by_one_and_at_once_get_their_own_answers(pool: DecoderPool) -> None:
+    async def ask() -> None:
+        sets = tool_sets(pool)
+        for k in range(5):
+            assert await answered(sets, f"alone {k}") == f"alone {k}"
+        for k in range(5):
+            asked = [f"round {k}, {i}" for i in range(6)]
+            assert await asyncio.gather(*(answered(sets, one, "sleep 0.01") for one in asked)) == asked
+        sets.close()
+
+    asyncio.run(ask())
+
+
+def test_a_late_answer_is_nobody_elses(ray_pool: RayPool) -> None:
+    async def ask() -> None:
+        sets = tool_sets(ray_pool, 0.3)
+        await told_in_the_end(sets, "first")
+        for k in range(3):
+            with pytest.raises(Unavailable):
+                await answered(sets, f"late {k}", "sleep 0.5")
+            assert await told_in_the_end(sets, f"next {k}") == f"next {k}"
+        sets.close()
+
+    asyncio.run(ask())
+
+
+def test_requests_to_a_lost_process_are_told_at_once_and_answered_again(ray_pool: RayPool) -> None:
+    async def ask() -> None:
+        sets = tool_sets(ray_pool, 60.0)
+        for offered in (TURN, GO):
+            await told_in_the_end(sets, "before", offered)
+        # Of two at once the second is waited for on a thread of its own, and one alone on the event loop's.
+        soon, *waiting = (asyncio.create_task(answered(sets, "x", f"sleep {s}", TURN)) for s in (0.1, 30))
+        await soon
+        await asyncio.sleep(0.1)
+        waiting.append(asyncio.create_task(answered(sets, "x", offered=GO)))
+        await asyncio.sleep(0.1)
+        os.kill(kept_pid(ray_pool), signal.SIGKILL)
+        lost = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 20)
+        assert [str(one) for one in lost] == ["the decoder was lost"] * 2
+        assert await told_in_the_end(sets, "after") == "after"
+        sets.close()
+
+    asyncio.run(ask())
+
+
+QUESTIONS = [StateQuestion("go left?", ("true", "false")), StateQuestion("which?", ("red", "green blue", "green red"))]
+
+
+def test_questions_are_answered_wherever_it_decides(pool: DecoderPool, sources: list[STSource]) -> None:
+    host = pool.open("questions", QuestionSource(sources[0].spec))
+    here = QuestionSource(sources[0].spec).build()
+    for tick, state in enumerate(("x 1", "x 1", "zürich \ud7ff")):
+        request = DecisionRequest(tick, 0, state, encode_questions(QUESTIONS))
+        host.submit(request)
+        reply, own = reply_of(host), here.decide(request).call
+        assert (
+            reply.error is None and reply.decision is not None and reply.decision.call is not None and own is not None
+        )
+        assert reply.decision.call.name == ANSWERS and reply.decision.forward_passes == 1
+        found: Any = reply.decision.call.arguments["probabilities"]
+        assert [math.fsum(p) for p in found] == [1.0, 1.0]
+        for p, q in zip(found, own.arguments["probabilities"], strict=True):
+            assert p == pytest.approx(q, abs=1e-4)
+
+
+def test_what_does_not_fit_is_a_mistake_of_the_request(pool: DecoderPool, sources: list[STSource]) -> None:
+    host = pool.open("questions", QuestionSource(sources[0].spec))
+    host.submit(DecisionRequest(1, 0, "go " * 3000, encode_questions(QUESTIONS)))
+    reply = reply_of(host)
+    assert reply.mistake is not None and "more than the model's context" in reply.mistake[0]
+
+
+def test_a_session_is_decided_between_the_passes_of_many_questions(pool: DecoderPool, sources: list[STSource]) -> None:
+    many = [StateQuestion(f"{i} " + "go left or right or stop " * 12, ("true", "false")) for i in range(300)]
+    questions = pool.open("questions", QuestionSource(sources[0].spec))
+    session = pool.open("session", sources[0])
+    session.submit(asked(0))
+    reply_of(session)
+    questions.submit(DecisionRequest(1, 0, "x 1", encode_questions(many)))
+    began, ticks = time.monotonic(), 0
+    while (reply := questions.wait(0)) is None:
+        ticks += 1
+        session.submit(asked(ticks))
+        assert reply_of(session).tick == ticks
+        assert time.monotonic() - began < 60
+    assert reply.decision is not None and reply.decision.forward_passes > 5
+    assert ticks >= 3, "it was decided meanwhile"

@@ -1,16 +1,22 @@
-"""A Ray pool over time: sessions that come and go; a process, or Ray itself, that is killed; one that hangs."""
+"""Ray as it starts, runs and ends: processes that are killed or hang, another user, and nothing left behind."""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import re
 import resource
+import shutil
 import signal
+import socket
+import stat
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +24,20 @@ from typing import Any
 import psutil
 import pytest
 import ray
+import zmq
 from cart import CartWorld, Flight, cart_agent
 from pooled import asked, assert_equal, called, flown, folder_of, kept_pid, naming, reply_of, request, running
 
 from rtcontrol.hosts import ray_pool as pools
 from rtcontrol.hosts.deciders import STSource
+from rtcontrol.hosts.processes import marked
 from rtcontrol.hosts.protocol import DecoderUnavailable, Host
+from rtcontrol.hosts.ray_actor import DecoderActor
+from rtcontrol.hosts.ray_host import DecoderLink, WakeFile
 from rtcontrol.hosts.ray_pool import RayPool, single_host
 from rtcontrol.models.errors import UserError
-from tests.helpers.processes import until
+from rtcontrol.telemetry.record_reader import read_record
+from tests.helpers.processes import Program, environment, until
 
 pytestmark = pytest.mark.serial
 
@@ -125,7 +136,7 @@ def test_a_process_that_answers_late_but_works_is_not_lost(ray_pool: RayPool) ->
     host = ray_pool.open("a", naming("left"))
     pid, events = kept_pid(ray_pool), len(host.events)
     try:
-        for tick in range(4):
+        for tick in range(2):
             os.kill(pid, signal.SIGSTOP)
             time.sleep(0.9)
             os.kill(pid, signal.SIGCONT)
@@ -200,7 +211,7 @@ def fly(tmp_path: Path, host: Host, fault: Callable[[], None], seconds: float = 
     return flight
 
 
-@pytest.mark.parametrize("part", ["decoder", "raylet", "gcs_server"])
+@pytest.mark.parametrize("part", ["decoder", "raylet", pytest.param("gcs_server", marks=pytest.mark.slow)])
 def test_killed_in_flight_the_safe_call_acts_and_the_decoder_returns(
     tmp_path: Path, ray_pool: RayPool, caplog: pytest.LogCaptureFixture, part: str
 ) -> None:
@@ -270,3 +281,267 @@ def pushing() -> Any:
             return Decision(Call("push", {"force": 1}))
 
     return Pushing()
+
+
+NOBODY = 65534
+# As the decoder's run starts it, and loaded before it is somebody else: of what it imports nothing need be readable.
+INTRUDER = f"""
+import json, os, socket, struct, sys, traceback
+import zmq
+from ray._raylet import GcsClient
+
+told = json.loads(sys.argv[1])
+os.setgroups([])
+os.setgid({NOBODY})
+os.setuid({NOBODY})
+
+def tried(what, *arguments):
+    try:
+        return repr(what(*arguments))
+    except Exception as error:
+        return type(error).__name__
+
+def bound(path):
+    os.rename(path, path + ".theirs")
+    zmq.Context.instance().socket(zmq.ROUTER).bind("ipc://" + path)
+    return "bound"
+
+def connected(path):
+    with socket.socket(socket.AF_UNIX) as unix:
+        unix.connect(path)
+    return "connected"
+
+def read(path):
+    return open(path, "rb").read()
+
+def frame(kind, flags, stream, body):
+    return struct.pack(">I", len(body))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + body
+
+def grpc(port, method):
+    "What a gRPC server says to an empty message of this method: its status, or None."
+    named = dict([(":method", "POST"), (":scheme", "http"), (":path", "/ray.rpc." + method), (":authority", "x")])
+    named |= {{"te": "trailers", "content-type": "application/grpc"}}
+    told = b"".join(b"\\0" + bytes([len(k)]) + k.encode() + bytes([len(v)]) + v.encode() for k, v in named.items())
+    begin = b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + frame(4, 0, 0, b"") + frame(1, 4, 1, told)
+    heard = b""
+    with socket.create_connection(("127.0.0.1", port), 5) as tcp:
+        tcp.settimeout(2)
+        tcp.sendall(begin + frame(0, 1, 1, bytes(5)))
+        try:
+            while b"grpc-status" not in heard and (more := tcp.recv(4096)):
+                heard += more
+        except OSError:
+            pass
+    place = heard.find(b"grpc-status")
+    return int(heard[place + 12 : place + 12 + heard[place + 11]]) if place >= 0 else None
+
+print(json.dumps({{
+    "list": [tried(os.listdir, told["folder"])],
+    "rename": [tried(os.rename, told["folder"], told["folder"] + "x")],
+    "bind": [tried(bound, path) for path in told["sockets"]],
+    "connect": [tried(connected, path) for path in told["sockets"]],
+    "environ": [tried(read, f"/proc/{{pid}}/environ") for pid in told["pids"]],
+    "gcs": [tried(lambda: GcsClient(address=told["gcs"]).internal_kv_keys(b"", b"session", timeout=5))],
+    "grpc": {{method: [grpc(port, method) for port in told["ports"]] for method in told["methods"]}},
+}}))
+"""
+# One of each service that Ray's processes have.
+METHODS = (
+    "ObjectManagerService/Push",
+    "NodeManagerService/RequestWorkerLease",
+    "CoreWorkerService/PushTask",
+    "InternalKVGcsService/InternalKVKeys",
+)
+UNIMPLEMENTED, UNAUTHENTICATED = 12, 16
+
+
+def test_another_user_gets_neither_at_the_decoder_nor_at_ray(ray_pool: RayPool) -> None:
+    if os.geteuid():
+        pytest.skip("only root can be another user")
+    import ray
+
+    folder, answer = ray_pool._ray.folder, ray_pool._answer
+    assert answer is not None and stat.S_IMODE(Path(folder).stat().st_mode) == 0o700
+    pids = {pid for pid, fd, _ in marked(folder) if not os.close(fd)} | {os.getpid()}
+    listening = [c.laddr for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.pid in pids]
+    # Also of the dashboard's: there is none.
+    assert len(listening) >= 5 and {str(at.ip).removeprefix("::ffff:") for at in listening} == {"127.0.0.1"}
+    sockets = [end.removeprefix("ipc://") for end in (*answer["lanes"], answer["heartbeat"])]
+    sockets += [str(path) for path in Path(folder).rglob("*") if path.is_socket() and "/sockets/" in str(path)]
+    assert len(sockets) >= 4 and all(len(path) <= 107 for path in sockets)
+    told: dict[str, Any] = {"folder": folder, "sockets": sockets, "pids": [*pids], "methods": METHODS}
+    told |= {"ports": [at.port for at in listening], "gcs": ray.get_runtime_context().gcs_address}
+    env = {name: value for name, value in environment().items() if not name.startswith("RAY_")}
+    command = [sys.executable, "-c", INTRUDER, json.dumps(told)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    for what in ("list", "rename", "bind", "connect", "environ"):
+        assert {*found[what]} == {"PermissionError"}, what
+    assert found["gcs"] == ["AuthenticationError"]
+    for method, answers in found["grpc"].items():
+        assert {*answers} <= {None, UNIMPLEMENTED, UNAUTHENTICATED} and UNAUTHENTICATED in answers, method
+    assert len(os.environ["RAY_AUTH_TOKEN"]) == 64, "it stands in no file"
+    ready = DecoderLink(answer, b"x", WakeFile())
+    assert ready.ready(5000), "who has the key is answered"
+    ready.close()
+
+
+@pytest.fixture
+def decoder(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """A decoder's process, in this one: its threads end with the tests."""
+    folder = tmp_path / "d"
+    folder.mkdir()
+    yield DecoderActor(1, False, os.path.relpath(folder), socket.gethostname()).start()
+
+
+@pytest.mark.parametrize("curve", [False, True])
+def test_a_socket_in_the_decoders_place_decides_nothing_and_is_told_nothing(
+    decoder: dict[str, Any], curve: bool
+) -> None:
+    path = Path(decoder["lanes"][0].removeprefix("ipc://"))
+    link = DecoderLink(decoder, b"x", WakeFile())
+    assert link.ready(5000)
+    link.close()
+    path.rename(path.with_suffix(".theirs"))
+    context = zmq.Context()
+    false = context.socket(zmq.ROUTER)
+    false.linger = 0
+    if curve:  # it knows the decoder's public key, say, and not its secret
+        false.curve_server, false.curve_secretkey = True, zmq.curve_keypair()[1]
+    false.bind(f"ipc://{path}")
+    heard: list[bytes] = []
+
+    def decides() -> None:
+        while false.poll(1500):
+            heard.extend(false.recv_multipart())
+            false.send_multipart([heard[-2], heard[-1]])
+
+    thread = threading.Thread(target=decides)
+    thread.start()
+    link = DecoderLink(decoder, b"x", WakeFile())
+    assert not link.ready(1000)
+    link.close()
+    thread.join()
+    context.destroy()
+    assert heard == []
+
+
+def test_who_has_not_the_decoders_key_is_not_answered(decoder: dict[str, Any]) -> None:
+    context = zmq.Context()
+    stranger = context.socket(zmq.DEALER)
+    stranger.linger = 0
+    stranger.connect(decoder["lanes"][0])
+    stranger.send(b"")
+    assert not stranger.poll(300)
+    context.destroy()
+
+
+COMMAND = ["-m", "rtcontrol", "run", "--env", "lander", "--model", "expert", "--no-live", "--duration", "60", "--out"]
+INSTANTS = ("folder", "gcs_server", "raylet", "ray::DecoderActor")
+START = "from rtcontrol.hosts.ray_pool import own_host; import rtcontrol.hosts.deciders as d, time; "
+START += "own_host(d.NoopSource()).start(); time.sleep(60)"
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """Where runs make their folders; Ray takes no long path."""
+    folder = Path(tempfile.mkdtemp(prefix="rt-", dir="/tmp"))
+    (folder / "runs").mkdir()
+    yield folder / "runs"
+    shutil.rmtree(folder)
+
+
+def said(base: Path) -> Path:
+    return base.parent / "stderr"
+
+
+def started(base: Path, *arguments: str, address: str = "") -> subprocess.Popen[str]:
+    env = {"RAY_TMPDIR": str(base), "RAY_ADDRESS": address}
+    return Program(arguments, said(base), env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).popen
+
+
+def left(base: Path) -> dict[str, int]:
+    return {name: pid for folder in base.iterdir() for name, pid in running(str(folder)).items()}
+
+
+@pytest.mark.parametrize(
+    "instant",
+    [pytest.param(one, marks=[] if one == "gcs_server" else [pytest.mark.slow]) for one in INSTANTS],
+)
+def test_killed_while_ray_starts_nothing_is_left(base: Path, instant: str) -> None:
+    run = started(base, "-c", START)
+    until(lambda: any(base.iterdir()) if instant == "folder" else instant in left(base), seconds=120.0)
+    folders = [str(folder) for folder in base.iterdir()]
+    run.kill()
+    run.wait()
+    until(lambda: not any(base.iterdir()), seconds=60.0)
+    assert [running(folder) for folder in folders] == [{}]
+
+
+@pytest.mark.parametrize(
+    ("number", "instant"),
+    [
+        (signal.SIGTERM, "flying"),
+        (signal.SIGKILL, "flying"),
+        pytest.param(signal.SIGINT, "gcs_server", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, "gcs_server", marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_that_is_ended_leaves_nothing(base: Path, tmp_path: Path, number: int, instant: str) -> None:
+    run = started(base, *COMMAND, str(tmp_path / "run"))
+    record = tmp_path / "run" / "record.mcap"
+
+    def flying() -> bool:
+        return record.exists() and sum("kind" in e for e in read_record(record)) > 5
+
+    until(flying if instant == "flying" else lambda: instant in left(base), seconds=120.0)
+    folder = str(next(base.iterdir()))
+    assert len(running(folder)) >= 1
+    run.send_signal(number)
+    assert run.wait(60) == (-signal.SIGKILL if number == signal.SIGKILL else 128 + number)
+    if number != signal.SIGKILL:
+        made = json.loads((tmp_path / "run" / "report.json").read_text())
+        assert made["ended_by"] == signal.Signals(number).name
+        assert made["releases"] > 5 if instant == "flying" else made["releases"] == 0
+        # Ray's own handler prints a stack, and aborts the run when it needs more than 3 s to end.
+        assert not re.search("SIGTERM received|Traceback", said(base).read_text())
+    until(lambda: not any(base.iterdir()), seconds=0.0 if number != signal.SIGKILL else 60.0)
+    assert running(folder) == {}
+
+
+SESSION = """
+import os, pathlib, sys, time
+marked = []
+sys.addaudithook(lambda event, args: event == "subprocess.Popen" and marked.append("RTCONTROL_RUN" in os.environ))
+from rtcontrol.hosts.ray_start import RaySession
+session = RaySession()
+session.start()
+told = pathlib.Path(sys.argv[1])
+told.write_text(f"{len(session.files)} {bool(marked)} {any(marked)} .")
+while told.exists():
+    time.sleep(0.05)
+session.end()
+sys.exit(9 if any(marked) else 0)
+"""
+
+
+def test_no_worker_is_started_before_one_is_asked_for_and_nothing_else_bears_the_runs_mark(
+    base: Path, tmp_path: Path
+) -> None:
+    told = tmp_path / "told"
+    run = started(base, "-c", SESSION, str(told))
+    until(lambda: run.poll() is not None or (told.exists() and told.read_text().endswith(".")), seconds=120.0)
+    assert told.read_text() == "2 True False .", said(base).read_text()
+    # The first driver would wait for it inside Ray's core, and keep the interpreter from everybody else.
+    assert not [name for name in left(base) if name.startswith("ray::IDLE")], left(base)
+    told.unlink()
+    assert run.wait(120) == 0, said(base).read_text()
+
+
+def test_ray_that_cannot_start_names_the_remedy(base: Path, tmp_path: Path) -> None:
+    run = started(base, *COMMAND, str(tmp_path / "run"), address="127.0.0.1:1")
+    assert run.wait(120) == 2
+    text = said(base).read_text()
+    assert "--host inprocess" in text and "Traceback" not in text
+    assert list(base.iterdir()) == []

@@ -1,14 +1,19 @@
-"""Whose turn it is: the earliest deadline, with what can be decided together in time; nobody starves."""
+"""Whose turn it is: the earliest deadline, with what can be decided together in time; and random calls."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rtcontrol.agents import Tools
+from rtcontrol.gateway.source import source
+from rtcontrol.hosts.deciders import RandomSource, build
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.hosts.scheduler import UNLIMITED_NS, EdfScheduler
+from rtcontrol.models.errors import UserError
 from tests.rtcontrol.hosts.pooled import request
 
 MS = 1_000_000
@@ -197,3 +202,22 @@ def test_every_waiting_session_gets_its_turn_once_and_no_batch_is_expected_to_be
             assert key not in found
             found[key] = one.tick
     assert found == newest
+
+
+def tool(required: list[str], **properties: Any) -> dict[str, Any]:
+    return {"name": "heat", "parameters": {"type": "object", "properties": properties, "required": required}}
+
+
+def test_an_open_domain_is_refused_when_it_is_opened_whichever_tool_would_be_drawn() -> None:
+    tools = (tool(["t"], t={"type": "number"}), {"name": "stop"})
+    with pytest.raises(UserError, match="Tool heat, parameter t: no value of it can be made up"):
+        build(source("random", "torch", tools))
+    build(RandomSource((tool([], t={"type": "number"}),)))
+
+
+def test_numbers_too_many_to_list_are_drawn_within_their_bounds() -> None:
+    steps = {"type": "number", "minimum": -1, "maximum": 9_000, "multipleOf": 0.5}
+    given = (tool(["n", "x"], n={"type": "integer", "minimum": 7, "maximum": 100_000}, x=steps),)
+    decider, checked = build(RandomSource(given)), Tools(given)
+    calls = [decider.decide(DecisionRequest(i, 0, "", "")).call for i in range(100)]
+    assert len({checked.validate(call).arguments["n"] for call in calls if call is not None}) > 90

@@ -126,7 +126,7 @@ def test_a_world_that_hangs_stops_neither_clock_nor_record_and_nothing_old_acts(
         arm.hang()
         time.sleep(2.5 * PERIOD_S)  # from here on a call waits for the world
         found["lines"], found["acts"] = len(flown.ticks), len(arm.acts)
-        time.sleep(3.0 - 2.5 * PERIOD_S)
+        time.sleep(1.5 - 2.5 * PERIOD_S)
         found["later"] = len(flown.ticks)
         found["free"] = arm.let_go()
         until(lambda: len(arm.acts) > found["acts"] + 1)
@@ -134,7 +134,7 @@ def test_a_world_that_hangs_stops_neither_clock_nor_record_and_nothing_old_acts(
 
     beside(trouble, flown.run)
     # Releases, misses and their lines went on, at the rate.
-    assert found["later"] - found["lines"] >= 2.4 * HZ
+    assert found["later"] - found["lines"] >= HZ
     assert flown.loop.account.skipped_releases <= 2
     assert {"hold", "pending"} <= {t["action"] for t in flown.ticks if t["kind"] == "miss"}
     # The safe call is the first thing that acts, within a period of the world's yielding.
@@ -147,17 +147,17 @@ def test_a_world_that_hangs_stops_neither_clock_nor_record_and_nothing_old_acts(
     assert arm.acts[found["acts"] + 1][1] == MOVE
 
 
-@pytest.mark.parametrize(("hold_ms", "max_age_ms"), [(100.0, 10_000), (10_000.0, 400)])
+@pytest.mark.parametrize(("hold_ms", "max_age_ms"), [(100.0, 10_000), (10_000.0, 200)])
 def test_a_late_decision_acts_neither_beyond_the_hold_nor_beyond_the_age(
     tmp_path: Path, hold_ms: float, max_age_ms: float
 ) -> None:
     arm = Arm()
     flown = flight(
-        tmp_path, arm, late_at_2(0.6), hz=4, hold_ms=hold_ms, max_age_ms=max_age_ms, late="use", duration_s=1.5
+        tmp_path, arm, late_at_2(0.3), hz=8, hold_ms=hold_ms, max_age_ms=max_age_ms, late="use", duration_s=0.8
     )
     flown.run()
     late = next(line for line in flown.lines if line.get("late") == 2)
-    assert not late["used"] and late.get("latency_ms", 0) >= 600
+    assert not late["used"] and late.get("latency_ms", 0) >= 300
     assert sum(call == MOVE for _, call in arm.acts) == 2
     assert any(call == STOP for _, call in arm.acts[:-1]) == (hold_ms < 1000)
 

@@ -141,11 +141,11 @@ def test_a_tick_that_an_older_answer_decides_is_told_as_of_what_that_one_saw(tmp
 
 def test_no_answer_from_before_a_reset_decides_after_it(tmp_path: Path) -> None:
     host = backed(slowly(0.05, 0.15), after_ms=1000.0)
-    flown = fly(tmp_path, host, world=CartWorld(0.2), max_age_ms=1000.0, duration_s=2.0)
+    flown = fly(tmp_path, host, world=CartWorld(0.2), max_age_ms=1000.0, duration_s=1.4)
     is_exact(flown)
     epochs = {event["k"]: event["epoch"] for event in flown.lines if "observation" in event}
     older = [tick for tick in flown.ticks if "answers" in tick]
-    assert len(set(epochs.values())) >= 8 and len(older) >= 5
+    assert len(set(epochs.values())) >= 5 and len(older) >= 3
     assert all(epochs[tick["answers"]] == epochs[tick["k"]] == tick["epoch"] for tick in older)
     late = [e for e in flown.lines if "first" in e and epochs[e["first"]] < max(v for k, v in epochs.items())]
     assert late, "some came after a reset"
@@ -162,7 +162,7 @@ def test_what_was_seen_before_a_pause_decides_nothing_after_the_resume(tmp_path:
         agent=arm_agent(),
         hold_ms=60_000.0,
         max_age_ms=500.0,
-        duration_s=2.0,
+        duration_s=1.4,
         backup="local",
     )
     flight.after(20, lambda: (flight.loop.operator.say("pause", "test"), flight.loop.operator.say("resume", "test")))
@@ -190,7 +190,7 @@ def test_a_first_decider_that_is_killed_is_told_and_the_backup_goes_on(tmp_path:
     flown.after(20, lambda: os.kill(linked.pid, signal.SIGKILL))
     flown.run()
     outcomes, account = is_exact(flown), flown.loop.account
-    assert account.decided_by_first >= 5 and account.decided_by_backup >= 100
+    assert account.decided_by_first >= 5 and account.decided_by_backup >= 40
     assert outcomes["in_time"] >= 5 and outcomes["lost"] >= 1
     flown.blames("decide", 0, 4)
 

@@ -1,7 +1,8 @@
-"""Faults that really happen, and what the record says of each tick that missed for them."""
+"""Faults that really happen and what the record says of each tick that missed for them; from evidence to cause."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -15,10 +16,13 @@ from typing import Any
 
 import pytest
 from cart import CartWorld, Flight, Scripted, cart_agent, good, slow
+from hypothesis import given
+from hypothesis import strategies as st
 from linked import LinkedHost
 
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
+from rtcontrol.loop.attribution import STEPS, Evidence, ThreadUsage, attribute, covered_ms, steps, usual
 from rtcontrol.loop.command import SPANS, Tick
 from rtcontrol.loop.evidence import EvidenceCollector, PauseWatch
 from rtcontrol.loop.schedstat import SIZE, Threads, ran_and_delayed
@@ -26,8 +30,6 @@ from rtcontrol.models.call import Decision
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.causes import CAUSES, Cause
 from tests.helpers.processes import until
-
-pytestmark = pytest.mark.realtime
 
 
 def named(flight: Flight) -> dict[int, str]:
@@ -55,6 +57,7 @@ def mostly(said: Iterable[str], *names: str, least: int = 1, others: int = 3) ->
     assert sum(counts.values()) - sum(counts[name] for name in names) <= others, counts
 
 
+@pytest.mark.realtime
 def test_every_step_of_a_tick_has_its_stamp_in_order(tmp_path: Path) -> None:
     flight = Flight(tmp_path, host=LinkedHost(tmp_path)).run()
     on_time = [t for t in flight.ticks if t["kind"] == "call" and "cause" not in t]
@@ -70,6 +73,7 @@ def test_every_step_of_a_tick_has_its_stamp_in_order(tmp_path: Path) -> None:
         assert spans["decided"] - spans["begun"] == pytest.approx(tick["decide_ms"], abs=1e-3)
 
 
+@pytest.mark.realtime
 def test_a_stopped_decoder_is_named_in_every_tick_that_it_cost(tmp_path: Path) -> None:
     host = LinkedHost(tmp_path)
     flight = Flight(tmp_path, host=host, duration_s=1.0)
@@ -89,6 +93,7 @@ def test_a_stopped_decoder_is_named_in_every_tick_that_it_cost(tmp_path: Path) -
     assert max(end - begin for begin, end in flight.loop._outcomes.evidence._heard) > 100e6
 
 
+@pytest.mark.realtime
 @pytest.mark.parametrize("how", ["sleep", "spin"])
 def test_a_decoder_that_takes_its_time_is_slow_and_keeps_the_next_waiting(tmp_path: Path, how: str) -> None:
     agent = replace(cart_agent(), instruction=f"{how} 0.035 10")
@@ -100,6 +105,7 @@ def test_a_decoder_that_takes_its_time_is_slow_and_keeps_the_next_waiting(tmp_pa
     assert "unknown" not in said.values()
 
 
+@pytest.mark.realtime
 def test_a_request_behind_a_slow_one_is_queued(tmp_path: Path) -> None:
     flight = Flight(tmp_path, slow(0.07, lambda tick: tick % 10 == 5), duration_s=1.0).run()
     said = named(flight)
@@ -107,6 +113,7 @@ def test_a_request_behind_a_slow_one_is_queued(tmp_path: Path) -> None:
     assert all(said[k] == "decide.queued" for k in said if k % 10 == 6)
 
 
+@pytest.mark.realtime
 def test_a_decoder_that_was_killed_is_lost(tmp_path: Path) -> None:
     host = LinkedHost(tmp_path)
     flight = Flight(tmp_path, host=host)
@@ -115,16 +122,7 @@ def test_a_decoder_that_was_killed_is_lost(tmp_path: Path) -> None:
     mostly(named(flight).values(), "host.lost", least=8)
 
 
-def test_a_decider_that_raises_is_an_error(tmp_path: Path) -> None:
-    def decide(request: DecisionRequest) -> Decision:
-        if request.tick == 5:
-            raise RuntimeError("no")
-        return good(request)
-
-    flight = Flight(tmp_path, decide).run()
-    assert named(flight)[5] == "decide.error"
-
-
+@pytest.mark.realtime
 def test_what_the_kernel_counted_since_an_older_miss_is_no_evidence(tmp_path: Path) -> None:
     def decide(request: DecisionRequest) -> Decision:
         if request.tick in (5, 12, 13):
@@ -136,6 +134,7 @@ def test_what_the_kernel_counted_since_an_older_miss_is_no_evidence(tmp_path: Pa
     assert (told[12], told[13]) == (False, True), flight.dump()
 
 
+@pytest.mark.realtime
 def test_an_agent_that_reads_slowly_is_observe(tmp_path: Path) -> None:
     agent, looks = cart_agent(), iter(range(10**6))
 
@@ -152,6 +151,7 @@ def test_an_agent_that_reads_slowly_is_observe(tmp_path: Path) -> None:
     assert all(t["skip_evidence"]["explained_ms"] >= t["skip_evidence"]["late_ms"] / 2 >= 10 for t in skipped)
 
 
+@pytest.mark.realtime
 def test_what_the_world_does_not_show(tmp_path: Path) -> None:
     world, agent = CartWorld(), cart_agent()
     flight = Flight(tmp_path / "silent", world=world)
@@ -172,6 +172,7 @@ def test_what_the_world_does_not_show(tmp_path: Path) -> None:
     mostly(named(flight).values(), "no_observation.unreadable", least=8)
 
 
+@pytest.mark.realtime
 def test_an_executor_that_is_slow_keeps_the_next_calls_waiting(tmp_path: Path) -> None:
     world = CartWorld()
     world.on_execute = lambda call: time.sleep(0.1 if len(world.executed) == 5 else 0)
@@ -184,18 +185,7 @@ def test_an_executor_that_is_slow_keeps_the_next_calls_waiting(tmp_path: Path) -
     assert overran["evidence"]["late_ms"] >= 75
 
 
-def test_an_executor_that_raises(tmp_path: Path) -> None:
-    world = CartWorld()
-
-    def burn(call: Any) -> None:
-        if len(world.executed) == 5:
-            raise OSError("fire")
-
-    world.on_execute = burn
-    flight = Flight(tmp_path, world=world).run()
-    assert "execute.raised" in named(flight).values()
-
-
+@pytest.mark.realtime
 def test_a_tick_on_time_takes_no_notice_of_a_short_pause(tmp_path: Path) -> None:
     flight = Flight(tmp_path, slow(0.03, lambda tick: tick == 15), duration_s=0.5)
     watch = flight.loop._watch
@@ -205,6 +195,7 @@ def test_a_tick_on_time_takes_no_notice_of_a_short_pause(tmp_path: Path) -> None
     assert named(flight).get(15) == "decide.decoder_slow", flight.dump()
 
 
+@pytest.mark.realtime
 def test_evidence_is_missing_and_not_wrong_where_the_kernel_tells_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +206,7 @@ def test_evidence_is_missing_and_not_wrong_where_the_kernel_tells_nothing(
     assert not {"loop", "decoder"} & set(missed["evidence"])
 
 
+@pytest.mark.realtime
 def test_a_slow_write_of_the_record_is_known_and_holds_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +218,7 @@ def test_a_slow_write_of_the_record_is_known_and_holds_up_nobody(
     assert {t["cause"] for t in missed} <= {"decide", "pause", "wake", "unknown"}
 
 
+@pytest.mark.realtime
 def test_the_kernel_tells_of_a_thread_that_works_and_of_one_that_sleeps() -> None:
 
     over, tids = threading.Event(), []
@@ -255,6 +248,7 @@ def test_the_kernel_tells_of_a_thread_that_works_and_of_one_that_sleeps() -> Non
     assert states[1] == "S"
 
 
+@pytest.mark.realtime
 def test_a_reply_tells_of_ticks_whose_own_request_was_given_up() -> None:
     decoder: Any = SimpleNamespace(threads=[], gave_up=None, incarnation=0, alive=lambda: True, events=[])
     actuator: Any = SimpleNamespace(thread=None, doings=())
@@ -275,6 +269,7 @@ def test_a_reply_tells_of_ticks_whose_own_request_was_given_up() -> None:
     assert fields["subcause"] == "decoder_stopped"
 
 
+@pytest.mark.realtime
 def test_requests_that_died_with_their_decoder_keep_nobody_waiting(tmp_path: Path) -> None:
     class Lossy(InProcessHost):
         """Loses the requests of a few ticks, and comes back, slow at first."""
@@ -293,6 +288,7 @@ def test_requests_that_died_with_their_decoder_keep_nobody_waiting(tmp_path: Pat
     assert first[9] == "decoder_slow", first
 
 
+@pytest.mark.realtime
 def test_what_the_kernel_counted_of_other_threads_is_no_evidence() -> None:
     over = threading.Event()
     deciding = [threading.Thread(target=over.wait, daemon=True) for _ in range(2)]
@@ -324,6 +320,7 @@ def test_what_the_kernel_counted_of_other_threads_is_no_evidence() -> None:
     witness.close()
 
 
+@pytest.mark.realtime
 def test_a_short_pause_is_not_why_an_observation_is_old() -> None:
     host: Any = SimpleNamespace(threads=[], gave_up=None, incarnation=0, alive=lambda: True, events=[])
     watch, ms = PauseWatch(62_500_000), 1_000_000
@@ -336,6 +333,7 @@ def test_a_short_pause_is_not_why_an_observation_is_old() -> None:
         assert witness.attribute(tick, {"woke": 0.0}, now, (Cause.STALE_OBSERVATION, "frozen"))["cause"] == name
 
 
+@pytest.mark.realtime
 def test_a_later_word_moves_a_miss_to_another_cause() -> None:
     account = Account()
     tick = {"k": 3, "kind": "miss", "t_s": 1.0, "superseded": 0, "cause": "decide", "subcause": "decoder_slow"}
@@ -347,6 +345,7 @@ def test_a_later_word_moves_a_miss_to_another_cause() -> None:
     account.check()
 
 
+@pytest.mark.realtime
 def test_a_safe_calls_acknowledgement_is_not_its_ticks() -> None:
     account = Account()
     for k in (1, 2):
@@ -356,3 +355,239 @@ def test_a_safe_calls_acknowledgement_is_not_its_ticks() -> None:
     assert (account.on_time, account.misses) == (1, 1)
     assert account.misses_by_subcause == {"execute.refused": 1}
     account.check()
+
+
+D = 60.0
+ms = st.floats(0, 200, allow_nan=False)
+spans_ms = st.tuples(ms, ms).map(lambda pair: (min(pair), max(pair)))
+faults = st.sampled_from(
+    [None, None, None]
+    + [(cause, sub) for cause in (Cause.NO_OBSERVATION, Cause.STALE_OBSERVATION) for sub in CAUSES[cause].subcauses]
+    + [(Cause.DECIDE, "error"), (Cause.DECIDE, "send"), (Cause.INVALID, None)]
+    + [(Cause.EXECUTE, sub) for sub in ("raised", "slow", "busy")]
+)
+kernels = st.builds(
+    ThreadUsage,
+    state=st.sampled_from([None, "S", "R", "T", "D", "X"]),
+    ran_ms=st.none() | ms,
+    delayed_ms=st.none() | ms,
+    waking_ms=st.none() | ms,
+    major_faults=st.none() | st.integers(0, 9),
+    involuntary=st.none() | st.integers(0, 9),
+    throttled_ms=st.none() | ms,
+)
+
+
+@st.composite
+def evidences(draw: st.DrawFn) -> Evidence:
+    """A tick that got so far and no farther, whatever else is known of it."""
+    reached = draw(st.integers(1, len(STEPS)))
+    at, spans = 0.0, {}
+    for _, stamp in STEPS[:reached]:
+        at += draw(st.floats(0, 60, allow_nan=False))
+        spans[stamp] = round(at, 4)
+    over = reached in (6, 8) and draw(st.booleans())
+    end = at if over else at + draw(st.floats(0, 60, allow_nan=False))
+    fault = draw(faults)
+    return Evidence(
+        deadline_ms=D,
+        end_ms=round(max(end, D) if fault is None else end, 4),
+        spans=spans,
+        over=over,
+        fault=fault,
+        late_ms=draw(ms) if fault is not None and fault[0] is Cause.STALE_OBSERVATION else None,
+        usual=draw(st.dictionaries(st.sampled_from([name for name, _ in STEPS]), st.floats(0, 20))),
+        pauses=[(b, e, draw(st.sampled_from(["gc", "stall"]))) for b, e in draw(st.lists(spans_ms, max_size=3))],
+        apart=draw(st.booleans()),
+        gaps=draw(st.lists(spans_ms, max_size=3)),
+        behind=draw(st.booleans()),
+        arrival=draw(st.booleans()),
+        host=draw(st.none() | st.sampled_from(CAUSES[Cause.HOST].subcauses)),
+        texts=draw(st.lists(spans_ms, max_size=3)),
+        acting=draw(st.lists(spans_ms, max_size=3)),
+        loop=draw(kernels),
+        actuator=draw(kernels),
+        decoder=draw(kernels),
+        sockets=draw(kernels),
+    )
+
+
+@given(evidences())
+def test_a_cause_is_published_and_explains_at_least_half_of_the_lateness(e: Evidence) -> None:
+    verdict = attribute(e)
+    published = CAUSES[verdict.cause].subcauses
+    assert verdict.subcause in published if published else verdict.subcause is None
+    if verdict.explained_ms is not None:
+        assert verdict.explained_ms >= e.lateness_ms / 2
+    json.dumps(e.to_dict(verdict), allow_nan=False)
+    assert attribute(e) == verdict, "nothing but its evidence"
+
+
+@given(evidences())
+def test_without_a_witness_no_pause_and_no_late_wake_is_named(e: Evidence) -> None:
+    blind = replace(
+        e, pauses=(), texts=(), acting=(), loop=ThreadUsage(), actuator=ThreadUsage(), sockets=ThreadUsage()
+    )
+    assert attribute(blind).cause not in (Cause.PAUSE, Cause.WAKE)
+
+
+@given(evidences())
+def test_a_pause_of_all_the_time_goes_before_all_that_is_a_matter_of_time(e: Evidence) -> None:
+    stopped = replace(e, apart=False, pauses=[(e.since_ms, e.end_ms, "stall")], late_ms=None)
+    verdict = attribute(stopped)
+    need = max(stopped.excess_ms / 2, 1.0)
+    if e.fault is None and e.end_ms >= need:
+        assert verdict.cause is Cause.PAUSE
+
+
+@given(st.lists(spans_ms, max_size=6), st.lists(spans_ms, max_size=3))
+def test_covered_time_is_counted_once(spans: list[tuple[float, float]], windows: list[tuple[float, float]]) -> None:
+    covered = covered_ms(spans, windows)
+    assert 0 <= covered <= covered_ms(windows, windows) + 1e-6
+    assert covered <= sum(e - b for b, e in spans) + 1e-6
+    assert covered_ms([*spans, *spans], [*windows, *windows]) == covered
+
+
+def cause_of(e: Evidence) -> str:
+    cause, subcause, _ = attribute(e)
+    return cause.value if subcause is None else f"{cause.value}.{subcause}"
+
+
+def asked(**more: Any) -> Evidence:
+    """A tick that was asked for at once, and has no answer when its deadline is there."""
+    spans = {"woke": 0.1, "text": 0.5, "submitted": 1.0}
+    return Evidence(deadline_ms=D, end_ms=D + 0.1, spans=spans, usual={"decide": 5.0}, **{"apart": True, **more})
+
+
+def answered(begun: float, decided: float, replied: float, **more: Any) -> Evidence:
+    spans = {**asked().spans, "received": 1.2, "begun": begun, "decided": decided, "replied": replied}
+    return Evidence(D, replied, spans, over=True, usual={"decide": 5.0}, **{"apart": True, **more})
+
+
+def read_slowly(woke: float = 32.0, text: float = 127.0, replied: float = 224.0, **more: Any) -> Evidence:
+    spans = {"woke": woke, "text": text, "submitted": text, "begun": text, "decided": text + 1.0, "replied": replied}
+    return Evidence(D, replied, spans, over=True, usual={"decide": 5.0}, apart=True, **more)
+
+
+def acted(woke: float, decided: float, executed: float, usual: dict[str, float]) -> Evidence:
+    spans = {"woke": woke, "text": woke, "submitted": woke, "begun": woke, "decided": decided, "replied": decided}
+    spans |= {"executing": decided, "executed": executed}
+    return Evidence(D, executed, spans, over=True, usual=usual, apart=True)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "name"),
+    [
+        # What a step takes anyway explains nothing.
+        (acted(0.1, 46.0, 71.0, {"decide": 10.0, "execute": 25.0}), "decide.decoder_slow"),
+        (acted(0.1, 20.0, 71.0, {"decide": 20.0, "execute": 25.0}), "execute.slow"),
+        (acted(40.0, 75.0, 75.0, {"decide": 35.0}), "unknown"),
+        # Its own text, and those of the ticks before and after it.
+        (read_slowly(texts=[(0.0, 32.0), (33.0, 127.0), (128.0, 223.0)]), "decide.observe"),
+        (read_slowly(), "unknown"),
+        (read_slowly(32.0, 72.0, texts=[(0.0, 32.0), (73.0, 90.0)], replied=150.0), "decide.observe"),
+        (asked(), "decide.decoder_slow"),
+        (asked(behind=True), "decide.queued"),
+        (asked(decoder=ThreadUsage("T", 0.0)), "decide.decoder_stopped"),
+        (asked(decoder=ThreadUsage("T", 0.0), behind=True), "decide.decoder_stopped"),
+        (asked(decoder=ThreadUsage("R", 5.0, 50.0)), "decide.decoder_stopped"),
+        (asked(decoder=ThreadUsage("R", 0.0, 0.0)), "decide.decoder_stopped"),
+        (asked(decoder=ThreadUsage("R", 20.0, 0.0)), "decide.decoder_slow"),
+        (
+            asked(decoder=ThreadUsage("R", 0.665, 0.0), behind=True),
+            "decide.queued",
+        ),  # it woke from the earlier one just now
+        (asked(decoder=ThreadUsage("S", 0.0, 0.0)), "decide.decoder_slow"),
+        (asked(decoder=ThreadUsage("X")), "host.lost"),
+        (asked(host="restarting"), "host.restarting"),
+        (asked(host="restarting", decoder=ThreadUsage("X")), "host.restarting"),
+        # Meanwhile the decoder was at work: it would have been late all the same.
+        (asked(pauses=[(10.0, 50.0, "stall")]), "decide.decoder_slow"),
+        (asked(pauses=[(10.0, 50.0, "gc")], apart=False), "pause.gc"),
+        (asked(pauses=[(10.0, 50.0, "stall")], apart=False, loop=ThreadUsage(major_faults=2)), "pause.disk"),
+        (answered(1.2, 90.0, 90.2), "decide.decoder_slow"),
+        (answered(80.0, 90.0, 90.2), "decide.queued"),
+        (answered(1.2, 90.0, 90.2, gaps=[(10.0, 85.0)]), "decide.decoder_stopped"),
+        (answered(80.0, 90.0, 90.2, gaps=[(2.0, 79.0)]), "decide.decoder_stopped"),
+        (answered(1.2, 6.0, 90.0), "unknown"),
+        (answered(1.2, 6.0, 90.0, loop=ThreadUsage(delayed_ms=70.0)), "wake.scheduler"),
+        (answered(1.2, 6.0, 90.0, sockets=ThreadUsage(delayed_ms=70.0)), "wake.scheduler"),
+        (answered(1.2, 6.0, 90.0, acting=[(5.0, 88.0)]), "wake.executor"),
+        (answered(1.2, 6.0, 90.0, loop=ThreadUsage(major_faults=3)), "wake.disk"),
+        (answered(1.2, 6.0, 90.0, pauses=[(7.0, 89.0, "stall")]), "pause.stall"),
+        (answered(1.2, 6.0, 90.0, pauses=[(7.0, 10.0, "gc")]), "unknown"),
+        # The heartbeat stands still in a collection, too, and a little longer.
+        (asked(pauses=[(10.0, 50.0, "gc"), (9.0, 54.0, "stall")], apart=False), "pause.gc"),
+        (asked(pauses=[(10.0, 14.0, "gc"), (9.0, 54.0, "stall")], apart=False), "pause.stall"),
+        # It is late by a hair, and not for its late wake-up.
+        (answered(55.0, 60.0, 60.9, gaps=[(1.0, 54.0)], loop=ThreadUsage(delayed_ms=0.9)), "decide.decoder_stopped"),
+        (answered(4.0, 60.2, 61.8, loop=ThreadUsage(waking_ms=0.1, delayed_ms=1.6)), "decide.decoder_slow"),
+        # No part of the decision alone took half of the lateness; together they did.
+        (answered(58.0, 125.0, 186.0, gaps=[(125.0, 184.0)]), "decide.decoder_slow"),
+    ],
+)
+def test_what_is_named(evidence: Evidence, name: str) -> None:
+    assert cause_of(evidence) == name
+
+
+def test_what_was_late_before_the_decoder_was_asked() -> None:
+    slow_text = Evidence(D, 90.0, {"woke": 0.1, "text": 80.0, "submitted": 80.2, "begun": 81.0, "decided": 89.0}, True)
+    assert cause_of(slow_text) == "decide.observe"
+    late = Evidence(D, 70.0, {"woke": 50.0, "text": 51.0, "submitted": 51.1}, usual={"decide": 10.0})
+    assert cause_of(late) == "unknown"
+    assert cause_of(replace(late, texts=[(-20.0, 50.0)])) == "decide.observe"
+    assert cause_of(replace(late, arrival=True)) == "decide.queued"
+    assert cause_of(replace(late, loop=ThreadUsage(waking_ms=49.0))) == "wake.scheduler"
+    assert cause_of(replace(late, loop=ThreadUsage(waking_ms=49.0), host="lost")) == "host.lost"
+    assert cause_of(replace(late, loop=ThreadUsage(waking_ms=49.0), pauses=[(0.0, 49.0, "gc")])) == "pause.gc"
+
+
+def test_what_was_late_at_the_end_is_the_executors() -> None:
+    spans = {**answered(1.2, 40.0, 40.1).spans, "executing": 40.2, "executed": 90.0}
+    slow = Evidence(D, 90.0, spans, True, usual={"decide": 38.0})
+    assert cause_of(slow) == "execute.slow"
+    assert cause_of(replace(slow, spans={**spans, "executing": 89.0}, acting=[(30.0, 88.9)])) == "execute.busy"
+    waits = Evidence(D, D + 0.1, answered(1.2, 4.0, 4.1).spans, fault=(Cause.EXECUTE, "slow"), acting=[(4.2, 60.1)])
+    assert cause_of(waits) == "execute.slow"
+    # It was decided a moment before the deadline: neither the world nor the tool took long.
+    close = {**answered(1.2, 59.5, 59.6).spans, "executing": 59.7, "executed": 60.2}
+    assert cause_of(Evidence(D, 60.2, close, True)) == "decide.decoder_slow"
+
+
+@pytest.mark.parametrize("sub", ["busy", "slow"])
+def test_a_call_that_waits_for_the_actuator_is_the_worlds_only_while_that_is_at_work(sub: str) -> None:
+    waits = Evidence(D, D + 0.1, answered(1.2, 4.0, 4.1).spans, fault=(Cause.EXECUTE, sub), usual={"decide": 3.0})
+    assert cause_of(waits) == "unknown"
+    assert cause_of(replace(waits, acting=[(4.2, 14.0)])) == "unknown"
+    assert cause_of(replace(waits, acting=[(-40.0, 14.0), (14.0, 45.0)])) == f"execute.{sub}"
+    # It was not run.
+    assert cause_of(replace(waits, actuator=ThreadUsage("S", 1.0, 40.0))) == "wake.scheduler"
+    assert cause_of(replace(waits, actuator=ThreadUsage("R", 0.0, 0.0))) == "wake.scheduler", "it waits still"
+    assert cause_of(replace(waits, actuator=ThreadUsage("R", 20.0, 0.0))) == "unknown"
+    assert cause_of(replace(waits, end_ms=D - 20.0)) == f"execute.{sub}", "it gave way, and not for being late"
+    assert cause_of(replace(waits, loop=ThreadUsage("R", 1.0, 40.0))) == "unknown", (
+        "another thread's waiting is none of it"
+    )
+
+
+@pytest.mark.parametrize(
+    "fault", [(Cause.INVALID, None), (Cause.EXECUTE, "raised"), (Cause.DECIDE, "error"), (Cause.DECIDE, "send")]
+)
+def test_what_failed_in_time_is_not_blamed_on_the_machine(fault: tuple[Cause, str | None]) -> None:
+    paused = Evidence(D, 40.0, {"woke": 30.0}, fault=fault, pauses=[(0.0, 30.0, "stall")], host="lost")
+    assert attribute(paused)[:2] == fault
+
+
+def test_a_stale_observation_is_a_pauses_that_kept_the_world_too() -> None:
+    stale = Evidence(D, 0.1, {"woke": 0.1}, fault=(Cause.STALE_OBSERVATION, "frozen"), late_ms=40.0, since_ms=-100.0)
+    assert cause_of(stale) == "stale_observation.frozen"
+    assert cause_of(replace(stale, pauses=[(-70.0, -1.0, "stall")])) == "pause.stall"
+    assert cause_of(replace(stale, host="lost")) == "host.lost"
+
+
+def test_what_is_usual_is_no_excess() -> None:
+    # The text always takes 30 ms; today the decision took longer.
+    spans = {"woke": 0.1, "text": 30.0, "submitted": 30.1, "begun": 30.2, "decided": 55.0, "replied": 70.0}
+    often = usual([{**spans, "decided": 40.0, "replied": 40.1}] * 3)
+    assert steps(spans)["observe"] > steps(spans)["decide"]
+    assert cause_of(Evidence(D, 70.0, {**spans, "decided": 69.9}, True, usual=often)) == "decide.decoder_slow"

@@ -1,17 +1,38 @@
-"""Garbage is collected in the slack between two ticks, and where there never is any."""
+"""What keeps a tick on time: garbage collected in the slack, pauses that are told, little code and little kept."""
 
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
+import threading
 import time
 import weakref
+from collections import defaultdict
 from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 from cart import Flight
+from hypothesis import given
+from hypothesis import strategies as st
 
+from rtcontrol.envs.base import Observation
+from rtcontrol.hosts.protocol import DecisionRequest
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.evidence import PauseWatch
+from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.realtime import SlackCollector
+from rtcontrol.loop.requests import row
+from rtcontrol.run import assembly
+from rtcontrol.telemetry.account import Account
+from rtcontrol.telemetry.causes import Cause
+from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol.telemetry.recorder import Recorder
+from tests.helpers.processes import ROOT, until
 
 
 def test_garbage_is_collected_though_there_is_never_slack() -> None:
@@ -74,3 +95,175 @@ def test_one_slow_collection_does_not_let_old_garbage_stay_for_ever() -> None:
                 gc.callbacks.remove(slow)
     # Ten a turn: it was collected all the same while it was slow, and by turns later.
     assert most <= 10 * 4 * collector.TURNS[2] and after <= 10 * 2 * collector.TURNS[2]
+
+
+FLOORS = tuple(f"{ROOT / floor}/" for floor in ("rtcontrol", "envs", "agents", "models", "bridges"))
+# The world's own thread, the heartbeat's, the recorder's, and Ray's are not on a tick's way. The decoder is another
+# process, whose functions cannot be counted from here.
+NOT_THE_TICKS = ("env-", "heartbeat", "recorder", "ray_", "Thread-")
+FROM, TO = 20, 60
+
+
+def test_a_tick_crosses_at_most_ten_files_and_forty_functions(tmp_path: Path) -> None:
+    config = RunConfig(env="lander", agent="lander", model="expert", out=tmp_path, hz=50, duration_s=1.5, warmup=5)
+    agent, env = assembly.agent("lander"), assembly.environment("lander", None)
+    source = assembly.decider(config, agent, "expert")
+    recorder = Recorder(tmp_path / "record.mcap", config.header(agent.fallback.hold_ms, agent))
+    loop = ControlLoop(config, agent, env, assembly.host(config, source, "expert"), recorder)
+    seen: dict[int, set[tuple[str, CodeType]]] = defaultdict(set)
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and FROM <= loop._outcomes.newest_k < TO:
+            thread = threading.current_thread().name
+            if frame.f_code.co_filename.startswith(FLOORS) and not thread.startswith(NOT_THE_TICKS):
+                seen[loop._outcomes.newest_k].add((thread, frame.f_code))
+
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        loop.run()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+    recorder.close()
+    on_time = {
+        line["k"]
+        for line in read_record(tmp_path / "record.mcap")
+        if line.get("kind") == "call" and "cause" not in line
+    }
+    steady = [seen[k] for k in range(FROM + 1, TO - 1) if {k, k + 1} <= on_time]
+    assert len(steady) >= 5
+    # The middle one: a call that was never made before goes through the tools, too.
+    crossed = sorted(steady, key=len)[len(steady) // 2]
+    functions = sorted({(code.co_filename.removeprefix(f"{ROOT}/"), code.co_qualname) for _, code in crossed})
+    files = sorted({file for file, _ in functions})
+    assert {thread for thread, _ in crossed} >= {"MainThread", "actuator"}
+    assert len(files) <= 10, files
+    assert len(functions) <= 40, functions
+
+
+def kept(data: Any) -> Any:
+    request = DecisionRequest(3, 1, "x 7", "go", ("go()",), data)
+    return row(request, Observation(9, 1, time.monotonic_ns(), data), 0.5)["data"]
+
+
+def test_a_large_array_does_not_wait_in_memory_for_the_disk() -> None:
+    assert kept({"camera": np.zeros((480, 640, 3), "uint8"), "x": 1.0}) == {
+        "camera": {"dtype": "uint8", "shape": [480, 640, 3]},
+        "x": 1.0,
+    }
+
+
+def test_what_the_world_changes_afterwards_is_kept_as_it_was() -> None:
+    data = {"x": 1.0, "arm": {"joints": [1, 2]}}
+    plain = {"x": 1.0}
+    then, before = kept(data), kept(plain)
+    data["arm"]["joints"].append(3)  # type: ignore[index]
+    data["x"] = plain["x"] = 2.0
+    assert then == {"x": 1.0, "arm": {"joints": [1, 2]}} and before == {"x": 1.0}
+
+
+events = st.lists(
+    st.one_of(
+        st.just(("hit", 0, None)),
+        st.tuples(st.just("miss"), st.just(0), st.sampled_from(list(Cause))),
+        st.tuples(st.just("skip"), st.integers(1, 5), st.sampled_from(list(Cause))),
+    )
+)
+
+
+@given(events)
+def test_counts_add_up(story: list[tuple[str, int, Cause]]) -> None:
+    account = Account()
+    k, bad = 0, []
+    for what, n, cause in story:
+        event = {"kind": "call", "call": "push()", "t_s": float(k), "superseded": 0}
+        if what == "miss":
+            event |= {"kind": "miss", "cause": cause.value}
+        elif what == "skip":
+            event |= {"skipped": n, "skip_cause": cause.value}
+            bad += range(k, k + n)
+            k += n
+        if what == "miss":
+            bad.append(k)
+        account.add({**event, "k": k})
+        k += 1
+        account.check()
+    assert account.releases == account.ticks + account.skipped_releases == k
+    assert account.miss_rate == (len(bad) / k if k else 0.0)
+    longest = run = 0
+    for i in range(k):
+        run = run + 1 if i in bad else 0
+        longest = max(longest, run)
+    assert longest == account.longest_miss_run
+    assert account.miss_runs.worst(4) == max(
+        (sum(b in bad for b in range(i, i + 4)) for i in range(max(1, k - 3))), default=0
+    )
+
+
+def test_garbage_collection_that_stops_everything_is_pause(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, hz=50, duration_s=1.5)
+    junk: list[Any] = []
+
+    def litter() -> None:
+        junk.extend([] for _ in range(2_000_000))
+        gc.collect()
+
+    flight.after(5, litter)
+    flight.run()
+    account = flight.loop.account
+    assert account.misses_by_subcause["pause.gc"] + account.skipped_by_cause["pause"] >= 1, flight.dump()
+    told = [t for t in flight.ticks if "gc" in (t.get("subcause"), t.get("skip_subcause"))]
+    assert told, flight.dump()
+    for pauses in (t["evidence"]["pauses"] for t in told if t.get("subcause") == "gc"):
+        assert any(kind == "gc" and end - begin > 5 for begin, end, kind in pauses)
+
+
+def test_a_machine_that_stood_still_is_pause(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, hz=50, duration_s=1.2)
+    account = flight.loop.account
+
+    def stop() -> None:
+        # In flight, however long its start took: a full collection of a long test run's heap comes before release 0.
+        until(lambda: account.ticks >= 10, seconds=30.0)
+        us = os.getpid()
+        # A shell, not Python: an interpreter may take longer to start than the flight lasts.
+        subprocess.run(["sh", "-c", f"kill -STOP {us}; sleep 0.15; kill -CONT {us}"], check=True)
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    flight.run()
+    stopper.join()
+    assert account.skipped_by_cause["pause"] >= 5, flight.dump()
+    # A busy machine may add some that are its own.
+    assert set(account.skipped_by_cause) <= {"pause", "wake"}
+    longest = max((t for t in flight.ticks if "skipped" in t), key=lambda t: int(t["skipped"]))
+    assert (longest["skip_cause"], longest["skip_subcause"]) == ("pause", "stall")
+
+
+def test_pauses_are_clipped_to_the_time_that_is_asked_for() -> None:
+    watch = PauseWatch(62_500_000)
+    base = time.monotonic_ns()
+    watch._collections.extend([(base, base + 20), (base + 100, base + 110)])
+    watch._gaps.append((base + 10, base + 40))
+    assert watch.pauses(base + 5, base + 105) == [
+        (base + 5, base + 20, "gc"),
+        (base + 10, base + 40, "stall"),
+        (base + 100, base + 105, "gc"),
+    ]
+
+
+def test_no_collection_runs_inside_a_tick(tmp_path: Path) -> None:
+    collected: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        collected.append(threading.get_ident())
+
+    flight = Flight(tmp_path, duration_s=1.0)
+    gc.callbacks.append(note)
+    try:
+        flight.run()
+    finally:
+        gc.callbacks.remove(note)
+    assert gc.isenabled()
+    assert set(collected) <= {threading.get_ident()}

@@ -123,9 +123,9 @@ def test_what_was_due_while_the_loop_was_away_at_the_end_is_missed(tmp_path: Pat
     hangs = threading.Event()
 
     def observe(data: Any) -> str:
-        if flown.loop._outcomes.newest_k == 5:
+        if flown.loop._outcomes.newest_k >= 5 and not hangs.is_set():
             hangs.set()
-            time.sleep(1.5)
+            time.sleep(0.8)
         return "-"
 
     arm = Arm()
@@ -133,7 +133,7 @@ def test_what_was_due_while_the_loop_was_away_at_the_end_is_missed(tmp_path: Pat
     object.__setattr__(flown.agent, "observe", observe)
     beside(lambda: hangs.wait(20) and signalled and flown.loop.stop("SIGTERM"), flown.run)
     account = flown.loop.account
-    assert account.skipped_releases >= 25 and account.releases >= 31
+    assert account.skipped_releases >= 12 and account.releases >= 18
     last = flown.ticks[-1]
-    assert last["kind"] == "miss" and last["skipped"] >= 25 and flown.lines[-1]["safe_in_force"]
+    assert last["kind"] == "miss" and last["skipped"] >= 12 and flown.lines[-1]["safe_in_force"]
     assert arm.acts[-1][1] == STOP

@@ -1,7 +1,8 @@
-"""Deciding from Python: load, session, decide."""
+"""Deciding from Python: load, session, decide, and a draft of each call."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from pathlib import Path
@@ -9,14 +10,17 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import rtcontrol
 from rtcontrol.agents import InvalidCall, OneOf, Tools, tool
 from rtcontrol.agents.lander import agent
 from rtcontrol.bench.load import unnamed
+from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.api import InTime
+from rtcontrol.run.api import Drafter, InTime
 from rtcontrol.run.model_compatibility import training_notice
 from tests.models.chat.families import checkpoint
 
@@ -138,11 +142,11 @@ def test_a_session_holds_what_the_checkpoint_does_not_understand_and_an_argument
             *understood.call.arguments,
         }
     )
-    for session, given in ((gated, None), (safe, OFF)):
+    for session, expected in ((gated, None), (safe, OFF)):
         held = session.decide(SEEN, "qzx vbk wopf")
-        assert held.held is not None and "not understood" in held.held and held.call == given and not held.missed
+        assert held.held is not None and "not understood" in held.held and held.call == expected and not held.missed
         (together,) = model.decide([(session, SEEN, "qzx vbk wopf")])
-        assert isinstance(together, type(held)) and (together.held, together.call) == (held.held, given)
+        assert isinstance(together, type(held)) and (together.held, together.call) == (held.held, expected)
     assert off.decide(SEEN, "qzx vbk wopf").held is None
 
 
@@ -272,3 +276,122 @@ def test_options_out_of_range_are_refused_with_the_session(given: dict[str, Any]
 def test_what_is_no_tool_is_refused_by_what_it_is() -> None:
     with pytest.raises(UserError, match=r"5 is no tool\."):
         rtcontrol.load("lander").session([5])  # type: ignore[list-item]
+
+
+FIELDS = {name: {"type": "integer"} for name in "abcd"}
+GO = {
+    "name": "go",
+    "parameters": {
+        "properties": {
+            "to": {"type": "object", "properties": FIELDS, "required": [*FIELDS]},
+            "fast": {"type": "boolean"},
+        },
+        "required": ["to", "fast"],
+    },
+}
+SAW, TOLD = "x 0.10 y 0.90 vx 0.00", "land on the pad"
+
+
+def drafting(**draft: Any) -> Any:
+    return rtcontrol.load("lander").session([GO], untrained=True, **draft)
+
+
+@pytest.fixture(scope="module")
+def plain() -> Any:
+    found = drafting().decide(SAW, TOLD)
+    assert found.call.name == "go" and found.forward_passes > 2
+    return found
+
+
+def test_a_right_guess_takes_fewer_passes_and_a_wrong_one_changes_no_call(plain: Any) -> None:
+    right = drafting(draft=lambda text, instruction, history: plain.call).decide(SAW, TOLD)
+    assert right.call == plain.call and right.forward_passes == 1 < plain.forward_passes
+    wrong = Call("go", {"to": {**plain.call.arguments["to"], "b": 77}, "fast": True})
+    assert drafting(draft=lambda *told: wrong).decide(SAW, TOLD).call == plain.call
+
+
+def test_a_second_model_drafts(plain: Any) -> None:
+    drafted = drafting(draft=rtcontrol.load("lander"), draft_ms=10_000.0).decide(SAW, TOLD)
+    assert drafted.call == plain.call and drafted.forward_passes < plain.forward_passes
+
+
+def test_a_draft_is_told_what_the_model_is(plain: Any) -> None:
+    told: list[Any] = []
+    drafting(draft=lambda *given: told.append(given)).decide(SAW, TOLD, [Call("go")])
+    assert told == [(SAW, TOLD, ("go()",))]
+
+
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_whatever_is_guessed_the_call_is_the_same(data: Any) -> None:
+    values = st.integers(-20, 20) | st.floats(allow_nan=False) | st.none() | st.text(max_size=4)
+    to = st.fixed_dictionaries({}, optional=dict.fromkeys("abcde", values))
+    arguments = st.fixed_dictionaries({}, optional={"to": to | values, "fast": st.booleans() | values})
+    guess = Call(data.draw(st.sampled_from(["go", "fly"])), data.draw(arguments))
+    seen = data.draw(st.sampled_from([SAW, "x 0.55 y 0.20 vx -0.40", "50 12 7"]))
+    assert DRAFTED["with"](seen, guess) == DRAFTED["without"](seen, guess)
+
+
+def _decided() -> dict[str, Any]:
+    guesses: list[Call] = []
+    made = {"with": drafting(draft=lambda *told: guesses[-1], draft_ms=10_000.0), "without": drafting()}
+
+    def decide(name: str, seen: str, guess: Call) -> Call:
+        guesses.append(guess)
+        found: Call = made[name].decide(seen, TOLD).call
+        return found
+
+    return {name: lambda seen, guess, name=name: decide(name, seen, guess) for name in made}
+
+
+class _Lazily(dict[str, Any]):
+    def __missing__(self, key: str) -> Any:
+        self.update(_decided())
+        return self[key]
+
+
+DRAFTED = _Lazily()
+
+
+@pytest.mark.parametrize("wrong", [None, "go", {"name": "go"}, Call("go", "to"), RuntimeError("no")])  # type: ignore[arg-type]
+def test_a_draft_that_fails_or_is_no_call_is_done_without_and_said_once(
+    wrong: Any, plain: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def draft(*told: Any) -> Any:
+        if isinstance(wrong, Exception):
+            raise wrong
+        return wrong
+
+    made = drafting(draft=draft)
+    assert [made.decide(SAW, TOLD).call for _ in range(3)] == [plain.call] * 3
+    said = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert len(said) == (wrong is not None) and all("A draft failed" in r.getMessage() for r in said)
+
+
+def test_a_late_draft_is_not_waited_for_told_and_not_asked_again_until_it_is_back() -> None:
+    go_on, asked, told = threading.Event(), list[str](), list[str]()
+
+    def draft(text: str, *rest: Any) -> Call:
+        asked.append(text)
+        assert go_on.wait(20)
+        return Call("late")
+
+    drafter = Drafter(draft, 0.05, lambda: told.append("cancelled"))
+    began = time.monotonic()
+    for text in ("a", "b"):
+        drafter.ask(text, "", ())
+        assert drafter.call() is None
+    assert time.monotonic() - began < 5 and asked == ["a"] and "cancelled" in told
+    go_on.set()
+    assert drafter._thread is not None
+    drafter._thread.join()
+    assert drafter.call() is None  # the answer to a question of before
+    drafter.ask("c", "", ())
+    assert drafter.call() == Call("late") and asked == ["a", "c"]
+
+
+def test_sessions_that_decide_together_have_their_drafts(plain: Any) -> None:
+    two = [drafting(draft=lambda *told: plain.call), drafting()]
+    drafted, alone = rtcontrol.load("lander").decide([(one, SAW, TOLD) for one in two])
+    assert drafted.call == alone.call == plain.call  # type: ignore[union-attr]
+    assert drafted.forward_passes < alone.forward_passes  # type: ignore[union-attr]

@@ -1,11 +1,13 @@
-"""`--backup` on the command line, over the wire and in Ray: who decides, what is written, what is refused."""
+"""Runs with two deciders, and runs that a decision API flies: by a stand-in with latency and losses, and by our own."""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +15,25 @@ import pytest
 from commands import EXPERT, call, refused
 
 from rtcontrol.bridges.wire.messages import Bye, CallMessage
+from rtcontrol.gateway import Gateway, GatewayOptions
 from rtcontrol.hosts.failover import BackupHost, Handover
-from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.hosts.ray_standby import StandbyHost, two_hosts
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.models.checkpoint.checkpoint import Checkpoint
+from rtcontrol.loop.evidence import PauseWatch
+from rtcontrol.models.checkpoint.checkpoint import ZOO, Checkpoint
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.run import assembly
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.session_manager import SessionManager
+from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import until
 from tests.rtcontrol.hosts.pooled import naming, reply_of
+from tests.rtcontrol.hosts.standin_endpoint import standin
 from tests.rtcontrol.serve.conftest import serving
-
-pytestmark = pytest.mark.serial
 
 
 def test_a_run_with_a_backup_says_who_decided_and_its_answers_are_rows_to_train_on(
@@ -98,6 +104,7 @@ def test_beside_a_first_decider_elsewhere_the_standby_is_the_backups(tmp_path: P
     host.close()
 
 
+@pytest.mark.serial
 def test_two_local_models_decide_in_processes_of_their_own_and_either_may_be_lost() -> None:
     host = BackupHost(*two_hosts(naming("left"), naming("right")), Handover(0.5, 50_000_000, 50_000_000, 1))
     told: list[dict[str, Any]] = []
@@ -160,3 +167,145 @@ def test_a_row_of_a_record_is_encoded_by_what_trains() -> None:
     texts = [checkpoint.tokenizer.decode(head.labels[:-1]) for head in encoded.heads]
     assert [text.strip() for text in texts] == ["engines", "70", "-50"] and row.history == tuple(line["history"])
     assert Row.from_dict({**line, "call": None}).call is None
+
+
+FLY = ("run", "--env", "lander", "--host", "inprocess", "--no-live", "--hz", "16")
+DECIDES = assembly.EXPERTS["lander"]
+
+
+def expert(told: str, name: str, options: list[str]) -> str:
+    """What the lander's expert does, as an answer to one question."""
+    instruction, _, seen = (line.partition(": ")[2] for line in told.split("\n"))
+    return str(DECIDES(DecisionRequest(0, 0, seen, instruction)).arguments[name.removeprefix("engines.")])
+
+
+def far_away(n: int) -> tuple[float, Any]:
+    """110 to 430 ms; one of twenty is lost."""
+    chance = random.Random(n)
+    return chance.uniform(0.11, 0.43), chance.choice([503, "drop"]) if chance.random() < 0.05 else None
+
+
+@pytest.mark.realtime
+def test_a_slow_endpoint_that_loses_answers_flies_with_a_backup_and_teaches_it(tmp_path: Path) -> None:
+    out, lines = tmp_path / "out", tmp_path / "rows.jsonl"
+    with standin(far_away, expert) as made:
+        words = ("--model", f"decisions:{made.url}", "--backup", "expert", "--duration", "5", "--out", str(out))
+        assert call(*FLY, *words) == 0
+    report = json.loads((out / "report.json").read_text())
+    assert report["decided_by"]["first"] <= 1 and report["decided_by"]["backup"] >= 0.9 * report["ticks"]
+    answers = report["first_answers"]
+    assert answers["late"] >= 30 and answers["in_time"] <= 1 and answers["lost"] == answers["unsure"] == 0
+    events = [event for event in read_record(out / "record.mcap") if "first" in event]
+    losses = Counter(event["loss"] for event in events if "loss" in event)
+    assert losses.total() == answers["failed"] >= 1 and report["first_losses"] == dict(losses)
+    assert set(losses) <= {"http", "connection"}
+    assert report["answer_ms"]["p50"] >= 110
+    assert call("data", "from-recording", str(out), "--teacher", "--out", str(lines)) == 0
+    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert len(rows) == answers["late"] + answers["in_time"]
+    for row in rows:
+        decided = DECIDES(DecisionRequest(0, 0, row["observation"], row["instruction"]))
+        assert row["call"] == decided.to_dict(), "what it saw, not what was to be seen when it answered"
+
+
+@pytest.mark.realtime
+def test_an_endpoint_is_no_backup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--model", "expert", "--backup", "decisions:http://127.0.0.1:1", "--out", str(tmp_path / "out"))
+    assert "may be as late as any" in refused(capsys, *FLY, *words)
+
+
+@pytest.mark.realtime
+def test_a_servers_session_over_an_endpoint_has_the_servers_backup(tmp_path: Path) -> None:
+    with (
+        standin(lambda n: (0.25, None), expert) as far,
+        serving(tmp_path / "out", model=f"decisions:{far.url}", backup="expert") as made,
+    ):
+        peer = made.enter(hz=20)
+        for _ in range(30):
+            peer.observe()
+            assert peer.expect(CallMessage).status in ("fresh", "held", "safe")
+        peer.send(Bye(session=peer.token))
+        path = made.out / "session-0001" / "report.json"
+        until(lambda: path.exists() and path.read_text().endswith("}\n"), str(made.said))
+    report = json.loads(path.read_text())
+    assert report["backup"] == "expert" and report["decided_by"]["backup"] >= 15
+    assert report["first_answers"]["late"] >= 1 and len(far.bodies) >= 2
+
+
+FLY_AT_ONCE = ("run", "--env", "lander", "--host", "inprocess", "--no-live", "--clock", "wall")
+
+
+def flown(out: Path, model: str, *more: str) -> dict[str, Any]:
+    assert call(*FLY_AT_ONCE, "--model", model, "--out", str(out), *more) == 0
+    report: dict[str, Any] = json.loads((out / "report.json").read_text())
+    return report
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("api", ["decisions", "systemone"])
+def test_losses_are_counted_by_their_causes(tmp_path: Path, api: str) -> None:
+    faults = {7: 503, 11: "drop", 13: "garbage", 17: "refuse"}
+
+    def plan(n: int) -> tuple[float, Any]:
+        slow = n > 45 and n % 19 == 0
+        return (1.0 if slow else 0.003), faults.get(n % 19) if n > 45 else None
+
+    with standin(plan, expert) as made:
+        report = flown(tmp_path / "out", f"{api}:{made.url}", "--hz", "10", "--duration", "4")
+    asked = len(made.bodies)
+    assert asked > 70
+    events = [e for e in read_record(tmp_path / "out" / "record.mcap") if e.get("kind") == "miss"]
+    told = Counter(e["subcause"] for e in events if e["cause"] == "decide")
+    # The last one of all may have been under way at the end.
+    sent = Counter(faults[n % 19] for n in range(46, asked - 1) if n % 19 in faults)
+    assert (told["http"], told["connection"], told["malformed"], told["refused"]) == (
+        sent[503],
+        sent["drop"],
+        sent["garbage"],
+        sent["refuse"],
+    )
+    assert told["timeout"] >= 1 and report["misses_by_subcause"]["decide.timeout"] == told["timeout"]
+    assert report["decide_ms"]["p50"] >= 3, "real latencies"
+    assert any("HTTP 503: status 503" in e.get("error", "") for e in events)
+
+
+def test_an_endpoint_that_decides_as_the_expert_lands(tmp_path: Path) -> None:
+    with standin(lambda n: (0.002, None), expert) as made:
+        report = flown(
+            tmp_path / "out", f"decisions:{made.url}", "--hz", "16", "--episodes", "1", "--clock", "lockstep"
+        )
+        assert report["outcome"]["episodes"][0]["success"]
+        assert made.connections == 1
+
+
+def test_our_own_endpoint_flies(tmp_path: Path) -> None:
+    pool = InProcessPool()
+    pool.start()
+    with PauseWatch(10_000_000) as watch:
+        admission = SessionManager(ServeOptions(out=tmp_path / "serve", model="noop", host="inprocess"), pool, watch)
+        gateway = Gateway(admission, pool, GatewayOptions(port=0, model=str(ZOO / "lander")))
+        gateway.start()
+        try:
+            for api in ("decisions", "systemone"):
+                out = tmp_path / api
+                report = flown(out, f"{api}:{gateway.url}v1", "--hz", "5", "--duration", "1", "--clock", "lockstep")
+                assert report["ticks"] >= 4 and report["misses_by_cause"].get("invalid", 0) == 0
+                assert not [k for k in report["misses_by_subcause"] if k.split(".")[1] in ("malformed", "refused")]
+        finally:
+            gateway.close()
+            admission.close()
+            pool.close()
+
+
+def test_mistakes_are_told_before_the_first_tick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(model: str) -> str:
+        assert call(*FLY_AT_ONCE, "--model", model, "--out", str(tmp_path / "out")) == 2
+        said = capsys.readouterr().err
+        assert "Traceback" not in said and not (tmp_path / "out" / "record.mcap").exists()
+        return said
+
+    with standin(lambda n: (0.0, 401)) as made:
+        assert "HTTP 401" in refused(f"decisions:{made.url}") and len(made.bodies) <= 45
+    assert "its URL is none" in refused("decisions:nowhere")
+    said = refused(f"decisions:{made.url}")
+    assert "None of" in said and "decisions came" in said

@@ -1,27 +1,37 @@
-"""One options object a command: flags, a TOML file, and what excludes each other."""
+"""One options object a command and what excludes each other, one instance of each world, users without a home."""
 
 from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import pytest
 import typer
-from commands import call, refused
+from commands import call, refused, spawn, wait_for_ticks
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from rtcontrol.cli import bridge as bridge_cli
-from rtcontrol.models.errors import UserError
+from rtcontrol.envs.evaluate import cases, evaluate
+from rtcontrol.models.errors import UserError, home, user_path
 from rtcontrol.run.options import Flag, RunOptions, command
+from rtcontrol.run.run import INTERNAL, MISSED, UNSAFE
+from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.serve.options import ServerOptions
+from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol.training.world_rows import WorldRows
+from tests.helpers.processes import environment
+from tests.rtcontrol.run.plant import plant, told
 
 
-def told(kind: type[Any], table: str, *words: str) -> Any:
+def read(kind: type[Any], table: str, *words: str) -> Any:
     """What a command line makes of them."""
     made: list[Any] = []
     app = typer.Typer(pretty_exceptions_enable=False)
@@ -45,22 +55,22 @@ def test_flags_win_over_the_table_and_the_table_over_what_all_share(tmp_path: Pa
         'hz = 20\nagent = "lander"\nmax-age-ms = 100\naffinity = [0]\nenv = "lander"\nlive = false\n[run]\nhz = 25\n'
         "pipeline = 2\n[serve]\nhz = 30\n[bridge]\nhz = 8\n",
     )
-    made = told(RunOptions, "run", "--config", str(path))
+    made = read(RunOptions, "run", "--config", str(path))
     assert (made.env, made.hz, made.agent, made.pipeline, made.affinity) == ("lander", 25.0, "lander", 2, (0,))
     assert (made.live, made.max_age_ms, made.seed) == (False, 100.0, 0)
-    made = told(RunOptions, "run", "--hz", "50", "--live", "--config", str(path), "--affinity", "")
+    made = read(RunOptions, "run", "--hz", "50", "--live", "--config", str(path), "--affinity", "")
     assert (made.hz, made.live, made.affinity, made.pipeline) == (50.0, True, (), 2)
 
 
 def test_the_folder_that_one_stands_in_is_not_taken_for_none() -> None:
     for kind, words in ((RunOptions, ["--env", "lander"]), (ServerOptions, [])):
-        assert told(kind, "run", *words, "--out", ".").out == Path.cwd()
-        assert told(kind, "run", *words).out == Path()
+        assert read(kind, "run", *words, "--out", ".").out == Path.cwd()
+        assert read(kind, "run", *words).out == Path()
 
 
 def test_serve_and_bridge_read_the_same_file(tmp_path: Path) -> None:
     path = file(tmp_path, 'hz = 8\nseed = 3\n[serve]\nbind = ["tcp://127.0.0.1:1"]\nhttp = "h:1"\n[bridge]\nonce = 1\n')
-    made = told(ServerOptions, "serve", "--config", str(path), "--seed", "4")
+    made = read(ServerOptions, "serve", "--config", str(path), "--seed", "4")
     assert (made.hz, made.seed, made.bind, made.http) == (8.0, 4, ("tcp://127.0.0.1:1",), "h:1")
     with pytest.raises(UserError, match=r"once is no option of `rtcontrol bridge`.*nearest"):
         bridge_cli._arguments([f"--config={path}"], "x")
@@ -71,10 +81,10 @@ def test_serve_and_bridge_read_the_same_file(tmp_path: Path) -> None:
 
 def test_paths_in_a_file_begin_where_the_command_runs_or_at_home(tmp_path: Path) -> None:
     path = file(tmp_path, 'env = "world.py"\nout = "~/runs/x"\nmodel = "~/m"\n[serve]\nbind = "ipc://x"\nout = "o"\n')
-    made = told(RunOptions, "run", "--config", str(path))
+    made = read(RunOptions, "run", "--config", str(path))
     assert (made.env, made.out, made.model) == ("world.py", Path.home() / "runs/x", str(Path.home() / "m"))
     path.write_text(path.read_text().replace('env = "world.py"\n', ""))
-    made = told(ServerOptions, "serve", "--config", str(path))
+    made = read(ServerOptions, "serve", "--config", str(path))
     assert (made.bind, made.out) == (("ipc://x",), Path("o"))
 
 
@@ -190,3 +200,281 @@ def test_every_option_stands_in_the_help_under_its_own_name(capsys: pytest.Captu
                 "[default: ray]",
             ):
                 assert part in said
+
+
+KINDS = pytest.mark.parametrize("kind", ["gym", "own"])
+CLOCKS = pytest.mark.parametrize("clock", ["wall", "lockstep"])
+
+
+@pytest.fixture(autouse=True)
+def _short_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("rtcontrol.loop.loop.LEAVE_S", 0.3)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def flown(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The attempts of the safe call on the way out, and the record's last line."""
+    lines = list(read_record(folder / "out" / "record.mcap"))
+    return [line for line in lines if "safe" in line and line["why"] == "exit"], lines[-1]
+
+
+@KINDS
+@CLOCKS
+@pytest.mark.parametrize(
+    ("fails", "options", "status"),
+    [
+        ("", ("--duration", "0.6"), 0),
+        ("", ("--duration", "20", "--on-miss", "stop"), MISSED),
+        ("make", ("--duration", "5"), 2),
+        ("reset", ("--duration", "5"), 2),
+        ("step", ("--duration", "5"), UNSAFE),
+        ("close", ("--duration", "0.3"), INTERNAL),
+        ("", ("--duration", "5", "--confirm", "nothing"), 2),
+        ("", ("--duration", "5", "--model", "runs/none"), 2),
+    ],
+)
+def test_a_world_is_made_once_on_one_thread_and_closed_on_every_way_out(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
+    clock: str,
+    fails: str,
+    options: tuple[str, ...],
+    status: int,
+) -> None:
+    agent = "\ndef observe(data):\n    return str(list(data.values())[0] / (list(data.values())[0] < 6))\n"
+    run = plant(tmp_path, kind, fails, agent=agent if status == MISSED else "")
+    assert call("run", *run, "--clock", clock, "--out", str(tmp_path / "out"), *options) == status
+    did, said = told(tmp_path), capsys.readouterr().err
+    assert "Traceback" not in said and "Internal error" not in said
+    assert did[-1:] == ["closed"] or (kind == "own" and "runs/none" in options and not did)
+    steps = [what for what in did if what.startswith("step-")]
+    if status in (0, MISSED, INTERNAL):
+        # It was driven forward, and the last that it was stepped with is the safe call.
+        assert "step-forward" in steps and steps[-1] == "step-stop"
+        attempts, last = flown(tmp_path)
+        assert [a["in_force"] for a in attempts] == [True] and last["safe_in_force"] is True
+    if status == UNSAFE:
+        attempts, last = flown(tmp_path)
+        assert len(attempts) > 1 and not any(a["in_force"] for a in attempts) and last["safe_in_force"] is False
+        assert all("no answer to step" in a["error"] for a in attempts) and steps[-1] == "step-forward"
+        assert "THE SAFE CALL IS NOT IN FORCE" in said and "no answer to step" in said
+    if fails in ("make", "reset", "close"):
+        assert f"no answer to {fails}" in said
+    assert ("may hold on to what it uses" in said) is (fails == "close")
+
+
+@pytest.mark.parametrize(
+    ("kind", "clock", "number"),
+    [("gym", "wall", signal.SIGINT), ("own", "wall", signal.SIGTERM), ("own", "lockstep", signal.SIGTERM)],
+)
+def test_a_signal_ends_a_world_with_a_step_of_the_safe_call_and_its_close(
+    tmp_path: Path, kind: str, clock: str, number: signal.Signals
+) -> None:
+    run = plant(tmp_path, kind)
+    out = ("--clock", clock, "--out", str(tmp_path / "out"))
+    slow = ("--hz", "20") if clock == "wall" else ()
+    process = spawn("run", *run, *out, *slow, "--duration", "6000", PYTHONPATH=str(tmp_path))
+    wait_for_ticks(tmp_path / "out", 8)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, err
+    did = told(tmp_path)
+    steps = [what for what in did if what.startswith("step-")]
+    assert "step-forward" in steps and steps[-1] == "step-stop" and did[-1] == "closed"
+    attempts, last = flown(tmp_path)
+    assert [a["in_force"] for a in attempts] == [True] and last["safe_in_force"] is True
+
+
+@KINDS
+@CLOCKS
+def test_a_world_whose_last_episode_ended_takes_no_safe_call_and_that_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, clock: str
+) -> None:
+    run = plant(tmp_path, kind, last=6)
+    assert call("run", *run, "--clock", clock, "--episodes", "2", "--out", str(tmp_path / "out")) == 0
+    did = told(tmp_path)
+    assert [what for what in did if what.startswith("step-")][-1] == "step-forward"
+    attempts, last = flown(tmp_path)
+    assert [(a["in_force"], a["world"]) for a in attempts] == [(False, "over")] and last["safe_in_force"] is False
+    assert "The safe call did not act: the world's last episode had ended" in capsys.readouterr().err
+    # The preview's, and one of each episode: none on the way out, which would move a robot.
+    assert did.count("reset") == 3
+
+
+MODULE = """
+import os
+from typing import Literal
+from rtcontrol import Call
+from rtcontrol.agents import Fallback, tool
+
+LOG = os.path.join(os.path.dirname(os.path.abspath(__file__)), "log")
+SPEED = [0]
+
+class World:
+    step_s = 0.05
+    def reset(self, seed): self.n = 0
+    def step(self):
+        self.n += 1
+        with open(LOG, "a") as file:
+            file.write(f"{SPEED[0]}\\n")
+    def observe(self): return {"n": self.n}
+    def outcome(self): return None
+    def instruct(self, text): pass
+
+@tool
+def drive(speed: Literal[1, 2]):
+    "Drive."
+    SPEED[0] = speed
+
+@tool
+def stop():
+    "Stop."
+    SPEED[0] = 0
+
+tools, instruction, fallback = [drive, stop], "go", Fallback(Call("stop"))
+"""
+
+
+@CLOCKS
+def test_a_safe_call_of_a_function_that_sets_what_the_world_steps_by_is_stepped(tmp_path: Path, clock: str) -> None:
+    file = tmp_path / "by_functions.py"
+    file.write_text(MODULE)
+    out = ("--env", str(file), "--agent", str(file), "--model", "random", "--out", str(tmp_path / "out"))
+    assert call("run", *out, "--host", "inprocess", "--no-live", "--clock", clock, "--duration", "1") == 0
+    speeds = (tmp_path / "log").read_text().split()
+    assert {"1", "2"} & set(speeds) and speeds[-1] == "0"
+    attempts, last = flown(tmp_path)
+    assert [a["in_force"] for a in attempts] == [True] and last["safe_in_force"] is True
+
+
+def test_a_close_that_is_a_tool_is_not_called_at_the_end(tmp_path: Path) -> None:
+    run = plant(tmp_path, "own")
+    for name in ("drive.py", Path(run[1]).name):
+        file = tmp_path / name
+        file.write_text(
+            file.read_text().replace('"act"', '"close"').replace("def act(self, action)", "def unused(self)")
+        )
+    world = Path(run[1])
+    text = world.read_text().replace("    def close(self):", "    def close(self, action):")
+    world.write_text(text.replace('        say("closed")', '        say(f"grip-{action}"); self.action = action'))
+    assert call("run", *run, "--clock", "lockstep", "--duration", "0.5", "--out", str(tmp_path / "out")) == 0
+    did = [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()]
+    assert did[-2:] == ["grip-stop", "step-stop"] and "grip-forward" in did
+
+
+@KINDS
+def test_each_world_that_is_scored_or_learnt_from_is_closed(tmp_path: Path, kind: str) -> None:
+    run = plant(tmp_path, kind, last=12)
+    skill = skill_of(run[1], run[3])
+    assert isinstance(skill, UserSkill)
+
+    def open_and_made() -> tuple[int, int]:
+        did = [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()]
+        return did.count("made") - did.count("closed"), did.count("made")
+
+    # For a Gymnasium world's names, and to look it over.
+    assert open_and_made() == (0, 1 if kind == "own" else 2)
+    evaluate(skill, skill.expert_policy, cases(skill.goals[0], range(6)), parallel=3)
+    assert open_and_made()[0] == 0
+
+    def stopped(situations: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(skill, stopped, cases(skill.goals[0], range(6)), parallel=3)
+    assert open_and_made()[0] == 0
+    import random
+
+    rows = WorldRows(skill, 20.0).rows(random.Random(0))
+    next(rows)
+    assert open_and_made()[0] == 64
+    skill.close()
+    assert open_and_made()[0] == 0
+    rows.close()  # type: ignore[attr-defined]
+    assert open_and_made()[0] == 0
+
+
+def test_a_world_that_cannot_be_closed_is_told_where_it_was_scored(tmp_path: Path) -> None:
+    run = plant(tmp_path, "own", "close")
+    with pytest.raises(UserError, match=r"close\(\) raised TimeoutError: no answer to close"):
+        skill_of(run[1], run[3])
+    assert json.dumps(told(tmp_path)[-1]) == '"closed"'
+
+
+UNKNOWN = ["unshare", "-U", "--map-user=12345", "--map-group=12345"]  # a number that passwd does not know
+TOLD = "x 0.10 y 0.90 vx 0.00 vy -0.20 angle 0.00 spin 0.00 legs 0 0"
+API = f"import rtcontrol; print(rtcontrol.load('lander').session().decide({TOLD!r}, 'land on the pad').call.text())"
+TOOL = {"name": "go", "description": "Go.", "parameters": {"properties": {"way": {"enum": ["left", "right"]}}}}
+ROWS = [
+    {"instruction": "go", "observation": f"x {i % 2}", "call": {"name": "go", "arguments": {"way": "left"}}}
+    for i in range(80)
+]
+HOMES = {"unset": "", "missing": "{folder}/none", "a file": "{folder}/file/home"}
+RUN = "-m rtcontrol run --env lander --duration 0.5 --no-live --out run --host"
+
+
+def done(folder: Path, home_is: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """What comes of Python with these arguments by such a user, who owns `folder`."""
+    if subprocess.run([*UNKNOWN, "true"], capture_output=True).returncode:
+        pytest.skip("no user namespaces here")
+    (folder / "file").write_text("")
+    ours = ("HOME", "USER", "LOGNAME", "RTCONTROL_CACHE")
+    kept = {name: value for name, value in environment().items() if name not in ours and not name.startswith("XDG_")}
+    their = kept | ({"HOME": home_is.format(folder=folder)} if home_is else {})
+    command = [*UNKNOWN, sys.executable, *words]
+    found = subprocess.run(command, cwd=folder, env=their, capture_output=True, text=True, timeout=100)
+    assert "Traceback" not in found.stderr and "Internal error" not in found.stderr, found.stderr
+    return found
+
+
+def runs(folder: Path, home_is: str, host: str) -> str:
+    found = done(folder, home_is, *RUN.split(), host)
+    assert found.returncode == 0 and list((folder / "run").rglob("*.mcap")), found.stderr
+    return found.stderr
+
+
+def test_a_user_without_a_home_runs_and_is_told_what_is_not_kept(tmp_path: Path) -> None:
+    assert "no HOME/.cache/rtcontrol/prefix" in runs(tmp_path, "", "inprocess")
+    assert done(tmp_path, "", "-c", API).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", ["inprocess", "ray"])
+@pytest.mark.parametrize("home_is", HOMES)
+def test_each_host_runs_whatever_the_home_is(tmp_path: Path, home_is: str, host: str) -> None:
+    runs(tmp_path, HOMES[home_is], host)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("home_is", HOMES)
+def test_every_other_command_works_whatever_the_home_is(tmp_path: Path, home_is: str) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps([TOOL]))
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    for line in (
+        "--version",
+        "doctor",
+        "tools check tools.json",
+        "fit --tools tools.json --rows rows.jsonl --minutes 0.1 --out fitted",
+        "keys new --keys keys arm",
+    ):
+        found = done(tmp_path, HOMES[home_is], "-m", "rtcontrol", *line.split())
+        assert found.returncode == 0, (line, found.stderr)
+    found = done(tmp_path, HOMES[home_is], "-c", API)
+    assert found.returncode == 0, found.stderr
+    found = done(tmp_path, HOMES[home_is], "-m", "rtcontrol", *["serve", "--bind", "tcp://10.1.2.3:5555"])
+    assert found.returncode == 2 and "rtcontrol keys new NAME" in found.stderr, found.stderr
+
+
+def test_where_no_home_is_known_the_keys_folder_is_asked_for(tmp_path: Path) -> None:
+    for line in ("keys list", "keys new arm"):
+        found = done(tmp_path, "", "-m", "rtcontrol", *line.split())
+        assert found.returncode == 2 and "Give --keys FOLDER" in found.stderr, found.stderr
+
+
+def test_a_path_by_a_home_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("os.getuid", lambda: 4_000_000_000)
+    assert home() is None
+    with pytest.raises(UserError, match="nobody knows where ~ is"):
+        user_path("~/runs/mine")

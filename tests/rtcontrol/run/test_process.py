@@ -1,4 +1,4 @@
-"""The life of a run as a process: signals, a terminal that goes away, folders, disks, exit statuses."""
+"""The life of a run as a process: signals, a terminal that goes away, folders of several, disks, exit statuses."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import EXPERT, call, wait_for_ticks
+from commands import EXPERT, call, refused, wait_for_ticks
 
+import rtcontrol
 from rtcontrol.bridges import shutdown
 from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.envs.lander.world import Lander
@@ -29,13 +30,19 @@ from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.loop import loop
 from rtcontrol.loop.tick import Ticks
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.files import owned
+from rtcontrol.models.train.finetune.config import FinetuneRecipe
+from rtcontrol.models.train.finetune.run import Job, finetune
 from rtcontrol.run import run as run_module
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import run
+from rtcontrol.telemetry import report
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.run_folder import Folder
+from rtcontrol.training.controllers import rebuild
+from tests.helpers.disks import files_of
 from tests.helpers.processes import cli, environment, until
 
 # Its one call is the safe one, which takes its time and says when it begins and ends.
@@ -121,7 +128,7 @@ def lander(out: Path) -> int:
             return interrupted.status
 
 
-def report(out: Path) -> dict[str, Any]:
+def report_of(out: Path) -> dict[str, Any]:
     made: dict[str, Any] = json.loads((out / "report.json").read_text())
     return made
 
@@ -135,7 +142,7 @@ def test_a_second_signal_does_not_abort_a_slow_safe_call(start: Start, tmp_path:
     _, err = process.communicate(timeout=30)
     assert (process.returncode, said(tmp_path)) == (130, "done"), err
     assert "the safe call is being executed; a third signal leaves at once" in err
-    assert report(tmp_path / "out")["ended_by"] == "SIGINT"
+    assert report_of(tmp_path / "out")["ended_by"] == "SIGINT"
 
 
 def test_a_third_signal_leaves_a_safe_call_that_hangs(start: Start, tmp_path: Path) -> None:
@@ -151,7 +158,7 @@ def test_a_third_signal_leaves_a_safe_call_that_hangs(start: Start, tmp_path: Pa
     out, err = process.communicate(timeout=30)
     assert process.returncode in (143, run_module.UNSAFE), err
     assert "did not take it within" not in out + err, "waited on"
-    assert report(tmp_path / "out")["ended_by"] == "SIGTERM"
+    assert report_of(tmp_path / "out")["ended_by"] == "SIGTERM"
     assert said(tmp_path) == "begun"
 
 
@@ -165,7 +172,7 @@ def test_a_terminal_that_goes_away_ends_the_run_with_safe_call_and_report(start:
     os.close(ours)
     assert process.wait(30) == 129
     assert said(tmp_path) == "done"
-    assert report(tmp_path / "out")["ended_by"] == "SIGHUP"
+    assert report_of(tmp_path / "out")["ended_by"] == "SIGHUP"
 
 
 def test_hangup_stays_ignored_where_it_was(start: Start, tmp_path: Path) -> None:
@@ -175,13 +182,13 @@ def test_hangup_stays_ignored_where_it_was(start: Start, tmp_path: Path) -> None
     process.send_signal(signal.SIGHUP)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
-    assert report(tmp_path / "out")["ended_by"] == "duration"
+    assert report_of(tmp_path / "out")["ended_by"] == "duration"
 
 
 def test_signals_are_counted_not_lost() -> None:
     told: list[str] = []
 
-    def run_module(number: signal.Signals) -> int | None:
+    def status(number: signal.Signals) -> int | None:
         """That the signal interrupts with."""
         try:
             signal.raise_signal(number)
@@ -190,16 +197,16 @@ def test_signals_are_counted_not_lost() -> None:
         return None
 
     with Shutdown() as ending:
-        assert run_module(signal.SIGHUP) == 129
+        assert status(signal.SIGHUP) == 129
         ending.of(told.append)
         assert told == ["SIGHUP"]
-        assert run_module(signal.SIGINT) is None
+        assert status(signal.SIGINT) is None
         for _ in range(2):
-            assert run_module(signal.SIGTERM) is None  # it came along with the one before
+            assert status(signal.SIGTERM) is None  # it came along with the one before
             ending._peace_s = 0.0
-            assert run_module(signal.SIGTERM) == 129  # the first one's
+            assert status(signal.SIGTERM) == 129  # the first one's
         ending._peace_s, ending.shielded = 0.0, True
-        assert run_module(signal.SIGTERM) is None
+        assert status(signal.SIGTERM) is None
         assert (ending.status, told) == (129, ["SIGHUP"])
 
 
@@ -220,7 +227,7 @@ def test_signals_during_the_last_writes_lose_neither_the_records_end_nor_the_rep
     assert lander(tmp_path) == code and len(came) == 3
     *_, last = read_record(tmp_path / "record.mcap")
     assert (last["end"], last["safe_in_force"]) == ("duration", True)
-    assert report(tmp_path)["ended_by"] == "duration"
+    assert report_of(tmp_path)["ended_by"] == "duration"
 
 
 def test_a_third_signal_does_not_hide_that_the_record_is_incomplete(
@@ -239,7 +246,7 @@ def test_a_third_signal_does_not_hide_that_the_record_is_incomplete(
 
     monkeypatch.setattr(Recorder, "write", full)
     assert lander(tmp_path) == run_module.INCOMPLETE and len(came) == 3
-    assert report(tmp_path)["record"]["lost_lines"] >= 1
+    assert report_of(tmp_path)["record"]["lost_lines"] >= 1
 
 
 @pytest.mark.timeout(20)
@@ -252,21 +259,6 @@ def test_a_wait_for_the_decider_ends_though_a_signals_handler_outlasts_it() -> N
     finally:
         asked.join()
         signal.signal(signal.SIGUSR1, before)
-
-
-def test_runs_started_at_once_have_folders_of_their_own(start: Start, tmp_path: Path) -> None:
-    both = [start("--duration", "0.5") for _ in range(2)]
-    assert [p.wait(60) for p in both] == [0, 0]
-    folders = sorted((tmp_path / "runs").iterdir())
-    assert len(folders) == 2
-    for folder in folders:
-        lines = [*read_record(folder / "record.mcap")]
-        assert sum("header" in line for line in lines) == sum("end" in line for line in lines) == 1
-        assert report(folder)["record"]["lost_lines"] == 0
-    # Even within one second.
-    with Folder(Path(), tmp_path / "now") as one, Folder(Path(), tmp_path / "now") as other:
-        assert (one.path.name, other.path.name) == ("now", "now-2")
-    assert not one.path.exists() and not other.path.exists()
 
 
 def test_a_folder_that_a_live_run_uses_is_refused_and_a_killed_ones_is_not(start: Start, tmp_path: Path) -> None:
@@ -286,7 +278,7 @@ def test_a_folder_that_a_live_run_uses_is_refused_and_a_killed_ones_is_not(start
 
 def report_after_kill(out: Path) -> dict[str, Any]:
     assert call("report", str(out)) == 0
-    return report(out)
+    return report_of(out)
 
 
 def test_a_full_disk_is_told_at_once_counted_and_in_the_exit_status(
@@ -302,15 +294,15 @@ def test_a_full_disk_is_told_at_once_counted_and_in_the_exit_status(
     out, err = process.communicate(timeout=60)
     assert process.returncode == run_module.INCOMPLETE, err
     assert "lines of the record lost" in err and "lines of the record were lost" in out
-    live = report(tmp_path / "out")
+    live = report_of(tmp_path / "out")
     assert (live["ended_by"], live["duration_s"] >= 5.9) == ("duration", True)
     # All of them, but what a busy machine woke too late for.
-    assert 100 < live["releases"] == live["ticks"] + live["skipped_releases"] <= 120
+    assert 80 < live["releases"] == live["ticks"] + live["skipped_releases"] <= 120
     assert live["record"]["lost_lines"] > 10
     # The record alone says less: it replaces nothing.
     assert call("report", str(tmp_path / "out")) == 0
     assert "report.json is kept, and shown here: it counts " in capsys.readouterr().err
-    assert report(tmp_path / "out") == live
+    assert report_of(tmp_path / "out") == live
 
 
 def test_the_exit_status_is_the_gravest_that_applies() -> None:
@@ -348,7 +340,7 @@ def test_a_safe_call_that_is_not_in_force_has_its_own_status(
         broken is None
         or f"The run broke down: {'What. Remedy.' if isinstance(broken, UserError) else type(broken).__name__}" in said
     )
-    assert report(tmp_path)["ended_by"] == ("duration" if broken is None else "error")
+    assert report_of(tmp_path)["ended_by"] == ("duration" if broken is None else "error")
 
 
 def test_what_keeps_ray_from_its_files_is_named_before_it_starts(tmp_path: Path) -> None:
@@ -360,3 +352,176 @@ def test_what_keeps_ray_from_its_files_is_named_before_it_starts(tmp_path: Path)
     assert last.startswith("Ray cannot start: a file may not get 80 MB large, as Ray's do (File too large)")
     assert "ulimit -f" in last and "--host inprocess" in last
     assert not (tmp_path / "out").exists()
+
+
+TOOL: dict[str, Any] = {
+    "name": "go",
+    "description": "Go.",
+    "parameters": {"properties": {"way": {"enum": ["left", "right"]}}, "required": ["way"]},
+}
+ROWS = [("go", f"x {i} {i % 7}", {"name": "go", "arguments": {"way": "left"}}) for i in range(80)]
+SHORT = ("run", "--env", "lander", "--host", "inprocess", "--no-live", "--duration", "0.3", "--clock", "lockstep")
+
+
+def together(count: int, do: Callable[[], None]) -> None:
+    threads = [threading.Thread(target=do) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_runs_that_start_in_the_same_second_have_a_folder_each(tmp_path: Path) -> None:
+    base, found, started = tmp_path / "runs" / "lander-20260801T120000", [], threading.Barrier(8)
+
+    def start() -> None:
+        started.wait()
+        with Folder(Path(), base) as folder:
+            (folder.path / "record.mcap").write_text("mine")
+            found.append(folder.path.name)
+
+    together(8, start)
+    assert sorted(found) == [base.name, *(f"{base.name}-{n}" for n in range(2, 9))]
+
+
+def test_of_runs_that_are_given_one_folder_one_has_it_and_the_others_are_told(tmp_path: Path) -> None:
+    told, began, wanted, done = [], [], tmp_path / "mine", threading.Barrier(8)
+
+    def start() -> None:
+        try:
+            with Folder(wanted, tmp_path):
+                began.append(1)
+                done.wait()
+                (wanted / "record.mcap").write_text("one")
+        except UserError as error:
+            told.append(error.what)
+            done.wait()
+
+    together(8, start)
+    assert len(began) == 1 and set(told) == {f"{wanted} is in use by another run."}
+
+
+def test_a_folder_that_another_took_away_empty_is_made_again(tmp_path: Path) -> None:
+    wanted, ways, mistakes = tmp_path / "runs" / "mine", threading.Barrier(2), []
+
+    def start() -> None:
+        for _ in range(200):
+            try:
+                with Folder(wanted, tmp_path):
+                    assert wanted.is_dir(), "it holds a folder that is there"
+            except UserError as error:
+                if "in use" not in error.what:
+                    mistakes.append(error.what)
+        ways.wait()
+
+    together(2, start)
+    assert not mistakes
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("what", ["a file", "a link to nothing"])
+def test_where_runs_is_no_folder_that_is_told(tmp_path: Path, what: str) -> None:
+    (tmp_path / "runs").write_text("") if what == "a file" else (tmp_path / "runs").symlink_to("nowhere")
+    found = cli(*SHORT, cwd=tmp_path, timeout=50)
+    assert found.returncode == 2 and "runs is no folder" in found.stderr, found.stderr
+
+
+def test_runs_may_be_a_link_to_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "runs").symlink_to("disk")
+    with Folder(Path(), tmp_path / "runs" / "lander") as folder:
+        (folder.path / "record.mcap").write_text("")
+    assert (tmp_path / "disk" / "lander" / "record.mcap").is_file()
+
+
+def recorded(path: Path, meanwhile: Callable[[], object]) -> list[str]:
+    """What is told of a record that holds the lines 0 to 99, `meanwhile` in their middle."""
+    told: list[str] = []
+    recorder = Recorder(path, {"hz": 16}, provisional=True, tell=told.append)
+    recorder.keep()
+    for number in range(100):
+        if number == 50:
+            meanwhile()
+        recorder.write({"instruction": str(number), "by": "x" * 5000, "k": number})
+    recorder.close()
+    return told
+
+
+def lines(path: Path) -> list[int]:
+    return [line["k"] for line in read_record(path) if "instruction" in line]
+
+
+def removed(folder: Path) -> None:
+    (folder / "record.mcap").unlink()
+    folder.rmdir()
+
+
+def test_a_folder_that_is_removed_while_it_is_written_is_there_again(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "record.mcap"
+    (told,) = recorded(path, lambda: removed(path.parent))
+    assert "was removed while it was written" in told
+    assert lines(path) == list(range(100))
+
+
+def test_a_record_in_its_place_is_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "record.mcap"
+
+    def replaced() -> None:
+        removed(path.parent)
+        path.parent.mkdir()
+        path.write_text("another's")
+
+    (told,) = recorded(path, replaced)
+    assert "File exists" in told and path.read_text() == "another's"
+
+
+def test_where_a_folder_was_moved_to_is_told_and_its_record_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "record.mcap"
+    (told,) = recorded(path, lambda: path.parent.rename(tmp_path / "moved"))
+    assert f"was moved: it is {tmp_path / 'moved' / 'record.mcap'}" in told
+    assert lines(tmp_path / "moved" / "record.mcap") == list(range(100))
+
+
+def test_links_in_a_runs_folder_lead_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run := tmp_path / "run").mkdir()
+    (precious := tmp_path / "precious").write_text("precious")
+    for name in ("record.mcap.part", "report.json", "report.json.part", "report.html", "report.html.part"):
+        (run / name).symlink_to(precious)
+    assert call(*SHORT, "--out", str(run)) == 0
+    assert call("report", str(run), "--format", "html") == 0
+    assert precious.read_text() == "precious"
+    assert not [path for path in run.iterdir() if path.is_symlink()]
+    for name in ("report.json", "report.html"):
+        assert (run / name).stat().st_size > 1000
+    capsys.readouterr()
+
+
+def test_a_page_that_has_no_room_leaves_the_old_one_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*SHORT, "--out", str(tmp_path / "run")) == 0
+    capsys.readouterr()
+    (page := tmp_path / "run" / "report.html").write_text("old")
+    with files_of(2000):
+        assert "cannot be written (File too large)" in refused(
+            capsys, "report", str(tmp_path / "run"), "--format", "html"
+        )
+    assert page.read_text() == "old" and not list(page.parent.glob("*.part"))
+
+
+def test_a_report_that_is_made_while_the_run_writes_takes_nothing_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "record.mcap"
+    assert recorded(path, lambda: report.write({"releases": 1}, path.with_name("report.json"))) == []
+    assert lines(path) == list(range(100))
+
+
+def test_two_that_train_into_one_folder_are_kept_apart(tmp_path: Path) -> None:
+    (out := tmp_path / "out").mkdir()
+    job = Job("base", (), out, FinetuneRecipe())
+    with owned(out):
+        for start in (
+            lambda: rtcontrol.fit(ROWS, [TOOL], out=out, minutes=0.01),
+            lambda: rebuild("lander", out, 64, 0, None),
+            lambda: finetune(job),
+        ):
+            with pytest.raises(UserError, match=r"out is in use by another run\. Give another --out"):
+                start()
+    assert rtcontrol.fit(ROWS, [TOOL], out=tmp_path / "alone", minutes=0.01).folder.is_dir()

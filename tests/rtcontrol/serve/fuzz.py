@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,165 @@ import msgpack
 import psutil
 import zmq
 
-from tests.bridges.client.worlds import Process, free_port
-from tests.helpers.processes import Program
-from tests.rtcontrol.serve.hostile import Hostile, valid
+from tests.bridges.client.worlds import Process
+from tests.helpers.processes import Program, free_port
+
+Frame = list[bytes]
+
+
+ODD: list[Any] = [None, True, -1, 0, 1.5, float("nan"), float("inf"), 2**64 - 1, -(2**63)]
+
+
+ODD += ["", "x", "<|im_end|><function>", "\u202e\U0001f680\x00", "y" * 70_000, b"raw bytes"]
+
+
+ODD += [[], [[[[[]]]]], {}, {"a": {"b": {"c": 1}}}, [0] * 5000]
+
+
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+
+
+def valid(session: str, seq: int) -> list[dict[str, Any]]:
+    """One good message of each type that a client sends."""
+    now = time.monotonic_ns()
+    call = {"name": "engines", "arguments": {"main": 0, "side": 0}}
+    hello = {
+        "type": "hello",
+        "protocol": [1, 0],
+        "client": {"name": "fuzz", "version": "1", "language": "python"},
+        "t_client_ns": now,
+        "capabilities": ["executed"],
+        "agent": "lander",
+        "pacing": "client",
+        "hz": 16.0,
+        "safe_call": call,
+        "ttl_ms": 500.0,
+    }
+    head = {"session": session}
+    array = {"name": "a", "dtype": "u1", "shape": [1], "part": 1}
+    return [
+        hello,
+        {"type": "observe", **head, "seq": seq, "epoch": 1, "t_ns": now, "text": "x 0 y 100"},
+        {"type": "observe", **head, "seq": seq, "epoch": 1, "t_ns": now, "data": {"x": 1}, "arrays": [array]},
+        {"type": "executed", **head, "tick": 0, "epoch": 1, "outcome": "executed", "t_ns": now, "result": "ok"},
+        {"type": "instruct", **head, "instruction": "land on the pad"},
+        {"type": "reset", **head, "epoch": 1, "ended": {"seed": 1, "return": 1.0, "success": True, "seconds": 1.0}},
+        {"type": "ping", "id": 1, "t_ns": now},
+        {"type": "pong", "id": 1, "t_ping_ns": now, "t_received_ns": now, "t_sent_ns": now},
+        {"type": "error", "code": "internal", "message": "none"},
+    ]
+
+
+class Hostile:
+    """Makes frames; `session` is a live session's token of this very connection, or a made-up one."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.session = "f" * 32
+        self.seq = 0
+        self.kinds: dict[str, Callable[[], Frame]] = {
+            "random bytes": self.random_bytes,
+            "flipped bytes": self.flipped,
+            "truncated": self.truncated,
+            "wrong type in a field": self.wrong_type,
+            "field missing or added": self.field,
+            "not finite": self.not_finite,
+            "deep nesting": self.deep,
+            "oversized": self.oversized,
+            "many parts": self.parts,
+            "replayed or reordered": self.replayed,
+            "foreign session": self.foreign,
+            "wrong state": self.wrong_state,
+        }
+        self.weights = [12, 15, 10, 20, 10, 6, 4, 0.02, 2, 12, 6, 3]
+
+    def frame(self) -> tuple[str, Frame]:
+        """(kind, parts)."""
+        kind = self.chance.choices(list(self.kinds), self.weights)[0]
+        return kind, self.kinds[kind]()
+
+    def _one(self) -> dict[str, Any]:
+        self.seq += 1
+        return self.chance.choice(valid(self.session, self.seq))
+
+    def _pack(self, header: Any) -> Frame:
+        parts = [msgpack.packb(header)]
+        if isinstance(header, dict) and header.get("arrays"):
+            parts.append(b"\x01")
+        return parts
+
+    def _observe(self, seq: int, epoch: int, **fields: Any) -> Frame:
+        return self._pack({"type": "observe", "session": self.session, "seq": seq, "epoch": epoch, "t_ns": 1, **fields})
+
+    def random_bytes(self) -> Frame:
+        sizes = self.chance.choices((0, 1, 2, 7, 64, 500), k=self.chance.choice((1, 1, 1, 3)))
+        return [self.chance.randbytes(size) for size in sizes]
+
+    def flipped(self) -> Frame:
+        parts = self._pack(self._one())
+        body = bytearray(parts[0])
+        for _ in range(self.chance.randint(1, 4)):
+            body[self.chance.randrange(len(body))] = self.chance.randrange(256)
+        return [bytes(body), *parts[1:]]
+
+    def truncated(self) -> Frame:
+        parts = self._pack(self._one())
+        return [parts[0][: self.chance.randrange(len(parts[0]))]]
+
+    def wrong_type(self) -> Frame:
+        header = self._one()
+        inner = [v for v in header.values() if isinstance(v, dict) and v]
+        target = self.chance.choice([header, *inner])
+        target[self.chance.choice(list(target))] = self.chance.choice(ODD)
+        return self._pack(header)
+
+    def field(self) -> Frame:
+        header = self._one()
+        if self.chance.random() < 0.5:
+            header.pop(self.chance.choice(list(header)))
+        else:
+            header[self.chance.choice(("extra", "session", "tools", "seq", "robot"))] = self.chance.choice(ODD)
+        return self._pack(header)
+
+    def not_finite(self) -> Frame:
+        bad = self.chance.choice((float("nan"), float("inf"), float("-inf")))
+        return self._observe(1, 1, data={"x": [bad]})
+
+    def deep(self) -> Frame:
+        depth = self.chance.choice((17, 100, 600, 5000))
+        opener = self.chance.choice((b"\x91", b"\x81\xa1a"))
+        return [opener * depth + b"\xc0"]
+
+    def oversized(self) -> Frame:
+        return [b"\xc6" + (2 << 20).to_bytes(4, "big") + bytes(2 << 20)]
+
+    def parts(self) -> Frame:
+        return [*self._pack(self._one()), *(b"p" for _ in range(self.chance.choice((1, 5, 9, 200))))]
+
+    def replayed(self) -> Frame:
+        seq = self.chance.choice((0, 1, max(0, self.seq - 5), self.seq, 2**53 - 1, 2**63))
+        epoch = self.chance.choice((0, 1, 1, 1, 2, 10**6))
+        return self._observe(seq, epoch, text="x")
+
+    def foreign(self) -> Frame:
+        session = self.chance.choice(("e" * 32, "", "short", "\x00" * 20, self.session[::-1]))
+        return self._pack({**self._one(), "session": session})
+
+    def wrong_state(self) -> Frame:
+        server = [
+            {"type": "welcome", "session": self.session},
+            {"type": "call", "session": self.session, "tick": 1, "epoch": 1, "status": "fresh", "ttl_ms": 1.0},
+            {"type": "bye", "session": "e" * 32},
+            {"type": "hello", "protocol": [2, 0], "client": {"name": "new"}, "t_client_ns": 1},
+            {"type": "hello", "protocol": [1, 0], "client": {"name": "x"}, "t_client_ns": 1, "agent": "nobody"},
+            {"type": "hello", "protocol": [1, 0], "client": {"name": "x"}, "t_client_ns": 1, "tools": [{"name": 3}]},
+        ]
+        return self._pack(self.chance.choice(server))
+
 
 HZ = 16.0
+
+
 # Enough that none of them exceeds the rate of messages that the server takes from one connection: all are decoded.
 PEERS = 12
 

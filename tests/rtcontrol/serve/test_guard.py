@@ -1,4 +1,4 @@
-"""Who reaches a guarded ROUTER, over real sockets: listed keys, unlisted keys, no keys, bytes that are no ZeroMQ."""
+"""Who reaches a guarded ROUTER, over real sockets, by keys, by none, over IPv6 as well; and the files of keys."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import select
+import socket
 import socket as sockets
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -14,11 +15,27 @@ from pathlib import Path
 
 import pytest
 import zmq
+from zmq.auth import load_certificate
 
+from rtcontrol.bridges.client import Client, ClientError
 from rtcontrol.bridges.wire.endpoint import is_local
+from rtcontrol.hosts.ray_start import _reach
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve.zmq_auth import KeyPair, ZmqAuth, create, fingerprint, load_pair, load_public
-from tests.helpers.processes import until
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.server import Server
+from rtcontrol.serve.zmq_auth import (
+    SERVER,
+    KeyFileError,
+    KeyPair,
+    ZmqAuth,
+    clients,
+    create,
+    fingerprint,
+    load_pair,
+    load_public,
+)
+from tests.bridges.client.worlds import OWN
+from tests.helpers.processes import Program, free_port, until
 
 
 @dataclass
@@ -213,3 +230,154 @@ def test_reachable_endpoint_without_keys_is_refused_with_the_remedy_for_the_opti
             ZmqAuth.for_endpoints(context, ["tcp://127.0.0.1:5556", endpoint], None, connect=given == "--connect")
         assert f"{given} tcp://127.0.0.1:5555" in str(caught.value) and other not in str(caught.value)
         assert given == "--connect" or re.search(r"rtcontrol keys new NAME.*ssh -L 5555", str(caught.value))
+
+
+def test_zmq_reads_the_pair_and_only_the_owner_may(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        pair = create(tmp_path / "keys", "arm")
+    finally:
+        os.umask(before)
+    secret = tmp_path / "keys" / "arm.key_secret"
+    assert load_certificate(secret) == (pair.public.encode(), pair.secret.encode())
+    assert load_certificate(tmp_path / "keys" / "arm.key") == (pair.public.encode(), None)
+    assert secret.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o700
+
+
+def test_secret_that_others_may_read_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    create(tmp_path, "arm")
+    secret = tmp_path / "arm.key_secret"
+    secret.chmod(0o640)
+    with pytest.raises(KeyFileError, match=r"mode 640.*chmod 600"):
+        load_pair(secret)
+
+
+@pytest.mark.parametrize("name", ["", "../arm", "a/b", ".hidden", "a b", "x" * 65, "a.key", "a.key_secret"])
+def test_names_that_are_no_file_names_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(KeyFileError, match="no name for a key"):
+        create(tmp_path, name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_existing_key_is_never_replaced(tmp_path: Path) -> None:
+    pair = create(tmp_path, "arm")
+    with pytest.raises(KeyFileError, match="already"):
+        create(tmp_path, "arm")
+    assert load_pair(tmp_path / "arm.key_secret") == pair
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff" * 50, b'curve\n    public-key = "short"\n', b"x" * 100_000])
+def test_damaged_file_is_told_and_lets_nobody_in(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "arm.key").write_bytes(content)
+    with pytest.raises(KeyFileError, match="no ZeroMQ certificate"):
+        load_public(tmp_path / "arm.key")
+    assert clients(tmp_path) == {}
+
+
+def test_allow_list_holds_clients_but_not_the_server(tmp_path: Path) -> None:
+    for name in ("server", "arm"):
+        create(tmp_path, name)
+    assert clients(tmp_path) == {"arm": load_public(tmp_path / "arm.key")}
+
+
+def test_errors_and_representations_hold_no_secret(tmp_path: Path) -> None:
+    pair = create(tmp_path, "arm")
+    secret = tmp_path / "arm.key_secret"
+    secret.write_text(secret.read_text().replace('public-key = "', 'public-key = "x'))
+    with pytest.raises(KeyFileError) as caught:
+        load_pair(secret)
+    assert pair.secret not in str(caught.value) + repr(caught.value) + repr(pair)
+
+
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+over_ipv6 = pytest.mark.skipif(not _has_ipv6(), reason="this machine has no ::1")
+
+
+def server(tmp_path: Path, *endpoints: str, keys: Path | None = None) -> Server:
+    options = ServeOptions(out=tmp_path / "out", model="random", host="inprocess")
+    return Server(options, endpoints, keys=keys)
+
+
+@over_ipv6
+def test_client_flies_over_the_ipv6_loopback_as_over_the_other(tmp_path: Path) -> None:
+    with server(tmp_path, "tcp://[::1]:*", "tcp://127.0.0.1:*") as made:
+        assert made.endpoints[0].startswith("tcp://[::1]:")
+        for endpoint in made.endpoints:
+            with Client.connect(endpoint, hz=20, connect_timeout_s=10, **OWN) as client:
+                client.observe(text="left")
+                assert client.wait(10).call is not None
+
+
+@over_ipv6
+def test_name_finds_a_server_on_ipv4(tmp_path: Path) -> None:
+    with server(tmp_path, "tcp://127.0.0.1:*") as made:
+        endpoint = made.endpoints[0].replace("127.0.0.1", "localhost")
+        Client.connect(endpoint, connect_timeout_s=10, **OWN).close()
+
+
+@over_ipv6
+@pytest.mark.skipif(
+    "::1" not in {found[4][0] for found in socket.getaddrinfo("localhost", None)}, reason="localhost is no ::1 here"
+)
+def test_name_finds_a_server_on_ipv6_alone(tmp_path: Path) -> None:
+    with server(tmp_path, "tcp://[::1]:*") as made:
+        endpoint = made.endpoints[0].replace("[::1]", "localhost")
+        Client.connect(endpoint, connect_timeout_s=10, **OWN).close()
+
+
+@over_ipv6
+def test_all_addresses_of_both_kinds_want_keys_and_are_served_with_them(tmp_path: Path) -> None:
+    with (
+        pytest.raises(UserError, match=r"--bind tcp://\[::\]:5555 can be reached from other machines"),
+        server(tmp_path, "tcp://[::]:5555"),
+    ):
+        pass
+    keys = tmp_path / "keys"
+    for name in (SERVER, "arm"):
+        create(keys, name)
+    with server(tmp_path, "tcp://[::]:*", keys=keys) as made, ExitStack() as stack:
+        port = made.endpoints[0].rpartition(":")[2]
+        for host in ("[::1]", "127.0.0.1"):
+            given = {"keys": keys / "arm.key_secret", "connect_timeout_s": 10}
+            stack.enter_context(Client.connect(f"tcp://{host}:{port}", **given, **OWN))
+        with pytest.raises(ClientError, match="wants a key"):
+            Client.connect(f"tcp://[::1]:{port}", connect_timeout_s=1, **OWN)
+
+
+@pytest.mark.slow
+@over_ipv6
+def test_run_dials_a_client_that_listens_on_ipv6(tmp_path: Path) -> None:
+    endpoint = f"tcp://[::1]:{free_port()}"
+    given = ["--model", "random", "--host", "inprocess", "--no-live", "--out", str(tmp_path / "o")]
+    run = Program(["-m", "rtcontrol", "run", "--env", "remote", "--connect", endpoint, *given], tmp_path / "log")
+    try:
+        with Client.listen(endpoint, connect_timeout_s=60, **OWN) as client:
+            client.observe(text="left")
+            assert client.wait(10).call is not None
+        assert run.popen.wait(30) == 0, run.log()
+    finally:
+        run.kill()
+
+
+@over_ipv6
+def test_client_is_told_what_is_no_endpoint() -> None:
+    for endpoint, says in (("tcp://::1:5555", "Write tcp://[::1]:5555."), ("tcp://[::1]", "names no port")):
+        with pytest.raises(ClientError) as caught:
+            Client.connect(endpoint, **OWN)
+        assert says in str(caught.value)
+
+
+@over_ipv6
+def test_ray_cluster_at_an_ipv6_address_is_reached() -> None:
+    with socket.create_server(("::1", 0), family=socket.AF_INET6) as listening:
+        _reach(f"[::1]:{listening.getsockname()[1]}")
+    with pytest.raises(ConnectionError, match=r"nothing answers at RAY_ADDRESS=\[::1\]:9"):
+        _reach("[::1]:9")

@@ -1,24 +1,38 @@
-"""`rtcontrol serve` among peers that mean harm: who gets in, what a revoked key loses, what logs hold, full memory."""
+"""`rtcontrol serve` among peers that mean harm: keys, hostile frames, floods, idle peers, full memory and capacity."""
 
 from __future__ import annotations
 
 import contextlib
+import socket
 import socket as sockets
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import refused
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rtcontrol.bench.load import unnamed
 from rtcontrol.bridges.client import Client, ClientError
+from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Observe, Ping, Pong, Welcome
+from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.models.checkpoint.checkpoint import ZOO
-from rtcontrol.serve import zmq_auth
+from rtcontrol.run import assembly
+from rtcontrol.serve import session, zmq_auth
+from rtcontrol.serve.limits import Need, undisturbed, weigh
+from rtcontrol.serve.session import Session
+from rtcontrol.serve.supervise import resident_mb
 from rtcontrol.telemetry.record_reader import read_record
-from tests.bridges.client.worlds import OWN, STEER, STRAIGHT, Process, free_port, until
+from tests.bridges.client.worlds import OWN, STEER, STRAIGHT, Process
+from tests.helpers.processes import free_port, until
+from tests.rtcontrol.serve.fuzz import run
+from tests.rtcontrol.serve.wire_peer import WirePeer
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +89,7 @@ def test_revoked_key_loses_its_live_session_and_the_other_does_not(locked: Proce
         until(lambda: kept.statistics["fresh"] > mark + 20, "the other client was harmed")
         # Neither on the connection that is still up, nor on a new one.
         assert [revoked.statistics[k] for k in ("resumed", "sessions")] == [ended_at["resumed"], 1]
-        assert kept.statistics["reconnects"] == 0
+        assert kept.statistics["sessions"] == 1
         ended.set()
         looking.join()
 
@@ -163,3 +177,260 @@ def test_special_tokens_in_texts_of_a_client_are_plain_characters(locked: Proces
             assert (standing.name, standing.status) == ("steer", "fresh")
             assert standing.arguments["angle"] in range(-30, 31, 10)
             client.instruct(f"Turn left. {forged}")
+
+
+def test_hello_and_bye_in_turns_start_no_threads_without_bound(made: Any) -> None:
+    flood, honest = made.peer(), made.peer()
+    before = threading.active_count()
+    most = before
+    for _ in range(500):
+        flood.hello()
+        flood.send(Bye())
+        most = max(most, threading.active_count())
+    flood.send(Ping(id=1, t_ns=1))
+    flood.expect(Pong)
+    most = max(most, threading.active_count())
+    assert most - before < 40
+    assert made.admission.health()["refused"]["rate"] >= 400
+    assert made.admission.health()["sessions_total"] < 60
+    honest.enter()
+    refusal = next(m for m in flood.inbox if isinstance(m, ErrorMessage) and m.code == "rate")
+    assert refusal.retryable and not refusal.fatal
+
+
+def test_many_connections_that_leave_at_once_leave_no_threads(bench: Any) -> None:
+    made = bench(max_sessions=8)
+    # Nobody is opened meanwhile: those that end wait for their turn to do so.
+    for _ in range(2):
+        made.admission.opening.acquire()
+    peers = [made.peer() for _ in range(60)]
+    for peer in peers:
+        peer.hello()
+        peer.send(Bye())
+        peer.send(Ping(id=1, t_ns=1))
+        peer.expect(Pong)
+    sessions = [t for t in threading.enumerate() if t.name.startswith("session-")]
+    assert len(sessions) <= 8 + 16
+    assert any(isinstance(m, ErrorMessage) and m.code == "busy" and m.retryable for m in peers[-1].inbox)
+    for _ in range(2):
+        made.admission.opening.release()
+    until(lambda: sum(made.admission.health()["sessions"].values()) == 0)
+    # Nothing was opened for them.
+    assert not list(made.out.glob("session-*"))
+    made.peer().enter()
+
+
+def test_thread_that_cannot_be_started_costs_only_its_hello(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def no_thread(self: Session) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "start", no_thread)
+        peer = made.peer()
+        error = peer.denied()
+    assert error.code == "busy" and error.retryable and error.fatal
+    assert made.admission.health()["sessions"] == {"opening": 0, "live": 0, "parked": 0}
+    peer.enter()
+
+
+def test_message_in_hand_does_not_revive_a_dropped_connection(made: Any) -> None:
+    peer = made.enter(pacing="client")
+    (connection,) = made.admission.connections()
+    message = Observe(session=peer.token, seq=9, epoch=0, t_ns=1, text="x")
+    made.admission.drop(connection)
+    assert not made.admission.admit(connection)
+    made.admission.receive(connection, message)
+    assert made.admission.connections() == []
+
+
+def test_fault_of_one_look_does_not_end_the_housekeeping_which_drops_a_client_that_says_nothing(bench: Any) -> None:
+    made = bench(heartbeat_s=0.1, silent_heartbeats=3)
+    peer = made.enter(pacing="client")
+    keep, failed = made.admission.keep, threading.Event()
+
+    def broken() -> None:
+        failed.set()
+        raise LookupError("a fault")
+
+    made.admission.keep = broken
+    assert failed.wait(5)
+    made.admission.keep = keep
+    # Nothing is read, so no ping is answered: only the housekeeping finds out.
+    until(lambda: made.admission.health()["sessions"]["parked"] == 1)
+    peer.observe()
+    assert peer.refused().code == "state"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_memory_stays_flat_over_5000_sessions(process: Any) -> None:
+    server = process()
+    used: list[float] = []
+    for done in range(5000):
+        if done % 15 == 0:  # hellos of one connection have a rate
+            with WirePeer(server.endpoint) as peer:
+                for _ in range(15):
+                    peer.enter(pacing="client")
+                    assert peer.ask().status == "fresh"
+                    peer.send(Bye(session=peer.token))
+                    peer.expect(Bye)
+        if done % 1000 == 999:
+            used.append(resident_mb(server.process.pid) or 0.0)
+    # It grew by 110 MB each 1000 before.
+    assert max(used) - used[0] < 30, used
+
+
+IDLE = 1_150
+# What makes a peer of a connection: ZMTP 3.0, NULL, a DEALER.
+READY = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+
+
+@contextmanager
+def idle(endpoint: str, count: int) -> Iterator[None]:
+    """So many ZeroMQ peers over plain sockets."""
+    host, port = endpoint.removeprefix("tcp://").split(":")
+    with ExitStack() as stack:
+        for _ in range(count):
+            peer = stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            peer.sendall(GREETING + b"\x04" + bytes([len(READY)]) + READY)
+        yield
+
+
+def open_files(pid: int) -> int:
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
+def test_a_thousand_idle_peers_keep_nobody_out(process: Any) -> None:
+    # The usual limit of a shell: the server takes what the system lets it have.
+    port = free_port()
+    served = process("--http", f"127.0.0.1:{port}", limit="-Sn 1024")
+    with idle(served.endpoint, IDLE):
+        until(lambda: open_files(served.process.pid) > IDLE)
+        for _ in range(2):
+            with WirePeer(served.endpoint) as peer:
+                peer.enter(pacing="client", model="random")
+                assert [peer.ask().status for _ in range(10)] == ["fresh"] * 10
+        with ExitStack() as stack:
+            for _ in range(300):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as answer:
+                assert answer.status == 200
+        assert open_files(served.process.pid) > IDLE
+    assert served.end() == 143
+    assert "descriptor" not in served.logs() and "Traceback" not in served.logs()
+
+
+def test_a_server_without_file_descriptors_says_so_and_serves_who_is_there(process: Any) -> None:
+    served = process(limit="-n 200")
+    with WirePeer(served.endpoint) as peer:
+        peer.enter(pacing="client", model="random")
+        peer.ask()
+        with idle(served.endpoint, 200):
+            until(lambda: "of 200 open files and connections are taken" in served.logs())
+            assert peer.ask().status == "fresh"
+        assert peer.ask().status == "fresh"
+    assert served.end() == 143
+
+
+def check(frames: int) -> None:
+    found = run(frames, raw_share=0.002, echo=False)
+    assert found["server_alive"]
+    assert found["frames"] == frames
+    assert found["honest"]["ticks"] > 0
+    # A machine that starves the loop for longer than a period costs ticks that never were; what was is never lost.
+    assert found["honest"]["missing"] <= found["honest"]["skipped_releases"], found["honest"]
+    assert found["told"].get("internal", 0) == 0, "a hostile frame reached an unforeseen error"
+    assert found["rss_mib"]["end"] - found["rss_mib"]["tenth"] < 64, found["rss_mib"]
+
+
+def test_server_survives_hostile_frames_and_an_honest_client_loses_no_tick() -> None:
+    check(8_000)
+
+
+@pytest.mark.slow
+def test_server_survives_a_million_hostile_frames() -> None:
+    check(1_000_000)
+
+
+NEEDS = st.builds(Need, st.floats(0.1, 1000), st.floats(1e-5, 1))
+MOST = 0.8
+LANDER = {"tools": assembly.agent("lander").tools.openai(), "instruction": "hover at 0.7"}
+
+
+@given(need=NEEDS, others=st.lists(NEEDS, max_size=20))
+def test_no_more_than_most_of_the_decoders_time_is_given_away(need: Need, others: list[Need]) -> None:
+    taken = sum(other.busy for other in others if other.busy <= MOST)
+    try:
+        weigh(need, others, MOST)
+    except DecoderUnavailable as error:
+        assert taken and taken + need.busy > MOST
+        assert error.full and f"{need.hz:g} Hz" in error.what
+    else:
+        assert not taken or taken + need.busy <= MOST * (1 + 1e-9)
+
+
+def test_the_rate_that_is_left_is_named() -> None:
+    with pytest.raises(DecoderUnavailable) as error:
+        weigh(Need(150, 0.004), [Need(30, 0.01), Need(12, 0.01), Need(1000, 1.0)], MOST)
+    assert "42% of its time by 2 other" in error.value.what and "60% (150 Hz, 4 ms" in error.value.what
+    assert "at most 95 Hz" in error.value.remedy
+
+
+def test_a_session_alone_may_ask_for_more_than_there_is() -> None:
+    weigh(Need(1000, 1.0), [], MOST)
+
+
+def test_decisions_that_something_else_made_longer_do_not_count() -> None:
+    assert undisturbed([2.0] * 30 + [50.0] * 60) == 2.0
+    assert undisturbed([3.0]) == 3.0
+
+
+def test_a_second_session_that_would_make_the_first_late_is_refused_and_a_slower_one_is_not(bench: Any) -> None:
+    made = bench(model="lander", hz_max=1000)
+    made.enter(**LANDER, hz=10)
+    error = made.peer().denied(**LANDER, hz=1000)
+    assert error.code == "busy" and error.retryable and "ms a decision" in error.message
+    made.enter(**LANDER, hz=1)
+
+
+@pytest.fixture
+def half(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Of a hello: what takes half of the decoder's time, whatever its decisions take on this machine."""
+    monkeypatch.setattr(session, "undisturbed", lambda shares: 25e6)
+    return {**LANDER, "hz": 20}
+
+
+def test_of_two_that_are_warm_at_once_one_gets_in_where_there_is_room_for_one(
+    bench: Any, half: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, started = threading.Barrier(2), session.Session._started
+
+    def start(self: session.Session) -> None:
+        both.wait(20)
+        started(self)
+
+    monkeypatch.setattr(session.Session, "_started", start)
+    made = bench(model="lander")
+    peers = [made.peer(), made.peer()]
+    for peer in peers:
+        peer.hello(**half)
+    answers = [peer.receive(20) for peer in peers]
+    assert {type(answer) for answer in answers} == {Welcome, ErrorMessage}
+    (refusal,) = [answer for answer in answers if isinstance(answer, ErrorMessage)]
+    assert refusal.code == "busy" and refusal.retryable
+
+
+def test_a_session_that_waits_for_its_client_keeps_its_part(bench: Any, half: dict[str, Any]) -> None:
+    made = bench(model="lander")
+    lost = made.enter(**half)
+    lost.close()
+    until(lambda: made.admission.health()["sessions"]["parked"] == 1)
+    assert made.peer().denied(**half).code == "busy"
+    back = made.enter(resume=lost.token)
+    assert back.welcome is not None and back.welcome.resumed
+    assert made.peer().denied(**half).code == "busy"
+    back.send(Bye(session=back.token))
+    until(lambda: not made.admission.all())
+    made.enter(**half)

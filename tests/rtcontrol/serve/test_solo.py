@@ -1,27 +1,39 @@
-"""`rtcontrol run --env remote`: a client of the wire as the environment of an ordinary run."""
+"""`rtcontrol run --env remote`, the tools of those who bring none, and a model that is loaded before its sessions."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import zmq
 from commands import refused
 
 from rtcontrol.bridges.shutdown import Shutdown
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, ErrorMessage, Outcome, Reset, Welcome
+from rtcontrol.hosts.deciders import STSource
+from rtcontrol.models.checkpoint.checkpoint import ZOO
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.checkpoint.training_metadata import FILE_NAME as LEARNT
+from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.models.decode import grammar
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
+from rtcontrol.serve.options import ServeOptions, ServerOptions
+from rtcontrol.serve.pools import Pools
 from rtcontrol.serve.single_client import run_remote
-from tests.helpers.processes import Program, free_port
+from tests.helpers.processes import Program, cli, free_port
 from tests.rtcontrol.serve.wire_peer import WirePeer
 
 Fly = Callable[..., tuple["Future[int]", str]]
@@ -78,14 +90,6 @@ def test_a_client_that_asks_for_it_gets_as_many_calls_a_tick_as_the_run_allows(f
         peer.send(Bye(session=peer.token))
         assert status.result(timeout=30) == 0
     assert report(tmp_path)["calls"]["total"] == 1
-
-
-def test_a_client_that_did_not_ask_gets_one_call_a_tick_whatever_the_run_allows(fly: Fly) -> None:
-    _, endpoint = fly(calls_per_tick=3)
-    with WirePeer(endpoint) as peer:
-        assert peer.enter(pacing="client").calls_per_tick is None
-        assert [(c.tick, c.more) for c in (peer.ask(), peer.ask())] == [(0, None), (1, None)]
-        peer.send(Bye(session=peer.token))
 
 
 def test_client_flies_episodes_until_they_are_done(fly: Fly, tmp_path: Path) -> None:
@@ -207,3 +211,185 @@ def test_a_page_that_cannot_be_served_is_told_before_a_client_comes(
         arguments = (*ANY, "--view", "--view-port", str(taken.getsockname()[1]), "--out", str(tmp_path / "o"))
         assert "cannot be bound" in refused(capsys, "run", "--env", "remote", *arguments)
     assert not (tmp_path / "o").exists()
+
+
+TURN = {"name": "turn", "parameters": {"properties": {"side": {"enum": ["left", "right"]}}, "required": ["side"]}}
+OWN = {"name": "move", "parameters": {"properties": {"dx": {"enum": [-1, 1]}}, "required": ["dx"]}}
+LISTED = """
+import pathlib, sys
+from typing import Literal
+from mcp.server.mcpserver import MCPServer
+
+with open(pathlib.Path(__file__).with_name("asked"), "a") as log:
+    log.write("asked\\n")
+server = MCPServer("robot")
+
+@server.tool()
+def turn(side: Literal["left", "right"]) -> str:
+    "Turn to a side."
+    return side
+
+server.run()
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    (path := tmp_path / "tools.json").write_text(json.dumps([TURN]))
+    return str(path)
+
+
+def test_a_client_without_tools_has_the_servers_and_others_their_own(bench: Any, file: str) -> None:
+    made = bench(tools=file)
+    peer = made.enter(tools=None, instruction="turn", pacing="client")
+    assert peer.welcome.agent is None and [t["function"]["name"] for t in peer.welcome.tools] == ["turn"]
+    assert {peer.ask().call.name for _ in range(5)} == {"turn"}
+    assert made.enter(tools=[OWN], instruction="go", pacing="client").ask().call.name == "move"
+    assert made.enter(agent="lander", pacing="client").ask().call.name == "engines"
+    assert "Own tools need an instruction" in made.peer().denied(tools=None).message
+
+
+def test_an_mcp_server_is_asked_once_at_the_start(bench: Any, tmp_path: Path) -> None:
+    (tmp_path / "server.py").write_text(LISTED)
+    made = bench(tools=f"mcp:{sys.executable} {tmp_path / 'server.py'}")
+    for _ in range(3):
+        assert made.enter(tools=None, instruction="turn", pacing="client").ask().call.name == "turn"
+    assert (tmp_path / "asked").read_text() == "asked\n"
+
+
+def test_requests_of_v1_without_tools_have_those_of_the_one_agent(process: Any, file: str) -> None:
+    web = free_port()
+    process("--agent", "lander", "--model", "lander", "--http", f"127.0.0.1:{web}")
+    said = [{"role": "user", "content": "land on the pad"}]
+    url = f"http://127.0.0.1:{web}/v1/"
+    asked = {"model": "default", "messages": said, "environment": ["x 0.10 y 0.90 vx 0.00 vy -0.20"]}
+    chat = httpx.post(url + "chat/completions", json=asked, timeout=60).json()
+    assert chat["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "engines"
+    assert httpx.post(url + "function_call", json={"messages": said}, timeout=60).json()["function"] == "engines"
+    other = httpx.post(url + "chat/completions", json={**asked, "tools": [{"type": "function", "function": TURN}]})
+    told = other.json()["error"]["message"]
+    assert other.status_code == 400 and "rtcontrol serve --model M" in told and "a client's" not in told
+
+
+def test_the_one_client_of_a_run_has_the_tools_of_its_command_line(fly: Any, file: str) -> None:
+    status: Future[int]
+    status, endpoint = fly(tools=file)
+    with WirePeer(endpoint) as peer:
+        peer.enter(tools=None, instruction="turn", pacing="client")
+        assert (call := peer.ask().call) is not None and call.name == "turn"
+        peer.send(Bye(session=peer.token))
+        assert status.result(timeout=30) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"agent": "lander"}, "--agent and --tools exclude each other"),
+        ({"model": None}, "No model here was trained on these tools"),
+        ({"model": "lander"}, "was trained on other tools"),
+    ],
+)
+def test_tools_that_nobody_could_decide_for_are_refused_at_the_start(
+    file: str, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UserError, match=says):
+        ServeOptions(**{"model": "random", "tools": file, **options}).ready()
+
+
+def test_a_server_that_does_not_start_leaves_no_folder(
+    tmp_path: Path, file: str, made: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = made.server.endpoints[0]
+    out = tmp_path / "left"
+    (tmp_path / "cwd").mkdir()
+    serve = ("serve", "--model", "random", "--host", "inprocess", "--out", str(out))
+    assert "is the port free?" in refused(capsys, *serve, "--bind", taken)
+    assert "cannot be bound" in refused(
+        capsys, *serve, "--bind", "tcp://127.0.0.1:*", "--http", f"127.0.0.1:{taken.rpartition(':')[2]}"
+    )
+    assert "cannot be read as tools" in refused(capsys, *serve, "--tools", f"{file}.none")
+    assert "--hz 0" in refused(capsys, *serve, "--hz", "0")
+    assert not out.exists()
+    ended = cli(*serve[:-2], "--bind", taken, "--supervise", cwd=tmp_path / "cwd")
+    assert ended.returncode == 2 and "is the port free?" in ended.stderr
+    assert [*(tmp_path / "cwd").iterdir()] == []
+
+
+SAY: dict[str, Any] = {"name": "say", "parameters": {"properties": {"what": {"type": "string", "maxLength": 9}}}}
+Open = Callable[..., Pools]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """One of its own: nothing of it is loaded yet."""
+    return Path(shutil.copytree(ZOO / "lander", tmp_path / "lander", ignore=shutil.ignore_patterns(LEARNT)))
+
+
+@pytest.fixture
+def pools(model: Path) -> Iterator[Open]:
+    with ExitStack() as stack:
+
+        def start(**options: Any) -> Pools:
+            made = Pools(ServeOptions(model=str(model), host="inprocess", **options))
+            stack.callback(made.close)
+            made.start()
+            return made
+
+        yield start
+
+
+def tables(model: Path) -> list[Any]:
+    """Of the vocabulary, for free values."""
+    return list(grammar._machines.get(STTokenizer.load(model / "tokenizer.json"), {}).values())
+
+
+def test_a_sessions_first_free_value_finds_its_vocabularys_tables_made(pools: Open, model: Path) -> None:
+    started = pools()
+    (made,) = tables(model)
+    host = started.open("first", STSource(DeciderSpec(str(model), (SAY,))))
+    (now,) = tables(model)
+    assert now is made and host.deciders[0]._decider.decoding.core.domains  # type: ignore[attr-defined]
+    assert host.deciders[0]._decider.runner is started._model.deciders[0].runner  # type: ignore[attr-defined, union-attr]
+
+
+def test_a_server_where_nobody_brings_tools_makes_none(pools: Open, model: Path) -> None:
+    pools(agent="lander")
+    assert tables(model) == []
+    assert ServerOptions(model=str(model), agent="lander").loads is None
+    assert ServerOptions(model=str(model), agent="lander", http="127.0.0.1:0").loads == str(model)
+    assert ServerOptions(model="random").loads is None and ServerOptions().loads is None
+
+
+def test_a_checkpoint_that_cannot_be_loaded_ends_the_server_at_its_start(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / "model.safetensors").unlink()
+    serve = ("serve", "--host", "inprocess", "--bind", "tcp://127.0.0.1:*", "--out", str(tmp_path / "out"))
+    assert str(model) in refused(capsys, *serve, "--model", str(model))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_could_not_be_read_is_tried_again(model: Path) -> None:
+    pools = Pools(ServeOptions(model=str(model), host="inprocess"))
+    hidden = (model / "tokenizer.json").rename(model / "hidden")
+    with pytest.raises(UserError, match="tokenizer"):
+        pools.start()
+    hidden.rename(model / "tokenizer.json")
+    try:
+        assert pools.open("first", STSource(DeciderSpec(str(model), (SAY,)))).alive()
+    finally:
+        pools.close()
+
+
+def test_a_server_does_not_start_on_tools_that_every_session_would_be_refused(
+    tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    none = {"type": "string", "pattern": "^a{5}$", "maxLength": 3}  # no value satisfies both
+    own = {"name": "say", "parameters": {"properties": {"what": none}}}
+    (file := tmp_path / "tools.json").write_text(json.dumps([own]))
+    serve = ("serve", "--host", "inprocess", "--bind", "tcp://127.0.0.1:*", "--out", str(tmp_path / "out"))
+    said = refused(capsys, *serve, "--tools", str(file), "--model", str(model))
+    assert "Tool say, what: no text matches" in said
+    own["parameters"]["required"] = ["what"]  # type: ignore[index]
+    file.write_text(json.dumps([own]))
+    assert "what: no value of it can be made up" in refused(capsys, *serve, "--tools", str(file), "--model", "random")

@@ -12,7 +12,7 @@ from rtcontrol.bridges.wire.curve import KeyPair
 from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage, Hello, Observe, Ping, Pong, Program, Welcome
 
 M = TypeVar("M")
-WAIT_S = 20.0
+WAIT_S = 60.0
 TEXT = "x 0 y 100 vx 0 vy 0 angle 0 spin 0 legs 0 0"
 
 

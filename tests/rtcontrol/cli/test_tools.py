@@ -1,0 +1,459 @@
+"""`rtcontrol tools check` and `--tools`: what of a file or a server is taken, and what is told of the rest."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import call, refused
+from test_mistakes import own_world
+
+from rtcontrol.agents import Tools
+from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.models.decode.protocol import Budget
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.tool_schema import tool_schemas
+from rtcontrol.run.toolsets import costs, tools_from
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol.telemetry.record_reader import read_record
+from tests.models.chat.families import checkpoint
+
+CLOSED = {"name": "drive", "parameters": {"properties": {"speed": {"enum": [0, 1, 2]}}, "required": ["speed"]}}
+FREE = {"type": "function", "function": {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}}
+WIDE = {"type": "integer", "minimum": 0, "maximum": 4000}
+POSE = {
+    "type": "object",
+    "properties": {
+        **{axis: {"type": "integer", "minimum": -10, "maximum": 10} for axis in "xy"},
+        "grip": {"type": "integer", "minimum": 0, "maximum": 44},
+    },
+    "required": ["x", "y", "grip"],
+}
+FUNCTIONS = """
+import enum
+import pydantic
+from typing import Annotated
+from rtcontrol.agents import OneOf, tool
+
+class Gear(enum.Enum):
+    low = 1
+    high = 2
+
+class Part(pydantic.BaseModel):
+    on: bool
+
+class Wheel(pydantic.BaseModel):
+    "Set a wheel."
+    gear: Gear
+    part: Part
+
+def helper(x: int) -> int:
+    return x
+
+@tool
+def stop(hard: bool) -> None:
+    "Stop."
+"""
+SERVER = """
+import sys
+from typing import Literal
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("robot")
+
+@server.tool()
+def turn(side: Literal["left", "right"], hard: bool = False) -> str:
+    "Turn to a side."
+    return side
+
+@server.tool()
+def note(text: str) -> str:
+    "Write a note."
+    return text
+
+if len(sys.argv) > 1:
+    server.run("streamable-http", port=int(sys.argv[1]))
+server.run()
+"""
+
+
+def checked(tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
+    out = tmp_path / "found.json"
+    assert call("tools", "check", source, "--json", str(out)) == 0
+    shown = capsys.readouterr().out
+    found = json.loads(out.read_text())
+    assert all(t["name"] in shown for t in found["tools"])
+    assert all(set(t) == {"name", "kind", "passes", "prefix_tokens", "remedy"} for t in found["tools"])
+    return {t["name"]: t for t in found["tools"]}
+
+
+def test_openai_tools_are_closed_with_one_pass_or_free_with_the_bound_that_would_make_it_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps([CLOSED, FREE]))
+    found = checked(tmp_path, str(file), capsys)
+    assert (found["drive"]["kind"], found["drive"]["passes"], found["drive"]["remedy"]) == ("closed", 2, None)
+    assert found["say"]["kind"] == "free" and found["say"]["passes"] > 1
+    assert "parameter text: its values are not listed" in found["say"]["remedy"] and "enum" in found["say"]["remedy"]
+    assert all(t["prefix_tokens"] > 5 for t in found.values())
+    file.write_text(json.dumps({"tools": [{"name": "drive", "inputSchema": CLOSED["parameters"]}]}))  # as MCP lists it
+    (alone,) = checked(tmp_path, str(file), capsys).values()
+    assert (alone["name"], alone["passes"]) == ("drive", 1)
+    assert alone["prefix_tokens"] == found["drive"]["prefix_tokens"]
+
+
+def test_the_passes_are_those_of_the_layout_that_takes_more() -> None:
+    tools = [CLOSED, {"name": "turn", "parameters": {"properties": {"side": {"enum": ["left", "right"]}}}}]
+    decider = DeciderSpec("lander", tuple(tools)).build()
+    took = []
+    for first in (False, True):
+        decider.decoding.core.set_budget(Budget(function_first=first))
+        took.append(decider.decide("x=0.1", "go").forward_passes)
+    assert took == [1, 2]
+    assert [c.passes for c in costs(tool_schemas(tools), decider.tokenizer)] == [2, 2]
+
+
+def test_numbers_that_are_counted_digit_by_digit_are_not_told_as_unlisted() -> None:
+    wide = {"type": "integer", "minimum": 0, "maximum": 100_000}
+    parts = {f"p{i}": wide for i in range(7)}
+    tools = Tools([{"name": "go", "parameters": {"properties": parts, "required": list(parts)}}])
+    told = [sum("its values are not listed" in r for r in tools.remedies(digits)["go"]) for digits in (False, True)]
+    assert told == [7, 2]  # the sixth and the seventh share a head as one JSON object
+
+
+def test_a_listed_value_of_too_many_tokens_is_told_with_its_passes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps([{"name": "go", "parameters": {"properties": {"to": WIDE}, "required": ["to"]}}]))
+    (found,) = checked(tmp_path, str(file), capsys).values()
+    assert found["kind"] == "closed" and found["passes"] > 1
+    assert "to: its 4001 values" in found["remedy"] and "coarser" in found["remedy"]
+
+
+def test_of_two_tools_with_numbers_in_one_head_each_is_told_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tools.json"
+    narrow = {**WIDE, "maximum": 2594}
+    tools = [("go", WIDE), ("wait", narrow)]
+    given = [{"name": n, "parameters": {"properties": {"p": p}, "required": ["p"]}} for n, p in tools]
+    file.write_text(json.dumps(given))
+    found = checked(tmp_path, str(file), capsys)
+    assert "its 4001 values" in found["go"]["remedy"] and "its 2595 values" in found["wait"]["remedy"]
+
+
+def test_an_object_with_too_many_combinations_is_told_by_its_properties_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tools.json"
+    grip = POSE["properties"]["grip"]
+    for most, kind in ((44, "free"), (8, "closed")):
+        grip["maximum"] = most
+        file.write_text(json.dumps([{"name": "reach", "parameters": {"properties": {"to": POSE}, "required": ["to"]}}]))
+        (found,) = checked(tmp_path, str(file), capsys).values()
+        assert found["kind"] == kind
+        if kind == "free":
+            assert "at most 9 values of to.grip" in found["remedy"]
+            assert "to.x has 21, to.y has 21, to.grip has 45: 19845 combinations" in found["remedy"]
+    POSE["properties"]["note"] = {"type": "string"}
+    file.write_text(json.dumps([{"name": "reach", "parameters": {"properties": {"to": POSE}}}]))
+    (found,) = checked(tmp_path, str(file), capsys).values()
+    assert "an enum, or bounds and a step, of to.note," in found["remedy"]
+
+
+def test_functions_and_pydantic_models_of_a_python_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "robot_tools.py"
+    file.write_text(FUNCTIONS)
+    assert call("tools", "check", str(file)) == 0
+    said = capsys.readouterr().err
+    assert "no tool: helper (without the decorator" in said and "no tool: Part (a part of another model)" in said
+    found = checked(tmp_path, str(file), capsys)
+    assert {n: (t["kind"], t["passes"]) for n, t in found.items()} == {"stop": ("closed", 2), "Wheel": ("closed", 2)}
+
+
+def test_the_list_of_an_mcp_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "server.py"
+    file.write_text(SERVER)
+    found = checked(tmp_path, f"mcp:{sys.executable} {file}", capsys)
+    assert {n: t["kind"] for n, t in found.items()} == {"turn": "closed", "note": "free"}
+
+
+def test_stray_lines_of_an_mcp_server_are_told_in_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "server.py"
+    file.write_text("print('starting', flush=True)\nprint('up', flush=True)\n" + SERVER)
+    assert call("tools", "check", f"mcp:{sys.executable} {file}") == 0
+    said = capfd.readouterr()
+    assert "turn" in said.out and "Traceback" not in said.err
+    (line,) = said.err.splitlines()
+    assert "2 of its lines on stdout are no messages of MCP" in line
+
+
+def test_what_an_mcp_server_says_at_its_end_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "server.py"
+    file.write_text("from mcp.server.fastmcp import FastMCP\n")
+    assert call("tools", "check", f"mcp:{sys.executable} {file}") == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "gave no list of tools" in line and "FastMCP was renamed" in line
+
+
+def test_the_list_of_an_mcp_server_at_an_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "server.py"
+    file.write_text(SERVER)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    place = f"mcp:http://127.0.0.1:{port}"
+    assert "gave no list of tools" in refused(capsys, "tools", "check", f"{place}/mcp")
+    with subprocess.Popen([sys.executable, str(file), str(port)], stderr=subprocess.DEVNULL) as server:
+        try:
+            for _ in range(600):
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.1)
+            found = checked(tmp_path, f"{place}/mcp", capsys)
+            assert {n: t["kind"] for n, t in found.items()} == {"turn": "closed", "note": "free"}
+            assert "many end in /mcp" in refused(capsys, "tools", "check", place)
+        finally:
+            server.kill()
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "message"),
+    [
+        ("nothing.json", None, "cannot be read as tools"),
+        ("torn.json", "[{", "cannot be read as tools"),
+        ("number.json", "3", "holds no list of tools"),
+        ("empty.py", "x = 1", "has no tools"),
+        ("nothing.py", None, "there is no such file"),
+        (
+            "cycle.json",
+            json.dumps(
+                [
+                    {
+                        "name": "t",
+                        "parameters": {
+                            "properties": {"p": {"$ref": "#/$defs/P"}},
+                            "$defs": {"P": {"type": "array", "items": {"$ref": "#/$defs/P"}}},
+                        },
+                    }
+                ]
+            ),
+            "Tool t, parameter p: #/$defs/P refers to itself",
+        ),
+        ("ones.py", "tools = [1]", "1 is no tool."),
+        ("none.json", json.dumps([{"name": "t", "parameters": {"properties": {"p": {"enum": []}}}}]), "an empty enum"),
+    ],
+)
+def test_what_cannot_be_decoded_is_refused_by_name_with_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], source: str, text: str | None, message: str
+) -> None:
+    if text is not None:
+        (tmp_path / source).write_text(text)
+    assert message in refused(capsys, "tools", "check", str(tmp_path / source))
+
+
+def test_a_command_that_is_no_mcp_server_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "gave no list of tools" in refused(capsys, "tools", "check", "mcp:no-such-command-here")
+    assert "names no server" in refused(capsys, "tools", "check", "mcp:")
+    assert "mcp:URL" in refused(capsys, "tools", "check", "http://127.0.0.1:1/mcp")
+
+
+def test_figures_on_standard_output_stand_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps([CLOSED, FREE]))
+    monkeypatch.chdir(tmp_path)
+    assert call("tools", "check", "tools.json", "--json", "-") == 0
+    said = capsys.readouterr()
+    assert [one["name"] for one in json.loads(said.out)["tools"]] == ["drive", "say"]
+    assert "passes at worst" in said.err and [p.name for p in tmp_path.iterdir()] == ["tools.json"]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            {"type": "string", "pattern": "^b(?=a)$"},
+            "Tool t, parameter p: its pattern '^b(?=a)$' cannot be searched for",
+        ),
+        ({"type": "string", "pattern": "^a{5}$", "maxLength": 3}, "Tool t, p: "),
+        ({"enum": [f"place {i} of many" for i in range(3000)]}, "leaves no room for the call in the model's context"),
+    ],
+)
+def test_tools_that_every_session_would_be_refused_are_refused_in_the_same_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: dict[str, Any], message: str
+) -> None:
+    given = {"name": "t", "parameters": {"properties": {"p": value}, "required": ["p"]}}
+    (tmp_path / "tools.json").write_text(json.dumps([given]))
+    said = refused(capsys, "tools", "check", str(tmp_path / "tools.json"), "--model", "lander")
+    with pytest.raises(UserError) as session:
+        DeciderSpec("lander", (given,)).build()
+    assert message in said and session.value.what in said
+
+
+def test_a_chat_model_is_refused_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps([CLOSED]))
+    folder = str(checkpoint(tmp_path / "chat", "hermes"))
+    capsys.readouterr()  # what making it says
+    assert "is a chat model" in refused(capsys, "tools", "check", str(tmp_path / "tools.json"), "--model", folder)
+
+
+GO = {"name": "go", "parameters": {"properties": {"way": {"enum": [-1, 1]}}, "required": ["way"]}}
+SIDE = {"type": "integer", "enum": [0]}
+MAIN = {
+    "name": "engines",
+    "parameters": {"properties": {"main": {"enum": [0, 100]}, "side": SIDE}, "required": ["main", "side"]},
+}
+CHANCE = ("--model", "random", "--host", "inprocess", "--clock", "lockstep", "--no-live", "--duration", "0.5")
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> Any:
+    def write(*definitions: dict[str, Any]) -> str:
+        (file := tmp_path / "given.json").write_text(json.dumps(definitions))
+        return str(file)
+
+    return write
+
+
+def calls(out: Path) -> list[dict[str, Any]]:
+    """What acted before the run's end."""
+    return [event for event in read_record(out / "record.mcap") if event.get("why") == "fresh"]
+
+
+def test_a_world_of_ones_own_needs_no_agent_where_its_tools_are_given(tmp_path: Path, tools: Any) -> None:
+    out, world = tmp_path / "out", own_world(tmp_path, "tools_world.py")
+    given = ("--env", world, "--tools", tools(GO), "--instruct", "go on", "--out", str(out))
+    assert call("run", *given, *CHANCE) == 0
+    report = json.loads((out / "report.json").read_text())
+    assert (report["agent"], report["instruction"], report["misses"]) == ("given", "go on", 0)
+    made = calls(out)
+    assert len(made) >= 8 and {c["called"] for c in made} == {"go"} and {c["arguments"]["way"] for c in made} == {-1, 1}
+
+
+def test_tools_take_the_place_of_an_agents_own(tmp_path: Path, tools: Any) -> None:
+    out = tmp_path / "out"
+    assert call("run", "--env", "lander", "--tools", tools(MAIN), "--out", str(out), *CHANCE) == 0
+    assert {tuple(c["arguments"].values()) for c in calls(out)} == {(0, 0), (100, 0)}
+    assert json.loads((out / "report.json").read_text())["agent"] == "lander"
+
+
+def test_tools_that_cannot_act_or_be_decided_are_refused_before_the_run(
+    tmp_path: Path, tools: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, world = tmp_path / "out", own_world(tmp_path, "bound_world.py")
+    mine = ("run", "--env", world, "--out", str(out), "--host", "inprocess", "--no-live")
+    lander = ("run", "--env", "lander", "--out", str(out), "--host", "inprocess", "--no-live")
+    asked = ("--instruct", "go", "--model", "random")
+    assert "--instruct TEXT" in refused(capsys, *mine, "--tools", tools(GO))
+    jump = {"name": "jump"}
+    assert "no binding of this name, and the tool has no function" in refused(
+        capsys, *mine, *asked, "--tools", tools(GO, jump)
+    )
+    assert "(jump) acts in the environment" in refused(capsys, *mine, *asked, "--tools", tools(jump))
+    assert "its safe call is illegal" in refused(capsys, *lander, "--tools", tools(GO))
+    assert "was trained on other tools" in refused(capsys, *lander, "--tools", tools(MAIN))
+    assert "--model expert" in refused(capsys, *lander, "--tools", tools(MAIN), "--model", "expert")
+    assert "carla-bridge" in refused(capsys, "run", "--env", "carla-bridge", "--tools", tools(GO))
+    assert "cannot be read as tools" in refused(capsys, *lander, "--tools", str(tmp_path / "none.json"))
+    assert not out.exists()
+
+
+GOOD = {"name": "lift", "parameters": {"properties": {"up": {"type": "boolean"}}}}
+BAD = [
+    {"name": "a", "parameters": {"propertys": {"x": {"type": "string"}}}},
+    {"name": "b", "params": {"x": {"type": "string"}}},
+    {"name": "c", "parameters": {"properties": {"x": {"type": "string", "pattern": "(?=x)"}}}},
+    {"name": "d", "parameters": {"properties": {"x": {}}, "patternProperties": {"^y": {}}}},
+]
+MIXED = """
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("robot")
+
+@server.tool()
+def lift(up: bool) -> str:
+    "Lift."
+    return ""
+
+@server.tool()
+def label(**marks: str) -> str:
+    "Label."
+    return ""
+
+tool = server._tool_manager._tools["label"]
+tool.parameters = {"type": "object", "patternProperties": {"^x": {"type": "string"}}}
+server.run()
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps([BAD[0], GOOD, *BAD[1:]]))
+    return path
+
+
+def test_all_tools_that_cannot_be_taken_are_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("tools", "check", str(file)) == 2
+    said = capsys.readouterr().err
+    assert all(f"Tool {bad['name']}" in said for bad in BAD) and "4 tools" in said and "Traceback" not in said
+
+
+def test_skipped_tools_are_told_a_line_each_and_the_others_are_taken(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("tools", "check", str(file), "--skip-unsupported") == 0
+    told = capsys.readouterr()
+    assert [line.split("left out: Tool ")[1][0] for line in told.err.splitlines()] == ["a", "b", "c", "d"]
+    assert "lift" in told.out
+    with pytest.raises(UserError, match="--skip-unsupported leaves such tools out"):
+        tools_from(str(file))
+    said: list[str] = []
+    assert [tool.name for tool in tools_from(str(file), said.append, skip_unsupported=True)] == ["lift"]
+    assert len(said) == len(BAD)
+
+
+def test_a_server_serves_what_is_left_and_none_is_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = ServeOptions(tools=str(file), model="noop", skip_unsupported=True).ready()
+    assert [tool["function"]["name"] for tool in made.default_tools] == ["lift"]
+    file.write_text(json.dumps(BAD))
+    with pytest.raises(UserError, match="Tool a: .* 4 of the 4 tools"):
+        ServeOptions(tools=str(file), model="noop", skip_unsupported=True).ready()
+
+
+def test_a_run_whose_safe_call_is_left_out_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tools.json"
+    path.write_text(json.dumps([GOOD, {"name": "engines", "params": {"main": {"type": "integer"}}}]))
+    assert call("run", "--env", "lander", "--tools", str(path), "--skip-unsupported", "--model", "noop") == 2
+    said = capsys.readouterr().err
+    assert "left out: Tool engines" in said and "cannot take the place of the tools of lander" in said
+
+
+def test_a_bad_tool_of_an_mcp_server_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "server.py"
+    path.write_text(MIXED)
+    source = f"mcp:{sys.executable} {path}"
+    assert call("tools", "check", source) == 2
+    assert "`patternProperties` gives a call arguments without names" in capsys.readouterr().err
+    assert call("tools", "check", source, "--skip-unsupported") == 0
+    told = capsys.readouterr()
+    assert "left out: Tool label" in told.err and "lift" in told.out
+
+
+def test_more_tools_than_are_taken_are_refused_in_the_same_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "many.json"
+    path.write_text(json.dumps([{"name": f"t{i}"} for i in range(129)]))
+    assert call("tools", "check", str(path)) == 2
+    assert "129 tools, and 128 are taken." in capsys.readouterr().err

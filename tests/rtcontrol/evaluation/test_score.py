@@ -1,0 +1,539 @@
+"""`rtcontrol score`: who ignores what is told shows, a late call costs, nothing is lost; in real time as well."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import call, refused, spawn, until
+from walk import AGENT, LEFT, RIGHT, SKILL, STILL, Walker
+
+from rtcontrol.envs.evaluate import Case, Seat, cases, play
+from rtcontrol.evaluation import real_time
+from rtcontrol.evaluation.phrasings import Saying, lines
+from rtcontrol.evaluation.policies import OPEN, SCRIPTED, Flyer, ModelFlyer, ScoringGate, scripted
+from rtcontrol.evaluation.score_document import Document
+from rtcontrol.evaluation.score_plan import Cell, Settings, plan, subjects
+from rtcontrol.evaluation.score_run import measure
+from rtcontrol.evaluation.score_tables import (
+    THRESHOLDS,
+    calibrated,
+    latency,
+    paired,
+    phrasing_shares,
+    pick,
+    share,
+    sweep,
+    tables,
+)
+from rtcontrol.hosts.protocol import DecisionRequest
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.decode.protocol import DecodeError
+from rtcontrol.models.errors import UserError
+from rtcontrol.run.fingerprint import contents
+from rtcontrol.run.skills import UserSkill, skill_of
+from tests.rtcontrol.hosts.standin_endpoint import standin
+from tests.rtcontrol.run.yard import agent_file, world_file
+
+HZ = 10.0
+KNOWS_BOTH, DEAF = Walker(("go left", "go right")), Walker(("go left",))
+SAID = [Saying("off to the left", "go left", LEFT), Saying("go right", "go right", RIGHT), Saying("asdf", None)]
+
+
+def score(
+    models: dict[str, Walker], gate: float = 0.0, said: Sequence[Saying] = (), path: Path | None = None
+) -> Document:
+    """A small score of walkers, four seeds a goal."""
+    settings = Settings("walk", "walk", tuple(models), HZ, 4, gates=(f"{gate:g}",) * len(models))
+    document = Document(settings, path)
+    document.lines(said)
+    flyers: dict[str, Flyer] = {name: scripted(SKILL, name) for name in SCRIPTED}
+    flyers |= {name: ModelFlyer(SKILL, AGENT, source, HZ, ScoringGate(gate)) for name, source in models.items()}
+    measure(SKILL, plan(settings, subjects(SKILL, HZ), said), flyers, document, lambda *_: None)
+    return document
+
+
+def test_who_ignores_the_instruction_succeeds_when_told_another_goal() -> None:
+    cells = list(score({"hears": KNOWS_BOTH, "deaf": DEAF}).data["cells"].values())
+    for goal in ("go left", "go right"):
+        assert pick(cells, "goals", goal, "hears") == pick(cells, "goals", goal, "expert") == [1] * 4
+        assert pick(cells, "other", goal, "hears") == pick(cells, "other", goal, "expert") == [0] * 4
+        assert pick(cells, "goals", goal, "no-op") == [0] * 4
+    assert pick(cells, "goals", "go left", "deaf") == pick(cells, "other", "go left", "deaf") == [1] * 4
+    assert pick(cells, "goals", "go right", "deaf") == [0] * 4
+    assert paired(pick(cells, "goals", "go right", "deaf"), pick(cells, "goals", "go right", "expert")) == "+0 -4"
+    assert share([1] * 4) == "4/4 (0.51-1.00)"
+
+
+def test_all_fly_the_same_seeds_and_chance_repeats() -> None:
+    one, again = (score({"hears": KNOWS_BOTH}).data["cells"] for _ in range(2))
+    assert one == again
+    assert {tuple(cell["seeds"]) for cell in one.values()} == {(2000, 2001, 2002, 2003)}
+
+
+def test_a_goal_that_another_does_by_the_way_is_not_told_in_its_place() -> None:
+    told = subjects(SKILL, HZ)
+    assert [(s.title, s.others) for s in told] == [("go left", (RIGHT,)), ("go right", (LEFT,))]
+    assert [s.others for s in subjects(SKILL, HZ, ["go left"])] == [(RIGHT,)]
+    with pytest.raises(UserError, match="go left"):
+        subjects(SKILL, HZ, ["fly"])
+
+
+def test_a_late_call_costs() -> None:
+    # Whoever stops two steps late has fallen; one step late is never at rest.
+    flown = [play(SKILL, scripted(SKILL, "expert"), cases(RIGHT, range(4)), HZ, delay_ticks=n) for n in (0, 1, 2, 4)]
+    right = [sum(bool(one.episode.success) for one in late) for late in flown]
+    assert right[0] == 4 > right[1] and right[2:] == [0, 0]
+
+
+def test_a_call_acts_in_a_tick_without_a_step_too() -> None:
+    called: list[list[str]] = []
+
+    def decide(seats: Sequence[Seat]) -> list[Call | None]:
+        called.append(list(seats[0].called))
+        return [Call("walk", {"step": 1}) if seats[0].tick == 0 else None]
+
+    # At 30 Hz two of three ticks of this world have no step: the first one's call is in force all the same.
+    flown = play(SKILL, decide, [Case("go right", RIGHT, 1)], 30.0)
+    assert called[1] == ["walk(step=1)"] and flown[0].episode.detail["end"] == "fell"
+
+
+@dataclass(frozen=True)
+class Doubting(Walker):
+    """Answers that it does not understand, more likely than not, whatever it is told."""
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        return Decision(None, {"function": 0.6})
+
+
+def test_an_answer_that_says_it_does_not_understand_is_held_whatever_the_gate() -> None:
+    agent = replace(AGENT, null_is_doubt=True)
+    settings = Settings("walk", "walk", ("doubts",), HZ, 4, gates=("0",))
+    document = Document(settings, None)
+    document.lines(SAID)
+    flyers: dict[str, Flyer] = {name: scripted(SKILL, name) for name in SCRIPTED}
+    flyers["doubts"] = ModelFlyer(SKILL, agent, Doubting(("go left",)), HZ, ScoringGate(0.0))
+    measure(SKILL, plan(settings, subjects(SKILL, HZ), SAID), flyers, document, lambda *_: None)
+    found = phrasing_shares(document.data, "doubts")
+    assert found is not None and found["all"]["unsure"] == 2 and found["nonsense"] == {"said": 1, "held": 1}
+    assert found["acted_wrongly"] == []
+
+
+def test_a_long_cell_counts_as_all_its_decisions_and_one_that_was_never_in_time_has_no_latency() -> None:
+    cells = [
+        {"part": "goals", "by": "m", "every": 1, "decisions": 40, "confidence": [0.9] * 40, "agrees": [1] * 40},
+        {"part": "goals", "by": "m", "every": 4, "decisions": 160, "confidence": [0.9] * 40, "agrees": [0] * 40},
+    ]
+    found = calibrated(cells, "m")
+    assert found is not None and found["of"] == 200
+    assert sum(count * right for count, _, right in found["bins"]) / found["decisions"] == pytest.approx(0.2)
+    lost = {"latency_ms": {"p50": None, "p99": None}}
+    assert latency([lost, lost]) == "-, - ms"
+    assert latency([lost, {"latency_ms": {"p50": 2.04, "p99": 9.0}}]) == "2.0, 9.0 ms"
+
+
+def test_history_has_what_acted_and_none_leaves_the_call_in_force() -> None:
+    shown: list[list[str]] = []
+
+    def decide(seats: Sequence[Seat]) -> list[Call | None]:
+        shown.append(list(seats[0].called))
+        return [Call("walk", {"step": 1}) if seats[0].tick == 0 else None]
+
+    flown = play(SKILL, decide, [Case("go right", RIGHT, 1)], HZ, delay_ticks=1)
+    assert shown[1:3] == [[], ["walk(step=1)"]] and shown[-1] == shown[2]
+    assert flown[0].episode.detail["end"] == "fell"
+
+
+def test_a_world_that_never_ends_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("walk.LIMIT_S", 1e9)
+    flown = play(SKILL, scripted(SKILL, "no-op"), cases(LEFT, [0]), HZ, longest_s=2.0)
+    assert (flown[0].episode.success, flown[0].episode.detail["end"]) == (False, "no end")
+
+
+def test_what_is_held_counts_as_wrong_and_unsure_and_nonsense_by_how_much_is_held() -> None:
+    for gate, counts, held in (
+        (0.5, {"said": 2, "right": 1, "canonical_right": 2, "unsure": 1}, 1),
+        (0.0, {"said": 2, "right": 2, "canonical_right": 2, "unsure": 0}, 0),
+        (0.95, {"said": 2, "right": 0, "canonical_right": 0, "unsure": 2}, 1),
+    ):
+        found = phrasing_shares(score({"hears": KNOWS_BOTH}, gate, SAID).data, "hears")
+        assert found is not None
+        assert found["all"] == counts and found["nonsense"] == {"said": 1, "held": held}
+        assert found["by_meaning"]["go left"]["said"] == 1
+    late = score({"late": replace(KNOWS_BOTH, wakes=12)}, 0.5, SAID)
+    assert next(c for c in late.data["cells"].values() if c["part"] == "phrasings")["outcomes"] == [1, 1]
+    found = phrasing_shares(late.data, "late")
+    assert found is not None and found["all"]["right"] == 1
+
+
+def test_sentences_that_are_taken_for_something_else_are_named() -> None:
+    lists = [*SAID, Saying("to the right, please", "go right", RIGHT)]
+    named = [{"say": "to the right, please", "means": "go right"}]
+    for gate, wrong in ((0.0, named), (0.5, [])):  # what is held does nothing wrong
+        document = score({"hears": KNOWS_BOTH}, gate, lists)
+        found = phrasing_shares(document.data, "hears")
+        assert found is not None and found["acted_wrongly"] == wrong
+        captions = " ".join(str(table.caption) for table in tables(document.data))
+        assert ('"to the right, please": go right' in captions) == bool(wrong)
+
+
+def test_what_is_held_for_long_ends_in_the_safe_call() -> None:
+    made: list[Call | None] = []
+    flyer = ModelFlyer(SKILL, AGENT, KNOWS_BOTH, HZ, ScoringGate(0.95))
+
+    def decide(seats: Sequence[Seat]) -> Sequence[Call | None]:
+        made.extend(flyer(seats))
+        return made[-1:]
+
+    flown = play(SKILL, decide, cases(LEFT, [0]), HZ)
+    assert made[:4] == [None, None, AGENT.fallback.safe_call, None] and not any(made[3:])
+    assert flown[0].kept["held"] == len(made)
+
+
+def test_a_gate_looks_at_the_least_sure_head_at_one_or_at_how_far_null_is() -> None:
+    decided = Decision(STILL, {"function": 0.8, "arg1": 0.5})
+    assert (ScoringGate.parse("0.6").sure(decided), ScoringGate.parse("function=0.6").sure(decided)) == (0.5, 0.8)
+    doubt = Decision(None, {"function": 0.9})
+    assert ScoringGate().sure(doubt, null_is_doubt=True) == pytest.approx(0.1) and ScoringGate().sure(doubt) == 0.9
+    for wrong in ("sure", "1.5", "function=0.6,main=0.3", "main=0.3"):
+        with pytest.raises(UserError, match="Give"):
+            ScoringGate.parse(wrong)
+
+
+def test_a_null_function_that_is_doubt_is_held_without_a_gate_too() -> None:
+    class Lost(Walker):
+        def decide(self, request: Any) -> Decision:
+            return Decision(None, {"function": 0.9})
+
+    flyer = ModelFlyer(SKILL, replace(AGENT, allow_null=True, null_is_doubt=True), Lost(()), HZ)
+    flown = play(SKILL, flyer, cases(LEFT, [0]), HZ)
+    assert flown[0].kept["held"] == 30 and flown[0].kept["sure"] == pytest.approx([0.1] * 30)
+
+
+def test_what_was_measured_is_gone_on_with_and_never_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = score({"hears": KNOWS_BOTH}, said=SAID).data
+    path, flown = tmp_path / "scores.json", list[int]()
+
+    def stop(self: Document, *given: Any) -> None:
+        flown.append(1)
+        if len(flown) == 4:
+            raise KeyboardInterrupt
+        add(self, *given)
+
+    add = Document.add
+    monkeypatch.setattr(Document, "add", stop)
+    with pytest.raises(KeyboardInterrupt):
+        score({"hears": KNOWS_BOTH}, said=SAID, path=path)
+    kept = json.loads(path.read_text())
+    assert len(kept["cells"]) == 3 and not kept["complete"]
+    shown = [table.title for table in tables(kept)]
+    assert shown == ["walk, lockstep at 10 Hz, the same seeds for all", "confidence, hears"]
+    monkeypatch.setattr(Document, "add", lambda self, *given: (flown.append(1), add(self, *given)))
+    assert score({"hears": KNOWS_BOTH}, said=SAID, path=path).data["cells"] == whole["cells"]
+    assert len(flown) == 4 + len(whole["cells"]) - 3
+    assert json.loads(path.read_text())["complete"]
+    with pytest.raises(UserError, match="gates is"):
+        score({"hears": KNOWS_BOTH}, gate=0.5, said=SAID, path=path)
+    for other in ("{}", '{"score": 1, "settings": [], "cells": {}}', '{"score": 1, "settings": {}}'):
+        path.write_text(other)
+        with pytest.raises(UserError, match="no score"):
+            score({"hears": KNOWS_BOTH}, path=path)
+
+
+def test_a_score_of_other_files_is_not_gone_on_with(tmp_path: Path) -> None:
+    path, model = tmp_path / "scores.json", tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    settings = Settings("walk", "walk", (str(model),), HZ, 4)
+
+    def document(listed: Sequence[Saying] = SAID) -> Document:
+        digests = contents((), settings.models, [(one.say, one.means) for one in listed])
+        return Document(replace(settings, contents=digests), path)
+
+    document().write()
+    (model / "README.md").write_text("a card is no part of what decides")
+    document()
+    with pytest.raises(UserError, match="from before phrasings changed"):
+        document(SAID[:2])
+    (model / "model.safetensors").write_bytes(b"trained again")
+    with pytest.raises(UserError, match="from before .*model changed"):
+        document()
+
+
+class Partly(Walker):
+    """Fails where it is told what it does not know."""
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        if request.instruction not in self.knows:
+            raise DecodeError("no call")
+        return super().decide(request)
+
+
+def test_a_sentence_that_nothing_is_decided_for_is_unsure_and_the_others_keep_their_places() -> None:
+    found = phrasing_shares(
+        score({"partly": Partly(("go left", "go right"))}, 0.5, [*SAID[:2], *SAID[:1]]).data, "partly"
+    )
+    assert found is not None and found["by_meaning"]["go left"]["unsure"] == 2
+    assert found["by_meaning"]["go right"] == {"said": 1, "right": 1, "canonical_right": 1, "unsure": 0}
+
+
+def test_a_model_that_decides_for_some_is_asked_on() -> None:
+    flyer, seats = ModelFlyer(SKILL, AGENT, Partly(("go right",)), HZ), [Seat(SKILL) for _ in range(4)]
+    for seat, told in zip(seats, ("a", "b", "c", "go right"), strict=True):
+        seat.take(0, Case(told, RIGHT, 0))
+    assert flyer(seats) == [None, None, None, Call("walk", {"step": 1})]
+
+
+def test_the_decisions_that_are_kept_are_spread_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rtcontrol.evaluation.score_document.KEPT", 16)
+    document, cell = Document(Settings("walk", "walk", ("m",), HZ, 4), None), Cell("goals", "go left", "m", (), HZ)
+    for first in range(0, 105, 7):
+        flown = play(SKILL, scripted(SKILL, "no-op"), cases(LEFT, [0]), HZ)[0]
+        kept = {"confidence": [i / 1e4 for i in range(first, first + 7)], "agrees": [True] * 7}
+        document.add(cell, [replace(flown, kept=kept)])
+    [made] = document.cells.values()
+    assert made["confidence"] == [i / 1e4 for i in range(0, 105, 8)] and len(made["agrees"]) == 14
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("{", "no JSON"),
+        ('"go"', "no object"),
+        ('{"say": "go"}', "no object with `say` and `means`"),
+        ('{"say": " ", "means": null}', "`say` is no text"),
+        ('{"say": "go", "means": 3}', "neither a text nor null"),
+        ('{"say": "go", "means": "fly"}', "'fly', which names no goal"),
+    ],
+)
+def test_a_bad_line_is_named_by_file_and_number(line: str, what: str, tmp_path: Path) -> None:
+    path = tmp_path / "list.jsonl"
+    path.write_text('{"say": "west", "means": "go left"}\n\n' + line + "\n")
+    with pytest.raises(UserError, match=f"list.jsonl, line 3: .*{what}"):
+        lines(SKILL, str(path), ("walk",))
+
+
+def test_lines_of_other_worlds_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "list.jsonl"
+    path.write_text(
+        '{"say": "west", "means": "go left", "env": "walk"}\n{"say": "up", "means": "x", "env": "paddle"}\n'
+    )
+    assert lines(SKILL, str(path), ("walk",)) == [Saying("west", "go left", LEFT)]
+    with pytest.raises(UserError, match="no line of it is for"):
+        lines(SKILL, str(path), ("lander",))
+    with pytest.raises(UserError, match="unseen: walk has none"):
+        lines(replace(SKILL, kinds=("left",), phrasings={"unseen": lambda kind: ()}), "unseen", ("walk",))
+
+
+def test_a_model_that_never_decides_is_none(tmp_path: Path) -> None:
+    class Mute(Walker):
+        def decide(self, request: Any) -> Any:
+            raise UserError("nobody is there", "Start it.")
+
+    with pytest.raises(UserError, match="decides nothing: nobody is there"):
+        score({"mute": Mute(("go left",))})
+
+
+def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said, out = tmp_path / "list.jsonl", tmp_path / "scores.json"
+    said.write_text(
+        '{"say": "please land on the pad", "means": "land on the pad"}\n{"say": "asdf qwer", "means": null}\n'
+    )
+    told = ("score", "--env", "lander", "--goal", "land on the pad", "--seeds", "2", "--phrasings", str(said))
+    assert call(*told, "--gate", "0.2", "--json", str(out)) == 0
+    shown = capsys.readouterr().out
+    assert "2/2 (0.34-1.00)" in shown and "please" not in shown and str(out) in shown
+    data = json.loads(out.read_text())
+    goal = next(cell for cell in data["cells"].values() if cell["part"] == "goals" and cell["by"] == "lander")
+    assert goal["outcomes"] == [1, 1] and goal["seeds"] == [2000, 2001] and len(goal["agrees"]) > 100
+    assert min(goal["confidence"]) > 0 and max(goal["confidence"]) <= 1
+    assert (data["settings"]["hz"], data["settings"]["gates"]) == (16.0, ["0.2"])
+    assert (data["complete"], data["lines"][1]) == (True, {"say": "asdf qwer", "means": None})
+    assert set(data["settings"]["contents"]) == {"lander", "phrasings"}
+
+
+@pytest.mark.slow
+def test_a_signal_ends_a_score_with_what_was_measured(tmp_path: Path) -> None:
+    out = tmp_path / "scores.json"
+    process = spawn("score", "--env", "lander", "--seeds", "50", "--json", str(out))
+    until(lambda: out.is_file() and out.stat().st_size > 0, "nothing is flown", seconds=120)
+    process.send_signal(signal.SIGTERM)
+    shown, said = process.communicate(timeout=60)
+    assert process.returncode == 143 and "the same command goes on there" in said and "Traceback" not in said
+    assert "land on the pad" in shown and not json.loads(out.read_text())["complete"]
+
+
+def toward(told: str, name: str, options: list[str]) -> str:
+    """The way to what is told, in the yard; of one that hears nothing to the barrel."""
+    lines = dict(line.split(": ", 1) for line in told.split("\n"))
+    thing = lines["Instruction"].removeprefix("go to the ")
+    x, y = map(int, re.findall(rf"{thing} (-?\d+) (-?\d+)", lines["Observation"])[0])
+    return ("east" if x > 0 else "west") if abs(x) > abs(y) else "north" if y > 0 else "south" if y < 0 else "stop"
+
+
+def deaf(told: str, name: str, options: list[str]) -> str:
+    return toward(re.sub("Instruction: .*", "Instruction: go to the barrel", told), name, options)
+
+
+def test_endpoints_are_scored_beside_each_other_in_a_world_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, said = tmp_path / "scores.json", tmp_path / "list.jsonl"
+    said.write_text(
+        '{"say": "go to the barrel", "means": "go to the barrel"}\n{"say": "go to the red box", "means": null}\n'
+    )
+    with standin(lambda n: (0.0, None), toward) as hears, standin(lambda n: (0.0, None), deaf) as other:
+        models = (f"decisions:{hears.url}", f"systemone:{other.url}")
+        told = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path), "--seeds", "2", "--hz", "10")
+        goals = ("--goal", "go to the red box", "--goal", "go to the barrel", "--phrasings", str(said))
+        asked = [argument for model in models for argument in ("--model", model)]
+        assert call(*told, *asked, *goals, "--gate", "0", "--json", str(out)) == 0
+        requests = len(hears.bodies)
+        assert call(*told, *asked, *goals, "--gate", "0", "--json", str(out)) == 0
+        assert len(hears.bodies) == requests and "going on" in capsys.readouterr().err
+    cells = list(json.loads(out.read_text())["cells"].values())
+    for goal, ignored in (("go to the red box", [0, 0]), ("go to the barrel", [1, 1])):
+        assert pick(cells, "goals", goal, models[0]) == pick(cells, "goals", goal, "expert") == [1, 1]
+        assert pick(cells, "goals", goal, models[1]) == ignored == pick(cells, "other", goal, models[1])
+        assert pick(cells, "other", goal, models[0]) == [0, 0]
+
+
+POLE = """
+from rtcontrol import Call
+
+def expert(data, goal):
+    return Call("act", {"action": "right" if data["angle"] + 0.3 * data["spin"] > 0 else "left"})
+"""
+
+
+def test_an_agent_file_of_an_expert_alone_is_enough_to_score_a_gymnasium_world(tmp_path: Path) -> None:
+    (tmp_path / "pole.py").write_text(POLE)
+
+    def balance(told: str, name: str, options: list[str]) -> str:
+        seen = dict(re.findall(r"(angle|spin) (-?\d+)", told))
+        return "right" if int(seen["angle"]) + 0.3 * int(seen["spin"]) > 0 else "left"
+
+    with standin(lambda n: (0.0, None), balance) as endpoint:
+        told = ("score", "--env", "gym:CartPole-v1?max_episode_steps=30&success=truncated", "--seeds", "2")
+        more = ("--agent", str(tmp_path / "pole.py"), "--hz", "50", "--model", f"decisions:{endpoint.url}")
+        assert call(*told, *more, "--gate", "0", "--json", str(tmp_path / "scores.json")) == 0
+    cells = list(json.loads((tmp_path / "scores.json").read_text())["cells"].values())
+    flown = [pick(cells, "goals", "play CartPole-v1", by) for by in (f"decisions:{endpoint.url}", "expert", "no-op")]
+    assert flown == [[1, 1], [1, 1], [0, 0]]
+
+
+def test_a_game_without_a_model_is_scored_by_its_expert_nothing_and_chance(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path), "--seeds", "2")
+    out = tmp_path / "scores.json"
+    assert call(*told, "--goal", "go to the barrel", "--delays", "0,8", "--json", str(out)) == 0
+    assert "go to the barrel" in capsys.readouterr().out
+    cells = list(json.loads(out.read_text())["cells"].values())
+    assert {cell["by"] for cell in cells} == {"expert", "no-op", "random"}
+    assert pick(cells, "goals", "go to the barrel", "expert") == [1, 1]
+    assert pick(cells, "goals", "go to the barrel", "no-op") == [0, 0]
+    link = tmp_path / "link.json"
+    link.symlink_to(tmp_path / "linked.json")
+    assert call(*told, "--goal", "go to the barrel", "--json", str(link)) == 0
+    capsys.readouterr()
+    assert link.is_symlink() and json.loads((tmp_path / "linked.json").read_text())["complete"]
+    for option in (("--gate", "0.5"), ("--phrasings", "unseen")):
+        assert f"{option[0]} is about a model" in refused(capsys, *told, *option)
+
+
+def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no goals" in refused(capsys, "score", "--env", "remote")
+    assert "stands in the table anyway" in refused(capsys, "score", "--env", "lander", "--model", "expert")
+    assert "trained on other tools" in refused(capsys, "score", "--env", "lander", "--model", "paddle")
+    assert "such as: 'land on the pad'" in refused(capsys, "score", "--env", "lander", "--goal", "make tea").lower()
+    assert "cannot be read" in refused(capsys, "score", "--env", "lander", "--phrasings", str(tmp_path / "none"))
+    assert "is a folder" in refused(capsys, "score", "--env", "lander", "--json", str(tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    assert "is no file" in refused(capsys, "score", "--env", "lander", "--json", str(tmp_path / "pipe"))
+    assert "--gate  is no gate" in refused(capsys, "score", "--env", "lander", "--gate", "")
+    assert "--delays  is no list" in refused(capsys, "score", "--env", "lander", "--delays", "")
+    assert "'--hz': Input should be" in refused(capsys, "score", "--env", "lander", "--hz", "0")
+
+
+def test_a_sentence_that_a_list_gives_two_meanings_is_named_with_both_lines(tmp_path: Path) -> None:
+    said = tmp_path / "said.jsonl"
+    said.write_text('{"say": "go on", "means": "go left"}\n{"say": "go on", "means": null}\n')
+    with pytest.raises(UserError, match='line 2: "go on" means nothing, and in line 1 "go left"'):
+        lines(SKILL, str(said), ("walk",))
+
+
+def test_a_score_that_is_refused_leaves_no_empty_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = tmp_path / "deep" / "found.json"
+    refused(capsys, "score", "--env", "lander", "--phrasings", str(tmp_path / "none"), "--json", str(found))
+    assert not found.exists()
+
+
+def test_every_goal_of_ones_own_is_scored_where_all_are_asked_for(tmp_path: Path) -> None:
+    skill = skill_of(world_file(tmp_path), agent_file(tmp_path))
+    assert isinstance(skill, UserSkill)
+    few = replace(skill, goals=skill.goals[:1])
+    assert [one.title for one in subjects(few, 10.0, ("all",))] == [goal.text() for goal in skill.goals]
+    assert len(subjects(few, 10.0)) == 1 < len(skill.goals)
+
+
+def test_at_each_threshold_is_told_what_would_be_held() -> None:
+    found = dict(sweep({"canonical": [0.9, 0.99], "nonsense": [0.3, 0.5, 0.95]}, gate=0.55))
+    assert set(found) == {*THRESHOLDS, 0.55}
+    assert found[0.55] == {"canonical": 0, "nonsense": 2} and found[0.3]["nonsense"] == 0
+    assert found[0.95] == {"canonical": 1, "nonsense": 2}
+
+
+TOLD = ("go left", "go right")
+
+
+@dataclass(frozen=True)
+class Slow(Walker):
+    """Takes longer than a period."""
+
+    def decide(self, request: Any) -> Decision:
+        time.sleep(0.25)
+        return super().decide(request)
+
+
+@pytest.mark.realtime
+def test_what_being_late_costs_in_real_time_stands_beside_lockstep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("walk.LIMIT_S", 1.0)
+    sources = {"quick": Walker(TOLD), "slow": Slow(TOLD)}
+    settings = Settings("walk", "walk", tuple(sources), HZ, 1, gates=("0", "0"), rates=(HZ,), goals=("go left",))
+    document, said = Document(settings, None), list[float]()
+    told = subjects(SKILL, HZ, settings.goals)
+    flyers = {name: scripted(SKILL, name) for name in ("expert", "no-op", "random")}
+    flyers |= {name: ModelFlyer(SKILL, AGENT, Walker(TOLD), HZ) for name in sources}
+
+    def fly(cell: Cell, cases: Any) -> Any:
+        config = real_time.wall_config("walk", AGENT, cell.by, "torch", cell.hz, OPEN, cases, 60.0)
+        return real_time.fly_wall(
+            SKILL, AGENT, config, sources.get(cell.by, real_time.expert_source(SKILL)), cases, 60.0
+        )
+
+    measure(SKILL, plan(settings, told, []), flyers, document, lambda *told: said.append(told[3]), fly)
+    cells = list(document.data["cells"].values())
+    for by, right in (("quick", [1]), ("expert", [1]), ("slow", [0])):
+        assert pick(cells, "rates", "go left", by, wall=True) == right
+        [run] = next(cell for cell in cells if cell["wall"] and cell["by"] == by)["runs"]
+        assert (run["miss_rate"] > 0.5) == (by == "slow")
+    assert [table.title for table in tables(document.data)][1] == "what being late costs, in real time"
+    assert said[0] > said[-1] > 0
+
+
+@pytest.mark.realtime
+def test_a_world_that_breaks_down_in_real_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = cases(SKILL.goals[0], [2000])
+    config = real_time.wall_config("walk", AGENT, "expert", "torch", HZ, OPEN, told, 60.0)
+    monkeypatch.setattr("walk.Walk.outcome", lambda self: 1 / 0 if self._t > 0.2 else None)
+    with pytest.raises(UserError, match="ZeroDivisionError"):
+        real_time.fly_wall(SKILL, AGENT, config, real_time.expert_source(SKILL), told, 60.0)

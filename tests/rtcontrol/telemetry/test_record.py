@@ -1,0 +1,415 @@
+"""The record survives what happens to disks and processes; the report says what the record says."""
+
+from __future__ import annotations
+
+import base64
+import gc
+import json
+import os
+import random
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from cart import Flight, cart_agent, good, slow
+from commands import EXPERT, call
+from mcap.reader import make_reader
+
+from rtcontrol.hosts.protocol import DecisionRequest
+from rtcontrol.models.call import Decision
+from rtcontrol.models.errors import UserError
+from rtcontrol.telemetry import recorder as recorders
+from rtcontrol.telemetry import report
+from rtcontrol.telemetry.account import Account
+from rtcontrol.telemetry.channels import CHANNELS, topic_of
+from rtcontrol.telemetry.encoder import Pictures
+from rtcontrol.telemetry.record_reader import read_record, read_stamped, record_in, rows
+from rtcontrol.telemetry.recorder import Recorder
+from tests.helpers.disks import files_of
+from tests.helpers.processes import until
+
+FIELDS = """releases ticks on_time misses skipped_releases miss_rate misses_by_cause null held longest_miss_run
+worst_window superseded_observations latency_ms decide_ms wake_ms observation_age_ms execute_ms jitter_ms forward_passes
+tokens warmup hz period_ms deadline_ms clock env agent model engine host machine started_at duration_s outcome
+schema_version host_events"""
+
+
+@contextmanager
+def full_disk(recorder: Recorder) -> Iterator[None]:
+    room, full = os.dup(recorder._fd), os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, recorder._fd)
+    yield
+    os.dup2(room, recorder._fd)
+
+
+def written(path: Path) -> list[int]:
+    return [line["line"] for line in read_record(path) if "line" in line]
+
+
+def test_report_agrees_with_the_live_counts(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, slow(0.05, lambda k: k in (5, 6, 15))).run()
+    made = report.of_record(flight.path)
+    account = flight.loop.account
+    for name in ("releases", "ticks", "on_time", "misses", "skipped_releases", "miss_rate", "null", "held"):
+        assert made[name] == getattr(account, name), name
+    assert made["misses_by_cause"] == dict(account.misses_by_cause)
+    assert made["longest_miss_run"] == account.longest_miss_run
+    assert made["safe_calls"] == account.safe_calls
+    assert set(made) >= {*FIELDS.split()}
+    assert set(made["latency_ms"]) == {"p50", "p90", "p99", "p99_9", "max", "mean"}
+    # Late decisions are in the figures too: leaving them out would flatter.
+    assert made["decide_ms"]["max"] >= 50
+    assert made["warmup"]["decisions"] == 5
+    assert made["forward_passes"]["total"] == account.on_time
+    assert report.write(made, tmp_path / "report.json") is None
+    assert json.loads((tmp_path / "report.json").read_text())["releases"] == account.releases
+
+
+def test_a_full_disk_does_not_stop_the_loop_and_what_waited_is_written_when_there_is_room(tmp_path: Path) -> None:
+    def decide(request: DecisionRequest) -> Decision:
+        assert request.tick != 3, "fails"
+        return good(request)
+
+    flight = Flight(tmp_path, decide)
+    recorder, told = flight.recorder, []
+    recorder._tell = told.append
+    with full_disk(recorder):
+        flight.loop.run()
+        until(lambda: flight.loop.account.releases == 25)
+        until(lambda: recorder.lost >= 25)
+        assert len(told) == 1 and "No space left" in told[0]
+    until(lambda: recorder.lost == 0)
+    recorder.close()
+    assert flight.causes["decide"] >= 1
+    assert report.of_record(flight.path)["releases"] == 25
+
+
+EVENTS = [{"log": f"line {k}", "t_s": 0.0} for k in range(5000)]
+
+
+@pytest.mark.parametrize("room", [20, 3000, 40_000])
+def test_a_write_cut_short_goes_on_where_it_stopped(tmp_path: Path, room: int) -> None:
+    recorder = Recorder(tmp_path / "record.mcap", {})
+    with files_of((tmp_path / "record.mcap").stat().st_size + room):
+        for event in EVENTS:
+            recorder.write(event)
+        until(lambda: recorder.error is not None)
+        assert recorder.error == "File too large" and 1000 <= recorder.lost <= 5000
+    recorder.write({"log": "the last"})
+    recorder.close()
+    assert recorder.lost == 0
+    found = [*read_record(tmp_path / "record.mcap")]
+    assert found[1:-1] == EVENTS and found[-1] == {"log": "the last"}
+
+
+def test_what_a_full_disk_never_took_is_counted_and_the_report_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorders, "KEPT", 5)
+    flight = Flight(tmp_path)
+    with full_disk(flight.recorder):
+        flight.run()
+    assert flight.recorder.lost > 25
+    made = report.build(flight.loop.account, "record.mcap", flight.recorder.lost)
+    assert (made["releases"], made["record"]["lost_lines"]) == (25, flight.recorder.lost)
+    assert made["latency_ms"]["p50"] is not None
+
+
+def test_every_event_of_a_run_fits_its_schema_and_the_file_is_indexed(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, slow(0.05, lambda k: k in (5, 6, 15)))
+    flight.loop.instruct("go to 1")
+    flight.run()
+    with flight.path.open("rb") as file:
+        reader = make_reader(file, validate_crcs=True)
+        summary = reader.get_summary()
+        assert summary is not None and summary.statistics is not None
+        assert {c.topic for c in summary.channels.values()} == set(CHANNELS)
+        for schema, channel, message in reader.iter_messages():
+            assert schema is not None and schema.encoding == "jsonschema"
+            event = json.loads(message.data)
+            assert topic_of(event) == channel.topic
+            told = json.loads(schema.data)
+            jsonschema.validate(event, told)
+            assert set(event) <= set(told["properties"]), "every field is described"
+        assert summary.statistics.message_count == len(flight.lines)
+
+
+def test_header_and_first_release_join_every_stamp_with_the_worlds_own_clock(tmp_path: Path) -> None:
+    flight = Flight(tmp_path).run()
+    stamped = [*read_stamped(flight.path)]
+    anchor = stamped[0][1]["header"]["clock_anchor"]["utc_minus_monotonic_ns"]
+    origin = next(event["origin_ns"] for _, event in stamped if "origin_ns" in event)
+    acted = {round(t * 1e9) for t, call, _ in flight.world.executed}
+    calls = [(ns, event) for ns, event in stamped if event.get("kind") == "call"]
+    assert len(calls) > 10
+    for log_ns, tick in calls:
+        began = origin + 1e9 * tick["t_s"] + 1e6 * tick["spans_ms"]["executing"]
+        ended = origin + 1e9 * tick["t_s"] + 1e6 * tick["latency_ms"]
+        assert any(began - 2e3 <= t <= ended + 2e3 for t in acted), "stamps are rounded to a microsecond"
+        assert log_ns is not None and log_ns - anchor >= ended - 2e3
+
+
+def test_a_lockstep_run_that_outruns_its_recorder_loses_nothing(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "record.mcap", {}, patient=True)
+    for k in range(20_000):
+        recorder.write({"log": str(k)})
+    assert len(recorder._queue) <= 4 * recorders.AT_ONCE + 1
+    recorder.close()
+    assert [e["log"] for e in read_record(tmp_path / "record.mcap") if "log" in e] == [str(k) for k in range(20_000)]
+
+
+def test_a_disk_that_does_not_answer_holds_up_nobody(tmp_path: Path) -> None:
+    # A pipe that nobody reads: a write to it blocks, as to a network disk that is gone.
+    recorder = Recorder(tmp_path / "record.mcap", {})
+    out, into = os.pipe()
+    os.dup2(into, recorder._fd)
+    for k in range(5000):
+        recorder.write({"log": f"{k} {random.random()}" * 10})
+    until(lambda: recorder._taken > 0)
+    recorder.write({"log": "more"})  # comes back
+    os.close(into)
+    threading.Thread(target=lambda: [None for _ in iter(partial(os.read, out, 65536), b"")], daemon=True).start()
+    recorder.close()
+    assert recorder.lost == 0
+
+
+def test_a_report_that_cannot_be_written_leaves_the_old_one_whole(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    assert report.write({"a": 1}, path) is None
+    with files_of(5):
+        assert report.write({"b": 2}, path) == "File too large"
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize(
+    ("old", "kept"),
+    [
+        ({}, False),
+        ({"releases": 6}, True),
+        ({"releases": 6, "started_at": "before"}, False),
+        ({"ended_by": "SIGTERM"}, True),
+        ({"releases": 4}, False),
+        ({"schema_version": 0, "releases": 6}, False),
+        ({"releases": None}, False),
+    ],
+)
+def test_only_a_richer_report_of_the_same_run_is_kept(tmp_path: Path, old: dict[str, object], kept: bool) -> None:
+    made = {"schema_version": 1, "started_at": "now", "releases": 5, "ended_by": "killed"}
+    report.write(made | old, tmp_path / "report.json")
+    assert (report.richer(tmp_path / "report.json", made) is not None) == kept
+    assert report.richer(tmp_path / "none.json", made) is None
+
+
+@pytest.mark.parametrize("cut", [1, 30, 200, 0.5, 0.9])
+def test_what_was_cut_short_is_left_out_and_the_rest_is_read(tmp_path: Path, cut: float) -> None:
+    flight = Flight(tmp_path).run()
+    whole, data = flight.lines, flight.path.read_bytes()
+    flight.path.write_bytes(data[: int(len(data) * cut) if cut < 1 else -int(cut)])
+    found = [*read_record(flight.path)]
+    assert found == whole[: len(found)] and found[0] == whole[0]
+
+
+@pytest.mark.parametrize("damage", ["a byte", "other", "text", "empty"])
+def test_a_file_that_is_damaged_or_not_ours_is_named_as_such(tmp_path: Path, damage: str) -> None:
+    flight = Flight(tmp_path).run()
+    data = bytearray(flight.path.read_bytes())
+    with flight.path.open("rb") as file:
+        summary = make_reader(file).get_summary()
+    assert summary is not None
+    chunk = summary.chunk_indexes[0]  # elsewhere a byte may be of an index, which is not needed
+    data[chunk.chunk_start_offset + chunk.chunk_length - 8] ^= 0xFF
+    flight.path.write_bytes({"a byte": data, "other": b"\x89MCAP1" * 99, "text": b"hello", "empty": b""}[damage])
+    with pytest.raises(UserError, match=r"record\.mcap"):
+        report.of_record(flight.path)
+
+
+def test_lines_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    lines = [
+        {"header": {"hz": 16}, "schema_version": 1},
+        {"kind": "call", "k": 0, "t_s": 0.0, "superseded": 0, "call": "f()"},
+    ]
+    path = tmp_path / "record.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind": "ca')
+    assert [*read_record(path)] == lines
+    assert report.of_record(record_in(tmp_path))["on_time"] == 1
+
+
+def test_nowhere_to_write_is_a_users_mistake(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="--out"):
+        Recorder(tmp_path / "file" / "record.mcap", {})
+    with pytest.raises(UserError, match="No record"):
+        report.of_record(tmp_path / "nothing.mcap")
+
+
+def test_memory_stays_flat(tmp_path: Path) -> None:
+    # In lockstep thousands of ticks take seconds; at this rate a busy machine makes no misses, which are remembered.
+    flight = Flight(tmp_path, clock="lockstep", hz=10, duration_s=600.0)
+    sizes: list[int] = []
+    plain = flight.agent.observe
+
+    def observe(data: object) -> str:
+        if flight.loop._outcomes.newest_k == 1000:  # its buffers are never larger again; 2048 ticks are remembered
+            for _ in range(2 * recorders.AT_ONCE):
+                flight.recorder.write({"log": "x" * 1000})
+        if flight.loop._outcomes.newest_k in (2500, 5500):
+            flight.recorder._due.set()  # what waits to be written differs
+            # Between the queue and the encoder all of it waits.
+            until(lambda: not any(getattr(flight.recorder, at) for at in ("_queue", "_waiting", "_taken", "_bytes")))
+            gc.collect()
+            # The index grows with time, by less than a kilobyte a write, until its part ends.
+            sizes.append(tracemalloc.get_traced_memory()[0] - 700 * flight.recorder._encoder.chunks)
+        return plain(data)  # type: ignore[arg-type]
+
+    object.__setattr__(flight.agent, "observe", observe)
+    flight.world.executed = _Forgetful()
+    tracemalloc.start()
+    try:
+        flight.run()
+    finally:
+        tracemalloc.stop()
+    assert flight.loop.account.ticks == 6000
+    assert sizes[-1] - sizes[0] < 100_000, sizes
+
+
+class _Forgetful(list):  # type: ignore[type-arg]
+    def append(self, item: object) -> None:
+        self[:] = [item]
+
+
+HEADER = {"hz": 16.0}
+ROUND: dict[str, Any] = {}
+ROUND["me"] = ROUND
+
+
+@pytest.mark.parametrize(
+    ("data", "kept"),
+    [
+        ({1: {2}}, {"1": [2]}),
+        ({(1, 2): 3}, {"(1, 2)": 3}),
+        (
+            {"a": np.arange(3), "b": np.zeros((100, 100))},
+            {"a": [0, 1, 2], "b": {"dtype": "float64", "shape": [100, 100]}},
+        ),
+        ({"a": b"ab", "b": bytes(5000)}, {"a": [97, 98], "b": {"dtype": "bytes", "shape": [5000]}}),
+        ({"a": [float("nan")], "b": np.array([1.5, np.inf])}, {"a": ["nan"], "b": [1.5, "inf"]}),
+        ([1], [1]),
+        (ROUND, {"unreadable": "RecursionError: maximum recursion depth exceeded"}),
+    ],
+)
+def test_what_a_world_shows_may_be_anything_and_stays_json(tmp_path: Path, data: Any, kept: Any) -> None:
+    recorder = Recorder(tmp_path / "record.mcap", HEADER)
+    recorder.write({"observation": "x", "k": 0, "data": data})
+    recorder.write({"episode": {"detail": data}})
+    recorder.write({"log": "after"})
+    recorder.close()
+    _, seen, ended, after = read_record(tmp_path / "record.mcap")
+    assert after == {"log": "after"} and seen["observation"] == "x"
+    for told in (seen["data"], ended["episode"].get("detail", ended["episode"])):
+        if "unreadable" in kept:
+            assert told["unreadable"].startswith("RecursionError")
+        else:
+            assert told == kept
+    with (tmp_path / "record.mcap").open("rb") as file:
+        for _, _, message in make_reader(file).iter_messages():
+            json.loads(message.data, parse_constant=pytest.fail)
+
+
+def test_a_call_that_its_client_did_not_carry_out_makes_no_row() -> None:
+    made: list[dict[str, Any]] = [{"header": {"tools": [], "model": "m"}}]
+    for k, status in enumerate([None, "executed", "expired", "refused", "failed"] * 200):
+        made.append({"observation": str(k), "instruction": "go", "history": [], "k": k})
+        made.append({"called": "f", "arguments": {}, "k": k, "why": "fresh"})
+        made.append({"kind": "call", "k": k, "t_s": 0.0})
+        made += [{"ack": k - 3, "status": "failed", "why": "safe"}] if k % 5 == 4 else []
+        made += [] if status is None else [{"ack": k, "status": status, "why": "fresh"}]
+    assert [int(row["observation"]) for row in rows(made)] == [k for k in range(1000) if k % 5 < 2]
+
+
+def test_record_observations_no_keeps_neither_text_nor_data_nor_history(tmp_path: Path) -> None:
+    agent = replace(cart_agent(), observe=lambda data: f"secret {data['x']}")
+    decide = slow(0.03, lambda k: k in (5, 6))
+    flight = Flight(tmp_path, decide, agent=agent, record_observations="no", duration_s=0.4).run()
+    lines = flight.lines
+    assert flight.ticks and not any({"observation", "data", "history"} & set(line) for line in lines)
+    assert any("called" in line for line in lines) and any("evidence" in line for line in lines)
+    kept = json.dumps([lines, report.of_record(flight.path)])
+    assert "secret" not in kept and "push(force=" in kept
+    assert not [*rows(lines)]
+    shown = Flight(tmp_path / "yes", agent=agent, duration_s=0.1).run()
+    assert "secret" in json.dumps(shown.lines), "what is looked for would be there"
+
+
+def test_what_people_are_told_is_in_the_record(tmp_path: Path) -> None:
+    flight = Flight(tmp_path)
+    flight.loop.instruct("go to 1")
+    flight.run()
+    assert flight.said and [line["log"] for line in flight.lines if "log" in line] == flight.said
+
+
+def test_pictures_are_drawn_at_their_rate_as_viewers_read_them(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "record.mcap", HEADER)
+    recorder.pictures = Pictures(lambda epoch, data: f"{epoch} {data['x']}".encode(), 10)
+    for k in range(50):
+        recorder._queue.append((k * 20_000_000, {"observation": "x", "k": k, "epoch": 2, "data": {"x": k}}))
+    recorder.write({"observation": "x", "k": 50, "epoch": 2, "data": None})
+    recorder.close()
+    with (tmp_path / "record.mcap").open("rb") as file:
+        found = [*make_reader(file).iter_messages(topics=["/picture"])]
+    assert {schema.name for schema, _, _ in found if schema} == {"foxglove.CompressedImage"}
+    shown = [json.loads(message.data) for _, _, message in found]
+    assert [base64.b64decode(one["data"]).decode() for one in shown] == [f"2 {k}" for k in range(0, 50, 5)]
+    assert shown[0]["timestamp"].keys() == {"sec", "nsec"} and shown[0]["format"] == "png"
+
+
+def test_a_fault_in_the_counts_is_told_and_costs_the_record_no_event(tmp_path: Path) -> None:
+    recorder, folded = Recorder(tmp_path / "record.mcap", {"hz": 16.0}), []
+
+    def fold(event: dict[str, Any]) -> None:
+        if event.get("log") == "b":
+            raise ValueError("release 3 was missed already")
+        folded.append(event)
+
+    recorder.fold = fold
+    for name in "abc":
+        recorder.write({"log": name})
+    recorder.close()
+    assert recorder.fault == "ValueError: release 3 was missed already"
+    assert [e["log"] for e in folded if "log" in e] == ["a", "c"]
+    assert [e["log"] for e in read_record(tmp_path / "record.mcap") if "log" in e] == ["a", "b", "c"]
+
+
+def test_a_recorder_that_breaks_down_says_so_and_its_account_is_complete(tmp_path: Path) -> None:
+    told: list[str] = []
+    recorder, folded = Recorder(tmp_path / "record.mcap", {"hz": 16.0}, tell=told.append, patient=True), []
+    recorder.fold = folded.append
+    recorder._encoder.add = None  # type: ignore[assignment, method-assign]
+    for k in range(6000):
+        recorder.write({"log": str(k)})
+    recorder.close()
+    assert [e["log"] for e in folded if "log" in e] == [str(k) for k in range(6000)]
+    assert recorder.lost >= 5999 and len(told) == 1 and "TypeError" in told[0]
+
+
+def test_a_run_whose_counts_went_wrong_says_so_and_ends_with_status_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = Account._tick
+
+    def tick(account: Account, event: dict[str, Any]) -> None:
+        if event["k"] == 3:
+            raise ValueError("release 3 was missed already")
+        plain(account, event)
+
+    monkeypatch.setattr(Account, "_tick", tick)
+    assert call(*EXPERT, "--clock", "lockstep", "--duration", "0.5", "--out", str(tmp_path)) == 1
+    assert "counts contradict each other (ValueError: release 3 was missed already)" in capsys.readouterr().err

@@ -1,0 +1,595 @@
+"""`rtcontrol report`: gates, formats, what follows from the counts, and the page."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import random
+import re
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import call, refused
+from flown import flown, header, recorded, timeline_of, two_humps, written
+from hypothesis import given
+from hypothesis import strategies as st
+from junitparser import JUnitXml
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
+from rich.console import Console
+
+from rtcontrol.bridges.console import printable
+from rtcontrol.loop.command import SPANS
+from rtcontrol.models.errors import UserError
+from rtcontrol.telemetry import as_html, as_json, as_junit, as_perfetto, table, timeline
+from rtcontrol.telemetry.account import Account
+from rtcontrol.telemetry.causes import CAUSES
+from rtcontrol.telemetry.gates import parse
+from rtcontrol.telemetry.recorded import Recorded, bursts, described, load, worst
+from rtcontrol.telemetry.recorder import Recorder
+from rtcontrol.telemetry.report import held, on_time_share
+from tests.helpers.processes import ROOT, until
+from tests.rtcontrol.gateway.chromium import BINARY, Chromium
+
+TICK = {"kind": "null", "t_s": 0.0, "superseded": 0}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return written(tmp_path / "run", flown(16, 5, two_humps(3)))
+
+
+def test_a_record_whose_header_tells_no_times_is_none_of_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [{"header": {"hz": 16}, "schema_version": 1}, {"kind": "null", "k": 0, "t_s": 0.0, "superseded": 0}]
+    (tmp_path / "record.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for name in ("terminal", "json", "html", "perfetto"):
+        assert "tells no period_ms" in refused(capsys, "report", str(tmp_path), "--format", name)
+
+
+def test_a_record_whose_ticks_have_no_numbers_is_none_of_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for k in (-1, 1 << 40):
+        folder = written(tmp_path / str(k), iter([{"header": header(16)}, {**TICK, "k": k}]))
+        assert "a tick has no number" in refused(capsys, "report", str(folder), "--format", "html")
+
+
+def test_without_a_format_the_table_is_shown_and_report_json_is_made_anew(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("report", str(run)) == 0
+    assert "misses by cause: decide" in capsys.readouterr().out
+    assert json.loads((run / "report.json").read_text())["releases"] == 80
+
+
+def test_a_record_is_a_run_too_and_several_are_reported_together(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = written(tmp_path / "other", flown(20, 5, lambda k: 20.0))
+    assert call("report", str(run / "record.mcap"), str(other), "--format", "json") == 0
+    made = json.loads(capsys.readouterr().out)
+    assert [(one["name"], one["releases"]) for one in made] == [("run", 80), ("other", 100)]
+    assert not (run / "report.json").exists()
+
+
+@pytest.mark.parametrize(("name", "file"), [("html", "report.html"), ("perfetto", "report.pftrace")])
+def test_what_is_a_file_is_written_beside_the_record(
+    run: Path, tmp_path: Path, name: str, file: str, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert call("report", str(run), "--format", name) == 0
+    made = (run / file).read_bytes()
+    assert call("report", str(run), "--format", name, "--out", str(tmp_path / "new" / "x")) == 0
+    assert (tmp_path / "new" / "x").read_bytes() == made
+    capsysbinary.readouterr()
+    assert call("report", str(run), "--format", name, "--out", "-") == 0
+    assert capsysbinary.readouterr().out == made
+
+
+def test_a_second_record_in_a_folder_has_reports_of_its_own(run: Path) -> None:
+    assert call("report", str(run)) == 0
+    first = (run / "report.json").read_bytes()
+    (run / "record-2.mcap").write_bytes((run / "record.mcap").read_bytes())
+    assert (
+        call("report", str(run / "record-2.mcap"))
+        == call("report", str(run / "record-2.mcap"), "--format", "html")
+        == 0
+    )
+    assert (run / "report-2.json").exists() and (run / "report-2.html").exists()
+    assert (run / "report.json").read_bytes() == first and not (run / "report.html").exists()
+
+
+@pytest.mark.parametrize("name", ["terminal", "json", "junit", "perfetto", "html"])
+def test_a_gate_that_does_not_hold_gives_status_3_in_every_format(
+    run: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ("--format", name, "--out", str(tmp_path / "made"))
+    assert call("report", str(run), *out, "--gate", "releases==80") == 0
+    assert call("report", str(run), *out, "--gate", "releases==80", "--gate", "miss_rate<=0.001") == 3
+    assert "miss_rate<=0.001: DOES NOT HOLD" in capsys.readouterr().err
+    assert (tmp_path / "made").stat().st_size > 100
+
+
+def test_mistakes_are_one_paragraph_with_the_remedy(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "Perhaps miss_rate" in refused(capsys, "report", str(run), "--gate", "mis_rate<=0.005")
+    assert "is no gate" in refused(capsys, "report", str(run), "--gate", "miss_rate")
+    assert "No record" in refused(capsys, "report", str(run), str(tmp_path / "nothing"))
+    assert "Give another --out" in refused(capsys, "report", str(run), "--format", "json", "--out", str(tmp_path))
+    assert "without a gate" in refused(capsys, "report", str(run), "--format", "junit")
+    nothing = written(tmp_path / "nothing", flown(16, 0, lambda k: 20.0))
+    for name in ("terminal", "json", "junit", "perfetto", "html"):
+        gate = ("--gate", "misses==0", "--out", str(tmp_path / "none"))
+        assert "holds no tick" in refused(capsys, "report", str(nothing), "--format", name, *gate)
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "odd.mcap").write_bytes(b"\x89MCAP0\r\nnonsense that goes on" * 9)
+    assert "is no record of a run" in refused(capsys, "report", str(tmp_path / "odd.mcap"))
+
+
+def test_counts_that_the_disk_kept_from_the_record_are_shown_and_judged(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("report", str(run)) == 0
+    whole = json.loads((run / "report.json").read_text())
+    (run / "report.json").write_text(json.dumps({**whole, "releases": 99, "ticks": 99, "misses": 50}))
+    kept = (run / "report.json").read_bytes()
+    for name in ("terminal", "json"):
+        capsys.readouterr()
+        assert call("report", str(run), "--format", name, "--gate", "releases==99", "--gate", "misses<=49") == 3
+        told = capsys.readouterr()
+        assert "99" in told.out and "is kept, and shown here: it counts 99" in told.err
+        assert "misses<=49: DOES NOT HOLD (50)" in told.err
+    assert (run / "report.json").read_bytes() == kept
+
+
+def test_the_table_says_causes_with_their_sub_causes_and_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = [*flown(16, 2, lambda k: 70.0 if k == 5 else 20.0)]
+    events.insert(-1, {"ack": 9, "status": "failed", "why": "fresh", "error": "no [fuel]", "t_s": 1.0})
+    assert call("report", str(written(tmp_path, iter(events)))) == 0
+    said = capsys.readouterr().out
+    assert "misses by cause: decide 1 (decoder_slow 1), execute 1 (failed 1)" in said.replace("\n", " ")
+    assert "the client's word of its calls: failed 1" in said
+    assert "1 x ack: no [fuel]" in said
+
+
+REPORT: dict[str, Any] = {
+    "env": "cart",
+    "releases": 100,
+    "miss_rate": 0.01,
+    "judged": True,
+    "pipeline": 1,
+    "misses_by_cause": {"decide": 1},
+    "misses_by_subcause": {"decide.queued": 1},
+    "latency_ms": {"p50": 12.5, "p99": 40.0},
+    "jitter_ms": {"p50": None},
+    "max_age_ms": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("miss_rate<=0.01", True),
+        ("miss_rate < 0.01", False),
+        (" latency_ms.p99 <= 4e1 ", True),
+        ("latency_ms.p50>=13", False),
+        ("releases==100", True),
+        ("releases!=100", False),
+        ("misses_by_cause.decide>0", True),
+        # What did not happen is counted as nothing.
+        ("misses_by_cause.host==0", True),
+        ("misses_by_cause.unknown<=0", True),
+        ("misses_by_subcause.decide.queued<=0", False),
+        ("misses_by_subcause.pause.gc==0", True),
+        # Nothing was measured: that is no reason to pass.
+        ("jitter_ms.p50<=1000", False),
+    ],
+)
+def test_a_gate_compares_a_number_of_the_report(text: str, holds: bool) -> None:
+    assert parse(text).holds(REPORT) is holds
+
+
+@pytest.mark.parametrize(
+    "field", ["mis_rate", "latency_ms", "latency_ms.p98", "env", "judged", "misses_by_cause.boredom"]
+)
+def test_a_field_that_does_not_exist_is_refused_with_those_that_are_like_it(field: str) -> None:
+    with pytest.raises(UserError, match=f"has no number {field}") as refused:
+        parse(f"{field}<=1").holds(REPORT)
+    assert "Perhaps" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "miss_rate", "miss_rate<=", "miss_rate<=nan", "miss_rate=0.1", "<=3", "a<=b", "a<=1<=2", "misses==0 or 1"],
+)
+def test_what_is_no_gate_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="is no gate"):
+        parse(text)
+
+
+def test_gates_timeline_and_page_know_the_causes_and_stamps_that_the_loop_tells() -> None:
+    rows, cause = {}, ""
+    for line in (ROOT / "docs/report.md").read_text().splitlines():
+        cells = [cell.strip(" `") for cell in line.split("|")]
+        if line.startswith("| ") and len(cells) == 5:
+            cause = cells[1] or cause
+            rows.setdefault(cause, []).extend(cells[2].replace("`", "").split(", "))
+    for name, entry in CAUSES.items():
+        subcauses = entry.subcauses
+        assert parse(f"misses_by_cause.{name}==0").holds({"misses_by_cause": {}})
+        for subcause in subcauses:
+            assert parse(f"misses_by_subcause.{name}.{subcause}==0").holds({"misses_by_subcause": {}})
+        assert {*filter(None, rows[name])} == {*subcauses}
+    assert timeline.SPANS == SPANS
+
+
+def test_every_format_takes_a_record_whose_first_parts_are_gone(tmp_path: Path) -> None:
+    made = flown(16, 60, two_humps(3), saw=lambda k: random.Random(k).randbytes(400).hex())
+    recorder, live = Recorder(tmp_path / "record.mcap", next(made)["header"], most=200_000), Account()
+    live.add({"header": recorder.header})
+    recorder.fold, recorder.state = live.add, live.state
+    for i, event in enumerate(made):
+        recorder.write(event)
+        if i % 100 == 0:
+            recorder._due.set()
+            until(lambda: not recorder._queue and not recorder._taken)
+    recorder.close()
+    (run,) = load([tmp_path])
+    ticks = run.timeline.k
+    assert 0 < run.report["record"]["ticks_from"] <= ticks[0] and ticks[-1] - ticks[0] == len(ticks) - 1
+    assert run.report["releases"] == live.releases == 960
+    gates = [parse("releases==960")]
+    for render in (as_html.render, as_junit.render, as_perfetto.render):
+        assert len(render([run], gates)) > 1000
+    told = json.loads(as_json.render([run], gates))
+    assert told["misses"] == live.misses and told["gates"][0]["holds"]
+    assert told["misses_by_subcause"] == dict(live.misses_by_subcause)
+
+
+def test_every_safe_call_but_the_one_at_the_exit_is_counted() -> None:
+    account = Account()
+    for why in ("miss", "loop", "pause", "stop", "exit"):
+        for in_force in (False, True):  # the first try fails
+            account.add({"safe": "push(force=0)", "why": why, "t_s": 1.0, "in_force": in_force})
+    assert account.safe_calls == 4
+
+
+RELEASES = st.lists(st.booleans(), max_size=60)
+
+
+def ranges(missed: list[bool]) -> list[tuple[int, int]]:
+    found = []
+    for gone, group in groupby(enumerate(missed), lambda pair: pair[1]):
+        ks = [k for k, _ in group]
+        if gone:
+            found.append((ks[0], ks[-1] + 1))
+    return found
+
+
+@given(RELEASES, st.integers(1, 6))
+def test_each_miss_is_in_one_burst_and_no_burst_holds_a_long_quiet(missed: list[bool], gap: int) -> None:
+    found = bursts(ranges(missed), gap)
+    assert sum(b.missed for b in found) == sum(missed)
+    for b in found:
+        within = missed[b.begin : b.end]
+        assert within[0] and within[-1] and sum(within) == b.missed
+        assert all(len([*g]) <= gap for gone, g in groupby(within) if not gone)
+    for one, next_one in pairwise(found):
+        assert next_one.begin - one.end > gap
+
+
+@given(RELEASES, st.integers(1, 3))
+def test_the_worst_are_those_with_the_most_misses(missed: list[bool], most: int) -> None:
+    found = bursts(ranges(missed), 2)
+    best = worst(found, most)
+    assert [b.missed for b in best] == sorted((b.missed for b in found), reverse=True)[:most]
+
+
+def test_a_burst_is_told_with_its_causes_what_came_before_and_its_recovery() -> None:
+    on_time = {"superseded": 0, "kind": "call", "call": "push()", "latency_ms": 25.0}
+    events = [{"header": header(10)}, *({"k": k, "t_s": k / 10, **on_time} for k in range(20))]
+    events += [{"host_event": {"t_s": 1.9, "event": "lost", "seconds": 0}}]
+    events += [{"k": 20, "t_s": 2.0, "superseded": 0, "kind": "miss", "cause": "host", "subcause": "lost"}]
+    events += [
+        {"k": 23, "t_s": 2.3, "kind": "miss", "cause": "wake", "superseded": 0, "skipped": 2, "skip_cause": "wake"}
+        | {"skip_subcause": "gc"}
+    ]
+    events += [{"k": k, "t_s": k / 10, **on_time} for k in range(24, 60)]
+    events += [{"k": 61, "t_s": 6.1, "superseded": 0, "skipped": 1, "skip_cause": "pause", **on_time}]
+    first, second = described(timeline_of(events))
+    assert (first["begin"], first["end"], first["missed"]) == (20, 24, 4)
+    assert first["causes"] == {"skipped.wake.gc": 2, "host.lost": 1, "wake": 1}
+    assert first["before"] == [{"t_s": 1.9, "what": "decoder lost"}]
+    assert (first["t_s"], first["seconds"], first["recovery_ms"]) == (2.0, 0.4, 425.0)
+    assert second["causes"] == {"skipped.pause": 1} and second["t_s"] == 6.0
+    assert sum(second["causes"].values()) == second["missed"] == 1
+
+
+def test_a_run_that_ends_in_a_burst_never_recovered() -> None:
+    (burst,) = described(timeline_of(flown(16, 3, lambda k: 20 if k < 40 else 5000)))
+    assert burst["recovery_ms"] is None and burst["missed"] == 8
+
+
+HOSTILE = "</script><script>alert(1)</script><!-- & \" ' {{ 7 * 7 }} \u2028"
+
+
+@pytest.fixture(scope="module")
+def run_shown(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    return recorded(tmp_path_factory.mktemp("run"))
+
+
+def embedded(page: str) -> Any:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def unpacked(column: dict[str, str]) -> tuple[Any, ...]:
+    data = base64.b64decode(column["data"])
+    size, code = {"u1": (1, "B"), "u2": (2, "H"), "u4": (4, "I"), "f4": (4, "f")}[column["kind"]]
+    return struct.unpack(f"<{len(data) // size}{code}", data)
+
+
+def test_json_holds_the_report_and_what_follows_from_it(run_shown: Recorded) -> None:
+    made = json.loads(as_json.render([run_shown], [parse("miss_rate<=0.9"), parse("misses == 0")]))
+    assert run_shown.report.items() <= made.items()
+    assert [(g["gate"], g["holds"]) for g in made["gates"]] == [("miss_rate<=0.9", True), ("misses==0", False)]
+    assert made["windows"][0] == {"m": 2, "k": 2} and len(made["bursts"]) <= 10
+    assert [line["hz"] for line in made["what_if"]] == [10, 12, 16, 20, 30]
+    assert made["stages_ms"]["decide"]["max"] > 100
+    assert [one["name"] for one in json.loads(as_json.render([run_shown, run_shown], []))] == [run_shown.name] * 2
+
+
+def test_junit_fails_the_gates_that_do_not_hold(run_shown: Recorded) -> None:
+    gates = [parse("miss_rate<=0.001"), parse("latency_ms.p99<1e4"), parse("misses_by_cause.host==0")]
+    suites = JUnitXml.fromstring(as_junit.render([run_shown, replace(run_shown, name="again")], gates))
+    assert (suites.tests, suites.failures, suites.errors) == (6, 2, 0)
+    failed, *passed = next(iter(suites))
+    assert failed.name == "miss_rate<=0.001" and f"it is {run_shown.report['miss_rate']:g}" in failed.result[0].message
+    assert not any(case.is_failure for case in passed)
+
+
+def test_junit_without_a_gate_is_refused_since_it_would_always_pass(run_shown: Recorded) -> None:
+    with pytest.raises(UserError, match="tests nothing without a gate"):
+        as_junit.render([run_shown], [])
+
+
+def test_a_trace_has_a_track_a_thread_and_slices_that_nest(run_shown: Recorded) -> None:
+    trace = Trace.FromString(as_perfetto.render([run_shown], []))
+    names = {
+        p.track_descriptor.uuid: p.track_descriptor.thread.thread_name
+        for p in trace.packet
+        if p.HasField("track_descriptor")
+    }
+    assert {*names.values()} >= {"loop", "decoder", "actuator", "world", "recorder"}
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    open_slices: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    decided = []
+    events = [p for p in trace.packet if p.HasField("track_event")]
+    for packet in sorted(events, key=lambda p: p.timestamp):  # a stable sort, as the trace processor's
+        event, track = packet.track_event, names[packet.track_event.track_uuid]
+        if event.type == TrackEvent.TYPE_SLICE_END:
+            name, begun = open_slices[track].pop()
+            decided += [packet.timestamp - begun] if name == "decide" else []
+        else:
+            counts[track, event.name] += 1
+            if event.type == TrackEvent.TYPE_SLICE_BEGIN:
+                open_slices[track].append((event.name, packet.timestamp))
+    assert not any(open_slices.values())
+    acted = run_shown.timeline.times["execute_ms"].count
+    assert counts["actuator", "execute"] == acted and counts["loop", "observe"] == run_shown.report["ticks"]
+    assert counts["decoder", "decide"] == run_shown.timeline.times["decide_ms"].count == len(decided)
+    assert abs(max(decided) / 1e6 - run_shown.report["decide_ms"]["max"]) < 0.01
+    assert counts["recorder", "tick"] == counts["world", "observation"] == run_shown.report["ticks"]
+    missed = sum(n for (track, name), n in counts.items() if track == "ticks" and name.startswith("decide."))
+    assert missed == run_shown.report["misses_by_cause"]["decide"]
+
+
+def test_a_trace_of_a_record_without_spans_says_what_its_times_say(tmp_path: Path) -> None:
+    run_shown = recorded(tmp_path, spans=False)
+    shown = [entry for entry in as_perfetto.entries(run_shown) if entry[0] == "actuator"]
+    assert len(shown) == run_shown.timeline.times["execute_ms"].count
+    assert all(a[3] is not None and a[3] <= b[2] for a, b in pairwise(shown))
+
+
+def test_a_page_holds_every_tick_and_why_it_missed(run_shown: Recorded) -> None:
+    page = as_html.render([run_shown], [parse("misses==0")])
+    (data,) = embedded(page)["runs"]
+    assert list(unpacked(data["k"])) == [*run_shown.timeline.k]
+    causes = [data["words"]["cause"]["words"][c] for c in unpacked(data["words"]["cause"]["codes"])]
+    missed = [row for row, cause in enumerate(causes) if cause]
+    assert len(missed) == run_shown.report["misses"] == len(data["missed"])
+    first = data["missed"][str(missed[0])]
+    assert first["saw"]["observation"] == f"x {run_shown.timeline.k[missed[0]]}" and first["instead"]
+    for k, row in zip(unpacked(data["numbers"]["decided"]), range(len(causes)), strict=True):
+        assert k == pytest.approx(run_shown.timeline.numbers["decided"][row], rel=1e-6, nan_ok=True)
+    assert data["curves"]["latency"] == sorted(data["curves"]["latency"])
+    assert "misses==0" in page and 'class="fails"' in page
+
+
+def test_a_page_needs_nothing_else_and_no_text_of_a_record_is_markup(tmp_path: Path) -> None:
+    run_shown = recorded(tmp_path, saw=lambda k: HOSTILE, env=HOSTILE, instruction=HOSTILE)
+    page = as_html.render([run_shown], [])
+    assert "alert(1)</script>" not in page
+    assert page.count("<script") == page.count("</script>") == 4
+    missed = next(iter(embedded(page)["runs"][0]["missed"].values()))
+    assert missed["saw"]["observation"] == printable(HOSTILE)
+    assert "49" not in re.findall(r"<p class=\"about\">(.*?)</p>", page)[0].split(" by ")[0]
+    assert not re.search(
+        r"(src|href|action)\s*=|url\(|@import", re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
+    )
+    assert "default-src 'none'" in page
+
+
+def test_a_page_holds_no_more_of_what_misses_saw_than_it_may(
+    run_shown: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(as_html, "DETAIL_CHARS", 1000)
+    missed = embedded(as_html.render([run_shown], []))["runs"][0]["missed"].values()
+    saw = [len(str(one["saw"])) for one in missed if "saw" in one]
+    assert 0 < sum(saw) <= 1000 and len(saw) < len(missed)
+
+
+def test_slices_of_ticks_that_overlap_are_shown_one_after_the_other(tmp_path: Path) -> None:
+    events = [*flown(16, 1, lambda k: 20.0)]
+    for event in events:
+        if event.get("k") == 5 and "spans_ms" in event:
+            event["spans_ms"]["decided"] = 65.0  # into the next one's
+    run_shown = load([written(tmp_path, iter(events))])[0]
+    shown = sorted(e[2:4] for e in as_perfetto.entries(run_shown) if e[1] == "decide")
+    assert all(end <= after for (_, end), (after, _) in pairwise(shown))
+
+
+def test_a_page_says_of_a_miss_all_that_the_record_does(tmp_path: Path) -> None:
+    evidence = {"late_ms": 9.5, "explained_ms": 9.0, "decoder": {"state": "T"}, "decoder_gaps": [[1.0, 70.0]]}
+    events = [*flown(16, 2, lambda k: 20.0)]
+    for event in events:
+        if event.get("k") == 5 and "kind" in event:
+            event |= {"kind": "miss", "cause": "decide", "subcause": "decoder_stopped", "evidence": evidence}
+    events.insert(-1, {"ack": 9, "status": "failed", "why": "fresh", "error": "no fuel", "result": 3, "t_s": 1.0})
+    run_shown = load([written(tmp_path, iter(events))])[0]
+    (data,) = embedded(as_html.render([run_shown], []))["runs"]
+    assert data["missed"]["5"]["evidence"] == evidence
+    assert {name: data["missed"]["9"][name] for name in ("error", "result")} == {"error": "no fuel", "result": 3}
+    for name, told in {"cause": "execute", "subcause": "failed"}.items():
+        assert data["words"][name]["words"][unpacked(data["words"][name]["codes"])[9]] == told
+    assert len(unpacked(data["numbers"]["recorded"])) == 32
+
+
+def test_an_hour_is_a_page_of_under_15_mb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a sixth of it; the page of the whole hour is opened in tests that are slow."""
+    monkeypatch.setattr(as_html, "DETAIL_CHARS", as_html.DETAIL_CHARS // 6)
+    run_shown = recorded(tmp_path, hz=16, seconds=600, saw=lambda k: f"x {k} " + 300 * "y")
+    assert run_shown.report["ticks"] == 9_600
+    assert len(as_html.render([run_shown], []).encode()) * 6 < 15e6
+
+
+def test_several_runs_stand_side_by_side_by_names_that_differ(tmp_path: Path) -> None:
+    for hz in (10, 20):
+        written(tmp_path / f"{hz}" / "run", flown(hz, 5, lambda k: 20.0))
+    runs = load([tmp_path / "10" / "run", tmp_path / "20" / "run" / "record.mcap"])
+    assert [run_shown.name for run_shown in runs] == ["10/run", "20/run"]
+    page = as_html.render(runs, [])
+    assert page.count("<article") == 2 and len(embedded(page)["runs"]) == 2
+    compared = re.findall(r'<th scope="row">releases</th><td>(\d+)</td><td>(\d+)</td>', page)
+    assert compared == [("50", "100")]
+
+
+@pytest.mark.parametrize("form", [as_html, as_perfetto])
+def test_what_is_made_of_ticks_is_refused_without_one_whatever_is_counted(tmp_path: Path, form: Any) -> None:
+    """Of a run whose disk was full the counts are known."""
+    run_shown = recorded(tmp_path, seconds=0)
+    with pytest.raises(UserError, match="holds no tick"):
+        form.render([replace(run_shown, report={**run_shown.report, "releases": 99})], [])
+
+
+def test_a_run_that_was_held_throughout_says_so_at_the_top_with_what_it_was_told(tmp_path: Path) -> None:
+    run_shown = recorded(tmp_path)
+    ticks = run_shown.report["ticks"]
+    changes = [{"instruction": "go to 0", "t_s": 0.0}, {"instruction": "both of the <b>", "t_s": 2.5}]
+    report = {**run_shown.report, "held": ticks, "held_by": {"confidence": ticks - 3, "confirm": 3}}
+    unheard = replace(run_shown, report={**report, "instruction_changes": changes})
+    page = as_html.render([unheard], [])
+    top = page[: page.index('<dl class="figures">')]
+    assert "Told &#34;go to 0&#34;, from 2.5 s on &#34;both of the &lt;b&gt;&#34;." in top
+    assert f"Held back {ticks} of {ticks} decisions (100.0 %)" in top and "NOT UNDERSTOOD" in top
+    few = {**unheard.report, "held": 1, "held_by": {"confirm": 1}}
+    assert "waited for a yes 1" in held(few) and "NOT UNDERSTOOD" not in held(few)
+    assert held(run_shown.report) == "" and "Held back" not in as_html.render([run_shown], [])
+
+
+def test_on_time_is_the_same_share_in_page_table_and_junit_and_no_stage_is_named_twice(run_shown: Recorded) -> None:
+    report = {**run_shown.report, "releases": run_shown.report["releases"] + 100, "skipped_releases": 100}
+    assert (share := on_time_share(report)) == report["on_time"] / report["releases"] < 1
+    skipped = replace(run_shown, report=report)
+    page = as_html.render([skipped], [])
+    assert f"<dt>on time</dt><dd>{100 * share:.2f} %</dd>" in page
+    console = Console(file=io.StringIO(), width=200)
+    table.show(report, console)
+    assert f"({100 * share:.2f} %)" in console.file.getvalue()  # type: ignore[attr-defined]
+    (suite,) = JUnitXml.fromstring(as_junit.render([skipped], [parse("misses>=0")]))
+    assert {p.name: p.value for p in suite.properties()}["on_time_share"] == f"{share:.6f}"
+    stages = page[page.index("Percentiles by stage") : page.index("Worst bursts")]
+    rows = re.findall(r'<th scope="row">(.*?)</th>', stages)
+    assert "decide" in rows and "queue" in rows and len(rows) == len(set(rows))
+
+
+in_chromium = pytest.mark.skipif(BINARY is None, reason="there is no Chromium to show the page")
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Chromium]:
+    with Chromium(tmp_path / "profile") as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("page")
+    (folder / "page.html").write_text(as_html.render([recorded(folder, seconds=60)], []))
+    return (folder / "page.html").as_uri()
+
+
+@pytest.mark.slow
+@in_chromium
+def test_an_hour_opens_within_two_seconds(browser: Chromium, tmp_path: Path) -> None:
+    run = recorded(tmp_path / "run", seconds=3600, saw=lambda k: f"x {k} " + 300 * "y")
+    (tmp_path / "hour.html").write_text(as_html.render([run], []))
+    browser.open((tmp_path / "hour.html").as_uri())
+    browser.until("rtcontrol.opened_ms > 0")
+    assert browser.value("rtcontrol.opened_ms") < 2000
+    assert browser.errors == []
+
+
+@pytest.mark.slow
+@in_chromium
+def test_misses_are_looked_at_by_keyboard_alone(browser: Chromium, page: str) -> None:
+    browser.open(page)
+    browser.until("rtcontrol.opened_ms > 0")
+    while browser.value("document.activeElement.className") != "chart timeline":
+        browser.key("Tab")
+    browser.key("ArrowRight")
+    first = browser.value("document.querySelector('.detail').textContent")
+    assert "missed: decide" in first and "saw" in first and "acted instead" in first and "held" in first
+    browser.key("ArrowRight")
+    assert browser.value("document.querySelector('.detail').textContent") != first
+    browser.key("ArrowLeft")
+    assert browser.value("document.querySelector('.detail').textContent") == first
+    browser.key("Escape")
+    assert browser.value("document.querySelector('.detail').textContent") == ""
+    assert browser.errors == []
+
+
+@pytest.mark.slow
+@in_chromium
+def test_a_click_on_a_miss_and_on_a_burst_tells_of_it(browser: Chromium, page: str) -> None:
+    browser.open(page)
+    browser.until("rtcontrol.opened_ms > 0")
+    browser.value("document.querySelector('.bursts button').click()")
+    told = browser.value("document.querySelector('.detail h4').textContent")
+    row = browser.value("document.querySelector('.bursts button').dataset.k")
+    assert told.startswith(f"Tick {row} at") and "missed" in told
+
+
+@pytest.mark.slow
+@in_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 390, 768, 1280, 1920])
+def test_nothing_is_wider_than_the_screen(browser: Chromium, page: str, width: int, scheme: str) -> None:
+    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    browser.open(page, width)
+    browser.until("rtcontrol.opened_ms > 0")
+    assert browser.value("document.documentElement.scrollWidth") <= width
+    paper = browser.value("getComputedStyle(document.body).backgroundColor")
+    assert paper == {"light": "rgb(246, 247, 249)", "dark": "rgb(16, 19, 22)"}[scheme]
+    assert browser.errors == []

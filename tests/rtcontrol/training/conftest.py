@@ -1,0 +1,34 @@
+"""One model of the signals for all tests of this folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import rtcontrol
+from rtcontrol.training.fit import Fitted
+from tests.rtcontrol.training.signals import TOOLS, rows
+
+
+@pytest.fixture(scope="session")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fitted, list[dict[str, Any]]]:
+    """A model of the signals, stopped once on the way, and what it told."""
+    out = tmp_path_factory.mktemp("fit") / "signals"
+    lines: list[dict[str, Any]] = []
+
+    def stop(line: dict[str, Any]) -> None:
+        lines.append(line)
+        if line["samples"] >= 1_000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rtcontrol.fit(rows(), TOOLS, out=out, minutes=3, tell=stop)
+    assert not (out / "config.json").exists()  # no half of a checkpoint
+    return rtcontrol.fit(rows(), TOOLS, out=out, minutes=3, tell=lines.append), lines
+
+
+@pytest.fixture(scope="session")
+def listening(fitted: tuple[Fitted, list[dict[str, Any]]]) -> Fitted:
+    """It alone: it goes as fast as it is told."""
+    return fitted[0]

@@ -1,0 +1,221 @@
+"""The bundled checkpoints: small enough, decided in one pass, and they do what they are told."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+from rtcontrol.agents.lander import tools as lander
+from rtcontrol.agents.lander.goals import LanderGoal
+from rtcontrol.agents.paddle import tools as paddle
+from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal
+from rtcontrol.agents.road import tools as road
+from rtcontrol.agents.road.goals import RoadGoal
+from rtcontrol.bench.other_tools import drawn, flown
+from rtcontrol.bench.situations import situations
+from rtcontrol.envs import registry
+from rtcontrol.envs.base import Episode
+from rtcontrol.envs.evaluate import Case, cases, evaluate, summary
+from rtcontrol.envs.lander.skill import SKILL as LANDER
+from rtcontrol.envs.paddle.skill import SKILL as PADDLE
+from rtcontrol.envs.road.skill import SKILL as ROAD
+from rtcontrol.envs.road.world import Road
+from rtcontrol.envs.simpletool import GAMES
+from rtcontrol.models.call import Call
+from rtcontrol.models.checkpoint.checkpoint import ZOO, Checkpoint, resolve, zoo
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
+from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.train.tasks import names
+from rtcontrol.models.train.tasks.names import Variety, look_up
+from rtcontrol.models.train.trainer import TrainConfig
+from rtcontrol.run.model_compatibility import trained_on
+from rtcontrol.training.base_worlds import RECIPES
+from rtcontrol.training.imitation import UNKNOWN, Recipe
+from rtcontrol.training.recipes.simpletool import RECIPE, SCHEMAS, rows
+from rtcontrol.training.tool_randomization import plain
+
+AGENTS = {"lander": lander.agent, "paddle": paddle.agent, "driver": road.agent}
+SKILLS = {"lander": LANDER, "paddle": PADDLE, "driver": ROAD}
+LANDINGS = (LanderGoal("land"), LanderGoal("hover", 0.0, 0.7), LanderGoal("left"), LanderGoal("hover", -0.2, 0.8))
+LANES = (RoadGoal("lane", "left"), RoadGoal("lane", "right"))
+DRIVES = (RoadGoal("speed", 60), *LANES, RoadGoal("follow", 30), RoadGoal("stop"))
+# (name, goal, episodes, successes at least). The model card says so too: to miss is what the paddle learnt least.
+TOLD = [
+    *(("lander", goal, 5, 4) for goal in LANDINGS),
+    *(("paddle", PaddleGoal(kind), 4, 1 if kind == "miss" else 3) for kind in KINDS),
+    *(("driver", goal, 3, 2) for goal in DRIVES),
+]
+OPPOSITES = [
+    ("lander", LanderGoal("left"), LanderGoal("right").text(), 5),
+    ("paddle", PaddleGoal("return"), "let me win", 4),
+    ("paddle", PaddleGoal("up"), "aim low", 4),
+    ("paddle", PaddleGoal("top"), "stay at the bottom", 4),
+    ("driver", RoadGoal("turn", "left"), RoadGoal("turn", "right").text(), 3),
+]
+# Those of the default suite: each model does one thing that it is told, and not when it is told the opposite.
+QUICK = (LanderGoal("left"), PaddleGoal("return"), RoadGoal("speed", 60), RoadGoal("turn", "left"))
+
+
+def some_slow(listed: Sequence[tuple[Any, ...]]) -> list[Any]:
+    return [pytest.param(*one, marks=[] if one[1] in QUICK else [pytest.mark.slow]) for one in listed]
+
+
+@cache
+def decider(name: str) -> STDecider:
+    agent = AGENTS[name]
+    # A budget of its own: without one the layout follows from what a pass was measured to cost, which load changes.
+    return DeciderSpec(agent.model, tuple(agent.tools.openai()), budget_per_head=64, history=agent.history).build()
+
+
+@cache
+def flights(name: str, quick: bool) -> dict[Case, Episode]:
+    """The quick episodes of a model or the others, on seeds that it was not trained on, sixteen worlds in a pass."""
+    told = [(goal, None, seeds) for which, goal, seeds, _ in TOLD if which == name]
+    told += [(goal, text, seeds) for which, goal, text, seeds in OPPOSITES if which == name]
+    told = [one for one in told if (one[0] in QUICK) == quick]
+    asked = [case for goal, text, seeds in told for case in cases(goal, range(5000, 5000 + seeds), text)]
+
+    def policy(situations: Sequence[tuple[str, str]]) -> list[Call]:
+        made = decider(name).decide_many([(seen, told) for told, seen in situations])
+        return [decision.call for decision in made if decision.call is not None]
+
+    episodes = evaluate(SKILLS[name], policy, asked, parallel=16)
+    return dict(zip(asked, episodes, strict=True))
+
+
+def successes(name: str, goal: Any, seeds: int, instruction: str | None = None) -> int:
+    told = cases(goal, range(5000, 5000 + seeds), instruction)
+    return int(summary([flights(name, goal in QUICK)[case] for case in told])["successes"])
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "size"),
+    [
+        ("lander", 15_000_000, 32 << 20),
+        ("paddle", 3_000_000, 12_000_000),
+        ("driver", 2_100_000, 8_000_000),
+        ("simpletool-games", 1_500_000, 4 << 20),
+    ],
+)
+def test_bundled_model_is_within_its_size(name: str, parameters: int, size: int) -> None:
+    path = resolve(name) / "model.safetensors"
+    with safe_open(str(path), framework="pt") as file:
+        assert sum(file.get_tensor(key).numel() for key in file.keys()) <= parameters  # noqa: SIM118  (not a dict)
+    assert sum(p.stat().st_size for p in path.parent.iterdir()) <= size
+
+
+def test_bundled_models_decide_in_one_pass_over_few_tokens() -> None:
+    for one in situations("lander", 3):
+        decision = decider("lander").decide(one.observation, one.instruction)
+    assert (decision.forward_passes, decision.tokens) <= (1, 20)
+    assert decision.reused_tokens > decider("lander").prefix.tokens
+    for height in (10.0, 20.0, 30.0):
+        state = {"ball_x": 60.0, "ball_y": height, "ball_vx": 50.0, "ball_vy": 9.0, "own_y": 30.0, "other_y": 30.0}
+        decision = decider("paddle").decide(paddle.observe(state), "return every ball")
+    assert (decision.forward_passes, decision.tokens) <= (1, 20)
+    world = Road(5000)
+    for _ in range(12):
+        for _ in range(16):
+            world.step()
+        decision = decider("driver").decide(road.observe(world.observe()), "drive at 50")
+        assert decision.call is not None
+    assert decision.forward_passes == 1
+
+
+@pytest.mark.parametrize(("name", "goal", "seeds", "least"), some_slow(TOLD))
+def test_bundled_model_does_what_it_is_told(name: str, goal: Any, seeds: int, least: int) -> None:
+    assert successes(name, goal, seeds) >= least
+
+
+@pytest.mark.parametrize(("name", "goal", "told", "seeds"), some_slow(OPPOSITES))
+def test_bundled_model_told_the_opposite_fails_the_judged_goal(name: str, goal: Any, told: str, seeds: int) -> None:
+    assert successes(name, goal, seeds, told) <= 1
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_bundled_model_says_that_it_learnt_its_agents_tools(name: str) -> None:
+    agent = AGENTS[name]
+    learnt = TrainingMetadata.of(resolve(name))
+    assert learnt is not None and learnt.knows(agent.tools.schemas)
+    # Who was taught what means nothing answers null to it, and says by which gate.
+    assert learnt.history == agent.history and learnt.allow_null and learnt.gate is not None
+    others = [other for other in AGENTS.values() if other is not agent]
+    assert not any(learnt.knows(other.tools.schemas) for other in others)
+    words = {word for seen in situations(name, 3) for word in seen.observation.split() if word.isalpha()}
+    assert set(learnt.observation) <= words
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_a_bundled_model_says_which_words_its_recipe_teaches(recipe: Recipe) -> None:
+    learnt = TrainingMetadata.of(resolve(recipe.agent.model))
+    assert learnt is not None and (learnt.words, learnt.unknown_words) == (recipe.taught(), UNKNOWN)
+
+
+PLAIN = {"several_tools": 0.0, "digit": 0.0, "name": 0.0, "unasked": 0.0}
+
+
+@pytest.mark.parametrize(("kind", "things"), [("words", 3), ("made up", 3), ("spelt", 6)])
+def test_it_finds_names_that_it_never_saw_under_new_tools(kind: str, things: int) -> None:
+    mix = tuple(float(kind == one) for one in names.KINDS)
+    variety = Variety(names=mix, **PLAIN)  # type: ignore[arg-type]
+    rng, right, asked = Random(f"bundled {kind}"), 0, 0
+    for _ in range(8):
+        for task in look_up(rng, things, True, variety):
+            decider = DeciderSpec("base", tuple(tool.to_openai() for tool in task.tools)).build()
+            for told in task.told:
+                assert not any(word in names.TRAINING.get(kind, ()) for word in told.instruction.split())
+                right += decider.decide(task.observation, told.instruction).call == told.call
+                asked += 1
+    assert asked == 48 and right >= 42  # chance is a third and less
+
+
+def test_it_flies_a_world_whose_tools_it_knows_and_under_names_that_it_reads() -> None:
+    skill, tools = registry.skill("lander"), RECIPES["lander"].agent.tools.schemas
+    assert skill is not None
+    told = cases(skill.goals[0], range(5000, 5003))
+    for made in (plain(tools), drawn(tools, "synonyms", 0)):
+        assert sum(flown("base", "lander", made, told)) >= 2
+
+
+def test_it_is_as_small_as_was_asked() -> None:
+    assert (ZOO / "base" / "model.safetensors").stat().st_size <= 16 << 20
+
+
+MOST = 50  # tokens of a request behind its tools
+
+
+def test_a_request_of_the_pages_is_few_tokens_to_the_games_model() -> None:
+    encoder = RECIPE.build(0)[2]
+    for row in itertools.islice(rows(1), 300):
+        own = encoder.of(row.tools)
+        assert len(own.suffix(row)) <= MOST, row
+        assert encoder.encode(row).suffix == (*own.prefix[1:], *own.suffix(row))
+
+
+def test_a_model_of_the_games_recipe_knows_the_tools_of_all_three(tmp_path: Path) -> None:
+    folder = RECIPE.train(tmp_path / "run", TrainConfig(samples=64))
+    assert all(trained_on(schemas, str(folder)) for schemas in SCHEMAS.values())
+    assert sum(p.stat().st_size for p in folder.iterdir()) < 4 << 20
+    assert Checkpoint.open(str(folder)).template.profile == "compact"
+    for game in GAMES.values():
+        row = next(row for row in rows(2) if row.tools == tuple(SCHEMAS[game.name]))
+        call = DeciderSpec(str(folder), game.tools).build().decide(row.observation, row.instruction, row.history).call
+        assert call is not None and call.name in {schema.name for schema in SCHEMAS[game.name]}
+
+
+@pytest.mark.parametrize(("name", "least"), [("pong", 0.9), ("flappy", 0.9), ("arena", 0.7)])
+def test_the_bundled_model_makes_the_calls_of_the_games_rules(name: str, least: float) -> None:
+    game, rng = GAMES[name], random.Random(5)
+    own = next(model for model in zoo() if trained_on(SCHEMAS[name], model))
+    decider = DeciderSpec(own, game.tools).build()
+    asked = [game.draw(rng) for _ in range(100)]
+    calls = [decider.decide(one.observation, one.instruction, one.history).call for one in asked]
+    assert sum(game.rule(one.observation) == call for one, call in zip(asked, calls, strict=True)) >= least * 100

@@ -1,0 +1,481 @@
+"""What is fitted to rows, or to a teacher, decides as they do; what is stopped goes on, a full disk costs nothing."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import rtcontrol
+from rtcontrol.agents import Tools
+from rtcontrol.cli import figures
+from rtcontrol.cli.app import main
+from rtcontrol.models.call import Call
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.train import trainer
+from rtcontrol.models.train.rows import Row
+from rtcontrol.training.dataset import HeldOut, Share, Taught, recorded
+from rtcontrol.training.fit import Fitted
+from rtcontrol.training.fit_run import FitRun
+from rtcontrol.training.model_size import Learner
+from rtcontrol.training.teacher import Situations, Teacher, TeacherRows, examples
+from rtcontrol.training.train import FRESH, NO_GATE
+from rtcontrol.training.validation import Examiner
+from tests.helpers.disks import files_of
+from tests.rtcontrol.training.signals import TOLD, TOOLS, observe, rows, teacher, write
+
+
+def test_the_model_decides_as_the_rows_do(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
+    made, _ = fitted
+    assert made.score.value > 0.95 and made.notes == (NO_GATE,)
+    rng = random.Random(99)
+    right = 0
+    for _ in range(40):
+        told, seen = rng.choice(TOLD), observe(rng)
+        call = made.decide(seen, told).call
+        right += call is not None and call.to_dict() == teacher(told, seen)
+    assert right >= 38
+
+
+def test_a_stopped_run_went_on_where_it_was_stopped(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
+    _, lines = fitted
+    counts = [line["samples"] for line in lines]
+    stopped = next(i for i, count in enumerate(counts) if count >= 1_000)
+    assert counts[stopped + 1] > counts[stopped] and counts == sorted(counts)
+
+
+def test_it_ends_early_where_all_held_out_rows_are_right(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
+    _, lines = fitted
+    assert lines[-1]["seconds"] < 120 and lines[-1]["left_s"] == 0.0
+    assert lines[-1]["rate"] < 0.1 * max(line["rate"] for line in lines)
+
+
+def test_the_folder_says_what_was_learnt(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
+    made, _ = fitted
+    learnt = TrainingMetadata.of(made.folder)
+    assert learnt is not None and learnt.history == 0 and "light" in learnt.observation
+    session = rtcontrol.load(str(made.folder)).session()
+    assert learnt.knows(session.tools.schemas) and not learnt.knows(session.tools.schemas[:1])
+    assert session.decider.spec.history == 0
+    card = (made.folder / "README.md").read_text("utf-8")
+    assert made.score.message() in card and "`go(speed)`" in card
+
+
+def test_a_finished_run_is_not_trained_again(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
+    made, _ = fitted
+    lines: list[dict[str, Any]] = []
+    again = rtcontrol.fit(rows(), TOOLS, out=made.folder, minutes=3, tell=lines.append)
+    assert lines == [] and again.score == made.score
+
+
+def test_a_finished_run_goes_on_where_it_is_given_more_time(
+    fitted: tuple[Fitted, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    made, _ = fitted
+    folder = Path(shutil.copytree(made.folder, tmp_path / "m"))
+    lines: list[dict[str, Any]] = []
+    said: list[str] = []
+    more = rtcontrol.fit(rows(), TOOLS, out=folder, minutes=4, tell=lines.append, say=said.append)
+    assert any(told.startswith("Goes on from ") for told in said)
+    assert lines and lines[0]["rate"] == FRESH and more.score.right >= made.score.right
+
+
+def test_a_stopped_run_that_is_given_less_time_takes_less(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = []
+
+    def stop(line: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    given: dict[str, Any] = {"out": tmp_path / "m", "seed": 3}
+    with pytest.raises(KeyboardInterrupt):
+        rtcontrol.fit(rows(), TOOLS, minutes=60, tell=stop, **given)
+    rtcontrol.fit(rows(), TOOLS, minutes=0.02, tell=lines.append, **given)
+    assert all(line["left_s"] <= 1.2 for line in lines)
+
+
+def test_hz_is_a_worlds(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="hz is a world's"):
+        rtcontrol.fit(rows(), TOOLS, out=tmp_path / "m", hz=30.0)
+
+
+@pytest.mark.parametrize(("other", "named"), [({"seed": 1}, "seed"), ({}, "rows")])
+def test_a_run_with_another_configuration_is_refused_by_name(
+    fitted: tuple[Fitted, list[dict[str, Any]]], other: dict[str, Any], named: str
+) -> None:
+    made, _ = fitted
+    given = rows() if other else rows(seed=1)
+    with pytest.raises(UserError, match=rf"another configuration: .*{named} was .*, is "):
+        rtcontrol.fit(given, TOOLS, out=made.folder, **({"minutes": 3} | other))
+
+
+@pytest.mark.parametrize("file", ["thesis.tex", "training/thesis.tex", "training/log.jsonl+README.md"])
+def test_a_folder_with_something_else_is_left_alone(file: str, tmp_path: Path) -> None:
+    for name in file.split("+"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match="something else"):
+        rtcontrol.fit(rows(60), TOOLS, out=tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_run_that_is_damaged_is_named(tmp_path: Path) -> None:
+    state = tmp_path / "training" / "state.pt"
+    state.parent.mkdir()
+    for damaged in (b"", b"garbage"):
+        state.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"state\.pt is damaged: no whole state\."):
+            rtcontrol.fit(rows(60), TOOLS, out=tmp_path, minutes=0.001)
+
+
+def test_a_row_that_is_longer_than_the_models_context_is_named(tmp_path: Path) -> None:
+    given = write(tmp_path / "rows.jsonl", [*rows(60), rows(1)[0] | {"observation": "car " * 9_000}])
+    with pytest.raises(UserError, match=r"rows\.jsonl:61: its prompt of \d+ tokens leaves no room"):
+        rtcontrol.fit(given, TOOLS, out=tmp_path / "made", minutes=0.001)
+
+
+def test_a_full_disk_is_named_and_what_was_saved_stays(tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    for limit in (0, 10_000):  # of the log, and of the weights
+        with files_of(limit), pytest.raises(UserError, match="cannot be saved.*nothing was saved yet.*Make room"):
+            rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001)
+        assert [p.name for p in (out / "training").iterdir()] == ["log.jsonl"]
+    rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001)
+    (out / "model.safetensors").unlink()
+    before = {path: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    with files_of(10_000), pytest.raises(UserError, match="checkpoint cannot be written.*the training is kept"):
+        rtcontrol.fit(rows(60), TOOLS, out=out, minutes=0.001)
+    assert {path: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+    assert {path.name for path in out.iterdir() if path.is_dir()} == {"training"}
+
+
+def command(monkeypatch: pytest.MonkeyPatch, *options: object) -> object:
+    """The exit status of `rtcontrol fit`."""
+    monkeypatch.setattr("sys.argv", ["rtcontrol", "fit", *map(str, options)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+def test_the_command_line_fits_and_tells_the_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools, given, out = tmp_path / "tools.json", write(tmp_path / "rows.jsonl", rows(60)), tmp_path / "made"
+    tools.write_text(json.dumps(TOOLS))
+    figures = tmp_path / "f.json"
+    options = ("--tools", tools, "--rows", given, "--out", out, "--minutes", 0.01, "--json", figures)
+    assert command(monkeypatch, *options) == 0
+    told = capsys.readouterr()
+    assert "Held-out rows: " in told.out and "Wilson" in told.out and "0:00 left" in told.err
+    assert json.loads(figures.read_text())["held_out"]["count"] > 0
+    assert (out / "model.safetensors").is_file()
+
+
+def test_a_mistake_on_the_command_line_is_one_paragraph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = write(tmp_path / "rows.jsonl", [*rows(60), {"instruction": "a", "observation": "b", "call": "fly"}])
+    tools = tmp_path / "tools.json"
+    tools.write_text(json.dumps(TOOLS))
+    assert command(monkeypatch, "--tools", tools, "--rows", given, "--out", tmp_path / "made") == 2
+    told = capsys.readouterr().err
+    assert f"{given}:61: unknown tool 'fly'" in told and "Traceback" not in told
+    assert command(monkeypatch, "--out", tmp_path / "made") == 2
+    assert "Give one of --rows, --teacher, --from, --env and --skill" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
+
+
+def test_few_held_out_rows_end_nothing_while_the_trained_ones_are_not_right() -> None:
+    assert not FitRun._all_right(Share(5, 5), 0.9)
+    assert FitRun._all_right(Share(5, 5), 0.995) and FitRun._all_right(Share(64, 64), 0.9)
+    assert not FitRun._all_right(Share(255, 256), 1.0)
+
+
+def test_nothing_that_is_held_out_is_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[Row] = []
+    trained: list[Row] = []
+
+    def judge(self: HeldOut, learner: Learner, taught: Sequence[Taught]) -> None:
+        held.extend(one.row for one in taught)
+        judged(self, learner, taught)
+
+    def batch(self: FitRun, group: Sequence[Row], rng: random.Random) -> Any:
+        trained.extend(group)
+        return batched(self, group, rng)
+
+    judged, batched = HeldOut.__init__, FitRun._batch
+    monkeypatch.setattr(HeldOut, "__init__", judge)
+    monkeypatch.setattr(FitRun, "_batch", batch)
+    rtcontrol.fit(rows(), TOOLS, out=tmp_path / "made", minutes=0.05)
+    asked, shown = ({(row.instruction, row.observation) for row in some} for some in (held, trained))
+    assert len(asked) > 10 and len(shown) > 100 and not asked & shown
+
+
+def test_a_model_has_the_weights_of_its_best_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = itertools.chain([Share(5, 10), Share(9, 10)], itertools.repeat(Share(3, 10)))
+    seen: list[dict[str, Any]] = []  # at each look, and when training has ended
+
+    def keep(of: FitRun) -> None:
+        seen.append({name: value.clone() for name, value in of.model.state_dict().items()})
+
+    def look(self: FitRun, *given: Any) -> dict[str, Any]:
+        keep(self)
+        return looked(self, *given)
+
+    def run(self: FitRun, progress: Any = None) -> None:
+        ran(self, progress)
+        keep(self)
+
+    def examine(self: Examiner, *given: Any, **named: Any) -> Any:
+        return replace(examined(self, *given, **named), score=next(scores))
+
+    looked, ran, examined = FitRun._look, FitRun.run, Examiner.look
+    monkeypatch.setattr(FitRun, "_look", look)
+    monkeypatch.setattr(FitRun, "run", run)
+    monkeypatch.setattr(Examiner, "look", examine)
+    rtcontrol.fit(rows(), TOOLS, out=tmp_path / "made", minutes=0.1)
+    first, best, *_, ended = seen
+    assert all(ended[name].equal(best[name]) for name in best)
+    assert not all(ended[name].equal(first[name]) for name in first) and len(seen) > 3
+
+
+def test_a_time_stamp_among_the_numbers_drowns_nothing(tmp_path: Path) -> None:
+    lines: list[dict[str, Any]] = []
+    stamped = [row | {"observation": f"{row['observation']} at {10**12 + i}"} for i, row in enumerate(rows(600))]
+    rtcontrol.fit(stamped, TOOLS, out=tmp_path / "made", minutes=0.03, tell=lines.append)
+    assert lines[0]["loss"] < 200
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_keeps_what_was_learnt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(model: Any, batch: Any) -> Any:
+        loss, right = lost(model, batch)
+        steps.append(batch)
+        return (loss * float("nan") if len(steps) > 3 else loss), right
+
+    lost, steps = trainer.tree_loss, list[Any]()
+    monkeypatch.setattr(trainer, "tree_loss", lose)
+    with pytest.raises(UserError, match="The loss is nan after 192 samples"):
+        rtcontrol.fit(rows(), TOOLS, out=tmp_path / "made", minutes=1)
+    kept = torch.load(tmp_path / "made" / "training" / "state.pt", weights_only=True)
+    assert kept["samples"] == 192 and all(value.isfinite().all() for value in kept["model"].values())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--seed", "99999999999999999999", "--seed"),
+        ("--threads", "5000", "--threads"),
+        ("--goal", "\udcff x", "is no instruction"),
+    ],
+)
+def test_options_out_of_range_are_refused(
+    option: str,
+    value: str,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "tools.json").write_text(json.dumps(TOOLS))
+    listed = write(tmp_path / "rows.jsonl", rows())
+    given = ("--tools", tmp_path / "tools.json", "--rows", listed, "--out", tmp_path / "made")
+    assert command(monkeypatch, *given, option, value) == 2
+    assert says in capsys.readouterr().err and not (tmp_path / "made").exists()
+
+
+def test_figures_that_do_not_fit_on_the_disk_leave_those_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> int:
+        path.write_bytes(text[:1].encode())
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = tmp_path / "figures.json"
+    figures.save(file, {"made": 1})
+    before = file.read_text()
+    with monkeypatch.context() as now:
+        now.setattr(Path, "write_text", full)
+        with pytest.raises(UserError, match="cannot be written"):
+            figures.save(file, {"made": 2})
+    assert file.read_text() == before and list(tmp_path.iterdir()) == [file]
+
+
+def test_a_fitted_model_keeps_its_functions_says_which_words_it_was_taught_and_whether_more_time_may_help(
+    listening: Fitted,
+) -> None:
+    learnt = TrainingMetadata.of(listening.folder)
+    assert learnt is not None and learnt.words is not None
+    said = {row["instruction"] for row in rows()}
+    assert learnt.words.split() == sorted(learnt.words.split()) and all(learnt.unknown(one) == () for one in said)
+    assert learnt.unknown(f"zqorgle {min(said)}") == ("zqorgle",)
+    assert listening.tools is not None and listening.session().tools is listening.tools
+    less = replace(listening, truth=replace(listening.truth, score=Share(3, 4)))
+    assert less.more and not replace(less, truth=replace(less.truth, score=Share(4, 4))).more
+    assert replace(listening, truth=replace(listening.truth, score=Share(4, 4)), played={"told": Share(1, 2)}).more
+
+
+LEGAL = Tools(TOOLS)
+
+
+def situation(rng: random.Random) -> tuple[str, str]:
+    return rng.choice(TOLD), observe(rng)
+
+
+def alone(observation: str) -> str:
+    return "stop" if "red" in observation else "fly"
+
+
+def endless(rng: random.Random) -> Iterator[tuple[str, str]]:
+    yield situation(rng)
+
+
+def fails(instruction: str, observation: str) -> str:
+    return {"light": "stop"}[observation]  # the line that is told
+
+
+def test_what_it_answers_is_a_call_however_it_is_written() -> None:
+    asked = Teacher(teacher, LEGAL)
+    assert asked("drive fast", "light green cars 1 lane left") == Call("go", {"speed": "fast"})
+    assert Teacher(alone, LEGAL)("go", "light red") == Call("stop")
+    assert Teacher(lambda told, seen: None, LEGAL)("go", "light red") is None
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (fails, r'failed, told "go on", shown "light green": KeyError: .light green. \(.*test_fit.py:\d+\)'),
+        (alone, r"\(test_fit.py:\d+\) answered nonsense.*unknown tool 'fly'; the tools are stop, go"),
+        (lambda told, seen: 7, r"test_fit.py:\d+.* answered nonsense.*7 is no call"),
+    ],
+)
+def test_its_mistakes_are_told_with_file_line_and_situation(function: Callable[..., Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        Teacher(function, LEGAL)("go on", "light green")
+    with pytest.raises(LookupError):
+        Teacher(function, LEGAL).guess("go on", "light green")
+
+
+@pytest.mark.parametrize("function", [lambda: "stop", lambda a, b, c: "stop", "stop"])
+def test_a_teacher_of_another_shape_is_refused(function: Any) -> None:
+    with pytest.raises(UserError, match="teacher"):
+        Teacher(function, LEGAL)
+
+
+def test_situations_may_be_listed_or_made_and_are_told_apart_from_nonsense() -> None:
+    rng = random.Random(0)
+    assert list(Situations(["light red"], "go").draw(rng)) == [("go", "light red")]
+    assert next(Situations(situation, None).draw(rng))[0] in TOLD
+    for wrong in (["light red"], [("a", 1)], [None]):
+        with pytest.raises(UserError, match="A situation is"):
+            list(Situations(wrong, None).draw(rng))
+    with pytest.raises(UserError, match="The situations are a str"):
+        Situations("light red", "go")
+    for odd in (("pick", " "), ("pick", "half a \ud800 character"), None):
+        with pytest.raises(UserError, match=r"test_fit.py:\d+: A situation is"):
+            next(Situations(lambda rng, odd=odd: odd, None).draw(rng))
+    for function, says in ((lambda: ("a", "b"), "too many positional"), (endless, "yields")):
+        with pytest.raises(UserError, match=rf"test_fit.py:\d+: situations .*{says}"):
+            Situations(function, None)
+    with pytest.raises(UserError, match=r"The situations failed: ZeroDivisionError.*test_fit.py"):
+        next(Situations(lambda rng: 1 / 0, "go").draw(rng))
+
+
+def test_examples_are_different_and_end_where_there_are_no_more() -> None:
+    few = Situations(lambda rng: ("drive fast", f"light {rng.choice(['red', 'green'])} lane left"), None)
+    found = examples(Teacher(teacher, LEGAL), few, 1_000, random.Random(0))
+    assert len(found) == 2 and {one.row.observation.split()[1] for one in found} == {"red", "green"}
+
+
+def test_listed_situations_are_all_looked_at_however_often_one_stands_there() -> None:
+    same = ("drive fast", "light red lane left")
+    listed = [*[same] * 500, *(("drive fast", f"light red lane {i}") for i in range(300))]
+    found = examples(Teacher(lambda told, seen: "stop", LEGAL), Situations(listed, None), 1_000, random.Random(0))
+    assert len(found) == 301
+
+
+def test_fresh_rows_never_ask_what_is_held_out() -> None:
+    held = [Taught(Row(told, f"light {light}", None)) for told in TOLD for light in ("red",)]
+    asked = Situations(lambda rng: (rng.choice(TOLD), f"light {rng.choice(['red', 'green'])}"), None)
+    fresh = TeacherRows(Teacher(teacher, LEGAL), asked, held).rows(random.Random(0))
+    assert {row.observation for row in itertools.islice(fresh, 50)} == {"light green"}
+    nothing_new = TeacherRows(Teacher(teacher, LEGAL), Situations(lambda rng: (TOLD[0], "light red"), None), held)
+    with pytest.raises(UserError, match="ask only what is held out"):
+        next(nothing_new.rows(random.Random(0)))
+
+
+def test_a_model_is_fitted_to_a_teacher_that_judges_its_words_too(tmp_path: Path) -> None:
+    made = rtcontrol.fit(teacher=teacher, situations=situation, tools=TOOLS, out=tmp_path / "made", minutes=0.02)
+    assert all(swap.certain for swap in made.truth.swaps) and not any("new rows" in note.lower() for note in made.notes)
+    assert "The teacher at signals.py:" in (made.folder / "README.md").read_text("utf-8")
+    again = rtcontrol.fit(
+        teacher=teacher, situations=situation, tools=TOOLS, out=tmp_path / "on", base=str(made.folder), minutes=0.02
+    )
+    learnt = TrainingMetadata.of(again.folder)
+    assert learnt is not None and learnt.knows(LEGAL.schemas)
+    shapes = [json.loads((one.folder / "config.json").read_text())["vocab_size"] for one in (made, again)]
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, "nothing to learn from"),
+        ({"rows": [], "runs": "x"}, "rows and runs are given"),
+        ({"teacher": teacher}, "belong together"),
+        ({"rows": [], "agent": "x.py"}, "learnt in a world"),
+        ({"teacher": teacher, "situations": situation}, "without tools"),
+        ({"teacher": teacher, "situations": [("a", "light red")], "tools": TOOLS}, "1 different situations"),
+        ({"runs": "nowhere"}, "No record at nowhere"),
+        ({"rows": [], "minutes": 0}, "no time to train"),
+    ],
+)
+def test_what_cannot_be_learnt_from_is_refused_before_anything_is_written(
+    given: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=says):
+        rtcontrol.fit(**given, out=tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+def test_the_command_line_takes_a_teachers_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rules.py"
+    file.write_text(
+        "from tests.rtcontrol.training.signals import TOOLS as tools\n"
+        "from tests.rtcontrol.training.signals import TOLD, observe\n\n"
+        "def teacher(instruction, observation):\n    return 'stop' if 'red' in observation else 'jump'\n\n"
+        "def situations(rng):\n    return rng.choice(TOLD), observe(rng)\n"
+    )
+    monkeypatch.setattr("sys.argv", ["rtcontrol", "fit", "--teacher", str(file), "--out", str(tmp_path / "made")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2 and "(rules.py:4) answered nonsense" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
+
+
+def test_recorded_runs_are_rows_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = "--env lander --model expert --host inprocess --clock lockstep --no-live --duration 5"
+    monkeypatch.setattr("sys.argv", ["rtcontrol", "run", *flags.split(), "--out", str(tmp_path / "run")])
+    with pytest.raises(SystemExit):
+        main()
+    given = list(recorded([tmp_path / "run"]))
+    assert len(given) > 50 and given[0][0].endswith("record.mcap, row 1")
+    made = rtcontrol.fit(runs=tmp_path / "run", out=tmp_path / "made", minutes=0.02)
+    learnt = TrainingMetadata.of(made.folder)
+    assert learnt is not None and [t["function"]["name"] for t in learnt.tools or ()] == ["engines"]
+    (tmp_path / "record.mcap").write_bytes(b"no record")
+    with pytest.raises(UserError, match=r"record\.mcap"):
+        list(recorded([tmp_path / "record.mcap"]))

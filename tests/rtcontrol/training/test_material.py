@@ -1,0 +1,223 @@
+"""Rows are checked before anything is trained; what is asked for once in a while is drawn as often as all the time."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rtcontrol
+from rtcontrol.agents import Goal, Tools
+from rtcontrol.models.call import Call
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.train.rows import Row
+from rtcontrol.training import replay_buffer
+from rtcontrol.training.dataset import check, contradictions, read_files, split, tools_of
+from rtcontrol.training.model_size import NARROW, WIDE, shape_for, words_of
+from rtcontrol.training.replay_buffer import Moment, Rehearsal
+from tests.rtcontrol.training.signals import TOOLS, rows, write
+
+GOOD = rows(1)[0]
+GO = {"name": "go", "arguments": {"speed": "fast"}}
+
+
+def row(**other: object) -> dict[str, object]:
+    return GOOD | other
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ('{"instruction": "a",', "no JSON"),
+        ("[1]", "a list, no row"),
+        (json.dumps({"observation": "x", "call": GO}), "no instruction"),
+        (json.dumps(row(observation="  ")), "its observation is empty"),
+        (json.dumps(row(observation=[1, 2])), "its observation is a list"),
+        (json.dumps({"instruction": "a", "observation": "b"}), "no call"),
+        (json.dumps(row(call={"name": "jump", "arguments": {}})), "unknown tool 'jump'; the tools are stop, go"),
+        (json.dumps(row(call={"name": "go", "arguments": {"speed": "warp"}})), "speed='warp' is not one of its values"),
+        (json.dumps(row(call={"name": "go", "arguments": {}})), "speed is missing"),
+        (json.dumps(row(call={"name": "go", "arguments": [1]})), "arguments of its call are a list"),
+        (json.dumps(row(call=7)), "7 is no call"),
+        (json.dumps(row(weight=-1)), "its weight is -1"),
+        (json.dumps(row(weight=10**400)), "its weight is 1000000000000000000"),
+        ("[" * 100_000, "no JSON"),
+        (json.dumps(row(observation="light \ud83d")), "its observation holds half a character"),
+        (json.dumps(row(history=["\ud83d"])), "its history holds half a character"),
+        (json.dumps(row(history="stop()")), "no list"),
+        (json.dumps(row(allowed=[{"name": "fly"}])), "unknown tool 'fly'"),
+        (json.dumps(row(tools=TOOLS[:1])), "its tools are not those that are fitted"),
+    ],
+)
+def test_a_wrong_row_is_named_by_file_and_line_and_nothing_is_written(wrong: str, says: str, tmp_path: Path) -> None:
+    given = write(tmp_path / "rows.jsonl", [*rows(60), wrong, *rows(5)])
+    with pytest.raises(UserError) as refused:
+        rtcontrol.fit(given, TOOLS, out=tmp_path / "made")
+    assert f"{given}:61: " in refused.value.what and says in refused.value.what
+    assert not (tmp_path / "made").exists()
+
+
+def test_all_wrong_rows_are_counted_and_the_first_ones_listed(tmp_path: Path) -> None:
+    given = write(tmp_path / "rows.jsonl", [row(call="fly")] * 20 + rows(60))
+    with pytest.raises(UserError, match=r"20 of 80 rows[\s\S]*rows.jsonl:1: [\s\S]*rows.jsonl:8: [\s\S]*and 12 more"):
+        read_files([given], Tools(TOOLS), None)
+
+
+def test_a_file_that_is_missing_or_too_short_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        read_files([tmp_path / "none.jsonl"], Tools(TOOLS), None)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="no UTF-8 text"):
+        read_files([tmp_path / "binary"], Tools(TOOLS), None)
+    with pytest.raises(UserError, match="All 60 rows ask the same"):
+        split(check((("", GOOD) for _ in range(60)), Tools(TOOLS))[1])
+    with pytest.raises(UserError, match="10 rows: too few"):
+        read_files([write(tmp_path / "few.jsonl", rows(10))], Tools(TOOLS), None)
+
+
+def test_tools_are_the_rows_own_where_none_are_given() -> None:
+    found, _ = check((("", r | {"tools": TOOLS}) for r in rows(60)), None)
+    assert [t.name for t in found] == ["stop", "go"]
+    with pytest.raises(UserError, match="No tools"):
+        check((("", r) for r in rows(60)), None)
+
+
+def test_rows_given_in_python_may_bring_functions_as_tools() -> None:
+    def stop() -> None:
+        """Stop."""
+
+    def go(way: Literal["left", "right"]) -> None:
+        """Go."""
+
+    given = [{"instruction": "on", "observation": str(i), "call": "stop", "tools": [stop, go]} for i in range(60)]
+    tools, found = check((("", row) for row in given), None)
+    assert [t.name for t in tools] == ["stop", "go"] and len(found) == 60
+    with pytest.raises(UserError, match="its tools are not those that are fitted"):
+        check((("", row) for row in given), tools_of([stop]))
+
+
+def test_pairs_and_names_are_rows_and_tools_too() -> None:
+    tools = tools_of({"LEFT": "Go left.", "RIGHT": "Go right."})
+    _, found = check((("", pair) for pair in [("wall right", "LEFT"), ("wall left", Call("RIGHT"))] * 30), tools, "on")
+    assert found[0].row.call == Call("LEFT") and found[1].row.call == Call("RIGHT")
+    assert {one.row.instruction for one in found} == {"on"}
+    with pytest.raises(UserError, match="no list of tools"):
+        tools_of("LEFT")
+
+
+def test_history_may_be_calls_or_their_texts() -> None:
+    given = row(history=[GO, "stop()"], allowed=[GO], weight=2)
+    _, found = check((("", given) for _ in range(60)), Tools(TOOLS))
+    assert found[0].row.history == ('go(speed="fast")', "stop()")
+    assert found[0].allowed == (Call("go", {"speed": "fast"}),) and found[0].row.weight == 2.0
+
+
+def test_contradictory_rows_are_counted_with_the_best_that_a_model_can_do() -> None:
+    one = {"instruction": "a", "observation": "b"}
+    stop, go = one | {"call": "stop"}, one | {"call": GO}
+    listed = [(f"f:{n}", r) for n, r in enumerate([stop, stop, stop, go, *rows(60)], start=1)]
+    found = contradictions(check(listed, Tools(TOOLS))[1])
+    assert (found.rows, found.questions) == (4, 1) and found.ceiling == pytest.approx(63 / 64)
+    told = found.message()
+    assert told is not None and "f:1: stop(); f:4: go(" in told and "98.4%" in told
+    either = [(where, r | ({"allowed": [GO]} if r["call"] == "stop" else {})) for where, r in listed]
+    assert contradictions(check(either, Tools(TOOLS))[1]).message() is None
+
+
+def test_rows_that_ask_the_same_are_held_out_together_in_any_order() -> None:
+    _, given = check((("", r) for r in rows(600)), Tools(TOOLS))
+    learnt, held = split(given)
+    assert len(learnt) + len(held) == 600 and 30 < len(held) < 120
+    assert not {one.question for one in learnt} & {one.question for one in held}
+    assert {one.question for one in split(given[::-1])[1]} == {one.question for one in held}
+
+
+def test_what_is_looked_at_on_the_way_is_of_all_runs_however_the_rows_stand() -> None:
+    each = (("", row(instruction=told, observation=f"x {n}")) for told in "abc" for n in range(400))
+    held = split(check(each, Tools(TOOLS))[1])[1]
+    first = [one.row.instruction for one in held[:60]]
+    assert len(held) == 120 and min(first.count(told) for told in "abc") >= 8
+
+
+def test_words_and_numbers_between_those_seen_get_tokens_and_decide_the_width() -> None:
+    _, given = check((("", r) for r in rows(300)), Tools(TOOLS))
+    words = words_of(one.row for one in given)
+    assert {str(n) for n in range(21)} <= set(words.numbers) and shape_for(words) == NARROW
+    _, many = check((("", row(observation=f"x {n} cm")) for n in range(-200, 200)), Tools(TOOLS))
+    assert shape_for(words_of(one.row for one in many)) == WIDE
+
+
+def moment(call: str | None, seen: object, kind: str = "go") -> Moment:
+    return Moment(Row(kind, str(seen), None if call is None else Call(call)), Goal(kind), {})
+
+
+def test_a_rare_decision_is_drawn_as_often_as_a_common_one() -> None:
+    kept, rng = Rehearsal(), random.Random(0)
+    for tick in range(5_000):
+        kept.add(moment("door" if tick % 1_000 == 0 else "ride", tick))
+    drawn = Counter(kept.draw(rng).row.call.name for _ in range(2_000))  # type: ignore[union-attr]
+    assert 900 < drawn["door"] < 1_100
+
+
+def test_another_goal_and_what_the_learner_missed_are_decisions_of_their_own() -> None:
+    kept = Rehearsal()
+    for seen, kind, more in (("a", "go", ()), ("b", "stay", ()), ("c", "go", ("missed",))):
+        for _ in range(100):
+            kept.add(moment("ride", seen, kind), *more)
+    drawn = Counter(kept.draw(random.Random(i)).row.observation for i in range(600))
+    assert set(drawn) == {"a", "b", "c"} and min(drawn.values()) > 120
+
+
+def test_old_moments_and_decisions_that_are_met_no_more_are_forgotten() -> None:
+    kept, rng = Rehearsal(), random.Random(0)
+    for tick in range(1_000):
+        kept.add(moment("ride", tick))
+    assert {int(kept.draw(rng).row.observation) for _ in range(1_000)} == set(range(1_000 - replay_buffer.EACH, 1_000))
+    for number in range(2 * replay_buffer.TOOLS):
+        kept.add(moment(f"act_{number}", number))
+    assert not any(kept.draw(rng).row.call == Call("ride") for _ in range(5_000))
+
+
+def test_a_rare_decision_is_not_lost_among_calls_of_many_numbers() -> None:
+    kept, rng = Rehearsal(), random.Random(0)
+    for tick in range(20_000):
+        call = Call("drop") if tick == 0 else Call("turn", {"to": tick % 3_000})
+        kept.add(Moment(Row("go", str(tick), call), Goal("go"), {}))
+    assert sum(kept.draw(rng).row.call == Call("drop") for _ in range(1_000)) > 400
+
+
+def test_a_rare_decision_that_always_looks_alike_is_among_those_that_are_spread() -> None:
+    kept = Rehearsal()
+    for seen in range(replay_buffer.EACH):
+        kept.add(moment("drop", "at the door"))
+        for way in range(10):
+            kept.add(moment(f"ride_{way}", f"{way} {seen}"))
+    found = [one.row.call for one in kept.spread(random.Random(0), 200)]
+    assert found.count(Call("drop")) == 1 and len(found) == 200
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["ride", "door", None]), st.integers(0, 30)), min_size=1, max_size=120),
+    st.integers(1, 40),
+    st.integers(0, 9),
+)
+def test_what_is_spread_is_different_and_each_decision_has_its_share(
+    ticks: list[tuple[str | None, int]], count: int, seed: int
+) -> None:
+    kept = Rehearsal()
+    for call, seen in ticks:
+        kept.add(moment(call, f"{call} {seen}"))
+    found = kept.spread(random.Random(seed), count)
+    asked = [one.row.observation for one in found]
+    assert len(set(asked)) == len(asked) == min(count, len(asked)) and set(asked) <= {f"{c} {s}" for c, s in ticks}
+    if count >= len({call for call, _ in ticks}):
+        assert {one.row.call and one.row.call.name for one in found} == {call for call, _ in ticks}
+    if len(asked) < count:  # all there is: of each decision the newest ones
+        newest = {c: [s for call, s in ticks if call == c][-replay_buffer.EACH :] for c, _ in ticks}
+        assert set(asked) == {f"{c} {s}" for c, seen in newest.items() for s in seen}
