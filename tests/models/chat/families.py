@@ -17,7 +17,7 @@ from rtcontrol.models.runners import weights
 from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import ToolSchema
-from tests.models.engines.test_transformers import ARCHITECTURES
+from tests.models.runners.test_transformers import ARCHITECTURES
 
 ABSENT = object()
 TURNS = """{%- for m in messages %}<|im_start|>{{ m.role }}

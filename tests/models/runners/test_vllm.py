@@ -22,7 +22,7 @@ from rtcontrol.models.checkpoint.prompt import COMPACT
 from rtcontrol.models.runners.quantized_weights import AWQ_ORDER
 from rtcontrol.models.train.adopt import export
 from tests.helpers.processes import ROOT, cli
-from tests.models.engines.test_quantised import words
+from tests.models.runners.test_quantised import words
 from tests.models.small import MARGIN, qwen, tool
 
 PYTHON = os.environ.get("RTCONTROL_VLLM_PYTHON")
@@ -46,7 +46,7 @@ def ask(tmp_path: Path) -> Ask:
             given["asked"] = [(s.instruction, s.observation) for s in situations("lander", job.get("asked", 40))]
         path = tmp_path / "job.json"
         path.write_text(json.dumps(given))
-        command = [str(PYTHON), "-m", "tests.models.engines.vllm_program", str(path)]
+        command = [str(PYTHON), "-m", "tests.models.runners.vllm_program", str(path)]
         own = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", **(env or {})}
         done = subprocess.run(command, env=own, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-4000:]
