@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,16 +19,18 @@ from rtcontrol.bench.dtype import WARM_UP, compare, compare_engines
 from rtcontrol.bench.heads import bench_heads
 from rtcontrol.bench.load import load as bench_load
 from rtcontrol.bench.memory import bench_memory
+from rtcontrol.bench.options import BenchOptions
 from rtcontrol.bench.prefix import bench_prefix
 from rtcontrol.bench.serving import ServingOptions, bench_serving, python_with_vllm
 from rtcontrol.bench.situations import AGENTS, schemas, situations
 from rtcontrol.bench.sizes import a_gpu, bench_sizes
 from rtcontrol.bench.speculative import bench_speculative
-from rtcontrol.bench.timing import without_raw
+from rtcontrol.bench.timing import summaries, without_raw
 from rtcontrol.bench.wire import BLOCK
 from rtcontrol.bench.wire import bench as bench_wire
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.files import replace_file
 from rtcontrol.models.runners.registry import installed
 from rtcontrol.telemetry.histogram import Series
 from rtcontrol.telemetry.run_folder import describe
@@ -39,21 +39,6 @@ Progress = Callable[[int, int], None]  # done, of
 EVERY_SLOW = 5  # situations: the JSON ways decide one of them
 # Schemas of `decide`, and the function that every way is held to; `long` is written in the lander's words.
 HELD = {"bundled": None, "long": None, "long_arguments": "land_now"}
-
-
-@dataclass(frozen=True)
-class BenchOptions:
-    """What is common to the benches of decisions. `quick`: a few of each, to see that it works."""
-
-    model: str = "lander"
-    agent: str = "lander"
-    dtype: str = "auto"
-    threads: int | None = None
-    quick: bool = False
-
-    def spec(self, tools: str) -> DeciderSpec:
-        """A session with the agent's own tools (`bundled`) or `long`."""
-        return DeciderSpec(self.model, tuple(schemas(self.agent)[tools]), dtype=self.dtype, threads=self.threads)
 
 
 def decide(
@@ -143,7 +128,7 @@ def wire(options: BenchOptions, trips: int, progress: Progress) -> dict[str, Any
     """The document of `bench wire`."""
     done = itertools.count(BLOCK, BLOCK)
     found = bench_wire(trips, options.model, lambda _: progress(next(done), trips))
-    ms, over = ({name: Series(raw).summary() for name, raw in found[key].items()} for key in ("ms", "over_decide_ms"))
+    ms, over = (summaries(found[key]) for key in ("ms", "over_decide_ms"))
     raw = {"raw_ms": found["ms"], "raw_over_decide_ms": found["over_decide_ms"]}
     rest = {"bytes": found["bytes"], "observation_bytes": found["observation_bytes"], "trips": trips}
     return {"bench": "wire", "model": options.model, "ms": ms, "over_decide_ms": over, **raw, **rest}
@@ -253,7 +238,5 @@ def measure(name: str, options: BenchOptions, folder: Path, progress: Progress) 
     found = without_raw(MEASURES[name](options, progress))
     document = {**found, "quick": options.quick, "measured": began.strftime("%Y-%m-%d"), "machine": machine}
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(document, indent=1) + "\n")
-    os.replace(temporary, path)
+    replace_file(path, json.dumps(document, indent=1) + "\n")
     return True

@@ -60,7 +60,8 @@ class Counting:
 def test_a_run_that_was_stopped_goes_on_and_ends_as_if_it_was_not(
     capsys: pytest.CaptureFixture[str], lander_file: Path, tmp_path: Path
 ) -> None:
-    from rtcontrol.evaluation.answerers import HeadsAnswerer, ModelOptions
+    from rtcontrol.evaluation.answerers import HeadsAnswerer
+    from rtcontrol.evaluation.options import ModelOptions
 
     out = tmp_path / "answers.jsonl"
     found = evaluating.read(evaluating.RowSource(str(lander_file)))

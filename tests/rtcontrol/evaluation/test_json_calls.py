@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from rtcontrol.evaluation import json_calls
-from rtcontrol.evaluation.answerers import ModelOptions
 from rtcontrol.evaluation.json_calls import JsonAnswerer, read_call
+from rtcontrol.evaluation.options import ModelOptions
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.data.row import DataRow
