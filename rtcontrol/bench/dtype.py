@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from rtcontrol.bench.situations import Situation
+from rtcontrol.bench.timing import rotated
 from rtcontrol.models.call import Call
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.decode.protocol import Budget
@@ -136,9 +137,9 @@ def compare_engines(
     for i, one in enumerate(asked):
         known = decide(scout, one)
         tie = known.margin <= tolerance
-        counted, turn = i >= WARM_UP, i % len(engines)
+        counted = i >= WARM_UP
         ties += tie and counted
-        for engine in (*engines[turn:], *engines[:turn]):
+        for engine in rotated(engines, i):
             began = time.perf_counter()
             made = sessions[engine].decide(one.observation, one.instruction)
             if counted:
