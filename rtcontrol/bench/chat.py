@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from rtcontrol.bench.memory import DATA, QWEN, qwen_file
 from rtcontrol.bench.shapes import RANDOM, random_weights
 from rtcontrol.bench.situations import AGENTS, Situation, schemas, situations
-from rtcontrol.bench.timing import Stopwatch, Turns, like, rotated
+from rtcontrol.bench.timing import Stopwatch, Turns, like, rotated, stepped
 from rtcontrol.models.checkpoint.checkpoint import chats
 from rtcontrol.models.decider import ARGUMENTS, DeciderSpec, STDecider
 from rtcontrol.models.decode.protocol import Budget, PassCost
@@ -57,13 +57,7 @@ def bench_chat(
     model: str | None, agents: Sequence[str], decisions: int, threads: int | None, progress: Callable[[int, int], None]
 ) -> dict[str, Any]:
     """By agent; without a model one of random weights with Qwen's tokenizer. Raises UserError."""
-    done = 0
-
-    def step() -> None:
-        nonlocal done
-        done += 1
-        progress(done, len(agents) * (decisions + WARM_UP))
-
+    step = stepped(progress, len(agents) * (decisions + WARM_UP))
     if model is not None and not chats(model):
         raise UserError(f"{model} is no chat model: it has ST tokens.", "Measure it with `rtcontrol bench decide`.")
     with tempfile.TemporaryDirectory(prefix="rtcontrol-bench-") as made:

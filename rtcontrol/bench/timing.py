@@ -16,6 +16,7 @@ from rtcontrol.models.runners.torch_runner import TorchRunner
 from rtcontrol.telemetry.histogram import Series
 
 T = TypeVar("T")
+Progress = Callable[[int, int], None]  # done, of
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,18 @@ def summaries(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: summaries(one) if isinstance(one, Mapping) else Series(one).summary() for name, one in raw.items() if one
     }
+
+
+def stepped(progress: Progress, total: float) -> Callable[..., None]:
+    """Tells how much is done: each time one more, or so many."""
+    done = 0.0
+
+    def step(more: float = 1.0) -> None:
+        nonlocal done
+        done += more
+        progress(round(done), round(total))
+
+    return step
 
 
 def rotated(ways: Iterable[T], turn: int) -> list[T]:

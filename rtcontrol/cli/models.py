@@ -137,7 +137,7 @@ def quantize(
 
     Example: rtcontrol models quantize lander --scheme gptq --out runs/lander-gptq --python quant/bin/python
     """
-    from rtcontrol.bench.quantized import compare
+    from rtcontrol.bench.dtype import compare_quantized
     from rtcontrol.bench.situations import agent_of, schemas, situations
     from rtcontrol.models import quantize as work
     from rtcontrol.models.decider import DeciderSpec
@@ -155,7 +155,7 @@ def quantize(
         ids = work.sequences(original, [(s.observation, s.instruction) for s in asked[:prompts]])
         work.quantize(folder, scheme, out, ids, other)
     with console.status("measuring"):
-        found = compare(original, replace(spec, model=str(out)), asked[prompts:])
+        found = compare_quantized(original, replace(spec, model=str(out)), asked[prompts:])
     table = Table("", "original", scheme, title=f"{held_out} other observations, engine {engine}")
     for name in ("mib", "weights"):
         table.add_row(name, *(str(found[side][name]) for side in ("original", "quantized")))

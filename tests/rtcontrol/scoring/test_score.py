@@ -19,9 +19,9 @@ from walk import AGENT, LEFT, RIGHT, SKILL, STILL, Walker
 from rtcontrol.envs.evaluate import Case, Seat, cases, play
 from rtcontrol.evaluation.phrasings import Saying, lines
 from rtcontrol.evaluation.policies import SCRIPTED, Flyer, ModelFlyer, ScoringGate, scripted
+from rtcontrol.evaluation.score import measure
 from rtcontrol.evaluation.score_document import Document
 from rtcontrol.evaluation.score_plan import Cell, Settings, plan, subjects
-from rtcontrol.evaluation.score_run import measure
 from rtcontrol.evaluation.score_tables import calibrated, latency, paired, phrasing_shares, pick, share, tables
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision

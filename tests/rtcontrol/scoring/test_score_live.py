@@ -12,9 +12,9 @@ from walk import AGENT, SKILL, Walker
 from rtcontrol.envs.evaluate import cases
 from rtcontrol.evaluation import real_time
 from rtcontrol.evaluation.policies import OPEN, ModelFlyer, scripted
+from rtcontrol.evaluation.score import measure
 from rtcontrol.evaluation.score_document import Document
 from rtcontrol.evaluation.score_plan import Cell, Settings, plan, subjects
-from rtcontrol.evaluation.score_run import measure
 from rtcontrol.evaluation.score_tables import pick, tables
 from rtcontrol.models.call import Decision
 from rtcontrol.models.errors import UserError
