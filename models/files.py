@@ -46,3 +46,22 @@ def no_link(path: Path) -> Path:
 def part_of(path: Path) -> Path:
     """`PATH.part`, where a file is written that will take the name of `path` when it is whole."""
     return no_link(path.with_name(f"{path.name}.part"))
+
+
+def replace_file(path: Path, content: str | bytes) -> None:
+    """It holds this when all of it is written; until then, and where it cannot be, what it held before.
+
+    What is no plain file, such as a pipe, is written as it is. Raises OSError.
+    """
+    packed = content.encode() if isinstance(content, str) else content
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        path.write_bytes(packed)
+        return
+    part = part_of(path)
+    try:
+        part.write_bytes(packed)
+        part.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()
+        raise

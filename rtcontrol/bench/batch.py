@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from rtcontrol.bench.situations import Situation
-from rtcontrol.bench.timing import Stopwatch, like
+from rtcontrol.bench.timing import Stopwatch, like, summaries
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
 from rtcontrol.models.decode.protocol import Work
 from rtcontrol.models.runners.packed import Node, PackedSequence
@@ -114,7 +114,7 @@ def bench_batch(
                 progress()
     return {
         "alone_ms": Series(alone).summary(),
-        "ms": {way: {n: Series(values).summary() for n, values in by.items()} for way, by in raw.items()},
+        "ms": summaries(raw),
         "raw_ms": {"alone": alone, **raw},
         "tokens_each": bench.tokens_each,
         "together": bench.runner.caps.batch,

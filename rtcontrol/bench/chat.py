@@ -5,7 +5,6 @@ All ways are sessions of one model; they decide the same situations in turns.
 
 from __future__ import annotations
 
-import gc
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,14 +16,13 @@ from tokenizers import Tokenizer
 from rtcontrol.bench.memory import DATA, QWEN, qwen_file
 from rtcontrol.bench.shapes import RANDOM, random_weights
 from rtcontrol.bench.situations import AGENTS, Situation, schemas, situations
-from rtcontrol.bench.timing import Stopwatch, like
+from rtcontrol.bench.timing import Stopwatch, Turns, like, rotated, stepped
 from rtcontrol.models.checkpoint.checkpoint import chats
 from rtcontrol.models.decider import ARGUMENTS, DeciderSpec, STDecider
 from rtcontrol.models.decode.protocol import Budget, PassCost
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.torch_runner import TorchRunner
 from rtcontrol.models.train.scratch import ModelShape
-from rtcontrol.telemetry.histogram import Series
 
 WARM_UP = 2
 JSON = {"skip_forced": Budget(1), "token_by_token": Budget(1, 1, forced=True)}
@@ -59,13 +57,7 @@ def bench_chat(
     model: str | None, agents: Sequence[str], decisions: int, threads: int | None, progress: Callable[[int, int], None]
 ) -> dict[str, Any]:
     """By agent; without a model one of random weights with Qwen's tokenizer. Raises UserError."""
-    done = 0
-
-    def step() -> None:
-        nonlocal done
-        done += 1
-        progress(done, len(agents) * (decisions + WARM_UP))
-
+    step = stepped(progress, len(agents) * (decisions + WARM_UP))
     if model is not None and not chats(model):
         raise UserError(f"{model} is no chat model: it has ST tokens.", "Measure it with `rtcontrol bench decide`.")
     with tempfile.TemporaryDirectory(prefix="rtcontrol-bench-") as made:
@@ -97,25 +89,23 @@ def bench_agent(
         sessions[way].decoding.core.adapt(budget, lambda: PassCost(1.0, 0.0))
     runner = sessions["sequential"].runner
     assert isinstance(runner, TorchRunner)
-    watch, raw = Stopwatch(runner.model.device), {way: list[float]() for way in WAYS}
+    watch, turns = Stopwatch(runner.model.device), Turns(WAYS, WARM_UP)
     passes, same = {way: list[int]() for way in WAYS}, list[bool]()
     with like(runner) as used:
-        for i, one in enumerate(asked):
+        for i, one in turns.over(asked):
             found = {}
-            for way in (*WAYS[i % len(WAYS) :], *WAYS[: i % len(WAYS)]):
+            for way in rotated(WAYS, i):
                 decide = sessions[way].decide
                 found[way], took = watch.time(lambda d=decide, one=one: d(one.observation, one.instruction))  # type: ignore[misc]
-                if i >= WARM_UP:
-                    raw[way].append(took.wall_ms)
-                    passes[way].append(found[way].forward_passes)
-            if i >= WARM_UP:
+                turns.add({way: took.wall_ms})
+            if turns.counted:
+                for way, made in found.items():
+                    passes[way].append(made.forward_passes)
                 same.append(all(found[way].call == found["sequential"].call for way in SAME))
-            gc.collect(1)
             step()
     return {
         "passes": {way: round(float(np.mean(counts)), 2) for way, counts in passes.items()},
-        "ms": {way: Series(values).summary() for way, values in raw.items()},
-        "raw_ms": raw,
+        **turns.figures(),
         "decisions": len(same),
         "same_call": float(np.mean(same)),
         "threads": used,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import importlib
 import json
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import resources
@@ -22,14 +21,13 @@ import numpy as np
 
 from rtcontrol.bench.json_writer import HFJson, JsonWriter
 from rtcontrol.bench.situations import Situation
-from rtcontrol.bench.timing import Stopwatch, Took, like, tail
+from rtcontrol.bench.timing import Stopwatch, Took, Turns, like, rotated, tail
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.decode.protocol import Budget, Work
 from rtcontrol.models.decode.walk import Entry
 from rtcontrol.models.runners.packed import Node, common_start
 from rtcontrol.models.runners.torch_runner import DTYPES, TorchRunner
-from rtcontrol.telemetry.histogram import Series
 from rtcontrol.telemetry.run_folder import version
 
 SIMTHINKD = "simthinkd"
@@ -140,8 +138,7 @@ class DecideBench:
             runs["hf_json"] = partial(self._write, self._hf.generate, situation, call)
         if self._neighbour is not None:
             runs["simthinkd"] = self._neighbour
-        order = deque(runs)
-        order.rotate(self._round)
+        order = rotated(runs, -self._round)
         self._round += 1
         took: dict[str, Took] = {}
         found: dict[str, Any] = {}
@@ -200,18 +197,18 @@ def bench_tools(
     comes after the first `full` situations is decided by one pass and its floor alone, for the tail."""
     full = len(asked) if full is None else full
     bench = DecideBench(spec, function)
-    raw: dict[str, list[float]] = {way: [] for way in WAYS}
+    turns = Turns(WAYS, WARM_UP)
+    raw = turns.raw
     cpu: dict[str, list[float]] = {way: [] for way in WAYS}
     counts: list[dict[str, Any]] = []
     with like(bench.runner) as threads:
-        for i, situation in enumerate(asked[:full]):
+        for i, situation in turns.over(asked[:full]):
             took, count = bench.measure(situation, i < WARM_UP or i % every_slow == 0)
-            gc.collect(1)
             progress(1)
-            if i >= WARM_UP:
+            turns.add({way: one.wall_ms for way, one in took.items()})
+            if turns.counted:
                 counts.append(count)
                 for way, one in took.items():
-                    raw[way].append(one.wall_ms)
                     cpu[way].append(one.cpu_ms)
         worst = {way: ([*raw[way]], [*cpu[way]]) for way in ("one_pass", "bare_forward")}
         for situation in asked[full:]:
@@ -220,12 +217,11 @@ def bench_tools(
                 worst[way][1].append(one.cpu_ms)
             gc.collect(1)
             progress(1)
-    summary: dict[str, Any] = {way: Series(values).summary() for way, values in raw.items() if values}
-    p50 = {way: s["p50"] for way, s in summary.items()}
+    figures = turns.figures()
+    p50 = {way: one["p50"] for way, one in figures["ms"].items()}
     names = dict.fromkeys(name for count in counts for name in count if name != "agree")
     return {
-        "ms": summary,
-        "raw_ms": raw,
+        **figures,
         "raw_cpu_ms": cpu,
         "raw_worst_ms": worst,
         "ratios": {

@@ -14,11 +14,13 @@ from importlib import import_module
 from typing import Any
 
 from rtcontrol.bench.situations import Situation
+from rtcontrol.bench.timing import rotated
 from rtcontrol.models.call import Call
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.decode.walk import FUNCTION_BIT, Entry
 from rtcontrol.models.in_flight import InFlightDecode, evaluate
+from rtcontrol.models.quantize import size
 from rtcontrol.models.runners.registry import ENGINES, installed
 from rtcontrol.telemetry.histogram import Series
 
@@ -136,9 +138,9 @@ def compare_engines(
     for i, one in enumerate(asked):
         known = decide(scout, one)
         tie = known.margin <= tolerance
-        counted, turn = i >= WARM_UP, i % len(engines)
+        counted = i >= WARM_UP
         ties += tie and counted
-        for engine in (*engines[turn:], *engines[:turn]):
+        for engine in rotated(engines, i):
             began = time.perf_counter()
             made = sessions[engine].decide(one.observation, one.instruction)
             if counted:
@@ -162,3 +164,22 @@ def compare_engines(
     }
     absent = [name for name in ENGINES if name not in installed()]
     return {"decisions": count, "near_ties": ties, "tolerance": tolerance, "engines": found, "not_installed": absent}
+
+
+def compare_quantized(original: STDecider, quantized: DeciderSpec, asked: Sequence[Situation]) -> dict[str, Any]:
+    """Of all situations: how many calls are the `same`, and of the others how many are `ties`, near-ties of the
+    original's; of both the MiB of their weights in the files, and what the engine computes with."""
+    other = quantized.build()
+    same = ties = 0
+    for one in asked:
+        own, theirs = decide(original, one), decide(other, one)
+        same += own.call == theirs.call
+        ties += own.call != theirs.call and own.margin <= TOLERANCE
+    sides = {
+        name: {
+            "mib": round(size(decider.checkpoint.folder) / 2**20, 2),
+            "weights": decider.info().get("weights", "plain"),
+        }
+        for name, decider in (("original", original), ("quantized", other))
+    }
+    return {"asked": len(asked), "same": same, "ties": ties, **sides}

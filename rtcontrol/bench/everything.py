@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,39 +18,25 @@ from rtcontrol.bench.dtype import WARM_UP, compare, compare_engines
 from rtcontrol.bench.heads import bench_heads
 from rtcontrol.bench.load import load as bench_load
 from rtcontrol.bench.memory import bench_memory
+from rtcontrol.bench.options import BenchOptions
 from rtcontrol.bench.prefix import bench_prefix
 from rtcontrol.bench.serving import ServingOptions, bench_serving, python_with_vllm
 from rtcontrol.bench.situations import AGENTS, schemas, situations
 from rtcontrol.bench.sizes import a_gpu, bench_sizes
 from rtcontrol.bench.speculative import bench_speculative
-from rtcontrol.bench.timing import without_raw
+from rtcontrol.bench.timing import Progress, stepped, summaries, without_raw
 from rtcontrol.bench.wire import BLOCK
 from rtcontrol.bench.wire import bench as bench_wire
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.files import replace_file
 from rtcontrol.models.runners.registry import installed
 from rtcontrol.telemetry.histogram import Series
 from rtcontrol.telemetry.run_folder import describe
 
-Progress = Callable[[int, int], None]  # done, of
 EVERY_SLOW = 5  # situations: the JSON ways decide one of them
 # Schemas of `decide`, and the function that every way is held to; `long` is written in the lander's words.
 HELD = {"bundled": None, "long": None, "long_arguments": "land_now"}
-
-
-@dataclass(frozen=True)
-class BenchOptions:
-    """What is common to the benches of decisions. `quick`: a few of each, to see that it works."""
-
-    model: str = "lander"
-    agent: str = "lander"
-    dtype: str = "auto"
-    threads: int | None = None
-    quick: bool = False
-
-    def spec(self, tools: str) -> DeciderSpec:
-        """A session with the agent's own tools (`bundled`) or `long`."""
-        return DeciderSpec(self.model, tuple(schemas(self.agent)[tools]), dtype=self.dtype, threads=self.threads)
 
 
 def decide(
@@ -68,13 +51,7 @@ def decide(
     document: dict[str, Any] = {"bench": "decide", "agent": options.agent, "model": options.model}
     names = tuple(HELD) if options.agent == "lander" else ("bundled",)
     asked, found = situations(options.agent, max(decisions, worst) + decide_bench.WARM_UP), dict[str, Any]()
-    done = 0
-
-    def step(count: int) -> None:
-        nonlocal done
-        done += count
-        progress(done, len(names) * len(asked))
-
+    step = stepped(progress, len(names) * len(asked))
     for name in names:
         spec = options.spec(name.removesuffix("_arguments"))
         found[name] = decide_bench.bench_tools(
@@ -84,28 +61,23 @@ def decide(
     return {**document, "schemas": found}
 
 
-def _counted(progress: Progress, total: int) -> Callable[[], None]:
-    done = iter(range(1, total + 1))
-    return lambda: progress(next(done), total)
-
-
 def batch(options: BenchOptions, rounds: int, progress: Progress, sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
     """The document of `bench batch`."""
     asked = situations(options.agent, 1_000)
-    result = bench_batch(options.spec("bundled"), asked, sizes, rounds, _counted(progress, rounds))
+    result = bench_batch(options.spec("bundled"), asked, sizes, rounds, stepped(progress, rounds))
     return {"bench": "batch", "agent": options.agent, "model": options.model, "result": result}
 
 
 def heads(options: BenchOptions, rounds: int, progress: Progress) -> dict[str, Any]:
     """The document of `bench heads`."""
     asked = situations(options.agent, 200)
-    result = bench_heads(options.spec("bundled"), asked, rounds, _counted(progress, rounds))
+    result = bench_heads(options.spec("bundled"), asked, rounds, stepped(progress, rounds))
     return {"bench": "heads", "agent": options.agent, "model": options.model, "result": result}
 
 
 def prefix(options: BenchOptions, rounds: int, progress: Progress) -> dict[str, Any]:
     """The document of `bench prefix`."""
-    asked, step = situations(options.agent, 200), _counted(progress, 2 * rounds)
+    asked, step = situations(options.agent, 200), stepped(progress, 2 * rounds)
     found = {name: bench_prefix(options.spec(name), asked, rounds, step) for name in ("bundled", "long")}
     return {"bench": "prefix", "agent": options.agent, "model": options.model, "schemas": found}
 
@@ -114,7 +86,7 @@ def memory(
     options: BenchOptions, sessions: int, progress: Progress, lists: tuple[str, ...] = ("bundled", "long")
 ) -> dict[str, Any]:
     """The document of `bench memory`."""
-    step = _counted(progress, 3)
+    step = stepped(progress, 3)
     result = bench_memory(options.model, options.agent, sessions, lambda _: step(), lists)
     return {"bench": "memory", "agent": options.agent, "model": options.model, "result": result}
 
@@ -123,7 +95,7 @@ def dtype(options: BenchOptions, decisions: int, progress: Progress) -> dict[str
     """The document of `bench dtype`."""
     own = [(options.agent, options.model, name) for name in ("bundled", "long")]
     others = [(name, name, "bundled") for name in AGENTS if name != options.agent] if options.model in AGENTS else []
-    step = _counted(progress, decisions * len(own + others))
+    step = stepped(progress, decisions * len(own + others))
     found = {}
     for agent, model, name in own + others:
         spec = DeciderSpec(model, tuple(schemas(agent)[name]), threads=options.threads)
@@ -135,15 +107,15 @@ def dtype(options: BenchOptions, decisions: int, progress: Progress) -> dict[str
 def engines(options: BenchOptions, names: Sequence[str], decisions: int, progress: Progress) -> dict[str, Any]:
     """The document of `bench engines`; without names, of all engines that are installed."""
     asked = situations(options.agent, decisions + WARM_UP)
-    result = compare_engines(options.spec("bundled"), names or installed(), asked, _counted(progress, len(asked)))
+    result = compare_engines(options.spec("bundled"), names or installed(), asked, stepped(progress, len(asked)))
     return {"bench": "engines", "agent": options.agent, "model": options.model, "result": result}
 
 
 def wire(options: BenchOptions, trips: int, progress: Progress) -> dict[str, Any]:
     """The document of `bench wire`."""
-    done = itertools.count(BLOCK, BLOCK)
-    found = bench_wire(trips, options.model, lambda _: progress(next(done), trips))
-    ms, over = ({name: Series(raw).summary() for name, raw in found[key].items()} for key in ("ms", "over_decide_ms"))
+    step = stepped(progress, trips)
+    found = bench_wire(trips, options.model, lambda _: step(BLOCK))
+    ms, over = (summaries(found[key]) for key in ("ms", "over_decide_ms"))
     raw = {"raw_ms": found["ms"], "raw_over_decide_ms": found["over_decide_ms"]}
     rest = {"bytes": found["bytes"], "observation_bytes": found["observation_bytes"], "trips": trips}
     return {"bench": "wire", "model": options.model, "ms": ms, "over_decide_ms": over, **raw, **rest}
@@ -155,13 +127,7 @@ LOADS = ((8, 16.0, "noop", False), (50, 2.0, "noop", False), (1, 30.0, "lander",
 
 def load(seconds: float, progress: Progress, cases: Sequence[tuple[int, float, str, bool]] = LOADS) -> dict[str, Any]:
     """The document of `bench load`."""
-    found, done = [], 0.0
-
-    def step(more: float) -> None:
-        nonlocal done
-        done += more
-        progress(round(done), round(seconds * len(cases)))
-
+    found, step = [], stepped(progress, seconds * len(cases))
     for clients, hz, model, http in cases:
         one = bench_load(clients, hz, seconds, model, step, http)
         way, answers = one.pop("way_ms"), one.pop("http_s")
@@ -253,7 +219,5 @@ def measure(name: str, options: BenchOptions, folder: Path, progress: Progress) 
     found = without_raw(MEASURES[name](options, progress))
     document = {**found, "quick": options.quick, "measured": began.strftime("%Y-%m-%d"), "machine": machine}
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(document, indent=1) + "\n")
-    os.replace(temporary, path)
+    replace_file(path, json.dumps(document, indent=1) + "\n")
     return True

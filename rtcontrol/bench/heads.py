@@ -12,14 +12,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rtcontrol.bench.situations import Situation
-from rtcontrol.bench.timing import Stopwatch, like
+from rtcontrol.bench.timing import Stopwatch, like, summaries
 from rtcontrol.models.checkpoint.special_tokens import HEADS, closing, opening
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode.plan import ROOT, TokenTrie, TrieNode
 from rtcontrol.models.decode.protocol import Ask, Tree, Work
 from rtcontrol.models.runners.torch_runner import TorchRunner
-from rtcontrol.telemetry.histogram import Series
 
 WARM_UP = 5
 VALUES = 120  # in all heads together
@@ -145,7 +144,7 @@ def bench_heads(
             if turn >= WARM_UP:
                 progress()
     return {
-        "ms": {way: {n: Series(values).summary() for n, values in by.items()} for way, by in raw.items()},
+        "ms": summaries(raw),
         "raw_ms": raw,
         "nodes": {str(n): count for n, count in bench.nodes.items()},
         "values": VALUES,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import tempfile
@@ -12,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.bench.situations import Situation
-from rtcontrol.bench.timing import Stopwatch, like
+from rtcontrol.bench.timing import Stopwatch, Turns, like
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.runners.torch_runner import TorchRunner
-from rtcontrol.telemetry.histogram import Series
 
 WARM_UP = 1
 OPENINGS = ("computed", "disk")
@@ -47,9 +45,9 @@ def bench_prefix(
     assert isinstance(first.runner, TorchRunner)
     watch = Stopwatch(first.runner.model.device)
     names = [*(f"open_{way}" for way in OPENINGS), *(f"first_{way}" for way in OPENINGS), *DECISIONS]
-    raw: dict[str, list[float]] = {name: [] for name in names}
+    turns = Turns(names, WARM_UP)
     with empty_cache() as folder, like(first.runner) as threads:
-        for turn in range(rounds + WARM_UP):
+        for turn, _ in turns.over(range(rounds + WARM_UP)):
             took: dict[str, float] = {}
             a, b, c = (asked[(turn + i) % len(asked)] for i in range(3))
             shutil.rmtree(folder / "prefix", ignore_errors=True)
@@ -62,14 +60,11 @@ def bench_prefix(
                 made.decoding.handle.forget()
                 took["nothing_cached"] = _decides(watch, made, c)
                 made.decoding.handle.forget()
-            gc.collect(1)
-            if turn >= WARM_UP:
-                for name, ms in took.items():
-                    raw[name].append(ms)
+            turns.add(took)
+            if turns.counted:
                 progress()
     return {
-        "ms": {name: Series(values).summary() for name, values in raw.items()},
-        "raw_ms": raw,
+        **turns.figures(),
         "prefix_tokens": first.prefix.tokens,
         "threads": threads,
         "rounds": rounds,

@@ -5,12 +5,10 @@ All ways are asked for the same situations in turns; who begins changes from one
 
 from __future__ import annotations
 
-import gc
 import json
 import signal
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -20,7 +18,7 @@ import numpy as np
 import torch
 
 from rtcontrol.bench.situations import Situation
-from rtcontrol.bench.timing import Stopwatch, like
+from rtcontrol.bench.timing import Stopwatch, Turns, like, rotated
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.telemetry.histogram import Series
 
@@ -65,19 +63,17 @@ def measure(job: dict[str, Any], progress: Callable[[int], None]) -> dict[str, A
         OURS: lambda one: ours.decide(one.observation, one.instruction),
         **dict(zip(BASELINES, (published.decide, best.decide, written.decide), strict=True)),
     }
-    raw: dict[str, list[float]] = {way: [] for way in ways}
+    turns = Turns(ways, WARM_UP)
     counts: list[dict[str, float]] = []
     watch = Stopwatch(torch.device("cpu"))
     try:
         with like(ours.runner) as threads:  # type: ignore[arg-type]
-            for i, one in enumerate(asked):
-                order, found, told = deque(ways), dict[str, Any](), dict[str, float]()
-                order.rotate(i)
-                for way in order:
+            for i, one in turns.over(asked):
+                found, told = dict[str, Any](), dict[str, float]()
+                for way in rotated(ways, -i):
                     with published.awake() if way == BASELINES[0] else nullcontext():
                         found[way], took = watch.time(lambda run=ways[way], one=one: run(one))  # type: ignore[misc]
-                    if i >= WARM_UP:
-                        raw[way].append(took.wall_ms)
+                    turns.add({way: took.wall_ms})
                     if way != OURS:
                         by = published if way == BASELINES[0] else engine
                         told |= {f"{way}_tokens": by.tokens, f"{way}_cached": by.cached}
@@ -86,15 +82,13 @@ def measure(job: dict[str, Any], progress: Callable[[int], None]) -> dict[str, A
                 told |= {"one_pass_passes": made.forward_passes, "one_pass_tokens": made.tokens}
                 told |= {f"{way}_equal": call == made.call for way, call in found.items()}
                 told |= {f"{way}_legal": call is not None for way, call in found.items()}
-                if i >= WARM_UP:
+                if turns.counted:
                     counts.append(told)
-                gc.collect(1)
                 progress(i + 1)
     finally:
         published.close()
     return {
-        "ms": {way: Series(values).summary() for way, values in raw.items()},
-        "raw_ms": raw,
+        **turns.figures(),
         "counts": {name: round(float(np.mean([c[name] for c in counts])), 3) for name in counts[0]},
         "decisions": len(counts),
         "heads": len(ours.plan.heads),

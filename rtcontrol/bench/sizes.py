@@ -14,7 +14,7 @@ import torch
 
 from rtcontrol.bench.decide import WARM_UP, bench_tools
 from rtcontrol.bench.shapes import RANDOM, Shaped, eight_token_heads
-from rtcontrol.bench.timing import Stopwatch, like
+from rtcontrol.bench.timing import Stopwatch, like, stepped
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.paged import PagedModel
@@ -48,14 +48,7 @@ def bench_sizes(
     if not names:
         a_gpu()
     gpu = torch.cuda.is_available()
-    done, found = 0, dict[str, Any]()
-    total = len(names or SHAPES) * (decisions + WARM_UP)
-
-    def step(count: int) -> None:
-        nonlocal done
-        done += count
-        progress(done, total)
-
+    found, step = dict[str, Any](), stepped(progress, len(names or SHAPES) * (decisions + WARM_UP))
     for name in names or SHAPES:
         with tempfile.TemporaryDirectory(prefix="rtcontrol-bench-") as folder:
             made = eight_token_heads(Path(folder), decisions + WARM_UP, shape=SHAPES[name], **MADE_BY[gpu])

@@ -7,7 +7,6 @@ measured; that share is set, to about the acceptance that the paper reports.
 
 from __future__ import annotations
 
-import gc
 import random
 import tempfile
 import threading
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.bench.shapes import FIFTEEN, RANDOM, random_weights, small_vocabulary, some_words
-from rtcontrol.bench.timing import Stopwatch, like
+from rtcontrol.bench.timing import Stopwatch, Turns, like, rotated
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import tools_text
 from rtcontrol.models.decider import DeciderSpec, STDecider
@@ -27,7 +26,6 @@ from rtcontrol.models.decode.protocol import Runner, Work
 from rtcontrol.models.in_flight import InFlightDecode, evaluate, result
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.scratch import ModelShape
-from rtcontrol.telemetry.histogram import Series
 
 DEPTHS = (2, 3, 4)  # the paper's
 WRONG = 0.05
@@ -130,11 +128,11 @@ def bench_speculative(
             for name, size in (("target", shape), ("draft", small))
         )
     watch = Stopwatch(target.decider.runner.model.device)  # type: ignore[attr-defined]
-    raw: dict[str, list[float]] = {way: [] for way in WAYS}
+    turns = Turns(WAYS, WARM_UP)
     counts: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     encode = target.decider.tokenizer.encode
     with like(target.decider.runner) as used:  # type: ignore[arg-type]
-        for i in range(decisions + WARM_UP):
+        for i, _ in turns.over(range(decisions + WARM_UP)):
             words = draw.choices(known, k=VALUE)
             wrong = [draw.choice(known) if draw.random() < WRONG else word for word in words]
             value, guess, other = encode(" ".join(words)), encode(" ".join(wrong)), " ".join(draw.choices(known, k=9))
@@ -147,22 +145,19 @@ def bench_speculative(
                 call = draft.decide(other, guess, None, None, False).decision.call
                 return target.decide(other, value, Drafts(call=call), WAYS[way], False)
 
-            order = list(WAYS)
-            for way in (*order[i % len(order) :], *order[: i % len(order)]):
+            for way in rotated(WAYS, i):
                 made, took = watch.time(lambda way=way, decided=decided: decided(way))  # type: ignore[misc]
                 assert made.decision.call == Call("say", {"words": " ".join(words), **_rest(made)}), "what it is given"
-                if i >= WARM_UP:
-                    raw[way].append(took.wall_ms)
+                turns.add({way: took.wall_ms})
+                if turns.counted:
                     guessed, right = made.guesses
                     told = {"passes": made.passes, "tokens": made.nodes, "guessed": guessed, "right": right}
                     counts[way].append(told)
-            gc.collect(1)
             progress(i + 1, decisions + WARM_UP)
     mean = {way: {k: round(float(np.mean([c[k] for c in rows])), 2) for k in rows[0]} for way, rows in counts.items()}
     sizes = {name: {**one.decider.info(), "model": RANDOM} for name, one in (("target", target), ("draft", draft))}
     return {
-        "ms": {way: Series(values).summary() for way, values in raw.items()},
-        "raw_ms": raw,
+        **turns.figures(),
         "counts": mean,
         "decisions": decisions,
         "value_tokens": VALUE,

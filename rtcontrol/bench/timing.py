@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from rtcontrol.models.runners.torch_runner import TorchRunner
 from rtcontrol.telemetry.histogram import Series
+
+T = TypeVar("T")
+Progress = Callable[[int, int], None]  # done, of
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,58 @@ def tail(walls: list[float], cpus: list[float]) -> dict[str, Any]:
         above = sum(value > 5.0 * p50 for value in values)
         found[name] = {"p50": round(p50, 4), "max_over_p50": round(series.most / max(p50, 1e-9), 2), "above_5x": above}
     return found
+
+
+def summaries(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Percentiles in the place of each list of milliseconds, however deep; a way that never took its turn has none."""
+    return {
+        name: summaries(one) if isinstance(one, Mapping) else Series(one).summary() for name, one in raw.items() if one
+    }
+
+
+def stepped(progress: Progress, total: float) -> Callable[..., None]:
+    """Tells how much is done: each time one more, or so many."""
+    done = 0.0
+
+    def step(more: float = 1.0) -> None:
+        nonlocal done
+        done += more
+        progress(round(done), round(total))
+
+    return step
+
+
+def rotated(ways: Iterable[T], turn: int) -> list[T]:
+    """Who begins changes from one turn to the next."""
+    order = deque(ways)
+    order.rotate(-turn)
+    return list(order)
+
+
+class Turns:
+    """Rounds in which all ways take their turns; garbage is collected after each. Of the first ones, which warm up,
+    nothing is `counted`."""
+
+    def __init__(self, ways: Iterable[str], warm_up: int) -> None:
+        self.raw: dict[str, list[float]] = {way: [] for way in ways}
+        self._warm_up = warm_up
+        self.counted = False
+
+    def over(self, items: Iterable[T]) -> Iterator[tuple[int, T]]:
+        """Each with its number."""
+        for i, item in enumerate(items):
+            self.counted = i >= self._warm_up
+            yield i, item
+            gc.collect(1)
+
+    def add(self, took: Mapping[str, float]) -> None:
+        """Milliseconds by way."""
+        for way, ms in took.items() if self.counted else ():
+            self.raw[way].append(ms)
+
+    def figures(self) -> dict[str, Any]:
+        """For the document: percentiles, and each measurement."""
+        return {"ms": summaries(self.raw), "raw_ms": self.raw}
 
 
 def without_raw(value: Any) -> Any:

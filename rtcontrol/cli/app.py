@@ -25,23 +25,23 @@ from rtcontrol.run.options import CARLA, REMOTE, RunOptions, command, named_by_t
 from rtcontrol.run.run import HELP, HOST, INCOMPLETE, UNSAFE
 from rtcontrol.telemetry.run_folder import Folder, version
 
-# Groups of commands that live in modules of their own, imported when first looked at.
+# What lives in modules of its own, imported when first looked at: a Typer, or the function of one command.
 LAZY = {
-    "serve": "rtcontrol.cli.serve",
-    "fit": "rtcontrol.cli.fit",
-    "models": "rtcontrol.cli.models",
-    "score": "rtcontrol.cli.score",
-    "tools": "rtcontrol.cli.tools",
-    "bench": "rtcontrol.cli.bench",
-    "keys": "rtcontrol.cli.keys",
-    "bridge": "rtcontrol.cli.bridge",
-    "replay": "rtcontrol.cli.replay",
-    "data": "rtcontrol.cli.data",
-    "eval": "rtcontrol.cli.eval",
-    "drill": "rtcontrol.cli.drill",
-    "report": "rtcontrol.cli.report",
-    "new": "rtcontrol.cli.new",
-    "check": "rtcontrol.cli.check",
+    "serve": "rtcontrol.cli.serve:app",
+    "fit": "rtcontrol.cli.fit:fit",
+    "models": "rtcontrol.cli.models:app",
+    "score": "rtcontrol.cli.score:app",
+    "tools": "rtcontrol.cli.author:tools",
+    "bench": "rtcontrol.cli.bench:app",
+    "keys": "rtcontrol.cli.keys:app",
+    "bridge": "rtcontrol.cli.bridge:app",
+    "replay": "rtcontrol.cli.replay:replay",
+    "data": "rtcontrol.cli.data:app",
+    "eval": "rtcontrol.cli.eval:app",
+    "drill": "rtcontrol.cli.drill:app",
+    "report": "rtcontrol.cli.report:report",
+    "new": "rtcontrol.cli.author:new",
+    "check": "rtcontrol.cli.author:check",
 }
 
 UNWRITTEN = "What was printed could not all be written"
@@ -88,7 +88,7 @@ class LazyGroup(TyperGroup):
     """Typer's group, plus groups that are imported on demand and left out where their module is missing."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *(name for name, module in LAZY.items() if _exists(module))]
+        return [*super().list_commands(ctx), *(name for name, place in LAZY.items() if _exists(place))]
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and self.get_command(ctx, args[0]) is None:
@@ -98,17 +98,27 @@ class LazyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        module = LAZY.get(cmd_name)
-        if module is None or not _exists(module):
+        place = LAZY.get(cmd_name)
+        if place is None or not _exists(place):
             return super().get_command(ctx, cmd_name)
-        command = typer.main.get_command(importlib.import_module(module).app)
+        name, attribute = place.split(":")
+        command = typer.main.get_command(_typer(getattr(importlib.import_module(name), attribute)))
         command.name = cmd_name
         return command
 
 
-def _exists(module: str) -> bool:
+def _typer(command: Any) -> typer.Typer:
+    """Of a function, one of it alone."""
+    if isinstance(command, typer.Typer):
+        return command
+    alone = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+    alone.command()(command)
+    return alone
+
+
+def _exists(place: str) -> bool:
     try:
-        return importlib.util.find_spec(module) is not None
+        return importlib.util.find_spec(place.split(":")[0]) is not None
     except ModuleNotFoundError:
         return False
 

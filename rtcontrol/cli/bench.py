@@ -2,40 +2,56 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.progress import Progress
 
-from rtcontrol.cli import bench_baselines, bench_loop
-from rtcontrol.cli.bench_experiments import experiments
-from rtcontrol.cli.figures import JsonFile, show
+from rtcontrol.bench.options import BenchOptions, Threads
+from rtcontrol.cli import bench_loop
+from rtcontrol.cli.figures import JsonFile, Shown, show
+from rtcontrol.cli.options import group
 from rtcontrol.models.errors import UserError
+from rtcontrol.run.options import Without, expanded
 from rtcontrol.telemetry.table import Terminal
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    help="Measure on this machine, side by side with the baselines.",
-)
+app = group(help="Measure on this machine, side by side with the baselines.")
 
-Model = Annotated[str, typer.Option(help="Bundled name, folder or hub id.")]
-AgentName = Annotated[
-    str | None,
-    typer.Option("--agent", help="Whose situations: lander, paddle, driver (default: MODEL's, or lander's)."),
-]
-Dtype = Annotated[str, typer.Option(help="auto, fp32 or bf16.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of torch (default: the model's own).")]
+Decisions = Annotated[int, typer.Option(min=1, help="Decisions by each way, in turns.")]
+QUICKER = "default: one or all, whichever is quicker now"
 Folder = Annotated[Path, typer.Option("--out", help="Folder of the JSON files; the page stands beside it.")]
 PAGES = Path("docs/benchmarks")
+Document = dict[str, Any]
 
 
-@app.command()
+def measures(bench: Callable[..., Document]) -> Callable[..., Document]:
+    """The command of a bench, which is given what tells how much is done and, by name, its options (those of a
+    BenchOptions one by one): its document is shown, and written where --json says."""
+
+    def command(json_file: Path | None, **given: Any) -> None:
+        if (options := given.get("options")) is not None:
+            from rtcontrol.models.checkpoint.checkpoint import read_config, resolve
+
+            read_config(resolve(options.model))  # before anything is begun: `memory` loads it in a process of its own
+        show(lambda shown: bench(shown, **given), json_file)
+
+    _, *parameters = inspect.signature(bench, eval_str=True).parameters.values()
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    last = inspect.Parameter("json_file", keyword, default=None, annotation=JsonFile)
+    parameters = [one.replace(kind=keyword) for one in parameters]
+    command.__signature__ = inspect.Signature([*parameters, last])  # type: ignore[attr-defined]
+    command.__name__, command.__doc__ = bench.__name__, bench.__doc__
+    app.command()(expanded(command))
+    return bench
+
+
+@measures
 def decide(
-    model: Model = "lander",
-    agent: AgentName = None,
+    shown: Shown,
+    options: BenchOptions,
     decisions: Annotated[int, typer.Option(min=20, help="Decisions of each schema in all ways.")] = 300,
     worst: Annotated[
         int | None,
@@ -44,10 +60,7 @@ def decide(
             help="Decisions by one pass and its floor: how bad is the worst? (default: ten for three of --decisions)",
         ),
     ] = None,
-    dtype: Dtype = "auto",
-    threads: Threads = None,
-    json_file: JsonFile = None,
-) -> None:
+) -> Document:
     """One-pass decisions against their floor, token-by-token decoding and generated JSON calls.
 
     Schemas: the agent's own tools; of the lander also long (20 functions, three enums), and long with every way held
@@ -62,21 +75,19 @@ def decide(
     """
     from rtcontrol.bench import everything
 
-    options = _options(model, agent, dtype, threads)
     most = 10 * decisions // 3 if worst is None else worst
-    show(lambda p: everything.decide(options, decisions, most, p, p.ready), json_file)
+    return everything.decide(options, decisions, most, shown, shown.ready)
 
 
-@app.command()
+@measures
 def sizes(
+    shown: Shown,
+    options: Annotated[BenchOptions, Without(("model", "agent"))],
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="qwen2.5-0.5b, qwen2.5-1.5b, qwen2.5-3b.")
     ] = None,
     decisions: Annotated[int, typer.Option(min=1, help="Decisions of each shape, by each way in turns.")] = 30,
-    dtype: Dtype = "auto",
-    threads: Threads = None,
-    json_file: JsonFile = None,
-) -> None:
+) -> Document:
     """One decision by random weights of sizes that people deploy: one pass, without graphs, and all other ways. Without
     names, of all of them, on a GPU.
 
@@ -84,19 +95,15 @@ def sizes(
     """
     from rtcontrol.bench import everything
 
-    options = _options("lander", None, dtype, threads)
-    show(lambda p: everything.sizes(options, tuple(names or ()), decisions, p), json_file)
+    return everything.sizes(options, tuple(names or ()), decisions, shown)
 
 
-@app.command()
+@measures
 def batch(
-    model: Model = "lander",
-    agent: AgentName = None,
+    shown: Shown,
+    options: BenchOptions,
     rounds: Annotated[int, typer.Option(min=2, help="How often each size takes its turn.")] = 30,
-    dtype: Dtype = "auto",
-    threads: Threads = None,
-    json_file: JsonFile = None,
-) -> None:
+) -> Document:
     """1 to 128 sessions' decisions together: beside one alone, the bare forward of the same tokens (the floor), as many
     situations of one session, and the paper's table of batch scaling, taking turns.
 
@@ -104,55 +111,45 @@ def batch(
     """
     from rtcontrol.bench import everything
 
-    options = _options(model, agent, dtype, threads)
-    show(lambda p: everything.batch(options, rounds, p), json_file)
+    return everything.batch(options, rounds, shown)
 
 
-@app.command()
+@measures
 def heads(
-    model: Model = "lander",
-    agent: AgentName = None,
+    shown: Shown,
+    options: BenchOptions,
     rounds: Annotated[int, typer.Option(min=2, help="How often each number of heads takes its turn.")] = 100,
-    dtype: Dtype = "auto",
-    threads: Threads = None,
-    json_file: JsonFile = None,
-) -> None:
+) -> Document:
     """The same values shared out over 1 to 8 heads: one packed pass beside a sequence of its own for each head.
 
     Example: rtcontrol bench heads --json heads.json
     """
     from rtcontrol.bench import everything
 
-    options = _options(model, agent, dtype, threads)
-    show(lambda p: everything.heads(options, rounds, p), json_file)
+    return everything.heads(options, rounds, shown)
 
 
-@app.command()
+@measures
 def prefix(
-    model: Model = "lander",
-    agent: AgentName = None,
+    shown: Shown,
+    options: BenchOptions,
     rounds: Annotated[int, typer.Option(min=2, help="How often each case takes its turn.")] = 20,
-    dtype: Dtype = "auto",
-    threads: Threads = None,
-    json_file: JsonFile = None,
-) -> None:
+) -> Document:
     """Opening a session and deciding with the prefix computed, restored from disk, cached, and with nothing cached.
 
     Example: rtcontrol bench prefix --json prefix.json
     """
     from rtcontrol.bench import everything
 
-    options = _options(model, agent, dtype, threads)
-    show(lambda p: everything.prefix(options, rounds, p), json_file)
+    return everything.prefix(options, rounds, shown)
 
 
-@app.command()
+@measures
 def memory(
-    model: Model = "lander",
-    agent: AgentName = None,
+    shown: Shown,
+    options: Annotated[BenchOptions, Without(("dtype", "threads"))],
     sessions: Annotated[int, typer.Option(min=1, help="Further sessions to open.")] = 20,
-    json_file: JsonFile = None,
-) -> None:
+) -> Document:
     """Memory (RSS, USS) of a model, its first session and each further one; with $RTCONTROL_DATA also with Qwen2's
     tokenizer.
 
@@ -160,40 +157,33 @@ def memory(
     """
     from rtcontrol.bench import everything
 
-    options = _options(model, agent, "auto", None)
-    show(lambda p: everything.memory(options, sessions, p), json_file)
+    return everything.memory(options, sessions, shown)
 
 
-@app.command()
+@measures
 def dtype(
-    model: Model = "lander",
-    agent: AgentName = None,
+    shown: Shown,
+    options: Annotated[BenchOptions, Without(("dtype",))],
     decisions: Annotated[int, typer.Option(min=1, help="Situations of each agent and schema.")] = 300,
-    threads: Threads = None,
-    json_file: JsonFile = None,
-) -> None:
+) -> Document:
     """How often bf16 calls what fp32 calls, and what it calls itself token by token or with many together; near-ties.
 
     Example: rtcontrol bench dtype --decisions 1000
     """
     from rtcontrol.bench import everything
 
-    options = _options(model, agent, "auto", threads)
-    show(lambda p: everything.dtype(options, decisions, p), json_file)
+    return everything.dtype(options, decisions, shown)
 
 
-@app.command()
+@measures
 def engines(
+    shown: Shown,
+    options: BenchOptions,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[ENGINE]...", help="Default: all that are installed.")
     ] = None,
-    model: Model = "lander",
-    agent: AgentName = None,
     decisions: Annotated[int, typer.Option(min=1, help="Situations that each engine decides.")] = 500,
-    dtype: Dtype = "auto",
-    threads: Threads = None,
-    json_file: JsonFile = None,
-) -> None:
+) -> Document:
     """Whether engines call what the first one calls, near-ties told apart; passes and milliseconds, in turns.
 
     Examples:
@@ -207,8 +197,130 @@ def engines(
 
     for name in names or ():
         registry.check(name)
-    options = _options(model, agent, dtype, threads)
-    show(lambda p: everything.engines(options, names or (), decisions, p), json_file)
+    return everything.engines(options, names or (), decisions, shown)
+
+
+@measures
+def serving(
+    shown: Shown,
+    cases: Annotated[list[str] | None, typer.Argument(metavar="[CASE]...", help="late, early, lander.")] = None,
+    decisions: Decisions = 100,
+    dtype: Annotated[str | None, typer.Option(help="fp32 or bf16 (default: both).")] = None,
+    python: Annotated[Path | None, typer.Option(help="The interpreter that has vLLM.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help=f"Of ours ({QUICKER}).")] = None,
+    vllm_threads: Annotated[int | None, typer.Option(min=1, help=f"Of vLLM in the same process ({QUICKER}).")] = None,
+    backend: Annotated[str, typer.Option(help="vLLM's grammar: xgrammar or guidance.")] = "xgrammar",
+) -> Document:
+    """One packed pass beside vLLM on the same weights: SimpleTool's way, its best form, and JSON under a grammar.
+
+    `late` and `early`: random weights of 15 M parameters, four heads whose values have 8 tokens and are told apart by
+    the last or the first of them, prompts of 365 tokens. `lander`: the bundled model on its own prompts. Text to typed
+    call, in turns, in a process for each case.
+
+    Examples:
+
+      rtcontrol bench serving --python fleet/bin/python
+
+      rtcontrol bench serving lander --dtype fp32 --threads 1 --json serving.json
+    """
+    from rtcontrol.bench import everything
+    from rtcontrol.bench.serving import CASES, DTYPES, ServingOptions, python_with_vllm
+
+    dtypes = (dtype,) if dtype else DTYPES
+    options = ServingOptions(tuple(cases or CASES), dtypes, threads, vllm_threads, backend)
+    return everything.serving(options, decisions, python_with_vllm(python), shown)
+
+
+@measures
+def chat(
+    shown: Shown,
+    agents: Annotated[list[str] | None, typer.Argument(metavar="[AGENT]...", help="lander, paddle, driver.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A chat checkpoint (default: random weights, Qwen's tokenizer).")
+    ] = None,
+    decisions: Decisions = 60,
+    threads: Threads = None,
+) -> Document:
+    """Passes of a chat model's calls, arguments in sequence and in parallel, beside JSON token by token and JSON with
+    forced tokens skipped. The random weights need $RTCONTROL_DATA with Qwen's tokenizer.
+
+    Examples:
+
+      rtcontrol bench chat
+
+      rtcontrol bench chat lander --model path/to/Qwen2.5-0.5B-Instruct --json chat.json
+    """
+    from rtcontrol.bench import everything
+    from rtcontrol.bench.situations import agent_of
+
+    chosen = tuple(agent_of("", agent) for agent in agents or ())
+    return everything.chat(model, chosen, decisions, threads, shown)
+
+
+@measures
+def speculative(
+    shown: Shown,
+    decisions: Decisions = 60,
+    threads: Threads = None,
+) -> Document:
+    """What guesses of a free value save: the prompt's text, or a smaller model's call, of whose tokens a pass verifies
+    2, 3, 4 or all. Random weights that write given values: the mechanism's passes, tokens and milliseconds.
+
+    Example: rtcontrol bench speculative --decisions 200 --json speculative.json
+    """
+    from rtcontrol.bench import everything
+
+    return everything.speculative(decisions, threads, shown)
+
+
+@measures
+def wire(
+    shown: Shown,
+    trips: Annotated[int, typer.Option(min=100, help="Round trips to measure each way.")] = 5000,
+    model: Annotated[str, typer.Option(help="Bundled name or checkpoint folder.")] = "lander",
+) -> Document:
+    """Observation out to call in, over each transport, beside a bare echo of the same bytes and openpi's client.
+
+    Client-paced, one client at a time, loopback, a 300-byte observation; servers in processes of their own. The ways
+    take turns in blocks of 20. Three questions go to /v1/decisions and /v1/systemone, and to `decide` behind a bare
+    socket: what the endpoints take beyond that is the server's. openpi's client is measured where it is installed
+    (`pip install --no-deps openpi-client`).
+
+    Examples:
+
+      rtcontrol bench wire
+
+      rtcontrol bench wire --trips 20000 --json wire.json
+    """
+    from rtcontrol.bench import everything
+
+    return everything.wire(BenchOptions(model), trips, shown)
+
+
+@measures
+def load(
+    shown: Shown,
+    clients: Annotated[int, typer.Option(min=1, max=500, help="Server-paced clients at once.")] = 8,
+    hz: Annotated[float, typer.Option(min=0.1, max=1000, help="Rate of each client's loop.")] = 16.0,
+    seconds: Annotated[float, typer.Option(min=1, help="How long to count, after 2 s of warm-up.")] = 30.0,
+    model: Annotated[str, typer.Option(help="noop (the null decoder), random, or a checkpoint.")] = "noop",
+    http: Annotated[
+        bool, typer.Option("--http", help="Beside one HTTP client with new tools and long prompts.")
+    ] = False,
+) -> Document:
+    """Many clients of one server: every tick's call is counted, those that never came, and the misses by cause.
+
+    Examples:
+
+      rtcontrol bench load --clients 50 --hz 2
+
+      rtcontrol bench load --clients 8 --hz 16 --model lander
+
+      rtcontrol bench load --clients 1 --hz 30 --seconds 8 --model lander --http
+    """
+    from rtcontrol.bench import everything
+
+    return everything.load(seconds, shown, ((clients, hz, model, http),))
 
 
 @app.command("all")
@@ -240,7 +352,7 @@ def everything_there_is(
     wanted = [name for name in wanted if name not in absent]
     for name in wanted if again else ():
         everything.path_of(folder, name).unlink(missing_ok=True)
-    options = everything.BenchOptions(quick=quick)
+    options = BenchOptions(quick=quick)
     for name in wanted:
         with Progress(console=Terminal(stderr=True), transient=True) as bar:
             task = bar.add_task(name)
@@ -265,14 +377,5 @@ def tables(folder: Folder = PAGES) -> None:
         print(f"Written: {path}")
 
 
-for command in (*bench_baselines.COMMANDS, *bench_loop.COMMANDS, experiments):
+for command in bench_loop.COMMANDS:
     app.command()(command)
-
-
-def _options(model: str, agent: str | None, dtype: str, threads: int | None) -> Any:
-    from rtcontrol.bench.everything import BenchOptions
-    from rtcontrol.bench.situations import agent_of
-    from rtcontrol.models.checkpoint.checkpoint import read_config, resolve
-
-    read_config(resolve(model))  # before anything is begun: `memory` loads it in a process of its own
-    return BenchOptions(model, agent_of(model, agent), dtype, threads)

@@ -1,14 +1,17 @@
-"""`rtcontrol bench`: training, wire, recording and what else is around a decision."""
+"""`rtcontrol bench`: training, recording, a viewer, and the experiments on what the paper claims."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from rtcontrol.cli.figures import JsonFile, for_people, save, show
+from rtcontrol.cli.figures import JsonFile, for_people, save
+from rtcontrol.models.errors import UserError
 
 
 def train(
@@ -31,8 +34,6 @@ def train(
 
       rtcontrol bench train --shape qwen2.5-0.5b
     """
-    from rtcontrol.models.errors import UserError
-
     if shape not in ("bundled", "qwen2.5-0.5b"):
         raise UserError(f"There is no shape {shape!r}.", "Choose bundled or qwen2.5-0.5b.")
     if shape == "bundled" and (rows or 64) < 32:
@@ -60,29 +61,6 @@ def train(
     for name, ratio in found["ratios"].items():
         console.print(f"{name}: {ratio:.2f}")
     save(json_file, found)
-
-
-def wire(
-    trips: Annotated[int, typer.Option(min=100, help="Round trips to measure each way.")] = 5000,
-    model: Annotated[str, typer.Option(help="Bundled name or checkpoint folder.")] = "lander",
-    json_file: JsonFile = None,
-) -> None:
-    """Observation out to call in, over each transport, beside a bare echo of the same bytes and openpi's client.
-
-    Client-paced, one client at a time, loopback, a 300-byte observation; servers in processes of their own. The ways
-    take turns in blocks of 20. Three questions go to /v1/decisions and /v1/systemone, and to `decide` behind a bare
-    socket: what the endpoints take beyond that is the server's. openpi's client is measured where it is installed
-    (`pip install --no-deps openpi-client`).
-
-    Examples:
-
-      rtcontrol bench wire
-
-      rtcontrol bench wire --trips 20000 --json wire.json
-    """
-    from rtcontrol.bench import everything
-
-    show(lambda p: everything.wire(everything.BenchOptions(model), trips, p), json_file)
 
 
 def watch(
@@ -115,32 +93,6 @@ def watch(
         table.add_row(label, *figures, f"{found[key]['change']['p99']:+.1%}")
     console.print(table)
     save(json_file, found)
-
-
-def load(
-    clients: Annotated[int, typer.Option(min=1, max=500, help="Server-paced clients at once.")] = 8,
-    hz: Annotated[float, typer.Option(min=0.1, max=1000, help="Rate of each client's loop.")] = 16.0,
-    seconds: Annotated[float, typer.Option(min=1, help="How long to count, after 2 s of warm-up.")] = 30.0,
-    model: Annotated[str, typer.Option(help="noop (the null decoder), random, or a checkpoint.")] = "noop",
-    http: Annotated[
-        bool, typer.Option("--http", help="Beside one HTTP client with new tools and long prompts.")
-    ] = False,
-    json_file: JsonFile = None,
-) -> None:
-    """Many clients of one server: every tick's call is counted, those that never came, and the misses by cause.
-
-    Examples:
-
-      rtcontrol bench load --clients 50 --hz 2
-
-      rtcontrol bench load --clients 8 --hz 16 --model lander
-
-      rtcontrol bench load --clients 1 --hz 30 --seconds 8 --model lander --http
-    """
-    from rtcontrol.bench import everything
-
-    cases = ((clients, hz, model, http),)
-    show(lambda p: everything.load(seconds, p, cases), json_file)
 
 
 def record(
@@ -180,4 +132,91 @@ def record(
     save(json_file, {"rates": found})
 
 
-COMMANDS = (train, wire, watch, load, record)
+def experiments(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME]...",
+            help="rates, forms, independence, weights, balance, constraint, draft, delay, schemas, places, latency, "
+            "drafts (default: all; the last three and half of schemas take models that others trained).",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where the runs are kept: what is done is not done again.")] = Path(
+        "runs/experiments"
+    ),
+    seeds: Annotated[int, typer.Option(min=1, help="From so many seeds each arm is trained.")] = 3,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, one thread each.")] = 2,
+    page: Annotated[
+        Path | None, typer.Option(help="A page whose tables are put in place of those that it has.", exists=True)
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Train nothing: show what a --json file of before has.", exists=True)
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Small models trained from nothing on a made-up corpus, to try what the paper claims (docs/experiments.md): heads
+    against JSON at equal training tokens, heads that do not see each other, weights, balance, the constraint, schemas
+    and delays drawn in training, drafts. About an hour and a half on two cores; stopped, it goes on where it was.
+
+    Examples:
+
+      rtcontrol bench experiments forms --seeds 1
+
+      rtcontrol bench experiments --page docs/experiments.md --json docs/benchmarks/experiments.json
+
+      rtcontrol bench experiments --results docs/benchmarks/experiments.json --page docs/experiments.md
+    """
+    from rtcontrol.evaluation.experiments import runs
+    from rtcontrol.evaluation.experiments.tables import check_marks, filled, gathered, tables
+    from rtcontrol.models.data.row import written_whole
+
+    console = for_people(json_file)
+    if page is not None:
+        check_marks(page.read_text("utf-8"), names or runs.NAMES)
+    if results is not None:
+        try:
+            found: dict[str, Any] = json.loads(results.read_text("utf-8"))["experiments"]
+            wanted = {name: found[name] for name in names or found.keys()}
+            shown = dict(tables(wanted))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            asked = f" of {', '.join(names)}" if names else ""
+            raise UserError(f"{results} holds no such results{asked}.", "Give what --json wrote.") from None
+    else:
+        chosen = names or list(runs.NAMES)
+        planned = list(runs.planned(chosen, seeds, out))
+        _do([r for r in planned if r.work not in runs.AFTERWARDS], jobs, console)
+        _do([r for r in planned if r.work in runs.AFTERWARDS], 1, console)  # beside nothing else
+        wanted = gathered(chosen, seeds, out)
+        shown = dict(tables(wanted))
+    for name, table in shown.items():
+        console.print(f"\n{name}: {table.title}", style="bold")
+        for row in table.rows:
+            told = "; ".join(f"{c} {v}" for c, v in zip(table.columns[1:], row[1:], strict=True) if v).replace("**", "")
+            console.print(f"  {row[0]}: {told}", highlight=False, markup=False, soft_wrap=True)
+        if table.note:
+            console.print(f"  {table.note}", highlight=False, markup=False, soft_wrap=True)
+    save(json_file, {"experiments": wanted})
+    if page is not None:
+        text = filled(page.read_text("utf-8"), wanted)
+        with written_whole(page) as lines:
+            lines.write(text)
+
+
+def _do(planned: list[Any], jobs: int, console: Any) -> None:
+    from rtcontrol.evaluation.experiments import kept
+
+    left = len({run.folder for run in planned if run.result() is None})
+    if not left:
+        return
+    columns = (TextColumn("{task.description}"), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("runs", total=left)
+
+        def told(says: str, _: Any) -> None:
+            console.print(f"done: {says}", highlight=False, markup=False)
+            bar.advance(task)
+
+        kept.do_all(planned, jobs, told)
+
+
+COMMANDS = (train, watch, record, experiments)

@@ -12,9 +12,10 @@ import typer
 
 from rtcontrol.bridges.carla import cli as carla_cli
 from rtcontrol.bridges.ros2 import cli as ros2_cli
+from rtcontrol.cli.options import group
 from rtcontrol.run.options import CONFIG, load
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="markdown")
+app = group()
 
 
 @app.callback()

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rtcontrol.cli.data_sets import count_rows
-from rtcontrol.cli.figures import JsonFile, check_writable, for_people, save
+from rtcontrol.cli.figures import JsonFile, check_writable, count_rows, for_people, save, say
 from rtcontrol.models.errors import UserError
 
 if TYPE_CHECKING:
@@ -116,8 +115,8 @@ def synthesise(
         console.print(f"{refused} refused: {reason}", highlight=False)
     if missing := _without_rows(sets, out)[:8]:
         why = "calls without arguments have a share where --balance has seven"
-        console.print(f"no row calls {', '.join(missing)} ({why})", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{count} rows: {out}", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"no row calls {', '.join(missing)} ({why})")
+    say(console, f"{count} rows: {out}")
     save(json_file, {**figures, "out": str(out), "rows_written": count, **tally.to_dict()})
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rtcontrol.cli.figures import widened
 from rtcontrol.drill.faults import ENDINGS, FAULTS, TIMES
 from rtcontrol.models.errors import UserError
 
@@ -62,10 +63,7 @@ def _drill(
     with Shutdown() as ending, Folder(out or Path(), named_by_time("drill")) as folder:
         ending.of(lambda name: None)
         try:
-            console = Terminal()
-            if not console.is_terminal:  # a log file has no width
-                console.width = max(console.width, LOG_WIDTH)
-            status = drill(told, folder.path, ending, json, console)
+            status = drill(told, folder.path, ending, json, widened(Terminal(), LOG_WIDTH))
         except Interrupted as interrupted:
             status = interrupted.status
     raise typer.Exit(status)

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table as Shown
 from typer.core import TyperGroup
 
-from rtcontrol.cli.figures import JsonFile, check_writable, for_people, save
+from rtcontrol.cli.figures import JsonFile, Tenths, check_writable, for_people, save, show_table, widened
+from rtcontrol.cli.options import BfclPython, group
+from rtcontrol.evaluation.options import ModelOptions
 from rtcontrol.models.errors import UserError
+from rtcontrol.run.options import expanded
 from rtcontrol.telemetry.figure_table import Table
 
 if TYPE_CHECKING:
@@ -52,13 +53,7 @@ class EvalGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(
-    cls=EvalGroup,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_enable=False,
-)
+app = group(cls=EvalGroup)
 Given = Annotated[
     str,
     typer.Argument(
@@ -66,10 +61,6 @@ Given = Annotated[
         show_default=False,
         help="bfcl, mobile-actions, seal-tools, openfunctions, toolalpaca, each NAME[:PART,...][=PLACE]; or a file.",
     ),
-]
-Bfcl = Annotated[
-    Path | None,
-    typer.Option("--python", help="Interpreter or folder with bfcl-eval. (default: $RTCONTROL_BFCL, this one)"),
 ]
 Limit = Annotated[int | None, typer.Option(min=1, help="The first so many samples alone.")]
 Rule = Annotated[
@@ -93,52 +84,36 @@ def evaluation() -> None:
 
 
 @app.command(RUN)
+@expanded
 def run(
     source: Given,
-    model: Annotated[
-        str, typer.Option(help="A checkpoint, as for run; or decisions:URL, systemone:URL, openai:URL#NAME.")
-    ],
+    options: ModelOptions,
     out: Annotated[
         Path | None, typer.Option(help="The answers, one a line; a run that was stopped goes on there.")
     ] = None,
     json_file: JsonFile = None,
     html: Html = None,
     rule: Rule = None,
-    way: Annotated[
-        str, typer.Option(help="heads, or json: the same model writes the call token after token.")
-    ] = "heads",
-    grammar: Annotated[bool, typer.Option("--grammar", help="With --way json: held to the tools' grammar.")] = False,
     limit: Limit = None,
-    engine: Annotated[str, typer.Option(help="What runs the model.")] = "torch",
-    dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or cuda:NUMBER. (default: a GPU where there is one)")
-    ] = None,
-    threads: Annotated[int | None, typer.Option(help="Of torch, on a CPU.")] = None,
-    value_tokens: Annotated[int, typer.Option(min=1, help="A free value has at most so many tokens.")] = 64,
-    arguments: Annotated[str, typer.Option(help="Of a chat model: sequential or parallel.")] = "sequential",
     overflow: Wide = "merge",
-    bfcl: Bfcl = None,
+    bfcl: BfclPython = None,
 ) -> None:
     """Answer all rows of a source, and judge the answers.
 
     Example: rtcontrol eval rows.jsonl --model lander
     """
     from rtcontrol.evaluation import rows as evaluating
-    from rtcontrol.evaluation.answerers import ModelOptions
     from rtcontrol.evaluation.endpoints import answerer
-    from rtcontrol.evaluation.progress import EvalProgress
     from rtcontrol.models.metrics.predictions import Predictions
 
     found = evaluating.read(_source(source, bfcl, limit, overflow))
     by = found.rule(rule)
-    options = ModelOptions(model, way, engine, dtype, device, threads, value_tokens, arguments, grammar)
     made = answerer(options)
     with Predictions({"model": made.told, "data": found.told}, out) as kept:
         if kept.found:
             print(f"going on with what {out} holds: {len(kept.found)} answers", file=sys.stderr)
         try:
-            with EvalProgress() as told:
+            with Tenths("answering", "answered: {done} of {total}") as told:
                 evaluating.answer_all(found.rows, made, kept, told)
         except KeyboardInterrupt:
             keeps = (
@@ -162,7 +137,7 @@ def rescore(
     rule: Rule = None,
     limit: Limit = None,
     overflow: Wide = "merge",
-    bfcl: Bfcl = None,
+    bfcl: BfclPython = None,
     json_file: JsonFile = None,
     html: Html = None,
 ) -> None:
@@ -244,7 +219,7 @@ def compare(
 
 
 @app.command("oracle")
-def oracle(source: Given, limit: Limit = None, bfcl: Bfcl = None, json_file: JsonFile = None) -> None:
+def oracle(source: Given, limit: Limit = None, bfcl: BfclPython = None, json_file: JsonFile = None) -> None:
     """What a model that is always right would score: the rows' own calls through every rule, with all arguments, and
     with those that six heads hold.
 
@@ -293,13 +268,6 @@ def _write_page(documents: list[tuple[str, dict[str, Any]]], out: Path) -> None:
 
 
 def _show(tables: Sequence[Table], json_file: Path | None) -> None:
-    console: Console = for_people(json_file)
-    if not console.is_terminal:  # a log file has no width
-        console.width = max(console.width, LOG_WIDTH)
-    for found in tables:
-        shown = Shown(title=found.title, caption=found.note or None, title_justify="left", caption_justify="left")
-        for i, column in enumerate(found.columns):
-            shown.add_column(column, justify="right" if i else "left")
-        for row in found.rows:
-            shown.add_row(*row)
-        console.print(shown)
+    console = widened(for_people(json_file), LOG_WIDTH)
+    for table in tables:
+        show_table(console, table, title_justify="left", caption_justify="left")

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress, ProgressColumn
 from rich.table import Table
 
+from rtcontrol.bridges.console import printable
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import part_of
+from rtcontrol.models.files import replace_file
+from rtcontrol.telemetry.figure_table import Table as FigureTable
 from rtcontrol.telemetry.table import Terminal
 
+if TYPE_CHECKING:
+    from rtcontrol.models.data.row import DataRow
+
 STDOUT = Path("-")
+ROWS = 10_000  # between two words of progress where nobody watches a bar
 
 
 def check_writable(path: Path | None) -> Path | None:
@@ -45,14 +51,9 @@ def save(path: Path | None, document: dict[str, Any]) -> None:
         if path == STDOUT:
             sys.stdout.write(text)
             return
-        plain = not path.is_symlink() and (path.is_file() or not path.exists())
-        part = part_of(path) if plain else path
         try:
-            part.write_text(text)
-            part.replace(path)
+            replace_file(path, text)
         except OSError as error:
-            if part != path:
-                part.unlink(missing_ok=True)
             raise UserError(
                 f"{path} cannot be written ({error.strerror}).", "Make room, or give another path."
             ) from None
@@ -69,45 +70,93 @@ def for_people(json_file: Path | None) -> Console:
     return Terminal(stderr=json_file == STDOUT)
 
 
-class Shown:
-    """Tells on stderr how much is done, and of how much; shows tables as soon as they are there."""
+def say(console: Console, text: str) -> None:
+    """A line as it is, of whatever length and from whomever."""
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
-    def __init__(self, console: Console) -> None:
-        self._console, self._told = console, Terminal(stderr=True)
-        self._shown: set[str] = set()
-        self._tenths = 0
-        self._bar = Progress(console=self._told, transient=True)
-        self._task = self._bar.add_task("measuring", total=None)
 
-    def __call__(self, done: int, total: int) -> None:
-        self._bar.update(self._task, completed=done, total=total)
-        if not self._told.is_terminal and (tenths := 10 * done // max(total, 1)) > self._tenths:
-            self._tenths = tenths
-            print(f"measuring: {10 * tenths} %", file=sys.stderr, flush=True)
+def widened(console: Console, width: int) -> Console:
+    """It; a log file has no width of its own."""
+    if not console.is_terminal:
+        console.width = max(console.width, width)
+    return console
 
-    def ready(self, document: dict[str, Any]) -> None:
-        """Those of its tables that were not shown yet."""
-        from rtcontrol.bench import tables
 
-        for found in tables.tables(document):
-            if found.title in self._shown:
-                continue
-            self._shown.add(found.title)
-            shown = Table(title=found.title, caption=found.note)
-            for i, column in enumerate(found.columns):
-                shown.add_column(column, justify="right" if i else "left")
-            for row in found.rows:
-                shown.add_row(*row)
-            self._console.print(shown)
-            self._console.file.flush()
+def show_table(console: Console, table: FigureTable, **more: Any) -> None:
+    shown = Table(title=table.title, caption=table.note or None, **more)
+    for i, column in enumerate(table.columns):
+        shown.add_column(column, justify="right" if i else "left")
+    for row in table.rows:
+        shown.add_row(*row)
+    console.print(shown)
+
+
+def count_rows(rows: Iterator[DataRow]) -> Iterator[DataRow]:
+    """The rows, with a word on stderr of how many there are."""
+    console = Terminal(stderr=True)
+    with console.status("reading") as status:
+        for n, row in enumerate(rows, 1):
+            if console.is_terminal and not n % 100:
+                status.update(f"{n} rows: {row.source}")
+            elif not console.is_terminal and not n % ROWS:
+                print(printable(f"{n} rows: {row.source}"), file=sys.stderr, flush=True)
+            yield row
+
+
+class Bar:
+    """What goes on, on standard error: a bar on a terminal; what a log has instead says `line`."""
+
+    def __init__(self, task: str, *columns: ProgressColumn, total: float | None = None, **more: Any) -> None:
+        self.console = Terminal(stderr=True)
+        self.terminal = self.console.is_terminal
+        self._bar = Progress(*columns, console=self.console, transient=True)
+        self._task = self._bar.add_task(task, total=total, **more)
+
+    def update(self, **more: Any) -> None:
+        self._bar.update(self._task, **more)
+
+    def line(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
 
     def __enter__(self) -> Self:
-        if self._told.is_terminal:
+        if self.terminal:
             self._bar.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._bar.stop()
+
+
+class Tenths(Bar):
+    """Called with how much is done, and of how much: a log has a line each tenth."""
+
+    def __init__(self, task: str, text: str) -> None:
+        super().__init__(task)
+        self._text, self._tenths = text, 0
+
+    def __call__(self, done: int, total: int) -> None:
+        self.update(completed=done, total=total)
+        if not self.terminal and (tenths := 10 * done // max(total, 1)) > self._tenths:
+            self._tenths = tenths
+            self.line(self._text.format(done=done, total=total, percent=10 * tenths))
+
+
+class Shown(Tenths):
+    """Tells how much is measured; shows tables as soon as they are there."""
+
+    def __init__(self, tables: Console) -> None:
+        super().__init__("measuring", "measuring: {percent} %")
+        self._tables, self._shown = tables, set[str]()
+
+    def ready(self, document: dict[str, Any]) -> None:
+        """Those of its tables that were not shown yet."""
+        from rtcontrol.bench import tables
+
+        for table in tables.tables(document):
+            if table.title not in self._shown:
+                self._shown.add(table.title)
+                show_table(self._tables, table)
+                self._tables.file.flush()
 
 
 def show(run: Callable[[Shown], dict[str, Any]], json_file: Path | None) -> None:

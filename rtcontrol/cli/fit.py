@@ -6,24 +6,21 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, TextColumn
 
 from rtcontrol.bridges.console import printable
-from rtcontrol.cli.figures import JsonFile, for_people, save
+from rtcontrol.cli.figures import Bar, JsonFile, for_people, save, say
 from rtcontrol.models.errors import UserError
-from rtcontrol.telemetry.table import Terminal
 
 DEFAULT_MINUTES = 15.0
 QUIET_S = 30.0  # between two lines where stderr is no terminal
-app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
-@app.command()
 def fit(
     out: Annotated[Path, typer.Option(help="The model's folder: a new one, or that of a run to go on with.")],
     rows: Annotated[
@@ -104,10 +101,7 @@ def fit(
     from rtcontrol.training.fit import fit as work
 
     console = for_people(json_file)
-
-    def say(told: str) -> None:
-        console.print(printable(told), markup=False, highlight=False, soft_wrap=True)
-
+    tell = partial(say, console)
     if skill is not None:
         others = (rows, teacher, runs, base, env, agent, goals, tools, goal, hz, minutes, json_file)
         _rebuild(skill, out, samples, seed, threads, any(other is not None for other in others))
@@ -126,7 +120,7 @@ def fit(
     chosen = None if tools is None else tools_from(tools)
     if chosen is None and asked is not None and "tools" in asked:
         chosen = tools_of(asked["tools"])
-    with FitProgress(Terminal(stderr=True)) as shown, _interrupted(out), watched(say):
+    with FitProgress() as shown, _interrupted(out), watched(tell):
         made = work(
             rows or None,
             chosen,
@@ -143,12 +137,12 @@ def fit(
             minutes=DEFAULT_MINUTES if minutes is None else minutes,
             seed=seed,
             threads=threads,
-            tell=shown.line,
-            say=say,
+            tell=shown.tell,
+            say=tell,
         )
     console.print(f"Held-out rows: {made.score.message()}.", highlight=False, soft_wrap=True)
     for line in made.truth.messages():
-        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+        tell(line)
     if (worst := made.truth.parts.worst()) is not None:
         told = printable(f"Least right: {worst[0]}, {worst[1].right} of {worst[1].count}.")
         console.print(told, highlight=False, markup=False)
@@ -169,8 +163,8 @@ def _rebuild(skill: str, out: Path, samples: int | None, seed: int, threads: int
     if others:
         remedy = "Give --out, --samples, --seed and --threads only."
         raise UserError("--skill trains by a recipe: what it learns, and for how long, is written there.", remedy)
-    with FitProgress(Terminal(stderr=True)) as shown:
-        checkpoint = rebuild(skill, out, samples, seed, threads, shown.line)
+    with FitProgress() as shown:
+        checkpoint = rebuild(skill, out, samples, seed, threads, shown.tell)
     print(f"Model: {checkpoint}\n{SKILLS[skill].format(checkpoint)}")
 
 
@@ -186,15 +180,14 @@ def _interrupted(out: Path) -> Iterator[None]:
         raise
 
 
-class FitProgress:
+class FitProgress(Bar):
     """A line on stderr: time left, held-out score; one for each evaluation where stderr is no terminal."""
 
-    def __init__(self, console: Console) -> None:
-        columns = (BarColumn(), TextColumn("{task.description}"))
-        self._console, self._bar = console, Progress(*columns, console=console, transient=True)
-        self._task, self._score, self._told_s = self._bar.add_task("begins", total=1.0), "-", time.monotonic()
+    def __init__(self) -> None:
+        super().__init__("begins", BarColumn(), TextColumn("{task.description}"), total=1.0)
+        self._score, self._told_s = "-", time.monotonic()
 
-    def line(self, line: Mapping[str, Any]) -> None:
+    def tell(self, line: Mapping[str, Any]) -> None:
         """What a run tells."""
         if (score := line.get("held_out")) is not None:
             self._score = f"{score['right']}/{score['count']}"
@@ -202,19 +195,11 @@ class FitProgress:
         told = (
             f"{_clock(line['left_s'])} left  held out {self._score}  loss {line['loss']}  {line['samples']:,} samples"
         )
-        self._bar.update(self._task, completed=line["seconds"] / max(whole, 1e-9), description=told)
+        self.update(completed=line["seconds"] / max(whole, 1e-9), description=told)
         now = time.monotonic()
-        if not self._console.is_terminal and (score is not None or now - self._told_s > QUIET_S):
-            print(told, file=sys.stderr, flush=True)
+        if not self.terminal and (score is not None or now - self._told_s > QUIET_S):
+            self.line(told)
             self._told_s = now
-
-    def __enter__(self) -> FitProgress:
-        if self._console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._bar.stop()
 
 
 def _clock(seconds: float) -> str:

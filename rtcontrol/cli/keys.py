@@ -9,15 +9,11 @@ from typing import Annotated
 
 import typer
 
+from rtcontrol.cli.options import group
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import zmq_auth
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    help="The keys of clients that may connect from other machines: make, list, revoke.",
-)
+app = group(help="The keys of clients that may connect from other machines: make, list, revoke.")
 Folder = Annotated[
     Path | None, typer.Option("--keys", help="Key folder. (default: ~/.config/rtcontrol/keys)", show_default=False)
 ]

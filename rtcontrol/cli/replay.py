@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,17 +11,14 @@ import typer
 from rich.progress import Progress
 
 from rtcontrol.bridges.console import printable
-from rtcontrol.cli.figures import JsonFile, for_people, save
+from rtcontrol.cli.figures import JsonFile, for_people, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.run import ERRED, mostly_errors
 
 if TYPE_CHECKING:
     from rtcontrol.run.recording import Recording
 
-app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
-
-@app.command()
 def replay(
     file: Annotated[Path, typer.Argument(help="A record.mcap, or a run's folder.")],
     model: Annotated[str | None, typer.Option(help="Decides again. (default: the recorded one)")] = None,
@@ -64,10 +62,7 @@ def replay(
             raise UserError("--agent is for the expert of a comparison: --as-env flies.", "Leave it out.")
         raise typer.Exit(_as_env(recorded, model, engine, hz, diff, json_file))
     console = for_people(json_file)
-
-    def say(told: str) -> None:
-        console.print(printable(told), markup=False, highlight=False, soft_wrap=True)
-
+    tell = partial(say, console)
     with Progress(console=console, transient=True) as bar:
         task = bar.add_task("decisions", total=len(recorded.seen) if hz is None else None)
         found, _ = decide_again(recorded, model, engine, hz, lambda done: bar.update(task, completed=done), own)
@@ -82,10 +77,10 @@ def replay(
                 continue
             if error is not None:
                 again[error] = []
-            say(f"tick {one['k']}, seen at {one['t_s']:.3f} s: {one['recorded']} then, {one['replayed'] or error} now")
+            tell(f"tick {one['k']}, seen at {one['t_s']:.3f} s: {one['recorded']} then, {one['replayed'] or error} now")
         for error, ticks in again.items():
             if ticks:
-                say(f"the same {len(ticks)} times more, ticks {ticks[0]} to {ticks[-1]}: {error}")
+                tell(f"the same {len(ticks)} times more, ticks {ticks[0]} to {ticks[-1]}: {error}")
     share = "" if found["agreement"] is None else f" ({100 * found['agreement']:.2f} %)"
     console.print(
         f"recorded: {then['model']} on {then['engine']}, {then['hz']:g} Hz; replayed: {now['model']} on "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import sys
 from collections.abc import Sequence
@@ -15,13 +14,11 @@ import typer
 
 from rtcontrol.bridges.console import printable
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import no_link, part_of
+from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.run.run import MISSED
 from rtcontrol.telemetry import report as reports
 from rtcontrol.telemetry.gates import Gate, parse
 from rtcontrol.telemetry.recorded import Recorded, begun, load
-
-app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
 class Format(StrEnum):
@@ -36,7 +33,6 @@ class Format(StrEnum):
 FILES = {Format.HTML: ".html", Format.PERFETTO: ".pftrace"}
 
 
-@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or records; of several, a report of all.")],
     format: Annotated[Format, typer.Option(help="html: a page of its own; perfetto: for ui.perfetto.dev.")] = (
@@ -145,15 +141,9 @@ def _put(made: str | bytes, out: Path | None) -> None:
         sys.stdout.buffer.write(packed)
         sys.stdout.buffer.flush()
         return
-    plain = not out.is_symlink() and (out.is_file() or not out.exists())
-    part = part_of(out) if plain else out  # what lies there stays whole where there is no room
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(packed)
-        part.replace(out)
+        replace_file(out, packed)
     except OSError as error:
-        if plain:
-            with contextlib.suppress(OSError):
-                part.unlink()
         raise UserError(f"{out} cannot be written ({error.strerror}).", "Give another --out.") from None
     print(printable(f"report: {out}"), file=sys.stderr)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, TextColumn
-from rich.progress import Progress as Bar
 
 from rtcontrol.bridges.console import printable
 from rtcontrol.bridges.shutdown import Shutdown
-from rtcontrol.cli.figures import STDOUT, check_writable
+from rtcontrol.cli.figures import STDOUT, Bar, check_writable, say, widened
 from rtcontrol.loop.config import MAX_HZ, MIN_HZ
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.table import Terminal
@@ -48,41 +47,26 @@ Exit status: 0; 2 mistake in what was given; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
-class ScoreProgress:
+class ScoreProgress(Bar):
     """Says on stderr what is flown, how much is done, and how long the rest takes."""
 
     def __init__(self) -> None:
-        self._console = Terminal(stderr=True)
         columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}")
-        self._bar = Bar(*columns, console=self._console, transient=True)
-        self._task = self._bar.add_task("loading", total=None, left="")
-        self._begun_s = time.monotonic()
+        super().__init__("loading", *columns, left="")
+        self._begun_s = self._told_s = time.monotonic()
         self._announced_s = 0.0  # how long it takes in all, as it was told last
-        self._told_s, self._terminal = time.monotonic(), self._console.is_terminal
 
     def __call__(self, what: str, done: int, total: int, left_s: float, more_s: float) -> None:
         if done and (whole_s := time.monotonic() - self._begun_s + left_s) > LONGER * self._announced_s:
             beside = f"; delays and rates (--full) would take {_long(more_s)} more" if more_s else ""
             what_s = f"about {_long(left_s)} left, as the first {done} of {total} episodes went{beside}"
-            self._console.print(f"longer than told: {what_s}" if self._announced_s else what_s, highlight=False)
+            self.console.print(f"longer than told: {what_s}" if self._announced_s else what_s, highlight=False)
             self._announced_s = whole_s
         left = f"{done}/{total} episodes, about {_long(left_s)} left"
-        self._bar.update(self._task, description=what, completed=done, total=total, left=left)
-        if not self._terminal and (now := time.monotonic()) - self._told_s >= TOLD_S:
+        self.update(description=what, completed=done, total=total, left=left)
+        if not self.terminal and (now := time.monotonic()) - self._told_s >= TOLD_S:
             self._told_s = now
-            print(f"score: {left} ({what})", file=sys.stderr, flush=True)
-
-    def say(self, told: str) -> None:
-        """A line that people should read."""
-        self._console.print(printable(told), markup=False, highlight=False, soft_wrap=True)
-
-    def __enter__(self) -> Self:
-        if self._terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._bar.stop()
+            self.line(f"score: {left} ({what})")
 
 
 def _numbers(option: str, text: str, least: float, most: float) -> tuple[float, ...]:
@@ -152,26 +136,29 @@ def _score(
         raise UserError(f"--json {json_file} is {what}.", "Name a file.")
     check_writable(json_file)
     settings = Settings(
-        env, agent, tuple(model or ()), hz or 0.0, seeds, tuple(goal or ()), tuple(gate or ()), phrasings
-    )
-    settings = replace(
-        settings,
+        env,
+        agent,
+        tuple(model or ()),
+        hz or 0.0,
+        seeds,
+        tuple(goal or ()),
+        tuple(gate or ()),
+        phrasings,
         delays=tuple(map(int, _numbers("--delays", delays, 0, 100))) if delays is not None else DELAYS if full else (),
         rates=_numbers("--rates", rates, MIN_HZ, MAX_HZ) if rates is not None else RATES if full else (),
+        engine=engine,
+        goal_file=None if goals is None else str(goals),
     )
-    settings = replace(settings, engine=engine, goal_file=None if goals is None else str(goals))
     with watched(lambda told: print(printable(told), file=sys.stderr)):
         scoring = Scoring(settings, json_file)
-    console = Terminal()
-    if not console.is_terminal:  # a log file has no width
-        console.width = max(console.width, LOG_WIDTH)
+    console = widened(Terminal(), LOG_WIDTH)
     for warning in scoring.warnings:
         print(printable(warning), file=sys.stderr)
     if scoring.document.begun:
         print(f"going on with what {json_file} holds", file=sys.stderr)
     status = 0
     try:
-        with Shutdown(), ScoreProgress() as told, watched(told.say):
+        with Shutdown(), ScoreProgress() as told, watched(partial(say, told.console)):
             scoring.run(told)
     except KeyboardInterrupt as interrupted:
         status = getattr(interrupted, "status", 130)

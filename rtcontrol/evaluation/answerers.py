@@ -6,9 +6,9 @@ import json
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from rtcontrol.evaluation.options import ModelOptions
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.stats import Tokens
@@ -23,22 +23,6 @@ from rtcontrol.run.api import Model, ModelSession
 OPEN = 8  # sets of tools whose prefixes are kept: rows of one set mostly come together
 WAYS = ("heads", "json")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """How a checkpoint answers: `way` "heads" (a chat model's own syntax, with what it forces written for it) or
-    "json" (a call written token after token), the latter held to the tools' `grammar` or not."""
-
-    model: str
-    way: str = "heads"
-    engine: str = "torch"
-    dtype: str = "auto"
-    device: str | None = None
-    threads: int | None = None
-    value_tokens: int = 64
-    arguments: str = "sequential"
-    grammar: bool = False
 
 
 class Answerer(Protocol):

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rtcontrol.evaluation.answerers import Answerer, HeadsAnswerer, ModelOptions, Opened
+from rtcontrol.evaluation.answerers import Answerer, HeadsAnswerer, Opened
 from rtcontrol.evaluation.json_calls import JsonAnswerer
+from rtcontrol.evaluation.options import ModelOptions
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import EndpointDecider, EndpointSource, address, is_endpoint
 from rtcontrol.models.call import Call

@@ -17,7 +17,8 @@ from typing import Any
 import llguidance
 import numpy as np
 
-from rtcontrol.evaluation.answerers import ModelOptions, Opened, loaded
+from rtcontrol.evaluation.answerers import Opened, loaded
+from rtcontrol.evaluation.options import ModelOptions
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.chat_template import ChatTemplate
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer

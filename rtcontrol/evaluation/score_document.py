@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ from rtcontrol.envs.evaluate import Played
 from rtcontrol.evaluation.phrasings import Saying
 from rtcontrol.evaluation.score_plan import LISTENED_S, Cell, Settings
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import part_of
+from rtcontrol.models.files import replace_file
 from rtcontrol.telemetry.run_folder import describe
 
 SCHEMA = 2
@@ -74,12 +73,9 @@ class Document:
     def write(self) -> None:
         if self._path is None:
             return
-        part = part_of(self._path)
         try:
-            part.write_text(json.dumps({**self.data, "machine": describe()}, indent=1) + "\n")
-            os.replace(part, self._path)
+            replace_file(self._path, json.dumps({**self.data, "machine": describe()}, indent=1) + "\n")
         except OSError as error:
-            part.unlink(missing_ok=True)
             raise UserError(
                 f"{self._path} cannot be written ({error.strerror}); what it holds is whole, as of before.",
                 "Make room, and give the same command again: it goes on there.",

@@ -6,13 +6,14 @@ import difflib
 import inspect
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Self, get_args, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from rtcontrol.loop.config import Confidence, Flag, RunConfig
 from rtcontrol.models.errors import UserError, read_text, user_path
@@ -60,6 +61,50 @@ def command(kind: type[Any], table: str, run: Callable[[Any], int]) -> Callable[
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: p.annotation for p in parameters}
     return call
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """Stands in the Annotated of a command's parameter: these fields have no options, and keep their defaults."""
+
+    names: tuple[str, ...]
+
+
+def expanded(run: Callable[..., None]) -> Callable[..., None]:
+    """The command with options in the place of a parameter that is a dataclass: one for each field that is annotated
+    with a `typer.Option`. It is given the dataclass made."""
+    parameters: list[inspect.Parameter] = []
+    made: dict[str, tuple[type[Any], list[str]]] = {}
+    for parameter in inspect.signature(run, eval_str=True).parameters.values():
+        kind, notes = parameter.annotation, tuple[Any, ...]()
+        if isinstance(getattr(kind, "__origin__", None), type):
+            kind, notes = kind.__origin__, getattr(kind, "__metadata__", ())
+        if not (isinstance(kind, type) and is_dataclass(kind)):
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        left_out = [name for note in notes if isinstance(note, Without) for name in note.names]
+        options = [one for one in _options_of(kind) if one.name not in left_out]
+        made[parameter.name] = kind, [one.name for one in options]
+        parameters += options
+
+    def call(**given: Any) -> None:
+        for name, (kind, names) in made.items():
+            given[name] = kind(**{field: given.pop(field) for field in names})
+        run(**given)
+
+    call.__name__, call.__doc__ = run.__name__, run.__doc__
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {p.name: p.annotation for p in parameters}
+    return call
+
+
+def _options_of(kind: type[Any]) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(kind, include_extras=True)
+    for field in fields(kind):
+        if any(isinstance(note, OptionInfo) for note in getattr(hints[field.name], "__metadata__", ())):
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            yield inspect.Parameter(field.name, keyword, default=default, annotation=hints[field.name])
 
 
 def _parameter(name: str, given: Any, default: Any, text: str, **more: Any) -> inspect.Parameter:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
-import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import part_of
+from rtcontrol.models.files import replace_file
 from rtcontrol.models.train.trainer import STATE
 
 VERSION = 1  # of what is not in a setting: another one, and all is done anew
@@ -51,14 +50,11 @@ class KeptRun:
         """What is found out; kept. Raises UserError for a full disk."""
         if (known := self.result()) is not None:
             return known
-        part = part_of(self.folder / RESULT)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             found = self.work(*self.given, self.folder)
-            part.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-            os.replace(part, self.folder / RESULT)
+            replace_file(self.folder / RESULT, json.dumps(found, indent=1) + "\n")
         except OSError as error:
-            part.unlink(missing_ok=True)
             raise UserError(
                 f"{self.folder} cannot be written ({error.strerror}).", "Make room, and start it again."
             ) from None

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from rtcontrol.evaluation.answerers import HeadsAnswerer, ModelOptions
+from rtcontrol.evaluation.answerers import HeadsAnswerer
 from rtcontrol.evaluation.experiments import corpus
 from rtcontrol.evaluation.experiments.corpus import CorpusOptions, CorpusSample
 from rtcontrol.evaluation.experiments.judging import HELD
 from rtcontrol.evaluation.experiments.kept import KeptRun
 from rtcontrol.evaluation.json_calls import JsonAnswerer
+from rtcontrol.evaluation.options import ModelOptions
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.stats import Tokens, call_json, head_texts
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas

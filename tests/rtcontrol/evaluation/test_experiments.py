@@ -124,13 +124,13 @@ def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_and_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Path, text: str, *rest: Any) -> int:
-        with self.open("w") as half:
-            half.write(text[:4])
+    def full(self: Path, packed: bytes) -> int:
+        with self.open("wb") as half:
+            half.write(packed[:4])
         raise OSError(28, "No space left on device")
 
     run = KeptRun("one", tmp_path / "a", counting, (7,))
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(UserError, match="No space left"):
         run.do()
     assert run.result() is None and not [*(tmp_path / "a").iterdir()]

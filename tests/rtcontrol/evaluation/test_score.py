@@ -20,9 +20,9 @@ from rtcontrol.envs.evaluate import Case, Seat, cases, play
 from rtcontrol.evaluation import real_time
 from rtcontrol.evaluation.phrasings import Saying, lines
 from rtcontrol.evaluation.policies import OPEN, SCRIPTED, Flyer, ModelFlyer, ScoringGate, scripted
+from rtcontrol.evaluation.score import measure
 from rtcontrol.evaluation.score_document import Document
 from rtcontrol.evaluation.score_plan import Cell, Settings, plan, subjects
-from rtcontrol.evaluation.score_run import measure
 from rtcontrol.evaluation.score_tables import (
     THRESHOLDS,
     calibrated,

@@ -298,15 +298,15 @@ def test_options_out_of_range_are_refused(
 def test_figures_that_do_not_fit_on_the_disk_leave_those_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, text: str) -> int:
-        path.write_bytes(text[:1].encode())
+    def full(path: Path, packed: bytes) -> int:
+        path.write_text(packed[:1].decode())
         raise OSError(errno.ENOSPC, "No space left on device")
 
     file = tmp_path / "figures.json"
     figures.save(file, {"made": 1})
     before = file.read_text()
     with monkeypatch.context() as now:
-        now.setattr(Path, "write_text", full)
+        now.setattr(Path, "write_bytes", full)
         with pytest.raises(UserError, match="cannot be written"):
             figures.save(file, {"made": 2})
     assert file.read_text() == before and list(tmp_path.iterdir()) == [file]

@@ -1,7 +1,8 @@
-"""`rtcontrol tools`: what a decision about somebody's tools will cost, before anything is trained or flown."""
+"""`rtcontrol new`, `check` and `tools`: for authors of worlds and of tools."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,23 +10,84 @@ from rich.markup import escape
 from rich.table import Table
 
 from rtcontrol.bridges.console import printable
-from rtcontrol.cli.figures import JsonFile, check_writable, for_people, save
-
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    help="Look at tools: which of them take one forward pass, and what would make the others do so.",
-)
+from rtcontrol.cli.figures import JsonFile, check_writable, for_people, save, say
+from rtcontrol.cli.options import group
 
 
-@app.callback()
-def tools() -> None:
-    """Look at tools: which of them take one forward pass, and what would make the others do so."""
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="NAME", help="The folder to make.", show_default=False)],
+) -> None:
+    """Begin a game of your own: a folder with a world, an agent (tools, words, expert), its goals and tests, which runs
+    at once. docs/your-own-game.md tells what each part must hold.
+
+    Examples:
+
+      rtcontrol new my_game
+
+      cd my_game && pytest && rtcontrol run --env my_game.py --agent my_game_agent.py --model expert
+    """
+    from rtcontrol.run.skeleton import new as write
+
+    for file in write(folder):
+        print(file)
+    print(f"next: cd {folder} && pip install -q pytest && python -m pytest, and what its README.md says")
 
 
-@app.command()
 def check(
+    world: Annotated[str, typer.Argument(metavar="WORLD", help="gym:ID, a .py file, or a bundled name.")],
+    agent: Annotated[
+        str | None,
+        typer.Option(help="A bundled name, or a .py file. (default: the world's own)", show_default=False),
+    ] = None,
+    goals: Annotated[
+        Path | None, typer.Option(help="Goals of a .yaml or .json file, in place of the agent's.", show_default=False)
+    ] = None,
+    steps: Annotated[int, typer.Option(min=0, help="Steps with random calls.")] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first episode, and of the calls.")] = 0,
+) -> None:
+    """Tell the author of a world all that is wrong with it: one instance is made, reset, flown by its agent's expert
+    for every goal, called at random and closed, on one thread, as in a run. A file that is world and agent needs no
+    --agent.
+
+    Examples:
+
+      rtcontrol check my_world.py --agent my_agent.py
+
+      rtcontrol check "gym:CartPole-v1?precision=3" --steps 1000
+
+      rtcontrol check gym:my_module:MyWorld-v0      (a module that registers it)
+
+      rtcontrol check lander
+
+    From Python: `rtcontrol.check_world("my_world.py", "my_agent.py")` (docs/your-own-game.md).
+
+    Exit status: 0 where nothing was found, warnings aside; 2 where something was.
+    """
+    from rtcontrol.run.world_check import check as checked
+
+    result = checked(world, agent, goals, steps=steps, seed=seed)
+    for one in result.wrong:
+        print(one)
+    for line in result.may:
+        print(f"warning: {line}")
+    if result.tried:
+        print(f"tried: {'; '.join(result.tried)}")
+    found = len(result.wrong)
+    print(f"{world}: {found or 'nothing'} found wrong{f'; {result.note}' * bool(result.note)}")
+    raise typer.Exit(2 if found else 0)
+
+
+TOOLS = "Look at tools: which of them take one forward pass, and what would make the others do so."
+tools = group(help=TOOLS)
+
+
+@tools.callback(help=TOOLS)
+def _tools() -> None:
+    pass
+
+
+@tools.command("check")
+def check_tools(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="A .json or .py file, mcp:COMMAND or mcp:URL.", show_default=False)
     ],
@@ -99,5 +161,5 @@ def check(
     console = for_people(json_file)
     console.print(table)
     for line in told:
-        console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+        say(console, line)
     save(json_file, {"model": model or "lander", "tools": entries})
