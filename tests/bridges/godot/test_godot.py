@@ -16,9 +16,8 @@ import pytest
 
 from rtcontrol.bridges.wire.messages import ErrorMessage, Executed, FunctionCall, Hello
 from tests.bridges.client.worlds import free_port, until
-from tests.bridges.godot.engine import MISSING, REASON, Engine, Served, Start, quantiles
-from tests.bridges.godot.relay import Relay
-from tests.bridges.strangers import garbage
+from tests.bridges.godot.engine import MISSING, REASON, Engine, Relay, Served, Start, quantiles
+from tests.bridges.program import garbage
 from tests.conformance import expand, load
 from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import TTL_MS as STAND_TTL_MS

@@ -25,10 +25,10 @@ from rtcontrol.bridges.ros2.errors import Unmappable
 from rtcontrol.bridges.ros2.mapper import Topic
 from rtcontrol.bridges.wire.messages import ErrorMessage, FunctionCall
 from tests.bridges.client.worlds import Process, free_port, until
+from tests.bridges.program import garbage
 from tests.bridges.ros2.brain import Brain
 from tests.bridges.ros2.conftest import SimulatedRobot, Start
 from tests.bridges.ros2.mapping import SENSES, mapper, put
-from tests.bridges.strangers import garbage
 from tests.helpers.processes import Program, python
 
 BATTERY = """      required: false     # unknown is no reason to stop

@@ -12,7 +12,7 @@ import pytest
 
 from rtcontrol.bridges.wire.messages import ErrorMessage, Hello, Instruct
 from tests.bridges.client.worlds import Process, Proxy, free_port, until
-from tests.bridges.strangers import garbage
+from tests.bridges.program import garbage
 from tests.bridges.unity.mono import Driver, Start
 from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import Stand
