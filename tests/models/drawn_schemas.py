@@ -12,15 +12,10 @@ import jsonschema
 
 WORDS = ["a", "b", "red", "green", "x y", "é", "1", "A-1", 'q"t', "no\\w", "/cmd", ""]
 PATTERNS = {
-    "^/": ["/", "/cmd_vel", "/a b"],
-    r"\S": ["x", " y ", "é"],
-    "^[a-z]+$": ["a", "red"],
-    r"^\d{2,4}$": ["12", "2026"],
-    ".*[xyz]{3}$": ["xyz", "a zzz"],
-    "(foo|bar)baz": ["foobaz", "-barbaz-"],
-    r"^[A-Z]{2}-[0-9]+$": ["AB-1"],
+    "^/": ["/", "/cmd_vel", "/a b"], r"\S": ["x", " y ", "é"], "^[a-z]+$": ["a", "red"], r"^\d{2,4}$": ["12", "2026"],
+    ".*[xyz]{3}$": ["xyz", "a zzz"], "(foo|bar)baz": ["foobaz", "-barbaz-"], r"^[A-Z]{2}-[0-9]+$": ["AB-1"],
     "a$|^b": ["xa", "bx"],
-}
+}  # fmt: skip
 NAMES = ["p", "q", "long_name", "é", "with space"]
 JUDGE = jsonschema.Draft202012Validator
 

@@ -120,15 +120,8 @@ ZOD = {"_def": {"unknownKeys": "strip", "typeName": "ZodObject"}, "~standard": {
         pytest.param({"toolSpec": {"name": "drive", "inputSchema": {"json": SPEED}}}, id="bedrock"),
         pytest.param(
             {
-                "name": "drive",
-                "description": "",
-                "args_schema": SPEED,
-                "return_direct": False,
-                "verbose": False,
-                "tags": ["motion"],
-                "metadata": None,
-                "callbacks": None,
-                "response_format": "content",
+                "name": "drive", "description": "", "args_schema": SPEED, "return_direct": False, "verbose": False,
+                "tags": ["motion"], "metadata": None, "callbacks": None, "response_format": "content",
             },
             id="langchain",
         ),
@@ -141,7 +134,7 @@ ZOD = {"_def": {"unknownKeys": "strip", "typeName": "ZodObject"}, "~standard": {
         ),
         pytest.param({"name": "drive", "inputSchema": SPEED, "x-origin": {"schema": SPEED}}, id="extension"),
     ],
-)
+)  # fmt: skip
 def test_definitions_of_public_tool_lists_are_read_alike(given: dict[str, Any]) -> None:
     (tool,) = tool_schemas([given])
     assert (tool.name, tool.parameters) == (
@@ -249,31 +242,11 @@ def test_a_short_key_that_is_nearly_a_keyword_is_refused(key: str, value: Any, m
 
 def test_annotations_of_other_tools_are_no_misspelt_keywords() -> None:
     told = {
-        "title": "T",
-        "$comment": "c",
-        "examples": ["a"],
-        "deprecated": True,
-        "readOnly": True,
-        "format": "date",
-        "x-min": 0,
-        "nullable": True,
-        "propertyOrdering": ["a"],
-        "enumNames": ["A"],
-        "enumDescriptions": ["A"],
-        "markdownDescription": "d",
-        "unit": "m",
-        "strict": True,
-        "note": "n",
-        "noted": True,
-        "step": 1,
-        "cost": 3,
-        "typeName": "Way",
-        "tsType": "Way",
-        "type_": "way",
-        "theme": "dark",
-        "placeholder": "p",
-        "optional": True,
-    }
+        "title": "T", "$comment": "c", "examples": ["a"], "deprecated": True, "readOnly": True, "format": "date",
+        "x-min": 0, "nullable": True, "propertyOrdering": ["a"], "enumNames": ["A"], "enumDescriptions": ["A"],
+        "markdownDescription": "d", "unit": "m", "strict": True, "note": "n", "noted": True, "step": 1, "cost": 3,
+        "typeName": "Way", "tsType": "Way", "type_": "way", "theme": "dark", "placeholder": "p", "optional": True,
+    }  # fmt: skip
     parameters = {"type": "object", "properties": {"way": {"type": "string", "enum": ["up", "down"], **told}}, **told}
     (tool,) = tool_schemas([{"name": "drive", "parameters": parameters}])
     assert list(tool.parameters[0].values or ())[:2] == ["up", "down"]
@@ -319,37 +292,15 @@ def test_a_wrapper_that_nobody_knows_is_named(given: dict[str, Any]) -> None:
 
 def test_what_says_nothing_of_arguments_is_passed_over() -> None:
     about = {
-        "description": "Stop.",
-        "title": "Stop",
-        "strict": True,
-        "type": "function",
-        "cache_control": None,
-        "annotations": {"title": "Stop"},
-        "_meta": {"args": SPEED},
-        "icons": [{"src": "a.png"}],
-        "tags": ["motion"],
-        "outputSchema": SPEED,
-        "returns": {"type": "string"},
-        "output_type": "string",
-        "returnSchema": SPEED,
-        "x-order": 3,
-        "x-scopes": ["write"],
-        "x-ui": {"icon": "stop"},
-        "defer_loading": True,
-        "version": "1.2",
-        "allowed_callers": ["direct"],
-        "securitySchemes": [{"type": "noauth"}],
-        "signature": "stop()",
-        "cacheControl": {"type": "ephemeral", "ttl": "5m"},
-        "providerOptions": {"a": {"b": {"type": "ephemeral"}}},
-        "input_examples": [{}],
-        "inputs": {},
-        "args": [],
-        "schema_version": "1",
-        "response": SPEED,
-        "execution": {"taskSupport": "optional"},
-        "parameters": [],
-    }
+        "description": "Stop.", "title": "Stop", "strict": True, "type": "function", "cache_control": None,
+        "annotations": {"title": "Stop"}, "_meta": {"args": SPEED}, "icons": [{"src": "a.png"}], "tags": ["motion"],
+        "outputSchema": SPEED, "returns": {"type": "string"}, "output_type": "string", "returnSchema": SPEED,
+        "x-order": 3, "x-scopes": ["write"], "x-ui": {"icon": "stop"}, "defer_loading": True, "version": "1.2",
+        "allowed_callers": ["direct"], "securitySchemes": [{"type": "noauth"}], "signature": "stop()",
+        "cacheControl": {"type": "ephemeral", "ttl": "5m"}, "providerOptions": {"a": {"b": {"type": "ephemeral"}}},
+        "input_examples": [{}], "inputs": {}, "args": [], "schema_version": "1", "response": SPEED,
+        "execution": {"taskSupport": "optional"}, "parameters": [],
+    }  # fmt: skip
     empty: Any
     for empty in (
         {},
@@ -361,14 +312,8 @@ def test_what_says_nothing_of_arguments_is_passed_over() -> None:
         for key in ("parameters", "inputSchema"):
             assert ToolSchema.from_openai({"name": "stop", **about, key: empty}).parameters == ()
     noted = {
-        "type": "integer",
-        "container": {"a": 1},
-        "note": "a",
-        "cost": 3,
-        "pref": "b",
-        "step": 2,
-        "enumNames": ["a"],
-    }
+        "type": "integer", "container": {"a": 1}, "note": "a", "cost": 3, "pref": "b", "step": 2, "enumNames": ["a"],
+    }  # fmt: skip
     assert len(ToolSchema.from_openai({"name": "go", "schema": {"properties": {"p": noted}}}).parameters) == 1
 
 

@@ -56,14 +56,9 @@ SCHEMAS = st.recursive(
 DEFINITIONS = {"A": {"enum": ["a", "z"]}, "B": {"$ref": "#/$defs/A"}}
 SCALARS = ["a", "b", "z", 0, 1, 2, 5, -3, 7, True, False, None, 0.5]
 VALUES = [
-    *SCALARS,
-    *([v] for v in SCALARS),
-    *([v, w] for v in SCALARS[:8] for w in SCALARS[:4]),
-    [],
-    {},
-    *({"x": v} for v in SCALARS),
-    *({"x": v, "y": w} for v in SCALARS for w in SCALARS),
-]
+    *SCALARS, *([v] for v in SCALARS), *([v, w] for v in SCALARS[:8] for w in SCALARS[:4]), [], {},
+    *({"x": v} for v in SCALARS), *({"x": v, "y": w} for v in SCALARS for w in SCALARS),
+]  # fmt: skip
 
 
 def valid(schema: dict[str, Any], value: Any) -> bool:

@@ -24,43 +24,19 @@ from rtcontrol.models.schema import tool_schemas
 TEXTS = (
     *("", "/", "a", "a/", "/a", "ab", "xab", "abx", "b", "c", "ac", "bc", "xac", "xbc", "a,b", "x,a", "a.b", "1a"),
     *(
-        "12",
-        " ",
-        "a b",
-        "A",
-        "AB",
-        "a\nb",
-        "\n",
-        "😀",
-        "[a]",
-        "a-b",
-        "\\",
-        'a"b',
-        "ab1",
-        "foo@bar.com",
-        "aab",
-        "\t",
+        "12", " ", "a b", "A", "AB", "a\nb", "\n", "😀", "[a]", "a-b", "\\", 'a"b', "ab1", "foo@bar.com", "aab", "\t",
         "x1y",
     ),
-)
+)  # fmt: skip
 PATTERNS = [
     *("", "^", "$", "^$", "^/", r"\S", "a$|^b", "(^a|b)c", "(^|,)a", "(^|,)a(,|$)", r"^\d+$", r"^\w+$", r"[^\s]"),
     *(
-        "^.$",
-        "a*?b",
-        "(a|b)+c?$",
-        "^(?:a|b$)",
-        "^a{2,}",
-        "[a-c]",
-        r"[\]a]",
-        r"\u0061b",
-        r"\x41",
-        r"[\u0061-\u0063]$",
+        "^.$", "a*?b", "(a|b)+c?$", "^(?:a|b$)", "^a{2,}", "[a-c]", r"[\]a]", r"\u0061b", r"\x41", r"[\u0061-\u0063]$",
         "(?i)ab$",
     ),
     *("^(?:^a)", "a{", "x{a}", "^(a|^b)", "^(a|)$", "(a$|b)$", r"^[\w.-]+@[\w-]+\.\w+$", '"', r"\\", "^^a$$"),
     *(r"^[^\\]$", ".*[xyz]{3}$", "(?:x|)1", "[[a]", "[&&b]", "[a~~]", "a|", r"\D", r"\W"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:Possible")
@@ -109,28 +85,14 @@ def test_a_pattern_means_the_same_at_the_top_in_a_list_and_in_a_key(grammars: Gr
 @pytest.mark.parametrize(
     ("pattern", "why"),
     [
-        ("(?!a)b", "look-around"),
-        ("(?<=a)b", "look-around"),
-        (r"\bfoo", "word boundary"),
-        ("a++", "possessive"),
-        (r"(a)\1", "back-reference"),
-        (r"(?<n>a)\k<n>", "back-reference"),
-        ("x^y", "anchor"),
-        ("a$b", "anchor"),
-        ("[]", "empty class"),
-        ("(a", "without its"),
-        ("a)", "without its"),
-        ("[a", "without its"),
-        ("(?>a)", "a group of its kind"),
-        ("(?s).", "a group of its kind"),
-        ("[z-a]", "range"),
-        (r"\ud800", "no character"),
-        (r"\q", "not known"),
-        ("*a", "nothing to repeat"),
-        ("(" * 3000, "nested|without|characters"),
-        ("a" * 5000, "characters"),
+        ("(?!a)b", "look-around"), ("(?<=a)b", "look-around"), (r"\bfoo", "word boundary"), ("a++", "possessive"),
+        (r"(a)\1", "back-reference"), (r"(?<n>a)\k<n>", "back-reference"), ("x^y", "anchor"), ("a$b", "anchor"),
+        ("[]", "empty class"), ("(a", "without its"), ("a)", "without its"), ("[a", "without its"),
+        ("(?>a)", "a group of its kind"), ("(?s).", "a group of its kind"), ("[z-a]", "range"),
+        (r"\ud800", "no character"), (r"\q", "not known"), ("*a", "nothing to repeat"),
+        ("(" * 3000, "nested|without|characters"), ("a" * 5000, "characters"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_translated_is_refused_by_name(pattern: str, why: str) -> None:
     with pytest.raises(PatternError, match=why):
         compiled(pattern)
@@ -150,17 +112,12 @@ def test_a_pattern_over_which_python_sits_for_ever_is_soon_decided(pattern: str)
 @pytest.mark.parametrize(
     ("pattern", "both", "one"),
     [
-        (r"^\w$", ["a", "_"], ["é", "\u0663"]),
-        (r"^\d$", ["7"], ["\u0663"]),
-        (r"^\s$", ["\u00a0"], ["\ufeff", "\x1c", "\x85"]),
-        (r"^\S$", ["é"], ["\ufeff", "\x1c", "\x85"]),
-        (r"^\W$", ["-"], ["é"]),
-        (r"^[^\W]$", ["a"], ["é"]),
-        (r"^[^\D]$", ["7"], ["\u0663"]),
-        ("^.$", ["é"], ["\r", "\u2028"]),
-        ("^a$", ["a"], ["a\n"]),
+        (r"^\w$", ["a", "_"], ["é", "\u0663"]), (r"^\d$", ["7"], ["\u0663"]),
+        (r"^\s$", ["\u00a0"], ["\ufeff", "\x1c", "\x85"]), (r"^\S$", ["é"], ["\ufeff", "\x1c", "\x85"]),
+        (r"^\W$", ["-"], ["é"]), (r"^[^\W]$", ["a"], ["é"]), (r"^[^\D]$", ["7"], ["\u0663"]),
+        ("^.$", ["é"], ["\r", "\u2028"]), ("^a$", ["a"], ["a\n"]),
     ],
-)
+)  # fmt: skip
 def test_where_python_and_ecma_262_differ_what_both_take_is_meant(
     pattern: str, both: list[str], one: list[str]
 ) -> None:

@@ -228,14 +228,6 @@ def calls_stalled(rig: Rig) -> Row:
 
 
 Rig.faults = [
-    carla_killed,
-    carla_frozen,
-    carla_slow,
-    general.decoder_killed,
-    bridge_killed,
-    bridge_aborted,
-    general.stopped,
-    run_stalled,
-    general.strangers_storm,
-    calls_stalled,
-]
+    carla_killed, carla_frozen, carla_slow, general.decoder_killed, bridge_killed, bridge_aborted, general.stopped,
+    run_stalled, general.strangers_storm, calls_stalled,
+]  # fmt: skip

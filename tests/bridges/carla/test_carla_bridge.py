@@ -227,17 +227,12 @@ def test_no_server_is_told_with_the_command_that_starts_one() -> None:
         *(
             ((name, value), f"{name} {value} is out of range. Give ")
             for name, value in (
-                ("--hz", "1000"),
-                ("--traffic", "-1"),
-                ("--tick-s", "0"),
-                ("--carla-port", "99999"),
-                ("--duration", "nan"),
-                ("--connect-timeout", "nan"),
-                ("--reconnect-s", "-1"),
+                ("--hz", "1000"), ("--traffic", "-1"), ("--tick-s", "0"), ("--carla-port", "99999"),
+                ("--duration", "nan"), ("--connect-timeout", "nan"), ("--reconnect-s", "-1"),
             )
         ),
     ],
-)
+)  # fmt: skip
 def test_mistakes_in_the_options_are_one_line_before_carla_is_driven(
     given: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -369,16 +369,10 @@ def test_calls_that_are_none_are_refused_and_leave_the_mode() -> None:
     drive = Drive(body(lane_line(2), 50.0, 10.0))
     drive.obey("set_speed", kmh=50)
     calls = [
-        ("fly", {}),
-        ("set_speed", {}),
-        ("set_speed", {"kmh": "fast"}),
-        ("set_speed", {"kmh": math.nan}),
-        ("set_speed", {"kmh": -10}),
-        ("follow", {"gap": math.inf}),
-        ("brake", {"level": None}),
-        ("turn", {"at_next_junction": "back"}),
-        ("change_lane", {"direction": 1}),
-    ]
+        ("fly", {}), ("set_speed", {}), ("set_speed", {"kmh": "fast"}), ("set_speed", {"kmh": math.nan}),
+        ("set_speed", {"kmh": -10}), ("follow", {"gap": math.inf}), ("brake", {"level": None}),
+        ("turn", {"at_next_junction": "back"}), ("change_lane", {"direction": 1}),
+    ]  # fmt: skip
     for name, arguments in calls:
         assert drive.driver.obey(name, arguments) is not None, name
     assert (drive.driver.intent.mode, drive.driver.intent.kmh) == ("speed", 50.0)

@@ -293,15 +293,10 @@ def test_a_place_is_found_with_its_offset_and_direction() -> None:
 @pytest.mark.parametrize(
     ("lane", "turn", "taken"),
     [
-        (1, "left", "left"),
-        (1, "straight", "straight"),
-        (1, "right", "straight"),
-        (2, "left", "straight"),
-        (2, "right", "straight"),
-        (3, "right", "right"),
-        (3, "left", "straight"),
+        (1, "left", "left"), (1, "straight", "straight"), (1, "right", "straight"), (2, "left", "straight"),
+        (2, "right", "straight"), (3, "right", "right"), (3, "left", "straight"),
     ],
-)
+)  # fmt: skip
 def test_a_lane_that_does_not_allow_the_turn_leads_straight_on(lane: int, turn: str, taken: str) -> None:
     known = lane_line(lane)
     route = road().route(known, turn)  # type: ignore[arg-type]

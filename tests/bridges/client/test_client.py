@@ -203,15 +203,11 @@ def test_anything_with_a_buffer_becomes_an_array() -> None:
     picture = np.arange(12, dtype=np.float32).reshape(3, 4).T
     found = to_arrays(
         {
-            "picture": picture,
-            "floats": array.array("d", [1.5, -2.0]),
-            "bytes": b"abc",
-            "flags": np.array([True, False]),
-            "half": np.ones(2, np.float16),
-            "ctypes": (ctypes.c_int16 * 2)(1, -1),
+            "picture": picture, "floats": array.array("d", [1.5, -2.0]), "bytes": b"abc",
+            "flags": np.array([True, False]), "half": np.ones(2, np.float16), "ctypes": (ctypes.c_int16 * 2)(1, -1),
             "scalar": np.int64(7),
         }
-    )
+    )  # fmt: skip
     assert [(a["dtype"], a["shape"]) for a in found] == [
         ("f4", [4, 3]),
         ("f8", [2]),

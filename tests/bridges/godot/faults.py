@@ -45,13 +45,6 @@ class Rig(game.GameRig):
 
 
 Rig.faults = [
-    general.server_stopped,
-    general.decoder_killed,
-    game.game_killed,
-    game.game_stopped,
-    general.stopped_often,
-    game.frame_stalled,
-    general.strangers_storm,
-    general.link_stalled,
-    general.server_killed,
-]
+    general.server_stopped, general.decoder_killed, game.game_killed, game.game_stopped, general.stopped_often,
+    game.frame_stalled, general.strangers_storm, general.link_stalled, general.server_killed,
+]  # fmt: skip

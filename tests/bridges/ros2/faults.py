@@ -239,20 +239,7 @@ def _published(rig: Rig, begin: float, end: float) -> int:
 
 
 Rig.faults = [
-    general.server_stopped,
-    general.decoder_killed,
-    bridge_killed,
-    bridge_stopped,
-    general.stopped_often,
-    robot_stopped,
-    topics_storm,
-    general.strangers_storm,
-    calls_storm,
-    sensor_silent,
-    poisoned("nan"),
-    poisoned("inf"),
-    poisoned("utf8"),
-    instruction_too_long,
-    general.link_stalled,
-    general.server_killed,
-]
+    general.server_stopped, general.decoder_killed, bridge_killed, bridge_stopped, general.stopped_often, robot_stopped,
+    topics_storm, general.strangers_storm, calls_storm, sensor_silent, poisoned("nan"), poisoned("inf"),
+    poisoned("utf8"), instruction_too_long, general.link_stalled, general.server_killed,
+]  # fmt: skip

@@ -67,17 +67,7 @@ def observations_nan(rig: Rig) -> Row:
 
 
 Rig.faults = [
-    general.server_stopped,
-    general.decoder_killed,
-    game.game_killed,
-    game.game_stopped,
-    general.stopped_often,
-    game.frame_stalled,
-    observations_storm,
-    general.strangers_storm,
-    calls_storm,
-    observations_silent,
-    observations_nan,
-    general.link_stalled,
-    general.server_killed,
-]
+    general.server_stopped, general.decoder_killed, game.game_killed, game.game_stopped, general.stopped_often,
+    game.frame_stalled, observations_storm, general.strangers_storm, calls_storm, observations_silent, observations_nan,
+    general.link_stalled, general.server_killed,
+]  # fmt: skip

@@ -240,15 +240,11 @@ def test_only_a_hello_of_1_1_is_told_which_one_was_refused(minor: int, stamp: in
 @pytest.mark.parametrize(
     ("encode", "value", "field"),
     [
-        (encode_json, math.nan, "data.x"),
-        (encode_json, [0, {"y": math.inf}], "data.x[1].y"),
-        (encode_json, "\ud800", "data.x"),
-        (encode_json, {1, 2}, "data.x"),
-        (encode_msgpack, "\ud800", "data.x"),
-        (encode_msgpack, [{"y": 1 << 64}], "data.x[0].y"),
-        (encode_msgpack, {1, 2}, "data.x"),
+        (encode_json, math.nan, "data.x"), (encode_json, [0, {"y": math.inf}], "data.x[1].y"),
+        (encode_json, "\ud800", "data.x"), (encode_json, {1, 2}, "data.x"), (encode_msgpack, "\ud800", "data.x"),
+        (encode_msgpack, [{"y": 1 << 64}], "data.x[0].y"), (encode_msgpack, {1, 2}, "data.x"),
     ],
-)
+)  # fmt: skip
 def test_free_values_that_cannot_be_sent_are_refused_by_path(encode: Any, value: Any, field: str) -> None:
     with pytest.raises(WireError) as caught:
         encode(Observe(session=TOKEN, seq=0, epoch=0, t_ns=0, data={"x": value}))

@@ -209,14 +209,10 @@ def test_shuffled_histories_hold_later_calls_too() -> None:
 @pytest.mark.parametrize(
     ("given", "kind"),
     [
-        ("dict", "object"),
-        ("float", "number"),
-        ("tuple", "array"),
-        ("any", "string"),
-        ("OBJECT", "object"),
+        ("dict", "object"), ("float", "number"), ("tuple", "array"), ("any", "string"), ("OBJECT", "object"),
         ("int", "integer"),
     ],
-)
+)  # fmt: skip
 def test_names_of_types_are_read_in_all_depths(given: str, kind: str) -> None:
     found = typed({"type": "dict", "properties": {"a": {"type": "array", "items": {"type": given}}}})
     assert found["type"] == "object" and found["properties"]["a"]["items"]["type"] == kind

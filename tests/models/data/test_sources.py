@@ -215,14 +215,10 @@ def test_where_there_is_no_package_the_remedy_installs_it(tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("category", "counts"),
     [
-        ("exec_multiple", (50, 0, 6)),
-        ("exec_simple", (100, 0, 6)),
-        ("live_multiple", (1053, 167, 21)),
-        ("live_simple", (258, 14, 10)),
-        ("multiple", (200, 0, 6)),
-        ("simple_python", (400, 0, 6)),
+        ("exec_multiple", (50, 0, 6)), ("exec_simple", (100, 0, 6)), ("live_multiple", (1053, 167, 21)),
+        ("live_simple", (258, 14, 10)), ("multiple", (200, 0, 6)), ("simple_python", (400, 0, 6)),
     ],
-)
+)  # fmt: skip
 def test_the_papers_table_of_parameters(package: Path, category: str, counts: tuple[int, int, int]) -> None:
     most = []
     for one in bfcl.samples(category, package):

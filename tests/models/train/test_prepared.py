@@ -149,13 +149,9 @@ WAYS = {word for ways in schemas.WAYS for word in ways}
 UNASKED = {word for words in schemas.STATES for word in words if isinstance(word, str)}
 Tasks = Callable[..., Iterator[SyntheticTask]]
 ALL: dict[str, Tasks] = {
-    "look up": look_up,
-    "compare": relations.compare,
-    "count": relations.count,
-    "nearest": relations.nearest,
-    "towards": relations.towards,
-    "if then": relations.if_then,
-}
+    "look up": look_up, "compare": relations.compare, "count": relations.count, "nearest": relations.nearest,
+    "towards": relations.towards, "if then": relations.if_then,
+}  # fmt: skip
 
 
 def is_value(word: str) -> bool:

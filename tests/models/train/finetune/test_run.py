@@ -440,15 +440,8 @@ def test_two_processes_step_by_the_gradients_of_one(tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(settings + rates)
     finetune(Job(str(base), (rows,), tmp_path / "one", recipe(file=tmp_path / "r.toml")))
     command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "rtcontrol",
-    ]
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "rtcontrol",
+    ]  # fmt: skip
     command += ["models", "train", "--base", str(base), "--rows", str(rows), "--out", str(tmp_path / "two")]
     command += ["--config", str(tmp_path / "r.toml")]
     done = subprocess.run(
@@ -523,15 +516,11 @@ def test_each_axis_is_varied_alone_and_a_rank_keeps_its_scale(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"rows": []}, "has no rows"),
-        ({"base": 3}, "base is 3"),
-        ({"axis": {}}, "no 'axis'"),
-        ({"axes": {"rank": 4}}, "the axis rank is 4"),
-        ({"axes": {"rnk": [4]}}, "no setting 'rnk'"),
-        ({"axes": {"rank": [0]}}, "rank is 0"),
-        ({"mode": "all"}, "no 'all'"),
+        ({"rows": []}, "has no rows"), ({"base": 3}, "base is 3"), ({"axis": {}}, "no 'axis'"),
+        ({"axes": {"rank": 4}}, "the axis rank is 4"), ({"axes": {"rnk": [4]}}, "no setting 'rnk'"),
+        ({"axes": {"rank": [0]}}, "rank is 0"), ({"mode": "all"}, "no 'all'"),
     ],
-)
+)  # fmt: skip
 def test_what_a_file_gets_wrong_is_named_before_anything_is_trained(
     tmp_path: Path, change: dict[str, Any], told: str
 ) -> None:
