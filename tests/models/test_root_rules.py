@@ -98,6 +98,7 @@ def test_heads_say_every_call_that_the_root_schema_allows_and_no_other(rules: An
     try:
         tool = ToolSchema.from_openai({"name": "t", "parameters": root})
     except UserError as error:
+        # A known fault: under `not`, names that `propertyNames` closes in one alternative are missed in another.
         assert not allowed or "alternatives" in str(error) or "not among its properties" in str(error), error
         return
     found = [key(c) for c in said(tool)]
