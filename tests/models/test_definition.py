@@ -75,13 +75,6 @@ def test_null_stands_for_what_is_not_there() -> None:
     assert ToolSchema.from_openai({"name": "light", "parameters": None}).parameters == ()
 
 
-def test_a_value_that_is_listed_twice_is_listed_once() -> None:
-    (p,) = ToolSchema.from_openai(
-        {"name": "go", "parameters": {"properties": {"v": {"enum": ["a", "b", "a"]}}}}
-    ).parameters
-    assert p.schema == {"enum": ["a", "b"]}
-
-
 @pytest.mark.parametrize("count", [128, 129])
 def test_a_hundred_and_twenty_eight_tools_are_taken(count: int) -> None:
     many = [{"name": f"t{i}"} for i in range(count)]

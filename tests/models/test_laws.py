@@ -201,8 +201,6 @@ def test_paths_of_one_choice_each_take_a_pass_for_each_choice(folder: Path) -> N
 # The two layouts of passes: what it costs to be wrong decides what a pass carries, and never what is called.
 
 
-LAYOUT_LAW = law(15)
-LAYOUT_TEXT = st.text(max_size=20)
 COSTS = st.builds(PassCost, st.floats(0, 100), st.floats(0, 10))
 UNLIMITED = Budget(10**6, 10**6)
 BY_TOKEN = (Budget(1), Budget(1, forced=True), Budget(1, paths=True), Budget(3, paths=True))
@@ -224,7 +222,7 @@ def tools_with_arguments(count: int) -> list[dict[str, Any]]:
     return [tool(n, **({} if i else {"a": DEEP, "b": DEEP})) for i, n in enumerate(names)]
 
 
-@LAYOUT_LAW
+@LAW
 @given(tools=tool_lists(), cost=COSTS, null=st.booleans(), told=TOLD)
 def test_every_layout_calls_what_budget_one_and_no_budget_call(
     folder: Path, oracle: Oracle, tools: Any, cost: PassCost, null: bool, told: tuple[str, str]
@@ -244,8 +242,8 @@ def test_every_layout_calls_what_budget_one_and_no_budget_call(
     assert calls == calls[:1] * (4 + len(BY_TOKEN))
 
 
-@LAYOUT_LAW
-@given(observation=LAYOUT_TEXT)
+@LAW
+@given(observation=TEXT)
 def test_both_layouts_decide_free_and_closed_values_alike(folder: Path, observation: str) -> None:
     word = {"type": "string", "pattern": "^[a-z]+$", "maxLength": 5}
     decider, core = both(folder, [tool("go", v=word, a=DEEP), tool("stop", 0, v=DEEP)], UNLIMITED)
@@ -259,7 +257,7 @@ def test_both_layouts_decide_free_and_closed_values_alike(folder: Path, observat
         assert one.confidence == pytest.approx(other.confidence, abs=1e-3)
 
 
-@LAYOUT_LAW
+@LAW
 @given(tools=tool_lists(), first=st.booleans(), per_head=st.integers(1, 9), told=TOLD)
 def test_no_decision_takes_more_passes_than_the_worst_call_of_its_tool(
     folder: Path, tools: Any, first: bool, per_head: int, told: tuple[str, str]
@@ -273,7 +271,7 @@ def test_no_decision_takes_more_passes_than_the_worst_call_of_its_tool(
         assert decision.tokens <= nodes + len(prompt_of(decider, *told)) - decision.reused_tokens
 
 
-@LAYOUT_LAW
+@LAW
 @given(tools=tool_lists(), first=st.booleans())
 def test_first_pass_carries_every_parent_and_no_more_than_everything(folder: Path, tools: Any, first: bool) -> None:
     _, core = both(folder, tools, Budget(function_first=first))

@@ -434,12 +434,6 @@ def test_draft_sevens_tuples_have_draft_sevens_values(old: dict[str, Any], count
     assert all(judge.is_valid(v) for v in domain.values)
 
 
-def test_what_a_reference_names_may_be_null() -> None:
-    parameters = {"properties": {"p": {"$ref": "#/$defs/A", "nullable": True}}, "$defs": {"A": {"enum": ["a", "z"]}}}
-    (found,) = ToolSchema.from_openai({"name": "t", "parameters": parameters}).parameters
-    assert found.nullable and isinstance(found.domain, ClosedDomain) and found.domain.values == ("a", "z")
-
-
 @pytest.mark.parametrize("schema", [{}, True, {"description": "Anything."}])
 def test_a_parameter_without_a_type_may_be_anything(schema: Any) -> None:
     assert isinstance(parameter(schema).domain, Free)

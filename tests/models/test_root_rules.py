@@ -395,10 +395,3 @@ def test_a_tool_that_no_call_can_be_made_up_of_is_told_with_its_parameter(root: 
     with pytest.raises(UserError, match=r"Tool go, parameter a: no value of it can be made up") as error:
         check_random(tools)
     assert "enum or bounds" in error.value.remedy
-
-
-def test_null_is_a_value_where_it_may_be_one() -> None:
-    (tool,) = tool_schemas(
-        [{"name": "go", "parameters": {"properties": {"a": {"type": ["string", "null"]}}, "required": ["a"]}}]
-    )
-    assert random_call([tool], random.Random(0)).arguments == {"a": None}

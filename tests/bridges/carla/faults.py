@@ -17,8 +17,7 @@ from tests.bridges.carla.rig import Brain, Line, Program
 from tests.bridges.carla.standin.process import StandIn
 from tests.bridges.rig import base
 from tests.bridges.rig import faults as general
-from tests.bridges.rig.base import child, stall
-from tests.bridges.rig.table import Row
+from tests.bridges.rig.base import Row, child, stall
 from tests.helpers.processes import ROOT, until
 
 KMH = 20.0

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.bridges.carla.standin import lights
-from tests.bridges.carla.standin.blueprints import description
+from tests.bridges.carla.standin.actors import description
 from tests.bridges.carla.standin.physics import BRAKE_MPS2, MAX_STEER, WHEELBASE_M, Bicycle, Control
 from tests.bridges.carla.standin.process import StandIn
 from tests.bridges.carla.standin.roads import ARMS, Box, network, overlap

@@ -17,11 +17,41 @@ import pytest
 from rtcontrol.bridges.wire.messages import ErrorMessage, Executed, FunctionCall, Hello
 from tests.bridges.client.worlds import free_port, until
 from tests.bridges.godot.engine import MISSING, REASON, Engine, Relay, Served, Start, quantiles
-from tests.bridges.program import garbage
+from tests.bridges.program import garbage, starting
 from tests.conformance import expand, load
 from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import TTL_MS as STAND_TTL_MS
 from tests.conformance.check.stand import Stand
+
+
+@pytest.fixture
+def godot(tmp_path: Path) -> Iterator[Start]:
+    """Starts the shipped scene under the driver: `godot(url, option...)`."""
+    if MISSING:
+        pytest.skip(REASON)
+    yield from starting(lambda url, *options: Engine(tmp_path, "driver.gd", f"--url={url}", *options))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One for all tests that leave it as it is."""
+    one = Served(tmp_path_factory.mktemp("served"))
+    one.start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def own_served(tmp_path: Path) -> Iterator[Served]:
+    """One to be stopped and killed."""
+    one = Served(tmp_path)
+    one.start()
+    yield one
+    one.stop()
+
+
+# The shipped GDScript in the engine itself: what it says, at work, and against the conformance vectors.
+
 
 TTL_MS = 500.0
 IDLE, LIVE = 0, 3

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bridges.rig import faults
-from tests.bridges.rig.base import Rig
-from tests.bridges.rig.table import conditions, finish
+from tests.bridges.rig.base import Rig, conditions, finish
 
 
 def rig(bridge: str) -> type[Rig]:

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from rtcontrol.bridges.wire.messages import FunctionCall, Hello
-from tests.bridges.rig.base import Rig, stall, strangers
-from tests.bridges.rig.table import Row
+from tests.bridges.rig.base import Rig, Row, stall, strangers
 from tests.bridges.rig.tap import Tap
 from tests.conformance.check.stand import Stand
 from tests.helpers.processes import free_port

@@ -18,7 +18,7 @@ from rtcontrol.bridges.wire.messages import Observe
 from tests.bridges.program import Program
 from tests.bridges.rig import base
 from tests.bridges.rig import faults as general
-from tests.bridges.rig.table import Row
+from tests.bridges.rig.base import Row
 
 
 class GameRig(base.Rig):

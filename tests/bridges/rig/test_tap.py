@@ -14,8 +14,8 @@ from rtcontrol.bridges.wire import encode_json, encode_msgpack
 from rtcontrol.bridges.wire.messages import CallMessage, FunctionCall, Ping, Pong
 from tests.bridges.client.worlds import until
 from tests.bridges.rig.__main__ import rig
+from tests.bridges.rig.base import show
 from tests.bridges.rig.faults import run
-from tests.bridges.rig.table import show
 from tests.bridges.rig.tap import Splitter, Tap, WebSocket, Zmtp, too_old
 
 

@@ -18,9 +18,8 @@ import yaml
 from rtcontrol.bridges.ros2 import EXAMPLE
 from tests.bridges.rig import base
 from tests.bridges.rig import faults as general
-from tests.bridges.rig.base import stall
+from tests.bridges.rig.base import Row, stall
 from tests.bridges.rig.faults import STORM_S
-from tests.bridges.rig.table import Row
 from tests.bridges.rig.tap import too_old
 from tests.bridges.ros2.conftest import SimulatedRobot, own_domain
 from tests.helpers.processes import Program, environment

@@ -6,8 +6,8 @@ from typing import Any
 
 from tests.bridges.rig import faults as general
 from tests.bridges.rig import game
+from tests.bridges.rig.base import Row
 from tests.bridges.rig.faults import STORM_S
-from tests.bridges.rig.table import Row
 from tests.bridges.unity.mono import HERE, MISSING, REASON, Driver, compile_cs, core_sources
 from tests.helpers.processes import until
 

@@ -193,15 +193,6 @@ def test_a_broken_later_answer_takes_nothing_from_those_before_it(tmp_path: Path
     assert isinstance(one, Sample) and isinstance(lost, Dropped) and lost.reason == "arguments that are no JSON"
 
 
-def test_other_forms_of_chats_are_dropped_and_counted(tmp_path: Path) -> None:
-    alpaca = {"instruction": "x", "input": "", "output": "lamp()"}
-    found = read(tmp_path, alpaca, {"messages": [USER, grip(width=1, force=1)], "tools": "{grip"})
-    assert [one.reason for one in found if isinstance(one, Dropped)] == [
-        "a line that is no chat with tools",
-        "tools that are no JSON",
-    ]
-
-
 def test_a_tables_nulls_are_no_parameters_and_no_arguments(tmp_path: Path) -> None:
     """As a set is written whose rows were a table: every tool has the columns of all."""
     on = {"type": "BOOLEAN", "description": None, "enum": None}
@@ -308,12 +299,6 @@ def test_an_answer_that_is_marked_not_to_be_learnt_is_a_part_of_the_history_alon
     assert isinstance(second, Sample) and second.history == (CALLED,)
 
 
-@pytest.mark.parametrize("system", ["It is late.", [{"type": "text", "text": "It is late."}]])
-def test_what_the_system_says_beside_the_messages_is_observed(system: Any) -> None:
-    (found,) = foreign_read(foreign_line(answer(), system=system))
-    assert isinstance(found, Sample) and found.observation == "It is late."
-
-
 @pytest.mark.parametrize(
     ("content", "told"),
     [({"ok": True}, '{"ok": true}'), ([{"ok": 1}], '[{"ok": 1}]'), (7, "7"), ([{"type": "text", "text": "ok"}], "ok")],
@@ -354,11 +339,6 @@ def test_turns_with_calls_and_observations_are_read_as_messages() -> None:
 def test_calls_that_stand_among_an_answers_words_are_told(content: Any, reason: str) -> None:
     (found,) = foreign_read(foreign_line({"role": "assistant", "content": content}))
     assert isinstance(found, Dropped) and found.reason == reason
-
-
-def test_a_query_of_spaces_is_none() -> None:
-    (found,) = foreign_read({**foreign_line(answer()), "messages": [{"role": "user", "content": " \n"}, answer()]})
-    assert isinstance(found, Dropped) and found.reason == "no query"
 
 
 def test_lines_may_be_compressed(tmp_path: Path) -> None:

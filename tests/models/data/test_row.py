@@ -350,12 +350,6 @@ def test_a_samples_rows_count_once_where_samples_are_counted() -> None:
     assert (together.to_dict()["samples"], together.without_call) == (2, 1)
 
 
-def test_what_is_no_tokenizer_is_told(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(UserError, match="is no tokenizer"):
-        Tokens(tmp_path)
-
-
 @cache
 def tokens_of_qwen(sets: Path) -> Tokens:
     return Tokens(sets / "qwen2_tokenizer")

@@ -195,14 +195,6 @@ def test_executable_answers_are_calls_in_python_beside_the_questions(tmp_path: P
     assert isinstance(other, Dropped) and other.where.endswith("BFCL_v3_exec_simple.json:2")
 
 
-def test_what_is_of_another_shape_is_dropped_with_its_line(tmp_path: Path) -> None:
-    questions = [{"id": "a"}, {"id": "b", "question": OLD_MESSAGES * 2, "function": [FUNCTION]}]
-    answers = [{"id": i, "ground_truth": [{"shop.find": {"what": ["tea"]}}]} for i in "ab"]
-    first, second = bfcl.samples("multiple", old_package(tmp_path, questions, answers, "multiple"))
-    assert isinstance(first, Dropped) and first.where.endswith(":1") and "shape" in first.reason
-    assert isinstance(second, Dropped) and second.reason == "several turns"
-
-
 def test_where_there_is_no_package_the_remedy_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(bfcl.VARIABLE, raising=False)
     for place in (None, tmp_path / "python", tmp_path):

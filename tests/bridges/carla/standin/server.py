@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.bridges.carla.standin import blueprints, lights, wire
+from tests.bridges.carla.standin import actors, lights, wire
 from tests.bridges.carla.standin.actors import physics
 from tests.bridges.carla.standin.town import opendrive
 from tests.bridges.carla.standin.wire import Calls, Refused, Stream, Subscriber, Table, answering
@@ -92,7 +92,7 @@ def table(world: World, stream_port: int, version: str = wire.VERSION) -> Table:
         "set_episode_settings": lambda values: world.apply(wire.Settings.read(values)),
         "get_required_files": lambda folder="": [],
         "query_lights_state": lambda address="": [],
-        "get_actor_definitions": blueprints.definitions,
+        "get_actor_definitions": actors.definitions,
         "get_map_info": methods.map_info,
         "get_map_data": opendrive,
         "get_available_maps": lambda: [f"/Game/{there}" for there in MAPS],

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from tests.bridges.carla.standin import blueprints, lights, wire
+from tests.bridges.carla.standin import actors, lights, wire
 from tests.bridges.carla.standin.actors import CAR, Actor, TrafficLight, Vehicle
 from tests.bridges.carla.standin.physics import Bicycle, Control
 from tests.bridges.carla.standin.roads import ARMS, Box, Contacts, Pose, network, overlap, within_junction
@@ -45,9 +45,9 @@ class World:
         self.elapsed_s = 0.0
         self.actors: dict[int, Actor] = {}
         self.contacts = Contacts()
-        self.spectator = self.add(Actor(self.number(), blueprints.description("spectator", "")))
+        self.spectator = self.add(Actor(self.number(), actors.description("spectator", "")))
         self.lights: dict[str, TrafficLight] = {}
-        described = blueprints.description("traffic.traffic_light", "")
+        described = actors.description("traffic.traffic_light", "")
         for arm in ARMS:
             self.lights[arm] = self.add(TrafficLight(self.number(), described, arm, place(arm)))
 
@@ -72,7 +72,7 @@ class World:
 
     def spawn(self, described: list[Any], pose: Pose) -> Vehicle:
         """A vehicle for a client. Refused where another is."""
-        model = blueprints.BLUEPRINTS.get(described[1])
+        model = actors.BLUEPRINTS.get(described[1])
         if model is None:
             raise Refused(f"the CARLA stand-in has no blueprint {described[1]!r}")
         box = Box(pose.x, pose.y, pose.heading, model.extent[0], model.extent[1])
