@@ -282,7 +282,7 @@ def test_another_question_in_between_begins_anew_and_changes_nothing(writer: tup
         return made and made.arguments["text"]
 
     # Those about which there is most to say.
-    written = {told: alone(decider, oracle, told) for told in itertools.product(WORDS.split()[:4], repeat=2)}
+    written = {told: alone(decider, oracle, told) for told in itertools.product(WORDS.split()[:3], repeat=2)}
     clear = [told for told in written if written[told][1] > MARGIN and written[told][0]]
     first, second = sorted(clear, key=lambda told: -len(written[told][0] or ""))[:2]
     assert (whole(first, second), whole(second, first)) == (written[first][0], written[second][0])

@@ -103,14 +103,14 @@ class Drawn:
 
 def test_what_no_part_speaks_of_is_judged_as_jsonschema_judges_it() -> None:
     told = {True: 0, False: 0}
-    for seed in range(600):
+    for seed in range(300):
         drawn = Drawn(seed)
         schema = drawn.schema()
         judge, own = jsonschema.Draft202012Validator(schema), Validator(schema, "w")
         for value in (drawn.value() for _ in range(8)):
             told[judge.is_valid(value)] += 1
             assert own.takes(value) == judge.is_valid(value), (seed, schema, value)
-    assert min(told.values()) > 1000
+    assert min(told.values()) > 500
 
 
 def test_nothing_of_a_schema_is_kept_longer_than_who_judges_by_it() -> None:

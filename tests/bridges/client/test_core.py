@@ -573,11 +573,6 @@ def test_pings_and_resets_without_a_session_fill_no_memory(core: Core) -> None:
     assert len(core.waiting) <= 4 * QUEUE
 
 
-@pytest.mark.parametrize("text", ["", "x" * 80])
-def test_any_name_will_do(text: str) -> None:
-    assert Options(**OWN, name=text).hello(0).client.name in ("rtcontrol.bridges.client", "x" * 64)
-
-
 delays = st.integers(0, 10**9)
 
 

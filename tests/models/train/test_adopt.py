@@ -250,7 +250,9 @@ def base(folder: Path, data: Path, kind: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("kind", "rows"), [("qwen2", 151_936), ("llama", QWEN + 17)])
+@pytest.mark.parametrize(
+    ("kind", "rows"), [("qwen2", 151_936), pytest.param("llama", QWEN + 17, marks=pytest.mark.slow)]
+)
 def test_a_base_model_becomes_one_that_both_engines_decide_with_alike(
     tmp_path: Path, data: Path, kind: str, rows: int
 ) -> None:
