@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from rtcontrol.agents.phrasing import Phrasings
 from rtcontrol.envs.skill import Demonstration, Skill, StepCarry
 from rtcontrol.models.call import Call
 
@@ -155,3 +156,18 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
     @abstractmethod
     def _spoken(self, goal: GoalT) -> str:
         """What somebody says who was never shown how to."""
+
+
+class PhrasedCurriculum(DisturbedCurriculum[GoalT]):
+    """A bundled world's, told what its agent's `phrasings` say."""
+
+    phrasings: Phrasings[Any, GoalT]
+
+    def _sample_goal(self) -> GoalT:
+        return self.phrasings.sample_goal(self.rng)
+
+    def _sentence(self, goal: GoalT) -> str:
+        return self.phrasings.training_instruction(self.rng, goal)
+
+    def _spoken(self, goal: GoalT) -> str:
+        return self.phrasings.spoken_instruction(self.rng, goal)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rtcontrol.agents.paddle.goals import PaddleGoal
-from rtcontrol.agents.paddle.phrasings import sample_goal, spoken_instruction, training_instruction
-from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
+from rtcontrol.agents.paddle.phrasings import PHRASINGS
+from rtcontrol.envs.curriculum import CurriculumOptions, PhrasedCurriculum
 from rtcontrol.envs.paddle.game import PaddleGame
 from rtcontrol.envs.paddle.skill import SKILL
 from rtcontrol.envs.paddle.world import (
@@ -53,7 +53,9 @@ def demonstrations(
     yield from interleave(games, policy, beta)
 
 
-class _PaddleCurriculum(DisturbedCurriculum[PaddleGoal]):
+class _PaddleCurriculum(PhrasedCurriculum[PaddleGoal]):
+    phrasings = PHRASINGS
+
     def __init__(self, rng: random.Random, options: PaddleOptions) -> None:
         self._sim, self._restless = PaddleGame(), options.restless
         super().__init__(rng, options, SKILL, self._sim.step_s)
@@ -76,15 +78,6 @@ class _PaddleCurriculum(DisturbedCurriculum[PaddleGoal]):
 
     def _scatter(self) -> None:
         _scatter(self.rng, self._sim)
-
-    def _sample_goal(self) -> PaddleGoal:
-        return sample_goal(self.rng)
-
-    def _sentence(self, goal: PaddleGoal) -> str:
-        return training_instruction(self.rng, goal)
-
-    def _spoken(self, goal: PaddleGoal) -> str:
-        return spoken_instruction(self.rng, goal)
 
 
 def _scatter(rng: random.Random, sim: PaddleGame) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rtcontrol.agents.road.goals import RoadGoal
-from rtcontrol.agents.road.phrasings import sample_goal, spoken_instruction, training_instruction
+from rtcontrol.agents.road.phrasings import PHRASINGS
 from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M
 from rtcontrol.bridges.carla.pace import KMH
-from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
+from rtcontrol.envs.curriculum import CurriculumOptions, PhrasedCurriculum
 from rtcontrol.envs.road.skill import SKILL
 from rtcontrol.envs.road.world import DT, SIGHT_M, Road
 from rtcontrol.envs.skill import Demonstration, Policy, interleave
@@ -58,7 +58,9 @@ def _kept(row: Demonstration) -> float:
     return kept.get(row.call.name, 1.0)
 
 
-class _RoadCurriculum(DisturbedCurriculum[RoadGoal]):
+class _RoadCurriculum(PhrasedCurriculum[RoadGoal]):
+    phrasings = PHRASINGS
+
     def __init__(self, rng: random.Random, options: RoadOptions) -> None:
         self._road = Road()
         super().__init__(rng, options, SKILL, DT)
@@ -80,15 +82,6 @@ class _RoadCurriculum(DisturbedCurriculum[RoadGoal]):
 
     def _scatter(self) -> None:
         _scatter(self.rng, self._road)
-
-    def _sample_goal(self) -> RoadGoal:
-        return sample_goal(self.rng)
-
-    def _sentence(self, goal: RoadGoal) -> str:
-        return training_instruction(self.rng, goal)
-
-    def _spoken(self, goal: RoadGoal) -> str:
-        return spoken_instruction(self.rng, goal)
 
 
 def _scatter(rng: random.Random, road: Road) -> None:

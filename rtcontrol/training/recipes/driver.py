@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from rtcontrol.agents.road.goals import recognise
-from rtcontrol.agents.road.phrasings import vocabulary
+from rtcontrol.agents.road.phrasings import PHRASINGS
 from rtcontrol.agents.road.tools import LIGHTS, WORDS, agent
 from rtcontrol.agents.spoken import NUMBER_WORDS, shown
 from rtcontrol.envs.road.curriculum import RoadOptions, demonstrations
@@ -17,7 +17,14 @@ from rtcontrol.training.word_vectors import MARKS, SCHEMA_PHRASES, common_words
 
 RECIPE = Recipe(
     agent,
-    texts=(" ".join(sorted(vocabulary())), " ".join((*WORDS, *LIGHTS)), common_words(), MARKS, "don't", NUMBER_WORDS),
+    texts=(
+        " ".join(sorted(PHRASINGS.vocabulary())),
+        " ".join((*WORDS, *LIGHTS)),
+        common_words(),
+        MARKS,
+        "don't",
+        NUMBER_WORDS,
+    ),
     said=shown("road"),
     nonsense=Nonsense("road", recognise),
     demonstrations=partial(demonstrations, options=RoadOptions(spoken=0.5)),

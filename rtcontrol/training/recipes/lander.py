@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from rtcontrol.agents.lander.goals import recognise
-from rtcontrol.agents.lander.phrasings import vocabulary
+from rtcontrol.agents.lander.phrasings import PHRASINGS
 from rtcontrol.agents.lander.tools import agent
 from rtcontrol.agents.spoken import NUMBER_WORDS, shown
 from rtcontrol.envs.lander.curriculum import LanderOptions, demonstrations
@@ -16,7 +16,7 @@ from rtcontrol.training.out_of_scope import Nonsense
 
 RECIPE = Recipe(
     agent,
-    texts=(" ".join(sorted(vocabulary())), "x y vx vy angle spin legs", NUMBER_WORDS),
+    texts=(" ".join(sorted(PHRASINGS.vocabulary())), "x y vx vy angle spin legs", NUMBER_WORDS),
     said=shown("lander"),
     nonsense=Nonsense("lander", recognise),
     demonstrations=partial(demonstrations, options=LanderOptions(spoken=0.5)),

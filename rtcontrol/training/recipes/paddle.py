@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from rtcontrol.agents.paddle.goals import recognise
-from rtcontrol.agents.paddle.phrasings import vocabulary
+from rtcontrol.agents.paddle.phrasings import PHRASINGS
 from rtcontrol.agents.paddle.tools import WORDS, agent
 from rtcontrol.agents.spoken import shown
 from rtcontrol.envs.paddle.curriculum import PaddleOptions, demonstrations
@@ -17,7 +17,7 @@ from rtcontrol.training.word_vectors import MARKS, common_words
 
 RECIPE = Recipe(
     agent,
-    texts=(" ".join(sorted(vocabulary())), " ".join(WORDS), common_words(), MARKS, "don't"),
+    texts=(" ".join(sorted(PHRASINGS.vocabulary())), " ".join(WORDS), common_words(), MARKS, "don't"),
     said=shown("paddle"),
     nonsense=Nonsense("paddle", recognise),
     prepared=True,
