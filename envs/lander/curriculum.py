@@ -5,14 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from rtcontrol.agents.lander.goals import LanderGoal, LanderKind
 from rtcontrol.agents.lander.phrasings import DEFAULT_WEIGHTS, PHRASINGS
 from rtcontrol.agents.lander.tools import observe, read_back
+from rtcontrol.envs.curriculum import TrainingPlan
 from rtcontrol.envs.lander.skill import expert, random_call
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.skill import Demonstration, Policy, StepCarry, interleave
 from rtcontrol.models.call import Call
+from rtcontrol.models.train.scratch import ModelShape
+from rtcontrol.models.train.trainer import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -178,3 +182,12 @@ def _scatter(rng: random.Random, sim: Lander) -> None:
         rng.gauss(0.0, 0.25),
         rng.gauss(0.0, 0.25),
     )
+
+
+PLAN = TrainingPlan(
+    demonstrations=partial(demonstrations, options=LanderOptions(spoken=0.5)),
+    observed="x y vx vy angle spin legs",
+    config=TrainConfig(samples=480_000),
+    shape=ModelShape(hidden=192, heads=6, intermediate=384),
+    number_words=True,
+)

@@ -11,6 +11,7 @@ from rich.progress import Progress
 from rtcontrol.cli import bench_baselines, bench_loop
 from rtcontrol.cli.bench_experiments import experiments
 from rtcontrol.cli.figures import JsonFile, show
+from rtcontrol.envs.registry import agent_names
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.table import Terminal
 
@@ -24,7 +25,7 @@ app = typer.Typer(
 Model = Annotated[str, typer.Option(help="Bundled name, folder or hub id.")]
 AgentName = Annotated[
     str | None,
-    typer.Option("--agent", help="Whose situations: lander, paddle, driver (default: MODEL's, or lander's)."),
+    typer.Option("--agent", help=f"Whose situations: {', '.join(agent_names())} (default: MODEL's, or lander's)."),
 ]
 Dtype = Annotated[str, typer.Option(help="auto, fp32 or bf16.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of torch (default: the model's own).")]

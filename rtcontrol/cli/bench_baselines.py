@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rtcontrol.cli.figures import JsonFile, show
+from rtcontrol.envs.registry import agent_names
 
 Decisions = Annotated[int, typer.Option(min=1, help="Decisions by each way, in turns.")]
 QUICKER = "default: one or all, whichever is quicker now"
@@ -46,7 +47,9 @@ def serving(
 
 
 def chat(
-    agents: Annotated[list[str] | None, typer.Argument(metavar="[AGENT]...", help="lander, paddle, driver.")] = None,
+    agents: Annotated[
+        list[str] | None, typer.Argument(metavar="[AGENT]...", help=f"{', '.join(agent_names())}.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="A chat checkpoint (default: random weights, Qwen's tokenizer).")
     ] = None,

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from rtcontrol.bridges.console import printable
 from rtcontrol.cli.figures import JsonFile, for_people, save
+from rtcontrol.envs.registry import by_agent
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.table import Terminal
 
@@ -37,7 +38,7 @@ def fit(
     runs: Annotated[
         list[Path] | None, typer.Option("--from", help="Or recorded runs to imitate (may be given several times).")
     ] = None,
-    skill: Annotated[str | None, typer.Option(help="Or driver, lander, paddle or simpletool, by its recipe.")] = None,
+    skill: Annotated[str | None, typer.Option(help=f"Or {', '.join(by_agent())} or simpletool, by its recipe.")] = None,
     samples: Annotated[
         int | None, typer.Option(min=1, help="--skill: how much it trains, in place of --minutes. (default: its own)")
     ] = None,

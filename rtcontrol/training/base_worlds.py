@@ -13,17 +13,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from rtcontrol.envs import registry
 from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.train.policy import TreeDecider, TreePolicy
 from rtcontrol.models.train.rows import Row, ToolsEncoder
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.training.gate import gate_between, heard
-from rtcontrol.training.imitation import Recipe
+from rtcontrol.training.imitation import Recipe, recipe_for
 from rtcontrol.training.out_of_scope import with_nonsense
-from rtcontrol.training.recipes import driver, lander, paddle
 from rtcontrol.training.tool_randomization import dressed, plain
 
-RECIPES: dict[str, Recipe] = {"lander": lander.RECIPE, "paddle": paddle.RECIPE, "road": driver.RECIPE}
+RECIPES = {name: recipe_for(world) for name, world in registry.known().items()}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from tokenizers import Tokenizer
 
 from rtcontrol.agents.agent import Agent
 from rtcontrol.agents.phrasing import FILLERS, split_words
-from rtcontrol.agents.spoken import nonsense
+from rtcontrol.agents.spoken import NUMBER_WORDS, nonsense, shown
+from rtcontrol.envs.registry import BundledWorld
 from rtcontrol.envs.skill import Demonstration as Demonstration
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
@@ -31,7 +32,7 @@ from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_subwords, build_tokenizer, number_words
 from rtcontrol.training.gate import ROWS, fit_gate
 from rtcontrol.training.out_of_scope import Nonsense, with_nonsense
-from rtcontrol.training.word_vectors import give_meaning, whole_words
+from rtcontrol.training.word_vectors import MARKS, SCHEMA_PHRASES, common_words, give_meaning, whole_words
 
 # A model whose words begin with vectors reads most that it was never taught: so many in a sentence are believed
 # (docs/strangers.md).
@@ -148,3 +149,23 @@ class Recipe:
         shown = itertools.islice(self.demonstrations(seed, min(count, 64)), count)
         rows = [Row(one.goal.text(), one.observation, None) for one in shown]
         return replace(made, allow_null=True, gate=fit_gate(decide, rows, self.nonsense.held_out, seed))
+
+
+def recipe_for(world: BundledWorld) -> Recipe:
+    """The recipe of a bundled world's own model: imitation of its scripted expert, then DAgger."""
+    plan, phrasings = world.plan(), world.phrasings()
+    common = (common_words(), MARKS, "don't") if plan.common_words else ()
+    numbers = (NUMBER_WORDS,) if plan.number_words else ()
+    return Recipe(
+        world.controller(),
+        texts=(" ".join(sorted(phrasings.vocabulary())), plan.observed, *common, *numbers),
+        said=shown(world.name),
+        nonsense=Nonsense(world.name, phrasings.recognise),
+        demonstrations=plan.demonstrations,
+        config=plan.config,
+        shape=plan.shape,
+        chunk=plan.chunk,
+        early=plan.early,
+        phrases=SCHEMA_PHRASES if plan.schema_phrases else (),
+        prepared=True,
+    )

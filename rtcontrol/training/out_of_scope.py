@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
-from rtcontrol.agents.lander.phrasings import PHRASINGS as LANDER
-from rtcontrol.agents.paddle.phrasings import PHRASINGS as PADDLE
 from rtcontrol.agents.phrasing import Phrasings, casual
-from rtcontrol.agents.road.phrasings import PHRASINGS as ROAD
 from rtcontrol.agents.spoken import bare, nonsense, words_of
+from rtcontrol.envs import registry
 from rtcontrol.models.train.rows import Row
 
-WORLDS: dict[str, Phrasings[Any, Any]] = {"lander": LANDER, "paddle": PADDLE, "road": ROAD}
+WORLDS: dict[str, Phrasings[Any, Any]] = {name: world.phrasings() for name, world in registry.known().items()}
 RUN = 4  # rows that share a sentence, as training groups them
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 

@@ -16,12 +16,11 @@ from rtcontrol.envs.paddle.skill import SKILL as PADDLE
 from rtcontrol.envs.road.skill import SKILL as ROAD
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.train.rows import Row
+from rtcontrol.training.base_worlds import RECIPES
 from rtcontrol.training.gate import HELD, SPARED, gate_between, sureness
 from rtcontrol.training.out_of_scope import WORLDS, Nonsense, with_nonsense
-from rtcontrol.training.recipes import driver, lander, paddle
 
 SKILLS = {"lander": LANDER, "paddle": PADDLE, "road": ROAD}
-RECIPES = {"lander": lander.RECIPE, "paddle": paddle.RECIPE, "road": driver.RECIPE}
 of_each = pytest.mark.parametrize("name", SKILLS)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,10 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import Learnt
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.train.vocabulary import number_words
-from rtcontrol.training.recipes import driver, lander
-from rtcontrol.training.recipes import paddle as paddle_recipe
+from rtcontrol.training.controllers import ENVS, recipe_of
 from rtcontrol.training.word_vectors import SCHEMA_PHRASES, SCHEMA_WORDS
 
-RECIPES = {"lander": lander.RECIPE, "paddle": paddle_recipe.RECIPE, "driver": driver.RECIPE}
+RECIPES: dict[str, Any] = {name: recipe_of(name) for name in ENVS}
 ROOM = {"type": "string", "enum": ["left", "right"]}
 LEVEL = {"type": "integer", "minimum": 0, "maximum": 100}
 LAMP = {

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from rtcontrol.models.train.scratch import ModelShape, new_model
+from rtcontrol.training.base_worlds import RECIPES
 from rtcontrol.training.imitation import Recipe
-from rtcontrol.training.recipes import paddle
 from rtcontrol.training.word_vectors import FREQUENT, give_meaning, whole_words, word_vectors
 
 
@@ -19,7 +19,7 @@ def alike(model: Any, tokenizer: Any, one: str, other: str) -> float:
 
 
 def test_words_of_one_kind_begin_alike_in_a_recipes_model() -> None:
-    model, tokenizer, _ = paddle.RECIPE.build(0)
+    model, tokenizer, _ = RECIPES["paddle"].build(0)
     near = [("climb", "rise"), ("catch", "throw"), ("ceiling", "roof"), ("Ġtwo", "Ġthree")]
     for one, other in near:
         assert alike(model, tokenizer, one, other) > alike(model, tokenizer, one, "minister") + 0.2
@@ -28,7 +28,7 @@ def test_words_of_one_kind_begin_alike_in_a_recipes_model() -> None:
 
 
 def test_a_meaning_has_the_scale_of_chance_and_touches_nothing_else() -> None:
-    _, tokenizer, _ = paddle.RECIPE.build(0)
+    _, tokenizer, _ = RECIPES["paddle"].build(0)
     shape = ModelShape(hidden=64, layers=1, heads=2, intermediate=32)
     given, plain = new_model(shape, tokenizer, 0), new_model(shape, tokenizer, 0)
     give_meaning(given, tokenizer)
@@ -46,7 +46,7 @@ def test_the_frequent_and_the_said_words_are_whole() -> None:
 
 
 def test_training_rows_say_what_their_instruction_means(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe, seen = paddle.RECIPE, list[Any]()
+    recipe, seen = RECIPES["paddle"], list[Any]()
 
     class Looks:
         def __init__(self, *given: Any) -> None:
