@@ -1,4 +1,5 @@
-"""Sentences from templates with slots: `{lead} land on the {pad}` takes any of each slot's alternatives."""
+"""Sentences from templates with slots, `{lead} land on the {pad}` takes any of each slot's alternatives; and what the
+bundled agents' many ways to be told what to do share."""
 
 from __future__ import annotations
 
@@ -6,9 +7,13 @@ import itertools
 import random
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
 from importlib import resources
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
+
+from rtcontrol.agents.spoken import bare, words_of
 
 # fmt: off
 # None of these changes what any sentence asks for, whatever world it is said to.
@@ -144,3 +149,176 @@ class Grammar:
             if pattern not in trained:
                 patterns[pattern] = None
         return list(patterns)
+
+
+class SpokenGoal(Protocol):
+    """A goal of a kind: its `text()` is the canonical instruction."""
+
+    def text(self) -> str: ...
+
+
+KindT = TypeVar("KindT", bound=str)
+GoalT = TypeVar("GoalT", bound=SpokenGoal)
+
+
+class Phrasings(ABC, Generic[KindT, GoalT]):
+    """Many ways to tell a bundled agent what to do: drawn for training, listed for evaluation.
+
+    Training draws sentences from the training templates. Evaluation list 1 (`seen_words`) holds sentences that training
+    never produces, made of its words; list 2 (`unseen_words`) uses words that those templates never show. A pattern is
+    a sentence with the marks of its goal's numbers left in. What people say who were never shown a template is
+    `spoken_patterns`; list 3 (`held_out_words`) is the tenth of it that is kept back.
+
+    `agent` is the folder of the tables; `seed` begins the seeds by which lists are drawn; lists have `per_goal`
+    sentences of a kind; `canonical` is the share of training sentences in canonical words.
+    """
+
+    per_goal = 60
+    canonical = 0.2
+    marks: tuple[str, ...] = (".", "!", "I")
+
+    def __init__(
+        self, agent: str, kinds: tuple[KindT, ...], recognise: Callable[[str], GoalT | None], seed: str = ""
+    ) -> None:
+        self.agent, self.kinds, self.recognise, self.seed = agent, kinds, recognise, seed or agent
+        self.tables = sentences(agent)
+        self.grammar = Grammar({name.strip("<>"): values for name, values in self.tables["slots"].items()})
+        self.templates = cache(self._templates)
+        self._lists = cache(self._seen), cache(self._unseen), cache(self._held_out)
+
+    # -- what an agent has of it ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def sample_goal(self, rng: random.Random) -> GoalT:
+        """A random goal."""
+
+    @abstractmethod
+    def spoken_patterns(self, goal: GoalT, kept: bool | None = None) -> tuple[str, ...]:
+        """What people say who want `goal`, its numbers left as marks; `kept` as in `spoken`."""
+
+    @abstractmethod
+    def goals_of(self, kind: KindT) -> tuple[GoalT, ...]:
+        """The goals of a kind that list 3 is spread over."""
+
+    @abstractmethod
+    def _templates(self, split: str, kind: KindT) -> tuple[str, ...]: ...
+
+    @abstractmethod
+    def _drawn(self, rng: random.Random, goal: GoalT) -> str:
+        """A training sentence in small letters."""
+
+    def named_goals(self) -> Iterator[GoalT]:
+        """Every goal that a sentence without a free number names."""
+        for kind in self.kinds:
+            yield from self.goals_of(kind)
+
+    def written(self, rng: random.Random, pattern: str, goal: GoalT) -> str:
+        """A spoken pattern with the goal's numbers, in figures or in words as its marks say."""
+        return pattern
+
+    def _typed(self, rng: random.Random, text: str) -> str:
+        return as_typed(rng, text)
+
+    def _with_goal(self, rng: random.Random, pattern: str, kind: KindT, index: int) -> tuple[str, GoalT]:
+        return pattern, self.goals_of(kind)[0]
+
+    def _values(self) -> Iterable[str]:
+        """The words of goals' values."""
+        return ()
+
+    # -- training ------------------------------------------------------------------------------------------------------
+
+    def training_instruction(self, rng: random.Random, goal: GoalT) -> str:
+        """A random training sentence that asks for `goal`, as it is typed."""
+        return goal.text() if rng.random() < self.canonical else self._typed(rng, self._drawn(rng, goal))
+
+    def training_patterns(self, kind: KindT) -> Iterator[str]:
+        """Every pattern that training can draw for a kind, in small letters and without a mark; with repeats."""
+        for template in self.templates("train", kind):
+            yield from self.grammar.expand(template)
+
+    def training_sentences(self, kind: KindT) -> Iterable[str]:
+        """What training can draw for a kind with the goals' values written, where there are few."""
+        return self.training_patterns(kind)
+
+    def spoken_sentence(self, rng: random.Random, goal: GoalT) -> str:
+        """What somebody says who wants `goal`; of the kept tenth never."""
+        return self.written(rng, rng.choice(self.spoken_patterns(goal, kept=False)), goal)
+
+    def spoken_instruction(self, rng: random.Random, goal: GoalT) -> str:
+        """The same as it is typed; never a sentence of an evaluation list."""
+        while True:
+            typed = casual(rng, self.spoken_sentence(rng, goal), words_of(self.agent))
+            if bare(typed) not in self._listed:
+                return typed
+
+    def vocabulary(self) -> frozenset[str]:
+        """Every word, number and mark of the training sentences and of evaluation list 1."""
+        words = {*self.marks, *self._values()}
+        for kind in self.kinds:
+            words |= self.grammar.words(self.templates("train", kind) + self.templates("eval", kind))
+        return frozenset(words | {word.capitalize() for word in words})
+
+    # -- evaluation ----------------------------------------------------------------------------------------------------
+
+    def meant(self, text: str) -> GoalT | None:
+        """The goal that an instruction asks for: what people say by its table, all else by the plain rule; None: none
+        that either reads. For the judge, never a way to control."""
+        return self._meanings.get(bare(text)) or self.recognise(text)
+
+    def evaluation_patterns(self, kind: KindT) -> Iterator[str]:
+        """Every pattern that the templates of evaluation list 1 can make, as training's."""
+        for template in self.templates("eval", kind):
+            yield from self.grammar.expand(template)
+
+    def lists(self) -> Mapping[str, Callable[[KindT], Sequence[tuple[str, GoalT]]]]:
+        """The evaluation lists by their names."""
+        return {"seen": self.seen_words, "unseen": self.unseen_words, "held-out": self.held_out_words}
+
+    def seen_words(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
+        """Evaluation list 1: sentences with their goals, spread evenly over the templates, always the same."""
+        return self._lists[0](kind)
+
+    def unseen_words(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
+        """Evaluation list 2: sentences with words that training never shows."""
+        return self._lists[1](kind)
+
+    def held_out_words(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
+        """Evaluation list 3: what people say, kept from training, `per_goal` sentences at most, always the same."""
+        return self._lists[2](kind)
+
+    def _seen(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
+        rng = random.Random(f"{self.seed} {kind}")
+        trained = frozenset(self.training_patterns(kind))
+        patterns = self.grammar.held_out(rng, self.templates("eval", kind), trained, self.per_goal)
+        return tuple(self._with_goal(rng, pattern, kind, i) for i, pattern in enumerate(patterns))
+
+    def _unseen(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
+        return tuple((text, self.goals_of(kind)[0]) for text in self.tables["unseen"][kind])
+
+    def _held_out(self, kind: KindT) -> tuple[tuple[str, GoalT], ...]:
+        rng, goals = random.Random(f"{self.seed} held out {kind}"), self.goals_of(kind)
+        listed: dict[str, GoalT] = {}
+        for index in range(self.per_goal):
+            goal = goals[index % len(goals)]
+            patterns = self.spoken_patterns(goal, kept=True)
+            pattern = patterns[index % len(patterns)]
+            text = self.written(rng, pattern, goal)
+            if self._trained.isdisjoint((bare(pattern), bare(text))):
+                listed[text] = goal
+        return tuple(listed.items())
+
+    @cached_property
+    def _meanings(self) -> Mapping[str, GoalT]:
+        goals = self.named_goals()
+        return {bare(text): goal for goal in goals for text in self.spoken_patterns(goal) if "{" not in text}
+
+    @cached_property
+    def _trained(self) -> frozenset[str]:
+        """All that templates and canonical words say in training."""
+        canonical = (goal.text() for goal in self.named_goals())
+        return frozenset(map(bare, itertools.chain(canonical, *map(self.training_sentences, self.kinds))))
+
+    @cached_property
+    def _listed(self) -> frozenset[str]:
+        return frozenset(bare(text) for kind in self.kinds for listed in self._lists for text, _ in listed(kind))

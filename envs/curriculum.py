@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from rtcontrol.agents.phrasing import Phrasings
 from rtcontrol.envs.skill import Demonstration, Skill, StepCarry
 from rtcontrol.models.call import Call
+
+if TYPE_CHECKING:  # with them comes torch
+    from rtcontrol.models.train.scratch import ModelShape
+    from rtcontrol.models.train.trainer import TrainConfig
 
 
 class GoalText(Protocol):
@@ -44,6 +50,23 @@ class CurriculumOptions:
     spoken: float = 0.0
     hz: float = 16
     seeds: int = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """How a bundled world's own model is trained: `demonstrations` takes (seed, parallel, policy=, beta=); `early`,
+    where given, stands in for it in the beginning. `observed` are the words of its observations; beside those of its
+    sentences the model knows `common_words`, the `number_words` and whole `schema_phrases` where that is wished."""
+
+    demonstrations: Callable[..., Iterator[Demonstration]]
+    observed: str
+    config: TrainConfig
+    shape: ModelShape
+    chunk: int = 16_384
+    early: Callable[..., Iterator[Demonstration]] | None = None
+    common_words: bool = False
+    number_words: bool = False
+    schema_phrases: bool = False
 
 
 class DisturbedCurriculum(ABC, Generic[GoalT]):
@@ -155,3 +178,18 @@ class DisturbedCurriculum(ABC, Generic[GoalT]):
     @abstractmethod
     def _spoken(self, goal: GoalT) -> str:
         """What somebody says who was never shown how to."""
+
+
+class PhrasedCurriculum(DisturbedCurriculum[GoalT]):
+    """A bundled world's, told what its agent's `phrasings` say."""
+
+    phrasings: Phrasings[Any, GoalT]
+
+    def _sample_goal(self) -> GoalT:
+        return self.phrasings.sample_goal(self.rng)
+
+    def _sentence(self, goal: GoalT) -> str:
+        return self.phrasings.training_instruction(self.rng, goal)
+
+    def _spoken(self, goal: GoalT) -> str:
+        return self.phrasings.spoken_instruction(self.rng, goal)

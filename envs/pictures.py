@@ -9,18 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from rtcontrol.envs import registry
+
 # Of the episode's seed and an observation: uint8 [height, width, 3].
 Painter = Callable[[int, Mapping[str, Any]], np.ndarray]
-# Pixels a unit of the paddle game's court, and its colours.
-SCALE = 6
-COURT, BALL, PERSON, MODEL = (24, 25, 22), (236, 232, 222), (134, 169, 255), (255, 127, 82)
 
 
 def painter(name: str) -> Painter | None:
     """What draws the world of this name; None where it has no picture."""
-    if name == "lander":
-        return _lander()
-    return _paddle if name == "paddle" else None
+    world = registry.known().get(name)
+    return None if world is None else world.painter()
 
 
 def png(picture: np.ndarray) -> bytes:
@@ -33,36 +31,3 @@ def png(picture: np.ndarray) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
     )
-
-
-def _lander() -> Painter:
-    from rtcontrol.envs.lander.world import Lander
-
-    world = Lander(pictures=True)
-    shown: list[int] = []
-
-    def paint(seed: int, data: Mapping[str, Any]) -> np.ndarray:
-        if shown != [seed]:  # the ground is the seed's
-            world.reset(seed)
-            shown[:] = [seed]
-        world.show(data)
-        return world.picture()
-
-    return paint
-
-
-def _paddle(seed: int, data: Mapping[str, Any]) -> np.ndarray:
-    from rtcontrol.envs.paddle.world import BALL_HALF, HEIGHT, PADDLE_HALF, WIDTH
-
-    court = np.empty((round(HEIGHT * SCALE), round(WIDTH * SCALE), 3), dtype=np.uint8)
-    court[:] = COURT
-
-    def box(x: float, y: float, half_x: float, half_y: float, colour: tuple[int, int, int]) -> None:
-        left, right = (max(0, round((x + half) * SCALE)) for half in (-half_x, half_x))
-        top, bottom = (max(0, round((y + half) * SCALE)) for half in (-half_y, half_y))
-        court[top:bottom, left:right] = colour
-
-    box(3.0, data["other_y"], 1.0, PADDLE_HALF, PERSON)
-    box(WIDTH - 3.0, data["own_y"], 1.0, PADDLE_HALF, MODEL)
-    box(data["ball_x"], data["ball_y"], BALL_HALF, BALL_HALF, BALL)
-    return court

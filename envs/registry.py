@@ -1,113 +1,113 @@
-"""The environments by name."""
+"""The bundled worlds: one line each, from which all else about them follows."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import Any
 
+from rtcontrol.agents.agent import Agent
+from rtcontrol.agents.phrasing import Phrasings
 from rtcontrol.envs.base import Environment
-from rtcontrol.envs.paced import PacedEnvironment
+from rtcontrol.envs.curriculum import TrainingPlan
 from rtcontrol.envs.skill import Skill
 from rtcontrol.models.errors import UserError
 
+# A world's two folders are `envs/NAME`, whose `WORLD` says what it is, and `agents/NAME`.
+WORLDS = ("lander", "paddle", "road")
+
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A known environment: one sentence, the agent that flies it by default, how it is made, and its skill (goals and
-    scripted expert) where it has one."""
+class BundledWorld:
+    """A world of `envs/NAME` and `agents/NAME`: one sentence on it, the name of the agent that acts in it by default,
+    and whether there are pictures of it. What it `needs` beside the core's packages, and how that is installed, stands
+    in the error where it cannot be imported.
 
+    Nothing of it is imported before it is wanted: `SKILL` of skill.py, `PLAN` of curriculum.py and, where it has
+    pictures, `painter()` of picture.py; of the agent `agent` of tools.py and `PHRASINGS` of phrasings.py.
+    """
+
+    name: str
     description: str
     agent: str
-    make: Callable[..., Environment]
-    skill: Callable[[], Skill] | None = None
+    pictures: bool = False
+    needs: tuple[str, str] = ("", "")
+
+    def make(self, goal: str | None = None) -> Environment:
+        """The environment, not yet started. UserError where what it needs is missing."""
+        from rtcontrol.envs.paced import PacedEnvironment
+
+        try:
+            simulation = self.skill().make
+        except ImportError as error:
+            needed, install = self.needs
+            if not needed:
+                raise
+            what = f"The {self.name} needs {needed}, which cannot be imported ({error})."
+            raise UserError(what, f"Install it with `{install}`.") from error
+        return PacedEnvironment.of(self.name, lambda: simulation(goal))
+
+    def skill(self) -> Skill:
+        """Its goals, its scripted expert, and what it is scored by."""
+        found: Skill = self._part("envs", "skill").SKILL
+        return found
+
+    def plan(self) -> TrainingPlan:
+        """How its own model is trained."""
+        found: TrainingPlan = self._part("envs", "curriculum").PLAN
+        return found
+
+    def painter(self) -> Callable[..., Any] | None:
+        """What draws it, as `rtcontrol.envs.pictures.Painter`; None where it has no picture."""
+        return self._part("envs", "picture").painter() if self.pictures else None
+
+    def controller(self) -> Agent:
+        """The agent that acts in it."""
+        found: Agent = self._part("agents", "tools").agent
+        return found
+
+    def phrasings(self) -> Phrasings[Any, Any]:
+        """The ways to tell that agent what to do."""
+        found: Phrasings[Any, Any] = self._part("agents", "phrasings").PHRASINGS
+        return found
+
+    def _part(self, floor: str, module: str) -> Any:
+        return import_module(f"rtcontrol.{floor}.{self.name}.{module}")
 
 
-def _lander(goal: str | None = None) -> Environment:
-    try:
-        from rtcontrol.envs.lander.world import Lander
-    except ImportError as error:
-        raise UserError(
-            f"The lander needs Gymnasium with Box2D, which cannot be imported ({error}).",
-            'Install it with `pip install "gymnasium[box2d]"`.',
-        ) from error
-    return PacedEnvironment.of("lander", lambda: Lander(goal))
+@cache
+def known() -> dict[str, BundledWorld]:
+    """All worlds by name, in order."""
+    return {name: import_module(f"rtcontrol.envs.{name}").WORLD for name in sorted(WORLDS)}
 
 
-def _lander_skill() -> Skill:
-    from rtcontrol.envs.lander.skill import SKILL
-
-    return SKILL
-
-
-def _paddle(goal: str | None = None) -> Environment:
-    from rtcontrol.envs.paddle.game import PaddleGame
-
-    return PacedEnvironment.of("paddle", lambda: PaddleGame(goal))
+@cache
+def by_agent() -> dict[str, BundledWorld]:
+    """The same by the names of their agents, in order."""
+    return {world.agent: world for world in sorted(known().values(), key=lambda world: world.agent)}
 
 
-def _paddle_skill() -> Skill:
-    from rtcontrol.envs.paddle.skill import SKILL
-
-    return SKILL
-
-
-def _road(goal: str | None = None) -> Environment:
-    from rtcontrol.envs.road.game import RoadGame
-
-    return PacedEnvironment.of("road", lambda: RoadGame(goal))
-
-
-def _road_skill() -> Skill:
-    from rtcontrol.envs.road.skill import SKILL
-
-    return SKILL
-
-
-ENTRIES: dict[str, Entry] = {
-    "lander": Entry(
-        "Gymnasium's continuous LunarLander, 50 physics steps a second; land, or hover, where you are told.",
-        "lander",
-        _lander,
-        _lander_skill,
-    ),
-    "paddle": Entry(
-        "A paddle game, 60 physics steps a second, against a scripted person; return, miss, aim, stay or mirror.",
-        "paddle",
-        _paddle,
-        _paddle_skill,
-    ),
-    "road": Entry(
-        "A road with lanes, traffic and lights along one coordinate; drive, change lane, follow, turn, overtake, stop.",
-        "driver",
-        _road,
-        _road_skill,
-    ),
-}
-
-
-def known() -> dict[str, Entry]:
-    """All environments by name, in order."""
-    return dict(sorted(ENTRIES.items()))
+def agent_names() -> tuple[str, ...]:
+    """The names of the worlds' agents, in the order of the worlds."""
+    return tuple(known()[name].agent for name in WORLDS)
 
 
 def skill(name: str) -> Skill | None:
-    """The skill of the environment called `name`; None for one that has none, or that is not bundled."""
-    entry = ENTRIES.get(name)
-    return None if entry is None or entry.skill is None else entry.skill()
+    """The skill of the environment called `name`; None for one that is not bundled."""
+    world = known().get(name)
+    return None if world is None else world.skill()
 
 
 def make(name: str, **options: Any) -> Environment:
     """The environment called `name`, not yet started. UserError for an unknown name or option."""
-    entry = ENTRIES.get(name)
-    if entry is None:
+    world = known().get(name)
+    if world is None:
         raise UserError(f"There is no environment called {name!r}.", f"Known ones: {', '.join(known())}.")
-    accepted = tuple(inspect.signature(entry.make).parameters)
+    accepted = tuple(inspect.signature(world.make).parameters)
     for option in options:
         if option not in accepted:
-            raise UserError(
-                f"The environment {name} has no option {option!r}.",
-                f"It takes: {', '.join(accepted) or 'no options'}.",
-            )
-    return entry.make(**options)
+            raise UserError(f"The environment {name} has no option {option!r}.", f"It takes: {', '.join(accepted)}.")
+    return world.make(**options)

@@ -99,7 +99,7 @@ class Skill:
     """
 
     name: str
-    make: Callable[[], Judged]
+    make: Callable[..., Judged]
     observe: Callable[[Mapping[str, Any]], str]
     read_back: Callable[[str], Mapping[str, float]]
     recognise: Callable[[str], Any]

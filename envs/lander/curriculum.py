@@ -5,14 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from rtcontrol.agents.lander.goals import LanderGoal, LanderKind
-from rtcontrol.agents.lander.phrasings import DEFAULT_WEIGHTS, sample_goal, spoken_instruction, training_instruction
+from rtcontrol.agents.lander.phrasings import DEFAULT_WEIGHTS, PHRASINGS
 from rtcontrol.agents.lander.tools import observe, read_back
+from rtcontrol.envs.curriculum import TrainingPlan
 from rtcontrol.envs.lander.skill import expert, random_call
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.skill import Demonstration, Policy, StepCarry, interleave
 from rtcontrol.models.call import Call
+from rtcontrol.models.train.scratch import ModelShape
+from rtcontrol.models.train.trainer import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class _Balance:
             kind: share * share * total / max(self._rows[kind], 1) if total else share
             for kind, share in self._shares.items()
         }
-        return sample_goal(rng, wanted)
+        return PHRASINGS.sample_goal(rng, wanted)
 
 
 class _LanderCurriculum:
@@ -143,7 +147,8 @@ class _LanderCurriculum:
 
     def _say(self) -> str:
         spoken = self._options.spoken and self.rng.random() < self._options.spoken
-        return (spoken_instruction if spoken else training_instruction)(self.rng, self._goal)
+        draw = PHRASINGS.spoken_instruction if spoken else PHRASINGS.training_instruction
+        return draw(self.rng, self._goal)
 
     def _after(self) -> None:
         rng, options = self.rng, self._options
@@ -156,7 +161,7 @@ class _LanderCurriculum:
             self._begin()
         elif self._ground > options.ground_ticks:
             if rng.random() < options.take_off:
-                self._goal = sample_goal(rng, {"hover": 1.0})
+                self._goal = PHRASINGS.sample_goal(rng, {"hover": 1.0})
                 self._instruction = self._say()
             else:
                 self._begin()
@@ -177,3 +182,12 @@ def _scatter(rng: random.Random, sim: Lander) -> None:
         rng.gauss(0.0, 0.25),
         rng.gauss(0.0, 0.25),
     )
+
+
+PLAN = TrainingPlan(
+    demonstrations=partial(demonstrations, options=LanderOptions(spoken=0.5)),
+    observed="x y vx vy angle spin legs",
+    config=TrainConfig(samples=480_000),
+    shape=ModelShape(hidden=192, heads=6, intermediate=384),
+    number_words=True,
+)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rtcontrol.agents.lander.goals import LanderGoal
-from rtcontrol.agents.lander.phrasings import HOVER_PLACES, KINDS, held_out_words, meant, seen_words, unseen_words
+from rtcontrol.agents.lander.phrasings import HOVER_PLACES, KINDS, PHRASINGS
 from rtcontrol.agents.lander.tools import observe, read_back
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.skill import Skill
@@ -82,7 +82,7 @@ SKILL = Skill(
     Lander,
     observe,
     read_back,
-    meant,
+    PHRASINGS.meant,
     expert,
     Call("engines", {"main": 0, "side": 0}),
     random_call,
@@ -92,5 +92,5 @@ SKILL = Skill(
         "hover elsewhere": tuple(LanderGoal("hover", x / 100, y / 100) for x, y in HOVER_PLACES if (x, y) != (0, 70))
     },
     kinds=KINDS,
-    phrasings={"seen": seen_words, "unseen": unseen_words, "held-out": held_out_words},
+    phrasings=PHRASINGS.lists(),
 )

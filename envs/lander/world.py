@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium.envs.box2d.lunar_lander import FPS, LEG_DOWN, SCALE, VIEWPORT_H, VIEWPORT_W
 
 from rtcontrol.agents.lander.goals import LanderGoal
-from rtcontrol.agents.lander.phrasings import meant
+from rtcontrol.agents.lander.phrasings import PHRASINGS
 from rtcontrol.envs.base import Episode
 from rtcontrol.models.errors import UserError
 
@@ -139,7 +139,7 @@ class Lander:
         self, goal: LanderGoal | str | None = None, instruction: str | None = None, pictures: bool = False
     ) -> None:
         if isinstance(goal, str):
-            named = meant(goal)
+            named = PHRASINGS.meant(goal)
             if named is None:
                 raise UserError(
                     f"The lander's option goal={goal!r} names no goal.",
@@ -147,7 +147,7 @@ class Lander:
                 )
             goal = named
         self._fixed = goal
-        self._goal = goal if goal is not None or instruction is None else meant(instruction)
+        self._goal = goal if goal is not None or instruction is None else PHRASINGS.meant(instruction)
         # The bare environment: its TimeLimit wrapper would cut at 1000 steps, and the judge keeps its own time.
         # Without pictures no render mode: with one, Gymnasium adds exhaust particles, and a step grows to milliseconds.
         mode = "rgb_array" if pictures else None
@@ -271,5 +271,5 @@ class Lander:
     def instruct(self, text: str) -> None:
         """Judge by what `text` asks for, from now on; an instruction that names no goal is not judged."""
         if self._fixed is None:
-            self._goal = meant(text)
+            self._goal = PHRASINGS.meant(text)
             self._judge.change(self._goal)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from rtcontrol.agents.paddle.goals import PaddleGoal
-from rtcontrol.agents.paddle.phrasings import sample_goal, spoken_instruction, training_instruction
-from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
+from rtcontrol.agents.paddle.phrasings import PHRASINGS
+from rtcontrol.agents.paddle.tools import WORDS
+from rtcontrol.envs.curriculum import CurriculumOptions, PhrasedCurriculum, TrainingPlan
 from rtcontrol.envs.paddle.game import PaddleGame
 from rtcontrol.envs.paddle.skill import SKILL
 from rtcontrol.envs.paddle.world import (
@@ -24,6 +26,8 @@ from rtcontrol.envs.paddle.world import (
 )
 from rtcontrol.envs.skill import Demonstration, Policy, interleave
 from rtcontrol.models.call import Call
+from rtcontrol.models.train.scratch import ModelShape
+from rtcontrol.models.train.trainer import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +57,9 @@ def demonstrations(
     yield from interleave(games, policy, beta)
 
 
-class _PaddleCurriculum(DisturbedCurriculum[PaddleGoal]):
+class _PaddleCurriculum(PhrasedCurriculum[PaddleGoal]):
+    phrasings = PHRASINGS
+
     def __init__(self, rng: random.Random, options: PaddleOptions) -> None:
         self._sim, self._restless = PaddleGame(), options.restless
         super().__init__(rng, options, SKILL, self._sim.step_s)
@@ -77,15 +83,6 @@ class _PaddleCurriculum(DisturbedCurriculum[PaddleGoal]):
     def _scatter(self) -> None:
         _scatter(self.rng, self._sim)
 
-    def _sample_goal(self) -> PaddleGoal:
-        return sample_goal(self.rng)
-
-    def _sentence(self, goal: PaddleGoal) -> str:
-        return training_instruction(self.rng, goal)
-
-    def _spoken(self, goal: PaddleGoal) -> str:
-        return spoken_instruction(self.rng, goal)
-
 
 def _scatter(rng: random.Random, sim: PaddleGame) -> None:
     """Ball and paddles anywhere, at any speed that the game knows, more often towards the model than away."""
@@ -96,3 +93,15 @@ def _scatter(rng: random.Random, sim: PaddleGame) -> None:
     speed = rng.uniform(SERVE_SPEED, MAX_SPEED)
     world.ball_vx = speed if rng.random() < 0.75 else -speed
     world.ball_vy = rng.uniform(-BOUNCE_SLOPE, BOUNCE_SLOPE) * speed
+
+
+PLAN = TrainingPlan(
+    demonstrations=partial(demonstrations, options=PaddleOptions(spoken=0.6)),
+    observed=" ".join(WORDS),
+    config=TrainConfig(samples=340_000),
+    shape=ModelShape(hidden=192, heads=6, intermediate=384),
+    chunk=8_192,
+    # Seven ways to act and thousands of sentences at once stay on a plateau: first the acting, then the sentences.
+    early=partial(demonstrations, options=PaddleOptions(plain=1.0)),
+    common_words=True,
+)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rtcontrol.agents.paddle.goals import CANONICAL, PaddleGoal
-from rtcontrol.agents.paddle.phrasings import meant
+from rtcontrol.agents.paddle.phrasings import PHRASINGS
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.paddle.world import BOTTOM, LEVEL_SPEED, STEPS_A_SECOND, TOP, PaddleWorld, Person, person
 from rtcontrol.models.errors import UserError
@@ -131,7 +131,7 @@ class PaddleGame:
 
     def __init__(self, goal: PaddleGoal | str | None = None) -> None:
         if isinstance(goal, str):
-            named = meant(goal)
+            named = PHRASINGS.meant(goal)
             if named is None:
                 raise UserError(
                     f"The paddle's option goal={goal!r} names no goal.",
@@ -191,5 +191,5 @@ class PaddleGame:
     def instruct(self, text: str) -> None:
         """Judge by what `text` asks for, from now on; an instruction that names no goal is not judged."""
         if self._fixed is None:
-            self._goal = meant(text)
+            self._goal = PHRASINGS.meant(text)
             self._judge.change(self._goal, self.world)

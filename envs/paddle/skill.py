@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 
 from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal
-from rtcontrol.agents.paddle.phrasings import held_out_words, meant, seen_words, unseen_words
+from rtcontrol.agents.paddle.phrasings import PHRASINGS
 from rtcontrol.agents.paddle.tools import observe, read_back
 from rtcontrol.envs.paddle.game import PaddleGame
 from rtcontrol.envs.paddle.world import BALL_HALF, BOTTOM, HEIGHT, LEVEL_SPEED, OWN_PLANE, TOP
@@ -77,12 +77,12 @@ SKILL = Skill(
     PaddleGame,
     observe,
     read_back,
-    meant,
+    PHRASINGS.meant,
     expert,
     Call("move", {"velocity": 0}),
     random_call,
     goals=tuple(PaddleGoal(kind) for kind in KINDS),
     opposite={PaddleGoal(a): PaddleGoal(b) for one, other in _PAIRS for a, b in ((one, other), (other, one))},  # type: ignore[arg-type]
     kinds=KINDS,
-    phrasings={"seen": seen_words, "unseen": unseen_words, "held-out": held_out_words},
+    phrasings=PHRASINGS.lists(),
 )

@@ -5,16 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from rtcontrol.agents.road.goals import RoadGoal
-from rtcontrol.agents.road.phrasings import sample_goal, spoken_instruction, training_instruction
+from rtcontrol.agents.road.phrasings import PHRASINGS
+from rtcontrol.agents.road.tools import LIGHTS, WORDS
 from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M
 from rtcontrol.bridges.carla.pace import KMH
-from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
+from rtcontrol.envs.curriculum import CurriculumOptions, PhrasedCurriculum, TrainingPlan
 from rtcontrol.envs.road.skill import SKILL
 from rtcontrol.envs.road.world import DT, SIGHT_M, Road
 from rtcontrol.envs.skill import Demonstration, Policy, interleave
 from rtcontrol.models.call import Call
+from rtcontrol.models.train.scratch import ModelShape
+from rtcontrol.models.train.trainer import TrainConfig
 
 # Which share of the rows with these calls is shown: calls that begin something are rare, calls that go on are not.
 KEPT = {"set_speed": 0.08, "stop": 0.06, "follow": 0.15, "brake": 0.12}
@@ -58,7 +62,9 @@ def _kept(row: Demonstration) -> float:
     return kept.get(row.call.name, 1.0)
 
 
-class _RoadCurriculum(DisturbedCurriculum[RoadGoal]):
+class _RoadCurriculum(PhrasedCurriculum[RoadGoal]):
+    phrasings = PHRASINGS
+
     def __init__(self, rng: random.Random, options: RoadOptions) -> None:
         self._road = Road()
         super().__init__(rng, options, SKILL, DT)
@@ -81,15 +87,6 @@ class _RoadCurriculum(DisturbedCurriculum[RoadGoal]):
     def _scatter(self) -> None:
         _scatter(self.rng, self._road)
 
-    def _sample_goal(self) -> RoadGoal:
-        return sample_goal(self.rng)
-
-    def _sentence(self, goal: RoadGoal) -> str:
-        return training_instruction(self.rng, goal)
-
-    def _spoken(self, goal: RoadGoal) -> str:
-        return spoken_instruction(self.rng, goal)
-
 
 def _scatter(rng: random.Random, road: Road) -> None:
     """One thing about the situation is suddenly another."""
@@ -108,3 +105,17 @@ def _scatter(rng: random.Random, road: Road) -> None:
         road.car.speed = min(road.car.speed, 60.0 / KMH)
     else:
         road.intent.turn = rng.choice(("straight", "left", "right"))
+
+
+PLAN = TrainingPlan(
+    demonstrations=partial(demonstrations, options=RoadOptions(spoken=0.5)),
+    observed=" ".join((*WORDS, *LIGHTS)),
+    config=TrainConfig(samples=700_000, learning_rate=7e-4, bf16=True),
+    shape=ModelShape(hidden=128, heads=2, intermediate=512),
+    chunk=8_192,
+    # First the driving, then the sentences: both at once stay on a plateau.
+    early=partial(demonstrations, options=RoadOptions(plain=1.0)),
+    common_words=True,
+    number_words=True,
+    schema_phrases=True,
+)

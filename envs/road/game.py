@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from rtcontrol.agents.road.goals import RoadGoal
-from rtcontrol.agents.road.phrasings import meant
+from rtcontrol.agents.road.phrasings import PHRASINGS
 from rtcontrol.agents.road.tools import agent
 from rtcontrol.bridges.carla.pace import KMH
 from rtcontrol.envs.base import Episode
@@ -147,7 +147,7 @@ class RoadGame:
 
     def __init__(self, goal: RoadGoal | str | None = None) -> None:
         if isinstance(goal, str):
-            named = meant(goal)
+            named = PHRASINGS.meant(goal)
             if named is None:
                 raise UserError(
                     f"The road's option goal={goal!r} names no goal.",
@@ -209,5 +209,5 @@ class RoadGame:
     def instruct(self, text: str) -> None:
         """Judge by what `text` asks for, from now on; an instruction that names no goal is not judged."""
         if self._fixed is None:
-            self._goal = meant(text)
+            self._goal = PHRASINGS.meant(text)
             self._judge.change(self._goal, self.road)

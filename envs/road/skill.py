@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rtcontrol.agents.road.goals import GAPS, KINDS, RoadGoal
-from rtcontrol.agents.road.phrasings import held_out_words, meant, seen_words, unseen_words
+from rtcontrol.agents.road.phrasings import PHRASINGS
 from rtcontrol.agents.road.tools import agent, observe, read_back
 from rtcontrol.envs.road.game import RoadGame
 from rtcontrol.envs.skill import Skill
@@ -186,7 +186,7 @@ SKILL = Skill(
     RoadGame,
     observe,
     read_back,
-    meant,
+    PHRASINGS.meant,
     expert,
     STILL,
     random_call,
@@ -207,5 +207,5 @@ SKILL = Skill(
     ),
     opposite={_LEFT: _RIGHT, _RIGHT: _LEFT, _TURN_LEFT: _TURN_RIGHT, _TURN_RIGHT: _TURN_LEFT},
     kinds=KINDS,
-    phrasings={"seen": seen_words, "unseen": unseen_words, "held-out": held_out_words},
+    phrasings=PHRASINGS.lists(),
 )

@@ -172,8 +172,7 @@ def _of(agent: str) -> Measure:
 
 MEASURES: dict[str, Measure] = {
     "decide": lambda o, p: decide(o, 20 if o.quick else 300, 20 if o.quick else 1_000, p),
-    "decide-paddle": _of("paddle"),
-    "decide-driver": _of("driver"),
+    **{f"decide-{agent}": _of(agent) for agent in AGENTS[1:]},
     "serving": lambda o, p: serving(ServingOptions(), 10 if o.quick else 100, python_with_vllm(), p),
     "chat": lambda o, p: chat(None, (), 2 if o.quick else 60, o.threads, p),
     "speculative": lambda o, p: speculative(4 if o.quick else 60, o.threads, p),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rtcontrol.models.decider import DeciderSpec
+    from rtcontrol.envs.registry import agent_names
+from rtcontrol.models.decider import DeciderSpec
 
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of torch (default: the model's own).")]
 
@@ -22,7 +23,7 @@ class BenchOptions:
     agent: Annotated[
         str,
         typer.Option(
-            help="Whose situations: lander, paddle, driver (default: MODEL's, or lander's).", show_default=False
+            help=f"Whose situations: {', '.join(agent_names())} (default: MODEL's, or lander's).", show_default=False
         ),
     ] = ""
     dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto"

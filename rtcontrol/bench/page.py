@@ -9,6 +9,7 @@ from typing import Any
 from rtcontrol.bench.hand_kept import FILE, hand_kept
 from rtcontrol.bench.readme import results_table, score_tables
 from rtcontrol.bench.tables import tables
+from rtcontrol.envs import registry
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.figure_table import NOT_MEASURED, Table, markdown
 
@@ -95,7 +96,8 @@ between tokens; the best of the other side is *forced tokens skipped*.""",
     ),
 }
 DECISIONS = (
-    *("decide", "decide-paddle", "decide-driver", "serving", "chat", "speculative", "sizes", "batch", "heads"),
+    *("decide", *(f"decide-{agent}" for agent in registry.agent_names()[1:])),
+    *("serving", "chat", "speculative", "sizes", "batch", "heads"),
     *("prefix", "memory", "dtype", "engines"),
 )
 FILES = (*DECISIONS, "wire", "load")

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.bench.hand_kept import hand_kept
+from rtcontrol.envs import registry
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.metrics.intervals import wilson
 from rtcontrol.telemetry.figure_table import NOT_MEASURED, Table, ms
 
-MODELS = ("lander", "paddle", "driver")  # of the judged worlds
+MODELS = registry.agent_names()  # of the judged worlds
 NONSENSE = ("nonsense a", "nonsense b", "nonsense of strangers a", "nonsense of strangers b")
 OTHERS = ("expert", "no-op", "random")
 GPU_SHAPE = "qwen2.5-0.5b"

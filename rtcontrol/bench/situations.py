@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from rtcontrol.agents.agent import Agent
 from rtcontrol.envs import registry
 from rtcontrol.envs.skill import Skill, StepCarry
 from rtcontrol.models.errors import UserError
 
-AGENTS = ("lander", "paddle", "driver")
+AGENTS = registry.agent_names()
 HZ = 16
 TICKS = 40  # of an episode, told one thing
 FIRST_SEED = 3000
@@ -39,7 +37,7 @@ def agent_of(model: str, agent: str | None = None) -> str:
 def situations(agent: str, count: int) -> list[Situation]:
     """`count` consecutive ticks at 16 Hz of an agent's own episodes: told in turn one of its goals as it is written
     and a phrasing of one that its model never saw; its scripted expert acts on the text."""
-    skill, found = _skill(agent), list[Situation]()
+    skill, found = registry.by_agent()[agent].skill(), list[Situation]()
     for episode, (told, goal) in enumerate(_told(skill)):
         world = skill.make()
         carry = StepCarry(world.step_s)
@@ -59,12 +57,6 @@ def situations(agent: str, count: int) -> list[Situation]:
     raise AssertionError("episodes never end")
 
 
-def _skill(agent: str) -> Skill:
-    found = registry.skill(next(env for env, entry in registry.known().items() if entry.agent == agent))
-    assert found is not None, "a bundled agent's world is judged"
-    return found
-
-
 def _told(skill: Skill) -> Iterator[tuple[str, Any]]:
     turn = 0
     while True:
@@ -79,6 +71,5 @@ def schemas(agent: str) -> dict[str, list[dict[str, Any]]]:
     """`bundled`: the agent's own tools; `long`: 20 function names and three enums, the values of each branching at
     token depths 1, 3 and 6 of the lander's tokenizer (bottleneck head of 8 tokens), published as
     `rtcontrol/bench/schemas/long.json`."""
-    own: Agent = importlib.import_module(f"rtcontrol.training.recipes.{agent}").RECIPE.agent
     text = resources.files("rtcontrol.bench").joinpath("schemas/long.json").read_text("utf-8")
-    return {"bundled": own.tools.openai(), "long": json.loads(text)}
+    return {"bundled": registry.by_agent()[agent].controller().tools.openai(), "long": json.loads(text)}

@@ -14,6 +14,7 @@ from rtcontrol.bench.options import BenchOptions, Threads
 from rtcontrol.cli import bench_loop
 from rtcontrol.cli.figures import JsonFile, Shown, show
 from rtcontrol.cli.options import group
+from rtcontrol.envs.registry import agent_names
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import Without, expanded
 from rtcontrol.telemetry.table import Terminal
@@ -234,7 +235,9 @@ def serving(
 @measures
 def chat(
     shown: Shown,
-    agents: Annotated[list[str] | None, typer.Argument(metavar="[AGENT]...", help="lander, paddle, driver.")] = None,
+    agents: Annotated[
+        list[str] | None, typer.Argument(metavar="[AGENT]...", help=f"{', '.join(agent_names())}.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(help="A chat checkpoint (default: random weights, Qwen's tokenizer).")
     ] = None,

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, TextColumn
 
 from rtcontrol.bridges.console import printable
 from rtcontrol.cli.figures import Bar, JsonFile, for_people, save, say
+from rtcontrol.envs.registry import by_agent
 from rtcontrol.models.errors import UserError
 
 DEFAULT_MINUTES = 15.0
@@ -34,7 +35,7 @@ def fit(
     runs: Annotated[
         list[Path] | None, typer.Option("--from", help="Or recorded runs to imitate (may be given several times).")
     ] = None,
-    skill: Annotated[str | None, typer.Option(help="Or driver, lander, paddle or simpletool, by its recipe.")] = None,
+    skill: Annotated[str | None, typer.Option(help=f"Or {', '.join(by_agent())} or simpletool, by its recipe.")] = None,
     samples: Annotated[
         int | None, typer.Option(min=1, help="--skill: how much it trains, in place of --minutes. (default: its own)")
     ] = None,

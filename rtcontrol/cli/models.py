@@ -14,6 +14,7 @@ from rich.table import Table
 from rtcontrol.bridges.console import printable
 from rtcontrol.cli.figures import JsonFile, for_people, save
 from rtcontrol.cli.options import Device, group
+from rtcontrol.envs.registry import agent_names
 from rtcontrol.models.errors import UserError
 
 app = group(help="Inspect, adopt, train and quantise controller models.")
@@ -121,7 +122,7 @@ def quantize(
     ],
     out: Annotated[Path, typer.Option(help="The new folder.")],
     agent: Annotated[
-        str | None, typer.Option(help="Whose prompts it is calibrated and measured on: lander, paddle, driver.")
+        str | None, typer.Option(help=f"Whose prompts it is calibrated and measured on: {', '.join(agent_names())}.")
     ] = None,
     prompts: Annotated[int, typer.Option(min=1, help="Observations to calibrate on.")] = 64,
     held_out: Annotated[int, typer.Option(min=1, help="Further observations, to measure the agreement on.")] = 200,

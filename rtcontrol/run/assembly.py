@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import rtcontrol.agents
 from rtcontrol.agents import Agent, Goal, Goals
 from rtcontrol.envs.base import Environment, Observation
+from rtcontrol.envs.registry import BundledWorld, by_agent
 from rtcontrol.envs.thread import WorldThread
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
 from rtcontrol.hosts.failover import BackupHost, Handover
@@ -171,17 +172,13 @@ def goal_text(goal: str, env: str = "lander", goals: Goals | None = None) -> str
     return goal if named is None else str(named.text())
 
 
-def _expert(name: str, request: DecisionRequest) -> Call:
-    from rtcontrol.envs import registry
-
-    skill = registry.skill(name)
-    assert skill is not None, "only environments with a skill are listed"
-    return skill.expert_policy([(request.instruction, request.observation)])[0]
+def _expert(world: BundledWorld, request: DecisionRequest) -> Call:
+    return world.skill().expert_policy([(request.instruction, request.observation)])[0]
 
 
 # By the agent whose tools the expert of an environment calls.
 EXPERTS: dict[str, Callable[[DecisionRequest], Call]] = {
-    agent: partial(_expert, env) for agent, env in (("driver", "road"), ("lander", "lander"), ("paddle", "paddle"))
+    agent: partial(_expert, world) for agent, world in by_agent().items()
 }
 
 

@@ -13,17 +13,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from rtcontrol.envs import registry
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.train.policy import TreeDecider, TreePolicy
 from rtcontrol.models.train.rows import Row, ToolsEncoder
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.training.gate import gate_between, heard
-from rtcontrol.training.imitation import Recipe
-from rtcontrol.training.out_of_scope import with_nonsense
-from rtcontrol.training.recipes import driver, lander, paddle
+from rtcontrol.training.imitation import Recipe, recipe_for
 from rtcontrol.training.tool_randomization import dressed, plain
 
-RECIPES: dict[str, Recipe] = {"lander": lander.RECIPE, "paddle": paddle.RECIPE, "road": driver.RECIPE}
+RECIPES = {name: recipe_for(world) for name, world in registry.known().items()}
 
 
 @dataclass(frozen=True)
@@ -85,15 +84,12 @@ class WorldsRun(Trainer):
 
     def _world(self, name: str, recipe: Recipe, chunk: int, count: int, rng: Random) -> list[Row]:
         done = chunk * self._stage.chunk / self.config.samples
-        early = recipe.early if done < recipe.early_until else None
+        early = recipe.early is not None and done < recipe.early_until
         # By twos: where two processes train together, both play or none.
         dagger = done >= recipe.dagger_from and chunk // 2 % recipe.dagger_every == 1
-        shown = (early or recipe.demonstrations)(
-            self._seed * 1_000_003 + chunk,
-            parallel := min(self._stage.parallel, count),
-            policy=self._acting[name] if dagger else None,
-            beta=recipe.beta if dagger else 0.0,
-        )
+        parallel = min(self._stage.parallel, count)
+        acting = self._acting[name] if dagger else None
+        shown = recipe.episodes(self._seed * 1_000_003 + chunk, parallel, acting, early)
         tools = recipe.agent.tools.schemas
         ways = [plain(tools), *(dressed(rng, tools) for _ in range(self._stage.ways))]
         # Half of the episodes under the tools' own names: those are what the model will be asked with.
@@ -103,9 +99,7 @@ class WorldsRun(Trainer):
             way = mine[number % parallel]
             meant = one.goal.text()
             rows.append(Row(one.instruction, one.observation, way.call(one.call), tools=way.tools, meant=meant))
-        if early is not None or recipe.nonsense is None:
-            return rows
-        return with_nonsense(rows, recipe.nonsense, recipe.nonsense_share, rng)
+        return recipe.mixed(rows, rng, early)
 
 
 def learnt(model: Any, encoder: ToolsEncoder, seed: int, count: int) -> TrainingMetadata:
@@ -115,10 +109,8 @@ def learnt(model: Any, encoder: ToolsEncoder, seed: int, count: int) -> Training
     rng = Random(f"gate {seed}")
     for recipe in RECIPES.values():
         decide = TreeDecider(model, encoder.of(tuple(recipe.agent.tools.schemas)))
-        shown = itertools.islice(recipe.demonstrations(-1 - seed, min(count, 64)), count)
-        rows = [Row(one.goal.text(), one.observation, None) for one in shown]
         assert recipe.nonsense is not None, "the worlds of the base are taught what asks for nothing"
-        of_nonsense, of_rows = heard(decide, rows, recipe.nonsense.held_out, rng)
+        of_nonsense, of_rows = heard(decide, recipe.canonical(-1 - seed, count), recipe.nonsense.held_out, rng)
         nonsense += of_nonsense
         understood += of_rows
     sets = tuple(tuple(recipe.agent.tools.openai()) for recipe in RECIPES.values())

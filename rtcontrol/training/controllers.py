@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import importlib
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
+from rtcontrol.envs import registry
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import owned
 from rtcontrol.models.train.trainer import Progress, process_rank
-from rtcontrol.training.imitation import Recipe
-from rtcontrol.training.recipes.simpletool import GamesRecipe
+from rtcontrol.training.imitation import Recipe, recipe_for
+from rtcontrol.training.recipes import simpletool
 
-ENVS = {"driver": "road", "lander": "lander", "paddle": "paddle"}
+ENVS = {agent: world.name for agent, world in registry.by_agent().items()}
 # What is learnt, and how it is tried.
 SKILLS = {name: f"Fly it: rtcontrol run --env {env} --model {{}}" for name, env in ENVS.items()} | {
     "simpletool": "Play: rtcontrol serve --model {} --http 127.0.0.1:8899 --static DEMOS (docs/simpletool-games.md)"
 }
 
 
-def recipe_of(skill: str) -> Recipe | GamesRecipe:
+def recipe_of(skill: str) -> Recipe | simpletool.GamesRecipe:
     """A bundled skill's recipe. Raises UserError for a skill that is none."""
     if skill not in SKILLS:
         raise UserError(f"There is no bundled skill {skill!r}.", f"Choose one of: {', '.join(SKILLS)}.")
-    found: Recipe | GamesRecipe = importlib.import_module(f"rtcontrol.training.recipes.{skill}").RECIPE
-    return found
+    return recipe_for(registry.by_agent()[skill]) if skill in ENVS else simpletool.RECIPE
 
 
 def rebuild(

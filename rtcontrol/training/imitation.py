@@ -15,8 +15,9 @@ from tokenizers import Tokenizer
 
 from rtcontrol.agents.agent import Agent
 from rtcontrol.agents.phrasing import FILLERS, split_words
-from rtcontrol.agents.spoken import nonsense
-from rtcontrol.envs.skill import Demonstration as Demonstration
+from rtcontrol.agents.spoken import NUMBER_WORDS, nonsense, shown
+from rtcontrol.envs.registry import BundledWorld
+from rtcontrol.envs.skill import Demonstration, Policy
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
@@ -31,7 +32,7 @@ from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_subwords, build_tokenizer, number_words
 from rtcontrol.training.gate import ROWS, fit_gate
 from rtcontrol.training.out_of_scope import Nonsense, with_nonsense
-from rtcontrol.training.word_vectors import give_meaning, whole_words
+from rtcontrol.training.word_vectors import MARKS, SCHEMA_PHRASES, common_words, give_meaning, whole_words
 
 # A model whose words begin with vectors reads most that it was never taught: so many in a sentence are believed
 # (docs/strangers.md).
@@ -103,27 +104,35 @@ class Recipe:
 
         def source(chunk: int) -> Sequence[Row]:
             dagger = chunk * self.chunk >= self.dagger_from * config.samples and chunk % self.dagger_every == 1
-            early = self.early if chunk * self.chunk < self.early_until * config.samples else None
-            shown = (early or self.demonstrations)(
-                config.seed * 1_000_003 + chunk,
-                self.parallel,
-                policy=policy if dagger else None,
-                beta=self.beta if dagger else 0.0,
-            )
+            early = self.early is not None and chunk * self.chunk < self.early_until * config.samples
+            shown = self.episodes(config.seed * 1_000_003 + chunk, self.parallel, policy if dagger else None, early)
             count = min(self.chunk, config.samples)
             rows = [
                 Row(r.instruction, r.observation, r.call, meant=r.goal.text()) for r in itertools.islice(shown, count)
             ]
-            if self.nonsense is None or early is not None:  # else all but the canonical sentences pass for nonsense
-                return rows
-            rng = random.Random(f"nonsense {config.seed} {chunk}")
-            return with_nonsense(rows, self.nonsense, self.nonsense_share, rng)
+            return self.mixed(rows, random.Random(f"nonsense {config.seed} {chunk}"), early)
 
         Trainer(model, encoder, source, config, out).run(progress)
         model.to(torch.bfloat16).float()  # as it is stored, so that the gate is that of the checkpoint
         export(model, tokenizer, COMPACT, out / "checkpoint", torch.bfloat16)
         self._learnt(TreeDecider(model, encoder), config).write(out / "checkpoint")
         return out / "checkpoint"
+
+    def episodes(self, seed: int, parallel: int, policy: Policy | None, early: bool) -> Iterator[Demonstration]:
+        """The expert's labels in its own episodes, or in those that the learner's `policy` plays."""
+        play = self.early if early and self.early is not None else self.demonstrations
+        return play(seed, parallel, policy=policy, beta=0.0 if policy is None else self.beta)
+
+    def mixed(self, rows: list[Row], rng: random.Random, early: bool) -> list[Row]:
+        """The rows, a share of them told nonsense; early on all but the canonical sentences would pass for that."""
+        if early or self.nonsense is None:
+            return rows
+        return with_nonsense(rows, self.nonsense, self.nonsense_share, rng)
+
+    def canonical(self, seed: int, count: int) -> list[Row]:
+        """So many situations, told canonically, for a gate."""
+        shown = itertools.islice(self.demonstrations(seed, min(count, 64)), count)
+        return [Row(one.goal.text(), one.observation, None) for one in shown]
 
     def taught(self) -> str:
         """The words that a sentence of training can hold, nonsense too, and those that begin with their meaning."""
@@ -144,7 +153,26 @@ class Recipe:
         )
         if self.nonsense is None:
             return made
-        count, seed = min(ROWS, config.samples), -1 - config.seed  # training's chunks have seeds from 0 on
-        shown = itertools.islice(self.demonstrations(seed, min(count, 64)), count)
-        rows = [Row(one.goal.text(), one.observation, None) for one in shown]
+        seed = -1 - config.seed  # training's chunks have seeds from 0 on
+        rows = self.canonical(seed, min(ROWS, config.samples))
         return replace(made, allow_null=True, gate=fit_gate(decide, rows, self.nonsense.held_out, seed))
+
+
+def recipe_for(world: BundledWorld) -> Recipe:
+    """The recipe of a bundled world's own model: imitation of its scripted expert, then DAgger."""
+    plan, phrasings = world.plan(), world.phrasings()
+    common = (common_words(), MARKS, "don't") if plan.common_words else ()
+    numbers = (NUMBER_WORDS,) if plan.number_words else ()
+    return Recipe(
+        world.controller(),
+        texts=(" ".join(sorted(phrasings.vocabulary())), plan.observed, *common, *numbers),
+        said=shown(world.name),
+        nonsense=Nonsense(world.name, phrasings.recognise),
+        demonstrations=plan.demonstrations,
+        config=plan.config,
+        shape=plan.shape,
+        chunk=plan.chunk,
+        early=plan.early,
+        phrases=SCHEMA_PHRASES if plan.schema_phrases else (),
+        prepared=True,
+    )

@@ -9,17 +9,14 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from types import ModuleType
 from typing import Any
 
-from rtcontrol.agents.lander import phrasings as lander
-from rtcontrol.agents.paddle import phrasings as paddle
-from rtcontrol.agents.phrasing import casual
-from rtcontrol.agents.road import phrasings as road
+from rtcontrol.agents.phrasing import Phrasings, casual
 from rtcontrol.agents.spoken import bare, nonsense, words_of
+from rtcontrol.envs import registry
 from rtcontrol.models.train.rows import Row
 
-WORLDS: dict[str, ModuleType] = {"lander": lander, "paddle": paddle, "road": road}
+WORLDS: dict[str, Phrasings[Any, Any]] = {name: world.phrasings() for name, world in registry.known().items()}
 RUN = 4  # rows that share a sentence, as training groups them
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -45,8 +42,8 @@ class Nonsense:
     @cached_property
     def held_out(self) -> tuple[str, ...]:
         """What training never shows: written by hand, and other worlds' sentences that are kept back."""
-        kinds = [(module, kind) for module in self._others() for kind in module.KINDS]
-        told = [text for module, kind in kinds for text, _ in module.held_out_words(kind)[:12]]
+        kinds = [(world, kind) for world in self._others() for kind in world.kinds]
+        told = [text for world, kind in kinds for text, _ in world.held_out_words(kind)[:12]]
         return tuple(text for text in (*nonsense(kept=True), *told) if not self._means(text))
 
     @cached_property
@@ -57,8 +54,8 @@ class Nonsense:
     def _words(self) -> frozenset[str]:
         return words_of(self.agent) if self.agent else self.its_words
 
-    def _others(self) -> list[ModuleType]:
-        return [module for name, module in WORLDS.items() if name != self.agent]
+    def _others(self) -> list[Phrasings[Any, Any]]:
+        return [world for name, world in WORLDS.items() if name != self.agent]
 
     def _means(self, text: str) -> bool:
         said = bare(text)
@@ -79,14 +76,13 @@ def with_nonsense(
     return mixed
 
 
-def _drawn(rng: random.Random, others: Sequence[ModuleType]) -> str:
+def _drawn(rng: random.Random, others: Sequence[Phrasings[Any, Any]]) -> str:
     what = rng.random()
     if what < 0.4:
         return rng.choice(nonsense(kept=False))
     if what < 0.7:
-        module = rng.choice(others)
-        text: str = module.spoken_sentence(rng, module.sample_goal(rng))
-        return text
+        world = rng.choice(others)
+        return world.spoken_sentence(rng, world.sample_goal(rng))
     if what < 0.85:
         return " ".join(rng.choice(_words()) for _ in range(rng.randint(1, 6)))
     return " ".join("".join(rng.choices(_LETTERS, k=rng.randint(1, 9))) for _ in range(rng.randint(1, 4)))
@@ -100,6 +96,6 @@ def _words() -> tuple[str, ...]:
 @cache
 def _meant(agent: str) -> frozenset[str]:
     """All that people say who want one of an agent's goals, as it is compared."""
-    module, rng = WORLDS[agent], random.Random(0)
-    goals = {module.sample_goal(rng) for _ in range(2000)}
-    return frozenset(bare(pattern) for goal in goals for pattern in module.spoken_patterns(goal))
+    world, rng = WORLDS[agent], random.Random(0)
+    goals = {world.sample_goal(rng) for _ in range(2000)}
+    return frozenset(bare(pattern) for goal in goals for pattern in world.spoken_patterns(goal))

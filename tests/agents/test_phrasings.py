@@ -12,19 +12,18 @@ from typing import Any
 import pytest
 
 from rtcontrol.agents.lander import goals as lander_goal
-from rtcontrol.agents.lander import phrasings as lander_phrasings
+from rtcontrol.agents.lander.phrasings import PHRASINGS as LANDER
 from rtcontrol.agents.paddle import goals as paddle_goal
-from rtcontrol.agents.paddle import phrasings as paddle_phrasings
+from rtcontrol.agents.paddle.phrasings import PHRASINGS as PADDLE
 from rtcontrol.agents.phrasing import sentences, split_words
 from rtcontrol.agents.road import goals as driver_goal
-from rtcontrol.agents.road import phrasings as driver_phrasings
 from rtcontrol.agents.road.goals import DEFAULT_GAP, GAPS, SPEEDS, VALUES, RoadGoal
-from rtcontrol.agents.road.phrasings import goals_of, training_sentences, written
+from rtcontrol.agents.road.phrasings import PHRASINGS as DRIVER
 
 MARK = re.compile(r"\{\w+\}")
 GOALS: dict[str, Any] = {"lander": lander_goal, "paddle": paddle_goal, "driver": driver_goal}
-PHRASINGS: dict[str, Any] = {"lander": lander_phrasings, "paddle": paddle_phrasings, "driver": driver_phrasings}
-KINDS = {"lander": lander_phrasings.KINDS, "paddle": paddle_goal.KINDS, "driver": driver_goal.KINDS}
+PHRASINGS: dict[str, Any] = {"lander": LANDER, "paddle": PADDLE, "driver": DRIVER}
+KINDS = {"lander": LANDER.kinds, "paddle": paddle_goal.KINDS, "driver": driver_goal.KINDS}
 CASES = [(name, kind) for name, kinds in KINDS.items() for kind in kinds]
 PATTERNS = {"lander": 5000, "paddle": 1000, "driver": 1500}  # at least, for each kind
 LIST_ONE = {"lander": 100, "paddle": 60, "driver": 60}
@@ -40,7 +39,7 @@ def patterns(name: str, kind: str) -> frozenset[str]:
 @cache
 def trained(name: str, kind: str) -> frozenset[str]:
     """All that training makes; of the lander's numbers the patterns."""
-    return frozenset(training_sentences(kind)) if name == "driver" else patterns(name, kind)
+    return frozenset(DRIVER.training_sentences(kind)) if name == "driver" else patterns(name, kind)
 
 
 def numbered(name: str, goal: Any) -> bool:
@@ -72,7 +71,12 @@ def test_every_word_of_list_one_occurs_in_training_for_the_same_goal(name: str, 
     words = {word for pattern in patterns(name, kind) for word in split_words(MARK.sub(" ", pattern))}
     if name == "driver":
         for mark in {mark for pattern in patterns(name, kind) for mark in MARK.findall(pattern)}:
-            words |= {word for g in goals_of(mark, kind) for text in written(mark, g) for word in split_words(text)}
+            words |= {
+                word
+                for g in DRIVER.pattern_goals(mark, kind)
+                for text in DRIVER.sentences_of(mark, g)
+                for word in split_words(text)
+            }
     for text, _ in PHRASINGS[name].seen_words(kind):
         assert {w for w in split_words(text) if name != "lander" or not w[-1].isdigit()} <= words, text
 
@@ -96,11 +100,11 @@ def test_the_plain_rule_never_contradicts_a_label(name: str, kind: str) -> None:
 @pytest.mark.parametrize(("name", "kind"), [case for case in CASES if case[0] != "lander"])
 def test_the_plain_rule_reads_every_training_pattern_as_its_goal_and_no_other(name: str, kind: str) -> None:
     for index, pattern in enumerate(sorted(patterns(name, kind))):
-        goals: Any = goals_of(pattern, kind) if name == "driver" else [paddle_goal.PaddleGoal(kind)]
+        goals: Any = DRIVER.pattern_goals(pattern, kind) if name == "driver" else [paddle_goal.PaddleGoal(kind)]
         # A number's place is the same for all numbers: they take turns. Left is not right: both are asked.
         in_turn = name == "driver" and isinstance(goals[0].value, int)
         for goal in goals[index % len(goals) :][:1] if in_turn else goals:
-            for text in written(pattern, goal) if name == "driver" else [pattern]:
+            for text in DRIVER.sentences_of(pattern, goal) if name == "driver" else [pattern]:
                 assert GOALS[name].recognise(text) == goal, text
     for other in KINDS[name]:
         assert other == kind or trained(name, kind).isdisjoint(trained(name, other))
@@ -111,11 +115,8 @@ def test_training_draws_agree_with_the_rule_and_stay_in_the_vocabulary(name: str
     rng, said = random.Random(0), PHRASINGS[name]
     known, drawn = said.vocabulary(), set()
     for _ in range(3000):
-        if name == "lander":
-            text, goal = said.sample_training_instruction(rng)
-        else:
-            goal = said.sample_goal(rng)
-            text = said.training_instruction(rng, goal)
+        goal = said.sample_goal(rng)
+        text = said.training_instruction(rng, goal)
         drawn.add(goal)
         assert GOALS[name].recognise(text) == goal, text
         assert known.issuperset(split_words(text)), text
@@ -128,7 +129,7 @@ def test_training_draws_agree_with_the_rule_and_stay_in_the_vocabulary(name: str
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_both_lists_of_the_driver_ask_for_all_values_about_as_often(kind: Any) -> None:
-    for asked in (driver_phrasings.seen_words(kind), driver_phrasings.unseen_words(kind)):
+    for asked in (DRIVER.seen_words(kind), DRIVER.unseen_words(kind)):
         counts = Counter(goal.value for _, goal in asked)
         assert len({text for text, _ in asked}) == 60
         assert set(counts) == set(VALUES[kind])
@@ -139,14 +140,14 @@ def test_the_drivers_training_shows_no_number_but_its_goals() -> None:
     for kind in KINDS["driver"]:
         assert not [pattern for pattern in patterns("driver", kind) if re.search(r"\d", pattern)]
     for goal in (*(RoadGoal("speed", speed) for speed in SPEEDS), *(RoadGoal("follow", gap) for gap in GAPS)):
-        assert list(written("{V}", goal)) == [str(goal.value)]
-    assert {str(value) for value in SPEEDS + GAPS} <= driver_phrasings.vocabulary()
+        assert list(DRIVER.sentences_of("{V}", goal)) == [str(goal.value)]
+    assert {str(value) for value in SPEEDS + GAPS} <= DRIVER.vocabulary()
 
 
 def test_following_at_no_gap_in_particular_means_the_usual_one() -> None:
     rng = random.Random(3)
     for gap in GAPS:
-        said = [driver_phrasings.training_instruction(rng, RoadGoal("follow", gap)).rstrip(".!") for _ in range(200)]
+        said = [DRIVER.training_instruction(rng, RoadGoal("follow", gap)).rstrip(".!") for _ in range(200)]
         assert any(str(gap) not in split_words(text) for text in said) == (gap == DEFAULT_GAP)
 
 
@@ -160,7 +161,7 @@ def test_canonical_sentences_are_trained_and_recognised() -> None:
         assert paddle_goal.CANONICAL[kind].lower() in trained("paddle", kind)
     for kind in KINDS["driver"]:
         for value in VALUES.get(kind, (None,)):
-            assert training_sentences(kind)[RoadGoal(kind, value).text()] == RoadGoal(kind, value)
+            assert DRIVER.training_sentences(kind)[RoadGoal(kind, value).text()] == RoadGoal(kind, value)
 
 
 @pytest.mark.parametrize(

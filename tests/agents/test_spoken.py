@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.agents.lander import goals as lander_goals
-from rtcontrol.agents.lander import phrasings as lander
 from rtcontrol.agents.lander.goals import LanderGoal
+from rtcontrol.agents.lander.phrasings import PHRASINGS as LANDER
 from rtcontrol.agents.paddle import goals as paddle_goals
-from rtcontrol.agents.paddle import phrasings as paddle
 from rtcontrol.agents.paddle.goals import PaddleGoal
+from rtcontrol.agents.paddle.phrasings import PHRASINGS as PADDLE
 from rtcontrol.agents.phrasing import _slipped, casual
 from rtcontrol.agents.road import goals as road_goals
-from rtcontrol.agents.road import phrasings as road
 from rtcontrol.agents.road.goals import RoadGoal
+from rtcontrol.agents.road.phrasings import PHRASINGS as ROAD
 from rtcontrol.agents.spoken import bare, hundredths_in_words, integer_in_words, nonsense, words_of
 
 GOALS: dict[str, list[Any]] = {
@@ -32,7 +32,7 @@ GOALS: dict[str, list[Any]] = {
     "paddle": [PaddleGoal(kind) for kind in paddle_goals.KINDS],
     "road": [RoadGoal(k, value) for k in road_goals.KINDS for value in road_goals.VALUES.get(k, (None,))],
 }
-SAID: dict[str, Any] = {"lander": lander, "paddle": paddle, "road": road}
+SAID: dict[str, Any] = {"lander": LANDER, "paddle": PADDLE, "road": ROAD}
 RULES = {"lander": lander_goals.recognise, "paddle": paddle_goals.recognise, "road": road_goals.recognise}
 MISREAD = tomllib.loads((Path(__file__).parent / "misread.toml").read_text("utf-8"))
 of_each = pytest.mark.parametrize("name", GOALS)
@@ -41,8 +41,7 @@ of_each = pytest.mark.parametrize("name", GOALS)
 def said(name: str, goal: Any, seed: int = 0) -> dict[str, str]:
     """Each pattern that asks for a goal, and a sentence that it becomes."""
     rng, module = random.Random(seed), SAID[name]
-    write = {"lander": lander.written, "road": road.spoken_as}.get(name, lambda _, pattern, __: pattern)
-    return {pattern: write(rng, pattern, goal) for pattern in module.spoken_patterns(goal)}
+    return {pattern: module.written(rng, pattern, goal) for pattern in module.spoken_patterns(goal)}
 
 
 @cache
@@ -70,7 +69,7 @@ def test_every_goal_is_told_in_hundreds_of_ways_with_no_mark_left(name: str) -> 
 @of_each
 def test_spoken_sentences_leave_the_evaluation_lists_alone(name: str) -> None:
     listed = {
-        bare(text) for kind in SAID[name].KINDS for split in ("seen", "unseen") for text, _ in lists(name, kind, split)
+        bare(text) for kind in SAID[name].kinds for split in ("seen", "unseen") for text, _ in lists(name, kind, split)
     }
     assert len(listed) > 100
     assert listed & set(meanings(name)) == set()
@@ -118,7 +117,7 @@ def test_numbers_in_words_name_one_number_each() -> None:
 def test_training_says_no_sentence_of_an_evaluation_list_and_nothing_that_is_kept_back(name: str) -> None:
     rng, module = random.Random(1), SAID[name]
     lists = (module.seen_words, module.unseen_words, module.held_out_words)
-    listed = {bare(text) for kind in module.KINDS for words in lists for text, _ in words(kind)}
+    listed = {bare(text) for kind in module.kinds for words in lists for text, _ in words(kind)}
     for goal in GOALS[name]:
         kept, shown = set(module.spoken_patterns(goal, kept=True)), set(module.spoken_patterns(goal, kept=False))
         assert kept.isdisjoint(shown)
@@ -130,17 +129,18 @@ def test_training_says_no_sentence_of_an_evaluation_list_and_nothing_that_is_kep
 @of_each
 def test_no_sentence_of_the_third_list_is_drawn_from_a_template(name: str) -> None:
     module = SAID[name]
-    drawn = getattr(module, "training_sentences", module.training_patterns)
-    trained = {bare(text) for kind in module.KINDS for text in drawn(kind)} | {bare(g.text()) for g in GOALS[name]}
-    assert trained.isdisjoint(bare(text) for kind in module.KINDS for text, _ in module.held_out_words(kind))
+    trained = {bare(text) for kind in module.kinds for text in module.training_sentences(kind)} | {
+        bare(g.text()) for g in GOALS[name]
+    }
+    assert trained.isdisjoint(bare(text) for kind in module.kinds for text, _ in module.held_out_words(kind))
 
 
 @of_each
 def test_the_third_list_holds_what_is_kept_back_and_says_it_of_its_goal(name: str) -> None:
     module = SAID[name]
-    for kind in module.KINDS:
+    for kind in module.kinds:
         listed = module.held_out_words(kind)
-        assert listed == module.held_out_words.__wrapped__(kind)
+        assert listed == type(module)().held_out_words(kind)
         assert len({text for text, _ in listed}) >= 30
         for text, goal in listed:
             assert goal.kind == kind

@@ -1,1 +1,1 @@
-"""The recipes of the bundled checkpoints: each wires environments and trainer together."""
+"""The recipes of bundled checkpoints that belong to no bundled world."""

@@ -42,10 +42,10 @@ from rtcontrol.models.train.tasks import names
 from rtcontrol.models.train.vocabulary import number_words
 from rtcontrol.training.base_model import RECIPE, STAGES, BaseRecipe, Stage, base_tokenizer
 from rtcontrol.training.base_worlds import RECIPES, Worlds, WorldsRun
+from rtcontrol.training.controllers import ENVS, recipe_of
 from rtcontrol.training.gate import HELD, SPARED, gate_between, sureness
 from rtcontrol.training.imitation import Recipe
 from rtcontrol.training.out_of_scope import WORLDS, Nonsense, with_nonsense
-from rtcontrol.training.recipes import driver, lander, paddle
 from rtcontrol.training.tool_randomization import PARAMETERS, TOOLS, WORDS, Dressed, dressed, plain
 from rtcontrol.training.word_vectors import (
     FREQUENT,
@@ -58,7 +58,7 @@ from rtcontrol.training.word_vectors import (
 from tests.models.small import build, law
 from tests.models.small import tool as tool_of
 
-TRAINED = {"lander": lander.RECIPE, "paddle": paddle.RECIPE, "driver": driver.RECIPE}
+TRAINED: dict[str, Any] = {name: recipe_of(name) for name in ENVS}
 ROOM = {"type": "string", "enum": ["left", "right"]}
 LEVEL = {"type": "integer", "minimum": 0, "maximum": 100}
 LAMP = {
@@ -425,7 +425,7 @@ def alike(model: Any, tokenizer: Any, one: str, other: str) -> float:
 
 
 def test_words_of_one_kind_begin_alike_in_a_recipes_model() -> None:
-    model, tokenizer, _ = paddle.RECIPE.build(0)
+    model, tokenizer, _ = RECIPES["paddle"].build(0)
     near = [("climb", "rise"), ("catch", "throw"), ("ceiling", "roof"), ("Ġtwo", "Ġthree")]
     for one, other in near:
         assert alike(model, tokenizer, one, other) > alike(model, tokenizer, one, "minister") + 0.2
@@ -434,7 +434,7 @@ def test_words_of_one_kind_begin_alike_in_a_recipes_model() -> None:
 
 
 def test_a_meaning_has_the_scale_of_chance_and_touches_nothing_else() -> None:
-    _, tokenizer, _ = paddle.RECIPE.build(0)
+    _, tokenizer, _ = RECIPES["paddle"].build(0)
     shape = ModelShape(hidden=64, layers=1, heads=2, intermediate=32)
     given, plain = new_model(shape, tokenizer, 0), new_model(shape, tokenizer, 0)
     give_meaning(given, tokenizer)
@@ -452,7 +452,7 @@ def test_the_frequent_and_the_said_words_are_whole() -> None:
 
 
 def test_training_rows_say_what_their_instruction_means(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe, seen = paddle.RECIPE, list[Any]()
+    recipe, seen = RECIPES["paddle"], list[Any]()
 
     class Looks:
         def __init__(self, *given: Any) -> None:
