@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rtcontrol.envs.registry import agent_names
+
 if TYPE_CHECKING:
-    from rtcontrol.envs.registry import agent_names
-from rtcontrol.models.decider import DeciderSpec
+    from rtcontrol.models.decider import DeciderSpec
 
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads of torch (default: the model's own).")]
 

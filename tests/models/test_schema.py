@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from rtcontrol.agents import Tools
 from rtcontrol.agents.remedies import of
-from rtcontrol.models import schema as schemas
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema import tool_schema as schemas
 from rtcontrol.models.schema.domain import ClosedDomain, Free
 from rtcontrol.models.schema.limits import BoundedCache
 from rtcontrol.models.schema.tool_schema import ABSENT, MAX_HEADS, ToolSchema, tool_schemas

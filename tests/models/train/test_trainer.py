@@ -265,7 +265,10 @@ def test_one_process_alone_needs_nobody(tmp_path: Path) -> None:
 
 
 def test_where_the_process_that_waits_is_killed_all_end(tmp_path: Path) -> None:
-    code = f"from tests.models.train.rank_jobs import *; ranks.together(2, waits, Path({str(tmp_path)!r}))"
+    code = (
+        "from rtcontrol.models.train.trainer import run_processes\n"
+        f"from tests.models.train.rank_jobs import *\nrun_processes(2, waits, Path({str(tmp_path)!r}))"
+    )
     # As a shell starts what runs in its background.
     command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", code]
     with subprocess.Popen(command, cwd=ROOT, env=environment()) as first:

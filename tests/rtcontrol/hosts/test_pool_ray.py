@@ -439,8 +439,8 @@ def test_who_has_not_the_decoders_key_is_not_answered(decoder: dict[str, Any]) -
 
 COMMAND = ["-m", "rtcontrol", "run", "--env", "lander", "--model", "expert", "--no-live", "--duration", "60", "--out"]
 INSTANTS = ("folder", "gcs_server", "raylet", "ray::DecoderActor")
-START = "from rtcontrol.hosts.ray_pool import own_host; import rtcontrol.hosts.deciders as d, time; "
-START += "own_host(d.NoopSource()).start(); time.sleep(60)"
+START = "from rtcontrol.hosts.ray_pool import single_host; import rtcontrol.hosts.deciders as d, time; "
+START += "single_host(d.NoopSource()).start(); time.sleep(60)"
 
 
 @pytest.fixture
