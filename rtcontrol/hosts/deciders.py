@@ -9,15 +9,17 @@ import time
 from collections.abc import Callable, Generator, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionLost, DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import result
-from rtcontrol.models.questions import StateQuestion
 from rtcontrol.models.schema.random_call import check_random, random_call
 from rtcontrol.models.schema.tool_schema import tool_schemas
+
+if TYPE_CHECKING:
+    from rtcontrol.models.questions import StateQuestion
 
 FAULTS = (Exception, SystemExit)  # whatever a decider raises costs one tick, never the loop
 PLAIN = ("expert", "noop", "random")
@@ -288,6 +290,8 @@ def encode_questions(questions: Sequence[StateQuestion]) -> str:
 
 @lru_cache(16)
 def _read(instruction: str) -> tuple[StateQuestion, ...]:
+    from rtcontrol.models.questions import StateQuestion  # with torch, which the other deciders do without
+
     return tuple(StateQuestion(text, tuple(options)) for text, options in json.loads(instruction))
 
 
