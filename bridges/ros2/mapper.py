@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from rtcontrol.bridges.ros2.config import FieldSpec, PublishSpec, Qos, RobotConfig, Scalar, ToolSpec
 from rtcontrol.bridges.ros2.errors import Ros2BridgeError, Unmappable
-from rtcontrol.bridges.ros2.fields import Reader, Setter, reader, setter
 from rtcontrol.bridges.ros2.paths import compile_path, message_type
+from rtcontrol.bridges.ros2.reading import Reader, Setter, reader, setter
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 from rtcontrol.bridges.ros2 import bridge, config
 from rtcontrol.bridges.ros2.errors import Ros2BridgeError, Unmappable
-from rtcontrol.bridges.ros2.fields import pitch, roll, yaw
 from rtcontrol.bridges.ros2.mapper import Observer
 from rtcontrol.bridges.ros2.msgs import MESSAGES, geometry_msgs, nav_msgs, sensor_msgs, std_msgs, trajectory_msgs
 from rtcontrol.bridges.ros2.paths import message_type
+from rtcontrol.bridges.ros2.reading import pitch, roll, yaw
 from tests.bridges.ros2.mapping import EXAMPLE, NUMBER, mapper, publishes, put, reads
 
 

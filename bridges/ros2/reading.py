@@ -1,4 +1,4 @@
-"""From a message's field to the number or word that the model reads. Pure."""
+"""From a message's field to what the model reads, and from a call's arguments to the fields of a message. Pure."""
 
 from __future__ import annotations
 
