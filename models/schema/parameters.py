@@ -92,9 +92,7 @@ class Reading:
         for name in (name for name, part in declared.items() if part is False):
             told = f"{self._where}, parameter {name}: its schema is False."
             raise UserError(told, "Write a JSON schema object, or leave the parameter out.")
-        # A call that gives what nothing describes and no rule asks for (the other side of an `if`, say) is nobody's.
-        known = names | _required(root)
-        left = [a for a in alternatives(root, self._where) if known >= a.required]
+        left = alternatives(root, self._where)
         if not left:
             told = "no call satisfies all rules of its arguments"
             told = "its `not` excludes every call" if root == NOTHING else told
@@ -246,18 +244,6 @@ def _fits_in(part: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
     if {*CLOSING} & set(root):
         return not said and set(part.get("properties", ())) <= set(root.get("properties", ()))
     return said.isdisjoint({*root, *CLOSING})
-
-
-def _required(part: Any) -> set[str]:
-    """The names that a schema asks for, wherever it does."""
-    if isinstance(part, list | tuple):
-        return set().union(*map(_required, part))
-    if not isinstance(part, Mapping):
-        return set()
-    dependent = part.get("dependentRequired")
-    lists = [part.get("required"), *(dependent.values() if isinstance(dependent, Mapping) else ())]
-    found = {name for names in lists if isinstance(names, list | tuple) for name in names if isinstance(name, str)}
-    return found.union(*(_required(value) for value in part.values()))
 
 
 def _tied(left: Sequence[Alternative]) -> frozenset[str]:
