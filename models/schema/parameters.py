@@ -55,6 +55,7 @@ class RootRules:
 
     written: Mapping[str, Any]
     alternatives: tuple[tuple[Parameter, ...], ...]
+    never: tuple[str, ...] = ()  # described, and given by no call: what asks for them has to know them
 
     @property
     def names(self) -> frozenset[str]:
@@ -114,7 +115,8 @@ class Reading:
             key = tuple((n, n in a.required, tuple(map(id, a.properties.get(n, ())))) for n in listed)
             each[key] = tuple(self._parameter(n, a.properties.get(n, ()), n in a.required) for n in listed)
         keywords = {k: v for k, v in root.items() if k not in PLAIN | SILENT}
-        return parameters, RootRules(keywords, tuple(each.values()))
+        ungiven = tuple(n for n in declared if n not in order)
+        return parameters, RootRules(keywords, tuple(each.values()), ungiven)
 
     def _check_defined(self, required: Iterable[str], names: Collection[str]) -> None:
         if missing := [r for r in required if r not in names]:

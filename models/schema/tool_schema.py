@@ -82,9 +82,10 @@ class ToolSchema:
     def to_openai(self) -> dict[str, Any]:
         """The definition in head order, as the model reads it."""
         declared = [p for p in self.parameters if p.declared]
+        never: dict[str, Any] = {name: {"not": {}} for name in (self.rules.never if self.rules else ())}
         schema: dict[str, Any] = {
             "type": "object",
-            "properties": {p.name: copy.deepcopy(dict(p.schema)) for p in declared},
+            "properties": {**{p.name: copy.deepcopy(dict(p.schema)) for p in declared}, **never},
             "required": [p.name for p in declared if p.required],
             **(copy.deepcopy(dict(self.rules.written)) if self.rules else {}),
         }
