@@ -2,114 +2,25 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any
 
 from rtcontrol.agents import InvalidCall, Tool, Tools
 from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.loop.confidence_monitor import ConfidenceGate, Doubt, heads_of, never_taught
-from rtcontrol.loop.realtime import SWITCH_INTERVAL_S
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
-from rtcontrol.models.decode.protocol import Cancelled
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import registry
 from rtcontrol.run import assembly
+from rtcontrol.run.deadline import InTime
+from rtcontrol.run.drafter import Draft, Drafter
 from rtcontrol.run.model_compatibility import trained_on
-
-log = logging.getLogger("rtcontrol.draft")
-# What is seen and told, and the calls before: to the call that is guessed, None where none is.
-Draft = Callable[[str, str, Sequence[str]], Call | None]
-
-
-class Drafter:
-    """Asks `draft` on a thread of its own, and waits for it at most `limit_s`: a guess that comes later, fails, or is
-    no call is done without. One that is late is told so (`cancel`), and not asked again before it has returned."""
-
-    def __init__(self, draft: Draft, limit_s: float, cancel: Callable[[], None] = lambda: None) -> None:
-        self._draft, self._limit_s, self._cancel = draft, limit_s, cancel
-        self._thread: threading.Thread | None = None
-        self._found: list[Call | None] = []  # of the newest question: a late answer goes to the list of its own
-        self._until_s = 0.0
-        self._said = False
-
-    def ask(self, text: str, instruction: str, history: Sequence[str]) -> None:
-        found = self._found = list[Call | None]()
-        if self._thread is not None and self._thread.is_alive():
-            return
-        self._until_s = time.monotonic() + self._limit_s
-        told = text, instruction, tuple(history)
-        self._thread = threading.Thread(target=self._ask, args=(told, found), name="draft", daemon=True)
-        self._thread.start()
-
-    def call(self) -> Call | None:
-        """The guess asked for last, as soon as it is there."""
-        if self._thread is not None:
-            self._thread.join(max(0.0, self._until_s - time.monotonic()))
-            if self._thread.is_alive():
-                self._cancel()
-        return self._found[0] if self._found else None
-
-    def _ask(self, told: tuple[str, str, Sequence[str]], found: list[Call | None]) -> None:
-        try:
-            call = self._draft(*told)
-            if call is not None and not (isinstance(call, Call) and isinstance(call.arguments, Mapping)):
-                raise TypeError(f"{call!r:.80} is no Call")
-            found.append(call)
-        except Cancelled:
-            pass
-        except Exception as error:
-            if not self._said:
-                self._said = True
-                log.warning("A draft failed (%s: %s): it is done without; said once.", type(error).__name__, error)
-
-
-T = TypeVar("T")
-# Waking takes a thread so long: asked to wake at the instant itself, it would be late.
-WAKE_S = 0.000_25
-
-
-class InTime:
-    """One thread on which one thing after another is done; it begins with the first, and ends with its owner."""
-
-    def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
-        self._last: Future[Any] | None = None  # what was begun last: until it is over nothing else may begin
-
-    def settle(self) -> None:
-        """Wait for what is late."""
-        if self._last is not None:
-            wait([self._last])
-            self._last = None
-
-    def until(self, by_s: float, work: Callable[[], T], late: Callable[[], None]) -> list[T]:
-        """What `work` gives, alone in a list, if it is there by this instant of `time.monotonic`; else nothing, and
-        what it gives or raises is dropped: `late` tells it so, if it has begun. It waits for what is late before."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, "decide")
-            # Else who waits may get the interpreter 5 ms after the thread that is at work was to give it up.
-            sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
-        asked = self._last = self._pool.submit(work)
-        wait([asked], max(0.0, by_s - WAKE_S - time.monotonic()))
-        if time.monotonic() <= by_s and asked.done():
-            return [asked.result()]
-        if not asked.cancel():
-            late()
-        return []
-
-    def after(self, work: Callable[[], object]) -> None:
-        """Do this when nobody waits; what comes next waits for it."""
-        assert self._pool is not None, "something was done before"
-        self._last = self._pool.submit(work)
-
 
 MAX_DRAFT_MS = 60_000.0
 MAX_DEADLINE_MS = 3_600_000.0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import secrets
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -33,9 +32,8 @@ from rtcontrol.serve.negotiate import CONTROL, Terms, negotiate
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.pools import open_host
-from rtcontrol.serve.stats import COUNTS
+from rtcontrol.serve.stats import COUNTS, Run, write_report
 from rtcontrol.serve.tool_reading import ToolReading
-from rtcontrol.telemetry import report
 from rtcontrol.telemetry.histogram import Series
 from rtcontrol.telemetry.recorder import Recorder
 
@@ -43,15 +41,6 @@ log = logging.getLogger("rtcontrol.serve")
 
 State = Literal["opening", "live", "parked", "over"]
 LOST, BYE, STOPPED, BY_HAND = "client lost", "client said bye", "server stopped", "a person stopped it"
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One life of a session's loop."""
-
-    loop: ControlLoop
-    recorder: Recorder
-    record: Path
 
 
 class SessionOwner(Protocol):
@@ -335,7 +324,7 @@ class Session:
             run.recorder.discard()
             run.recorder.close()
             self._owner.counted(self)
-            if failed := self._write_report(run):
+            if failed := write_report(run, self._wire):
                 self._owner.say(f"{self.id}: {failed}")
 
     def _started(self) -> None:
@@ -395,26 +384,6 @@ class Session:
         if self.env is not None:
             shown |= self.env.traffic.to_dict()
         return shown
-
-    def _write_report(self, run: Run) -> str | None:
-        """Write the run's report; a run without a release leaves nothing. Gives what went wrong; never raises, so that
-        the session ends in order."""
-        account = run.loop.account
-        try:
-            if not account.releases:
-                run.record.unlink(missing_ok=True)
-                with contextlib.suppress(OSError):
-                    run.record.parent.rmdir()
-                return None
-            account.check()
-            assert run.recorder.fault is None, run.recorder.fault
-            told = report.build(account, run.record.name, run.recorder.lost, ticks_from=run.recorder.ticks_from)
-            told["wire"] = self._wire()
-            path = run.record.with_name(run.record.name.replace("record", "report").replace(".mcap", ".json"))
-            refused = report.write(told, path)
-            return refused and f"the report could not be written ({refused})"
-        except Exception as error:
-            return f"no report ({type(error).__name__}: {error})"
 
     def _wire(self) -> dict[str, Any]:
         client = self.hello.client

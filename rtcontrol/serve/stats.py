@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import ANSWERS, Account
 from rtcontrol.telemetry.histogram import BOUNDS_S
+from rtcontrol.telemetry.recorder import Recorder
 
 # By the account's names.
 COUNTS = {
@@ -54,3 +62,33 @@ class ServerStats:
             theirs.update(mine)
         other.bins, other.seconds = {name: list(bins) for name, bins in self.bins.items()}, dict(self.seconds)
         return other
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One life of a session's loop."""
+
+    loop: ControlLoop
+    recorder: Recorder
+    record: Path
+
+
+def write_report(run: Run, wire: Callable[[], dict[str, Any]]) -> str | None:
+    """Write the run's report, with what `wire` says of its connection; a run without a release leaves nothing. Gives
+    what went wrong; never raises, so that the session ends in order."""
+    account = run.loop.account
+    try:
+        if not account.releases:
+            run.record.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                run.record.parent.rmdir()
+            return None
+        account.check()
+        assert run.recorder.fault is None, run.recorder.fault
+        told = report.build(account, run.record.name, run.recorder.lost, ticks_from=run.recorder.ticks_from)
+        told["wire"] = wire()
+        path = run.record.with_name(run.record.name.replace("record", "report").replace(".mcap", ".json"))
+        refused = report.write(told, path)
+        return refused and f"the report could not be written ({refused})"
+    except Exception as error:
+        return f"no report ({type(error).__name__}: {error})"

@@ -223,7 +223,7 @@ def test_a_further_decision_that_fails_changes_nothing_of_what_acts(tmp_path: Pa
     by_tick = by_count(to(MOVE), broken), by_count(to(MOVE), to(illegal))
     flown = several(tmp_path, arm, lambda r: by_tick[r.tick % 2](r), on_miss="safe", hold_ms=0.0).run()
     causes = [line["cause"] for line in flown.lines if "further" in line and line["outcome"] != "cut"]
-    assert set(causes) == {"decide", "invalid"} and len(causes) >= 4
+    assert set(causes) == {"decide", "invalid"} and len(causes) >= 6
     end_ns = flown.loop.t_end_ns
     assert {call.text() for t, call in arm.acts if t < end_ns} == {MOVE.text()}
     assert flown.loop.account.safe_calls == 0

@@ -20,7 +20,8 @@ from rtcontrol.bench.load import unnamed
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.api import Drafter, InTime
+from rtcontrol.run.deadline import InTime
+from rtcontrol.run.drafter import Drafter
 from rtcontrol.run.model_compatibility import training_notice
 from tests.models.chat.families import checkpoint
 
