@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rtcontrol.models.errors import UserError, read_json
-from rtcontrol.models.files import part_of
+from rtcontrol.models.files import replace_file
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 _SIGN = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # of scripts that put no space between words: each is one
@@ -139,9 +138,7 @@ class TrainingMetadata:
     def write(self, folder: Path) -> None:
         """Beside the weights; an old file stays until the new one is whole."""
         body = {"format": FORMAT, **{name: getattr(self, name) for name in self.__dataclass_fields__}}
-        part = part_of(folder / FILE_NAME)
-        part.write_text(json.dumps(body, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        os.replace(part, folder / FILE_NAME)
+        replace_file(folder / FILE_NAME, json.dumps(body, indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
     def of(cls, folder: Path) -> Self | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +21,7 @@ from rtcontrol.drill.injector import Injection, Injector
 from rtcontrol.drill.judge import rules_of
 from rtcontrol.drill.verdict import ticks_of, verdict
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import part_of
+from rtcontrol.models.files import replace_file
 from rtcontrol.run import assembly
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import MISSED, OK
@@ -162,10 +161,8 @@ def _sum(parts: Sequence[Mapping[str, Any]], seed: int) -> dict[str, Any]:
 
 
 def _write(path: Path, result: Mapping[str, Any]) -> None:
-    new = part_of(path)
     try:
-        new.write_text(json.dumps(result, indent=2) + "\n")
-        os.replace(new, path)
+        replace_file(path, json.dumps(result, indent=2) + "\n")
     except OSError as error:
         raise UserError(f"{path} cannot be written ({error.strerror}).", "Give another --json.") from error
 

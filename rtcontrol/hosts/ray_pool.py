@@ -129,10 +129,11 @@ class RayPool:
         self._ray.end()
 
     @contextlib.contextmanager
-    def _using_ray(self, answer: dict[str, Any]) -> Iterator[None]:
-        # A call to Ray after it was shut down would start it anew.
+    def _using_ray(self, answer: dict[str, Any] | None = None) -> Iterator[None]:
+        """Ray is not shut down meanwhile. Raises Stopped where the process that gave the answer is gone: a call to Ray
+        after it was shut down would start it anew."""
         with self._changed:
-            if self._gone(answer):
+            if answer is not None and self._gone(answer):
                 raise Stopped
             self._busy += 1
         try:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,19 +110,8 @@ class SparePool(RayPool):
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._busy == 0, READY_MS / 1e3)
 
-    @contextlib.contextmanager
-    def _in_ray(self) -> Iterator[None]:
-        with self._changed:
-            self._busy += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._busy -= 1
-                self._changed.notify_all()
-
     def _until_back(self) -> dict[str, Any] | None:
-        with self._in_ray():
+        with self._using_ray():
             try:
                 return super()._until_back() if self._first.up else None
             except DecoderUnavailable:
@@ -136,7 +125,7 @@ class SparePool(RayPool):
                 return None
         import ray
 
-        with self._in_ray(), contextlib.suppress(Stopped, DecoderUnavailable):
+        with self._using_ray(), contextlib.suppress(Stopped, DecoderUnavailable):
             with contextlib.suppress(Exception):
                 ray.kill(self.actor)  # Ray would start it again beside its successor
             return self._start(lambda: self._closed.is_set() or not self._first.up)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import part_of
+from rtcontrol.models.files import replace_file
 from rtcontrol.telemetry.account import ANSWERS, KINDS, Account
 from rtcontrol.telemetry.record_reader import read_record
 
@@ -150,13 +148,9 @@ def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 
 def write(report: dict[str, Any], path: Path) -> str | None:
     """Write report.json, whole or not at all; the reason when the disk refused."""
-    new = part_of(path)
     try:
-        new.write_text(json.dumps(report, indent=2, default=str, skipkeys=True) + "\n")
-        os.replace(new, path)
+        replace_file(path, json.dumps(report, indent=2, default=str, skipkeys=True) + "\n")
     except OSError as error:
-        with contextlib.suppress(OSError):
-            new.unlink()
         return error.strerror or str(error)
     return None
 

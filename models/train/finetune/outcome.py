@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from rtcontrol.models.checkpoint.prompt import FILE_NAME as TEMPLATE
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
+from rtcontrol.models.files import replace_file
 from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.finetune.dataset import SETS, SeenRows
 from rtcontrol.models.train.finetune.model import TreeLM, merged
@@ -82,12 +83,7 @@ def write_outcome(
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """An old file stays until the new one is whole."""
-    part = path.with_name(f"{path.name}.part")
-    try:
-        part.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    replace_file(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 def learnt(seen: SeenRows) -> TrainingMetadata:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.files import replace_file
 from rtcontrol.models.train.finetune import checkpoints
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.dataset import GroupCollator, Groups, SameToolsSampler
@@ -198,10 +198,7 @@ class _Log(TrainerCallback):
                 self._progress({"step": state.global_step, "steps": state.max_steps, **told})
 
     def _write(self, history: list[dict[str, Any]]) -> None:
-        part = self._path.with_name(f"{LOG}.part")
         try:
-            part.write_text("".join(json.dumps(line) + "\n" for line in history if "loss" in line))
-            os.replace(part, self._path)
+            replace_file(self._path, "".join(json.dumps(line) + "\n" for line in history if "loss" in line))
         except OSError as error:
-            part.unlink(missing_ok=True)
             raise checkpoints.not_saved(self._path.parent / "checkpoints", error) from None
