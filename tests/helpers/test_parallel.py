@@ -36,7 +36,7 @@ def test_real_time_tests_run_with_their_like_alone_and_no_more_of_them_than_core
 def test_real_time_modules_come_first_and_what_starts_ray_is_one_unit() -> None:
     actuator, pool, ray = (
         f"tests/rtcontrol/{name}.py::test_x"
-        for name in ("loop/test_actuator", "hosts/test_pool", "hosts/test_pool_ray")
+        for name in ("loop/test_actuator", "hosts/test_ray_pool_parts", "hosts/test_ray_pool")
     )
     assert all((ROOT / nodeid.partition("::")[0]).is_file() for nodeid in (actuator, pool, ray))
     assert unit(actuator) == actuator.partition("::")[0] and unit(pool) == unit(ray) == SERIAL

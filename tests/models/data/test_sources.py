@@ -25,8 +25,8 @@ from rtcontrol.models.data.stats import Tally
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.metrics.bfcl import check
 from tests.helpers.processes import python
+from tests.models.checkpoint.test_hub import REPOSITORY, SHA, Hub
 from tests.models.data.test_row import LEAST
-from tests.models.test_hub import REPOSITORY, SHA, Hub
 
 
 def test_a_set_that_is_nowhere_is_told(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from rtcontrol.models.runners.paged import PAGE, SCRATCH, ZEROS, PagedCache, Pag
 from rtcontrol.models.runners.torch_runner import PagedRunner
 from rtcontrol.models.runners.weights import ModelConfig
 from tests.models.small import MARGIN, TOLD, Oracle, build, law, over, prompt_of, shown, tool, tool_lists
-from tests.models.test_together import SAID, SESSION, assert_same, margins, outcome
+from tests.models.test_in_flight import SAID, SESSION, assert_same, margins, outcome
 
 TOOLS = [tool("go", v=["left", "red", "alpha beta go"]), tool("say", text={"type": "string", "maxLength": 8})]
 

@@ -22,7 +22,7 @@ from rtcontrol.models.checkpoint.prompt import COMPACT
 from rtcontrol.models.runners.quantized_weights import AWQ_ORDER
 from rtcontrol.models.train.adopt import export
 from tests.helpers.processes import ROOT, cli
-from tests.models.runners.test_quantised import words
+from tests.models.runners.test_quantized_weights import words
 from tests.models.small import MARGIN, qwen, tool
 
 PYTHON = os.environ.get("RTCONTROL_VLLM_PYTHON")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from commands import call, refused
-from test_mistakes import own_world
+from test_errors import own_world
 
 from rtcontrol.agents import Tools
 from rtcontrol.models.decider import DeciderSpec

@@ -432,7 +432,7 @@ def test_signatures_are_looked_at_wherever_a_world_or_an_agent_is_made() -> None
         UserWorld(Bare(), "bare")
     agent = assembly.agent("paddle")
     with pytest.raises(
-        UserError, match=r"test_own_worlds\.py:\d+: .*<lambda>\(\) takes nothing, and is given \(data\)"
+        UserError, match=r"test_user_worlds\.py:\d+: .*<lambda>\(\) takes nothing, and is given \(data\)"
     ):
         rtcontrol.agents.Agent(agent.name, "", agent.tools, lambda: "", "play", agent.fallback, "")  # type: ignore[misc]
 

@@ -381,7 +381,7 @@ def test_a_confirmed_call_that_raises_is_told_with_its_place(tmp_path: Path) -> 
     flight, arm = flown(tmp_path, person, closing, confirm=("grip",))
     line = next(line for line in flight.lines if line.get("waited_ms"))
     assert not line["used"] and line["error"] == "OSError: the gripper is stuck"
-    assert "test_override.py" in line["where"]
+    assert "test_operator.py" in line["where"]
     assert not any(call == CLOSE for _, call in arm.acts)
 
 
