@@ -8,13 +8,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rtcontrol.bridges.carla import hazards, observing, pace
 from rtcontrol.bridges.carla.control import CURVE, Control, Steer, Throttle, look_ahead_m
 from rtcontrol.bridges.carla.intent import LEFT, TURNS, Intent, Place, Turn
-from rtcontrol.bridges.carla.lane_change import LaneChange
 from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.localise import Track
 from rtcontrol.bridges.carla.neighbours import Body, LaneOccupancy
@@ -22,6 +21,46 @@ from rtcontrol.bridges.carla.observing import Scene, View
 from rtcontrol.bridges.carla.pace import KMH, Near
 from rtcontrol.bridges.carla.route import Route
 from rtcontrol.bridges.carla.stats import Counts
+
+TAKES_S = 3.0
+LEAST_M = 16.0  # and never shorter than so much of the road
+DONE_M = 0.4
+
+
+@dataclass(slots=True)
+class LaneChange:
+    """From `start` to `end`, metres right of the reference lane's centre; `side` is -1, 1, or 0 for a way back."""
+
+    side: int
+    start: float
+    end: float
+    progress: float = 0.0
+    over_s: float = 0.0  # since it should have been done
+
+    def advance(self, dt_s: float, speed: float) -> None:
+        if self.progress >= 1.0:
+            self.over_s += dt_s
+        self.progress = min(1.0, self.progress + dt_s * _rate(speed))
+
+    def moved(self, by: float) -> None:
+        """The reference lane is another one now: everything lies so much farther to the right of it."""
+        self.start += by
+        self.end += by
+
+    def lateral(self, ahead_m: float, speed: float) -> float:
+        """How far right of the reference lane's centre the way is, so far ahead."""
+        progress = min(1.0, self.progress + ahead_m * _rate(speed) / max(speed, 0.1))
+        smooth = progress**3 * (10.0 - 15.0 * progress + 6.0 * progress * progress)
+        return self.start + (self.end - self.start) * smooth
+
+    def done(self, lateral_m: float) -> bool:
+        """Whether a vehicle so far right of the reference lane's centre has arrived."""
+        return self.progress >= 0.95 and abs(lateral_m - self.end) < DONE_M
+
+
+def _rate(speed: float) -> float:
+    return min(1.0 / TAKES_S, max(speed, 0.0) / LEAST_M)
+
 
 WHEELBASE_M, MAX_STEER_DEG = 2.85, 70.0
 # Vehicles nearer to our way than this, side to side, are in it.

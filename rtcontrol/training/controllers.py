@@ -12,8 +12,8 @@ from rtcontrol.envs import registry
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import owned
 from rtcontrol.models.train.trainer import Progress, process_rank
+from rtcontrol.training import simpletool_recipe
 from rtcontrol.training.imitation import Recipe, recipe_for
-from rtcontrol.training.recipes import simpletool
 
 ENVS = {agent: world.name for agent, world in registry.by_agent().items()}
 # What is learnt, and how it is tried.
@@ -22,11 +22,11 @@ SKILLS = {name: f"Fly it: rtcontrol run --env {env} --model {{}}" for name, env 
 }
 
 
-def recipe_of(skill: str) -> Recipe | simpletool.GamesRecipe:
+def recipe_of(skill: str) -> Recipe | simpletool_recipe.GamesRecipe:
     """A bundled skill's recipe. Raises UserError for a skill that is none."""
     if skill not in SKILLS:
         raise UserError(f"There is no bundled skill {skill!r}.", f"Choose one of: {', '.join(SKILLS)}.")
-    return recipe_for(registry.by_agent()[skill]) if skill in ENVS else simpletool.RECIPE
+    return recipe_for(registry.by_agent()[skill]) if skill in ENVS else simpletool_recipe.RECIPE
 
 
 def rebuild(

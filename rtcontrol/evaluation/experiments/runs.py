@@ -11,18 +11,48 @@ from typing import Any
 
 import torch
 
-from rtcontrol.evaluation.experiments import corpus, delay, drafts, judging, latency, places, schemas, training
+from rtcontrol.evaluation.experiments import corpus, delay, drafts, judging, latency, schemas, training
 from rtcontrol.evaluation.experiments.corpus import CorpusOptions
 from rtcontrol.evaluation.experiments.forms import FORMS, Form
+from rtcontrol.evaluation.experiments.judging import HELD, JUDGED, allowed, free
 from rtcontrol.evaluation.experiments.kept import CHECKPOINT, KeptRun, digest
-from rtcontrol.evaluation.experiments.training import PLAIN, Setting
+from rtcontrol.evaluation.experiments.training import GROUP, PLAIN, Setting, loaded
+from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import COMPACT
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
-from rtcontrol.models.train.rows import LossWeights
+from rtcontrol.models.train.policy import TreeDecider
+from rtcontrol.models.train.rows import LossWeights, Row
 from rtcontrol.models.train.scratch import ModelShape
+
+
+def run(one: KeptRun, setting: Setting, folder: Path) -> dict[str, Any]:
+    """Of the held-out rows with a place: whole calls that are right, decoded freely; and of heads, which the tree
+    decoder decodes, how many places are one of those told, mixed, or neither."""
+    options = CorpusOptions(setting.corpus.shares, setting.corpus.places, held_out=True)
+    judged = itertools.islice(corpus.samples(HELD, options), JUDGED)
+    samples = [sample for sample in judged if "x" in sample.call.arguments]
+    made = loaded(setting, one.checkpoint())
+    found: dict[str, Any] = {"of": len(samples), "right": sum(free(made.model, made.encoder, allowed(samples)))}
+    if setting.form == "heads":
+        decide, calls = TreeDecider(made.model, made.heads), list[Any]()
+        for at in range(0, len(samples), GROUP):
+            calls += decide([Row(s.instruction, s.observation, None) for s in samples[at : at + GROUP]])
+        kinds = [_kind(call, sample.allowed) for call, sample in zip(calls, samples, strict=True)]
+        found |= {kind: kinds.count(kind) for kind in ("told", "mixed", "neither")}
+    return found
+
+
+def _kind(call: Any, calls: Sequence[Call]) -> str:
+    places = [(one.arguments["x"], one.arguments["y"]) for one in calls]
+    own = (call.arguments.get("x"), call.arguments.get("y")) if isinstance(call, Call) else (None, None)
+    if own in places:
+        return "told"
+    xs, ys = zip(*places, strict=True)
+    return "mixed" if own[0] in xs and own[1] in ys else "neither"
+
 
 TOKENS = 0.4e6
 # Shares of calls by their number of arguments: all alike, and as one finds them (most functions take one or two).
@@ -119,7 +149,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 RATES, RATES_SEED = "rates", 100  # of learning rates one seed, which nothing else has
 NAMES = (*EXPERIMENTS, "delay", "schemas", "places", "latency", "drafts")
 # These take models that others trained, when all are; the first one measures time.
-AFTERWARDS = (latency.run, drafts.run, schemas.judge, places.run)
+AFTERWARDS = (latency.run, drafts.run, schemas.judge, run)
 SCHEMAS = {arm: EXPERIMENTS["forms"].arms[arm] for arm in ("heads", "JSON")}
 
 
@@ -145,7 +175,7 @@ def of(name: str, seed: int, out: Path) -> dict[str, KeptRun]:
     if name == "places":
         arms = EXPERIMENTS["independence"].arms
         models = of("independence", seed, out)
-        return {arm: _after(name, places.run, (models[arm], setting), seed, out) for arm, setting in arms.items()}
+        return {arm: _after(name, run, (models[arm], setting), seed, out) for arm, setting in arms.items()}
     if name == "latency":
         forms = of("forms", seed, out)
         return {"latency": _after(name, latency.run, (forms["heads"], forms["JSON"]), seed, out)}

@@ -29,7 +29,7 @@ from rtcontrol.bench.other_tools import WAYS as DRESSED_WAYS
 from rtcontrol.bench.other_tools import drawn, flown, undressed
 from rtcontrol.bench.page import page
 from rtcontrol.bench.prefix import bench_prefix, empty_cache
-from rtcontrol.bench.serving_case import BASELINES, OURS, counts_of, quickest
+from rtcontrol.bench.serving import BASELINES, OURS, counts_of, quickest
 from rtcontrol.bench.shapes import CHANGING, CONSTANT, HEAD_TOKENS, VOCABULARY, eight_token_heads
 from rtcontrol.bench.situations import schemas, situations
 from rtcontrol.bench.speculative import VALUE, WAYS, bench_speculative

@@ -17,7 +17,7 @@ from commands import call, refused, spawn, until
 from walk import AGENT, LEFT, RIGHT, SKILL, STILL, Walker
 
 from rtcontrol.envs.evaluate import Case, Seat, cases, play
-from rtcontrol.evaluation import real_time
+from rtcontrol.evaluation import score as score_module
 from rtcontrol.evaluation.phrasings import Saying, lines
 from rtcontrol.evaluation.policies import OPEN, SCRIPTED, Flyer, ModelFlyer, ScoringGate, scripted
 from rtcontrol.evaluation.score import measure
@@ -515,9 +515,9 @@ def test_what_being_late_costs_in_real_time_stands_beside_lockstep(monkeypatch: 
     flyers |= {name: ModelFlyer(SKILL, AGENT, Walker(TOLD), HZ) for name in sources}
 
     def fly(cell: Cell, cases: Any) -> Any:
-        config = real_time.wall_config("walk", AGENT, cell.by, "torch", cell.hz, OPEN, cases, 60.0)
-        return real_time.fly_wall(
-            SKILL, AGENT, config, sources.get(cell.by, real_time.expert_source(SKILL)), cases, 60.0
+        config = score_module.wall_config("walk", AGENT, cell.by, "torch", cell.hz, OPEN, cases, 60.0)
+        return score_module.fly_wall(
+            SKILL, AGENT, config, sources.get(cell.by, score_module.expert_source(SKILL)), cases, 60.0
         )
 
     measure(SKILL, plan(settings, told, []), flyers, document, lambda *told: said.append(told[3]), fly)
@@ -533,7 +533,7 @@ def test_what_being_late_costs_in_real_time_stands_beside_lockstep(monkeypatch: 
 @pytest.mark.realtime
 def test_a_world_that_breaks_down_in_real_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told = cases(SKILL.goals[0], [2000])
-    config = real_time.wall_config("walk", AGENT, "expert", "torch", HZ, OPEN, told, 60.0)
+    config = score_module.wall_config("walk", AGENT, "expert", "torch", HZ, OPEN, told, 60.0)
     monkeypatch.setattr("walk.Walk.outcome", lambda self: 1 / 0 if self._t > 0.2 else None)
     with pytest.raises(UserError, match="ZeroDivisionError"):
-        real_time.fly_wall(SKILL, AGENT, config, real_time.expert_source(SKILL), told, 60.0)
+        score_module.fly_wall(SKILL, AGENT, config, score_module.expert_source(SKILL), told, 60.0)

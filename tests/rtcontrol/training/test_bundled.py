@@ -39,7 +39,7 @@ from rtcontrol.models.train.trainer import TrainConfig
 from rtcontrol.run.model_compatibility import trained_on
 from rtcontrol.training.base_worlds import RECIPES
 from rtcontrol.training.imitation import UNKNOWN, Recipe
-from rtcontrol.training.recipes.simpletool import RECIPE, SCHEMAS, rows
+from rtcontrol.training.simpletool_recipe import RECIPE, SCHEMAS, rows
 from rtcontrol.training.tool_randomization import plain
 
 AGENTS = {"lander": lander.agent, "paddle": paddle.agent, "driver": road.agent}

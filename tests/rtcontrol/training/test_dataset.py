@@ -17,10 +17,10 @@ from rtcontrol.agents import Goal, Tools
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.rows import Row
-from rtcontrol.training import replay_buffer
+from rtcontrol.training import world_rows
 from rtcontrol.training.dataset import check, contradictions, read_files, split, tools_of
 from rtcontrol.training.model_size import NARROW, WIDE, shape_for, words_of
-from rtcontrol.training.replay_buffer import Moment, Rehearsal
+from rtcontrol.training.world_rows import Moment, Rehearsal
 from tests.rtcontrol.training.signals import TOOLS, rows, write
 
 GOOD = rows(1)[0]
@@ -178,8 +178,8 @@ def test_old_moments_and_decisions_that_are_met_no_more_are_forgotten() -> None:
     kept, rng = Rehearsal(), random.Random(0)
     for tick in range(1_000):
         kept.add(moment("ride", tick))
-    assert {int(kept.draw(rng).row.observation) for _ in range(1_000)} == set(range(1_000 - replay_buffer.EACH, 1_000))
-    for number in range(2 * replay_buffer.TOOLS):
+    assert {int(kept.draw(rng).row.observation) for _ in range(1_000)} == set(range(1_000 - world_rows.EACH, 1_000))
+    for number in range(2 * world_rows.TOOLS):
         kept.add(moment(f"act_{number}", number))
     assert not any(kept.draw(rng).row.call == Call("ride") for _ in range(5_000))
 
@@ -194,7 +194,7 @@ def test_a_rare_decision_is_not_lost_among_calls_of_many_numbers() -> None:
 
 def test_a_rare_decision_that_always_looks_alike_is_among_those_that_are_spread() -> None:
     kept = Rehearsal()
-    for seen in range(replay_buffer.EACH):
+    for seen in range(world_rows.EACH):
         kept.add(moment("drop", "at the door"))
         for way in range(10):
             kept.add(moment(f"ride_{way}", f"{way} {seen}"))
@@ -219,5 +219,5 @@ def test_what_is_spread_is_different_and_each_decision_has_its_share(
     if count >= len({call for call, _ in ticks}):
         assert {one.row.call and one.row.call.name for one in found} == {call for call, _ in ticks}
     if len(asked) < count:  # all there is: of each decision the newest ones
-        newest = {c: [s for call, s in ticks if call == c][-replay_buffer.EACH :] for c, _ in ticks}
+        newest = {c: [s for call, s in ticks if call == c][-world_rows.EACH :] for c, _ in ticks}
         assert set(asked) == {f"{c} {s}" for c, seen in newest.items() for s in seen}

@@ -1,1 +1,0 @@
-"""The recipes of bundled checkpoints that belong to no bundled world."""
