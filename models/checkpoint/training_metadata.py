@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rtcontrol.models.errors import UserError, read_json
-from rtcontrol.models.files import replace_file
+from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 
 _SIGN = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"  # of scripts that put no space between words: each is one
@@ -138,7 +138,7 @@ class TrainingMetadata:
     def write(self, folder: Path) -> None:
         """Beside the weights; an old file stays until the new one is whole."""
         body = {"format": FORMAT, **{name: getattr(self, name) for name in self.__dataclass_fields__}}
-        replace_file(folder / FILE_NAME, json.dumps(body, indent=1, ensure_ascii=False) + "\n")
+        replace_file(no_link(folder / FILE_NAME), json.dumps(body, indent=1, ensure_ascii=False) + "\n")
 
     @classmethod
     def of(cls, folder: Path) -> Self | None:

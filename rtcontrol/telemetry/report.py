@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import replace_file
+from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.telemetry.account import ANSWERS, KINDS, Account
 from rtcontrol.telemetry.record_reader import read_record
 
@@ -149,7 +149,7 @@ def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:
 def write(report: dict[str, Any], path: Path) -> str | None:
     """Write report.json, whole or not at all; the reason when the disk refused."""
     try:
-        replace_file(path, json.dumps(report, indent=2, default=str, skipkeys=True) + "\n")
+        replace_file(no_link(path), json.dumps(report, indent=2, default=str, skipkeys=True) + "\n")
     except OSError as error:
         return error.strerror or str(error)
     return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,6 +28,9 @@ LAST = ("tests/models", "tests/agents", "tests/envs", "tests/bridges/wire")
 # Of torch, here and in the processes that tests start: several that share the cores wait for each other's threads, and
 # then a step of a small model takes six times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Compiled code is kept, whatever this shell says: else each of a thousand processes compiles all modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 class Turns:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from rtcontrol.models.checkpoint.prompt import FILE_NAME as TEMPLATE
 from rtcontrol.models.errors import UserError, read_json
-from rtcontrol.models.files import replace_file
+from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
 
 FILE_NAME = "run.json"
@@ -94,7 +94,7 @@ def _rows(told: Mapping[str, str]) -> str:
 
 def write_identity(folder: Path, run_identity: Mapping[str, Any]) -> None:
     """Into a folder; an old one stays until it is whole."""
-    replace_file(folder / FILE_NAME, json.dumps(run_identity, indent=1, ensure_ascii=False) + "\n")
+    replace_file(no_link(folder / FILE_NAME), json.dumps(run_identity, indent=1, ensure_ascii=False) + "\n")
 
 
 WEIGHTS = "trained.safetensors"

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 from rtcontrol.models.checkpoint.prompt import FILE_NAME as TEMPLATE
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
-from rtcontrol.models.files import replace_file
+from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.finetune.dataset import SETS, SeenRows
 from rtcontrol.models.train.finetune.model import TreeLM, merged
@@ -83,7 +83,7 @@ def write_outcome(
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """An old file stays until the new one is whole."""
-    replace_file(path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    replace_file(no_link(path), json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 def learnt(seen: SeenRows) -> TrainingMetadata:

@@ -13,7 +13,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import replace_file
+from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.models.train.finetune import checkpoints
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.dataset import GroupCollator, Groups, SameToolsSampler
@@ -199,6 +199,6 @@ class _Log(TrainerCallback):
 
     def _write(self, history: list[dict[str, Any]]) -> None:
         try:
-            replace_file(self._path, "".join(json.dumps(line) + "\n" for line in history if "loss" in line))
+            replace_file(no_link(self._path), "".join(json.dumps(line) + "\n" for line in history if "loss" in line))
         except OSError as error:
             raise checkpoints.not_saved(self._path.parent / "checkpoints", error) from None
