@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtcontrol.bridges.carla.driver import Driver, observe
-from rtcontrol.bridges.carla.fleet import TrafficDrivers
 from rtcontrol.bridges.carla.intent import Turn
 from rtcontrol.bridges.carla.lanes import TownRoad
 from rtcontrol.bridges.carla.lights import Lamp, govern
@@ -27,6 +26,7 @@ from rtcontrol.bridges.carla.route import LaneLine, Route
 from rtcontrol.bridges.carla.standin.actors import Control
 from rtcontrol.bridges.carla.standin.roads import ARMS, LANES, REACH_M, incoming, signal_number
 from rtcontrol.bridges.carla.standin.town import opendrive
+from rtcontrol.bridges.carla.traffic import TrafficDrivers
 from tests.bridges.carla.approaches import BY_HAND, by_rule, crossing, table
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Car, Drive, all_lights, body, lane_line, road
 
