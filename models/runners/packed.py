@@ -13,9 +13,6 @@ from rtcontrol.models.decode.protocol import Ask, Work
 from rtcontrol.models.errors import too_long
 from rtcontrol.models.runners.lean import LeanModel, Rows
 
-SLOTS = 8192
-
-
 TOGETHER = 64  # decisions of one pass
 
 

@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.runners.lean import LeanModel, Rows, zeros
-from rtcontrol.models.runners.packed import SLOTS, TOGETHER, PackedSequence
+from rtcontrol.models.runners.lean import SLOTS, LeanModel, Rows, zeros
+from rtcontrol.models.runners.packed import TOGETHER, PackedSequence
 from rtcontrol.models.runners.weights import ModelConfig, Weights
 
 PAGE = 16  # slots

@@ -15,8 +15,8 @@ import torch
 from rtcontrol.models.checkpoint.checkpoint import read_config
 from rtcontrol.models.decode.protocol import Ask, Caps, PassCost, PrefixInfo, Work, fitted
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.runners.lean import LeanModel
-from rtcontrol.models.runners.packed import SLOTS, TOGETHER, Node, PackedSequence, answered, run_together
+from rtcontrol.models.runners.lean import SLOTS, LeanModel
+from rtcontrol.models.runners.packed import TOGETHER, Node, PackedSequence, answered, run_together
 from rtcontrol.models.runners.paged import EARLY, PAGE, USUAL, PagedModel, Shape, _power
 from rtcontrol.models.runners.prefix_store import PrefixStore, prefix_key
 from rtcontrol.models.runners.weights import ModelConfig, fingerprint, load_weights, shared, unchanged
@@ -65,7 +65,8 @@ class TorchRunner:
             # A second thread gains little on a small model, and waits for its turn when another process is busy: the
             # worst decisions become a hundred times slower.
             threads = 1
-        made = PagedRunner if place.type == "cuda" else cls
+        # Pages and graphs know no windows.
+        made = PagedRunner if place.type == "cuda" and ModelConfig.load(folder).window is None else cls
         return shared((files, kind, place, threads, made), lambda: made(folder, kind, place, threads))
 
     def open(self, prefix: Sequence[int]) -> tuple[PackedSequence, PrefixInfo]:

@@ -69,13 +69,19 @@ def can_pack(weight: torch.Tensor) -> bool:
 
 
 T = TypeVar("T")
-ARCHITECTURES = ("qwen2", "qwen3", "llama")
+ARCHITECTURES = ("qwen2", "qwen3", "llama", "gemma3_text")
+GEMMA = "gemma3_text"
+SLIDING = "sliding_attention"
 ELSE = "Run it with --engine transformers (any causal model) or --engine vllm."
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a dense decoder-only model."""
+    """The shape of a dense decoder-only model.
+
+    Some models have windows: a token of these layers sees the newest `window` ones alone, itself included; they have a
+    rotary embedding of their own (`local_inv_freq`). `gelu`: the tanh form, in the place of SiLU.
+    """
 
     vocabulary: int
     hidden: int
@@ -90,6 +96,12 @@ class ModelConfig:
     rope_scale: float
     settings: str  # all of them, as whatever changes a KV cache: part of the prefix key
     packing: Packing | None = None
+    gelu: bool = False
+    embedding_scale: float = 1.0
+    query_scale: float = 1.0  # beside head_dim ** -0.5
+    window: int | None = None
+    windowed: tuple[bool, ...] = ()  # for each layer, where there are windows
+    local_inv_freq: tuple[float, ...] = ()
 
     @classmethod
     def load(cls, folder: Path) -> ModelConfig:
@@ -104,9 +116,10 @@ class ModelConfig:
         packed = packing(raw, folder)
         if raw.get("use_sliding_window"):
             raise UserError(f"{folder} uses a sliding window, which the torch engine does not.", ELSE)
-        if raw.get("mlp_bias") or raw.get("hidden_act", "silu") != "silu":
+        activation = raw.get("hidden_activation" if kind == GEMMA else "hidden_act", "silu")
+        if raw.get("mlp_bias") or activation != ("gelu_pytorch_tanh" if kind == GEMMA else "silu"):
             raise UserError(
-                f"{folder}: the torch engine has no MLP with a bias or with activation {raw.get('hidden_act')!r}.",
+                f"{folder}: the torch engine has no MLP with a bias or with activation {activation!r}.",
                 ELSE,
             )
         sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
@@ -116,8 +129,35 @@ class ModelConfig:
         kv_heads, head_dim = raw.get("num_key_value_heads") or heads, raw.get("head_dim") or hidden // heads
         eps, context = raw.get("rms_norm_eps", 1e-6), raw.get("max_position_embeddings", 2048)
         shape = (vocabulary, hidden, layers, heads, kv_heads, head_dim, eps, context)
-        tied = bool(raw.get("tie_word_embeddings", False))
-        return cls(*shape, tied, *_rope(raw, head_dim), json.dumps(raw, sort_keys=True), packed)
+        settings = json.dumps(raw, sort_keys=True)
+        if kind == GEMMA:
+            return cls(*shape, True, *_rope(_global(raw), head_dim), settings, packed, **_gemma(raw, folder, head_dim))
+        return cls(*shape, bool(raw.get("tie_word_embeddings", False)), *_rope(raw, head_dim), settings, packed)
+
+
+def _global(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the rotary embedding of a Gemma's layers without a window in the usual place; transformers 4
+    wrote it there."""
+    rope = raw.get("rope_parameters") or {}
+    return {**raw, "rope_theta": raw.get("rope_theta", 1e6), "rope_parameters": rope.get("full_attention")}
+
+
+def _gemma(raw: Mapping[str, Any], folder: Path, head_dim: int) -> dict[str, Any]:
+    """What a Gemma 3 has beside the shape. Raises UserError for what the lean forward does not know."""
+    unknown = ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention")
+    if found := [name for name in unknown if raw.get(name)]:
+        raise UserError(f"{folder} has {', '.join(found)}, which the torch engine does not.", ELSE)
+    layers, every = raw["num_hidden_layers"], raw.get("sliding_window_pattern") or raw.get("_sliding_window_pattern", 6)
+    kinds = raw.get("layer_types") or [SLIDING if (i + 1) % every else "full_attention" for i in range(layers)]
+    local = (raw.get("rope_parameters") or {}).get(SLIDING) or {"rope_theta": raw.get("rope_local_base_freq", 1e4)}
+    return {
+        "gelu": True,
+        "embedding_scale": raw["hidden_size"] ** 0.5,
+        "query_scale": (head_dim / raw.get("query_pre_attn_scalar", 256)) ** 0.5,
+        "window": raw.get("sliding_window", 4096),
+        "windowed": tuple(kind == SLIDING for kind in kinds),
+        "local_inv_freq": _rope({"rope_parameters": local}, head_dim)[0],
+    }
 
 
 def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[tuple[float, ...], float]:
@@ -212,7 +252,8 @@ def fingerprint(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Layer:
-    """One transformer block; `qkv` [(heads + 2 kv_heads) * head_dim, hidden], `gate_up` [2 * intermediate, hidden]."""
+    """One transformer block; `qkv` [(heads + 2 kv_heads) * head_dim, hidden], `gate_up` [2 * intermediate, hidden].
+    `attention_norm` and `mlp_norm` are of what is added to the residual, where a model has them."""
 
     input_norm: torch.Tensor
     qkv: Linear
@@ -222,6 +263,8 @@ class Layer:
     post_norm: torch.Tensor
     gate_up: Linear
     down: Linear
+    attention_norm: torch.Tensor | None = None
+    mlp_norm: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -274,6 +317,16 @@ def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.
     def optional(name: str) -> torch.Tensor | None:
         return get(name) if name in reader else None
 
+    def norm(name: str, scale: float = 1.0) -> torch.Tensor | None:
+        if name not in reader:
+            return None
+        # A Gemma's file has what is added to 1.
+        weight = scale * (1.0 + reader.get(name).float()) if config.gelu else reader.get(name)
+        return weight.to(device=device, dtype=dtype)
+
+    def needed(name: str) -> torch.Tensor:
+        return get(name) if (found := norm(name)) is None else found
+
     layers = []
     for i in range(config.layers):
         at = f"model.layers.{i}."
@@ -281,17 +334,19 @@ def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.
         bias = f"{attention}q_proj.bias" in reader
         layers.append(
             Layer(
-                get(f"{at}input_layernorm.weight"),
+                needed(f"{at}input_layernorm.weight"),
                 Linear(
                     torch.cat([get(f"{attention}{p}_proj.weight") for p in "qkv"]),
                     torch.cat([get(f"{attention}{p}_proj.bias") for p in "qkv"]) if bias else None,
                 ),
-                optional(f"{attention}q_norm.weight"),
-                optional(f"{attention}k_norm.weight"),
+                norm(f"{attention}q_norm.weight", config.query_scale),
+                norm(f"{attention}k_norm.weight"),
                 Linear(get(f"{attention}o_proj.weight"), optional(f"{attention}o_proj.bias")),
-                get(f"{at}post_attention_layernorm.weight"),
+                needed(f"{at}{'pre_feedforward' if config.gelu else 'post_attention'}_layernorm.weight"),
                 Linear(torch.cat([get(f"{mlp}gate_proj.weight"), get(f"{mlp}up_proj.weight")])),
                 Linear(get(f"{mlp}down_proj.weight")),
+                norm(f"{at}post_attention_layernorm.weight") if config.gelu else None,
+                norm(f"{at}post_feedforward_layernorm.weight"),
             )
         )
     embedding = get("model.embed_tokens.weight")
@@ -306,4 +361,4 @@ def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.
     own = optional("lm_head.weight")
     # A head of other values than the embeddings is not tied, whatever the config says.
     head = embedding if own is None or (config.tied and torch.equal(own, embedding)) else own
-    return Weights(embedding, tuple(layers), get("model.norm.weight"), head)
+    return Weights(embedding, tuple(layers), needed("model.norm.weight"), head)

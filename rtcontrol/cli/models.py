@@ -71,8 +71,9 @@ def adopt(
         typer.Option(help="v2: the domain's prompt: text, a text file, or scenarios.json:NAME. (default: the file's)"),
     ] = None,
     base: Annotated[
-        str | None, typer.Option(help="Make an ST checkpoint, to be trained, of this model: folder or hub id.")
+        str | None, typer.Option(help="Make an ST checkpoint, to be trained, of this model: folder, FILE.gguf, hub id.")
     ] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="--base: its first layers alone. (default: all)")] = None,
 ) -> None:
     """Give a published SimpleTool checkpoint its prompt template, or make any base model one of the ST format.
 
@@ -88,17 +89,22 @@ def adopt(
       rtcontrol models adopt RT-Qwen3-4B-AWQ-v2 --template-from 02_server.py --system prompts/scenarios.json:game
 
       rtcontrol models adopt --base Qwen/Qwen2.5-0.5B --out my-st-base
+
+      rtcontrol models adopt --base gemma-3-270m-q4_k_m.gguf --layers 6 --out my-st-base
     """
     from rtcontrol.models.checkpoint.checkpoint import resolve
 
     if (checkpoint is None) == (base is None):
         raise UserError("models adopt takes a published checkpoint, or --base.", "Give one of them.")
+    if layers is not None and base is None:
+        raise UserError("--layers is for --base.", "Name the model with --base.")
     if base is not None:
         if out is None or (template_from, prompt_format, system) != (None, None, None):
             raise UserError("--base goes with --out, and with no other option.", "Give a new folder with --out.")
-        from rtcontrol.models.train.prepared import adopt_base
+        from rtcontrol.models.train.base import GGUF, adopt_base
 
-        made = adopt_base(resolve(base), out)
+        file = Path(base)
+        made = adopt_base(file if file.suffix == GGUF and file.is_file() else resolve(base), out, layers)
         print(
             f"Checkpoint: {made.folder} ({made.tokenizer.size} tokens, profile {made.template.profile}), to be trained."
         )

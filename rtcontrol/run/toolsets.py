@@ -87,7 +87,7 @@ def undecodable(tools: Sequence[ToolSchema], tokenizer: STTokenizer) -> dict[str
 
 def check_context(tools: Sequence[ToolSchema], checkpoint: Checkpoint) -> None:
     """UserError where the prompt that describes the tools is longer than the checkpoint's context."""
-    from rtcontrol.models.runners.packed import SLOTS
+    from rtcontrol.models.runners.lean import SLOTS
 
     config = checkpoint.config.get("text_config", checkpoint.config)
     context = min(SLOTS, config.get("max_position_embeddings") or SLOTS)

@@ -22,6 +22,7 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import owned
 from rtcontrol.models.runners.torch_runner import choose_device
+from rtcontrol.models.train.base import adopt_base
 from rtcontrol.models.train.finetune import checkpoints
 from rtcontrol.models.train.finetune.checkpoints import FILE_NAME, check_identity, run_identity, write_identity
 from rtcontrol.models.train.finetune.config import FinetuneRecipe, check_extras
@@ -29,7 +30,6 @@ from rtcontrol.models.train.finetune.dataset import GroupCollator, GroupEncoder,
 from rtcontrol.models.train.finetune.model import adapted, dtype_of, load_base
 from rtcontrol.models.train.finetune.outcome import FinetuneOutcome, write_outcome
 from rtcontrol.models.train.finetune.stopping import measure
-from rtcontrol.models.train.prepared import adopt_base
 
 Progress = Callable[[dict[str, Any]], None]
 

@@ -18,7 +18,7 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.adopt import INITIAL_WORDS, adopt
-from rtcontrol.models.train.prepared import adopt_base
+from rtcontrol.models.train.base import adopt_base
 from tests.models.small import Oracle, build, prompt_of, qwen, shown, tool
 from tests.models.small import plain_base as plain
 
