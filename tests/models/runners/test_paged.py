@@ -29,6 +29,13 @@ from tests.models.test_in_flight import SAID, SESSION, assert_same, margins, out
 TOOLS = [tool("go", v=["left", "red", "alpha beta go"]), tool("say", text={"type": "string", "maxLength": 8})]
 
 
+@pytest.fixture(name="checkpoint")
+def without_windows(checkpoint: tuple[Path, Oracle]) -> tuple[Path, Oracle]:
+    if ModelConfig.load(checkpoint[0]).window is not None:
+        pytest.skip("pages know no windows: such a model has slots of its own, on a GPU too")
+    return checkpoint
+
+
 def runner_of(folder: Path, tokens: int | None = None) -> PagedRunner:
     """One that nobody else has, with a pool of so many tokens."""
     made = PagedRunner(folder, torch.float32, torch.device("cpu"), 1)
