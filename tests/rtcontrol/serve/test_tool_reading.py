@@ -210,7 +210,8 @@ def test_small_sets_do_not_wait_behind_large_ones_and_too_many_are_told_to_come_
         thread.join(20)
 
 
-def test_hostile_hellos_keep_nobody_from_opening_or_resuming(made: Any, hasty: None) -> None:
+def test_hostile_hellos_keep_nobody_from_opening_or_resuming(bench: Any, hasty: None) -> None:
+    made = bench(own_reading=True)
     kept = made.enter(pacing="client")
     token = kept.token
     hostile = [made.peer() for _ in range(4)]
