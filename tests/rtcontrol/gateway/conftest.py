@@ -29,7 +29,6 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     """Starts gateways. `sessions` is the sessions' model, `own` the server's tools; /v1 requests have the bundled model
     unless told otherwise."""
     with contextlib.ExitStack() as stack:
-
         # One process reads the tools of all.
         reading = ToolReading()
 

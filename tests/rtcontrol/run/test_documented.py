@@ -20,7 +20,6 @@ from rtcontrol.cli.app import app
 from rtcontrol.run.skills import UserSkill, skill_of
 from tests.helpers.processes import ROOT, environment, python
 
-
 # A page that has examples, and what they print.
 PAGES = {"README.md": "drive(speed=40)", "docs/tutorial.md": "engines(", "docs/python.md": "Bundled: base, driver"}
 ONE_AFTER_THE_OTHER = """
