@@ -283,11 +283,12 @@ instruction = "go"
 """
 
 
-def test_a_server_serves_on_and_ends_in_order(tmp_path: Path) -> None:
-    endpoint = f"ipc://{tmp_path}/s"
-    command = ["-m", "rtcontrol", "serve", "--bind", endpoint, "--model", "random", "--out", str(tmp_path / "out")]
+def test_a_supervised_server_that_nobody_reads_serves_on_and_ends_in_order(tmp_path: Path) -> None:
+    port, endpoint = free_port(), f"ipc://{tmp_path}/s"
+    arguments = ["serve", "--model", "random", "--host", "inprocess", "--bind", endpoint]
+    arguments += ["--http", f"127.0.0.1:{port}", "--out", str(tmp_path / "out")]
     with full_pipe() as (_, writing):
-        server = Program(command, tmp_path / "log", stdout=writing, stderr=writing)
+        supervisor = Program(command_line(arguments, None)[1:], tmp_path / "log", stdout=writing, stderr=writing)
         try:
             with WirePeer(endpoint) as refused, WirePeer(endpoint) as peer:
                 for _ in range(10):
@@ -297,32 +298,19 @@ def test_a_server_serves_on_and_ends_in_order(tmp_path: Path) -> None:
                     peer.enter(pacing="client")
                     assert peer.ask().status == "fresh"
                     peer.send(Bye(session=peer.token))
-            assert server.end() == 143
-        finally:
-            server.kill()
-    assert len(list((tmp_path / "out").glob("session-*/report.json"))) == 3
-
-
-def test_requests_that_are_none_stop_no_gateway(tmp_path: Path) -> None:
-    port, endpoint = free_port(), f"ipc://{tmp_path}/s"
-    command = ["-m", "rtcontrol", "serve", "--model", "random", "--host", "inprocess", "--bind", endpoint]
-    command += ["--http", f"127.0.0.1:{port}", "--out", str(tmp_path / "out")]
-    with full_pipe() as (_, writing):
-        server = Program(command, tmp_path / "log", stdout=writing, stderr=writing)
-        try:
-            with WirePeer(endpoint) as peer:
                 peer.enter(pacing="client")
-                for _ in range(300):
+                for _ in range(50):  # each is told
                     with socket.create_connection(("127.0.0.1", port), 5) as line:
                         line.settimeout(5)
                         line.sendall(NO_REQUEST)
                         assert line.recv(4096).startswith(b"HTTP/1.1 400")
                 assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200
                 assert peer.ask().status == "fresh"
-            assert server.end() == 143
+            assert supervisor.end(signal.SIGTERM) == 143
         finally:
-            server.kill()
-    assert (tmp_path / "out" / "server.json").exists() and list((tmp_path / "out").glob("session-*/report.json"))
+            supervisor.kill()
+    assert len(list((tmp_path / "out").glob("session-*/report.json"))) == 4
+    assert (tmp_path / "out" / "server.json").exists()
 
 
 def test_streams_that_are_closed_at_the_start_become_nothing_else(tmp_path: Path) -> None:
@@ -357,21 +345,6 @@ def test_a_run_whose_world_prints_more_than_a_pipe_holds_goes_on_and_ends_in_ord
             run.kill()
     found = cli("report", str(out), "--format", "json", "--gate", "on_time>=30")
     assert found.returncode == 0, found.stderr
-
-
-def test_a_supervisor_passes_signals_on(tmp_path: Path) -> None:
-    command = command_line(
-        ["serve", "--model", "random", "--bind", f"ipc://{tmp_path}/s", "--out", str(tmp_path)], None
-    )
-    with full_pipe() as (_, writing):
-        supervisor = Program(command[1:], tmp_path / "log", stdout=writing, stderr=writing)
-        try:
-            with WirePeer(f"ipc://{tmp_path}/s") as peer:
-                peer.enter(pacing="client")
-            assert supervisor.end(signal.SIGTERM) == 143
-        finally:
-            supervisor.kill()
-    assert (tmp_path / "server.json").exists()
 
 
 def test_a_clients_name_forges_no_line_of_a_report(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
