@@ -153,6 +153,7 @@ def test_a_typed_line_is_the_new_instruction_and_a_signal_ends_with_safe_call_an
     assert any(event.get("why") == "exit" for event in events[-3:])
 
 
+# Those that explain themselves with an example.
 COMMANDS = [";run;envs;agents;report;doctor;serve;bridge;bridge ros2;bridge carla;keys new;keys list;keys revoke"]
 COMMANDS += [
     "fit;score;models info;models adopt;models train;models sweep;bench decide;bench train;bench wire;bench load"
@@ -162,13 +163,6 @@ COMMANDS += [
 ]
 COMMANDS += ["data convert;data stats;data show;data synthesise"]
 COMMANDS += ["bench dtype;bench engines;bench all;bench tables"]
-
-
-@pytest.mark.parametrize("command", ";".join(COMMANDS).split(";"))
-def test_every_command_explains_itself_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(*command.split(), "--help") == 0
-    said = capsys.readouterr()
-    assert f"rtcontrol {command or 'run'}" in said.out.lower().partition("example")[2] and not said.err
 
 
 @pytest.mark.parametrize("group", ["", "models", "bench", "keys", "bridge"])
@@ -385,7 +379,7 @@ ENCODINGS = {
     "ascii": {"PYTHONIOENCODING": "ascii"},
     "C": {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
 }
-# One command after the other in one process: the statuses stand on the last line.
+# One command after the other in one process: what each prints ends with a form feed, the statuses are the last line.
 COMMANDS_IN_TURN = """
 import json, sys
 from rtcontrol.cli import main
@@ -397,6 +391,7 @@ for words in json.loads(sys.argv[1]):
         main()
     except SystemExit as end:
         ended.append(end.code)
+    print("\f", flush=True)
 print(json.dumps(ended))
 """
 HELP_OF_BRIDGES = """
@@ -418,11 +413,11 @@ def encoded(encoding: str, *arguments: str, **more: Any) -> subprocess.Completed
     return subprocess.run([sys.executable, *arguments], check=False, **given)
 
 
-def in_turn(encoding: str, *lines: list[str], **more: Any) -> tuple[bytes, list[int], bytes]:
+def in_turn(encoding: str, *lines: list[str], **more: Any) -> tuple[list[bytes], list[int], bytes]:
     """What commands print one after the other, their statuses, and what they say on stderr."""
     done = encoded(encoding, "-c", COMMANDS_IN_TURN, json.dumps(lines), **more)
     assert done.returncode == 0, done.stderr.decode()[-500:]
-    printed, _, ended = done.stdout.rstrip(b"\n").rpartition(b"\n")
+    *printed, ended = done.stdout.split(b"\f\n")
     return printed, json.loads(ended), done.stderr
 
 
@@ -432,12 +427,16 @@ def every_command(command: Any, path: list[str]) -> Iterator[list[str]]:
         yield from every_command(command.get_command(None, name), [*path, name])
 
 
-def test_every_command_has_its_help_and_programs_read_every_character_there(tmp_path: Path) -> None:
+def test_every_command_explains_itself_with_an_example_and_programs_read_every_character_there(tmp_path: Path) -> None:
     paths = list(every_command(get_command(whole), []))
     show = written(tmp_path)
-    printed, ended, _ = in_turn("ascii", *([*path, "--help"] for path in paths), [*show, "--json"], cwd=tmp_path)
-    assert printed.isascii() and len(paths) > 30 and set(ended) == {0}
-    assert json.loads(printed.splitlines()[-1])["instruction"] == "zur Tür 右"
+    printed, ended, errors = in_turn("ascii", *([*path, "--help"] for path in paths), [*show, "--json"], cwd=tmp_path)
+    assert all(text.isascii() for text in printed) and len(paths) > 30 and set(ended) == {0} and not errors
+    assert json.loads(printed.pop())["instruction"] == "zur Tür 右"
+    helps = dict(zip(map(" ".join, paths), printed, strict=True))
+    for command in ";".join(COMMANDS).split(";"):
+        example = helps[command].decode().lower().partition("example")[2]
+        assert f"rtcontrol {command or 'run'}" in example, command
 
 
 def test_a_bridge_has_its_help_there() -> None:
@@ -478,27 +477,20 @@ for line in sys.argv[1:]:
 """
 
 
-def printed_to_a_full_disk(*lines: str) -> list[str]:
-    """What each command says on stderr, and its status."""
+def test_a_command_whose_output_cannot_be_written_says_so_and_fails_and_a_run_names_the_folder_that_has_its_report(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "run"
     with Path("/dev/full").open("w") as full:
-        command = [sys.executable, "-c", PRINT, *lines]
+        command = [sys.executable, "-c", PRINT, "envs", "--help", "tools --help", f"{RUN} {out}"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    return re.findall(r"(.*?\n\d+)\n", done.stderr, re.DOTALL)
-
-
-def test_a_command_whose_output_cannot_be_written_says_so_and_fails() -> None:
-    told = printed_to_a_full_disk("envs", "--help", "tools --help")
-    assert len(told) == 3
+    *told, flown = re.findall(r"(.*?\n\d+)\n", done.stderr, re.DOTALL)
+    assert len(told) == 3 and "Traceback" not in done.stderr, done.stderr
     for said in told:
         assert said.startswith("What was printed could not all be written: [Errno 28] No space left on device"), said
-        assert said.endswith("\n1") and "Traceback" not in said, said
-
-
-def test_a_run_whose_report_cannot_be_printed_is_incomplete_and_names_the_folder_that_has_it(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    (said,) = printed_to_a_full_disk(f"{RUN} {out}")
-    assert said.endswith("\n6") and "Traceback" not in said, said
-    assert f"No space left on device. The report is in {out}, too." in said
+        assert said.endswith("\n1"), said
+    # The run is incomplete.
+    assert flown.endswith("\n6") and f"No space left on device. The report is in {out}, too." in flown
     assert (out / "report.json").is_file()
 
 

@@ -135,7 +135,7 @@ def test_requests_at_once_all_get_their_own_answer(served: Served) -> None:
         return str(served.post("v1/function_call", {**GAME, "tools": [tool]}).json()["function"])
 
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(ask, [TURN, MOVE] * 12)) == ["turn", "move"] * 12
+        assert list(pool.map(ask, [TURN, MOVE] * 6)) == ["turn", "move"] * 6
 
 
 def test_more_tool_sets_than_are_kept_open_are_closed_again(serve: Any) -> None:

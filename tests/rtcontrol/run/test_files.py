@@ -208,9 +208,8 @@ def test_words_without_end_on_stderr_fill_neither_disk_nor_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mcp_tools, "TIMEOUT_S", 1.0)
-    page = (
-        "import threading, time\ndef talk():\n    while True: os.write(2, b'e' * 100_000 + b'\\n'); time.sleep(0.01)\n"
-    )
+    page = "import threading, time\ndef talk():\n    while True:\n"
+    page += "        os.write(2, b'e' * 100_000 + b'\\n')\n        time.sleep(0.01)\n"
     page += "threading.Thread(target=talk, daemon=True).start()\ndef page(n): time.sleep(60)"
     kept = []
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda *given, **named: kept.append(given))

@@ -434,12 +434,21 @@ def runs(folder: Path, home_is: str, host: str) -> str:
     return found.stderr
 
 
-def test_a_user_without_a_home_runs_and_is_told_what_is_not_kept(tmp_path: Path) -> None:
-    words = RUN.split()[2:]
-    code = f"{API}\nimport sys\nfrom rtcontrol.cli import main\nsys.argv[1:] = {[*words, 'inprocess']}\nmain()"
-    found = done(tmp_path, "", "-c", code)
-    assert found.returncode == 0 and list((tmp_path / "run").rglob("*.mcap")), found.stderr
-    assert "no HOME/.cache/rtcontrol/prefix" in found.stderr
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows a home of this process's user; in processes of their own the slow tests below look at that."""
+    for name in ("HOME", "RTCONTROL_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 4_000_000_000)
+
+
+@pytest.mark.usefixtures("homeless")
+def test_a_user_without_a_home_runs_and_is_told_what_is_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ("run", "--env", "lander", "--duration", "0.5", "--no-live", "--out", str(tmp_path / "run"))
+    assert call(*run, "--host", "inprocess") == 0 and list((tmp_path / "run").rglob("*.mcap"))
+    assert "no HOME/.cache/rtcontrol/prefix" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -469,16 +478,14 @@ def test_every_other_command_works_whatever_the_home_is(tmp_path: Path, home_is:
     assert found.returncode == 2 and "rtcontrol keys new NAME" in found.stderr, found.stderr
 
 
-def test_where_no_home_is_known_the_keys_folder_is_asked_for(tmp_path: Path) -> None:
-    code = "import sys\nfrom rtcontrol.cli import main\nfor words in (['list'], ['new', 'arm']):\n"
-    code += "    sys.argv[1:] = ['keys', *words]\n    try: main()\n    except SystemExit as end: print(end.code)\n"
-    found = done(tmp_path, "", "-c", code)
-    assert found.stdout.split() == ["2", "2"] and found.stderr.count("Give --keys FOLDER") == 2, found.stderr
+@pytest.mark.usefixtures("homeless")
+def test_where_no_home_is_known_the_keys_folder_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (("keys", "list"), ("keys", "new", "arm")):
+        assert "Give --keys FOLDER" in refused(capsys, *words)
 
 
-def test_a_path_by_a_home_that_nobody_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOME")
-    monkeypatch.setattr("os.getuid", lambda: 4_000_000_000)
+@pytest.mark.usefixtures("homeless")
+def test_a_path_by_a_home_that_nobody_knows_is_refused() -> None:
     assert home() is None
     with pytest.raises(UserError, match="nobody knows where ~ is"):
         user_path("~/runs/mine")
