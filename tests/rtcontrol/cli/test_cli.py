@@ -415,7 +415,9 @@ def encoded(encoding: str, *arguments: str, **more: Any) -> subprocess.Completed
 
 def in_turn(encoding: str, *lines: list[str], **more: Any) -> tuple[list[bytes], list[int], bytes]:
     """What commands print one after the other, their statuses, and what they say on stderr."""
-    done = encoded(encoding, "-c", COMMANDS_IN_TURN, json.dumps(lines), **more)
+    # As a shell gives them: where Python knows no UTF-8 it escapes what it reads of them.
+    given = json.dumps(lines, ensure_ascii=False)
+    done = encoded(encoding, "-c", COMMANDS_IN_TURN, given, **more)
     assert done.returncode == 0, done.stderr.decode()[-500:]
     *printed, ended = done.stdout.split(b"\f\n")
     return printed, json.loads(ended), done.stderr

@@ -214,7 +214,7 @@ def test_hostile_hellos_keep_nobody_from_opening_or_resuming(bench: Any, hasty: 
     made = bench(own_reading=True)
     kept = made.enter(pacing="client")
     token = kept.token
-    hostile = [made.peer() for _ in range(4)]
+    hostile = [made.peer() for _ in range(3)]
     for number, peer in enumerate(hostile):
         peer.hello(tools=[slow(number)], instruction="go", safe_call=None)
     made.admission.drop(made.admission.connections()[0])
