@@ -104,36 +104,42 @@ def test_what_is_public_is_there_by_name() -> None:
         rtcontrol.nothing  # noqa: B018
 
 
-def own_game(tmp_path: Path, learning: bool) -> tuple[str, list[str]]:
-    """What the page's commands say, those that take minutes only with `learning`; and its parts of files."""
-    page = (ROOT / "docs/your-own-game.md").read_text("utf-8")
-    begins, learns, gym = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-    *parts, pole = re.findall(r"```(?:python|yaml)\n(.*?)```", page, re.DOTALL)
-    (tmp_path / "pole.py").write_text(pole)
-    (tmp_path / "bin").mkdir()
-    for name in ("rtcontrol", "pytest"):
-        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {name} "$@"\n')
-        (tmp_path / "bin" / name).chmod(0o755)
-    env = environment(PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    commands = begins + (learns if learning else gym.replace("pole.py", "../pole.py"))
-    ran = subprocess.run(["sh", "-ec", commands], cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    return ran.stdout, parts
+GAME = (ROOT / "docs/your-own-game.md").read_text("utf-8")
+# The page's commands: those that begin, those that take minutes, and those for a Gymnasium world.
+BEGINS, LEARNS, GYM = re.findall(r"```sh\n(.*?)```", GAME, re.DOTALL)
+*PARTS, POLE = re.findall(r"```(?:python|yaml)\n(.*?)```", GAME, re.DOTALL)
+
+
+def follow(commands: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a reader types, in this process as far as it can be."""
+    for line in commands.splitlines():
+        program, *words = shlex.split(line, comments=True)
+        if program == "cd":
+            monkeypatch.chdir(*words)
+        elif program == "rtcontrol":
+            assert call(*words) == 0, line
+        else:
+            ran = python("-m", program, *words)
+            assert ran.returncode == 0, ran.stdout + ran.stderr
+            print(ran.stdout)
 
 
 def test_a_game_of_ones_own_is_made_and_flown_as_its_page_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said, parts = own_game(tmp_path, learning=False)
+    (tmp_path / "pole.py").write_text(POLE)
+    monkeypatch.chdir(tmp_path)
+    follow(BEGINS + GYM.replace("pole.py", "../pole.py"), monkeypatch)
+    said = capsys.readouterr().out
     assert "16 passed" in said and "5 of 5 succeeded" in said and "2 of 2 succeeded" in said
     own = "".join((tmp_path / "rover" / name).read_text() for name in ("rover.py", "rover_agent.py", "goals.yaml"))
     assert sum(bool(line.strip()) for line in own.splitlines()) < 60
     skill = skill_of(str(tmp_path / "rover" / "rover.py"), str(tmp_path / "rover" / "rover_agent.py"))
     assert isinstance(skill, UserSkill) and skill.all_goals.gaps() == ([], [])  # it keeps the rule that the page gives
-    for part in parts:
+    for part in PARTS:
         assert part in own or "@tool" in part, part
     # The tools as functions fly like the definitions that they stand for.
-    (functions,) = (part for part in parts if "@tool" in part)
+    (functions,) = (part for part in PARTS if "@tool" in part)
     agent = tmp_path / "rover" / "rover_agent.py"
     agent.write_text(re.sub(r"SIGN = .*\ntools = .*\n", lambda found: functions, agent.read_text()))
     assert functions in agent.read_text()
@@ -148,7 +154,14 @@ def test_a_game_of_ones_own_is_made_and_flown_as_its_page_says(
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
 def test_a_game_of_ones_own_is_learnt_as_its_page_says(tmp_path: Path) -> None:
-    said, _ = own_game(tmp_path, learning=True)
+    (tmp_path / "bin").mkdir()
+    for name in ("rtcontrol", "pytest"):
+        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {name} "$@"\n')
+        (tmp_path / "bin" / name).chmod(0o755)
+    env = environment(PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    ran = subprocess.run(["sh", "-ec", BEGINS + LEARNS], cwd=tmp_path, env=env, capture_output=True, text=True)
+    said = ran.stdout
+    assert ran.returncode == 0, said + ran.stderr
     told = re.search(r"told canonically: (\d+) of (\d+) right", said)
     assert told is not None and int(told[1]) >= 0.9 * int(told[2]), said
     assert "rover.py by rover_agent (model, torch)" in said
