@@ -97,6 +97,11 @@ def test_bridges_import_with_pyzmq_msgpack_and_pydantic_only() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_viewer_and_the_command_line_start_without_torch() -> None:
+    done = run("import sys; sys.modules['torch'] = None; import rtcontrol.gateway.viewer, rtcontrol.cli.app")
+    assert done.returncode == 0, done.stderr
+
+
 def test_source_tree_runs_uninstalled(tmp_path: Path) -> None:
     # -I hides an editable install's hooks only with -S; so the package is looked up from a bare path instead.
     done = cli("envs", cwd=tmp_path)
