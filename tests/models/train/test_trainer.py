@@ -245,8 +245,16 @@ def train(out: Path, chunks: int) -> None:
     (out / f"{process_rank()}.json").write_text(json.dumps({"drawn": drawn, "samples": run.samples}))
 
 
-def test_two_have_other_rows_and_the_same_weights_and_write_files_once(tmp_path: Path) -> None:
-    run_processes(2, train, tmp_path, 3)
+def train_until_one_fails(out: Path, chunks: int) -> None:
+    train(out, chunks)
+    second_fails(out)
+
+
+def test_two_train_one_model_and_end_together_where_one_fails_whose_error_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="The second has no more rows"):
+        run_processes(2, train_until_one_fails, tmp_path, 3)
+    assert not (tmp_path / "went on").exists()
+    # They had other rows each and the same weights, and wrote files once.
     first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
     assert (first["drawn"], second["drawn"]) == ([0, 2, 4], [1, 3, 5])
     assert first["samples"] == second["samples"] == 192
@@ -265,9 +273,12 @@ def test_one_process_alone_needs_nobody(tmp_path: Path) -> None:
 
 
 def test_where_the_process_that_waits_is_killed_all_end(tmp_path: Path) -> None:
+    # Forked: none of them has to import torch again.
     code = (
-        "from rtcontrol.models.train.trainer import run_processes\n"
-        f"from tests.models.train.rank_jobs import *\nrun_processes(2, waits, Path({str(tmp_path)!r}))"
+        "from torch.multiprocessing.spawn import start_processes\n"
+        "from tests.models.train.rank_jobs import *\n"
+        "trainer.spawn = lambda *given: start_processes(*given, start_method='fork')\n"
+        f"trainer.run_processes(2, waits, Path({str(tmp_path)!r}))"
     )
     # As a shell starts what runs in its background.
     command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", code]
@@ -275,9 +286,3 @@ def test_where_the_process_that_waits_is_killed_all_end(tmp_path: Path) -> None:
         until(lambda: len([*tmp_path.iterdir()]) == 2, seconds=60)
         first.kill()
     until(lambda: not any(Path("/proc", child.name).exists() for child in tmp_path.iterdir()))
-
-
-def test_where_one_fails_all_end_and_its_error_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="The second has no more rows"):
-        run_processes(2, second_fails, tmp_path)
-    assert not [*tmp_path.iterdir()]

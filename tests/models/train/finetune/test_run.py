@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +30,7 @@ from rtcontrol.models.train.finetune.run import Job, finetune, opened
 from rtcontrol.models.train.finetune.stopping import TrainingStopped
 from rtcontrol.models.train.finetune.sweep import read_sweep, run_sweep
 from tests.helpers.disks import files_of
-from tests.helpers.processes import ROOT, environment, python
+from tests.helpers.processes import free_port, python
 from tests.models.small import build, build_checkpoint, law, plain_base, shown, tool
 from tests.models.train.finetune.rows import qwen_base, random_rows, write
 
@@ -430,6 +428,23 @@ pytest.importorskip("peft")
 pytest.importorskip("accelerate")
 
 
+# Both are one Python that has imported everything and forks; the launcher itself is in the slow test above.
+FORKED = """
+import os, sys
+import accelerate, peft, transformers
+import rtcontrol.models.train.finetune.run
+from rtcontrol.cli.app import main
+
+rank = str(int(os.fork() == 0))
+os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+try:
+    main()
+finally:
+    if rank == "0" and os.wait()[1]:
+        sys.exit("the second process failed")
+"""
+
+
 def test_two_processes_step_by_the_gradients_of_one(tmp_path: Path) -> None:
     base = build_checkpoint(tmp_path / "base", seed=2, scale=0.1)
     rows = write(tmp_path / "rows.jsonl", random_rows(0, 16))
@@ -437,14 +452,9 @@ def test_two_processes_step_by_the_gradients_of_one(tmp_path: Path) -> None:
     rates = "lora_rate = 1e-3\nembedding_rate = 1e-3\ndtype = 'fp32'\ndevice = 'cpu'\n"
     (tmp_path / "r.toml").write_text(settings + rates)
     finetune(Job(str(base), (rows,), tmp_path / "one", recipe(file=tmp_path / "r.toml")))
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "rtcontrol",
-    ]  # fmt: skip
-    command += ["models", "train", "--base", str(base), "--rows", str(rows), "--out", str(tmp_path / "two")]
+    command = ["models", "train", "--base", str(base), "--rows", str(rows), "--out", str(tmp_path / "two")]
     command += ["--config", str(tmp_path / "r.toml")]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment(OMP_NUM_THREADS="1"), text=True, capture_output=True, check=False
-    )
+    done = python("-c", FORKED, *command, env={"OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port())})
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("Checkpoint: ") == 1
     logs = [
