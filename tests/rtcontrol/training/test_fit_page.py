@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from rtcontrol.training import fit_run
 from rtcontrol.training.dataset import LEAST_ROWS, check, tools_of
 from tests.helpers.processes import ROOT
 
@@ -16,9 +19,11 @@ PAGE = (ROOT / "docs/fit.md").read_text("utf-8")
 
 
 def test_the_page_of_fit_runs_and_its_row_is_one(
-    fast_clock: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    now = itertools.count(step=3.0)  # its minute is twenty steps
+    monkeypatch.setattr(fit_run, "time", SimpleNamespace(monotonic=lambda: next(now)))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "belt.py").write_text(code, "utf-8")
     runpy.run_path("belt.py")
