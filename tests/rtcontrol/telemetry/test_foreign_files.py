@@ -16,7 +16,7 @@ from mcap.opcode import Opcode
 from mcap.records import Attachment, DataEnd, Footer, Statistics
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.telemetry import encoder, report
+from rtcontrol.telemetry import encoder, messages, report
 from rtcontrol.telemetry.encoder import Encoder
 from rtcontrol.telemetry.messages import MOST_MESSAGE
 from rtcontrol.telemetry.record_reader import read_record
@@ -144,13 +144,16 @@ def test_no_command_unpacks_a_bomb(
     assert "unpacks to 1024 MiB" in refused(capsys, *command.split(), str(path))
 
 
-def test_no_event_is_written_that_could_not_be_read(tmp_path: Path) -> None:
+def test_no_event_is_written_that_could_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert encoder.MOST_BYTES <= MOST_MESSAGE // 2
+    monkeypatch.setattr(encoder, "MOST_BYTES", 1 << 18)
+    monkeypatch.setattr(messages, "MOST_MESSAGE", 1 << 19)
     made, path = Encoder(), tmp_path / "record.mcap"
-    large: dict[str, Any] = {"k": 3, "observation": "x" * (MOST_MESSAGE + 1), "data": {"a": [0.5] * 9_000_000}}
+    large: dict[str, Any] = {"k": 3, "observation": "x" * ((1 << 19) + 1), "data": {"a": [0.5] * 300_000}}
     made.add(0, large)
     path.write_bytes(made.take() + made.finish())
     (event,) = read_record(path)
-    assert event["k"] == 3 and event["data"] == {"unreadable": f"{9_000_000 * 4 + 7} bytes"}
+    assert event["k"] == 3 and event["data"] == {"unreadable": f"{300_000 * 4 + 7} bytes"}
     assert set(event["observation"]) == {"x"} and len(event["observation"]) < encoder.MOST_BYTES
 
 
