@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from cart import Flight
 from pooled import TOOLS, alone, asked, assert_equal, called, flown, kept_pid, naming, reply_of, request, tools
+from standin_endpoint import standin
 
 from rtcontrol.gateway.decide import ToolSets, Unavailable
 from rtcontrol.gateway.errors import Tools
@@ -25,6 +26,7 @@ from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
 from rtcontrol.hosts.protocol import DecisionRequest, DecoderPool, DecoderUnavailable, Host
 from rtcontrol.hosts.ray_host import DecoderLink, WakeFile
 from rtcontrol.hosts.ray_pool import RayPool, single_host
+from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.questions import StateQuestion
@@ -58,6 +60,20 @@ def test_a_decider_that_cannot_rest_costs_no_session_its_answers(pool: DecoderPo
     for tick in range(3):
         assert called(host, tick) == f'left(at="x {tick}")'
         assert called(other, tick) == f'right(at="x {tick}")'
+
+
+ONE = {"name": "go", "parameters": {"properties": {"to": {"enum": ["left", "right"]}}, "required": ["to"]}}
+
+
+def test_a_loss_of_an_endpoint_crosses_to_the_loop_with_its_cause(pool: DecoderPool) -> None:
+    with standin(lambda n: (0.0, 503 if n else None)) as made:
+        source = EndpointSource.parse(f"systemone:{made.url}#jev", (ONE,))
+        host = pool.open("remote", source)
+        for tick in (1, 2):
+            host.submit(DecisionRequest(tick, 1, "x", "go"))
+            reply = reply_of(host)
+            assert (reply.loss, reply.error) == ((None, None) if tick == 1 else ("http", "HTTP 503: status 503"))
+            assert (reply.decision is None) == (tick == 2)
 
 
 def test_newest_request_wins_and_a_busy_session_delays_another_by_one_decision(pool: DecoderPool) -> None:
