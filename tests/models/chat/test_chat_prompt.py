@@ -204,7 +204,7 @@ MIXED: dict[str, Any] = {
 
 def bundled(data: Path) -> Iterator[Case]:
     for agent in assembly.agents().values():
-        calls = [(t.name, c) for t in agent.tools.schemas for c in calls_of(t, 400)]
+        calls = [(t.name, c) for t in agent.tools.schemas for c in calls_of(t, 150)]
         yield agent.tools.openai(), calls
 
 
