@@ -21,10 +21,9 @@ from rtcontrol.models.checkpoint.prompt import PromptTemplate
 from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, closing, opening
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.decode.protocol import Ask, NotFinite, Tree, Work
+from rtcontrol.models.decode.protocol import Ask, NotFinite, Tree, Work, common_start
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import in_time, learn, prefill_in_slices, result
-from rtcontrol.models.runners.packed import common_start
 
 LONG = 256  # tokens of a question that is asked alone, as a part of the prompt: a tree is no place for so many
 MOST_NODES = 2048  # of one question's options, in one pass: other sessions wait for it

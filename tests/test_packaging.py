@@ -7,13 +7,49 @@ import re
 import subprocess
 import zipfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.helpers.processes import ROOT, cli, python
 
 FLOORS = ("bridges", "models", "agents", "envs")
+# Public names are the field's terms: a name of these words says nothing of what it is.
+VAGUE = {"told", "asked", "said", "found", "own", "word", "words"}
+# Here it is words that are meant, those of a sentence.
+LEFT = {
+    "KnownWords", "Words", "common_words", "held_out_words", "hundredths_in_words", "instruction_words",
+    "integer_in_words", "number_words", "seen_words", "some_words", "split_words", "unseen_words", "whole_words",
+    "with_word_probes", "word_vectors", "words", "words_of",
+}  # fmt: skip
+
+
+class Names(NamedTuple):
+    """Those of a module: its classes, and what is public in it."""
+
+    classes: list[str]
+    public: list[str]
+
+
+@pytest.fixture(scope="module")
+def names() -> dict[Path, Names]:
+    """Of all modules that are installed."""
+    found = {}
+    for path in (path for folder in ("rtcontrol", *FLOORS) for path in (ROOT / folder).rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        classes = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        found[path] = Names(classes, [path.stem, *public(tree)])
+    return found
+
+
+def public(tree: ast.AST) -> Iterator[str]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name[0] != "_":
+            yield node.name
+            if isinstance(node, ast.ClassDef):
+                yield from public(node)
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +97,11 @@ def test_bridges_import_with_pyzmq_msgpack_and_pydantic_only() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_a_viewer_and_the_command_line_start_without_torch() -> None:
+    done = run("import sys; sys.modules['torch'] = None; import rtcontrol.gateway.viewer, rtcontrol.cli.app")
+    assert done.returncode == 0, done.stderr
+
+
 def test_source_tree_runs_uninstalled(tmp_path: Path) -> None:
     # -I hides an editable install's hooks only with -S; so the package is looked up from a bare path instead.
     done = cli("envs", cwd=tmp_path)
@@ -73,16 +114,16 @@ def test_every_file_of_the_top_floor_is_in_a_room() -> None:
     assert {p.name for p in (ROOT / "rtcontrol").glob("*.py")} == {"__init__.py", "__main__.py"}
 
 
-def test_no_two_classes_have_one_name() -> None:
-    found = Counter(
-        node.name
-        for folder in ("rtcontrol", *FLOORS)
-        for path in (ROOT / folder).rglob("*.py")
-        if "standin" not in path.parts  # it has the names of what it stands in for
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.ClassDef)
-    )
+def test_no_two_classes_have_one_name(names: dict[Path, Names]) -> None:
+    # A stand-in has the names of what it stands in for.
+    found = Counter(name for path, of in names.items() if "standin" not in path.parts for name in of.classes)
     assert not [name for name, count in found.items() if count > 1]
+
+
+def test_no_public_name_is_of_the_words_that_mean_nothing_but_those_that_are_listed(names: dict[Path, Names]) -> None:
+    every = {name for of in names.values() for name in of.public}
+    parts = {name: {part.lower() for part in re.findall(r"[A-Z]?[a-z0-9]+", name)} for name in every}
+    assert {name for name, of in parts.items() if of & VAGUE} == LEFT
 
 
 def test_every_file_that_the_docs_name_is_there() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rtcontrol.models.decode.protocol import Ask, Work
+from rtcontrol.models.decode.protocol import Ask, Work, common_start
 from rtcontrol.models.errors import too_long
 from rtcontrol.models.runners.lean import LeanModel, Rows
 
@@ -27,18 +27,6 @@ class Node:
     token: int
     depth: int
     ancestors: tuple[int, ...]
-
-
-def common_start(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading ids two sequences share."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:  # whole slices are compared far faster than one id after another
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 class PackedSequence:

@@ -618,7 +618,7 @@ of_each = pytest.mark.parametrize("name", ROWS)
 @of_each
 def test_rows_show_legal_calls_that_follow_from_what_the_row_shows(name: str) -> None:
     skill = SKILLS[name]
-    for row in islice(ROWS[name](3, parallel=8), 4000 if name == "paddle" else 2000):
+    for row in islice(ROWS[name](3, parallel=8), 1500 if name == "paddle" else 800):
         AGENTS[name].tools.validate(row.call)
         goal = skill.recognise(row.instruction)
         assert goal is not None
@@ -630,7 +630,7 @@ def test_rows_that_say_it_as_people_do_ask_for_the_goal_that_the_expert_follows(
     options = {"lander": lander.LanderOptions, "paddle": paddle.PaddleOptions, "road": road.RoadOptions}[name](
         spoken=1.0
     )
-    skill, rows = SKILLS[name], list(islice(ROWS[name](3, parallel=32, options=options), 1000))
+    skill, rows = SKILLS[name], list(islice(ROWS[name](3, parallel=32, options=options), 800))
     for row in rows:
         assert row.call == skill.expert(skill.read_back(row.observation), row.goal)
     told = {(row.instruction, row.goal) for row in rows}
@@ -678,7 +678,7 @@ def test_the_learner_acts_and_the_expert_labels(
 
 
 def test_the_landers_rows_are_balanced_by_goal_and_seldom_on_the_ground() -> None:
-    rows = list(islice(lander.demonstrations(0), 15000))
+    rows = list(islice(lander.demonstrations(0), 12_000))
     kinds = Counter(SKILLS["lander"].recognise(row.instruction).kind for row in rows)
     for kind, share in {"land": 0.25, "left": 0.15, "right": 0.15, "hover": 0.45}.items():
         assert kinds[kind] / len(rows) == pytest.approx(share, abs=0.05)
@@ -686,7 +686,7 @@ def test_the_landers_rows_are_balanced_by_goal_and_seldom_on_the_ground() -> Non
 
 
 def test_the_paddles_rows_cover_goals_and_levels() -> None:
-    rows = list(islice(paddle.demonstrations(0), 12_000))
+    rows = list(islice(paddle.demonstrations(0), 9_000))
     kinds = Counter(SKILLS["paddle"].recognise(row.instruction).kind for row in rows)
     for kind in KINDS:
         assert abs(kinds[kind] / len(rows) - WEIGHTS[kind]) < 0.07

@@ -12,14 +12,14 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-UNPACKED = 1 << 29
+UNPACKED = 1 << 27
 WAYS = ("zstd", "gzip", "deflate", "br", "gzip, zstd")
 ENDLESS = ("chunked", "counted", "closed")
 
 
 @cache
 def packed(way: str) -> bytes:
-    """Half a gigabyte of JSON, as small as it gets."""
+    """128 MiB of JSON, as small as it gets."""
     import zstandard
 
     block, blocks = b" " * (1 << 20), UNPACKED >> 20

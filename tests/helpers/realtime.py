@@ -64,6 +64,9 @@ def pytest_collection_finish() -> None:
     """Each run collects all garbage before it begins: not over every test that there is."""
     gc.collect()
     gc.freeze()
+    # Each run asks whether anything is frozen. To count it takes as long as to collect it, and nothing thaws it.
+    frozen = gc.get_freeze_count()
+    gc.get_freeze_count = lambda: frozen
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

@@ -30,13 +30,13 @@ from rtcontrol.bridges.ros2.dds import Input, Output
 from rtcontrol.bridges.ros2.environment import domain as dds_domain
 from rtcontrol.bridges.ros2.msgs import MESSAGES
 from tests.bridges.ros2.brain import Brain
-from tests.bridges.ros2.conftest import SimulatedRobot, Start
+from tests.bridges.ros2.conftest import Flight, SimulatedRobot, Start, flown
 from tests.bridges.ros2.filling import LONG, SHORTER, TYPES, edges_of, messages_of, values
 from tests.bridges.ros2.robot import topic
 from tests.helpers.processes import Program, environment, until
 
 NODE = Path(package.__path__[0]) / "rclpy_node" / "rtcontrol_bridge" / "node.py"
-COUNT = 10
+COUNT = 6  # messages of each type: four of them are the edges
 IN_FORCE = re.compile("(no connection to the server: )?safe call in force(: .+)?")
 QOS: dict[str, dict[str, Any]] = {
     "reliable": {"reliability": "reliable", "depth": COUNT},
@@ -185,25 +185,43 @@ def test_a_default_bridge_and_a_node_of_this_machine_meet_whatever_its_range(
         peer.kill()
 
 
-def test_real_robot_is_driven_by_what_its_topics_say(brain: Brain, robot: SimulatedRobot, bridge: Start) -> None:
-    running = bridge(brain.endpoint)
+@pytest.fixture(scope="module")
+def own_brain() -> Iterator[Brain]:
+    found = Brain()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def to_brain(ros: str, own_brain: Brain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flight]:
+    yield from flown(tmp_path_factory.mktemp("flight"), own_brain.endpoint, ros=ros)
+
+
+@pytest.fixture
+def flight(to_brain: Flight) -> Flight:
+    """One of both tests, driven."""
+    to_brain.go()
+    return to_brain
+
+
+def test_real_robot_is_driven_by_what_its_topics_say(own_brain: Brain, flight: Flight) -> None:
+    robot = flight.robot
     until(lambda: robot.report()["travelled"] > 0.5, "the robot did not move", 40)
-    assert brain.observed is not None and "battery 87" in (brain.observed.text or "")
+    assert own_brain.observed is not None and "battery 87" in (own_brain.observed.text or "")
     until(lambda: robot.report()["turning"] == 0.8, "the robot met no wall", 40)
     figures = robot.report()
     assert (figures["collisions"], figures["fastest"]) == (0, pytest.approx(0.3))
     robot.tell("instruct halt")
     robot.until_it_stands()
-    assert brain.instruction == "halt" and running.end() == 143
+    assert own_brain.instruction == "halt" and flight.running.end() == 143
     level, said, _ = robot.report()["diagnostics"]
     assert level == 2 and IN_FORCE.fullmatch(said), said
 
 
 def test_faults_of_a_real_robot_and_of_its_server_end_in_the_safe_call(
-    brain: Brain, robot: SimulatedRobot, bridge: Start, ros: str, domain: dict[str, str], tmp_path: Path
+    own_brain: Brain, flight: Flight, ros: str, tmp_path: Path
 ) -> None:
-    running = bridge(brain.endpoint)
-    robot.until_it_moves()
+    robot, running = flight.robot, flight.running
     robot.tell("mute /scan")
     running.says("/scan: the last message is older than 500 ms")
     robot.until_it_stands()
@@ -214,13 +232,13 @@ def test_faults_of_a_real_robot_and_of_its_server_end_in_the_safe_call(
     robot.until_it_stands()
     robot.tell("poison off")
     robot.until_it_moves()
-    brain.silent = True
+    own_brain.silent = True
     robot.until_it_stands()
-    brain.silent = False
+    own_brain.silent = False
     robot.until_it_moves()
     robot.kill()
     running.says("/odom: the last message is older than 500 ms")
-    again = SimulatedRobot(domain, tmp_path / "again.log", ros=ros)
+    again = SimulatedRobot(flight.domain, tmp_path / "again.log", ros=ros)
     try:
         again.until_it_moves()
         until(lambda: bool(again.since(0.0)["met"]), "who watches the commands heard none")
@@ -276,8 +294,8 @@ def node(ros: str, brain: Brain, domain: dict[str, str], tmp_path: Path) -> Iter
     """Starts our own rclpy node."""
     made: list[Program] = []
 
-    def start(*options: str, config: Path = EXAMPLE) -> Program:
-        given = ["--ros-args", "-p", f"config:={config}", "-p", f"connect:={brain.endpoint}", "-r", "__node:=pilot"]
+    def start(*options: str, config: Path = EXAMPLE, to: Brain = brain) -> Program:
+        given = ["--ros-args", "-p", f"config:={config}", "-p", f"connect:={to.endpoint}", "-r", "__node:=pilot"]
         given += options
         made.append(Program([str(NODE), *given], tmp_path / f"node-{len(made)}.log", ros, env=domain))
         return made[-1]
@@ -287,7 +305,9 @@ def node(ros: str, brain: Brain, domain: dict[str, str], tmp_path: Path) -> Iter
         one.kill()
 
 
-def test_our_own_node_drives_a_real_robot(robot: SimulatedRobot, node: Callable[[], Program]) -> None:
+def test_our_own_node_drives_a_real_robot_and_ends_in_the_safe_call(
+    robot: SimulatedRobot, node: Callable[[], Program]
+) -> None:
     running = node()
     robot.until_it_moves()
     robot.tell("instruct halt")
@@ -297,49 +317,51 @@ def test_our_own_node_drives_a_real_robot(robot: SimulatedRobot, node: Callable[
     robot.tell("mute /scan")
     running.says("/scan: the last message is older than 500 ms")
     robot.until_it_stands()
+    robot.tell("unmute /scan")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        robot.until_it_moves()
+        assert running.end(number) == 0, running.log()
+        robot.until_it_stands()
+        assert IN_FORCE.fullmatch(robot.said()) and "Traceback" not in running.log(), number
+        running = node()
 
 
 TOPICS = ("odom", "scan", "battery_state", "cmd_vel")
 MOVED = ["--ros-args", *(word for name in TOPICS for word in ("-r", f"/{name}:=/robot1/{name}"))]
 
 
-@pytest.mark.parametrize("way", ["names in full", "namespace", "remapping"])
-def test_robot_in_a_namespace_is_driven(
-    way: str,
-    ros: str,
-    brain: Brain,
-    bridge: Start,
-    node: Callable[..., Program],
-    domain: dict[str, str],
-    tmp_path: Path,
+def test_robot_in_a_namespace_is_driven_whichever_way_it_is_named(
+    ros: str, bridge: Start, node: Callable[..., Program], domain: dict[str, str], tmp_path: Path
 ) -> None:
+    in_full, relative = tmp_path / "full.yaml", tmp_path / "relative.yaml"
     text = EXAMPLE.read_text()
-    for name in TOPICS:
-        assert f"  /{name}:" in text
-        if way != "remapping":
-            text = text.replace(f"  /{name}:", f"  {name}:" if way == "namespace" else f"  /robot1/{name}:")
-    config = tmp_path / "robot.yaml"
-    config.write_text(text)
+    assert all(f"  /{name}:" in text for name in TOPICS)
+    in_full.write_text(re.sub(rf"  /({'|'.join(TOPICS)}):", r"  /robot1/\1:", text))
+    relative.write_text(re.sub(rf"  /({'|'.join(TOPICS)}):", r"  \1:", text))
+    brains = [Brain() for _ in range(3)]
+    for brain in brains:
+        brain.silent = True
     robot = SimulatedRobot(domain, tmp_path / "robot.log", ros=ros, options=MOVED)
     try:
-        if way == "names in full":
-            running = bridge(brain.endpoint, config=config)
-        else:
-            running = node(*(["-r", "__ns:=/robot1"] if way == "namespace" else MOVED[1:]), config=config)
-        robot.until_it_moves()
+        ways = {
+            "names in full": bridge(brains[0].endpoint, config=in_full),
+            "namespace": node("-r", "__ns:=/robot1", config=relative, to=brains[1]),
+            "remapping": node(*MOVED[1:], to=brains[2]),
+        }
+        for brain, way in zip(brains, ways, strict=True):
+            until(lambda brain=brain: brain.observed is not None, f"{way}: the robot is not heard")
+            robot.until_it_stands()
+            brain.silent = False
+            robot.until_it_moves()
+            brain.silent = True
         time.sleep(SETTLE_S + TROUBLE_S)
-        assert "Nobody" not in running.log() and "Traceback" not in running.log()
+        for way, running in ways.items():
+            assert running.popen.poll() is None and "Nobody" not in running.log(), way
+            assert "Traceback" not in running.log(), way
     finally:
         robot.kill()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_our_own_node_ends_in_the_safe_call(robot: SimulatedRobot, node: Callable[[], Program], number: int) -> None:
-    running = node()
-    robot.until_it_moves()
-    assert running.end(number) == 0, running.log()
-    robot.until_it_stands()
-    assert IN_FORCE.fullmatch(robot.said()) and "Traceback" not in running.log()
+        for brain in brains:
+            brain.close()
 
 
 def test_our_own_node_copies_messages_of_every_type_and_says_what_is_missing(ros: str, domain: dict[str, str]) -> None:

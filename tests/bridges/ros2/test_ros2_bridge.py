@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -26,10 +26,10 @@ from rtcontrol.bridges.ros2.mapper import Topic
 from rtcontrol.bridges.wire.messages import ErrorMessage, FunctionCall
 from tests.bridges.client.worlds import Process, free_port, until
 from tests.bridges.program import garbage
-from tests.bridges.ros2.brain import Brain
-from tests.bridges.ros2.conftest import SimulatedRobot, Start
+from tests.bridges.ros2.brain import Brain, wander
+from tests.bridges.ros2.conftest import Flight, SimulatedRobot, Start, flown
 from tests.bridges.ros2.mapping import SENSES, mapper, put
-from tests.helpers.processes import Program, python
+from tests.helpers.processes import python
 
 BATTERY = """      required: false     # unknown is no reason to stop
       max_age_ms: 30000
@@ -37,62 +37,73 @@ BATTERY = """      required: false     # unknown is no reason to stop
         battery: """
 
 
+NOTE = """
+    /rtcontrol/instruction:
+      type: std_msgs/msg/String
+      required: false
+      max_age_ms: 1500
+      qos: {reliability: reliable}
+      fields: {note: {path: data, missing: none}}
+"""
+
+
+@pytest.fixture(scope="module")
+def own_brain() -> Iterator[Brain]:
+    brain = Brain()
+    brain.brief = True
+    yield brain
+    brain.close()
+
+
+@pytest.fixture(scope="module")
+def to_brain(own_brain: Brain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flight]:
+    folder = tmp_path_factory.mktemp("flight")
+    config = folder / "robot.yaml"
+    text = EXAMPLE.read_text().replace("{battery}", "{battery} note {note}")
+    config.write_text(text.replace("\ntools:", NOTE + "\ntools:"))
+    yield from flown(folder, own_brain.endpoint, "--instruct", "go", config=config)
+
+
 @pytest.fixture
-def driven(brain: Brain, robot: SimulatedRobot, bridge: Start) -> Program:
-    """A bridge by which the robot is driven already."""
-    running = bridge(brain.endpoint)
-    robot.until_it_moves()
-    return running
+def flight(own_brain: Brain, to_brain: Flight) -> Flight:
+    """One of all tests, driven anew by the rule of `own_brain`."""
+    own_brain.policy, own_brain.ttl_ms, own_brain.silent = wander, 500.0, False
+    to_brain.go()
+    return to_brain
 
 
-def test_a_robot_is_driven_by_what_its_topics_say(brain: Brain, robot: SimulatedRobot, bridge: Start) -> None:
-    running = bridge(brain.endpoint)
+def test_a_robot_is_driven_by_what_its_topics_say(own_brain: Brain, flight: Flight) -> None:
+    robot = flight.robot
     until(lambda: robot.report()["travelled"] > 0.5, "the robot did not move")
-    assert brain.observed is not None and brain.observed.text is not None
-    assert "battery 87" in brain.observed.text
-    assert brain.hello is not None and brain.hello.robot == "wheelie"
+    assert own_brain.observed is not None and own_brain.observed.text is not None
+    assert "battery 87" in own_brain.observed.text
+    assert own_brain.hello is not None and own_brain.hello.robot == "wheelie"
     until(lambda: robot.report()["turning"] == 0.8, "the robot met no wall", 40)
     figures = robot.report()
     assert (figures["collisions"], figures["fastest"]) == (0, pytest.approx(0.3))
-    until(lambda: any(o.outcome == "executed" for o in brain.outcomes), "no call was acknowledged")
-    assert running.end() == 143
-    assert robot.report()["moving"] == [0.0, 0.0]
+    until(lambda: any(o.outcome == "executed" for o in own_brain.outcomes), "no call was acknowledged")
 
 
-def test_an_instruction_published_on_a_topic_changes_what_it_does(
-    brain: Brain, robot: SimulatedRobot, bridge: Start
-) -> None:
-    bridge(brain.endpoint, "--instruct", "go")
-    robot.until_it_moves()
-    assert brain.instruction == "go"
-    robot.tell("instruct halt")
-    robot.until_it_stands()
-    assert brain.instruction == "halt"
+def test_a_bye_that_comes_with_the_welcome_is_no_refusal(flight: Flight) -> None:
+    assert "The server ended the session (enough). Connecting anew." in flight.greeted
 
 
-def test_a_server_that_falls_silent_leaves_the_robot_standing(
-    brain: Brain, robot: SimulatedRobot, driven: Program
-) -> None:
-    brain.silent = True
-    robot.until_it_stands()
-    count = robot.report()["commands"]
-    until(lambda: robot.report()["commands"] > count + 5, "the safe call is not repeated")
-    brain.silent = False
-    robot.until_it_moves()
-    driven.end()
+def test_a_server_that_falls_silent_leaves_the_robot_standing(own_brain: Brain, flight: Flight) -> None:
+    own_brain.silent = True
+    flight.robot.until_it_stands()
+    count = flight.robot.report()["commands"]
+    until(lambda: flight.robot.report()["commands"] > count + 5, "the safe call is not repeated")
+    own_brain.silent = False
+    flight.robot.until_it_moves()
 
 
-def test_a_server_that_says_bye_is_greeted_anew(brain: Brain, robot: SimulatedRobot, driven: Program) -> None:
-    brain.hello, brain.bye = None, True
-    driven.says("The server ended the session (enough). Connecting anew.")
-    until(lambda: brain.hello is not None, "the bridge gave up")
-    robot.until_it_moves()
-
-
-def test_a_bye_that_comes_with_the_welcome_is_no_refusal(brain: Brain, robot: SimulatedRobot, bridge: Start) -> None:
-    brain.brief = True
-    bridge(brain.endpoint).says("The server ended the session (enough). Connecting anew.")
-    robot.until_it_moves()
+def test_a_server_that_says_bye_is_greeted_anew(own_brain: Brain, flight: Flight) -> None:
+    told = "The server ended the session (enough). Connecting anew."
+    before = flight.running.log().count(told)
+    own_brain.hello, own_brain.bye = None, True
+    until(lambda: flight.running.log().count(told) > before, "not told")
+    until(lambda: own_brain.hello is not None, "the bridge gave up")
+    flight.robot.until_it_moves()
 
 
 def test_calls_older_than_their_time_to_live_are_never_executed(
@@ -109,79 +120,38 @@ def test_calls_older_than_their_time_to_live_are_never_executed(
     assert report["expired"] > 30 and report["calls"] <= 5  # the safe call, at the start and at the end
 
 
-def test_calls_that_a_stall_of_300_ms_made_too_old_are_never_executed(
-    brain: Brain, robot: SimulatedRobot, bridge: Start
-) -> None:
-    brain.ttl_ms = 250.0
-    bridge(brain.endpoint)
-    robot.until_it_moves()
+def test_calls_that_a_stall_of_300_ms_made_too_old_are_never_executed(own_brain: Brain, flight: Flight) -> None:
+    own_brain.ttl_ms, first = 250.0, max(own_brain.sent_ms)
+    until(lambda: max(own_brain.sent_ms) > first + 1, "no call of the new time-to-live")
+    first = max(own_brain.sent_ms)
     for _ in range(5):
-        brain.stalled = True
+        own_brain.stalled = True
         time.sleep(0.3)
-        brain.stalled, count = False, len(brain.outcomes)
-        until(lambda count=count: any(o.outcome == "executed" for o in brain.outcomes[count:]), "no call follows")
-    old = {tick for tick, age_ms in brain.sent_ms.items() if age_ms > 250}
-    until(lambda: old <= {o.tick for o in brain.outcomes}, "not every old call was acknowledged")
-    assert old and {o.outcome for o in brain.outcomes if o.tick in old} == {"expired"}
-    assert any(o.outcome == "executed" and o.tick > max(old) for o in brain.outcomes)
+        own_brain.stalled, count = False, len(own_brain.outcomes)
+        until(lambda count=count: any(o.outcome == "executed" for o in own_brain.outcomes[count:]), "no call follows")
+    old = {tick for tick, age_ms in own_brain.sent_ms.items() if tick > first and age_ms > 250}
+    until(lambda: old <= {o.tick for o in own_brain.outcomes}, "not every old call was acknowledged")
+    assert old and {o.outcome for o in own_brain.outcomes if o.tick in old} == {"expired"}
+    assert any(o.outcome == "executed" and o.tick > max(old) for o in own_brain.outcomes)
 
 
-def test_a_call_outside_the_mapping_is_refused_and_the_robot_stops(
-    brain: Brain, robot: SimulatedRobot, driven: Program
-) -> None:
-    brain.policy = lambda text, instruction: FunctionCall(name="drive", arguments={"speed": 30, "turn": "up"})
-    robot.until_it_stands()
-    driven.says("A call was refused: turn: nothing is given for 'up'.")
-    until(lambda: any(o.outcome == "refused" and "'up'" in (o.error or "") for o in brain.outcomes), "not told")
+def test_a_call_outside_the_mapping_is_refused_and_the_robot_stops(own_brain: Brain, flight: Flight) -> None:
+    own_brain.policy = lambda text, instruction: FunctionCall(name="drive", arguments={"speed": 30, "turn": "up"})
+    flight.robot.until_it_stands()
+    flight.running.says("A call was refused: turn: nothing is given for 'up'.")
+    until(lambda: any(o.outcome == "refused" and "'up'" in (o.error or "") for o in own_brain.outcomes), "not told")
 
 
-def test_a_sensor_that_dies_is_told_and_ends_in_the_safe_call(
-    robot: SimulatedRobot, bridge: Start, own_server: Process
-) -> None:
-    running = bridge(own_server.endpoint)
-    robot.until_it_moves()
-    robot.tell("mute /scan")
-    running.says("/scan: the last message is older than 500 ms")
-    until(lambda: "safe call in force: /scan: the last message is older" in robot.said(), "not in the diagnostics")
-    level, _, values = robot.report()["diagnostics"]
-    assert level == 2 and robot.report()["moving"] == [0.0, 0.0]
-    assert 0 < float(values["on_time_share"]) < 1 and int(values["misses"]) > 0
-    robot.tell("unmute /scan")
-    running.says("/scan is in order")
-    robot.until_it_moves()
+def test_what_the_server_refuses_is_told_and_the_bridge_goes_on(own_brain: Brain, flight: Flight) -> None:
+    wrong = ErrorMessage(code="instruction", message="It is too long.", remedy="Say less.", retryable=False)
+    own_brain.complaint = wrong
+    flight.running.says("The server answered instruction: It is too long. Say less.")
+    until(lambda: "It is too long" in flight.robot.said() or "server is in order" in flight.running.log(), "not told")
+    assert flight.running.popen.poll() is None
 
 
-def test_a_killed_server_leaves_the_robot_standing_and_a_new_one_drives_it(
-    robot: SimulatedRobot, bridge: Start, own_server: Process
-) -> None:
-    running = bridge(own_server.endpoint)
-    robot.until_it_moves()
-    own_server.kill()
-    until(lambda: "no connection to the server" in robot.said(), "not in the diagnostics")
-    robot.until_it_stands()
-    own_server.start()
-    robot.until_it_moves(60)
-    assert running.popen.poll() is None
-
-
-NOTE = """
-    /rtcontrol/instruction:
-      type: std_msgs/msg/String
-      required: false
-      max_age_ms: 1500
-      qos: {reliability: reliable}
-      fields: {note: {path: data, missing: none}}
-"""
-
-
-def test_nothing_that_a_robot_says_ends_its_bridge(
-    brain: Brain, robot: SimulatedRobot, bridge: Start, tmp_path: Path
-) -> None:
-    config = tmp_path / "robot.yaml"
-    text = EXAMPLE.read_text().replace("{battery}", "{battery} note {note}")
-    config.write_text(text.replace("\ntools:", NOTE + "\ntools:"))
-    running = bridge(brain.endpoint, config=config)
-    robot.until_it_moves()
+def test_nothing_that_a_robot_says_ends_its_bridge(own_brain: Brain, flight: Flight) -> None:
+    robot, running = flight.robot, flight.running
     robot.tell("poison utf8")
     running.says("/odom: a message cannot be read ('utf-8' codec")
     robot.until_it_stands()
@@ -194,18 +164,78 @@ def test_nothing_that_a_robot_says_ends_its_bridge(
     robot.tell("instruct")
     running.says("The instruction was not taken: instruct.instruction says nothing.")
     robot.until_it_moves()
-    assert "x" not in brain.instruction and running.popen.poll() is None
+    assert "x" not in own_brain.instruction and running.popen.poll() is None
 
 
-def test_a_bridge_that_is_killed_is_missed_by_the_subscribers_of_its_commands(
-    robot: SimulatedRobot, driven: Program
-) -> None:
+def test_an_instruction_published_on_a_topic_changes_what_it_does(own_brain: Brain, flight: Flight) -> None:
+    assert own_brain.instruction == "go"
+    flight.robot.tell("instruct halt")
+    flight.robot.until_it_stands()
+    assert own_brain.instruction == "halt"
+    flight.robot.tell("instruct go")
+    flight.robot.until_it_moves()
+
+
+def test_a_bridge_that_is_killed_is_missed_by_the_subscribers_of_its_commands(flight: Flight) -> None:
     mark = time.monotonic()
-    driven.popen.kill()
-    until(lambda: bool(robot.since(mark)["missed"]), "no deadline was missed")
-    until(lambda: bool(robot.since(mark)["dead"]), "its lease has not ended")
+    flight.running.kill()
+    until(lambda: bool(flight.robot.since(mark)["missed"]), "no deadline was missed")
+    until(lambda: bool(flight.robot.since(mark)["dead"]), "its lease has not ended")
     # What the base itself must end.
-    assert robot.report()["moving"] != [0.0, 0.0]
+    assert flight.robot.report()["moving"] != [0.0, 0.0]
+
+
+def test_a_robot_that_leaves_is_told_and_sigterm_ends_the_bridge(flight: Flight) -> None:
+    flight.running.says("in session")
+    assert flight.robot.popen.stdin is not None
+    flight.robot.popen.stdin.close()
+    flight.running.says("Nobody publishes /odom.")
+    flight.running.says("Nobody subscribes to /cmd_vel.")
+    assert flight.running.end() == 143
+
+
+@pytest.fixture(scope="module")
+def to_server(mortal: Process, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flight]:
+    yield from flown(tmp_path_factory.mktemp("flight"), mortal.endpoint)
+
+
+@pytest.fixture
+def served(own_server: Process, to_server: Flight) -> Flight:
+    """One of all tests that has its own server, which may be killed."""
+    to_server.go()
+    return to_server
+
+
+def test_a_sensor_that_dies_is_told_and_ends_in_the_safe_call(served: Flight) -> None:
+    robot, running = served.robot, served.running
+    robot.tell("mute /scan")
+    running.says("/scan: the last message is older than 500 ms")
+    until(lambda: "safe call in force: /scan: the last message is older" in robot.said(), "not in the diagnostics")
+    level, _, values = robot.report()["diagnostics"]
+    assert level == 2 and robot.report()["moving"] == [0.0, 0.0]
+    assert 0 < float(values["on_time_share"]) < 1 and int(values["misses"]) > 0
+    robot.tell("unmute /scan")
+    running.says("/scan is in order")
+    robot.until_it_moves()
+
+
+def test_a_second_bridge_of_the_same_robot_is_refused_in_words(served: Flight, tmp_path: Path) -> None:
+    second = served.start("--connect-timeout", "1")
+    assert second.popen.wait(30) == 2
+    second.says("the server answered busy: The robot 'wheelie' is claimed by another session. End that one")
+    served.robot.until_it_moves()
+    assert served.running.popen.poll() is None
+
+
+def test_a_killed_server_leaves_the_robot_standing_and_a_new_one_drives_it(served: Flight, own_server: Process) -> None:
+    own_server.kill()
+    until(lambda: "no connection to the server" in served.robot.said(), "not in the diagnostics")
+    served.robot.until_it_stands()
+    own_server.start()
+    served.robot.until_it_moves(60)
+    assert served.running.popen.poll() is None
+    assert served.running.end() == 143
+    assert served.robot.report()["moving"] == [0.0, 0.0]
 
 
 WRONG = [
@@ -253,34 +283,6 @@ def test_topics_that_nobody_publishes_or_hears_are_told(brain: Brain, bridge: St
     running.says("Nobody publishes /odom. Start the robot, or correct the topic's name, ROS_DOMAIN_ID or the network.")
     running.says("Nobody subscribes to /cmd_vel.")
     assert "/battery_state" not in running.log()  # not required
-
-
-def test_a_robot_that_leaves_is_told(robot: SimulatedRobot, driven: Program) -> None:
-    assert robot.popen.stdin is not None
-    robot.popen.stdin.close()
-    driven.says("Nobody publishes /odom.")
-    driven.says("Nobody subscribes to /cmd_vel.")
-
-
-def test_a_second_bridge_of_the_same_robot_is_refused_in_words(
-    robot: SimulatedRobot, bridge: Start, own_server: Process
-) -> None:
-    first = bridge(own_server.endpoint)
-    first.says("in session")
-    second = bridge(own_server.endpoint, "--connect-timeout", "1")
-    assert second.popen.wait(30) == 2
-    second.says("the server answered busy: The robot 'wheelie' is claimed by another session. End that one")
-    robot.until_it_moves()
-    assert first.popen.poll() is None
-
-
-def test_what_the_server_refuses_is_told_and_the_bridge_goes_on(
-    brain: Brain, robot: SimulatedRobot, driven: Program
-) -> None:
-    brain.complaint = ErrorMessage(code="instruction", message="It is too long.", remedy="Say less.", retryable=False)
-    driven.says("The server answered instruction: It is too long. Say less.")
-    until(lambda: "It is too long" in robot.said() or "server is in order" in driven.log(), "not told")
-    assert driven.popen.poll() is None
 
 
 def test_what_is_no_server_is_told_as_such(bridge: Start) -> None:

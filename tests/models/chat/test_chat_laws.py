@@ -82,7 +82,7 @@ def test_in_sequence_it_is_the_call_of_constrained_greedy_decoding(
     written = Written(decider, family)
     paths = dict(every(written, schemas, MOST))
     assume(len(paths) <= MOST)
-    for _ in range(3):  # each has the last one as its guess
+    for _ in range(2):  # the second has the first as its guess
         seen, told = data.draw(st.text(max_size=12)), data.draw(st.sampled_from(("go left", "stop", "<|im_end|>")))
         decision = decider.decide(seen, told)
         prompt = [*decider.template.prefix_ids(schemas), *decider.template.suffix_ids(told, seen)]
@@ -137,7 +137,7 @@ def test_free_texts_and_numbers_end_where_the_call_goes_on(model: Any) -> None:
     for arguments in ("sequential", "parallel"):
         one = build(folder, given_tools, arguments=arguments, value_tokens=24)
         two = build(folder, given_tools, arguments=arguments, value_tokens=24, budget_per_head=1)
-        for seen in ("a", "b", "c"):
+        for seen in ("a", "b"):
             call = one.decide(seen, "go").call
             assert call is not None and call == two.decide(seen, "go").call
             assert 1 <= len(call.arguments["say"]) <= 8 and "\\" not in call.arguments["say"]

@@ -52,25 +52,21 @@ def tools(description: str) -> list[ToolSchema]:
 
 
 @pytest.fixture(scope="module")
-def folder_of_qwen(data: Path, tmp_path_factory: Any) -> Path:
-    """Qwen's tokenizer and a chat template, and no weights."""
-    folder = tmp_path_factory.mktemp("qwen")
+def library(data: Path) -> Any:
+    """Qwen's tokenizer and a chat template, as transformers has them."""
     tokenizer = Tokenizer.from_file(str(data / "qwen2_tokenizer" / "tokenizer.json"))
     tokenizer.add_tokens(["<think>", "</think>"])
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
     fast.chat_template = THINKING
-    fast.save_pretrained(folder)
-    return Path(folder)
+    return fast
 
 
 @pytest.fixture(scope="module")
-def qwen(folder_of_qwen: Path) -> Opened:
-    return opened(folder_of_qwen)
-
-
-@pytest.fixture(scope="module")
-def library(folder_of_qwen: Path) -> Any:
-    return AutoTokenizer.from_pretrained(str(folder_of_qwen))
+def qwen(library: Any, tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    """The same without weights, as we have them."""
+    folder = tmp_path_factory.mktemp("qwen")
+    library.save_pretrained(folder)
+    return opened(folder)
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +204,7 @@ MIXED: dict[str, Any] = {
 
 def bundled(data: Path) -> Iterator[Case]:
     for agent in assembly.agents().values():
-        calls = [(t.name, c) for t in agent.tools.schemas for c in calls_of(t, 2000)]
+        calls = [(t.name, c) for t in agent.tools.schemas for c in calls_of(t, 150)]
         yield agent.tools.openai(), calls
 
 

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import io
 import json
 import shutil
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants
 
 from rtcontrol.models.checkpoint.checkpoint import ZOO, resolve
 from rtcontrol.models.errors import UserError
-from tests.helpers.processes import ROOT, cli, environment, free_port, python
+from tests.helpers.processes import ROOT, cli, free_port, python
 from tests.models.small import build_checkpoint, tool
+from tests.rtcontrol.commands import call
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 REPOSITORY = "someone/some-models"
@@ -104,61 +106,91 @@ def hub(repository: Path) -> Iterator[Hub]:
     made.close()
 
 
-def found(model: str, cache: Path, **env: str) -> tuple[int, str, str]:
-    """(status, folder, what is said on stderr), as the command line has them."""
-    code = (
-        "import sys\nfrom rtcontrol.models.checkpoint.checkpoint import resolve\n"
-        "from rtcontrol.models.errors import UserError\n"
-        "try: print(resolve(sys.argv[1]))\nexcept UserError as error: sys.exit(str(error))\n"
-    )
-    done = python("-c", code, model, env={"HF_HUB_CACHE": str(cache), "HF_HUB_DISABLE_XET": "1", **env})
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stdout.strip(), " ".join(done.stderr.split())
+Find = Callable[..., tuple[int, str, str]]
 
 
-def test_a_folder_of_a_repository_is_downloaded_alone_and_then_needs_no_network(hub: Hub, tmp_path: Path) -> None:
-    status, out, err = found(WHERE, tmp_path, HF_ENDPOINT=hub.url)
-    assert status == 0, err
+@pytest.fixture
+def at_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets what the hub's library reads from the environment where it is imported: its cache, and this endpoint."""
+
+    def settle(endpoint: str, offline: bool = False) -> None:
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+        template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+
+    return settle
+
+
+@pytest.fixture
+def found(at_hub: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> Find:
+    """(status, folder, what is said on stderr or why it is refused)."""
+
+    def find(model: str, endpoint: str, offline: bool = False) -> tuple[int, str, str]:
+        at_hub(endpoint, offline)
+        capsys.readouterr()
+        try:
+            folder = resolve(model)
+        except UserError as error:
+            return 1, "", " ".join(str(error).split())
+        return 0, str(folder), " ".join(capsys.readouterr().err.split())
+
+    return find
+
+
+def test_a_folder_of_a_repository_is_downloaded_alone_and_then_needs_no_network(
+    hub: Hub, tmp_path: Path, found: Find
+) -> None:
+    # In a process of its own, whose environment says where the hub is.
+    code = "import sys\nfrom rtcontrol.models.checkpoint.checkpoint import resolve\nprint(resolve(sys.argv[1]))"
+    env = {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_DISABLE_XET": "1", "HF_ENDPOINT": hub.url}
+    done = python("-c", code, WHERE, env=env)
+    out = done.stdout.strip()
+    assert done.returncode == 0, done.stderr
     assert (Path(out) / "model.safetensors").is_file()
-    assert "Fetching" in err  # progress
+    assert "Fetching" in done.stderr  # progress
     assert hub.got and all(name.startswith("RT-small-v2/") and not name.endswith(".bin") for name in hub.got)
     asked = hub.asked
-    assert found(WHERE, tmp_path, HF_ENDPOINT=hub.url) == (0, out, "")
+    assert found(WHERE, hub.url) == (0, out, "")
     assert hub.asked == asked
     # What was cut short is downloaded again.
     (weights,) = tmp_path.rglob("model.safetensors")
     weights.unlink()
-    assert found(WHERE, tmp_path, HF_ENDPOINT=hub.url)[0] == 0
+    assert found(WHERE, hub.url)[0] == 0
     assert hub.got.count("RT-small-v2/model.safetensors") >= 1
     assert [*tmp_path.rglob("model.safetensors")]
 
 
-def test_a_repository_without_that_folder_lists_those_that_it_has(hub: Hub, tmp_path: Path) -> None:
+def test_a_repository_without_that_folder_lists_those_that_it_has(hub: Hub, found: Find) -> None:
     for model in (REPOSITORY, f"{REPOSITORY}:RT-small"):
-        status, _, err = found(model, tmp_path, HF_ENDPOINT=hub.url)
+        status, _, err = found(model, hub.url)
         assert status == 1
         assert "has no whole checkpoint in" in err
         assert "RT-other, RT-small-v2" in err
 
 
-def test_a_repository_that_the_hub_does_not_have_names_all_three_ways(hub: Hub, tmp_path: Path) -> None:
-    status, _, err = found("runs/train-lander", tmp_path, HF_ENDPOINT=hub.url)
+def test_a_repository_that_the_hub_does_not_have_names_all_three_ways(hub: Hub, found: Find) -> None:
+    status, _, err = found("runs/train-lander", hub.url)
     assert status == 1
     assert "neither a bundled name nor a folder, and the hub has no runs/train-lander" in err
     assert "Bundled: base, driver, lander, paddle, simpletool-games. Or give the path of a checkpoint folder" in err
 
 
-def test_without_a_network_the_cache_is_enough_and_else_it_is_said_what_to_do(repository: Path, tmp_path: Path) -> None:
+def test_without_a_network_the_cache_is_enough_and_else_it_is_said_what_to_do(
+    repository: Path, tmp_path: Path, found: Find
+) -> None:
     cache = tmp_path / "models--someone--some-models"
     (cache / "refs").mkdir(parents=True)
     (cache / "refs" / "main").write_text(SHA)
     shutil.copytree(repository / "RT-small-v2", cache / "snapshots" / SHA / "RT-small-v2")
-    status, folder, _ = found(WHERE, tmp_path, HF_HUB_OFFLINE="1")
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    status, folder, _ = found(WHERE, nowhere, offline=True)
     assert status == 0
     (Path(folder) / "model.safetensors").unlink()  # not all was copied
-    said = found(WHERE, tmp_path, HF_HUB_OFFLINE="1")[2]
+    said = found(WHERE, nowhere, offline=True)[2]
     assert f"the hub is not asked, as HF_HUB_OFFLINE is set, nor is it whole in the cache ({tmp_path})" in said
-    nowhere = f"http://127.0.0.1:{free_port()}"
     env = {"HF_HUB_CACHE": str(tmp_path), "HF_ENDPOINT": nowhere}
     done = cli("models", "info", f"{REPOSITORY}:RT-other", env=env)
     err = " ".join(done.stderr.split())
@@ -167,19 +199,20 @@ def test_without_a_network_the_cache_is_enough_and_else_it_is_said_what_to_do(re
     assert f"`hf download {REPOSITORY} --include 'RT-other*'`" in err
 
 
-@pytest.mark.parametrize(("command", "network"), [("train", {"HF_HUB_OFFLINE": "1"}), ("eval", {})])
+@pytest.mark.parametrize(("command", "offline"), [("train", True), ("eval", False)])
 def test_every_command_that_takes_a_model_says_so_in_one_paragraph(
-    command: str, network: dict[str, str], tmp_path: Path
+    command: str, offline: bool, at_hub: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = tmp_path / "rows.jsonl"
     one = {"instruction": "go", "observation": "", "tools": [tool("go")], "call": {"name": "go", "arguments": {}}}
     rows.write_text(json.dumps({**one, "history": [], "source": "test"}) + "\n")
     train = ("models", "train", "--base", REPOSITORY, "--rows", str(rows), "--out", str(tmp_path / "out"))
     evaluate = ("eval", str(rows), "--model", REPOSITORY, "--out", str(tmp_path / "answers.jsonl"))
-    env = {"HF_HUB_CACHE": str(tmp_path / "cache"), "HF_ENDPOINT": f"http://127.0.0.1:{free_port()}", **network}
-    done = cli(*(train if command == "train" else evaluate), env=env)
-    err = done.stderr.strip()
-    assert (done.returncode, done.stdout, "Traceback" in err) == (2, "", False)
+    at_hub(f"http://127.0.0.1:{free_port()}", offline)
+    status = call(*(train if command == "train" else evaluate))
+    said = capsys.readouterr()
+    err = said.err.strip()
+    assert (status, said.out, "Traceback" in err) == (2, "", False)
     assert err.startswith(f"No model {REPOSITORY!r}: neither a bundled name nor a folder, and the hub ")
     assert len(err.splitlines()) == 1 and f"`hf download {REPOSITORY}`" in err
     assert not (tmp_path / "out").exists() and not (tmp_path / "answers.jsonl").exists()
@@ -293,20 +326,17 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_nobody_is_asked_on_standard_input_whether_to_run_it(sound: Path, tmp_path: Path, command: str) -> None:
+def test_nobody_is_asked_on_standard_input_whether_to_run_it(
+    sound: Path, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = copied(sound, tmp_path / "theirs", "config.json", {"auto_map": AUTO, "model_type": "strange"})
     words = command.format(folder=folder, out=tmp_path / "out").split()
-    done = subprocess.run(
-        [sys.executable, "-m", "rtcontrol", *words],
-        input="y\n" * 20,
-        env=environment(),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 2 and not (tmp_path / "trace").exists(), done.stderr
-    assert "auto_map" in done.stderr and "[y/N]" not in done.stdout + done.stderr
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 20))
+    status, said = call(*words), capsys.readouterr()
+    assert status == 2 and not (tmp_path / "trace").exists(), said.err
+    assert "auto_map" in said.err and "[y/N]" not in said.out + said.err
+    assert sys.stdin.tell() == 0, "nothing is read from it"
 
 
 def test_every_call_that_may_load_code_says_that_it_must_not() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
@@ -29,7 +29,7 @@ from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.models.train.finetune.model import BadRow
 from rtcontrol.models.train.finetune.model import read_rows as rows_to_train
 from rtcontrol.training.dataset import read_files
-from tests.helpers.processes import cli
+from tests.rtcontrol.commands import call as command
 
 TOOL = {"type": "function", "function": {"name": "go", "parameters": {"type": "object", "properties": {}}}}
 LEAST = {"instruction": "go", "observation": "", "tools": [TOOL], "history": [], "call": None}
@@ -57,6 +57,7 @@ rows = st.builds(
 )
 
 
+@settings(max_examples=40)
 @given(st.lists(rows, max_size=4, unique_by=lambda row: row.id))
 def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory, made: list[DataRow]) -> None:
     path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
@@ -234,13 +235,12 @@ def test_the_command_writes_them_and_every_reader_reads_them(tmp_path: Path) -> 
     call = {"name": "go", "arguments": {"at": "left"}}
     lines = [plain([GO], call=call, id=f"{n}", observation=f"x={n}") for n in range(60)]
     source, once = written(tmp_path / "rows.jsonl", *lines), tmp_path / "once.jsonl"
-    done = cli("data", "convert", str(source), "--out", str(once), "--tool-sets")
-    assert done.returncode == 0, done.stderr
+    assert command("data", "convert", str(source), "--out", str(once), "--tool-sets") == 0
     assert once.read_text().count('"tools": [') == 1 and len(once.read_text().splitlines()) == 61
     assert [one.call for one in read_rows(once)] == [one.call for one in read_rows(source)]
     figures = tmp_path / "stats.json"
-    done = cli("data", "stats", str(once), "--json", str(figures))
-    assert done.returncode == 0 and json.loads(figures.read_text())["all"]["rows"] == 60, done.stderr
+    assert command("data", "stats", str(once), "--json", str(figures)) == 0
+    assert json.loads(figures.read_text())["all"]["rows"] == 60
     tools, rows = read_files([once], None, None)
     assert len(rows) == 60 and [tool.name for tool in tools] == ["go"]
     once.write_text(once.read_text().split("\n", 1)[1])

@@ -164,7 +164,7 @@ FREE = [
 @law(16)
 @given(
     schemas=st.tuples(st.sampled_from(FREE), st.sampled_from(FREE), st.sampled_from(FREE)),
-    told=st.lists(TOLD, min_size=3, max_size=4),
+    told=st.lists(TOLD, min_size=2, max_size=3),
     null=st.booleans(),
     ahead=st.sampled_from((0, 5, 24, 64)),
     other=st.text(max_size=9),

@@ -300,7 +300,7 @@ def test_sessions_in_two_threads_do_not_write_over_each_others_passes(checkpoint
     wrong: list[Any] = []
 
     def decide(session: STDecider, calls: list[Any]) -> None:
-        for _ in range(25):
+        for _ in range(8):
             wrong.extend(1 for one, call in zip(told, calls, strict=True) if shown(session.decide(*one)) != call)
 
     threads = [Thread(target=decide, args=pair) for pair in zip(sessions, expected, strict=True)]

@@ -182,16 +182,17 @@ def test_above_the_limit_the_least_recently_used_go_first_and_never_the_one_just
 def test_processes_that_drop_the_same_files_do_each_other_no_harm(tmp_path: Path) -> None:
     stored(tmp_path, *range(1, 9))
     code = (
-        "import sys, torch\n"
+        "import os, sys, torch\n"
         "from pathlib import Path\n"
         "from rtcontrol.models.runners.prefix_store import PrefixStore\n"
-        "store, me = PrefixStore(Path(sys.argv[1])), sys.argv[2]\n"
+        "child = os.fork()\n"
+        "store, me = PrefixStore(Path(sys.argv[1])), 'a' if child else 'b'\n"
         "for i in range(60):\n"
         "    assert store.save(me * 40 + str(i), torch.zeros(128), torch.zeros(128)) is None\n"
         "    found = store.load(me * 40 + str(i), (128,))\n"
         "    assert found is None or isinstance(found, tuple), found\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) if child else 0)\n"
     )
     env = {**os.environ, "RTCONTROL_CACHE_MB": "0.003", "PYTHONPATH": str(ROOT)}
-    started = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), me], env=env) for me in "ab"]
-    assert [process.wait(60) for process in started] == [0, 0]
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=env, timeout=60).returncode == 0
     assert len([*tmp_path.iterdir()]) <= 4

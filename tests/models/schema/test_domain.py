@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rtcontrol.models.errors import UserError
@@ -54,6 +54,7 @@ def test_grid_holds_exactly_the_multiples_within_its_bounds(first: int, count: i
     assert not any("e" in t.lower() or t.strip("0.") == "-" for t in domain.texts)
 
 
+@settings(max_examples=50)
 @given(JSON)
 def test_written_values_read_back_equal(value: Any) -> None:
     text = value_text(value)

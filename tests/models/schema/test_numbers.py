@@ -146,6 +146,11 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_checkpoint(tmp_path_factory.mktemp("digits") / "m", seed=3, numbers=())
 
 
+@pytest.fixture(scope="module")
+def judge(digits: Path) -> Oracle:
+    return Oracle.load(digits)
+
+
 @LAW
 @given(
     wide=st.lists(grids(), min_size=2, max_size=2),
@@ -154,7 +159,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     budget=st.sampled_from((1, 3, 64)),
 )
 def test_numbers_without_a_list_are_decided_as_listed_ones_and_as_the_oracle_does(
-    digits: Path, wide: list[dict[str, Any]], told: tuple[str, str], required: bool, budget: int
+    digits: Path, judge: Oracle, wide: list[dict[str, Any]], told: tuple[str, str], required: bool, budget: int
 ) -> None:
     tools = [
         tool("go", 99 * required, v=wide[0]),
@@ -170,9 +175,8 @@ def test_numbers_without_a_list_are_decided_as_listed_ones_and_as_the_oracle_doe
     finally:
         plans.LISTED = before
     assert isinstance(decider.plan.heads[1].trie, NumberTrie) and not isinstance(listed.plan.heads[1].trie, NumberTrie)
-    oracle = Oracle.load(digits)
-    expected = oracle.decide(listed.plan, prompt_of(decider, *told))
-    assume(oracle.margin > MARGIN)
+    expected = judge.decide(listed.plan, prompt_of(decider, *told))
+    assume(judge.margin > MARGIN)
     got, known = decider.decide(*told), listed.decide(*told)
     assert shown(got) == shown(known) == expected
     assert got.confidence == pytest.approx(known.confidence, rel=1e-3)

@@ -245,39 +245,68 @@ def train(out: Path, chunks: int) -> None:
     (out / f"{process_rank()}.json").write_text(json.dumps({"drawn": drawn, "samples": run.samples}))
 
 
-def test_two_have_other_rows_and_the_same_weights_and_write_files_once(tmp_path: Path) -> None:
-    run_processes(2, train, tmp_path, 3)
-    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+def train_until_one_fails(out: Path, chunks: int) -> None:
+    train(out, chunks)
+    second_fails(out)
+
+
+def check_two(out: Path) -> None:
+    """They had other rows each and the same weights, and wrote files once; the first ended when the second failed."""
+    first, second = (json.loads((out / f"{rank}.json").read_text()) for rank in (0, 1))
     assert (first["drawn"], second["drawn"]) == ([0, 2, 4], [1, 3, 5])
     assert first["samples"] == second["samples"] == 192
-    ours, theirs = (torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1))
+    ours, theirs = (torch.load(out / f"{rank}.pt") for rank in (0, 1))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    lines = (out / "run" / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["samples"] for line in lines] == [64, 128, 192]
-    saved = torch.load(tmp_path / "run" / "state.pt")
+    saved = torch.load(out / "run" / "state.pt")
     assert all(torch.equal(saved["model"][name], ours[name]) for name in ours)
+    assert not (out / "went on").exists()
+
+
+@pytest.mark.slow
+def test_two_that_begin_anew_train_one_model_and_end_together_where_one_fails(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="The second has no more rows"):
+        run_processes(2, train_until_one_fails, tmp_path, 3)
+    check_two(tmp_path)
+
+
+# As the processes above, but forked from one that has imported torch.
+FORKED = """
+import sys
+from pathlib import Path
+from torch.multiprocessing.spawn import start_processes
+from rtcontrol.models.train import trainer as training
+from tests.models.train.rank_jobs import waits
+from tests.models.train.test_trainer import UserError, train_until_one_fails
+
+training.spawn = lambda *given: start_processes(*given, start_method="fork")
+out, waiting = map(Path, sys.argv[1:])
+try:
+    training.run_processes(2, train_until_one_fails, out, 3)
+except UserError as error:
+    (out / "told").write_text(str(error))
+training.run_processes(2, waits, waiting)
+"""
+
+
+def test_two_train_one_model_and_end_together_where_one_fails_and_where_who_waits_for_them_is_killed(
+    tmp_path: Path,
+) -> None:
+    out, waiting = tmp_path / "out", tmp_path / "waiting"
+    out.mkdir()
+    waiting.mkdir()
+    # As a shell starts what runs in its background.
+    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", FORKED, str(out), str(waiting)]
+    with subprocess.Popen(command, cwd=ROOT, env=environment(OMP_NUM_THREADS="1")) as first:
+        until(lambda: len([*waiting.iterdir()]) == 2 or first.poll() is not None, seconds=120)
+        first.kill()
+    until(lambda: not any(Path("/proc", child.name).exists() for child in waiting.iterdir()))
+    assert "The second has no more rows" in (out / "told").read_text() and [*waiting.iterdir()]
+    check_two(out)
 
 
 def test_one_process_alone_needs_nobody(tmp_path: Path) -> None:
     run_processes(1, train, tmp_path, 2)
     assert json.loads((tmp_path / "0.json").read_text()) == {"drawn": [0, 1], "samples": 64}
     assert process_count() == 1 and first_process_says(True) and not first_process_says(False)
-
-
-def test_where_the_process_that_waits_is_killed_all_end(tmp_path: Path) -> None:
-    code = (
-        "from rtcontrol.models.train.trainer import run_processes\n"
-        f"from tests.models.train.rank_jobs import *\nrun_processes(2, waits, Path({str(tmp_path)!r}))"
-    )
-    # As a shell starts what runs in its background.
-    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", code]
-    with subprocess.Popen(command, cwd=ROOT, env=environment()) as first:
-        until(lambda: len([*tmp_path.iterdir()]) == 2, seconds=60)
-        first.kill()
-    until(lambda: not any(Path("/proc", child.name).exists() for child in tmp_path.iterdir()))
-
-
-def test_where_one_fails_all_end_and_its_error_is_told(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="The second has no more rows"):
-        run_processes(2, second_fails, tmp_path)
-    assert not [*tmp_path.iterdir()]

@@ -138,7 +138,7 @@ def test_a_model_with_heads_is_no_chat_model(capsys: pytest.CaptureFixture[str])
 @pytest.mark.usefixtures("passes_count")
 def test_qwens_tokenizer_keeps_the_passes_within_the_targets(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_bench, "random_chat", lambda folder, told: random_chat(folder, told, TINY))
-    found = bench_chat(None, (), 2, None, lambda done, of: None)
+    found = bench_chat(None, ("lander", "driver"), 2, None, lambda done, of: None)
     for case in found["cases"].values():
         passes = case["passes"]
         assert case["same_call"] == 1.0 and case["info"]["model"] == "random weights"
@@ -149,9 +149,9 @@ def test_qwens_tokenizer_keeps_the_passes_within_the_targets(data: Path, monkeyp
 
 def test_drafts_save_passes_by_their_depth_and_change_no_call() -> None:
     steps: list[tuple[int, int]] = []
-    found = bench_speculative(12, None, lambda *step: steps.append(step), TINY, TINY)
+    found = bench_speculative(4, None, lambda *step: steps.append(step), TINY, TINY)
     counts = found["counts"]
-    assert steps[-1] == (12 + speculative.WARM_UP,) * 2
+    assert steps[-1] == (4 + speculative.WARM_UP,) * 2
     assert counts["none"]["passes"] == VALUE + 1 and counts["none"]["guessed"] == 0
     passes = [counts[way]["passes"] for way in WAYS if way.startswith("draft")]
     assert passes == sorted(passes, reverse=True) and passes[0] < counts["none"]["passes"]

@@ -10,16 +10,19 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import EXPERT, call, refused, spawn, wait_for_ticks
 from rich.table import Table
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import rtcontrol
 from rtcontrol.bridges.console import printable
+from rtcontrol.cli.app import app as whole
 from rtcontrol.cli.bench import app
 from rtcontrol.loop import errors
 from rtcontrol.models.checkpoint.checkpoint import resolve
@@ -28,7 +31,7 @@ from rtcontrol.run import assembly
 from rtcontrol.serve import zmq_auth
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.table import Terminal
-from tests.helpers.processes import python
+from tests.helpers.processes import python, until
 
 
 def test_expert_lands_in_lockstep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,14 +132,20 @@ def test_too_many_misses_is_status_3(tmp_path: Path) -> None:
     assert call(*arguments, "--on-miss", "stop", "--out", str(tmp_path / "stop")) == 3
 
 
-def test_a_signal_in_flight_ends_with_safe_call_and_report(tmp_path: Path) -> None:
-    process = spawn(*EXPERT, "--duration", "60", "--out", str(tmp_path))
+def test_a_typed_line_is_the_new_instruction_and_a_signal_ends_with_safe_call_and_report(tmp_path: Path) -> None:
+    process = spawn(*EXPERT, "--stdin", "--duration", "60", "--out", str(tmp_path))
+    wait_for_ticks(tmp_path, 3)
+    assert process.stdin is not None
+    process.stdin.write("hover at 0.7\n")
+    process.stdin.flush()
+    until(lambda: "hover at 0.7" in [e.get("instruction") for e in read_record(tmp_path / "record.mcap")], every=0.1)
     wait_for_ticks(tmp_path, 10)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=20)
     assert process.returncode == 143, err
-    assert "Traceback" not in err
+    assert "Traceback" not in err and "instruction: hover at 0.7" in err
     made = json.loads((tmp_path / "report.json").read_text())
+    assert [change["instruction"] for change in made["instruction_changes"]] == ["hover at 0.7"]
     assert made["ended_by"] == "SIGTERM"
     assert made["ticks"] >= 10
     events = [*read_record(tmp_path / "record.mcap")]
@@ -144,19 +153,7 @@ def test_a_signal_in_flight_ends_with_safe_call_and_report(tmp_path: Path) -> No
     assert any(event.get("why") == "exit" for event in events[-3:])
 
 
-def test_a_typed_line_is_the_new_instruction(tmp_path: Path) -> None:
-    process = spawn(*EXPERT, "--stdin", "--duration", "2", "--out", str(tmp_path))
-    wait_for_ticks(tmp_path, 3)
-    assert process.stdin is not None
-    process.stdin.write("hover at 0.7\n")
-    process.stdin.flush()
-    _, err = process.communicate(timeout=20)
-    assert process.returncode == 0, err
-    made = json.loads((tmp_path / "report.json").read_text())
-    assert [c["instruction"] for c in made["instruction_changes"]] == ["hover at 0.7"]
-    assert "instruction: hover at 0.7" in err
-
-
+# Those that explain themselves with an example.
 COMMANDS = [";run;envs;agents;report;doctor;serve;bridge;bridge ros2;bridge carla;keys new;keys list;keys revoke"]
 COMMANDS += [
     "fit;score;models info;models adopt;models train;models sweep;bench decide;bench train;bench wire;bench load"
@@ -166,13 +163,6 @@ COMMANDS += [
 ]
 COMMANDS += ["data convert;data stats;data show;data synthesise"]
 COMMANDS += ["bench dtype;bench engines;bench all;bench tables"]
-
-
-@pytest.mark.parametrize("command", ";".join(COMMANDS).split(";"))
-def test_every_command_explains_itself_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(*command.split(), "--help") == 0
-    said = capsys.readouterr()
-    assert f"rtcontrol {command or 'run'}" in said.out.lower().partition("example")[2] and not said.err
 
 
 @pytest.mark.parametrize("group", ["", "models", "bench", "keys", "bridge"])
@@ -389,26 +379,31 @@ ENCODINGS = {
     "ascii": {"PYTHONIOENCODING": "ascii"},
     "C": {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},
 }
-EVERY_HELP = """
-import sys
-from typer.main import get_command
+# One command after the other in one process: what each prints ends with a form feed, the statuses are the last line.
+COMMANDS_IN_TURN = """
+import json, sys
 from rtcontrol.cli import main
-from rtcontrol.cli.app import app
 
-def walk(command, path):
-    yield path
-    for name in command.list_commands(None) if hasattr(command, "list_commands") else ():
-        yield from walk(command.get_command(None, name), [*path, name])
-
-paths = list(walk(get_command(app), []))
-for path in paths:
-    sys.argv = ["rtcontrol", *path, "--help"]
+ended = []
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["rtcontrol", *words]
     try:
         main()
     except SystemExit as end:
+        ended.append(end.code)
+    print("\f", flush=True)
+print(json.dumps(ended))
+"""
+HELP_OF_BRIDGES = """
+import runpy, sys
+
+for bridge in ("ros2", "carla"):
+    sys.argv = [bridge, "--help"]
+    try:
+        runpy.run_module(f"rtcontrol.bridges.{bridge}", run_name="__main__")
+    except SystemExit as end:
         if end.code:
-            sys.exit(f"{path}: {end.code}")
-print(len(paths), "helps")
+            sys.exit(f"{bridge}: {end.code}")
 """
 
 
@@ -418,55 +413,86 @@ def encoded(encoding: str, *arguments: str, **more: Any) -> subprocess.Completed
     return subprocess.run([sys.executable, *arguments], check=False, **given)
 
 
-def test_every_command_has_its_help_there() -> None:
-    done = encoded("ascii", "-c", EVERY_HELP)
+def in_turn(encoding: str, *lines: list[str], **more: Any) -> tuple[list[bytes], list[int], bytes]:
+    """What commands print one after the other, their statuses, and what they say on stderr."""
+    # As a shell gives them: where Python knows no UTF-8 it escapes what it reads of them.
+    given = json.dumps(lines, ensure_ascii=False)
+    done = encoded(encoding, "-c", COMMANDS_IN_TURN, given, **more)
     assert done.returncode == 0, done.stderr.decode()[-500:]
-    assert done.stdout.isascii() and int(done.stdout.split()[-2]) > 30
+    *printed, ended = done.stdout.split(b"\f\n")
+    return printed, json.loads(ended), done.stderr
 
 
-@pytest.mark.parametrize("bridge", ["ros2", "carla"])
-def test_a_bridge_has_its_help_there(bridge: str) -> None:
-    done = encoded("ascii", "-m", f"rtcontrol.bridges.{bridge}", "--help")
-    assert done.returncode == 0 and done.stdout.isascii() and not done.stderr
+def every_command(command: Any, path: list[str]) -> Iterator[list[str]]:
+    yield path
+    for name in command.list_commands(None) if hasattr(command, "list_commands") else ():
+        yield from every_command(command.get_command(None, name), [*path, name])
+
+
+def test_every_command_explains_itself_with_an_example_and_programs_read_every_character_there(tmp_path: Path) -> None:
+    paths = list(every_command(get_command(whole), []))
+    show = written(tmp_path)
+    printed, ended, errors = in_turn("ascii", *([*path, "--help"] for path in paths), [*show, "--json"], cwd=tmp_path)
+    assert all(text.isascii() for text in printed) and len(paths) > 30 and set(ended) == {0} and not errors
+    assert json.loads(printed.pop())["instruction"] == "zur Tür 右"
+    helps = dict(zip(map(" ".join, paths), printed, strict=True))
+    for command in ";".join(COMMANDS).split(";"):
+        example = helps[command].decode().lower().partition("example")[2]
+        assert f"rtcontrol {command or 'run'}" in example, command
+
+
+def test_a_bridge_has_its_help_there() -> None:
+    done = encoded("ascii", "-c", HELP_OF_BRIDGES)
+    assert done.returncode == 0 and done.stdout.isascii() and not done.stderr, done.stderr
+    assert done.stdout.count(b"usage: ") == 2
+
+
+def written(folder: Path) -> list[str]:
+    """Tools and rows that are no ASCII; the command that shows these."""
+    tool = {"name": "fahr", "description": "Zur Tür – 右へ", "parameters": {"properties": {"d": {"enum": ["左", "ü"]}}}}
+    row = {"instruction": "zur Tür 右", "observation": "x", "tools": [tool], "history": [], "call": None, "id": "1"}
+    (folder / "tools.json").write_text(json.dumps([tool], ensure_ascii=False), "utf-8")
+    (folder / "rows.jsonl").write_text(json.dumps(row, ensure_ascii=False), "utf-8")
+    return ["data", "show", "rows.jsonl"]
 
 
 def test_tools_and_rows_are_shown_there(tmp_path: Path) -> None:
-    tool = {"name": "fahr", "description": "Zur Tür – 右へ", "parameters": {"properties": {"d": {"enum": ["左", "ü"]}}}}
-    row = {"instruction": "zur Tür 右", "observation": "x", "tools": [tool], "history": [], "call": None, "id": "1"}
-    (tmp_path / "tools.json").write_text(json.dumps([tool], ensure_ascii=False), "utf-8")
-    (tmp_path / "rows.jsonl").write_text(json.dumps(row, ensure_ascii=False), "utf-8")
-    for command in (("tools", "check", "tools.json"), ("data", "show", "rows.jsonl"), ("data", "show", "none\u2026")):
-        done = encoded("C", "-m", "rtcontrol", *command, cwd=tmp_path)
-        assert done.returncode == (2 if "none\u2026" in command else 0), done.stderr.decode()[-500:]
-        assert b"Traceback" not in done.stderr and b"Internal error" not in done.stderr
-    # What programs read keeps every character.
-    shown = encoded("ascii", "-m", "rtcontrol", "data", "show", "rows.jsonl", "--json", cwd=tmp_path).stdout
-    assert json.loads(shown.decode("ascii"))["instruction"] == "zur Tür 右"
+    show = written(tmp_path)
+    lines = (["tools", "check", "tools.json"], show, ["data", "show", "none\u2026"])
+    _, ended, errors = in_turn("C", *lines, cwd=tmp_path)
+    assert ended == [0, 0, 2] and b"Traceback" not in errors and b"Internal error" not in errors
 
 
 RUN = "run --env lander --model expert --host inprocess --clock lockstep --no-live --episodes 1 --out"
 
 
-def printed_to_a_full_disk(*line: str) -> tuple[int, str]:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "rtcontrol", *line], stdout=full, stderr=subprocess.PIPE, text=True, check=False
-        )
-    return done.returncode, done.stderr
+# Each command in a process of its own, which has the imports of the first: its status stands behind what it says.
+PRINT = """
+import os, sys
+import rtcontrol.cli.app
+
+for line in sys.argv[1:]:
+    if not (child := os.fork()):
+        sys.argv = ["rtcontrol", *line.split()]
+        rtcontrol.cli.app.main()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=sys.stderr, flush=True)
+"""
 
 
-@pytest.mark.parametrize("line", ["envs", "--help", "tools --help"])
-def test_a_command_whose_output_cannot_be_written_says_so_and_fails(line: str) -> None:
-    status, errors = printed_to_a_full_disk(*line.split())
-    assert status == 1 and "Traceback" not in errors
-    assert errors.startswith("What was printed could not all be written: [Errno 28] No space left on device")
-
-
-def test_a_run_whose_report_cannot_be_printed_is_incomplete_and_names_the_folder_that_has_it(tmp_path: Path) -> None:
+def test_a_command_whose_output_cannot_be_written_says_so_and_fails_and_a_run_names_the_folder_that_has_its_report(
+    tmp_path: Path,
+) -> None:
     out = tmp_path / "run"
-    status, errors = printed_to_a_full_disk(*RUN.split(), str(out))
-    assert status == 6 and "Traceback" not in errors
-    assert f"No space left on device. The report is in {out}, too." in errors
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-c", PRINT, "envs", "--help", "tools --help", f"{RUN} {out}"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    *told, flown = re.findall(r"(.*?\n\d+)\n", done.stderr, re.DOTALL)
+    assert len(told) == 3 and "Traceback" not in done.stderr, done.stderr
+    for said in told:
+        assert said.startswith("What was printed could not all be written: [Errno 28] No space left on device"), said
+        assert said.endswith("\n1"), said
+    # The run is incomplete.
+    assert flown.endswith("\n6") and f"No space left on device. The report is in {out}, too." in flown
     assert (out / "report.json").is_file()
 
 

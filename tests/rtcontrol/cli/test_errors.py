@@ -167,7 +167,7 @@ def test_a_third_signal_leaves_a_world_that_hangs(tmp_path: Path) -> None:
 
 
 def test_bad_bytes_on_stdin_and_in_texts(tmp_path: Path) -> None:
-    process = spawn(*EXPERT, "--stdin", "--duration", "2", "--out", str(tmp_path / "a"), LC_ALL="C.UTF-8")
+    process = spawn(*EXPERT, "--stdin", "--duration", "1", "--out", str(tmp_path / "a"), LC_ALL="C.UTF-8")
     wait_for_ticks(tmp_path / "a", 3)
     _, err = process.communicate("hover at 0.7 \udcff\n", timeout=30)
     assert process.returncode == 0, err

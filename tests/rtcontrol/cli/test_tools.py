@@ -77,9 +77,19 @@ def note(text: str) -> str:
     "Write a note."
     return text
 
+#
 if len(sys.argv) > 1:
     server.run("streamable-http", port=int(sys.argv[1]))
 server.run()
+"""
+BAD_TOOL = """
+@server.tool()
+def label(**marks: str) -> str:
+    "Label."
+    return ""
+
+tool = server._tool_manager._tools["label"]
+tool.parameters = {"type": "object", "patternProperties": {"^x": {"type": "string"}}}
 """
 
 
@@ -179,21 +189,20 @@ def test_functions_and_pydantic_models_of_a_python_file(tmp_path: Path, capsys: 
     assert {n: (t["kind"], t["passes"]) for n, t in found.items()} == {"stop": ("closed", 2), "Wheel": ("closed", 2)}
 
 
-def test_the_list_of_an_mcp_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_tool_of_an_mcp_servers_list_is_left_out_and_its_stray_lines_are_told_in_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "server.py"
-    file.write_text(SERVER)
-    found = checked(tmp_path, f"mcp:{sys.executable} {file}", capsys)
-    assert {n: t["kind"] for n, t in found.items()} == {"turn": "closed", "note": "free"}
-
-
-def test_stray_lines_of_an_mcp_server_are_told_in_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "server.py"
-    file.write_text("print('starting', flush=True)\nprint('up', flush=True)\n" + SERVER)
-    assert call("tools", "check", f"mcp:{sys.executable} {file}") == 0
+    file.write_text("print('starting', flush=True)\nprint('up', flush=True)\n" + SERVER.replace("#", BAD_TOOL))
+    source = f"mcp:{sys.executable} {file}"
+    assert call("tools", "check", source) == 2
+    assert "`patternProperties` gives a call arguments without names" in capfd.readouterr().err
+    assert call("tools", "check", source, "--skip-unsupported", "--json", str(tmp_path / "found.json")) == 0
     said = capfd.readouterr()
-    assert "turn" in said.out and "Traceback" not in said.err
-    (line,) = said.err.splitlines()
-    assert "2 of its lines on stdout are no messages of MCP" in line
+    found = json.loads((tmp_path / "found.json").read_text())["tools"]
+    assert {one["name"]: one["kind"] for one in found} == {"turn": "closed", "note": "free"}
+    assert "turn" in said.out and "Traceback" not in said.err and "left out: Tool label" in said.err
+    assert said.err.count("2 of its lines on stdout are no messages of MCP") == 1 == said.err.count("on stdout")
 
 
 def test_what_an_mcp_server_says_at_its_end_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -375,25 +384,6 @@ BAD = [
     {"name": "c", "parameters": {"properties": {"x": {"type": "string", "pattern": "(?=x)"}}}},
     {"name": "d", "parameters": {"properties": {"x": {}}, "patternProperties": {"^y": {}}}},
 ]
-MIXED = """
-from mcp.server.mcpserver import MCPServer
-
-server = MCPServer("robot")
-
-@server.tool()
-def lift(up: bool) -> str:
-    "Lift."
-    return ""
-
-@server.tool()
-def label(**marks: str) -> str:
-    "Label."
-    return ""
-
-tool = server._tool_manager._tools["label"]
-tool.parameters = {"type": "object", "patternProperties": {"^x": {"type": "string"}}}
-server.run()
-"""
 
 
 @pytest.fixture
@@ -437,17 +427,6 @@ def test_a_run_whose_safe_call_is_left_out_is_refused(tmp_path: Path, capsys: py
     assert call("run", "--env", "lander", "--tools", str(path), "--skip-unsupported", "--model", "noop") == 2
     said = capsys.readouterr().err
     assert "left out: Tool engines" in said and "cannot take the place of the tools of lander" in said
-
-
-def test_a_bad_tool_of_an_mcp_server_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "server.py"
-    path.write_text(MIXED)
-    source = f"mcp:{sys.executable} {path}"
-    assert call("tools", "check", source) == 2
-    assert "`patternProperties` gives a call arguments without names" in capsys.readouterr().err
-    assert call("tools", "check", source, "--skip-unsupported") == 0
-    told = capsys.readouterr()
-    assert "left out: Tool label" in told.err and "lift" in told.out
 
 
 def test_more_tools_than_are_taken_are_refused_in_the_same_words(

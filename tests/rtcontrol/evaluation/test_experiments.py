@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -73,7 +74,7 @@ def test_a_model_trained_in_json_costs_more_tokens_a_row(rows: list[Row]) -> Non
 def test_what_is_counted_as_right_is_what_greedy_decoding_writes(form: Form) -> None:
     learned = made(form)
     optimizer = torch.optim.AdamW(learned.model.parameters(), lr=3e-3)
-    shown, samples = corpus.samples(0, STOPS), list(itertools.islice(corpus.samples(1, STOPS), 24))
+    shown, samples = corpus.samples(0, STOPS), list(itertools.islice(corpus.samples(1, STOPS), 12))
     right: list[bool] = []
     while not 0 < sum(right) < len(samples):  # some of it is known and some not
         for some in (taken(shown, 16) for _ in range(5)):
@@ -141,12 +142,19 @@ def test_no_checkpoint_is_taken_of_what_is_not_done(tmp_path: Path) -> None:
         KeptRun("the target", tmp_path, counting, (1,)).checkpoint()
 
 
-def test_of_runs_side_by_side_what_is_whole_stays_where_one_fails(tmp_path: Path) -> None:
-    few = delay.Lateness((0,), 64)
-    good = KeptRun("good", tmp_path / "good", delay.run, (few, 0))
-    bad = KeptRun("bad", tmp_path / "bad", delay.run, ("nothing", 0))
+def breaking(number: int, folder: Path) -> dict[str, Any]:
+    raise ZeroDivisionError(number)
+
+
+def test_of_runs_side_by_side_what_is_whole_stays_where_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forking = multiprocessing.get_context("fork")  # a process that begins anew imports torch again
+    monkeypatch.setattr(multiprocessing, "get_context", lambda way: forking)
+    good = KeptRun("good", tmp_path / "good", counting, (7,))
+    bad = KeptRun("bad", tmp_path / "bad", breaking, (7,))
     told: list[str] = []
-    with pytest.raises(AttributeError):
+    with pytest.raises(ZeroDivisionError):
         kept.do_all([good, bad, good], 1, lambda says, _: told.append(says))
     assert told == ["good"] and (tmp_path / "good" / RESULT).is_file() and bad.result() is None
 
@@ -222,6 +230,12 @@ def test_names_that_judge_are_never_trained(monkeypatch: pytest.MonkeyPatch) -> 
 
     trained, held = named(False), named(True)
     assert len(trained | held) == 64 and held and not trained & held
+
+
+def test_a_model_is_trained_for_a_lateness_and_flown_at_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delay, "FLOWN", (0, 3))
+    found = delay.run(Lateness((0,), 64), 0, tmp_path, episodes=2)
+    assert {late: len(ticks) for late, ticks in found["ticks"].items()} == {"0": 2, "3": 2}
 
 
 def test_the_expert_stands_on_time_and_falls_late() -> None:

@@ -347,13 +347,13 @@ def test_a_bundled_model_is_scored_from_the_command_line(tmp_path: Path, capsys:
     said.write_text(
         '{"say": "please land on the pad", "means": "land on the pad"}\n{"say": "asdf qwer", "means": null}\n'
     )
-    told = ("score", "--env", "lander", "--goal", "land on the pad", "--seeds", "2", "--phrasings", str(said))
+    told = ("score", "--env", "lander", "--goal", "land on the pad", "--seeds", "1", "--phrasings", str(said))
     assert call(*told, "--gate", "0.2", "--json", str(out)) == 0
     shown = capsys.readouterr().out
-    assert "2/2 (0.34-1.00)" in shown and "please" not in shown and str(out) in shown
+    assert "1/1 (0.21-1.00)" in shown and "please" not in shown and str(out) in shown
     data = json.loads(out.read_text())
     goal = next(cell for cell in data["cells"].values() if cell["part"] == "goals" and cell["by"] == "lander")
-    assert goal["outcomes"] == [1, 1] and goal["seeds"] == [2000, 2001] and len(goal["agrees"]) > 100
+    assert goal["outcomes"] == [1] and goal["seeds"] == [2000] and len(goal["agrees"]) > 50
     assert min(goal["confidence"]) > 0 and max(goal["confidence"]) <= 1
     assert (data["settings"]["hz"], data["settings"]["gates"]) == (16.0, ["0.2"])
     assert (data["complete"], data["lines"][1]) == (True, {"say": "asdf qwer", "means": None})
@@ -392,7 +392,7 @@ def test_endpoints_are_scored_beside_each_other_in_a_world_of_ones_own(
     )
     with standin(lambda n: (0.0, None), toward) as hears, standin(lambda n: (0.0, None), deaf) as other:
         models = (f"decisions:{hears.url}", f"systemone:{other.url}")
-        told = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path), "--seeds", "2", "--hz", "10")
+        told = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path), "--seeds", "1", "--hz", "10")
         goals = ("--goal", "go to the red box", "--goal", "go to the barrel", "--phrasings", str(said))
         asked = [argument for model in models for argument in ("--model", model)]
         assert call(*told, *asked, *goals, "--gate", "0", "--json", str(out)) == 0
@@ -400,10 +400,10 @@ def test_endpoints_are_scored_beside_each_other_in_a_world_of_ones_own(
         assert call(*told, *asked, *goals, "--gate", "0", "--json", str(out)) == 0
         assert len(hears.bodies) == requests and "going on" in capsys.readouterr().err
     cells = list(json.loads(out.read_text())["cells"].values())
-    for goal, ignored in (("go to the red box", [0, 0]), ("go to the barrel", [1, 1])):
-        assert pick(cells, "goals", goal, models[0]) == pick(cells, "goals", goal, "expert") == [1, 1]
+    for goal, ignored in (("go to the red box", [0]), ("go to the barrel", [1])):
+        assert pick(cells, "goals", goal, models[0]) == pick(cells, "goals", goal, "expert") == [1]
         assert pick(cells, "goals", goal, models[1]) == ignored == pick(cells, "other", goal, models[1])
-        assert pick(cells, "other", goal, models[0]) == [0, 0]
+        assert pick(cells, "other", goal, models[0]) == [0]
 
 
 POLE = """
@@ -422,12 +422,12 @@ def test_an_agent_file_of_an_expert_alone_is_enough_to_score_a_gymnasium_world(t
         return "right" if int(seen["angle"]) + 0.3 * int(seen["spin"]) > 0 else "left"
 
     with standin(lambda n: (0.0, None), balance) as endpoint:
-        told = ("score", "--env", "gym:CartPole-v1?max_episode_steps=30&success=truncated", "--seeds", "2")
+        told = ("score", "--env", "gym:CartPole-v1?max_episode_steps=20&success=truncated", "--seeds", "1")
         more = ("--agent", str(tmp_path / "pole.py"), "--hz", "50", "--model", f"decisions:{endpoint.url}")
         assert call(*told, *more, "--gate", "0", "--json", str(tmp_path / "scores.json")) == 0
     cells = list(json.loads((tmp_path / "scores.json").read_text())["cells"].values())
     flown = [pick(cells, "goals", "play CartPole-v1", by) for by in (f"decisions:{endpoint.url}", "expert", "no-op")]
-    assert flown == [[1, 1], [1, 1], [0, 0]]
+    assert flown == [[1], [1], [0]]
 
 
 def test_a_game_without_a_model_is_scored_by_its_expert_nothing_and_chance(

@@ -18,6 +18,7 @@ from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.session_manager import SessionManager
+from rtcontrol.serve.tool_reading import ToolReading
 
 sys.path.insert(0, str(Path(__file__).parent))
 from gateway_served import Serve, Served
@@ -28,8 +29,16 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     """Starts gateways. `sessions` is the sessions' model, `own` the server's tools; /v1 requests have the bundled model
     unless told otherwise."""
     with contextlib.ExitStack() as stack:
+        # One process reads the tools of all.
+        reading = ToolReading()
 
-        def start(sessions: str = "noop", pool: InProcessPool | None = None, own: Any = (), **options: Any) -> Served:
+        def start(
+            sessions: str = "noop",
+            pool: InProcessPool | None = None,
+            own: Any = (),
+            own_reading: bool = False,
+            **options: Any,
+        ) -> Served:
             pool = pool or InProcessPool()
             pool.start()
             stack.callback(pool.close)
@@ -40,6 +49,8 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
             admission = SessionManager(
                 ServeOptions(out=out, model=sessions, host="inprocess", default_tools=own), pool, watch
             )
+            if admission.options.loads is None and not own_reading:
+                admission.reading = reading
             over = threading.Event()
 
             def keep() -> None:

@@ -344,7 +344,14 @@ def test_simthinkd_benches_this_server(served: Served) -> None:
 OTHERWISE = {"http.models", "response.extensions", "errors.validation-shape", "auth.missing", "auth.invalid"}
 
 
-@pytest.mark.parametrize("key", [None, TOKEN])
+def test_a_key_that_nobody_asked_for_is_passed_over(served: Served) -> None:
+    shown = {"authorization": f"Bearer {TOKEN}"}
+    body = {"model": "jev-2", "state": STATE, "questions": {"a": NOUL}}
+    assert served.post("v1/systemone", body, headers=shown).status_code == 200
+
+
+# The server without a key differs in what the test above looks at.
+@pytest.mark.parametrize("key", [pytest.param(None, marks=pytest.mark.slow), TOKEN])
 def test_every_must_of_the_specification_is_met(serve: Serve, key: str | None, tmp_path: Path) -> None:
     pytest.importorskip("jevcompat", reason="jevcompat is not installed (the dev extra)")
     # The largest choice is asked for too: on a busy machine that may take its time.

@@ -135,7 +135,7 @@ def test_requests_at_once_all_get_their_own_answer(served: Served) -> None:
         return str(served.post("v1/function_call", {**GAME, "tools": [tool]}).json()["function"])
 
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(ask, [TURN, MOVE] * 12)) == ["turn", "move"] * 12
+        assert list(pool.map(ask, [TURN, MOVE] * 6)) == ["turn", "move"] * 6
 
 
 def test_more_tool_sets_than_are_kept_open_are_closed_again(serve: Any) -> None:
@@ -203,12 +203,14 @@ def test_parallel_calls_are_those_of_single_requests_each_with_the_calls_before(
 def test_parallel_calls_end_where_one_repeats(serve: Any) -> None:
     asked = serve(model="random")
     body = {"model": "random", "messages": [{"role": "user", "content": "Turn."}], "tools": [TURN]}
-    counts = set()
-    for _ in range(30):
+    counts: set[int] = set()
+    for _ in range(60):
         made = asked.post("v1/chat/completions", {**body, "parallel_tool_calls": True}).json()
         calls = [call["function"]["arguments"] for call in made["choices"][0]["message"]["tool_calls"]]
         assert len(set(calls)) == len(calls) <= 3  # there are no more to be had
         counts.add(len(calls))
+        if len(counts) == 3:
+            break
     assert counts == {1, 2, 3}
 
 
@@ -461,12 +463,12 @@ def test_tools_that_take_long_to_read_keep_no_others_waiting_and_evict_none(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tool_reading, "READ_S", 0.01)
-    one = serve(model="noop", tool_sets=2)
+    one = serve(model="noop", tool_sets=2, own_reading=True)
     honest = _asked([TURN])
     assert one.post("v1/chat/completions", honest).status_code == 200
     refused = one.post("v1/chat/completions", _asked([_slow(0)]))
     assert refused.status_code == 400 and "processor's time" in refused.text and '"param":"tools"' in refused.text
-    for number in range(1, 25):
+    for number in range(1, 5):
         with pytest.raises(httpx.ReadTimeout):  # the client leaves
             httpx.post(one.url + "v1/chat/completions", json=_asked([_slow(number)]), timeout=0.001)
     another = {**TURN, "function": {**TURN["function"], "description": "Anew."}}
@@ -496,11 +498,11 @@ def test_who_hangs_up_is_worked_for_no_longer(serve: Serve, caplog: pytest.LogCa
     assert not [r for r in caplog.records if r.exc_info], caplog.text
 
 
-def test_a_request_tells_so_much_and_no_more(serve: Serve) -> None:
-    one = serve()
+def test_a_request_tells_so_much_and_no_more(served: Served) -> None:
     long = {**_asked([TURN]), "environment": ["x" * 200] * 2000}
-    refused = one.post("v1/chat/completions", long)
+    refused = served.post("v1/chat/completions", long)
     assert refused.status_code == 400 and "400000" not in refused.text and "262144 is the most" in refused.text
     assert refused.json()["error"]["code"] == "context_length_exceeded"
-    said = one.post("v1/function_call", {"messages": long["messages"], "tools": [TURN], "history": ["h" * 200] * 2000})
+    game = {"messages": long["messages"], "tools": [TURN], "history": ["h" * 200] * 2000}
+    said = served.post("v1/function_call", game)
     assert "262144 is the most" in said.json()["error"]

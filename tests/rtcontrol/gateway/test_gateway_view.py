@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import socket
 import struct
 import subprocess
 import time
@@ -37,7 +36,6 @@ from rtcontrol.gateway import view as views
 from rtcontrol.gateway.viewer import Fed
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
-from rtcontrol.run.viewer import Viewer
 from tests.helpers.processes import Program, until
 
 in_chromium = pytest.mark.skipif(chromium.BINARY is None, reason="there is no Chromium to show the page")
@@ -159,11 +157,7 @@ def test_lines_of_the_terminal_pause_and_resume_and_a_stop_from_the_page_ends_th
     until(lambda: not pages.is_running() or pages.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_a_port_that_is_taken_and_one_without_a_view_are_mistakes() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        options = RunOptions(env="lander", view=True, view_port=taken.getsockname()[1])
-        with pytest.raises(UserError, match="cannot be bound"):
-            Viewer(options, lambda line: None)
+def test_a_port_without_a_view_and_one_that_is_none_are_mistakes() -> None:
     with pytest.raises(UserError, match="Add --view"):
         RunOptions(env="lander", view_port=1)
     with pytest.raises(UserError, match="no port"):

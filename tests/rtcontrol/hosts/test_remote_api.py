@@ -12,13 +12,12 @@ from standin_endpoint import Standin, standin
 
 from rtcontrol.hosts import remote_api
 from rtcontrol.hosts.inprocess import InProcessHost
-from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest, DecoderPool
+from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import NONE, WIRES, CallQuestions, EndpointSource
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import until
 
-pytestmark = pytest.mark.serial
 APIS = ("decisions", "systemone")
 GO: dict[str, Any] = {
     "name": "go",
@@ -257,13 +256,3 @@ def test_more_questions_than_a_request_takes_are_refused() -> None:
     ]
     with pytest.raises(UserError, match="403 questions"):
         EndpointSource.parse("decisions:https://x/v1", many)
-
-
-def test_a_loss_crosses_to_the_loop_with_its_cause(pool: DecoderPool) -> None:
-    with standin(lambda n: (0.0, 503 if n else None), choose=picking(speed="1")) as made:
-        host = pool.open("remote", source("systemone", made))
-        for tick in (1, 2):
-            host.submit(DecisionRequest(tick, 1, "x", "go"))
-            reply = reply_of(host)
-            assert (reply.loss, reply.error) == ((None, None) if tick == 1 else ("http", "HTTP 503: status 503"))
-            assert (reply.decision is None) == (tick == 2)

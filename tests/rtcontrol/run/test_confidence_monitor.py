@@ -22,7 +22,7 @@ from rtcontrol.run.model_compatibility import gated, model_for, shown, trained_o
 from tests.rtcontrol.serve.conftest import serving
 
 GATE = 0.95
-RUN = ("run", "--env", "road", "--clock", "lockstep", "--host", "inprocess", "--no-live", "--duration", "2")
+RUN = ("run", "--env", "road", "--clock", "lockstep", "--host", "inprocess", "--no-live", "--duration", "1")
 
 
 @pytest.fixture

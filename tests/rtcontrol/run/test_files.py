@@ -208,8 +208,9 @@ def test_words_without_end_on_stderr_fill_neither_disk_nor_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mcp_tools, "TIMEOUT_S", 1.0)
-    page = "import threading\ndef talk():\n    while True: os.write(2, b'e' * 100_000 + b'\\n')\n"
-    page += "threading.Thread(target=talk, daemon=True).start()\ndef page(n): import time; time.sleep(60)"
+    page = "import threading, time\ndef talk():\n    while True:\n"
+    page += "        os.write(2, b'e' * 100_000 + b'\\n')\n        time.sleep(0.01)\n"
+    page += "threading.Thread(target=talk, daemon=True).start()\ndef page(n): time.sleep(60)"
     kept = []
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda *given, **named: kept.append(given))
     with pytest.raises(UserError, match="within 1 s; it said: eee") as told:
@@ -231,8 +232,9 @@ BESIDE = {
 )
 def test_messages_without_end_are_given_up(beside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_tools, "MAX_MESSAGES", 200)
-    page = "import itertools\ndef page(n):\n    for i in itertools.count(): "
-    page += f"print(json.dumps({BESIDE[beside]}), flush=True)"
+    # Far more than are taken: then it waits, so that no processor is busy with it until it is killed.
+    page = "import time\ndef page(n):\n    for i in range(1000): "
+    page += f"print(json.dumps({BESIDE[beside]}), flush=True)\n    time.sleep(60)"
     with pytest.raises(UserError, match="more than 200 messages"):
         toolsets.tools_from(serving(tmp_path, page))
 

@@ -43,7 +43,7 @@ from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.run_folder import Folder
 from rtcontrol.training.controllers import rebuild
 from tests.helpers.disks import files_of
-from tests.helpers.processes import cli, environment, until
+from tests.helpers.processes import environment, until
 
 # Its one call is the safe one, which takes its time and says when it begins and ends.
 WORLD = """
@@ -261,15 +261,16 @@ def test_a_wait_for_the_decider_ends_though_a_signals_handler_outlasts_it() -> N
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_folder_that_a_live_run_uses_is_refused_and_a_killed_ones_is_not(start: Start, tmp_path: Path) -> None:
+def test_a_folder_that_a_live_run_uses_is_refused_and_a_killed_ones_is_not(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     first = start("--out", "out")
     wait_for_ticks(out, 2)
     with pytest.raises(UserError, match="in use by another run"), Folder(out, out, overwrite=True):
         pass
-    second = start("--out", "out", "--overwrite")
-    _, err = second.communicate(timeout=60)
-    assert second.returncode == 2 and "out is in use by another run. Give another --out." in err
+    said = refused(capsys, *SHORT, "--out", str(out), "--overwrite")
+    assert "out is in use by another run. Give another --out." in said
     first.kill()
     first.wait()
     with Folder(out, out, overwrite=True):
@@ -343,12 +344,13 @@ def test_a_safe_call_that_is_not_in_force_has_its_own_status(
     assert report_of(tmp_path)["ended_by"] == ("duration" if broken is None else "error")
 
 
-def test_what_keeps_ray_from_its_files_is_named_before_it_starts(tmp_path: Path) -> None:
-    limited = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))  # noqa: E731
-    words = (*EXPERT[:5], "--host", "ray", "--no-live", "--out", str(tmp_path / "out"))
-    done = cli(*words, env={"RAY_ADDRESS": ""}, preexec_fn=limited)
-    assert done.returncode == 2, done.stderr
-    last = done.stderr.splitlines()[-1]
+def test_what_keeps_ray_from_its_files_is_named_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    with files_of(8192):
+        assert call(*EXPERT[:5], "--host", "ray", "--no-live", "--out", str(tmp_path / "out")) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("Ray cannot start: a file may not get 80 MB large, as Ray's do (File too large)")
     assert "ulimit -f" in last and "--host inprocess" in last
     assert not (tmp_path / "out").exists()
@@ -420,10 +422,12 @@ def test_a_folder_that_another_took_away_empty_is_made_again(tmp_path: Path) -> 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("what", ["a file", "a link to nothing"])
-def test_where_runs_is_no_folder_that_is_told(tmp_path: Path, what: str) -> None:
+def test_where_runs_is_no_folder_that_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").write_text("") if what == "a file" else (tmp_path / "runs").symlink_to("nowhere")
-    found = cli(*SHORT, cwd=tmp_path, timeout=50)
-    assert found.returncode == 2 and "runs is no folder" in found.stderr, found.stderr
+    assert "runs is no folder" in refused(capsys, *SHORT)
 
 
 def test_runs_may_be_a_link_to_a_folder(tmp_path: Path) -> None:

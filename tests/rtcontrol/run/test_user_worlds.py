@@ -79,9 +79,8 @@ def test_a_new_game_has_its_goal_in_every_episode_and_where_the_words_name_none(
     world, agent = (str(tmp_path / "rover" / f"rover{end}") for end in (".py", "_agent.py"))
     waited = fly(tmp_path, world, agent, "--instruct", "wait")["outcome"]["episodes"]
     assert [e["success"] for e in waited] == [True, True] and min(e["seconds"] for e in waited) > 3
-    unknown = fly(
-        tmp_path, world, agent, "--model", "random", "--instruct", "sing me a song", "--episodes", "1", out="unknown"
-    )
+    sing = ("--model", "random", "--host", "inprocess", "--instruct", "sing me a song", "--episodes", "1")
+    unknown = fly(tmp_path, world, agent, *sing, out="unknown")
     assert [e["success"] for e in unknown["outcome"]["episodes"]] == [None]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import time
@@ -93,22 +94,6 @@ def test_a_client_that_never_reads_harms_nobody(made: Any) -> None:
     assert made.admission.health()["sessions"]["live"] == 2
 
 
-def test_server_that_ends_makes_everybody_safe_and_says_bye(process: Any) -> None:
-    server = process()
-    with WirePeer(server.endpoint) as peer:
-        peer.enter(hz=20)
-        peer.observe()
-        peer.expect(CallMessage)
-        assert server.end(signal.SIGTERM) == 143
-        assert peer.expect(CallMessage, status="safe").call is not None
-        assert peer.expect(Bye).reason == "server stopped"
-    for line in ("SIGTERM: ending 1 sessions", "session-0001: over (server stopped)"):
-        assert line in server.logs()
-    told = json.loads((server.out / "records" / "session-0001" / "report.json").read_text())
-    assert told["ended_by"] == "server stopped" and told["wire"]["client"]["name"] == "test"
-    assert json.loads((server.out / "records" / "server.json").read_text())["sessions_total"] == 1
-
-
 def test_killed_client_leaves_its_record_and_the_others_alone(process: Any, tmp_path: Path) -> None:
     server = process()
     script = (
@@ -135,7 +120,7 @@ def test_killed_client_leaves_its_record_and_the_others_alone(process: Any, tmp_
     assert server.end(signal.SIGINT) == 130
 
 
-def test_killed_server_forgets_its_sessions(process: Any) -> None:
+def test_killed_server_forgets_its_sessions_and_one_that_ends_makes_everybody_safe_and_says_bye(process: Any) -> None:
     server = process()
     with WirePeer(server.endpoint) as peer:
         token = peer.enter(pacing="client").session
@@ -147,8 +132,17 @@ def test_killed_server_forgets_its_sessions(process: Any) -> None:
         assert peer.refused().code == "state"
         error = peer.denied(resume=token)
         assert error.code == "session" and error.retryable
-        peer.enter(pacing="client")
-        assert peer.ask().status == "fresh"
+        peer.enter(hz=20)
+        peer.observe()
+        peer.expect(CallMessage)
+        assert server.end(signal.SIGTERM) == 143
+        assert peer.expect(CallMessage, status="safe").call is not None
+        assert peer.expect(Bye).reason == "server stopped"
+    found = re.search(r"SIGTERM: ending 1 sessions\n(?:.*\n)*.*(session-\d+): over \(server stopped\)", server.logs())
+    assert found is not None, server.logs()
+    told = json.loads((server.out / "records" / found[1] / "report.json").read_text())
+    assert told["ended_by"] == "server stopped" and told["wire"]["client"]["name"] == "test"
+    assert json.loads((server.out / "records" / "server.json").read_text())["sessions_total"] == 1
 
 
 def test_identity_of_another_gives_no_session(made: Any) -> None:

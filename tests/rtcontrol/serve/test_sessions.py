@@ -33,6 +33,7 @@ from rtcontrol.bridges.wire.messages import (
     Welcome,
 )
 from rtcontrol.envs.remote import RemoteEnvironment, RemoteTerms
+from rtcontrol.gateway import Gateway, GatewayOptions
 from rtcontrol.gateway.source import public_name, source
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.hosts.remote_api import EndpointSource
@@ -43,7 +44,7 @@ from rtcontrol.serve.limits import TokenBucket
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.pools import Pools
 from rtcontrol.telemetry.record_reader import read_record
-from tests.helpers.processes import free_port, until
+from tests.helpers.processes import until
 from tests.models.chat.families import hub_snapshot
 from tests.rtcontrol.hosts.standin_endpoint import standin
 from tests.rtcontrol.serve.wire_peer import WirePeer
@@ -746,10 +747,13 @@ def test_a_request_of_v1_is_decided_by_the_endpoint() -> None:
 MOVE = {"name": "move", "parameters": {"properties": {"dx": {"enum": [-1, 1]}, "fast": {"type": "boolean"}}}}
 
 
-def test_a_chat_model_of_the_hub_serves_calls_answers_and_sessions(process: Any, data: Path, tmp_path: Path) -> None:
-    folder, web = hub_snapshot(tmp_path / "cache", data), free_port()
-    served = process("--model", str(folder), "--http", f"127.0.0.1:{web}")
-    client = openai.OpenAI(base_url=f"http://127.0.0.1:{web}/v1", api_key="none", max_retries=0)
+def test_a_chat_model_of_the_hub_serves_calls_answers_and_sessions(bench: Any, data: Path, tmp_path: Path) -> None:
+    folder = hub_snapshot(tmp_path / "cache", data)
+    served = bench(
+        model=str(folder),
+        http=lambda admission, pool: Gateway(admission, pool, GatewayOptions(port=0, model=str(folder))),
+    )
+    client = openai.OpenAI(base_url=f"{served.server.gateway.url}v1", api_key="none", max_retries=0)
     tools: Any = [{"type": "function", "function": {**MOVE, "description": "Move sideways."}}]
     said: Any = [{"role": "system", "content": "Be quick."}, {"role": "user", "content": "Go left."}]
     chat: Any = client.chat.completions.create(model="default", messages=said, tools=tools)
@@ -768,6 +772,5 @@ def test_a_chat_model_of_the_hub_serves_calls_answers_and_sessions(process: Any,
     assert math.fsum(p.probability for p in made.answers[1].probabilities) == 1
     assert made.rtcontrol["forward_passes"] == 1 and made.usage.output_tokens == 0
 
-    with WirePeer(served.endpoint) as peer:
-        peer.enter(tools=[MOVE], instruction="go left", pacing="client")
-        assert {peer.ask(f"x {i}").call.name for i in range(3)} == {"move"}
+    peer = served.enter(tools=[MOVE], instruction="go left", pacing="client")
+    assert {peer.ask(f"x {i}").call.name for i in range(3)} == {"move"}

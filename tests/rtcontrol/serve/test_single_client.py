@@ -22,6 +22,7 @@ from commands import refused
 
 from rtcontrol.bridges.shutdown import Shutdown
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, ErrorMessage, Outcome, Reset, Welcome
+from rtcontrol.cli.serve import _gateway
 from rtcontrol.hosts.deciders import STSource
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
@@ -257,11 +258,11 @@ def test_an_mcp_server_is_asked_once_at_the_start(bench: Any, tmp_path: Path) ->
     assert (tmp_path / "asked").read_text() == "asked\n"
 
 
-def test_requests_of_v1_without_tools_have_those_of_the_one_agent(process: Any, file: str) -> None:
-    web = free_port()
-    process("--agent", "lander", "--model", "lander", "--http", f"127.0.0.1:{web}")
+def test_requests_of_v1_without_tools_have_those_of_the_one_agent(bench: Any) -> None:
+    asked_for = ServerOptions(agent="lander", model="lander", http="127.0.0.1:0")
+    made = bench(agent="lander", model="lander", http=_gateway(asked_for, "127.0.0.1:0"))
     said = [{"role": "user", "content": "land on the pad"}]
-    url = f"http://127.0.0.1:{web}/v1/"
+    url = f"{made.server.gateway.url}v1/"
     asked = {"model": "default", "messages": said, "environment": ["x 0.10 y 0.90 vx 0.00 vy -0.20"]}
     chat = httpx.post(url + "chat/completions", json=asked, timeout=60).json()
     assert chat["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "engines"

@@ -20,7 +20,7 @@ from commands import call, refused
 
 from rtcontrol.bridges.wire.messages import Bye
 from rtcontrol.serve.supervise import command_line, resident_mb, supervise
-from tests.helpers.processes import Program, cli, free_port, full_pipe, python, until
+from tests.helpers.processes import Program, free_port, full_pipe, python, until
 from tests.rtcontrol.serve.wire_peer import WirePeer
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
@@ -180,6 +180,24 @@ def test_hangup_is_passed_on_but_stays_ignored_where_it_was(start: Start, tmp_pa
     assert alive(child)
 
 
+def ends_whatever_comes_at_its_very_end(server: subprocess.Popen[str], number: signal.Signals, folder: Path) -> str:
+    """What it says once it is sent this signal, and many others when it is nearly over."""
+    server.send_signal(number)
+    assert server.stdout is not None
+    said = ""
+    while not (line := server.stdout.readline()).startswith("records and reports: "):
+        assert server.poll() is None
+        said += line
+    for further in (signal.SIGINT, signal.SIGTERM) * 1000:
+        if server.poll() is not None:
+            break
+        server.send_signal(further)
+        time.sleep(0.001)
+    assert server.wait(10) == 128 + number
+    assert "Traceback" not in (log := (folder / "log0").read_text()), log
+    return said
+
+
 def test_hangup_ends_the_server_in_order_in_the_folder_that_was_chosen_once_for_all_restarts(
     serve: Start, tmp_path: Path
 ) -> None:
@@ -189,29 +207,15 @@ def test_hangup_ends_the_server_in_order_in_the_folder_that_was_chosen_once_for_
     child.kill()
     # In another second than the first: a folder named after the time would be another one.
     listens(server)
-    server.send_signal(signal.SIGHUP)
-    rest = server.communicate(timeout=30)[0]
-    assert server.returncode == 129
-    assert "SIGHUP: ending 0 sessions" in rest
+    assert "SIGHUP: ending 0 sessions" in ends_whatever_comes_at_its_very_end(server, signal.SIGHUP, tmp_path)
     # The process that was killed wrote nothing: it is the time of the start that names the folder.
     (told,) = (tmp_path / "runs").glob("serve-*/server.json")
     assert tmp_path / line[line.index("--out") + 1] == told.parent
 
 
-@pytest.mark.parametrize("options", [pytest.param((), marks=pytest.mark.slow), ("--supervise",)])
-def test_further_signals_at_the_very_end_change_nothing(serve: Start, tmp_path: Path, options: tuple[str, ...]) -> None:
-    server = serve(*options)
-    server.send_signal(signal.SIGINT)
-    assert server.stdout is not None
-    while not server.stdout.readline().startswith("records and reports: "):
-        assert server.poll() is None
-    for number in (signal.SIGINT, signal.SIGTERM) * 1000:
-        if server.poll() is not None:
-            break
-        server.send_signal(number)
-        time.sleep(0.001)
-    assert server.wait(10) == 130
-    assert "Traceback" not in (said := (tmp_path / "log0").read_text()), said
+@pytest.mark.slow
+def test_further_signals_at_the_very_end_of_a_server_alone_change_nothing(serve: Start, tmp_path: Path) -> None:
+    ends_whatever_comes_at_its_very_end(serve(), signal.SIGINT, tmp_path)
     assert len([*(tmp_path / "runs").glob("serve-*/server.json")]) == 1
 
 
@@ -283,11 +287,12 @@ instruction = "go"
 """
 
 
-def test_a_server_serves_on_and_ends_in_order(tmp_path: Path) -> None:
-    endpoint = f"ipc://{tmp_path}/s"
-    command = ["-m", "rtcontrol", "serve", "--bind", endpoint, "--model", "random", "--out", str(tmp_path / "out")]
+def test_a_supervised_server_that_nobody_reads_serves_on_and_ends_in_order(tmp_path: Path) -> None:
+    port, endpoint = free_port(), f"ipc://{tmp_path}/s"
+    arguments = ["serve", "--model", "random", "--host", "inprocess", "--bind", endpoint]
+    arguments += ["--http", f"127.0.0.1:{port}", "--out", str(tmp_path / "out")]
     with full_pipe() as (_, writing):
-        server = Program(command, tmp_path / "log", stdout=writing, stderr=writing)
+        supervisor = Program(command_line(arguments, None)[1:], tmp_path / "log", stdout=writing, stderr=writing)
         try:
             with WirePeer(endpoint) as refused, WirePeer(endpoint) as peer:
                 for _ in range(10):
@@ -297,32 +302,19 @@ def test_a_server_serves_on_and_ends_in_order(tmp_path: Path) -> None:
                     peer.enter(pacing="client")
                     assert peer.ask().status == "fresh"
                     peer.send(Bye(session=peer.token))
-            assert server.end() == 143
-        finally:
-            server.kill()
-    assert len(list((tmp_path / "out").glob("session-*/report.json"))) == 3
-
-
-def test_requests_that_are_none_stop_no_gateway(tmp_path: Path) -> None:
-    port, endpoint = free_port(), f"ipc://{tmp_path}/s"
-    command = ["-m", "rtcontrol", "serve", "--model", "random", "--host", "inprocess", "--bind", endpoint]
-    command += ["--http", f"127.0.0.1:{port}", "--out", str(tmp_path / "out")]
-    with full_pipe() as (_, writing):
-        server = Program(command, tmp_path / "log", stdout=writing, stderr=writing)
-        try:
-            with WirePeer(endpoint) as peer:
                 peer.enter(pacing="client")
-                for _ in range(300):
+                for _ in range(50):  # each is told
                     with socket.create_connection(("127.0.0.1", port), 5) as line:
                         line.settimeout(5)
                         line.sendall(NO_REQUEST)
                         assert line.recv(4096).startswith(b"HTTP/1.1 400")
                 assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200
                 assert peer.ask().status == "fresh"
-            assert server.end() == 143
+            assert supervisor.end(signal.SIGTERM) == 143
         finally:
-            server.kill()
-    assert (tmp_path / "out" / "server.json").exists() and list((tmp_path / "out").glob("session-*/report.json"))
+            supervisor.kill()
+    assert len(list((tmp_path / "out").glob("session-*/report.json"))) == 4
+    assert (tmp_path / "out" / "server.json").exists()
 
 
 def test_streams_that_are_closed_at_the_start_become_nothing_else(tmp_path: Path) -> None:
@@ -355,23 +347,7 @@ def test_a_run_whose_world_prints_more_than_a_pipe_holds_goes_on_and_ends_in_ord
             assert run.end() == 143
         finally:
             run.kill()
-    found = cli("report", str(out), "--format", "json", "--gate", "on_time>=30")
-    assert found.returncode == 0, found.stderr
-
-
-def test_a_supervisor_passes_signals_on(tmp_path: Path) -> None:
-    command = command_line(
-        ["serve", "--model", "random", "--bind", f"ipc://{tmp_path}/s", "--out", str(tmp_path)], None
-    )
-    with full_pipe() as (_, writing):
-        supervisor = Program(command[1:], tmp_path / "log", stdout=writing, stderr=writing)
-        try:
-            with WirePeer(f"ipc://{tmp_path}/s") as peer:
-                peer.enter(pacing="client")
-            assert supervisor.end(signal.SIGTERM) == 143
-        finally:
-            supervisor.kill()
-    assert (tmp_path / "server.json").exists()
+    assert call("report", str(out), "--format", "json", "--gate", "on_time>=30") == 0
 
 
 def test_a_clients_name_forges_no_line_of_a_report(made: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,12 @@ def slow(number: int) -> dict[str, Any]:
     return {"name": f"f{number}", "parameters": {"properties": {"a": {"oneOf": values}}, "required": ["a"]}}
 
 
+def large(number: int) -> list[dict[str, Any]]:
+    """A large set that is soon read; each number's is another."""
+    values = [f"{number} {i} {'x' * 40}" for i in range(300)]
+    return [{"name": "f", "parameters": {"properties": {"a": {"enum": values}}}}]
+
+
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_reading, "READ_S", 0.01)
@@ -137,25 +143,25 @@ def test_a_set_at_whose_reading_a_library_gave_up_is_known_from_then_on(
 
 def test_a_process_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch, reader: ToolReading) -> None:
     monkeypatch.setattr(tool_reading, "READ_S", 60.0)
-    wide = {"name": "f", "parameters": {"properties": {"a": {"enum": [f"{i}" * 40 for i in range(1500)]}}}}
-    assert reader.check([wide])
+    assert reader.check(large(0))
     (child,) = children()
     child.suspend()
     monkeypatch.setattr(tool_reading, "GIVE_UP_S", 0.5)
     with pytest.raises(DecoderUnavailable, match="not read within 0.5 s"):
-        reader.check([wide, TURN])
+        reader.check([*large(0), TURN])
     assert not children()
     monkeypatch.setattr(tool_reading, "GIVE_UP_S", 20.0)
-    assert reader.check([wide, TURN])
+    assert reader.check([*large(0), TURN])
 
 
 def test_the_memory_for_tools_is_what_they_take_once_the_checkpoint_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_reading, "READ_S", 0.5)
     monkeypatch.setattr(tool_reading, "MEMORY_BYTES", 96 << 20)  # less than the libraries take that open it
     patterns = [{"type": "string", "pattern": f"^a{i}.*b{i}$"} for i in range(1000)]
     reader = ToolReading("lander")
     try:
         assert reader.check([TURN])
-        with pytest.raises(UserError, match="takes more than 2 s"):  # it is compiled, else it were read at once
+        with pytest.raises(UserError, match=r"takes more than 0.5 s"):  # it is compiled, else it were read at once
             reader.check([{"name": "f", "parameters": {"properties": {"a": {"anyOf": patterns}}}}])
     finally:
         reader.close()
@@ -183,14 +189,17 @@ def test_small_sets_do_not_wait_behind_large_ones_and_too_many_are_told_to_come_
 ) -> None:
     monkeypatch.setattr(tool_reading, "READ_S", 60.0)
     gone, told = threading.Event(), []
+    assert reader.check(large(0))
+    (child,) = children()
+    child.suspend()  # it reads for as long as the test looks
 
     def ask(number: int) -> None:
         try:
-            reader.check([slow(i) for i in range(100 * number, 100 * number + 60)], gone.is_set)
+            reader.check(large(number), gone.is_set)
         except DecoderUnavailable as trouble:
             told.append(trouble)
 
-    threads = [threading.Thread(target=ask, args=(n,), daemon=True) for n in range(tool_reading.MAX_WAITING + 4)]
+    threads = [threading.Thread(target=ask, args=(n,), daemon=True) for n in range(1, tool_reading.MAX_WAITING + 5)]
     for thread in threads:
         thread.start()
     until(lambda: told, seconds=60)
@@ -201,10 +210,11 @@ def test_small_sets_do_not_wait_behind_large_ones_and_too_many_are_told_to_come_
         thread.join(20)
 
 
-def test_hostile_hellos_keep_nobody_from_opening_or_resuming(made: Any, hasty: None) -> None:
+def test_hostile_hellos_keep_nobody_from_opening_or_resuming(bench: Any, hasty: None) -> None:
+    made = bench(own_reading=True)
     kept = made.enter(pacing="client")
     token = kept.token
-    hostile = [made.peer() for _ in range(4)]
+    hostile = [made.peer() for _ in range(3)]
     for number, peer in enumerate(hostile):
         peer.hello(tools=[slow(number)], instruction="go", safe_call=None)
     made.admission.drop(made.admission.connections()[0])

@@ -1,12 +1,15 @@
-"""One model of the signals for all tests of this folder."""
+"""One model of the signals for all tests of this folder, and a clock that goes fast."""
 
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import rtcontrol
+from rtcontrol.training import fit_run
 from rtcontrol.training.fit import Fitted
 from tests.rtcontrol.training.signals import TOOLS, rows
 
@@ -32,3 +35,10 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Fitted, list[dict[
 def listening(fitted: tuple[Fitted, list[dict[str, Any]]]) -> Fitted:
     """It alone: it goes as fast as it is told."""
     return fitted[0]
+
+
+@pytest.fixture
+def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second goes by whenever a fit looks at its clock, once a step: its minutes are as many steps anywhere."""
+    now = itertools.count(step=1.0)
+    monkeypatch.setattr(fit_run, "time", SimpleNamespace(monotonic=lambda: next(now)))

@@ -58,10 +58,11 @@ OPPOSITES = [
     ("paddle", PaddleGoal("return"), "let me win", 4),
     ("paddle", PaddleGoal("up"), "aim low", 4),
     ("paddle", PaddleGoal("top"), "stay at the bottom", 4),
+    ("driver", RoadGoal("stop"), RoadGoal("speed", 50).text(), 3),
     ("driver", RoadGoal("turn", "left"), RoadGoal("turn", "right").text(), 3),
 ]
-# Those of the default suite: each model does one thing that it is told, and not when it is told the opposite.
-QUICK = (LanderGoal("left"), PaddleGoal("return"), RoadGoal("speed", 60), RoadGoal("turn", "left"))
+# Those of the default suite, soon over: each model does something that it is told, and not when told the opposite.
+QUICK = (LanderGoal("left"), PaddleGoal("return"), *LANES, RoadGoal("stop"))
 
 
 def some_slow(listed: Sequence[tuple[Any, ...]]) -> list[Any]:

@@ -90,7 +90,7 @@ def test_a_finished_run_goes_on_where_it_is_given_more_time(
     assert lines and lines[0]["rate"] == FRESH and more.score.right >= made.score.right
 
 
-def test_a_stopped_run_that_is_given_less_time_takes_less(tmp_path: Path) -> None:
+def test_a_stopped_run_that_is_given_less_time_takes_less(fast_clock: None, tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = []
 
     def stop(line: dict[str, Any]) -> None:
@@ -201,7 +201,9 @@ def test_few_held_out_rows_end_nothing_while_the_trained_ones_are_not_right() ->
     assert not FitRun._all_right(Share(255, 256), 1.0)
 
 
-def test_nothing_that_is_held_out_is_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_that_is_held_out_is_trained_on(
+    fast_clock: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held: list[Row] = []
     trained: list[Row] = []
 
@@ -216,12 +218,14 @@ def test_nothing_that_is_held_out_is_trained_on(tmp_path: Path, monkeypatch: pyt
     judged, batched = HeldOut.__init__, FitRun._batch
     monkeypatch.setattr(HeldOut, "__init__", judge)
     monkeypatch.setattr(FitRun, "_batch", batch)
-    rtcontrol.fit(rows(), TOOLS, out=tmp_path / "made", minutes=0.05)
+    rtcontrol.fit(rows(), TOOLS, out=tmp_path / "made", minutes=0.1)
     asked, shown = ({(row.instruction, row.observation) for row in some} for some in (held, trained))
     assert len(asked) > 10 and len(shown) > 100 and not asked & shown
 
 
-def test_a_model_has_the_weights_of_its_best_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_has_the_weights_of_its_best_look(
+    fast_clock: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scores = itertools.chain([Share(5, 10), Share(9, 10)], itertools.repeat(Share(3, 10)))
     seen: list[dict[str, Any]] = []  # at each look, and when training has ended
 
@@ -243,13 +247,13 @@ def test_a_model_has_the_weights_of_its_best_look(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(FitRun, "_look", look)
     monkeypatch.setattr(FitRun, "run", run)
     monkeypatch.setattr(Examiner, "look", examine)
-    rtcontrol.fit(rows(), TOOLS, out=tmp_path / "made", minutes=0.1)
+    rtcontrol.fit(rows(), TOOLS, out=tmp_path / "made", minutes=0.3)
     first, best, *_, ended = seen
     assert all(ended[name].equal(best[name]) for name in best)
     assert not all(ended[name].equal(first[name]) for name in first) and len(seen) > 3
 
 
-def test_a_time_stamp_among_the_numbers_drowns_nothing(tmp_path: Path) -> None:
+def test_a_time_stamp_among_the_numbers_drowns_nothing(fast_clock: None, tmp_path: Path) -> None:
     lines: list[dict[str, Any]] = []
     stamped = [row | {"observation": f"{row['observation']} at {10**12 + i}"} for i, row in enumerate(rows(600))]
     rtcontrol.fit(stamped, TOOLS, out=tmp_path / "made", minutes=0.03, tell=lines.append)
@@ -324,6 +328,13 @@ def test_a_fitted_model_keeps_its_functions_says_which_words_it_was_taught_and_w
     less = replace(listening, truth=replace(listening.truth, score=Share(3, 4)))
     assert less.more and not replace(less, truth=replace(less.truth, score=Share(4, 4))).more
     assert replace(listening, truth=replace(listening.truth, score=Share(4, 4)), played={"told": Share(1, 2)}).more
+
+
+def test_a_model_that_listens_is_not_accused(listening: Fitted) -> None:
+    swap = next(s for s in listening.truth.swaps if "fast" in s.words)
+    assert not swap.ignored and "change the call" in swap.message()
+    card = (listening.folder / "README.md").read_text("utf-8")
+    assert swap.message() in card and "| argument go.speed |" in card
 
 
 LEGAL = Tools(TOOLS)
@@ -415,7 +426,7 @@ def test_fresh_rows_never_ask_what_is_held_out() -> None:
         next(nothing_new.rows(random.Random(0)))
 
 
-def test_a_model_is_fitted_to_a_teacher_that_judges_its_words_too(tmp_path: Path) -> None:
+def test_a_model_is_fitted_to_a_teacher_that_judges_its_words_too(fast_clock: None, tmp_path: Path) -> None:
     made = rtcontrol.fit(teacher=teacher, situations=situation, tools=TOOLS, out=tmp_path / "made", minutes=0.02)
     assert all(swap.certain for swap in made.truth.swaps) and not any("new rows" in note.lower() for note in made.notes)
     assert "The teacher at signals.py:" in (made.folder / "README.md").read_text("utf-8")
@@ -466,7 +477,7 @@ def test_the_command_line_takes_a_teachers_file(
     assert not (tmp_path / "made").exists()
 
 
-def test_recorded_runs_are_rows_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_runs_are_rows_too(fast_clock: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags = "--env lander --model expert --host inprocess --clock lockstep --no-live --duration 5"
     monkeypatch.setattr("sys.argv", ["rtcontrol", "run", *flags.split(), "--out", str(tmp_path / "run")])
     with pytest.raises(SystemExit):

@@ -155,13 +155,23 @@ SMALL = BaseRecipe(
 )
 
 
-def test_stages_run_one_after_the_other_and_the_checkpoint_decides(tmp_path: Path) -> None:
-    lines: list[dict[str, Any]] = []
-    folder = SMALL.train(tmp_path, lines.append)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[dict[str, Any]]]:
+    """Where the small recipe was trained without a stop, its checkpoint, and what it told."""
+    out, lines = tmp_path_factory.mktemp("whole"), list[dict[str, Any]]()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("rtcontrol.training.base_model.HELD_OUT", 24)
+        return out, SMALL.train(out, lines.append), lines
+
+
+def test_stages_run_one_after_the_other_and_the_checkpoint_decides(
+    whole: tuple[Path, Path, list[dict[str, Any]]],
+) -> None:
+    out, folder, lines = whole
     assert [line["stage"] for line in lines] == ["first", "second"]
     assert all(line["samples"] == 36 and line["left_at_most_s"] >= 0 for line in lines)
     for name in ("1-first", "2-second"):
-        assert json.loads((tmp_path / name / "done.json").read_text())["samples"] == 36
+        assert json.loads((out / name / "done.json").read_text())["samples"] == 36
     assert Checkpoint.open(str(folder)).config["dtype"] == "bfloat16"
     decider = build(folder, [tool_of("fly", way=["port", "starboard"])])
     call = decider.decide("buoy port, crate starboard", "fly to the crate").call
@@ -169,17 +179,16 @@ def test_stages_run_one_after_the_other_and_the_checkpoint_decides(tmp_path: Pat
 
 
 def test_a_run_that_was_stopped_between_stages_ends_with_the_same_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    whole: tuple[Path, Path, list[dict[str, Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    SMALL.train(tmp_path / "whole")
     first = replace(SMALL, stages=SMALL.stages[:1])
     first.train(tmp_path / "cut")
     # Words that were added to the lists meanwhile change no id of a run that goes on.
     monkeypatch.setattr("rtcontrol.training.base_model.common_words", lambda: "entirely other words")
     SMALL.train(tmp_path / "cut")
-    whole, cut = (torch.load(tmp_path / name / "2-second" / "state.pt") for name in ("whole", "cut"))
-    assert whole["samples"] == cut["samples"] == 36
-    assert all(torch.equal(whole["model"][name], cut["model"][name]) for name in whole["model"])
+    expected, cut = (torch.load(out / "2-second" / "state.pt") for out in (whole[0], tmp_path / "cut"))
+    assert expected["samples"] == cut["samples"] == 36
+    assert all(torch.equal(expected["model"][name], cut["model"][name]) for name in expected["model"])
 
 
 def test_a_stage_that_ends_below_its_bar_is_named_and_gone_past_by_another_run(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import torch
 from rtcontrol.agents import Tools
 from rtcontrol.models.call import Call
 from rtcontrol.training.dataset import MOST, HeldOut, Share, Taught, check, split
-from rtcontrol.training.fit import Fitted
 from rtcontrol.training.fit_run import FitRun, FitSchedule, GivenRows, name_things
 from rtcontrol.training.instruction_words import Swap, Swaps, Vocabulary
 from rtcontrol.training.model_size import learner
@@ -80,13 +79,6 @@ def test_the_score_is_split_by_tool_argument_and_goal(deaf: tuple[HeldOut, list[
     examiner.tell(replace(found, plateau=found.plateau.replace("75%", "76%").replace("for 1", "for 2")))
     assert len(said) == 1 and "stands still" in said[0] and "fast and slow give the same call" in said[0]
     assert found.messages()[0].startswith("fast and slow") and found.to_dict()["swaps"][0]["asked"] > 0
-
-
-def test_a_model_that_listens_is_not_accused(listening: Fitted) -> None:
-    swap = next(s for s in listening.truth.swaps if "fast" in s.words)
-    assert not swap.ignored and "change the call" in swap.message()
-    card = (listening.folder / "README.md").read_text("utf-8")
-    assert swap.message() in card and "| argument go.speed |" in card
 
 
 def test_words_that_stand_for_each_other_are_found_and_leave_gaps() -> None:

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +30,7 @@ from rtcontrol.models.train.finetune.run import Job, finetune, opened
 from rtcontrol.models.train.finetune.stopping import TrainingStopped
 from rtcontrol.models.train.finetune.sweep import read_sweep, run_sweep
 from tests.helpers.disks import files_of
-from tests.helpers.processes import ROOT, environment, python
+from tests.helpers.processes import free_port, python
 from tests.models.small import build, build_checkpoint, law, plain_base, shown, tool
 from tests.models.train.finetune.rows import qwen_base, random_rows, write
 
@@ -130,13 +128,30 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_checkpoint(tmp_path_factory.mktemp("model") / "m", seed=2, scale=0.1)
 
 
-@pytest.fixture
-def rows(tmp_path: Path) -> Path:
-    return write(tmp_path / "rows.jsonl", random_rows(0, 40))
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("rows") / "rows.jsonl", random_rows(0, 40))
 
 
 def job(base: Path, rows: Path, out: Path, **settings: Any) -> Job:
     return Job(str(base), (rows,), out, FinetuneRecipe(**{**FAST, "steps": 4, "save_every": 2, **settings}))
+
+
+@pytest.fixture(scope="module")
+def trained(small: Path, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that is done."""
+    out = tmp_path_factory.mktemp("trained") / "out"
+    finetune(job(small, rows, out))
+    return out
+
+
+@pytest.fixture(scope="module")
+def stopped(small: Path, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that ended in its third step of four, behind a checkpoint."""
+    out = tmp_path_factory.mktemp("stopped") / "out"
+    with pytest.raises(PowerCutError):
+        finetune(job(small, rows, out), cut_at(3))
+    return out
 
 
 def test_a_run_that_is_done_is_not_trained_on(small: Path, rows: Path, tmp_path: Path) -> None:
@@ -177,7 +192,7 @@ def test_layout_batches_and_activations_that_are_computed_again_change_no_step(
 ) -> None:
     ways: list[dict[str, Any]] = [{}, {"layout": "separate"}, {"device_groups": 4}, {"gradient_checkpointing": True}]
     plain, *others = (
-        finetune(job(small, rows, tmp_path / f"{n}", dropout=0.0, steps=3, **way)).history for n, way in enumerate(ways)
+        finetune(job(small, rows, tmp_path / f"{n}", dropout=0.0, steps=2, **way)).history for n, way in enumerate(ways)
     )
     for other in others:
         for a, b in zip(plain, other, strict=True):
@@ -196,22 +211,21 @@ def test_bf16_trains_its_parameters_in_fp32(small: Path, rows: Path, tmp_path: P
     assert {w.dtype for w in weights(made.model).values()} == {torch.bfloat16}
 
 
-def test_the_adapter_alone_is_the_merged_model(small: Path, rows: Path, tmp_path: Path) -> None:
+def test_the_adapter_alone_is_the_merged_model(small: Path, trained: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    made = finetune(job(small, rows, tmp_path / "out"))
     ids = torch.arange(20)[None]
     plain = AutoModelForCausalLM.from_pretrained(small, dtype=torch.float32)
     before = plain(ids).logits
-    adapter = PeftModel.from_pretrained(plain, tmp_path / "out" / "adapter").eval()
-    whole = AutoModelForCausalLM.from_pretrained(made.model, dtype=torch.float32).eval()
+    adapter = PeftModel.from_pretrained(plain, trained / "adapter").eval()
+    whole = AutoModelForCausalLM.from_pretrained(trained / "model", dtype=torch.float32).eval()
     torch.testing.assert_close(adapter(ids).logits, whole(ids).logits, atol=1e-4, rtol=1e-4)
     assert not torch.allclose(before, whole(ids).logits, atol=1e-2)
 
 
-def test_another_configuration_is_refused_by_name(small: Path, rows: Path, tmp_path: Path) -> None:
-    finetune(job(small, rows, tmp_path / "out"))
+def test_another_configuration_is_refused_by_name(small: Path, rows: Path, trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "out")
     kept = weights(tmp_path / "out" / "model")
     changes: list[tuple[dict[str, Any], str]] = [
         ({"rank": 4, "seed": 9}, r"rank was 8, is 4; seed was 0, is 9"),
@@ -224,9 +238,10 @@ def test_another_configuration_is_refused_by_name(small: Path, rows: Path, tmp_p
     finetune(job(small, rows, tmp_path / "out", log_every=2, keep=5))  # what is said of it may change
 
 
-def test_other_rows_and_another_base_are_refused_by_name(small: Path, rows: Path, tmp_path: Path) -> None:
-    with pytest.raises(PowerCutError):
-        finetune(job(small, rows, tmp_path / "out"), cut_at(3))
+def test_other_rows_and_another_base_are_refused_by_name(
+    small: Path, rows: Path, stopped: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped, tmp_path / "out")
     with pytest.raises(UserError, match=r"rows was .*rows.jsonl \(\w{12}\), is .*other.jsonl \(\w{12}\)"):
         finetune(job(small, write(tmp_path / "other.jsonl", random_rows(1, 40)), tmp_path / "out"))
     another = build_checkpoint(tmp_path / "another", seed=3, scale=0.1)
@@ -242,9 +257,8 @@ def test_other_rows_and_another_base_are_refused_by_name(small: Path, rows: Path
         finetune(job(another, rows, tmp_path / "new"))
 
 
-def test_a_damaged_checkpoint_is_named(small: Path, rows: Path, tmp_path: Path) -> None:
-    with pytest.raises(PowerCutError):
-        finetune(job(small, rows, tmp_path / "out"), cut_at(3))
+def test_a_damaged_checkpoint_is_named(small: Path, rows: Path, stopped: Path, tmp_path: Path) -> None:
+    shutil.copytree(stopped, tmp_path / "out")
     for name in ("trained.safetensors", "optimizer.pt", "rng_state.pth"):
         path = tmp_path / "out" / "checkpoints" / "checkpoint-2" / name
         whole = path.read_bytes()
@@ -254,21 +268,21 @@ def test_a_damaged_checkpoint_is_named(small: Path, rows: Path, tmp_path: Path) 
         path.write_bytes(whole)
 
 
-def test_a_full_disk_leaves_what_was_whole(small: Path, rows: Path, tmp_path: Path) -> None:
-    with pytest.raises(PowerCutError):
-        finetune(job(small, rows, tmp_path / "out"), cut_at(3))
+def test_a_full_disk_leaves_what_was_whole(
+    small: Path, rows: Path, stopped: Path, trained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped, tmp_path / "out")
     with files_of(20_000), pytest.raises(UserError, match=r"cannot be saved in .*checkpoint-2 is whole"):
         finetune(job(small, rows, tmp_path / "out"))
     folder = tmp_path / "out" / "checkpoints"
     assert checkpoints.steps(folder) == [2] and not (folder / checkpoints.STAGING).exists()
     assert not list((tmp_path / "out").rglob("*.part"))
-    made = finetune(job(small, rows, tmp_path / "out"))  # there is room again
-    expected = finetune(job(small, rows, tmp_path / "other"))
-    assert all(torch.equal(w, weights(expected.model)[n]) for n, w in weights(made.model).items())
+    made, expected = finetune(job(small, rows, tmp_path / "out")), weights(trained / "model")  # there is room again
+    assert all(torch.equal(w, expected[n]) for n, w in weights(made.model).items())
 
 
-def test_a_full_disk_at_the_export_keeps_the_training(small: Path, rows: Path, tmp_path: Path) -> None:
-    finetune(job(small, rows, tmp_path / "out"))
+def test_a_full_disk_at_the_export_keeps_the_training(small: Path, rows: Path, trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "out")
     kept = weights(tmp_path / "out" / "model")
     with files_of(20_000), pytest.raises(UserError, match=r"cannot be saved .*checkpoint-4 is whole"):
         finetune(job(small, rows, tmp_path / "out"))
@@ -430,6 +444,23 @@ pytest.importorskip("peft")
 pytest.importorskip("accelerate")
 
 
+# Both are one Python that has imported everything and forks; the launcher itself is in the slow test above.
+FORKED = """
+import os, sys
+import accelerate, peft, transformers
+import rtcontrol.models.train.finetune.run
+from rtcontrol.cli.app import main
+
+rank = str(int(os.fork() == 0))
+os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+try:
+    main()
+finally:
+    if rank == "0" and os.wait()[1]:
+        sys.exit("the second process failed")
+"""
+
+
 def test_two_processes_step_by_the_gradients_of_one(tmp_path: Path) -> None:
     base = build_checkpoint(tmp_path / "base", seed=2, scale=0.1)
     rows = write(tmp_path / "rows.jsonl", random_rows(0, 16))
@@ -437,14 +468,9 @@ def test_two_processes_step_by_the_gradients_of_one(tmp_path: Path) -> None:
     rates = "lora_rate = 1e-3\nembedding_rate = 1e-3\ndtype = 'fp32'\ndevice = 'cpu'\n"
     (tmp_path / "r.toml").write_text(settings + rates)
     finetune(Job(str(base), (rows,), tmp_path / "one", recipe(file=tmp_path / "r.toml")))
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "rtcontrol",
-    ]  # fmt: skip
-    command += ["models", "train", "--base", str(base), "--rows", str(rows), "--out", str(tmp_path / "two")]
+    command = ["models", "train", "--base", str(base), "--rows", str(rows), "--out", str(tmp_path / "two")]
     command += ["--config", str(tmp_path / "r.toml")]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment(OMP_NUM_THREADS="1"), text=True, capture_output=True, check=False
-    )
+    done = python("-c", FORKED, *command, env={"OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port())})
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("Checkpoint: ") == 1
     logs = [
