@@ -1,9 +1,9 @@
 """The whole suite in several processes (pytest-xdist), and the real-time tests by themselves.
 
-A module is a unit: its tests run in one process, in order, so that they share a server by a module fixture; its real-
-time tests are another. Modules marked `serial` (they start Ray) are one unit together, and so are those of ROS 2. Real-
-time tests begin first; while they run no other test does, and of them no more at once than twice the cores, since they
-wait for five sixths of their time.
+A module is a unit: its tests run in one process, in order, so that they share a server by a module fixture; its
+real-time tests are another. Modules marked `serial` (they start Ray) are one unit together, and so are those of ROS 2.
+Real-time tests begin first; while they run no other test does, and of them no more at once than twice the cores, since
+they wait for five sixths of their time.
 """
 
 from __future__ import annotations
