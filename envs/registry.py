@@ -23,8 +23,9 @@ WORLDS = ("lander", "paddle", "road")
 @dataclass(frozen=True, slots=True)
 class BundledWorld:
     """A world of `envs/NAME` and `agents/NAME`: one sentence on it, the name of the agent that acts in it by default,
-    and whether there are pictures of it. What it `needs` beside the core's packages, and how that is installed, stands
-    in the error where it cannot be imported.
+    whether there are pictures of it, and whether a model that was `trained` in it is bundled, and measured in
+    docs/benchmarks: the others fly by their expert. What it `needs` beside the core's packages, and how that is
+    installed, stands in the error where it cannot be imported.
 
     Nothing of it is imported before it is wanted: `SKILL` of skill.py, `PLAN` of curriculum.py and, where it has
     pictures, `painter()` of picture.py; of the agent `agent` of tools.py and `PHRASINGS` of phrasings.py.
@@ -34,6 +35,7 @@ class BundledWorld:
     description: str
     agent: str
     pictures: bool = False
+    trained: bool = True
     needs: tuple[str, str] = ("", "")
 
     def make(self, goal: str | None = None) -> Environment:
@@ -90,9 +92,15 @@ def by_agent() -> dict[str, BundledWorld]:
     return {world.agent: world for world in sorted(known().values(), key=lambda world: world.agent)}
 
 
+@cache
+def trained() -> dict[str, BundledWorld]:
+    """The worlds of which a model is bundled, by name, in order."""
+    return {name: world for name, world in known().items() if world.trained}
+
+
 def agent_names() -> tuple[str, ...]:
-    """The names of the worlds' agents, in the order of the worlds."""
-    return tuple(known()[name].agent for name in WORLDS)
+    """The names of the agents of which a model is bundled, in the order of the worlds."""
+    return tuple(trained()[name].agent for name in WORLDS if name in trained())
 
 
 def skill(name: str) -> Skill | None:

@@ -21,7 +21,8 @@ from rtcontrol.models.checkpoint.prompt import PromptTemplate
 from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, closing, opening
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.decode.protocol import Ask, NotFinite, Tree, Work, common_start
+from rtcontrol.models.decode.core import common_start
+from rtcontrol.models.decode.protocol import Ask, NotFinite, Tree, Work
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import in_time, learn, prefill_in_slices, result
 

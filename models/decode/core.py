@@ -320,3 +320,15 @@ class Deciding(Stepwise):
     def _value(self, k: int, tool: int, state: FreeHead) -> Any:
         self._drafts.tokens[k, tool] = list(state.value.tokens)
         return parse_free(self.core.domains[k, tool], self.core.tokenizer.decode(state.value.tokens))
+
+
+def common_start(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading ids two sequences share."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:  # whole slices are compared far faster than one id after another
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -176,15 +176,3 @@ class Runner(Protocol):
 
     def logsumexp(self, handle: Any, nodes: Sequence[int]) -> list[float]:
         """Over the whole vocabulary, at these of the nodes that the decision at hand has evaluated."""
-
-
-def common_start(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading ids two sequences share."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:  # whole slices are compared far faster than one id after another
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

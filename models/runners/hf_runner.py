@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from rtcontrol.models.decode.protocol import Ask, Caps, PassCost, PrefixInfo, Tree, Work, common_start, fitted
+from rtcontrol.models.decode.core import common_start
+from rtcontrol.models.decode.protocol import Ask, Caps, PassCost, PrefixInfo, Tree, Work, fitted
 from rtcontrol.models.errors import too_long
 from rtcontrol.models.runners.packed import answered
 from rtcontrol.models.runners.torch_runner import thread_limit

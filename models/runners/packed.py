@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from rtcontrol.models.decode.protocol import Ask, Work, common_start
+from rtcontrol.models.decode.core import common_start
+from rtcontrol.models.decode.protocol import Ask, Work
 from rtcontrol.models.errors import too_long
 from rtcontrol.models.runners.lean import LeanModel, Rows
 

@@ -32,7 +32,8 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 
 from rtcontrol.models.checkpoint.checkpoint import read_config
-from rtcontrol.models.decode.protocol import Cancelled, Caps, PassCost, PrefixInfo, Work, common_start
+from rtcontrol.models.decode.core import common_start
+from rtcontrol.models.decode.protocol import Cancelled, Caps, PassCost, PrefixInfo, Work
 from rtcontrol.models.errors import UserError, too_long
 from rtcontrol.models.runners.torch_runner import ONE_THREAD, choose_dtype, thread_limit
 from rtcontrol.models.runners.vllm_tap import Asked, ScoreTap, gather, totals

@@ -24,7 +24,8 @@ from rtcontrol.bench.situations import Situation
 from rtcontrol.bench.timing import Stopwatch, Took, Turns, like, rotated, tail
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.decode.protocol import Budget, Work, common_start
+from rtcontrol.models.decode.core import common_start
+from rtcontrol.models.decode.protocol import Budget, Work
 from rtcontrol.models.decode.walk import Entry
 from rtcontrol.models.runners.packed import Node
 from rtcontrol.models.runners.torch_runner import DTYPES, TorchRunner

@@ -9,12 +9,13 @@ from math import isnan
 from typing import Any
 
 from rtcontrol.drill.injector import Injection
+from rtcontrol.telemetry.causes import CAUSES
 from rtcontrol.telemetry.timeline import Timeline
 
 # So many ticks on time one after the other are a recovery.
 RECOVERED = 8
 # Of these causes the list has no sub-causes.
-PLAIN = ("invalid",)
+PLAIN = frozenset(cause.value for cause, entry in CAUSES.items() if not entry.subcauses)
 
 
 @dataclass(slots=True)

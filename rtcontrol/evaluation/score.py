@@ -208,6 +208,8 @@ class Scoring:
         else:
             self.agent = assembly.agent(settings.agent or assembly.default_agent(settings.env), file, settings.env)
         models = tuple(dict.fromkeys(settings.models)) or tuple(filter(None, (self.agent.model,)))
+        if self.agent.model in SCRIPTED:  # it has no model of its own, and the table has the script anyway
+            models = tuple(name for name in models if name != self.agent.model)
         plain = [name for name in models if NOT_MODELS.get(name, name) in SCRIPTED]
         if plain:
             raise UserError(f"--model {plain[0]} stands in the table anyway.", "Leave it out.")

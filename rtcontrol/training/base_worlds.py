@@ -22,7 +22,7 @@ from rtcontrol.training.gate import gate_between, heard
 from rtcontrol.training.imitation import Recipe, recipe_for
 from rtcontrol.training.tool_randomization import dressed, plain
 
-RECIPES = {name: recipe_for(world) for name, world in registry.known().items()}
+RECIPES = {name: recipe_for(world) for name, world in registry.trained().items()}
 
 
 @dataclass(frozen=True)

@@ -141,9 +141,8 @@ class Recipe:
         return " ".join(sorted({*words(" ".join(told)), *meant, *FILLERS}))
 
     def _learnt(self, decide: TreeDecider, config: TrainConfig) -> TrainingMetadata:
-        """What the bundled checkpoint says of itself, with the gate of this one."""
-        known = TrainingMetadata.of(ZOO / self.agent.model)
-        assert known is not None, f"{self.agent.model} is bundled"
+        """What the bundled checkpoint, where there is one, says of itself, with the gate of this one."""
+        known = TrainingMetadata.of(ZOO / self.agent.name) or TrainingMetadata(())
         made = replace(
             known,
             tool_sets=(tuple(self.agent.tools.openai()),),

@@ -6,12 +6,18 @@ import pytest
 
 from rtcontrol.envs import registry
 from rtcontrol.envs.pictures import painter
+from rtcontrol.models.checkpoint.checkpoint import zoo
 
 
 def test_the_agents_are_those_of_the_worlds() -> None:
-    assert (
-        {world.agent for world in registry.known().values()} == set(registry.agent_names()) == set(registry.by_agent())
-    )
+    assert {world.agent for world in registry.known().values()} == set(registry.by_agent())
+
+
+def test_a_model_is_bundled_of_the_worlds_that_say_so_and_of_no_other() -> None:
+    for name, world in registry.known().items():
+        assert world.trained == (world.agent in zoo()) == (name in registry.trained())
+        assert world.controller().model == (world.agent if world.trained else "expert")
+    assert set(registry.agent_names()) == {world.agent for world in registry.trained().values()}
 
 
 @pytest.mark.parametrize("name", registry.WORLDS)

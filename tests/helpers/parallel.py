@@ -1,20 +1,22 @@
 """The whole suite in several processes (pytest-xdist), and the real-time tests by themselves.
 
-A module is a unit: its tests run in one process, in order, so that they share a server by a module fixture. Modules
-marked `serial` (they start Ray) are one unit together. Real-time tests begin first; while they run no other test does,
-and of them no more at once than twice the cores, since they wait for five sixths of their time.
+A module is a unit: its tests run in one process, in order, so that they share a server by a module fixture; its
+real-time tests are another. Modules marked `serial` (they start Ray) are one unit together, and so are those of ROS 2.
+Real-time tests begin first; while they run no other test does, and of them no more at once than twice the cores, since
+they wait for five sixths of their time.
 """
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import os
-import re
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +24,7 @@ from typing import IO, Any
 import pytest
 
 SERIAL = "serial"
+DDS = "tests/bridges/ros2/"  # their robots and bridges are in one domain, and hear each other
 ROOT = Path(__file__).resolve().parents[2]
 # Their units are many and short: they fill the gaps that the others leave at the end.
 LAST = ("tests/models", "tests/agents", "tests/envs", "tests/bridges/wire")
@@ -96,38 +99,58 @@ def _realtime(item: pytest.Item) -> bool:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Twice the cores, since the tests mostly wait; none where single files are asked for."""
+    """One more than twice the cores, since many tests wait; none where single files are asked for."""
     asked = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
     if asked is not None:
         return int(asked)
     whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS
-    return min(2 * len(os.sched_getaffinity(0)), 8) if whole else 0
+    return min(2 * len(os.sched_getaffinity(0)) + 1, 8) if whole else 0
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What a module's text says: whether it starts Ray, whether all its tests are real-time ones, and which are."""
+
+    serial: bool = False
+    all_realtime: bool = False
+    realtime: frozenset[str] = frozenset()
+
+    def is_realtime(self, test: str) -> bool:
+        return self.all_realtime or test.partition("[")[0] in self.realtime
 
 
 @cache
-def _marks(module: str) -> set[str]:
-    # Which is scheduled by tests' names alone, where their marks are not known. What is slow, too, seldom runs.
+def _marks(module: str) -> Marks:
+    # Which is scheduled by tests' names alone, where their marks are not known.
     try:
-        text = (ROOT / module).read_text("utf-8").replace("@pytest.mark.slow\n@pytest.mark.realtime\n", "")
+        text = (ROOT / module).read_text("utf-8")
     except OSError:
-        return set()
-    return set(re.findall(r"pytestmark = pytest\.mark\.realtime|pytest\.mark\.(?:realtime|serial)\b", text))
+        return Marks()
+    if "pytest.mark.realtime" not in text:
+        return Marks("pytest.mark.serial" in text)
+    tests = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+    marked = (one.name for one in tests if "pytest.mark.realtime" in map(ast.unparse, one.decorator_list))
+    return Marks("pytest.mark.serial" in text, "pytestmark = pytest.mark.realtime" in text, frozenset(marked))
 
 
 def unit(nodeid: str) -> str:
-    """What of a run goes to one process. Mutants are long and share nothing: each is one."""
-    module = nodeid.partition("::")[0]
+    """What of a run goes to one process. Mutants are long and share nothing: each is one. A module's real-time tests
+    are one of their own: they run in the beginning, and hold up no others later."""
+    module, _, test = nodeid.partition("::")
     if module.endswith("test_mutants.py"):
         return nodeid
-    return SERIAL if "pytest.mark.serial" in _marks(module) else module
+    marks = _marks(module)
+    own = SERIAL if marks.serial else DDS if module.startswith(DDS) else module
+    return f"{own}, in real time" if marks.is_realtime(test) else own
 
 
 def order(nodeid: str) -> int:
-    """Modules of real-time tests alone; those with some, and Ray's, which take long; then the others."""
-    marks = _marks(nodeid.partition("::")[0])
-    if "pytestmark = pytest.mark.realtime" in marks:
+    """Real-time tests; Ray's, which take long; then the others."""
+    module, _, test = nodeid.partition("::")
+    marks = _marks(module)
+    if marks.is_realtime(test):
         return 0
-    return 1 if marks else 3 if nodeid.startswith(LAST) else 2
+    return 1 if marks.serial else 3 if nodeid.startswith(LAST) else 2
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

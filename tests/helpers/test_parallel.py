@@ -33,13 +33,11 @@ def test_real_time_tests_run_with_their_like_alone_and_no_more_of_them_than_core
     assert (2, 0) in seen and (0, 2) in seen
 
 
-def test_real_time_modules_come_first_and_what_starts_ray_is_one_unit() -> None:
-    actuator, pool, ray = (
-        f"tests/rtcontrol/{name}.py::test_x"
-        for name in ("loop/test_actuator", "hosts/test_ray_pool_parts", "hosts/test_ray_pool")
-    )
-    assert all((ROOT / nodeid.partition("::")[0]).is_file() for nodeid in (actuator, pool, ray))
-    assert unit(actuator) == actuator.partition("::")[0] and unit(pool) == unit(ray) == SERIAL
-    assert [order(n) for n in (actuator, pool, ray, "tests/rtcontrol/cli/test_cli.py::t", "tests/models/x.py::t")] == [
-        *(0, 1, 1, 2, 3)
-    ]
+def test_real_time_tests_come_first_and_what_starts_ray_is_one_unit() -> None:
+    loop, ray = "tests/rtcontrol/loop/test_actuator.py::test_x[1]", "tests/rtcontrol/hosts/test_ray_pool.py::test_x"
+    parts, score = "tests/rtcontrol/hosts/test_ray_pool_parts.py", "tests/rtcontrol/evaluation/test_score.py"
+    assert all((ROOT / nodeid.partition("::")[0]).is_file() for nodeid in (loop, ray, parts, score))
+    late = f"{score}::test_what_being_late_costs_in_real_time_stands_beside_lockstep"
+    assert unit(late) != unit(f"{score}::test_x") == score and unit(ray) == unit(f"{parts}::test_x") == SERIAL
+    nodeids = (loop, late, ray, f"{score}::test_x", "tests/models/x.py::t")
+    assert [order(nodeid) for nodeid in nodeids] == [0, 0, 1, 2, 3]
