@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
 
 from rtcontrol.models.decode.core import common_start
@@ -15,6 +16,7 @@ from rtcontrol.models.errors import too_long
 from rtcontrol.models.runners.lean import LeanModel, Rows
 
 TOGETHER = 64  # decisions of one pass
+FEW = 4_096  # ids
 
 
 Logits = Callable[[Sequence[int], Sequence[int] | None], torch.Tensor]
@@ -145,18 +147,30 @@ def answered(asked: Sequence[tuple[Sequence[Ask], Logits]]) -> list[list[Any]]:
     found: list[torch.Tensor] = []
     for asks, logits in asked:
         masked = sorted({n for ask in asks if ask.masks is not None for n in ask.nodes})
-        scores = logits(masked, None).double() if masked else None
+        legal = _legal(asks) if masked else None
+        scores = logits(masked, None if legal is None else legal.tolist()).double() if masked else None
         for ask in asks:
             if scores is None or ask.masks is None:
                 found += [logits(ask.nodes, ask.ids)] if ask.ids and ask.nodes else []
                 continue
             rows = scores[[masked.index(n) for n in ask.nodes]]
-            rows = rows.masked_fill(~torch.from_numpy(ask.masks).to(rows.device), -torch.inf)
+            mask = torch.from_numpy(ask.masks if legal is None else ask.masks[:, legal]).to(rows.device)
+            rows = rows.masked_fill(~mask, -torch.inf)
             best = rows.amax(-1, keepdim=True)
             ids = (rows == best).int().argmax(-1)  # the first of equals, as in every other place
+            if legal is not None:
+                ids = torch.from_numpy(legal).to(ids.device)[ids]
             found.append(torch.stack([ids.double(), 1.0 / (rows - best).exp().sum(-1)], -1))
     told = iter(torch.cat([part.flatten() for part in found]).tolist() if found else ())
     return [[[_row(ask, told) for _ in ask.nodes] for ask in asks] for asks, _ in asked]
+
+
+def _legal(asks: Sequence[Ask]) -> np.ndarray[Any, np.dtype[np.intp]] | None:
+    """The ids that are legal somewhere, where they are so few that their rows of a large vocabulary are picked sooner
+    than all are multiplied."""
+    masks = [ask.masks for ask in asks if ask.masks is not None]
+    found = np.flatnonzero(np.logical_or.reduce([mask.any(0) for mask in masks]))
+    return found if 0 < len(found) <= FEW < masks[0].shape[1] // 8 else None
 
 
 def _row(ask: Ask, told: Iterator[float]) -> Any:

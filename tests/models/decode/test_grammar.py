@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.decode.protocol import Budget, DecodeError
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.runners import packed
 from rtcontrol.models.schema.domain import Free
 from rtcontrol.models.schema.json_schema import normalise
 from rtcontrol.models.schema.numbers import LEAST, MOST
@@ -63,8 +65,24 @@ def accepts(grammars: Grammars, schema: dict[str, Any], text: str) -> bool:
     required=st.booleans(),
     budget=st.sampled_from((1, 64)),
     hugging=st.booleans(),
+    picked=st.booleans(),
 )
 def test_free_value_equals_greedy_decoding_by_the_oracle_under_the_same_grammar(
+    folder: Path,
+    oracle: Oracle,
+    kind: str,
+    told: tuple[str, str],
+    required: bool,
+    budget: int,
+    hugging: bool,
+    picked: bool,
+) -> None:
+    """`picked`: of the head's rows those of few legal ids alone are multiplied, as with a large vocabulary."""
+    with mock.patch.object(packed, "FEW", 16 if picked else packed.FEW):
+        equals_greedy_decoding(folder, oracle, kind, told, required, budget, hugging)
+
+
+def equals_greedy_decoding(
     folder: Path, oracle: Oracle, kind: str, told: tuple[str, str], required: bool, budget: int, hugging: bool
 ) -> None:
     decider = build(folder, [tool("stop", v=CLOSED), tool("go", 99 * required, v=FREE[kind])], budget_per_head=budget)
