@@ -277,7 +277,7 @@ def test_what_keeps_a_real_robot_and_the_bridge_apart_is_told_in_words(
     config = tmp_path / "robot.yaml"
     config.write_text(text.replace("angular.z:", "twist.angular.z:"))
     running = bridge(brain.endpoint, config=config)
-    elsewhere = {**domain, "ROS_DOMAIN_ID": str(int(domain["ROS_DOMAIN_ID"]) - 100)}
+    elsewhere = {**domain, "ROS_DOMAIN_ID": str(int(domain["ROS_DOMAIN_ID"]) - 50)}
     command = ["-m", "rtcontrol.bridges.ros2", "--config", str(EXAMPLE), "--connect", brain.endpoint]
     other = Program(command, tmp_path / "other.log", env=elsewhere)
     try:
