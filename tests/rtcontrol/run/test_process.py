@@ -43,7 +43,7 @@ from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.run_folder import Folder
 from rtcontrol.training.controllers import rebuild
 from tests.helpers.disks import files_of
-from tests.helpers.processes import environment, until
+from tests.helpers.processes import cli, environment, until
 
 # Its one call is the safe one, which takes its time and says when it begins and ends.
 WORLD = """
@@ -344,13 +344,12 @@ def test_a_safe_call_that_is_not_in_force_has_its_own_status(
     assert report_of(tmp_path)["ended_by"] == ("duration" if broken is None else "error")
 
 
-def test_what_keeps_ray_from_its_files_is_named_before_it_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "")
-    with files_of(8192):
-        assert call(*EXPERT[:5], "--host", "ray", "--no-live", "--out", str(tmp_path / "out")) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
+def test_what_keeps_ray_from_its_files_is_named_before_it_starts(tmp_path: Path) -> None:
+    limited = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))  # noqa: E731
+    words = (*EXPERT[:5], "--host", "ray", "--no-live", "--out", str(tmp_path / "out"))
+    done = cli(*words, env={"RAY_ADDRESS": ""}, preexec_fn=limited)
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.splitlines()[-1]
     assert last.startswith("Ray cannot start: a file may not get 80 MB large, as Ray's do (File too large)")
     assert "ulimit -f" in last and "--host inprocess" in last
     assert not (tmp_path / "out").exists()
