@@ -115,9 +115,11 @@ def _gguf(path: Path) -> Base:
         )
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            path.parent, gguf_file=path.name, dtype=torch.bfloat16, local_files_only=True
+            path.parent, gguf_file=path.name, dtype=torch.bfloat16, local_files_only=True, trust_remote_code=False
         )
-        tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            path.parent, gguf_file=path.name, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # a part of it is missing, or of a kind that transformers does not read
         told = (str(error).strip() or repr(error)).splitlines()[0]
         raise UserError(f"transformers cannot read {path} ({told}).", "Give another file of the model.") from None
