@@ -45,9 +45,9 @@ MARGIN = 1e-4  # of the laws (design, section 4): closer choices may differ by r
 
 def law(examples: int) -> settings:
     """A property over random schemas and models: so many examples in the long run, which is marked slow, and for a
-    mutant; a sixth of them by default."""
+    mutant; a quarter of them by default."""
     whole = bool(os.environ.get(LONG)) or settings.get_current_profile_name() == "mutants"
-    most = examples if whole else -(-examples // 6)
+    most = examples if whole else -(-examples // 4)
     return settings(max_examples=most, deadline=None, suppress_health_check=list(HealthCheck))
 
 

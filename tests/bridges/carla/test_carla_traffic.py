@@ -264,7 +264,7 @@ def test_light_is_told_from_45_m_on_until_our_middle_is_over_the_line() -> None:
 
 
 @pytest.mark.parametrize("town", [None, BY_HAND])
-@pytest.mark.parametrize("count", [2, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [4, pytest.param(200, marks=pytest.mark.slow)])
 def test_reds_are_not_run_and_greens_are_passed_without_a_stop(
     count: int, town: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,7 @@ from tests.bridges.ros2.robot import topic
 from tests.helpers.processes import Program, environment, until
 
 NODE = Path(package.__path__[0]) / "rclpy_node" / "rtcontrol_bridge" / "node.py"
-COUNT = 6  # messages of each type: four of them are the edges
+COUNT = 10  # messages of each type: four of them are the edges
 IN_FORCE = re.compile("(no connection to the server: )?safe call in force(: .+)?")
 QOS: dict[str, dict[str, Any]] = {
     "reliable": {"reliability": "reliable", "depth": COUNT},

@@ -21,7 +21,6 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.vocabulary import build_tokenizer
 from rtcontrol.run.toolsets import costs
-from rtcontrol.serve import tool_reading
 from rtcontrol.serve.tool_reading import ToolReading
 from tests.models.small import WORDS, build, build_checkpoint, tool
 
@@ -205,8 +204,8 @@ DECODED: dict[str, dict[str, Any]] = {
     "large steps": {"type": "array", "items": {"type": "integer", "multipleOf": 7919 * 7907}},
     "odd steps": {"type": "number", "multipleOf": 99991.7},
     "many values in a list": {"type": "array", "items": {"enum": [f"v{i}" for i in range(20_000)]}},
-    "many kinds of text": {"anyOf": [text(f"^a{i}.*b{i}$") for i in range(50)]},
-    "many names": {"type": "object", "patternProperties": {f"^a{i}.*b$": {"type": "string"} for i in range(30)}},
+    "many kinds of text": {"anyOf": [text(f"^a{i}.*b{i}$") for i in range(150)]},
+    "many names": {"type": "object", "patternProperties": {f"^a{i}.*b$": {"type": "string"} for i in range(80)}},
     "names that double": {
         "type": "object",
         "propertyNames": {"pattern": "^[ab]*a[ab]{40}$"},
@@ -240,7 +239,7 @@ def test_what_is_decoded_ends_whatever_the_model_says(checkpoint: Checkpoint, ca
     core = compiled(checkpoint, DECODED[case])
     assert isinstance(core, DecoderCore)
     ((key, start),) = core.starts.items()
-    for seed in range(2):
+    for seed in range(3):
         chance = random.Random(seed)
         value = core._grammars.start(start[1])  # type: ignore[union-attr]
         try:
@@ -256,13 +255,12 @@ def test_what_is_decoded_ends_whatever_the_model_says(checkpoint: Checkpoint, ca
         assert len(value.tokens) < 500
 
 
-def test_the_reader_apart_compiles_for_the_model_and_ends_what_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool_reading, "READ_S", 0.5)
+def test_the_reader_apart_compiles_for_the_model_and_ends_what_takes_too_long() -> None:
     reader = ToolReading("lander")
     try:
         assert reader.check(taking(DECODED["nested repetitions"]))
         many = taking({"anyOf": [text(f"^a{i}.*b{i}$") for i in range(2000)]})
-        with pytest.raises(UserError, match="takes more than 0.5 s of a processor's time"):
+        with pytest.raises(UserError, match="takes more than 2 s of a processor's time"):
             reader.check(many)
         assert len(json.dumps(many)) < 1 << 20
         told = REFUSED["a constant of half a megabyte"][0]

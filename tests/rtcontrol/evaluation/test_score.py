@@ -38,6 +38,7 @@ from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
+from rtcontrol.run import assembly
 from rtcontrol.run.fingerprint import contents
 from rtcontrol.run.skills import UserSkill, skill_of
 from tests.rtcontrol.hosts.standin_endpoint import standin
@@ -448,6 +449,20 @@ def test_a_game_without_a_model_is_scored_by_its_expert_nothing_and_chance(
     assert link.is_symlink() and json.loads((tmp_path / "linked.json").read_text())["complete"]
     for option in (("--gate", "0.5"), ("--phrasings", "unseen")):
         assert f"{option[0]} is about a model" in refused(capsys, *told, *option)
+
+
+@pytest.mark.parametrize("model", [("--model", "expert"), ()])
+def test_an_agent_whose_own_model_is_its_expert_is_scored_by_it(
+    model: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted = replace(assembly.agent("lander"), model="expert")
+    monkeypatch.setattr(assembly, "agent", lambda *given: scripted)
+    out = tmp_path / "scores.json"
+    assert (
+        call("score", "--env", "lander", *model, "--goal", "land on the pad", "--seeds", "1", "--json", str(out)) == 0
+    )
+    cells = json.loads(out.read_text())["cells"].values()
+    assert {cell["by"] for cell in cells} == {"expert", "no-op", "random"}
 
 
 def test_what_cannot_be_scored_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,11 +59,11 @@ def test_sessions_that_come_and_go_leave_nothing_behind(ray_pool: RayPool, sourc
             host.close()
         return client.num_fds(), client.memory_info().rss, decoder.memory_info().rss
 
-    came_and_went = come_and_go(6)
-    again = come_and_go(20)
+    came_and_went = come_and_go(10)
+    again = come_and_go(40)
     assert again[0] <= came_and_went[0] + 2
-    assert again[1] < came_and_went[1] + 8e6
-    assert again[2] < came_and_went[2] + 8e6
+    assert again[1] < came_and_went[1] + 15e6
+    assert again[2] < came_and_went[2] + 15e6
     # The actor tells how many deciders it keeps.
     assert ray.get(ray_pool.actor.close.remote(b"none")) == 0
 
@@ -104,11 +104,7 @@ def test_all_sessions_return_after_the_process_was_killed_also_one_that_was_bein
     until(lambda: ray.get(ray_pool.actor.close.remote(b"none")) == 0, seconds=5.0)
 
 
-def test_a_build_that_ends_the_process_is_given_up_and_the_others_return(
-    ray_pool: RayPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pools, "ATTEMPTS", 2)
-
+def test_a_build_that_ends_the_process_is_given_up_and_the_others_return(ray_pool: RayPool) -> None:
     class Deadly:
         def build(self) -> Any:
             import os
@@ -116,7 +112,7 @@ def test_a_build_that_ends_the_process_is_given_up_and_the_others_return(
             os._exit(1)
 
     host = ray_pool.open("a", naming("left"))
-    with pytest.raises(UserError, match="lost 2 times"):
+    with pytest.raises(UserError, match="lost 3 times"):
         ray_pool.open("b", Deadly())
     until(host.alive, seconds=20.0)
     assert called(host, 1) == 'left(at="x 1")'

@@ -149,13 +149,13 @@ def test_a_patient_session_that_is_closed_holds_up_nobody(pool: DecoderPool) -> 
 def test_opening_a_session_holds_up_nobody(pool: DecoderPool) -> None:
     host = pool.open("a", naming("left"))
     slow: list[Host] = []
-    opener = threading.Thread(target=lambda: slow.append(pool.open("b", naming("slow", "0.7"))))
+    opener = threading.Thread(target=lambda: slow.append(pool.open("b", naming("slow", "1.5"))))
     opener.start()
     decided = 0
     while opener.is_alive():
         called(host, decided)
         decided += 1
-    assert decided > 10
+    assert decided > 20
     assert called(slow[0], 1) == 'slow(at="x 1")'
 
 
