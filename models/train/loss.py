@@ -53,21 +53,30 @@ def tree_attention(
     attention_mask: torch.Tensor | None,
     scaling: float | None = None,
     blocks: Blocks | None = None,
+    sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attention for a Hugging Face model: `query` [batch, heads, length, dim], `key`, `value` [batch, kv_heads, ...].
 
-    Causal without `blocks`; with them (batch 1) the prefix is causal and each run sees prefix and itself. Returns
+    Causal without `blocks`; with them (batch 1) the prefix is causal and each run sees prefix and itself; of all these
+    a token sees the newest `sliding_window` alone, itself included, where the layer has a window. Returns
     [batch, length, heads, dim].
     """
-    gqa = query.shape[1] != key.shape[1]
     if blocks is None:
-        out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=gqa)
+        out = _causal(query, key, value, scaling, sliding_window)
         return out.transpose(1, 2).contiguous(), None
     p, q, k, v = blocks.prefix, query[0], key[0], value[0]
-    head = F.scaled_dot_product_attention(
-        query[:, :, :p], key[:, :, :p], value[:, :, :p], is_causal=True, scale=scaling, enable_gqa=gqa
-    )
+    head = _causal(query[:, :, :p], key[:, :, :p], value[:, :, :p], scaling, sliding_window)
+    window = sliding_window if sliding_window is not None and blocks.longest > sliding_window else None
+
+    def seen_by(runs: RunSet) -> torch.Tensor:
+        if window is None:
+            return runs.mask
+        own = blocks.positions[runs.index]  # [runs, width]
+        keys = torch.cat([blocks.positions[None, :p].expand(len(own), -1), own], 1)
+        near = own[:, :, None] - keys[:, None, :] < window
+        near |= ~runs.valid[:, :, None]  # padding, which must see something
+        return runs.mask & near[:, None]
 
     def body(runs: RunSet) -> torch.Tensor:
         def in_runs(x: torch.Tensor) -> torch.Tensor:
@@ -76,11 +85,22 @@ def tree_attention(
         def with_prefix(x: torch.Tensor) -> torch.Tensor:
             return torch.cat([x[None, :, :p].expand(len(runs.index), -1, -1, -1), in_runs(x)], 2)
 
-        seen = _attend(in_runs(q), with_prefix(k), with_prefix(v), runs.mask, scaling)
+        seen = _attend(in_runs(q), with_prefix(k), with_prefix(v), seen_by(runs), scaling)
         return seen.transpose(1, 2)[runs.valid]
 
     tail = torch.cat([body(runs) for runs in blocks.sets])[blocks.order]
     return torch.cat([head[0].transpose(0, 1), tail])[None], None
+
+
+def _causal(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None, window: int | None
+) -> torch.Tensor:
+    gqa, length = q.shape[1] != k.shape[1], q.shape[2]
+    if window is None or length <= window:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa)
+    behind = torch.arange(length, device=q.device)[:, None] - torch.arange(length, device=q.device)
+    mask = (behind >= 0) & (behind < window)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=gqa)
 
 
 AttentionInterface.register(ATTENTION, tree_attention)

@@ -42,14 +42,19 @@ class RunSet:
 @dataclass(frozen=True)
 class Blocks:
     """Where attention happens: the first `prefix` tokens causally; then runs, in sets of like width. `order`: int64
-    [tokens behind the prefix], the place of each among the valid ones of all sets, one after the other."""
+    [tokens behind the prefix], the place of each among the valid ones of all sets, one after the other. `positions`:
+    int64 [tokens], each one's in its own sequence, of which the longest has `longest` tokens: layers with windows ask.
+    """
 
     prefix: int
     sets: tuple[RunSet, ...]
     order: torch.Tensor
+    positions: torch.Tensor
+    longest: int
 
     def to(self, device: torch.device | str) -> Blocks:
-        return Blocks(self.prefix, tuple(runs.to(device) for runs in self.sets), self.order.to(device))
+        there = (self.order.to(device), self.positions.to(device), self.longest)
+        return Blocks(self.prefix, tuple(runs.to(device) for runs in self.sets), *there)
 
 
 @dataclass(frozen=True)
@@ -144,10 +149,10 @@ class _Tree:
             torch.tensor([c for _, _, _, c in self.labels]),
             *_early(self.early),
             samples,
-            self._blocks(length, prefix),
+            self._blocks(length, prefix, positions),
         )
 
-    def _blocks(self, length: int, prefix: int) -> Blocks:
+    def _blocks(self, length: int, prefix: int, positions: np.ndarray) -> Blocks:
         ends = [*self.runs[1:], length]
         runs = sorted(zip(self.runs, ends, strict=True), key=lambda run: run[0] - run[1])
         sets: list[RunSet] = []
@@ -157,7 +162,7 @@ class _Tree:
             sets.append(self._run_set(alike, width, prefix))
             runs = runs[len(alike) :]
         order = torch.cat([s.index[s.valid] for s in sets]).argsort()
-        return Blocks(prefix, tuple(sets), order)
+        return Blocks(prefix, tuple(sets), order, torch.from_numpy(positions), int(positions.max()) + 1)
 
     def _run_set(self, runs: Sequence[tuple[int, int]], width: int, prefix: int) -> RunSet:
         index = np.zeros((len(runs), width), np.int64)

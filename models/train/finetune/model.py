@@ -22,6 +22,9 @@ from rtcontrol.models.train.packing import PackedBatch
 from rtcontrol.models.train.rows import Row
 
 
+TREES = {"full_attention", "sliding_attention"}  # kinds of layers that `tree_attention` computes
+
+
 class BadRow(UserError):
     """A row that cannot be represented; `reason` is what is wrong with it, without file and line."""
 
@@ -104,11 +107,11 @@ def load_base(folder: Path, dtype: torch.dtype) -> Any:
         told = (str(error).strip() or repr(error)).splitlines()[0]
         raise UserError(f"transformers cannot load {folder} ({told}).", "Give a causal model's folder.") from None
     kinds = {*(getattr(model.config, "layer_types", None) or ["full_attention"])}
-    if kinds != {"full_attention"} or not hasattr(model, "lm_head") or not hasattr(model.model, "layers"):
-        what = "of other than full attention" if kinds != {"full_attention"} else "of another build"
+    if (other := kinds - TREES) or not hasattr(model, "lm_head") or not hasattr(model.model, "layers"):
+        what = f"of {other.pop().replace('_', ' ')}" if other else "of another build"
         raise UserError(
             f"{folder}: a {model.config.model_type} model has layers {what}; trees are not computed by them.",
-            "Fine-tune a Qwen2, Qwen2.5, Qwen3 or Llama model.",
+            "Fine-tune a Qwen2, Qwen2.5, Qwen3, Llama or Gemma 3 (text) model.",
         )
     return model
 

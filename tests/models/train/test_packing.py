@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_checkpoint(tmp_path_factory.mktemp("model") / "m", seed=2, scale=0.1)
 
 
-@pytest.fixture(scope="module", params=["qwen2", "qwen3"])
+@pytest.fixture(scope="module", params=["qwen2", "qwen3", "gemma3"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = build_checkpoint(tmp_path_factory.mktemp("model") / "m", request.param, seed=2, scale=0.1)
     return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
@@ -173,7 +173,9 @@ def test_bf16_products_lose_nearly_the_same_and_are_over_when_they_are(model: An
     assert gradients(model, [packed], 1.0)[0] == exact
 
 
-def test_separate_sequences_lose_what_plain_hugging_face_loses(encoder: RowEncoder, folder: Path) -> None:
+@pytest.mark.parametrize("kind", ["qwen2", "gemma3"])
+def test_separate_sequences_lose_what_plain_hugging_face_loses(kind: str, encoder: RowEncoder, tmp_path: Path) -> None:
+    folder = build_checkpoint(tmp_path / "m", kind, seed=2, scale=0.1)
     """The oracle of the oracle: Hugging Face's own attention and a hand-written cross-entropy."""
     ours = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()

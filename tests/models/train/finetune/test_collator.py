@@ -31,7 +31,7 @@ pytest.importorskip("peft")
 RECIPE = FinetuneRecipe(rank=4, alpha=8, dropout=0.0, dtype="fp32")
 
 
-@pytest.fixture(scope="module", params=["qwen2", "qwen3"])
+@pytest.fixture(scope="module", params=["qwen2", "qwen3", "gemma3"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TreeLM:
     path = build_checkpoint(tmp_path_factory.mktemp("model") / "m", request.param, seed=2, scale=0.1)
     made = adapted(AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32), RECIPE)

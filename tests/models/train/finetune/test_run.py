@@ -309,8 +309,8 @@ def test_a_base_that_cannot_be_trained_is_refused(small: Path, rows: Path, tmp_p
         finetune(job(changed(quantization_config={"quant_method": "awq"}), rows, tmp_path / "out"))
     with pytest.raises(UserError, match=r"tokenizer has \d+ tokens, its model only 100 rows"):
         finetune(job(changed(vocab_size=100), rows, tmp_path / "out"))
-    with pytest.raises(UserError, match="other than full attention"):
-        finetune(job(changed(layer_types=["sliding_attention"] * 2), rows, tmp_path / "out"))
+    with pytest.raises(UserError, match="layers of chunked attention"):
+        finetune(job(changed(layer_types=["chunked_attention"] * 2), rows, tmp_path / "out"))
     assert not (tmp_path / "out" / "run.json").exists()
     with pytest.raises(UserError, match="no linear layer 'w1' to adapt"):
         finetune(job(small, rows, tmp_path / "out", targets=("w1",)))
