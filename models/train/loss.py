@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from transformers import AttentionInterface
 
 from rtcontrol.models.train.packing import Blocks, PackedBatch, RunSet
+from rtcontrol.models.train.seen_vocabulary import labels_of
 
 ATTENTION = "rtcontrol_tree"
 EARLY_LAYERS = 2
@@ -92,9 +93,7 @@ def tree_attention(
     return torch.cat([head[0].transpose(0, 1), tail])[None], None
 
 
-def _causal(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None, window: int | None
-) -> torch.Tensor:
+def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None, window: int | None) -> torch.Tensor:
     gqa, length = q.shape[1] != k.shape[1], q.shape[2]
     if window is None or length <= window:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa)
@@ -107,7 +106,8 @@ AttentionInterface.register(ATTENTION, tree_attention)
 
 
 def label_logits(model: Any, batch: PackedBatch) -> torch.Tensor:
-    """Logits [labels, vocabulary] of the labelled rows of a Hugging Face causal LM; no other row meets the LM head."""
+    """Logits [labels, vocabulary] of the labelled rows of a Hugging Face causal LM; no other row meets the LM head. Of
+    a vocabulary that it sees in part (`seen_vocabulary`), that part's."""
     if model.config._attn_implementation != ATTENTION:
         model.set_attn_implementation(ATTENTION)
     hidden = model.model(
@@ -130,9 +130,10 @@ def tree_loss(model: Any, batch: PackedBatch, normaliser: float | None = None) -
         finally:
             hook.remove()
         held = model.lm_head(model.model.norm(seen[0].flatten(0, 1)[batch.early_rows])).float()
-        early = F.cross_entropy(held, batch.early_labels, reduction="sum")
-    each = F.cross_entropy(logits, batch.labels, reduction="none")
+        early = F.cross_entropy(held, labels_of(model, batch.early_labels), reduction="sum")
+    labels = labels_of(model, batch.labels)
+    each = F.cross_entropy(logits, labels, reduction="none")
     total = (each * batch.weights).sum()
     if early is not None:
         total = total + EARLY_WEIGHT * early
-    return total / (normaliser or batch.weights.sum()), logits.detach().argmax(-1) == batch.labels
+    return total / (normaliser or batch.weights.sum()), logits.detach().argmax(-1) == labels

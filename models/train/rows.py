@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,6 +11,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import PromptTemplate
 from rtcontrol.models.checkpoint.special_tokens import opening
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.data.stats import call_json
 from rtcontrol.models.decode.plan import SchemaPlan, compile_plan
 from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 
@@ -169,6 +171,19 @@ class RowEncoder:
                 target = HeadTarget((head.head_id, *value), (*value, head.end_id), ends)
             self._heads[key] = target
         return self._heads[key]
+
+
+def json_row(
+    row: EncodedRow, tokenizer: STTokenizer, call: Call, punctuation: float = 1.0, end: str | None = None
+) -> EncodedRow:
+    """The row in the baseline's form: the call as JSON behind the prompt, whose last token the first one of the text
+    follows; then the token `end`. Labels of its marks weigh `punctuation`, all others 1."""
+    text = tuple(tokenizer.encode(call_json(call)))
+    weights = [1.0 if re.search(r"\w", tokenizer.decode([token])) else punctuation for token in text]
+    if end is not None:
+        text, weights = (*text, tokenizer.special_id(end)), [*weights, punctuation]
+    chain = HeadTarget((row.suffix[-1], *text[:-1]), text, tuple(weights))
+    return replace(row, suffix=row.suffix[:-1], heads=(chain,))
 
 
 KEPT = 64  # sets of tools

@@ -45,10 +45,13 @@ class FinetuneRecipe(BaseModel):
     and longest head are more than `length` tokens is left out. `steps` ends the run, else `epochs`. Head weights:
     `content`, `function`, `arguments`; `focal` multiplies the labels of an argument that is not null; `end` the label
     of the end token. `all_heads`: eight heads for every row, as published checkpoints have, those beyond its tools'
-    arity null; without it the heads that our engines read. `batches` "same-tools": those of a device hold rows of one
-    set of tools where they can, drawn anew each epoch; "shuffled": whichever rows come. `dtype`: of the frozen weights
-    and of the products; what is trained, and its sums, are fp32 (at a rate of 1e-6 bf16 would round every step of the
-    embeddings away).
+    arity null; without it the heads that our engines read. `way` "json": each row's call as JSON behind its prompt, the
+    baseline of the heads, every label with the row's weight. `vocabulary` "rows": of embeddings and head the ST tokens'
+    rows alone are trained, and a label is told apart from the tokens of the data and the 8,192 commonest; "all": from
+    all, all trained. `products` "bf16": products of fp32 matrices round their factors, on processors that do that
+    quicker. `batches` "same-tools": those of a device hold rows of one set of tools where they can, drawn anew each
+    epoch; "shuffled": whichever rows come. `dtype`: of the frozen weights and of the products; what is trained, and its
+    sums, are fp32 (at a rate of 1e-6 bf16 would round every step of the embeddings away).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,6 +78,9 @@ class FinetuneRecipe(BaseModel):
     focal: PerHead = (1.0, 1.0, 1.5, 2.0, 2.5, 3.0)
     end: Weight = 1.0
     all_heads: bool = True
+    way: Literal["heads", "json"] = "heads"
+    vocabulary: Literal["all", "rows"] = "all"
+    products: Literal["exact", "bf16"] = "exact"
     layout: Literal["packed", "separate"] = "packed"
     batches: Literal["shuffled", "same-tools"] = "shuffled"
     dtype: Literal["auto", "fp32", "bf16"] = "bf16"

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import Sampler
 
+from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT, PromptTemplate
 from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, NULL, opening
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
@@ -22,7 +23,7 @@ from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.model import BadRow, read_rows
 from rtcontrol.models.train.packing import PackedBatch, pack, pad_together, separate
-from rtcontrol.models.train.rows import EncodedRow, HeadTarget, Row, ToolsEncoder
+from rtcontrol.models.train.rows import EncodedRow, HeadTarget, Row, ToolsEncoder, json_row
 
 SETS = 64  # of tools that a checkpoint lists as learnt; of more it says that it reads tools
 
@@ -56,7 +57,18 @@ class GroupEncoder:
         if row.call is not None:
             self._check_heads(plan, row)
         found = self._rows.encode(row)
+        if self.recipe.way == "json":
+            return self._json(found, row)
         return replace(found, heads=(*self._beyond(plan, row), *found.heads)) if self.recipe.all_heads else found
+
+    def _json(self, heads: EncodedRow, row: Row) -> EncodedRow:
+        if row.call is None:
+            raise ValueError("a row without a call has no JSON")
+        order = [name for name in parameters_of(row) if name in row.call.arguments]  # the grammar's
+        call = Call(row.call.name, {name: row.call.arguments[name] for name in order})
+        found = json_row(heads, self._tokenizer, call)
+        (text,) = found.heads
+        return replace(found, heads=(replace(text, weights=tuple(w * row.weight for w in text.weights)),))
 
     def _check_heads(self, plan: SchemaPlan, row: Row) -> None:
         assert row.call is not None
@@ -77,6 +89,13 @@ class GroupEncoder:
                 yield HeadTarget((head,), (self._null,), (weight * row.weight,))
 
 
+def parameters_of(row: Row) -> list[str]:
+    """The names of the called tool's parameters, in their order."""
+    assert row.call is not None
+    tool = next(tool for tool in row.tools if tool.name == row.call.name)
+    return [*tool.to_openai()["function"]["parameters"].get("properties", {})]
+
+
 class Groups:
     """A dataset of encoded groups, in the order of their files; `sets` has the number of each one's set of tools."""
 
@@ -92,6 +111,14 @@ class Groups:
 
     def __getitem__(self, index: int) -> EncodedRow:
         return EncodedRow(tuple(self._suffixes[index]), self._heads[index])
+
+    def ids(self) -> set[int]:
+        """All tokens of all rows, asked for or given."""
+        found = {token for suffix in self._suffixes for token in suffix}
+        for heads in self._heads:
+            for head in heads:
+                found.update(head.ids, head.labels)
+        return found
 
     def append(self, row: EncodedRow, tools: Sequence[ToolSchema]) -> None:
         key = hashlib.sha256("\n".join(tool.canonical_json() for tool in tools).encode()).digest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.loss import ATTENTION, tree_loss
 from rtcontrol.models.train.packing import PackedBatch
 from rtcontrol.models.train.rows import Row
-
+from rtcontrol.models.train.seen_vocabulary import see, whole
 
 TREES = {"full_attention", "sliding_attention"}  # kinds of layers that `tree_attention` computes
 
@@ -116,9 +116,11 @@ def load_base(folder: Path, dtype: torch.dtype) -> Any:
     return model
 
 
-def adapted(model: Any, recipe: FinetuneRecipe) -> TreeLM:
+def adapted(model: Any, recipe: FinetuneRecipe, own: Iterable[int] = (), met: Iterable[int] = ()) -> TreeLM:
     """The base with fresh LoRA adapters and, where they have a rate, its embeddings and head unfrozen; all that is
-    trained is fp32. Raises UserError where the base has none of the recipe's targets."""
+    trained is fp32. By a recipe of the vocabulary of its "rows" the embeddings are those of the tokens `own`, and of
+    what it scores beside them it has `met` some. Raises UserError where the base has none of the recipe's targets.
+    """
     from peft import LoraConfig, get_peft_model
 
     names = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
@@ -135,6 +137,8 @@ def adapted(model: Any, recipe: FinetuneRecipe) -> TreeLM:
         task_type="CAUSAL_LM",
     )
     torch.manual_seed(recipe.seed)
+    if recipe.vocabulary == "rows":
+        see(model, own, met)
     lm = get_peft_model(model, settings)
     made = TreeLM(lm)
     embeddings, head = made.base.get_input_embeddings().weight, made.base.get_output_embeddings().weight
@@ -175,6 +179,7 @@ def trained(model: TreeLM) -> dict[str, torch.nn.Parameter]:
 
 def merged(model: TreeLM, dtype: torch.dtype) -> Any:
     """The plain causal LM of what was learnt; `model` is of no use afterwards."""
+    whole(model.base)
     plain = model.lm.merge_and_unload()
     plain.set_attn_implementation("sdpa")
     plain.config.use_cache = True

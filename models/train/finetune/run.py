@@ -30,6 +30,7 @@ from rtcontrol.models.train.finetune.dataset import GroupCollator, GroupEncoder,
 from rtcontrol.models.train.finetune.model import adapted, dtype_of, load_base
 from rtcontrol.models.train.finetune.outcome import FinetuneOutcome, write_outcome
 from rtcontrol.models.train.finetune.stopping import measure
+from rtcontrol.models.train.seen_vocabulary import whole
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -84,7 +85,8 @@ def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> Finetu
     except (OSError, SafetensorError) as error:
         raise checkpoints.not_saved(saved, error) from None
     steps = job.recipe.steps or math.ceil(job.recipe.epochs * math.ceil(len(groups) / job.recipe.groups))
-    model = adapted(load_base(base, dtype_of(job.recipe, device)), job.recipe)
+    own = map(tokenizer.special_id, ST_TOKENS)
+    model = adapted(load_base(base, dtype_of(job.recipe, device)), job.recipe, own, groups.ids())
     collator = GroupCollator(encoder.prefix, job.recipe.layout)
     args = arguments(job.recipe, saved, device, steps, state.num_processes)
     trainer = GroupTrainer(model, job.recipe, groups, collator, args, told, progress)
@@ -103,6 +105,7 @@ def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> Finetu
     trained = trainer.state.global_step
     history = [line for line in trainer.state.log_history if "loss" in line]
     found = None
+    whole(trainer.model.base)  # it is judged as it will decide
     if held_out is not None and state.is_main_process:
         with trainer.accelerator.autocast():
             found = measure(trainer.model, encoder.prefix, held_out, tokenizer, job.recipe.device_groups)
@@ -132,7 +135,7 @@ def _held_out(job: Job, template: PromptTemplate, tokenizer: STTokenizer) -> Gro
     if twice := {p.resolve() for p in job.held_out} & {p.resolve() for p in job.rows}:
         raise UserError(f"{twice.pop()} is trained on and held out.", "Hold out other rows.")
     # Judged alike whatever was trained: by the heads that are read, with the paper's weights.
-    plain = FinetuneRecipe(all_heads=False, length=job.recipe.length)
+    plain = FinetuneRecipe(all_heads=False, length=job.recipe.length, way=job.recipe.way)
     return load(job.held_out, GroupEncoder(template, tokenizer, plain), job.drop_bad)
 
 

@@ -47,10 +47,11 @@ def measure(
                 at += count
                 whole &= known
                 if head.labels[0] != null:
-                    asked[names[head.ids[0]]] += 1
-                    hit[names[head.ids[0]]] += known
+                    name = names.get(head.ids[0], "json")
+                    asked[name] += 1
+                    hit[name] += known
             right += whole
-    heads = {name: hit[name] / asked[name] for name in HEADS if asked[name]}
+    heads = {name: hit[name] / asked[name] for name in (*HEADS, "json") if asked[name]}
     return {"rows": len(groups), "loss": loss / weight, "rows_right": right / len(groups), "heads": heads}
 
 

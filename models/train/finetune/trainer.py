@@ -18,6 +18,7 @@ from rtcontrol.models.train.finetune import checkpoints
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.finetune.dataset import GroupCollator, Groups, SameToolsSampler
 from rtcontrol.models.train.finetune.model import TreeLM, dtype_of, parameter_groups, trained
+from rtcontrol.models.train.loss import bf16_products
 
 Progress = Callable[[dict[str, Any]], None]
 LOG = "log.jsonl"
@@ -114,6 +115,11 @@ class GroupTrainer(Trainer):
         if self.args.world_size > 1:
             total = self.accelerator.gather(total.reshape(1)).sum()
         return batches, total
+
+    def training_step(self, *given: Any, **named: Any) -> torch.Tensor:
+        """Forward and backward, their products as the recipe says."""
+        with bf16_products(self.recipe.products == "bf16"):
+            return super().training_step(*given, **named)
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Literal
 
-from rtcontrol.models.call import Call
-from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.data.stats import call_json
 from rtcontrol.models.decode.plan import SchemaPlan
-from rtcontrol.models.train.rows import EncodedRow, HeadTarget, Row, RowEncoder, ToolsEncoder
+from rtcontrol.models.train.rows import EncodedRow, HeadTarget, Row, RowEncoder, ToolsEncoder, json_row
 
 Form = Literal["heads", "sequential", "json"]
 FORMS: tuple[Form, ...] = ("heads", "sequential", "json")
@@ -43,7 +39,7 @@ class FormEncoder:
             return found
         own = found.heads[: 1 + len(plan.slots[plan.tool_index(row.call.name)])]
         if self._form == "json":
-            return json_row(found, self.tokenizer, row.call, self._punctuation)
+            return json_row(found, self.tokenizer, row.call, self._punctuation, END)
         if self._form == "sequential":
             return replace(found, heads=(_chain(own),))
         return found if self._all else replace(found, heads=own)
@@ -51,14 +47,6 @@ class FormEncoder:
     def _plan(self, row: Row) -> SchemaPlan:
         heads = self._heads
         return (heads.of(row.tools) if isinstance(heads, ToolsEncoder) else heads).plan
-
-
-def json_row(row: EncodedRow, tokenizer: STTokenizer, call: Call, punctuation: float) -> EncodedRow:
-    """Behind the row's prompt, whose last token the first one of the text follows."""
-    text = (*tokenizer.encode(call_json(call)), tokenizer.special_id(END))
-    weights = [1.0 if re.search(r"\w", tokenizer.decode([token])) else punctuation for token in text[:-1]]
-    chain = HeadTarget((row.suffix[-1], *text[:-1]), text, (*weights, punctuation))
-    return replace(row, suffix=row.suffix[:-1], heads=(chain,))
 
 
 def _chain(heads: tuple[HeadTarget, ...]) -> HeadTarget:
