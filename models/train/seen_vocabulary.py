@@ -83,6 +83,23 @@ def seen_by(model: Any) -> SeenEmbedding | None:
     return table if isinstance(table, SeenEmbedding) else None
 
 
+def score(model: Any, tokens: Iterable[int]) -> None:
+    """Of a model that sees a part of its vocabulary: these tokens are scored, too, from now on."""
+    if (seen := seen_by(model)) is None:
+        return
+    more = [token for token in dict.fromkeys(tokens) if seen.place[token] < 0]
+    if more:
+        new, head = torch.tensor(more), model.get_output_embeddings()
+        seen.place[new] = len(seen.ids) + torch.arange(len(new), device=seen.place.device)
+        seen.ids = torch.cat([seen.ids, new])
+        head.rest = torch.cat([head.rest, seen.before[1].weight.data[new].to(head.rest)])
+
+
+def scored(model: Any) -> list[int]:
+    """The tokens that such a model scores, in the order of its logits; of any other none."""
+    return [] if (seen := seen_by(model)) is None else seen.ids.tolist()
+
+
 def whole(model: Any) -> None:
     """Put what was learnt into the model's own embeddings and head, which it has again."""
     if (seen := seen_by(model)) is None:

@@ -24,7 +24,8 @@ from torch.multiprocessing.spawn import ProcessRaisedException, spawn
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.loss import bf16_products, tree_loss
 from rtcontrol.models.train.packing import PackedBatch, pack
-from rtcontrol.models.train.rows import Row, RowEncoder, ToolsEncoder
+from rtcontrol.models.train.rows import EncodedRow, Row, RowEncoder, ToolsEncoder
+from rtcontrol.models.train.seen_vocabulary import score, scored, seen_by
 
 WAIT = timedelta(minutes=30)  # of one for another: a chunk of one's own episodes may take long
 
@@ -238,6 +239,7 @@ class Trainer:
             "samples": self.samples,
             "chunk": self.chunk,
             "seconds": self.seconds,
+            "scored": scored(self.model),
         }
 
     def save(self) -> None:
@@ -271,9 +273,13 @@ class Trainer:
 
     def _batch(self, rows: Sequence[Row], rng: random.Random) -> PackedBatch:
         share = self.config.forced_share
-        return pack(self.encoder.prefix, [self.encoder.encode(row, forced=rng.random() < share) for row in rows])
+        encoded = [self.encoder.encode(row, forced=rng.random() < share) for row in rows]
+        if seen_by(self.model) is not None:  # who knows language already finds what is named in layers of its own
+            encoded = [_late(row) for row in encoded]
+        return pack(self.encoder.prefix, encoded)
 
     def _step(self, batch: PackedBatch) -> tuple[float, torch.Tensor]:
+        score(self.model, batch.labels.tolist())
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate()
         with bf16_products(self.config.bf16):
@@ -300,9 +306,15 @@ class Trainer:
                 f"{self.out} holds a run with another configuration: {differs}.",
                 "Continue with the old settings, or give another --out.",
             )
+        score(self.model, state.get("scored", ()))
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.samples, self.chunk, self.seconds = state["samples"], state["chunk"], state["seconds"]
+
+
+def _late(row: EncodedRow) -> EncodedRow:
+    """Not asked for anything half way through the model."""
+    return replace(row, early=(), heads=tuple(replace(head, early=None) for head in row.heads))
 
 
 def _brief(value: Any) -> str:

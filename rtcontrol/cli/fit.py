@@ -92,6 +92,8 @@ def fit(
 
       rtcontrol fit --skill lander --out runs/lander      (a bundled model anew, by its recipe)
 
+      rtcontrol fit --skill lander --base gemma/st --out runs/gemma-lander      (docs/pretrained.md)
+
       rtcontrol fit --env my_game.py --agent my_game_agent.py --out runs/mine      (docs/your-own-game.md)
 
       rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine      (then fly it)
@@ -104,8 +106,8 @@ def fit(
     console = for_people(json_file)
     tell = partial(say, console)
     if skill is not None:
-        others = (rows, teacher, runs, base, env, agent, goals, tools, goal, hz, minutes, json_file)
-        _rebuild(skill, out, samples, seed, threads, any(other is not None for other in others))
+        others = (rows, teacher, runs, env, agent, goals, tools, goal, hz, minutes, json_file)
+        _rebuild(skill, out, samples, seed, threads, base, any(other is not None for other in others))
         return
     if samples is not None:
         raise UserError("--samples is for --skill.", "Say how long it may take with --minutes.")
@@ -157,15 +159,17 @@ def fit(
     save(json_file, {"folder": str(made.folder), **made.truth.to_dict(), "notes": list(made.notes)} | flown)
 
 
-def _rebuild(skill: str, out: Path, samples: int | None, seed: int, threads: int | None, others: bool) -> None:
+def _rebuild(
+    skill: str, out: Path, samples: int | None, seed: int, threads: int | None, base: str | None, others: bool
+) -> None:
     from rtcontrol.training.controllers import SKILLS, rebuild, recipe_of
 
     recipe_of(skill)
     if others:
-        remedy = "Give --out, --samples, --seed and --threads only."
+        remedy = "Give --out, --base, --samples, --seed and --threads only."
         raise UserError("--skill trains by a recipe: what it learns, and for how long, is written there.", remedy)
     with FitProgress() as shown:
-        checkpoint = rebuild(skill, out, samples, seed, threads, shown.tell)
+        checkpoint = rebuild(skill, out, samples, seed, threads, shown.tell, base)
     print(f"Model: {checkpoint}\n{SKILLS[skill].format(checkpoint)}")
 
 

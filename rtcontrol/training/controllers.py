@@ -29,16 +29,32 @@ def recipe_of(skill: str) -> Recipe | simpletool_recipe.GamesRecipe:
     return recipe_for(registry.by_agent()[skill]) if skill in ENVS else simpletool_recipe.RECIPE
 
 
+# A base that knows a language learns a world from a part of the rows that a new model needs, in smaller steps.
+FROM_BASE = {"samples": 60_000, "learning_rate": 1e-4, "warmup": 0.05, "bf16": True}
+
+
 def rebuild(
-    skill: str, out: Path, samples: int | None, seed: int, threads: int | None, tell: Progress | None = None
+    skill: str,
+    out: Path,
+    samples: int | None,
+    seed: int,
+    threads: int | None,
+    tell: Progress | None = None,
+    base: str | None = None,
 ) -> Path:
-    """Run a skill's recipe in the folder `out`, or go on with it, for so many samples (None: the recipe's own); gives
-    the checkpoint's folder. `tell` gets a dict now and then: samples, of, seconds, left_s, loss, accuracy. Raises
-    UserError."""
+    """Run a skill's recipe in the folder `out`, or go on with it, for so many samples (None: the recipe's own), on a
+    new model or on the checkpoint `base`; gives the checkpoint's folder. `tell` gets a dict now and then: samples, of,
+    seconds, left_s, loss, accuracy. Raises UserError."""
     recipe = recipe_of(skill)
+    if base is not None and not isinstance(recipe, Recipe):
+        raise UserError(f"The recipe of {skill} begins with a new model.", "Leave --base out.")
     if threads:
         torch.set_num_threads(threads)
-    config = replace(recipe.config, seed=seed, samples=samples or recipe.config.samples)
+    config = replace(recipe.config, seed=seed)
+    if base is not None:
+        config = replace(config, **FROM_BASE)
+    if samples:
+        config = replace(config, samples=samples)
 
     def told(line: dict[str, object]) -> None:
         if tell is not None:
@@ -49,6 +65,8 @@ def rebuild(
     try:
         out.mkdir(parents=True, exist_ok=True)
         with nullcontext() if process_rank() else owned(out):
+            if isinstance(recipe, Recipe):
+                return recipe.train(out, config, told, base)
             return recipe.train(out, config, told)
     except OSError as error:
         raise UserError(

@@ -28,9 +28,11 @@ from rtcontrol.models.train.policy import TreeDecider, TreePolicy
 from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
+from rtcontrol.models.train.seen_vocabulary import whole
 from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_subwords, build_tokenizer, number_words
 from rtcontrol.training.gate import ROWS, fit_gate
+from rtcontrol.training.model_size import Learner, from_base
 from rtcontrol.training.out_of_scope import Nonsense, with_nonsense
 from rtcontrol.training.word_vectors import MARKS, SCHEMA_PHRASES, common_words, give_meaning, whole_words
 
@@ -74,6 +76,12 @@ class Recipe:
     nonsense_share: float = 0.12
     prepared: bool = False
 
+    def learner(self, seed: int, base: str | None = None) -> Learner:
+        """A new model, or the checkpoint `base` to go on with. Raises UserError for one in another format."""
+        if base is not None:
+            return from_base(base, self.agent.tools, self.agent.allow_null or self.nonsense is not None)
+        return Learner(*self.build(seed), dict(COMPACT))
+
     def build(self, seed: int) -> tuple[Any, Tokenizer, RowEncoder]:
         """A new model, its tokenizer and the row encoder."""
         tools = self.agent.tools.schemas
@@ -95,9 +103,10 @@ class Recipe:
             give_meaning(model, tokenizer)
         return prepare(model, tokenizer) if self.prepared else model, tokenizer, RowEncoder(template, wrapped, plan)
 
-    def train(self, out: Path, config: TrainConfig, progress: Progress | None = None) -> Path:
+    def train(self, out: Path, config: TrainConfig, progress: Progress | None = None, base: str | None = None) -> Path:
         """Train (or go on with the run in `out`) and export to `out/checkpoint`; returns that folder."""
-        model, tokenizer, encoder = self.build(config.seed)
+        one = self.learner(config.seed, base)
+        model, encoder = one.model, one.encoder
         # Who plays must act, whatever is said.
         acting = compile_plan(self.agent.tools.schemas, encoder.tokenizer)
         policy = TreePolicy(model, encoder if self.nonsense is None else encoder.of(acting))
@@ -114,8 +123,10 @@ class Recipe:
 
         Trainer(model, encoder, source, config, out).run(progress)
         model.to(torch.bfloat16).float()  # as it is stored, so that the gate is that of the checkpoint
-        export(model, tokenizer, COMPACT, out / "checkpoint", torch.bfloat16)
-        self._learnt(TreeDecider(model, encoder), config).write(out / "checkpoint")
+        learnt = self._learnt(TreeDecider(model, encoder), config)
+        whole(model)
+        export(model, one.tokenizer, one.template, out / "checkpoint", torch.bfloat16, one.end)
+        learnt.write(out / "checkpoint")
         return out / "checkpoint"
 
     def episodes(self, seed: int, parallel: int, policy: Policy | None, early: bool) -> Iterator[Demonstration]:

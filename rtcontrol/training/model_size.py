@@ -17,12 +17,15 @@ from rtcontrol.agents import Tools
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
 from rtcontrol.models.checkpoint.prompt import FILE_NAME as TEMPLATE
+from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.train.base import MARKERS
 from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import LossWeights, Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
+from rtcontrol.models.train.seen_vocabulary import see, seen_by
 from rtcontrol.models.train.vocabulary import build_tokenizer
 from rtcontrol.training.word_vectors import SCHEMA_PHRASES, SCHEMA_WORDS
 
@@ -35,6 +38,7 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 WORD = re.compile(r"[^\W\d_]+")
 WEIGHTS = LossWeights(quote=0.3)  # with 1.0 what is named is found as soon, and what follows from it later
 BEHIND = (1, 2)  # tokens
+LARGE = 32_768  # tokens: of more a part is trained and scored (models/train/seen_vocabulary.py)
 CALL_SHAPE = '{"name": "", "arguments": {}}'
 
 
@@ -100,6 +104,7 @@ class Learner:
     tokenizer: Tokenizer
     encoder: RowEncoder
     template: dict[str, Any]
+    end: str = "<|im_end|>"  # the token that ends a text
 
 
 def learner(
@@ -109,7 +114,7 @@ def learner(
     UserError for tools that cannot be decoded, and for a base that is no checkpoint in ST format."""
     words = words_of(rows)
     if base is not None:
-        return _from(base, tools, allow_null), words
+        return from_base(base, tools, allow_null), words
     texts = [tools_text(tools.schemas), *words.texts, goal or "", CALL_SHAPE, SCHEMA_WORDS]
     tokenizer = build_tokenizer(texts, words.numbers, SCHEMA_PHRASES)
     wrapped = STTokenizer(tokenizer)
@@ -119,7 +124,8 @@ def learner(
     return Learner(model, tokenizer, RowEncoder(template, wrapped, plan, WEIGHTS), dict(COMPACT)), words
 
 
-def _from(base: str, tools: Tools, allow_null: bool) -> Learner:
+def from_base(base: str, tools: Tools, allow_null: bool) -> Learner:
+    """The checkpoint `base` as a learner of these tools. Raises UserError for one that is none in ST format."""
     from transformers import AutoModelForCausalLM
 
     found = Checkpoint.open(base)
@@ -132,4 +138,14 @@ def _from(base: str, tools: Tools, allow_null: bool) -> Learner:
     )
     template = json.loads((found.folder / TEMPLATE).read_text("utf-8"))
     tokenizer = Tokenizer.from_file(str(found.folder / "tokenizer.json"))
-    return Learner(model, tokenizer, RowEncoder(found.template, found.tokenizer, plan, WEIGHTS), template)
+    encoder = RowEncoder(found.template, found.tokenizer, plan, WEIGHTS)
+    if len(model.get_input_embeddings().weight) > LARGE:
+        own = [found.tokenizer.special_id(token) for token in ST_TOKENS if token in found.tokenizer.specials]
+        see(model, own, {token for head in plan.heads for token in head.trie.choices})
+    end = next(end for _, end in MARKERS if end in found.tokenizer.specials)
+    return Learner(model, tokenizer, encoder, template, end)
+
+
+def pretrained(model: Any) -> bool:
+    """Whether a learner's model knows a language: it has the vocabulary of one."""
+    return seen_by(model) is not None

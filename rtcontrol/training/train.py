@@ -20,13 +20,14 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import owned
 from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.rows import Row
+from rtcontrol.models.train.seen_vocabulary import whole
 from rtcontrol.models.train.trainer import STATE, Progress
 from rtcontrol.training.card import card, write_card
 from rtcontrol.training.dataset import MOST, HeldOut, Share, Taught
 from rtcontrol.training.fit_run import FitRun, FitSchedule, RowStream
 from rtcontrol.training.gate import fit_gate, sureness
 from rtcontrol.training.instruction_words import SITUATIONS, Expert, Swaps
-from rtcontrol.training.model_size import WORD, Learner, learner
+from rtcontrol.training.model_size import WORD, Learner, learner, pretrained
 from rtcontrol.training.validation import Examiner, Truth
 
 TRAINING = "training"  # the run's own folder, in the checkpoint's
@@ -42,6 +43,7 @@ NO_GATE = (
 )
 # Learning rates. Twice as much stays on a plateau of the yard (docs/fit.md); what a base knows is not to be swept away.
 FRESH, ONWARD = 5e-4, 5e-4
+PRETRAINED = 1e-4  # of a base that knows a language
 
 
 @dataclass(frozen=True)
@@ -180,7 +182,8 @@ def _made(
             f"({shape.num_hidden_layers} layers of {shape.hidden_size}), {seen.seen_words:,} words, "
             f"{seen.seen_numbers:,} numbers."
         )
-        schedule = FitSchedule(float(minutes), ONWARD if lessons.base else FRESH)
+        rate = FRESH if lessons.base is None else PRETRAINED if pretrained(one.model) else ONWARD
+        schedule = FitSchedule(float(minutes), rate)
         swaps = Swaps(judge, lessons.learnt, lessons.expert)
         examiner = Examiner(judge, swaps, lessons.learnt, lessons.ceiling, say, lessons.count is None)
         training = _begun(folder, holding)
@@ -190,6 +193,8 @@ def _made(
         if run.samples:
             say(f"Goes on from {run.samples:,} samples, {run.seconds:.0f} s of training.")
         run.run(tell)
+        stored = torch.bfloat16 if pretrained(one.model) else torch.float32  # half the room where it is much
+        one.model.to(stored).float()  # all that follows is true of what is stored
         truth = replace(examiner.look(MOST, situations=SITUATIONS), plateau=run.lines[-1]["plateau"])
         gate, noticed = _gate(judge, lessons, seed)
         if play is not None:
@@ -223,7 +228,8 @@ def _made(
     notes = (*lessons.notes, *found)
     text = card(folder.name, lessons.tools.schemas, lessons.source, truth, figures, notes, told_of, played)
     try:
-        export(one.model, one.tokenizer, one.template, folder)
+        whole(one.model)
+        export(one.model, one.tokenizer, one.template, folder, stored, one.end)
         learnt.write(folder)
         write_card(folder, text)
     except (OSError, SafetensorError) as error:  # the latter of the weights' own writer

@@ -28,6 +28,7 @@ from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.policy import TreePolicy
 from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
+from rtcontrol.models.train.seen_vocabulary import scored, see
 from rtcontrol.models.train.trainer import (
     TrainConfig,
     Trainer,
@@ -68,20 +69,25 @@ def source(chunk: int) -> Sequence[Row]:
     return rows
 
 
-def trainer(out: Path, config: TrainConfig = CONFIG) -> Trainer:
+def trainer(out: Path, config: TrainConfig = CONFIG, seen: bool = False) -> Trainer:
+    """Where a part of the vocabulary is `seen`, what is scored grows while it trains."""
     tokenizer, encoder = base()
-    return Trainer(new_model(SHAPE, tokenizer, config.seed), encoder, source, config, out)
+    model = new_model(SHAPE, tokenizer, config.seed)
+    if seen:
+        see(model, map(encoder.tokenizer.special_id, ST_TOKENS), (), common=0)
+    return Trainer(model, encoder, source, config, out)
 
 
 class PowerCutError(Exception):
     """Ends a run without a word."""
 
 
-def test_resumed_run_ends_with_the_weights_of_the_uninterrupted_one(tmp_path: Path) -> None:
-    whole = trainer(tmp_path / "whole")
+@pytest.mark.parametrize("seen", [False, True])
+def test_resumed_run_ends_with_the_weights_of_the_uninterrupted_one(seen: bool, tmp_path: Path) -> None:
+    whole = trainer(tmp_path / "whole", seen=seen)
     whole.run()
 
-    first = trainer(tmp_path / "cut")
+    first = trainer(tmp_path / "cut", seen=seen)
 
     def cut(line: dict[str, Any]) -> None:
         if line["samples"] == 32:
@@ -91,14 +97,16 @@ def test_resumed_run_ends_with_the_weights_of_the_uninterrupted_one(tmp_path: Pa
 
     with pytest.raises(PowerCutError):
         first.run(cut)
-    second = trainer(tmp_path / "cut")
+    second = trainer(tmp_path / "cut", seen=seen)
     assert second.samples == 32
     second.run()
     assert second.samples == whole.samples == 96
     for (name, a), (_, b) in zip(whole.model.state_dict().items(), second.model.state_dict().items(), strict=True):
         assert torch.equal(a, b), name
+    assert scored(second.model) == scored(whole.model)
+    assert len(scored(second.model)) > (len(ST_TOKENS) if seen else -1)
     # The run is done: starting it once more does nothing.
-    third = trainer(tmp_path / "cut")
+    third = trainer(tmp_path / "cut", seen=seen)
     third.run()
     assert third.samples == 96
 

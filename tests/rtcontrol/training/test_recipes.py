@@ -18,6 +18,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from rtcontrol.agents.paddle import tools as paddle_tools
 from rtcontrol.agents.road import tools as road
@@ -30,6 +31,7 @@ from rtcontrol.envs.road.world import Road
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.checkpoint.prompt import tools_text
+from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decider import DeciderSpec
@@ -40,6 +42,7 @@ from rtcontrol.models.train.rows import Row
 from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.tasks import names
 from rtcontrol.models.train.vocabulary import number_words
+from rtcontrol.training import model_size
 from rtcontrol.training.base_model import RECIPE, STAGES, BaseRecipe, Stage, base_tokenizer
 from rtcontrol.training.base_worlds import RECIPES, Worlds, WorldsRun
 from rtcontrol.training.controllers import ENVS, recipe_of
@@ -55,7 +58,7 @@ from rtcontrol.training.word_vectors import (
     whole_words,
     word_vectors,
 )
-from tests.models.small import build, law
+from tests.models.small import build, build_checkpoint, law
 from tests.models.small import tool as tool_of
 
 TRAINED: dict[str, Any] = {name: recipe_of(name) for name in ENVS}
@@ -125,6 +128,26 @@ def test_a_recipe_trains_resumes_and_exports_from_the_command_line(
     assert learnt.gate is not None and 0.0 <= learnt.gate <= 1.0
     assert spec.build().decide("x 0 y 0", "win").call is not None
     assert "rtcontrol run --env paddle --model" in capsys.readouterr().out
+
+
+def test_a_recipe_goes_on_from_a_base_whose_language_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, out = build_checkpoint(tmp_path / "base", "gemma3", scale=0.1), tmp_path / "out"
+    monkeypatch.setattr(model_size, "LARGE", 10)
+    given = ("--skill", "lander", "--samples", "64", "--base", str(base), "--out", str(out))
+    for _ in range(2):
+        assert train(monkeypatch, *given) == 0
+    before, after = (load_file(folder / "model.safetensors") for folder in (base, out / "checkpoint"))
+    moved = (before["model.embed_tokens.weight"].bfloat16() != after["model.embed_tokens.weight"]).any(-1)
+    specials = [STTokenizer.load(base / "tokenizer.json").special_id(token) for token in ST_TOKENS]
+    assert {*moved.nonzero().flatten().tolist()} <= {*specials}
+    assert moved.any()
+    assert all((before[name].bfloat16() != after[name]).any() for name in before if "proj" in name)
+    spec = DeciderSpec(str(out / "checkpoint"), tuple(TRAINED["lander"].agent.tools.openai()))
+    assert spec.build().decide("x 0 y 0", "land on the pad").call is not None
+    assert train(monkeypatch, "--skill", "simpletool", "--base", str(base), "--out", str(out / "other")) == 2
+    assert "Leave --base out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
