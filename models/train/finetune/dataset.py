@@ -7,6 +7,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, Literal
 
@@ -238,5 +239,8 @@ class GroupCollator:
     def batch(self, groups: Sequence[EncodedRow]) -> PackedBatch:
         if self._layout == "separate":
             return pad_together(separate(self._prefix, groups))
-        # Rows of the same tools become neighbours, and share what their prompts begin with.
-        return pack(self._prefix, sorted(groups, key=lambda group: group.suffix))
+        # What all have in common, as the tools of rows of one set, stands there once; of others rows of the same tools
+        # become neighbours, and share what their prompts begin with.
+        shared = min(len(commonprefix([g.suffix for g in groups])), *(len(g.suffix) - 1 for g in groups))
+        rest = [replace(g, suffix=g.suffix[shared:]) for g in groups]
+        return pack((*self._prefix, *groups[0].suffix[:shared]), sorted(rest, key=lambda group: group.suffix))
