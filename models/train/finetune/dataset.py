@@ -7,7 +7,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from os.path import commonprefix
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -241,6 +241,7 @@ class GroupCollator:
             return pad_together(separate(self._prefix, groups))
         # What all have in common, as the tools of rows of one set, stands there once; of others rows of the same tools
         # become neighbours, and share what their prompts begin with.
-        shared = min(len(commonprefix([g.suffix for g in groups])), *(len(g.suffix) - 1 for g in groups))
+        alike = takewhile(lambda tokens: len({*tokens}) == 1, zip(*(g.suffix for g in groups), strict=False))
+        shared = min(sum(1 for _ in alike), *(len(g.suffix) - 1 for g in groups))
         rest = [replace(g, suffix=g.suffix[shared:]) for g in groups]
         return pack((*self._prefix, *groups[0].suffix[:shared]), sorted(rest, key=lambda group: group.suffix))
