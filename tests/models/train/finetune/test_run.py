@@ -19,8 +19,14 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch.utils.data import BatchSampler
 
+from rtcontrol.evaluation.json_calls import JsonAnswerer
+from rtcontrol.evaluation.options import ModelOptions
+from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
+from rtcontrol.models.data.row import DataRow
+from rtcontrol.models.data.tool_sets import StoredToolSets
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.adopt import adopt
 from rtcontrol.models.train.finetune import checkpoints
@@ -72,6 +78,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     [
         ("qwen2", "left", False),
         ("qwen3", "right", False),
+        ("gemma3", "left", False),
         pytest.param("qwen2", "left", True, marks=pytest.mark.slow),
         pytest.param("qwen3", "right", True, marks=pytest.mark.slow),
     ],
@@ -84,7 +91,7 @@ def test_a_qwen_is_trained_resumed_merged_exported_and_decides(
     else:
         base = plain_base(tmp_path / "base", ("<|im_start|>", "<|im_end|>"), kind, seed=1, scale=0.1)
     rows = write(tmp_path / "rows.jsonl", simple_rows(at) * 10)
-    recipe = FinetuneRecipe(**FAST, steps=20, dropout=0.05)
+    recipe = FinetuneRecipe(**FAST, steps=20, dropout=0.05, vocabulary="rows" if kind == "gemma3" else "all")
     held_out = (write(tmp_path / "held.jsonl", simple_rows(at)),)
     whole = finetune(Job(str(base), (rows,), tmp_path / "whole", recipe, held_out))
     assert whole.steps == 20 and len(whole.history) == 20
@@ -105,10 +112,13 @@ def test_a_qwen_is_trained_resumed_merged_exported_and_decides(
     made = Checkpoint.open(str(whole.model))
     assert made.tokenizer.special_id("<content>") == (151_665 if own_words else made.tokenizer.size - 17)
     tied = made.config["tie_word_embeddings"]
-    assert tied == (kind == "qwen2") and ("lm_head.weight" in expected) == (not tied)
+    assert tied == (kind != "qwen3") and ("lm_head.weight" in expected) == (not tied)
     before = weights(tmp_path / "whole" / "base")
     changed = {n for n, w in expected.items() if not torch.equal(w, before[n].to(w.dtype))}
     assert changed == {n for n in expected if ".mlp." in n or "embed" in n or "lm_head" in n}
+    moved = (expected["model.embed_tokens.weight"] != before["model.embed_tokens.weight"]).any(-1).nonzero().flatten()
+    specials = {made.tokenizer.special_id(token) for token in ST_TOKENS}
+    assert {*moved.tolist()} <= specials or kind != "gemma3"
     for engine in ("torch", "transformers"):
         decided = [
             shown(build(folder, TOOLS, engine=engine, dtype="fp32").decide("x", "go left"))
@@ -120,6 +130,28 @@ def test_a_qwen_is_trained_resumed_merged_exported_and_decides(
     assert learnt is not None and learnt.tools is not None and len(learnt.tools) == 2 and not learnt.allow_null
     card = (whole.model / "README.md").read_text()
     assert all(sha in card for sha in whole.seen.files.values()) and "| rank | 8 |" in card
+
+
+def test_the_baseline_learns_to_write_each_rows_call_as_json(tmp_path: Path) -> None:
+    base = plain_base(tmp_path / "base", ("<|im_start|>", "<|im_end|>"), seed=1, scale=0.1)
+    rows = write(tmp_path / "rows.jsonl", simple_rows("left") * 10)
+    recipe = FinetuneRecipe(**FAST, steps=60, dropout=0.0, way="json")
+    whole = finetune(
+        Job(str(base), (rows,), tmp_path / "out", recipe, (write(tmp_path / "held.jsonl", simple_rows("left")),))
+    )
+    assert whole.held_out is not None and whole.held_out["heads"] == {"json": 1.0}
+    writer = JsonAnswerer(ModelOptions(model=str(whole.model), way="json", dtype="fp32"))
+    row = DataRow.from_dict(simple_rows("left")[0], "row", StoredToolSets())
+    found = writer.answer(row)
+    assert found.calls == (Call("go", {"at": "left"}),)
+    assert found.passes == found.written
+
+
+def test_a_row_without_a_call_is_none_of_the_baselines(tmp_path: Path) -> None:
+    base = build_checkpoint(tmp_path / "base", seed=2)
+    rows = write(tmp_path / "rows.jsonl", [*simple_rows(), simple_rows()[0] | {"call": None}])
+    with pytest.raises(UserError, match=r"rows.jsonl:5: a row without a call has no JSON"):
+        finetune(Job(str(base), (rows,), tmp_path / "out", FinetuneRecipe(**FAST, way="json")))
 
 
 @pytest.fixture(scope="module")
