@@ -9,13 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.models.train.tasks import schemas
 
-# Of the bundled worlds' tools, their parameters and words; a name that is not here has no other.
+
+class Synonyms(NamedTuple):
+    """Other names of the bundled worlds' tools, of their parameters, and of words; what is not here has no other."""
+
+    tools: Mapping[str, Sequence[str]]
+    parameters: Mapping[str, Sequence[str]]
+    words: Mapping[str, Sequence[str]]
+
+
+# What training may draw.
 TOOLS = {
     "engines": ("thrusters", "thrust", "set_engines", "burn", "jets"),
     "move": ("move_paddle", "slide", "shift", "set_velocity", "steer"),
@@ -37,6 +46,7 @@ PARAMETERS = {
     "at_next_junction": ("direction", "way", "next_junction", "where"),
 }
 WORDS = {"straight": ("ahead", "onward", "forward"), "left": ("lefthand",), "right": ("righthand",)}
+TAUGHT = Synonyms(TOOLS, PARAMETERS, WORDS)
 DISTRACTING = 3
 
 
@@ -58,17 +68,23 @@ class Dressed:
         return Call(name, {p.name: arguments[p.name] for p in tool.parameters if p.name in arguments})
 
 
-def dressed(rng: Random, tools: Sequence[ToolSchema], synonyms: float = 0.5, distracting: int = DISTRACTING) -> Dressed:
+def dressed(
+    rng: Random,
+    tools: Sequence[ToolSchema],
+    synonyms: float = 0.5,
+    distracting: int = DISTRACTING,
+    known: Synonyms = TAUGHT,
+) -> Dressed:
     """The tools and up to so many `distracting` ones in any order, their parameters and words in any order, each name
-    one of its `synonyms` so often."""
+    one of its `synonyms`, of those `known`, so often."""
     made, names = [], {}
     for tool in tools:
-        name = _another(rng, tool.name, TOOLS, synonyms)
+        name = _another(rng, tool.name, known.tools, synonyms)
         properties: dict[str, Any] = {}
         written: dict[str, tuple[str, dict[Any, Any]]] = {}
         for parameter in rng.sample(tool.parameters, len(tool.parameters)):
-            schema, words = _words(rng, parameter.schema, synonyms)
-            other = _another(rng, parameter.name, PARAMETERS, synonyms)
+            schema, words = _words(rng, parameter.schema, synonyms, known.words)
+            other = _another(rng, parameter.name, known.parameters, synonyms)
             properties[other], written[parameter.name] = schema, (other, words)
         shape = {"type": "object", "properties": properties, "required": list(properties)}
         definition = {"name": name, "description": rng.choice((tool.description, "")), "parameters": shape}
@@ -92,11 +108,13 @@ def _another(rng: Random, name: str, table: Mapping[str, Sequence[str]], synonym
     return rng.choice(table[name]) if name in table and rng.random() < synonyms else name
 
 
-def _words(rng: Random, schema: Mapping[str, Any], synonyms: float) -> tuple[dict[str, Any], dict[Any, Any]]:
+def _words(
+    rng: Random, schema: Mapping[str, Any], synonyms: float, known: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, Any], dict[Any, Any]]:
     """The schema with its words in any order, some by a synonym: which for which."""
     values = schema.get("enum")
     if values is None:
         return dict(schema), {}
-    words = {value: _another(rng, value, WORDS, synonyms) for value in values if value in WORDS}
+    words = {value: _another(rng, value, known, synonyms) for value in values if value in known}
     listed = [words.get(value, value) for value in values]
     return {**schema, "enum": rng.sample(listed, len(listed))}, words

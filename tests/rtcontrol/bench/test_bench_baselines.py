@@ -25,8 +25,8 @@ from rtcontrol.bench.everything import BenchOptions, batch, memory
 from rtcontrol.bench.head_texts import HeadTexts
 from rtcontrol.bench.heads import VALUES, bench_heads, tries
 from rtcontrol.bench.load import LoadClient
+from rtcontrol.bench.other_tools import FIELDS, NEVER_TAUGHT, drawn, flown, renamed, undressed
 from rtcontrol.bench.other_tools import WAYS as DRESSED_WAYS
-from rtcontrol.bench.other_tools import drawn, flown, undressed
 from rtcontrol.bench.page import page
 from rtcontrol.bench.prefix import bench_prefix, empty_cache
 from rtcontrol.bench.serving import BASELINES, OURS, counts_of, quickest
@@ -56,7 +56,7 @@ from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.telemetry.figure_table import markdown
 from rtcontrol.training.base_worlds import RECIPES
 from rtcontrol.training.fit_run import name_things
-from rtcontrol.training.tool_randomization import plain
+from rtcontrol.training.tool_randomization import TAUGHT, plain
 from tests.helpers.processes import ROOT
 from tests.models.chat.families import checkpoint
 
@@ -246,7 +246,7 @@ def test_a_call_under_other_names_is_the_worlds_own_again(env: str, way: str) ->
     assert skill is not None
     for number in range(3):
         made = drawn(tools, way, number)
-        assert len(made.tools) == len(tools) + DRESSED_WAYS[way][1]
+        assert len(made.tools) == len(tools) + DRESSED_WAYS[way].more + 8 * DRESSED_WAYS[way].strangers
         for _ in range(40):
             call = skill.any_call(rng)
             assert undressed(made, made.call(call)) == call
@@ -254,7 +254,25 @@ def test_a_call_under_other_names_is_the_worlds_own_again(env: str, way: str) ->
         for tool in made.tools:
             if tool.name not in own:
                 assert undressed(made, Call(tool.name)) is None
-    assert DRESSED_WAYS[way][0] == 0.0 or {tool.name for tool in made.tools} - {tool.name for tool in tools}
+    assert DRESSED_WAYS[way].synonyms == 0.0 or {tool.name for tool in made.tools} - {tool.name for tool in tools}
+
+
+@pytest.mark.parametrize("env", RECIPES)
+def test_what_is_seen_is_the_same_under_other_names_of_its_fields(env: str) -> None:
+    skill = registry.skill(env)
+    assert skill is not None
+    seen = next(RECIPES[env].demonstrations(0, 1)).observation
+    other = renamed(env, seen)
+    assert not {*FIELDS[env]} & {*other.split()}
+    assert [word for word in other.split() if word not in FIELDS[env].values()] == [
+        word for word in seen.split() if word not in FIELDS[env]
+    ]
+
+
+def test_no_name_that_is_never_taught_is_drawn_by_a_recipe() -> None:
+    for taught, kept in zip(TAUGHT, NEVER_TAUGHT, strict=True):
+        assert taught.keys() == kept.keys()
+        assert not {n for names in taught.values() for n in names} & {n for names in kept.values() for n in names}
 
 
 def test_the_own_tools_score_as_they_do_anywhere() -> None:
