@@ -111,6 +111,10 @@ class RowEncoder:
         """The same for another plan of the same tools."""
         return RowEncoder(self._template, self.tokenizer, plan, self._weights)
 
+    def any_tools(self) -> ToolsEncoder:
+        """The same for rows that bring their tools."""
+        return ToolsEncoder(self._template, self.tokenizer, self._weights, self.plan.allow_null)
+
     def encode(self, row: Row, forced: bool = True) -> EncodedRow:
         """Ids and labels of one row; without `forced` those that the constrained walk never asks for are left out
         (labels from a value's last branching token on, heads that cannot branch)."""

@@ -40,6 +40,10 @@ def fit(
         int | None, typer.Option(min=1, help="--skill: how much it trains, in place of --minutes. (default: its own)")
     ] = None,
     base: Annotated[str | None, typer.Option(help="Go on from this checkpoint. (default: a new model)")] = None,
+    any_tools: Annotated[
+        bool,
+        typer.Option("--any-tools", help="--skill with --base: its tools under other names, orders and beside others."),
+    ] = False,
     env: Annotated[str | None, typer.Option(help="Or a world to learn in: FILE.py, with --agent.")] = None,
     agent: Annotated[str | None, typer.Option(help="--env: the agent's FILE.py, with goals and an expert.")] = None,
     goals: Annotated[
@@ -107,8 +111,10 @@ def fit(
     tell = partial(say, console)
     if skill is not None:
         others = (rows, teacher, runs, env, agent, goals, tools, goal, hz, minutes, json_file)
-        _rebuild(skill, out, samples, seed, threads, base, any(other is not None for other in others))
+        _rebuild(skill, out, samples, seed, threads, base, any_tools, any(other is not None for other in others))
         return
+    if any_tools:
+        raise UserError("--any-tools is for --skill with --base.", "Leave it out.")
     if samples is not None:
         raise UserError("--samples is for --skill.", "Say how long it may take with --minutes.")
     if not any((rows, teacher, runs, env)):
@@ -160,16 +166,23 @@ def fit(
 
 
 def _rebuild(
-    skill: str, out: Path, samples: int | None, seed: int, threads: int | None, base: str | None, others: bool
+    skill: str,
+    out: Path,
+    samples: int | None,
+    seed: int,
+    threads: int | None,
+    base: str | None,
+    any_tools: bool,
+    others: bool,
 ) -> None:
     from rtcontrol.training.controllers import SKILLS, rebuild, recipe_of
 
     recipe_of(skill)
     if others:
-        remedy = "Give --out, --base, --samples, --seed and --threads only."
+        remedy = "Give --out, --base, --any-tools, --samples, --seed and --threads only."
         raise UserError("--skill trains by a recipe: what it learns, and for how long, is written there.", remedy)
     with FitProgress() as shown:
-        checkpoint = rebuild(skill, out, samples, seed, threads, shown.tell, base)
+        checkpoint = rebuild(skill, out, samples, seed, threads, shown.tell, base, any_tools)
     print(f"Model: {checkpoint}\n{SKILLS[skill].format(checkpoint)}")
 
 

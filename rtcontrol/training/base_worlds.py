@@ -20,7 +20,6 @@ from rtcontrol.models.train.rows import Row, ToolsEncoder
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.training.gate import gate_between, heard
 from rtcontrol.training.imitation import Recipe, recipe_for
-from rtcontrol.training.tool_randomization import dressed, plain
 
 RECIPES = {name: recipe_for(world) for name, world in registry.trained().items()}
 
@@ -90,15 +89,7 @@ class WorldsRun(Trainer):
         parallel = min(self._stage.parallel, count)
         acting = self._acting[name] if dagger else None
         shown = recipe.episodes(self._seed * 1_000_003 + chunk, parallel, acting, early)
-        tools = recipe.agent.tools.schemas
-        ways = [plain(tools), *(dressed(rng, tools) for _ in range(self._stage.ways))]
-        # Half of the episodes under the tools' own names: those are what the model will be asked with.
-        mine = [ways[0] if episode % 2 else ways[1 + episode // 2 % self._stage.ways] for episode in range(parallel)]
-        rows = []
-        for number, one in enumerate(itertools.islice(shown, count)):
-            way = mine[number % parallel]
-            meant = one.goal.text()
-            rows.append(Row(one.instruction, one.observation, way.call(one.call), tools=way.tools, meant=meant))
+        rows = recipe.dressed_rows(itertools.islice(shown, count), parallel, self._stage.ways, rng)
         return recipe.mixed(rows, rng, early)
 
 

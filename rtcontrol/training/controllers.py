@@ -33,6 +33,9 @@ def recipe_of(skill: str) -> Recipe | simpletool_recipe.GamesRecipe:
 FROM_BASE = {"samples": 60_000, "learning_rate": 1e-4, "warmup": 0.05, "bf16": True}
 
 
+WAYS = 12  # drawn sets of tools a chunk
+
+
 def rebuild(
     skill: str,
     out: Path,
@@ -41,18 +44,24 @@ def rebuild(
     threads: int | None,
     tell: Progress | None = None,
     base: str | None = None,
+    any_tools: bool = False,
 ) -> Path:
     """Run a skill's recipe in the folder `out`, or go on with it, for so many samples (None: the recipe's own), on a
-    new model or on the checkpoint `base`; gives the checkpoint's folder. `tell` gets a dict now and then: samples, of,
+    new model or on the checkpoint `base` (with `any_tools` it learns to read its tools, whatever they are called and
+    stand beside); gives the checkpoint's folder. `tell` gets a dict now and then: samples, of,
     seconds, left_s, loss, accuracy. Raises UserError."""
     recipe = recipe_of(skill)
     if base is not None and not isinstance(recipe, Recipe):
         raise UserError(f"The recipe of {skill} begins with a new model.", "Leave --base out.")
+    if any_tools and base is None:
+        raise UserError("A new model learns its own tools alone.", "Give --base with --any-tools.")
     if threads:
         torch.set_num_threads(threads)
     config = replace(recipe.config, seed=seed)
     if base is not None:
         config = replace(config, **FROM_BASE)
+    if any_tools:
+        config = replace(config, group=48, run=8)  # rows of one set of tools share it
     if samples:
         config = replace(config, samples=samples)
 
@@ -66,7 +75,7 @@ def rebuild(
         out.mkdir(parents=True, exist_ok=True)
         with nullcontext() if process_rank() else owned(out):
             if isinstance(recipe, Recipe):
-                return recipe.train(out, config, told, base)
+                return recipe.train(out, config, told, base, WAYS if any_tools else 0)
             return recipe.train(out, config, told)
     except OSError as error:
         raise UserError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from rtcontrol.models.train.vocabulary import build_subwords, build_tokenizer, n
 from rtcontrol.training.gate import ROWS, fit_gate
 from rtcontrol.training.model_size import Learner, from_base
 from rtcontrol.training.out_of_scope import Nonsense, with_nonsense
+from rtcontrol.training.tool_randomization import dressed, plain
 from rtcontrol.training.word_vectors import MARKS, SCHEMA_PHRASES, common_words, give_meaning, whole_words
 
 # A model whose words begin with vectors reads most that it was never taught: so many in a sentence are believed
@@ -103,8 +104,11 @@ class Recipe:
             give_meaning(model, tokenizer)
         return prepare(model, tokenizer) if self.prepared else model, tokenizer, RowEncoder(template, wrapped, plan)
 
-    def train(self, out: Path, config: TrainConfig, progress: Progress | None = None, base: str | None = None) -> Path:
-        """Train (or go on with the run in `out`) and export to `out/checkpoint`; returns that folder."""
+    def train(
+        self, out: Path, config: TrainConfig, progress: Progress | None = None, base: str | None = None, ways: int = 0
+    ) -> Path:
+        """Train (or go on with the run in `out`) and export to `out/checkpoint`; returns that folder. `base` is what it
+        goes on from; where there are `ways`, half of the episodes have tools of so many a chunk (`dressed_rows`)."""
         one = self.learner(config.seed, base)
         model, encoder = one.model, one.encoder
         # Who plays must act, whatever is said.
@@ -115,15 +119,16 @@ class Recipe:
             dagger = chunk * self.chunk >= self.dagger_from * config.samples and chunk % self.dagger_every == 1
             early = self.early is not None and chunk * self.chunk < self.early_until * config.samples
             shown = self.episodes(config.seed * 1_000_003 + chunk, self.parallel, policy if dagger else None, early)
-            count = min(self.chunk, config.samples)
-            rows = [
-                Row(r.instruction, r.observation, r.call, meant=r.goal.text()) for r in itertools.islice(shown, count)
-            ]
+            some = itertools.islice(shown, min(self.chunk, config.samples))
+            if ways:
+                rows = self.dressed_rows(some, self.parallel, ways, random.Random(f"tools {config.seed} {chunk}"))
+            else:
+                rows = [Row(r.instruction, r.observation, r.call, meant=r.goal.text()) for r in some]
             return self.mixed(rows, random.Random(f"nonsense {config.seed} {chunk}"), early)
 
-        Trainer(model, encoder, source, config, out).run(progress)
+        Trainer(model, encoder.any_tools() if ways else encoder, source, config, out).run(progress)
         model.to(torch.bfloat16).float()  # as it is stored, so that the gate is that of the checkpoint
-        learnt = self._learnt(TreeDecider(model, encoder), config)
+        learnt = replace(self._learnt(TreeDecider(model, encoder), config), any_tools=bool(ways))
         whole(model)
         export(model, one.tokenizer, one.template, out / "checkpoint", torch.bfloat16, one.end)
         learnt.write(out / "checkpoint")
@@ -133,6 +138,18 @@ class Recipe:
         """The expert's labels in its own episodes, or in those that the learner's `policy` plays."""
         play = self.early if early and self.early is not None else self.demonstrations
         return play(seed, parallel, policy=policy, beta=0.0 if policy is None else self.beta)
+
+    def dressed_rows(self, shown: Iterable[Demonstration], parallel: int, ways: int, rng: random.Random) -> list[Row]:
+        """Rows of so many `parallel` episodes: half of these under the tools' own names, since those are what the model
+        will be asked with, the others under one of so many `ways`."""
+        tools = self.agent.tools.schemas
+        drawn = [plain(tools), *(dressed(rng, tools) for _ in range(ways))]
+        mine = [drawn[0] if episode % 2 else drawn[1 + episode // 2 % ways] for episode in range(parallel)]
+        rows = []
+        for number, one in enumerate(shown):
+            way, meant = mine[number % parallel], one.goal.text()
+            rows.append(Row(one.instruction, one.observation, way.call(one.call), tools=way.tools, meant=meant))
+        return rows
 
     def mixed(self, rows: list[Row], rng: random.Random, early: bool) -> list[Row]:
         """The rows, a share of them told nonsense; early on all but the canonical sentences would pass for that."""

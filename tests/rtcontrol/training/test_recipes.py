@@ -148,6 +148,11 @@ def test_a_recipe_goes_on_from_a_base_whose_language_stays(
     assert spec.build().decide("x 0 y 0", "land on the pad").call is not None
     assert train(monkeypatch, "--skill", "simpletool", "--base", str(base), "--out", str(out / "other")) == 2
     assert "Leave --base out" in capsys.readouterr().err
+    assert train(monkeypatch, *given, "--any-tools") == 2  # another run's folder
+    assert "group was 64, is 48" in capsys.readouterr().err
+    assert train(monkeypatch, *given[:-1], str(out / "any"), "--any-tools") == 0
+    learnt = TrainingMetadata.of(out / "any" / "checkpoint")
+    assert learnt is not None and learnt.any_tools
 
 
 @pytest.mark.parametrize(
