@@ -12,7 +12,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -105,7 +105,8 @@ class TrainConfig:
 
     `samples` is the whole run; `group` samples share a prefix in one tree and make a batch; runs of `run` rows share an
     instruction; `forced_share` of the rows also train labels that a constrained walk never asks for (engines that
-    decode without our tries need them). `bf16` rounds what matrices are multiplied with (`bf16_products`).
+    decode without our tries need them). So much `distil` of the loss is taken with a teacher's scores. `bf16` rounds
+    what matrices are multiplied with (`bf16_products`).
     """
 
     samples: int
@@ -119,6 +120,7 @@ class TrainConfig:
     clip: float = 1.0
     forced_share: float = 0.1
     bf16: bool = False
+    distil: float = 0.0
     save_every_s: float = 120.0
 
 
@@ -135,15 +137,22 @@ def group_rows(rows: Sequence[Row], config: TrainConfig, rng: random.Random) -> 
 
 class Trainer:
     """Trains a Hugging Face causal LM on rows from `source(chunk)`; everything is saved under `out`, by the first of
-    several processes (`ranks`), which share each batch.
+    several processes (`ranks`), which share each batch. `teacher` is a model of the same tokens, for `distil`.
 
     Raises UserError when `out` holds a run with another configuration.
     """
 
     def __init__(
-        self, model: Any, encoder: RowEncoder | ToolsEncoder, source: RowSource, config: TrainConfig, out: Path
+        self,
+        model: Any,
+        encoder: RowEncoder | ToolsEncoder,
+        source: RowSource,
+        config: TrainConfig,
+        out: Path,
+        teacher: Any = None,
     ) -> None:
         self.model, self.encoder, self.source, self.config, self.out = model, encoder, source, config, out
+        self.teacher = None if teacher is None else teacher.eval()
         decay = [p for p in model.parameters() if p.dim() >= 2]
         rest = [p for p in model.parameters() if p.dim() < 2]
         self.optimizer = torch.optim.AdamW(
@@ -228,7 +237,8 @@ class Trainer:
 
     def settings(self) -> dict[str, Any]:
         """What a run that goes on must have in common with the one that began."""
-        return asdict(self.config) | {"tokenizer": self.encoder.tokenizer.digest()}
+        told = asdict(self.config) | {"tokenizer": self.encoder.tokenizer.digest()}
+        return told if self.teacher is None else told | {"teacher": self.teacher.name_or_path}
 
     def state(self) -> dict[str, Any]:
         """What a run goes on from."""
@@ -279,11 +289,11 @@ class Trainer:
         return pack(self.encoder.prefix, encoded)
 
     def _step(self, batch: PackedBatch) -> tuple[float, torch.Tensor]:
-        score(self.model, batch.labels.tolist())
+        self._score(batch.labels.tolist())
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate()
         with bf16_products(self.config.bf16):
-            loss, correct = tree_loss(self.model, batch)
+            loss, correct = tree_loss(self.model, batch, teacher=self.teacher, share=self.config.distil)
             if not torch.isfinite(loss):
                 raise UserError(
                     f"The loss is {float(loss.detach())} after {self.samples:,} samples: nothing is learnt from it.",
@@ -296,9 +306,16 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         return float(loss.detach()), correct
 
+    def _score(self, tokens: Sequence[int]) -> None:
+        for model in (self.model, self.teacher):
+            if model is not None:
+                score(model, tokens)
+
     def resume(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
-        was, now = state["config"], self.settings()
+        now = self.settings()
+        # A setting that the version did not know which began the run is at its default.
+        was = {f.name: f.default for f in fields(TrainConfig) if f.name in now} | state["config"]
         if was != now:
             names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
             differs = "; ".join(f"{name} was {_brief(was.get(name))}, is {_brief(now.get(name))}" for name in names)
@@ -306,7 +323,7 @@ class Trainer:
                 f"{self.out} holds a run with another configuration: {differs}.",
                 "Continue with the old settings, or give another --out.",
             )
-        score(self.model, state.get("scored", ()))
+        self._score(state.get("scored", ()))
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.samples, self.chunk, self.seconds = state["samples"], state["chunk"], state["seconds"]

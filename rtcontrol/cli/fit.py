@@ -44,6 +44,10 @@ def fit(
         bool,
         typer.Option("--any-tools", help="--skill with --base: its tools under other names, orders and beside others."),
     ] = False,
+    imitate: Annotated[
+        str | None,
+        typer.Option(help="--skill with --base: a larger checkpoint of the same base, whose scores it learns, too."),
+    ] = None,
     env: Annotated[str | None, typer.Option(help="Or a world to learn in: FILE.py, with --agent.")] = None,
     agent: Annotated[str | None, typer.Option(help="--env: the agent's FILE.py, with goals and an expert.")] = None,
     goals: Annotated[
@@ -111,10 +115,13 @@ def fit(
     tell = partial(say, console)
     if skill is not None:
         others = (rows, teacher, runs, env, agent, goals, tools, goal, hz, minutes, json_file)
-        _rebuild(skill, out, samples, seed, threads, base, any_tools, any(other is not None for other in others))
+        if base is None and (any_tools or imitate is not None):
+            raise UserError("--any-tools and --imitate are for a --base: a new model has a recipe.", "Give --base.")
+        onward = None if base is None else (base, any_tools, imitate)
+        _rebuild(skill, out, samples, seed, threads, onward, any(other is not None for other in others))
         return
-    if any_tools:
-        raise UserError("--any-tools is for --skill with --base.", "Leave it out.")
+    if any_tools or imitate is not None:
+        raise UserError("--any-tools and --imitate are for --skill with --base.", "Leave them out.")
     if samples is not None:
         raise UserError("--samples is for --skill.", "Say how long it may take with --minutes.")
     if not any((rows, teacher, runs, env)):
@@ -171,18 +178,19 @@ def _rebuild(
     samples: int | None,
     seed: int,
     threads: int | None,
-    base: str | None,
-    any_tools: bool,
+    onward: tuple[str, bool, str | None] | None,
     others: bool,
 ) -> None:
-    from rtcontrol.training.controllers import SKILLS, rebuild, recipe_of
+    from rtcontrol.training.controllers import SKILLS, Onward, rebuild, recipe_of
 
     recipe_of(skill)
     if others:
-        remedy = "Give --out, --base, --any-tools, --samples, --seed and --threads only."
+        remedy = "Give --out, --base, --any-tools, --imitate, --samples, --seed and --threads only."
         raise UserError("--skill trains by a recipe: what it learns, and for how long, is written there.", remedy)
     with FitProgress() as shown:
-        checkpoint = rebuild(skill, out, samples, seed, threads, shown.tell, base, any_tools)
+        checkpoint = rebuild(
+            skill, out, samples, seed, threads, shown.tell, None if onward is None else Onward(*onward)
+        )
     print(f"Model: {checkpoint}\n{SKILLS[skill].format(checkpoint)}")
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from rtcontrol.envs import registry
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import owned
-from rtcontrol.models.train.trainer import Progress, process_rank
+from rtcontrol.models.train.trainer import Progress, TrainConfig, process_rank
 from rtcontrol.training import simpletool_recipe
 from rtcontrol.training.imitation import Recipe, recipe_for
 
@@ -31,9 +32,29 @@ def recipe_of(skill: str) -> Recipe | simpletool_recipe.GamesRecipe:
 
 # A base that knows a language learns a world from a part of the rows that a new model needs, in smaller steps.
 FROM_BASE = {"samples": 60_000, "learning_rate": 1e-4, "warmup": 0.05, "bf16": True}
-
-
 WAYS = 12  # drawn sets of tools a chunk
+DISTIL = 0.5  # of the loss, by a teacher's scores
+
+
+@dataclass(frozen=True)
+class Onward:
+    """A skill learnt by the checkpoint `base` in place of a new model. With `any_tools` it learns to read its tools,
+    whatever they are called and stand beside; a larger checkpoint of the same tokens may be its `teacher`."""
+
+    base: str
+    any_tools: bool = False
+    teacher: str | None = None
+
+    def check(self) -> None:
+        """Raises UserError for a teacher of other tokens."""
+        digests = [Checkpoint.open(model).tokenizer.digest() for model in (self.base, self.teacher or self.base)]
+        if digests[0] != digests[1]:
+            raise UserError(f"{self.teacher} has other tokens than its student.", "Adopt both from one base.")
+
+    def config(self, own: TrainConfig) -> TrainConfig:
+        """The skill's configuration for it."""
+        found = replace(own, **FROM_BASE, distil=0.0 if self.teacher is None else DISTIL)
+        return replace(found, group=48, run=8) if self.any_tools else found  # rows of one set of tools share it
 
 
 def rebuild(
@@ -43,25 +64,21 @@ def rebuild(
     seed: int,
     threads: int | None,
     tell: Progress | None = None,
-    base: str | None = None,
-    any_tools: bool = False,
+    onward: Onward | None = None,
 ) -> Path:
     """Run a skill's recipe in the folder `out`, or go on with it, for so many samples (None: the recipe's own), on a
-    new model or on the checkpoint `base` (with `any_tools` it learns to read its tools, whatever they are called and
-    stand beside); gives the checkpoint's folder. `tell` gets a dict now and then: samples, of,
+    new model or `onward` from another; gives the checkpoint's folder. `tell` gets a dict now and then: samples, of,
     seconds, left_s, loss, accuracy. Raises UserError."""
     recipe = recipe_of(skill)
-    if base is not None and not isinstance(recipe, Recipe):
-        raise UserError(f"The recipe of {skill} begins with a new model.", "Leave --base out.")
-    if any_tools and base is None:
-        raise UserError("A new model learns its own tools alone.", "Give --base with --any-tools.")
+    if onward is not None:
+        if not isinstance(recipe, Recipe):
+            raise UserError(f"The recipe of {skill} begins with a new model.", "Leave --base out.")
+        onward.check()
     if threads:
         torch.set_num_threads(threads)
     config = replace(recipe.config, seed=seed)
-    if base is not None:
-        config = replace(config, **FROM_BASE)
-    if any_tools:
-        config = replace(config, group=48, run=8)  # rows of one set of tools share it
+    if onward is not None:
+        config = onward.config(config)
     if samples:
         config = replace(config, samples=samples)
 
@@ -74,9 +91,9 @@ def rebuild(
     try:
         out.mkdir(parents=True, exist_ok=True)
         with nullcontext() if process_rank() else owned(out):
-            if isinstance(recipe, Recipe):
-                return recipe.train(out, config, told, base, WAYS if any_tools else 0)
-            return recipe.train(out, config, told)
+            if onward is None or not isinstance(recipe, Recipe):
+                return recipe.train(out, config, told)
+            return recipe.train(out, config, told, onward.base, WAYS if onward.any_tools else 0, onward.teacher)
     except OSError as error:
         raise UserError(
             f"{out} cannot be written ({error.strerror}).", "Make room, or give another --out; a run there goes on."

@@ -105,11 +105,19 @@ class Recipe:
         return prepare(model, tokenizer) if self.prepared else model, tokenizer, RowEncoder(template, wrapped, plan)
 
     def train(
-        self, out: Path, config: TrainConfig, progress: Progress | None = None, base: str | None = None, ways: int = 0
+        self,
+        out: Path,
+        config: TrainConfig,
+        progress: Progress | None = None,
+        base: str | None = None,
+        ways: int = 0,
+        teacher: str | None = None,
     ) -> Path:
         """Train (or go on with the run in `out`) and export to `out/checkpoint`; returns that folder. `base` is what it
-        goes on from; where there are `ways`, half of the episodes have tools of so many a chunk (`dressed_rows`)."""
+        goes on from; where there are `ways`, half of the episodes have tools of so many a chunk (`dressed_rows`); the
+        checkpoint `teacher` is imitated, too (`TrainConfig.distil`)."""
         one = self.learner(config.seed, base)
+        thinks = None if teacher is None else self.learner(config.seed, teacher).model
         model, encoder = one.model, one.encoder
         # Who plays must act, whatever is said.
         acting = compile_plan(self.agent.tools.schemas, encoder.tokenizer)
@@ -126,7 +134,7 @@ class Recipe:
                 rows = [Row(r.instruction, r.observation, r.call, meant=r.goal.text()) for r in some]
             return self.mixed(rows, random.Random(f"nonsense {config.seed} {chunk}"), early)
 
-        Trainer(model, encoder.any_tools() if ways else encoder, source, config, out).run(progress)
+        Trainer(model, encoder.any_tools() if ways else encoder, source, config, out, thinks).run(progress)
         model.to(torch.bfloat16).float()  # as it is stored, so that the gate is that of the checkpoint
         learnt = replace(self._learnt(TreeDecider(model, encoder), config), any_tools=bool(ways))
         whole(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -25,6 +27,8 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import result
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.adopt import export
+from rtcontrol.models.train.loss import label_logits
+from rtcontrol.models.train.packing import pack
 from rtcontrol.models.train.policy import TreePolicy
 from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
@@ -117,6 +121,31 @@ def test_another_configuration_is_refused_and_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"learning_rate was 0.003, is 0.5.* another --out") as error:
         trainer(tmp_path, other)
     assert "samples" not in error.value.what.split("another configuration: ")[1]
+
+
+def test_a_student_comes_to_think_what_its_teacher_thinks(tmp_path: Path) -> None:
+    """It has another seed's weights, and is told nothing but the teacher's scores."""
+    tokenizer, encoder = base()
+    config = replace(CONFIG, samples=640, learning_rate=5e-3, distil=1.0)
+    teacher = new_model(SHAPE, tokenizer, 7)
+    with torch.no_grad():
+        for weight in teacher.parameters():
+            weight.mul_(4)  # so that it is sure of something
+    before = copy.deepcopy(teacher.state_dict())
+    student = Trainer(new_model(SHAPE, tokenizer, 3), encoder, source, config, tmp_path, teacher)
+    batch = pack(encoder.prefix, [encoder.encode(row) for row in source(99)])
+
+    def apart() -> float:
+        with torch.no_grad():
+            thought, found = (label_logits(m, batch).log_softmax(-1) for m in (teacher, student.model.eval()))
+        return float(F.kl_div(found, thought, log_target=True, reduction="batchmean"))
+
+    first = apart()
+    student.run()
+    assert apart() < 0.5 * first
+    assert all(torch.equal(weight, before[name]) for name, weight in teacher.state_dict().items())
+    with pytest.raises(UserError, match="distil was 1.0, is 0.0"):
+        Trainer(new_model(SHAPE, tokenizer, 3), encoder, source, replace(config, distil=0.0), tmp_path)
 
 
 def test_training_learns_and_logs(tmp_path: Path) -> None:

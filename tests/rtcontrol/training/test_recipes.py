@@ -151,6 +151,10 @@ def test_a_recipe_goes_on_from_a_base_whose_language_stays(
     assert train(monkeypatch, *given, "--any-tools") == 2  # another run's folder
     assert "group was 64, is 48" in capsys.readouterr().err
     assert train(monkeypatch, *given[:-1], str(out / "any"), "--any-tools") == 0
+    more = ("--imitate", str(out / "checkpoint"))
+    assert train(monkeypatch, *given[:-1], str(out / "student"), *more) == 0
+    assert train(monkeypatch, *given[:-1], str(out / "student"), "--imitate", "lander") == 2
+    assert "lander has other tokens than its student" in capsys.readouterr().err
     learnt = TrainingMetadata.of(out / "any" / "checkpoint")
     assert learnt is not None and learnt.any_tools
 
