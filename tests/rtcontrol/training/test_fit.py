@@ -14,24 +14,29 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import rtcontrol
 from rtcontrol.agents import Tools
 from rtcontrol.cli import figures
 from rtcontrol.cli.app import main
 from rtcontrol.models.call import Call
+from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train import trainer
 from rtcontrol.models.train.rows import Row
+from rtcontrol.training import model_size
 from rtcontrol.training.dataset import HeldOut, Share, Taught, recorded
 from rtcontrol.training.fit import Fitted
 from rtcontrol.training.fit_run import FitRun
 from rtcontrol.training.model_size import Learner
 from rtcontrol.training.teacher import Situations, Teacher, TeacherRows, examples
-from rtcontrol.training.train import FRESH, NO_GATE
+from rtcontrol.training.train import FRESH, NO_GATE, PRETRAINED
 from rtcontrol.training.validation import Examiner
 from tests.helpers.disks import files_of
+from tests.models.small import build_checkpoint
 from tests.rtcontrol.training.signals import TOLD, TOOLS, observe, rows, teacher, write
 
 
@@ -263,7 +268,7 @@ def test_a_time_stamp_among_the_numbers_drowns_nothing(fast_clock: None, tmp_pat
 def test_a_loss_that_is_no_number_ends_the_run_and_keeps_what_was_learnt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lose(model: Any, batch: Any) -> Any:
+    def lose(model: Any, batch: Any, **_: Any) -> Any:
         loss, right = lost(model, batch)
         steps.append(batch)
         return (loss * float("nan") if len(steps) > 3 else loss), right
@@ -437,6 +442,25 @@ def test_a_model_is_fitted_to_a_teacher_that_judges_its_words_too(fast_clock: No
     assert learnt is not None and learnt.knows(LEGAL.schemas)
     shapes = [json.loads((one.folder / "config.json").read_text())["vocab_size"] for one in (made, again)]
     assert shapes[0] == shapes[1]
+
+
+def test_a_base_that_knows_a_language_is_fitted_in_small_steps_and_kept_in_bf16(
+    fast_clock: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = build_checkpoint(tmp_path / "base", "gemma3", scale=0.1)
+    monkeypatch.setattr(model_size, "LARGE", 10)
+    made = rtcontrol.fit(
+        teacher=teacher, situations=situation, tools=TOOLS, out=tmp_path / "made", base=str(base), minutes=0.02
+    )
+    before, after = (load_file(folder / "model.safetensors") for folder in (base, made.folder))
+    assert {weight.dtype for weight in after.values()} == {torch.bfloat16}
+    own = STTokenizer.load(base / "tokenizer.json")
+    moved = (before["model.embed_tokens.weight"].bfloat16() != after["model.embed_tokens.weight"]).any(-1)
+    assert {*moved.nonzero().flatten().tolist()} <= {own.special_id(token) for token in ST_TOKENS}
+    state = torch.load(made.folder / "training" / "state.pt", weights_only=True)
+    assert state["config"]["learning_rate"] == PRETRAINED < FRESH
+    assert len(state["scored"]) > len(ST_TOKENS)
+    assert made.decide("light red", TOLD[0]).call is not None
 
 
 @pytest.mark.parametrize(
