@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from rtcontrol.agents.number_words import number_of
 from rtcontrol.agents.tool import InvalidCall, Tools
@@ -20,15 +20,6 @@ from rtcontrol.models.call import Call
 Schema = Mapping[str, Any]
 NAME_LENGTH = 64  # of a tool, in the APIs that take them
 _FIGURES = re.compile(r"[-+]?\d+(?:\.\d+)?")
-
-
-class Told(Protocol):
-    """A goal: its `text()` is the canonical instruction, the one that a fast model was trained on."""
-
-    @property
-    def kind(self) -> Any: ...
-
-    def text(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -78,8 +69,8 @@ class GoalTools:
     def tools(self) -> Tools:
         return Tools(list(self.definitions))
 
-    def call(self, goal: Told) -> Call:
-        """The call that stands for a goal."""
+    def call(self, goal: Any) -> Call:
+        """The call that stands for a goal, which has its `kind`."""
         kind = self._by_kind[goal.kind]
         return Call(kind.name, dict(kind.values(goal)))
 

@@ -155,9 +155,6 @@ class Grammar:
 class SpokenGoal(Protocol):
     """A goal of a kind: its `text()` is the canonical instruction."""
 
-    @property
-    def kind(self) -> Any: ...
-
     def text(self) -> str: ...
 
 
