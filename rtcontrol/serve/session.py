@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from rtcontrol.bridges.wire import Code, Message, WireError
-from rtcontrol.bridges.wire.messages import Bye, CallMessage, ControlMessage, Hello
+from rtcontrol.bridges.wire.messages import Bye, CallMessage, ControlMessage, Hello, Instruct
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
 from rtcontrol.envs.remote_parts import wire_call as told_call
@@ -21,11 +21,14 @@ from rtcontrol.hosts.protocol import DecoderPool, Host
 from rtcontrol.loop.clock import WallClock
 from rtcontrol.loop.config import instruction_text, size
 from rtcontrol.loop.evidence import PauseWatch
+from rtcontrol.loop.interpreter import ITSELF, Understood
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
 from rtcontrol.loop.operator import SAID
 from rtcontrol.loop.realtime import NoCollector
+from rtcontrol.loop.requests import echo
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
+from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve.errors import failure, placed, refusal, undecodable
 from rtcontrol.serve.limits import Need, TokenBucket, undisturbed
 from rtcontrol.serve.negotiate import CONTROL, Terms, negotiate
@@ -51,6 +54,7 @@ class SessionOwner(Protocol):
     watch: PauseWatch
     say: Callable[[str], None]
     reading: ToolReading
+    interpreters: Interpreters
     opening: threading.Semaphore
     resuming: threading.Semaphore
 
@@ -131,9 +135,11 @@ class Session:
 
     def instruct(self, text: str) -> None:
         """Raises UserError for one that is too long."""
-        self._instruction = text = instruction_text(text)
-        if self.loop is not None:
-            self.loop.instruct(text)
+        text, loop = instruction_text(text), self.loop
+        if loop is None or loop.interpretation is None:
+            self._instruction = text
+        if loop is not None:
+            loop.instruct(text)
 
     def say(self, said: str, by: str, k: int | None = None) -> str:
         """What a person says (`Override.say`), in force also in a session that opens or waits for its client. A stop
@@ -163,7 +169,23 @@ class Session:
             left_ms = max(0.0, (asking.expires_ns - time.monotonic_ns()) / 1e6)
             asked = {"id": asking.tick.k, "call": told_call(asking.call), "ttl_ms": left_ms}
             told = told.model_copy(update=asked)
+        elif (question := override.question) is not None and question.expires_ns:
+            left_ms = max(0.0, (question.expires_ns - time.monotonic_ns()) / 1e6)
+            told = told.model_copy(update={"instruction": question.text, "ttl_ms": left_ms})
         self.send(told)
+
+    def _understood(self, found: Understood) -> None:
+        """Tell the client what came of what it said, or somebody else did; what waits for a yes is told by control."""
+        loop, peer = self.loop, self.peer
+        if loop is None or peer is None or not self.welcomed:
+            return
+        if found.text is None:
+            what = f'"{echo(found.said)}" is not understood: {found.reason}. The instruction before goes on.'
+            remedy = f"Say it in other words, such as: {loop.interpretation.interpreter.examples()}."  # type: ignore[union-attr]
+            self._owner.refused(peer, WireError(Code.INSTRUCTION, what, remedy, field="instruction"))
+        elif found.by == ITSELF or not loop.config.confirm_instruction:
+            text, said, by, sure = found.text, found.said, found.by, found.sure
+            self.send(Instruct(session=self.token, instruction=text, said=said, by=by, confidence=sure))
 
     def welcome(self) -> None:
         """Tell the client what is in force."""
@@ -183,7 +205,8 @@ class Session:
                 more=() if slow is None else (slow,),
             )
         )
-        if loop.operator.state != "running" or loop.operator.asking is not None:
+        operator = loop.operator
+        if operator.state != "running" or operator.asking is not None or operator.question is not None:
             self._controlled()
 
     def bye(self, why: str) -> None:
@@ -214,6 +237,8 @@ class Session:
         loop.instructions.refused = self._refuse
         loop.operator.changed = self._controlled
         loop.operator.understanding.doubted = self._doubt
+        if loop.interpretation is not None:
+            loop.interpretation.answered = self._understood
         if self.env is not None:
             loop.instructions.accepted = self.env.accepted
         self.need()  # of the loop before
@@ -263,7 +288,11 @@ class Session:
             self.terms = negotiate(self.hello, owner.options, out)
         terms = self.terms
         env = self.make_env(terms)
-        config = replace(terms.config, instruction=self._instruction or terms.config.instruction)
+        interpreter = None if terms.config.interpreter is None else owner.interpreters.of(terms.agent)
+        told = self._instruction or terms.config.instruction
+        if interpreter is not None:  # what was not understood, or waits for a yes, is not in force after a pause either
+            told, self._instruction = self._instruction or self._proven or told, None
+        config = replace(terms.config, instruction=told)
         host = self._host(terms)
         record = out / ("record.mcap" if self.runs == 1 else f"record-{self.runs}.mcap")
         try:
@@ -281,7 +310,7 @@ class Session:
             host,
             recorder,
             # The housekeeper collects, for all sessions.
-            LoopOptions(sample, self._note, clock, owner.watch, NoCollector()),
+            LoopOptions(sample, self._note, clock, owner.watch, NoCollector(), interpreter, first_unasked=True),
         )
         self.attach(loop)
         if self._lost:
