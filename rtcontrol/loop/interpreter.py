@@ -50,6 +50,11 @@ class Understood:
     kept: bool = False
 
     @property
+    def failed(self) -> bool:
+        """Whether nobody answered, so that another time somebody may."""
+        return self.text is None and self.why not in (*FINAL, "too_long", "overtaken")
+
+    @property
     def reason(self) -> str:
         """Why it was not understood, for people."""
         told = WHY.get(self.why or "", f"the interpreter failed ({self.why})")

@@ -58,7 +58,7 @@ def interpreter(
     source = _source(name, goals.definitions, engine)
     local = isinstance(source, STSource)
     make: Callable[[], Host] = partial(ProcessHost if local and apart else InProcessHost, source)
-    return Interpreter(shown(name), goals, make, _gate(name, goals, gate), limit_s, 1 if local else AT_ONCE, shared)
+    return Interpreter(shown(name), goals, make, gate_for(name, goals, gate), limit_s, 1 if local else AT_ONCE, shared)
 
 
 def of_config(config: RunConfig, agent: Agent) -> Interpreter | None:
@@ -82,7 +82,7 @@ def shown(name: str) -> str:
     return f"{api}:{model or url}"
 
 
-def _gate(name: str, goals: GoalTools, gate: float | None) -> float:
+def gate_for(name: str, goals: GoalTools, gate: float | None) -> float:
     """The gate that is asked for, else the checkpoint's own for these tools, else the default."""
     if gate is not None:
         return gate
