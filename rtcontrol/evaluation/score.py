@@ -246,8 +246,7 @@ class Scoring:
             if settings.phrasings is None:
                 raise UserError("--interpreter is for what people say.", "Give a list with --phrasings.")
             interpreting.check(settings.interpreter, settings.engine)
-            if (told := interpreting.goal_tools(self.agent)) is None:
-                raise UserError(f"--interpreter: {self.agent.name} has no goals.", "Leave it out.")
+            told = interpreting.goals_of(self.agent)
             gate = interpreting.gate_for(settings.interpreter, told, settings.interpreter_gate)
             self.settings = replace(self.settings, interpreter_gate=gate)
         goals = None if self.agent.goals is None else self.agent.goals.source
@@ -324,10 +323,7 @@ def understand_only(settings: Settings, told: Callable[[int, int], None]) -> tup
     skill = skill_for(settings.env, settings.agent, file)
     given = settings.agent or assembly.default_agent(settings.env)
     agent = skill.agent if isinstance(skill, UserSkill) else assembly.agent(given, file, settings.env)
-    goals = interpreting.goal_tools(agent)
-    if goals is None:
-        raise UserError(f"--interpreter: {agent.name} has no goals.", "Leave it out.")
-    gate = interpreting.gate_for(name, goals, settings.interpreter_gate)
+    gate = interpreting.gate_for(name, interpreting.goals_of(agent), settings.interpreter_gate)
     said = lines(skill, listed, (skill.name, settings.env, agent.name))
     found = ask(name, agent, said, settings.engine, told)
     return found, gate, [*tables(found, gate, interpreting.shown(name), kinds_of(agent, said))]

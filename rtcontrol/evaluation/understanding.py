@@ -118,6 +118,5 @@ def tables(lines: Sequence[Line], gate: float, name: str, kinds: Mapping[str, st
 
 def kinds_of(agent: Agent, lines: Sequence[Saying]) -> dict[str, str]:
     """The tool's name for each canonical sentence of a list."""
-    goals = interpreting.goal_tools(agent)
-    assert goals is not None, "an interpreter has goals"
+    goals = interpreting.goals_of(agent)
     return {one.means: goals.call(one.goal).name for one in lines if one.means is not None}

@@ -49,12 +49,29 @@ def interpreter(
     """Whoever is called so, for the agent's goals; it is not started yet. A local model is asked in a process of its
     own, unless not `apart`; an endpoint several times at once. `shared` as the interpreter's. UserError for what is
     none, and where the agent has no goals."""
-    goals = goal_tools(agent)
-    if goals is None:
+    return of_goals(name, goals_of(agent), gate, limit_s, engine, apart, shared)
+
+
+def goals_of(agent: Agent) -> GoalTools:
+    """What the agent can be told, as tools. UserError where it has no goals."""
+    if (goals := goal_tools(agent)) is None:
         raise UserError(
             f"--interpreter: the agent {agent.name} has no goals that words could be mapped to.",
             "Write `goals = {...}` in its file (docs/your-own-game.md), or leave --interpreter out.",
         )
+    return goals
+
+
+def of_goals(
+    name: str,
+    goals: GoalTools,
+    gate: float | None = None,
+    limit_s: float = LIMIT_S,
+    engine: str = "torch",
+    apart: bool = True,
+    shared: bool = False,
+) -> Interpreter:
+    """`interpreter` for these goals. UserError for what is none."""
     source = _source(name, goals.definitions, engine)
     local = isinstance(source, STSource)
     make: Callable[[], Host] = partial(ProcessHost if local and apart else InProcessHost, source)
