@@ -66,6 +66,9 @@ class ScoreProgress(Bar):
         self._announced_s = 0.0  # how long it takes in all, as it was told last
 
     def __call__(self, what: str, done: int, total: int, left_s: float, more_s: float) -> None:
+        if left_s < 0:
+            self.update(description=what, completed=done, total=total, left=f"{done}/{total} sentences")
+            return
         if done and (whole_s := time.monotonic() - self._begun_s + left_s) > LONGER * self._announced_s:
             beside = f"; delays and rates (--full) would take {_long(more_s)} more" if more_s else ""
             what_s = f"about {_long(left_s)} left, as the first {done} of {total} episodes went{beside}"
@@ -84,7 +87,7 @@ def _understand_only(settings: Settings, json_file: Path | None) -> None:
     from rtcontrol.evaluation.understanding import figures
 
     with Shutdown(), ScoreProgress() as bar:
-        found, gate, made = understand_only(settings, lambda done, total: bar("asking", done, total, 0.0, 0.0))
+        found, gate, made = understand_only(settings, lambda done, total: bar("asking", done, total, -1.0, 0.0))
     for table in made:
         widened(Terminal(), LOG_WIDTH).print(table)
     if json_file is not None:

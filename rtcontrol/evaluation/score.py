@@ -157,6 +157,7 @@ def _kind(cell: Cell) -> str:
     return f"{cell.by} {cell.wall} {cell.longest_s}"
 
 
+ASKING_S = -1.0  # in the place of the seconds left: nothing is flown yet
 # What is flown, cases done, of, seconds left, seconds that everything (`--full`) would take beside.
 Progress = Callable[[str, int, int, float, float], None]
 InRealTime = Callable[[Cell, Sequence[Case]], tuple[list[Played], dict[str, Any]]]
@@ -278,7 +279,7 @@ class Scoring:
         if "understood" not in self.document.data:
 
             def told(done: int, total: int) -> None:
-                progress("asking the interpreter", done, total, 0.0, 0.0)
+                progress("asking the interpreter", done, total, ASKING_S, 0.0)
 
             self.document.data["understood"] = ask(name, self.agent, self.said, self.settings.engine, told)
             self.document.write()

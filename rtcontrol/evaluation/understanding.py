@@ -18,7 +18,7 @@ from rtcontrol.run import interpreting
 
 LIMIT_S = 60.0  # nobody waits: how long it takes is told
 GATES = (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-FAILED = 5  # in a row, and nobody is there
+FAILED = 3  # in a row, and nobody is there
 Outcome = Literal["right", "wrong", "not understood"]
 Line = dict[str, Any]  # say, means, understood, sure, why, ms
 
@@ -39,7 +39,8 @@ def ask(
         with ThreadPoolExecutor(interpreting.AT_ONCE) as pool:
             for one, line in zip(pool.map(interpreter.understand, [one.say for one in lines]), lines, strict=True):
                 assert one is not None, "nobody gives it up"
-                failed = failed + 1 if one.failed else 0
+                if one.by == interpreter.name and not one.kept:
+                    failed = failed + 1 if one.failed else 0
                 if failed == FAILED:
                     pool.shutdown(wait=False, cancel_futures=True)
                     raise UserError(
