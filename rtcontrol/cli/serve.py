@@ -26,7 +26,7 @@ Examples:
 
   rtcontrol serve --model lander --http 127.0.0.1:8080      (answers /v1 requests, decisions too: docs/decisions.md)
 
-  rtcontrol serve --agent lander --interpreter runs/interpreter      (what clients say is understood: docs/interpreter.md)
+  rtcontrol serve --agent lander --interpreter runs/interpreter      (what is said: docs/interpreter.md)
 
   rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys      (rtcontrol keys new NAME makes the keys)
 
