@@ -21,6 +21,7 @@ from rtcontrol.loop.interpreter import Interpreter, Understood
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly, interpreting
+from rtcontrol.run.viewer import snapshot
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.channels import schema, topic_of
 from rtcontrol.telemetry.report import understood
@@ -360,8 +361,10 @@ def test_an_understood_instruction_waits_for_a_yes(tmp_path: Path, word: str, fo
         k = flight.loop._outcomes.newest_k
         until(lambda: flight.loop._outcomes.newest_k >= k + 5)
         assert flight.loop.instruction == "go to 0"
-        flight.loop.operator.say(word, "keyboard")
-        assert flight.loop.operator.question is None
+        until(lambda: (snapshot(flight.loop, 0)["asking"] or {}).get("call") == 'follow "go to 0.5"')
+        assert snapshot(flight.loop, 0)["asking"]["k"] == -1  # as the page says it back
+        flight.loop.operator.say(word, "page", -1)
+        assert flight.loop.operator.question is None and snapshot(flight.loop, 0)["asking"] is None
         k = flight.loop._outcomes.newest_k
         until(lambda: flight.loop._outcomes.newest_k >= k + 5)
         assert flight.loop.operator.say(word, "keyboard") == "No call waits for a yes."
