@@ -95,7 +95,7 @@ class OperatorControl:
                 return "It is stopped: a stop is final."
             if said in ("confirm", "deny"):
                 asking, question = self.asking, self.question
-                if question is not None and question.expires_ns and k in (None, INSTRUCTION):
+                if question is not None and word.t_ns <= question.expires_ns and k in (None, INSTRUCTION):
                     if said == "confirm":
                         question.yes()
                     self.question = None
