@@ -29,7 +29,7 @@ class Saying:
     understood: str | None = None
 
     @property
-    def told(self) -> str:
+    def instruction(self) -> str:
         """What the model is told."""
         return self.say if self.understood is None else self.understood
 

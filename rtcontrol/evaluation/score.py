@@ -278,10 +278,10 @@ class Scoring:
             return
         if "understood" not in self.document.data:
 
-            def told(done: int, total: int) -> None:
+            def count(done: int, total: int) -> None:
                 progress("asking the interpreter", done, total, ASKING_S, 0.0)
 
-            self.document.data["understood"] = ask(name, self.agent, self.said, self.settings.engine, told)
+            self.document.data["understood"] = ask(name, self.agent, self.said, self.settings.engine, count)
             self.document.write()
         found = self.document.data["understood"]
         self.said = [

@@ -54,6 +54,10 @@ class Understood:
         """Whether nobody answered, so that another time somebody may."""
         return self.text is None and self.why not in (*FINAL, "too_long", "overtaken")
 
+    def waits(self, confirmed: bool) -> bool:
+        """Whether a person must say yes to it, where instructions are `confirmed`: to canonical words nobody must."""
+        return confirmed and self.text is not None and self.by != ITSELF
+
     @property
     def reason(self) -> str:
         """Why it was not understood, for people."""

@@ -156,6 +156,11 @@ class OperatorControl:
         self._emit({"people": "unanswered", "k": INSTRUCTION, "call": question.shown, "t_s": t_s})
         self.changed()
 
+    @property
+    def asks_people(self) -> bool:
+        """Whether a call or an instruction waits for a yes."""
+        return self.asking is not None or self.question is not None
+
     def end(self) -> None:
         """The run is over: whatever its end is, nothing but the safe call acts from here on."""
         with self._lock:

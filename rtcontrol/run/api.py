@@ -22,8 +22,8 @@ from rtcontrol.models.runners import registry
 from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.deadline import InTime
 from rtcontrol.run.drafter import Draft, Drafter
+from rtcontrol.run.heard_instruction import HeardInstruction
 from rtcontrol.run.model_compatibility import trained_on
-from rtcontrol.run.told import Told
 
 MAX_DRAFT_MS = 60_000.0
 MAX_DEADLINE_MS = 3_600_000.0
@@ -160,7 +160,7 @@ class Model:
                 known = interpreting.goals_of(own)
             else:
                 raise UserError("interpreter= needs goals.", "Give goals=Goals({...}) (docs/interpreter.md).")
-            told = Told(interpreting.of_goals(interpreter, known, interpreter_gate, interpreter_s))
+            told = HeardInstruction(interpreting.of_goals(interpreter, known, interpreter_gate, interpreter_s))
         return ModelSession(chosen, spec.build(), drafter, gate, safe_call, told)
 
     def _draft(self, session: ModelSession) -> Draft:
@@ -209,7 +209,7 @@ class ModelSession:
         drafter: Drafter | None,
         gate: ConfidenceGate,
         safe_call: Call | None = None,
-        told: Told | None = None,
+        told: HeardInstruction | None = None,
     ) -> None:
         self._told = told
         self.tools, self.decider, self._drafter = tools, decider, drafter

@@ -13,22 +13,20 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from rtcontrol.bridges.wire import Code, Message, WireError
-from rtcontrol.bridges.wire.messages import Bye, CallMessage, ControlMessage, Hello, Instruct
+from rtcontrol.bridges.wire.messages import Bye, CallMessage, ControlMessage, Hello
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
-from rtcontrol.envs.remote_parts import wire_call as told_call
 from rtcontrol.hosts.protocol import DecoderPool, Host
 from rtcontrol.loop.clock import WallClock
 from rtcontrol.loop.config import instruction_text, size
 from rtcontrol.loop.evidence import PauseWatch
-from rtcontrol.loop.interpreter import ITSELF, Understood
+from rtcontrol.loop.interpreter import Understood
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
-from rtcontrol.loop.operator import SAID
 from rtcontrol.loop.realtime import NoCollector
-from rtcontrol.loop.requests import echo
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import Interpreters
+from rtcontrol.serve.answers import control_of, not_understood, refused_instruction, saying_of, understood_as
 from rtcontrol.serve.errors import failure, placed, refusal, undecodable
 from rtcontrol.serve.limits import Need, TokenBucket, undisturbed
 from rtcontrol.serve.negotiate import CONTROL, Terms, negotiate
@@ -153,39 +151,23 @@ class Session:
 
     def control(self, message: ControlMessage) -> None:
         """The client's message. Raises WireError."""
-        if CONTROL not in self.hello.capabilities:
-            raise WireError(Code.STATE, "hello did not announce control.", 'Give hello `capabilities: ["control"]`.')
-        if message.say is None:
-            raise WireError(Code.INVALID, "control.say is missing.", f"Say one of {', '.join(SAID)}.", field="say")
-        self._note(self.say(message.say, "wire", message.id))
+        self._note(self.say(saying_of(message, self.hello.capabilities), "wire", message.id))
 
     def _controlled(self) -> None:
         """Tell the client, if it wants to know, what people did, or what waits for their yes."""
         if self.loop is None or CONTROL not in self.hello.capabilities:
             return
-        override = self.loop.operator
-        told = ControlMessage(session=self.token, state=override.state)
-        if (asking := override.asking) is not None and not asking.denied:
-            left_ms = max(0.0, (asking.expires_ns - time.monotonic_ns()) / 1e6)
-            asked = {"id": asking.tick.k, "call": told_call(asking.call), "ttl_ms": left_ms}
-            told = told.model_copy(update=asked)
-        elif (question := override.question) is not None and question.expires_ns:
-            left_ms = max(0.0, (question.expires_ns - time.monotonic_ns()) / 1e6)
-            told = told.model_copy(update={"instruction": question.text, "ttl_ms": left_ms})
-        self.send(told)
+        self.send(control_of(self.loop.operator, self.token))
 
     def _understood(self, found: Understood) -> None:
-        """Tell the client what came of what it said, or somebody else did; what waits for a yes is told by control."""
+        """Tell the client what came of what somebody said; what waits for a yes is told by control."""
         loop, peer = self.loop, self.peer
-        if loop is None or peer is None or not self.welcomed:
+        if loop is None or loop.interpretation is None or peer is None or not self.welcomed:
             return
         if found.text is None:
-            what = f'"{echo(found.said)}" is not understood: {found.reason}. The instruction before goes on.'
-            remedy = f"Say it in other words, such as: {loop.interpretation.interpreter.examples()}."  # type: ignore[union-attr]
-            self._owner.refused(peer, WireError(Code.INSTRUCTION, what, remedy, field="instruction"))
-        elif found.by == ITSELF or not loop.config.confirm_instruction:
-            text, said, by, sure = found.text, found.said, found.by, found.sure
-            self.send(Instruct(session=self.token, instruction=text, said=said, by=by, confidence=sure))
+            self._owner.refused(peer, not_understood(found, loop.interpretation.interpreter))
+        elif not found.waits(loop.config.confirm_instruction):
+            self.send(understood_as(found, self.token))
 
     def welcome(self) -> None:
         """Tell the client what is in force."""
@@ -205,8 +187,7 @@ class Session:
                 more=() if slow is None else (slow,),
             )
         )
-        operator = loop.operator
-        if operator.state != "running" or operator.asking is not None or operator.question is not None:
+        if loop.operator.state != "running" or loop.operator.asks_people:
             self._controlled()
 
     def bye(self, why: str) -> None:
@@ -218,11 +199,8 @@ class Session:
         peer.send(message)
         if self._refusal is not None and isinstance(message, CallMessage):
             # After its tick's call: a client that waits for one must not take it for the refusal of the observation.
-            what, self._refusal = f"The instruction was refused: {self._refusal}", None
-            remedy = "Say it in fewer words; the instruction before goes on."
-            self._owner.refused(
-                peer, WireError(Code.INSTRUCTION, what, remedy, field="instruction", seq=message.seq_obs)
-            )
+            error, self._refusal = refused_instruction(self._refusal, message.seq_obs), None
+            self._owner.refused(peer, error)
 
     def need(self) -> Need | None:
         """What it needs of the decoder, or needed last: whoever waits for its client keeps its part. None before its
@@ -288,11 +266,11 @@ class Session:
             self.terms = negotiate(self.hello, owner.options, out)
         terms = self.terms
         env = self.make_env(terms)
-        interpreter = None if terms.config.interpreter is None else owner.interpreters.of(terms.agent)
-        told = self._instruction or terms.config.instruction
-        if interpreter is not None:  # what was not understood, or waits for a yes, is not in force after a pause either
-            told, self._instruction = self._instruction or self._proven or told, None
-        config = replace(terms.config, instruction=told)
+        told, interpreter = self._instruction, None
+        if terms.config.interpreter is not None:  # what waits for a yes is not in force after a pause either
+            interpreter = owner.interpreters.of(terms.agent)
+            told, self._instruction = told or self._proven, None
+        config = replace(terms.config, instruction=told or terms.config.instruction)
         host = self._host(terms)
         record = out / ("record.mcap" if self.runs == 1 else f"record-{self.runs}.mcap")
         try:
@@ -388,8 +366,7 @@ class Session:
     def _doubt(self, text: str, what: str) -> None:
         """It is not understood: it stays in force, and what is called by it is held back."""
         if (peer := self.peer) is not None:
-            remedy = "Say it in other words."
-            self._owner.refused(peer, WireError(Code.UNSURE, what, remedy, field="instruction"))
+            self._owner.refused(peer, WireError(Code.UNSURE, what, "Say it in other words.", field="instruction"))
 
     def _note(self, line: str) -> None:
         # What a client does wrong in every tick must not fill the log; how a run ended (its safe call!) is said always.

@@ -26,68 +26,72 @@ BEYOND = 0.15  # of the nonsense: a number that no goal has
 
 
 @dataclass(frozen=True)
-class Taught:
-    """An agent whose goals are to be understood: what it can be told is `told`."""
+class InterpretedAgent:
+    """An agent whose goals are to be understood: what it can be told is its `speech`."""
 
     name: str
-    told: Phrasings[Any, Any] | Goals
+    speech: Phrasings[Any, Any] | Goals
 
     @cached_property
     def tools(self) -> GoalTools:
-        return self.told.goal_tools(self.name) if isinstance(self.told, Goals) else self.told.goal_tools
+        return self.speech.goal_tools(self.name) if isinstance(self.speech, Goals) else self.speech.goal_tools
 
     @cached_property
     def nonsense(self) -> Nonsense:
         """What asks for nothing here; what is kept for judging never."""
-        if isinstance(self.told, Goals):
-            words = frozenset(re.findall(r"[a-z]+", self.told.texts().lower()))
-            return Nonsense("", self.told.recognise, words - COMMON)
-        return Nonsense(self.name, self.told.recognise)
+        if isinstance(self.speech, Goals):
+            words = frozenset(re.findall(r"[a-z]+", self.speech.texts().lower()))
+            return Nonsense("", self.speech.recognise, words - COMMON)
+        return Nonsense(self.name, self.speech.recognise)
 
     def row(self, rng: random.Random, nonsense: float) -> tuple[str, Any]:
         """A sentence, and the goal that it asks for, None where it asks for none."""
         if rng.random() < nonsense:
-            far = self.told.beyond(rng) if rng.random() < BEYOND else None
+            far = self.speech.beyond(rng) if rng.random() < BEYOND else None
             return (self.nonsense(rng) if far is None else far), None
-        if isinstance(self.told, Goals):
-            goal: Any = self.told.sample(rng)
-            said = self.told.sentence(rng, goal)
+        if isinstance(self.speech, Goals):
+            goal: Any = self.speech.sample(rng)
+            said = self.speech.sentence(rng, goal)
             return (said if rng.random() < CANONICAL else casual(rng, said, self._words)), goal
-        goal, how = self.told.sample_goal(rng), rng.random()
+        goal, how = self.speech.sample_goal(rng), rng.random()
         if how < CANONICAL:
             return goal.text(), goal
         by_template = how < CANONICAL + TEMPLATES
-        return (self.told.training_instruction if by_template else self.told.spoken_instruction)(rng, goal), goal
+        return (self.speech.training_instruction if by_template else self.speech.spoken_instruction)(rng, goal), goal
 
     @cached_property
     def _words(self) -> frozenset[str]:
-        assert isinstance(self.told, Goals)
-        return frozenset(re.findall(r"[a-z]+", self.told.texts().lower()))
+        assert isinstance(self.speech, Goals)
+        return frozenset(re.findall(r"[a-z]+", self.speech.texts().lower()))
 
     @cached_property
     def judged(self) -> frozenset[str]:
         """Sentences that are kept for judging."""
-        if isinstance(self.told, Goals):
-            return frozenset(bare(said) for goal in self.told.spread(1_000) for said in self.told.held_out(goal))
-        told = self.told
-        return frozenset(bare(said) for kind in told.kinds for made in told.lists().values() for said, _ in made(kind))
+        if isinstance(self.speech, Goals):
+            return frozenset(bare(said) for goal in self.speech.spread(1_000) for said in self.speech.held_out(goal))
+        speech = self.speech
+        return frozenset(
+            bare(said) for kind in speech.kinds for made in speech.lists().values() for said, _ in made(kind)
+        )
 
 
-def taught(agent: Agent) -> Taught:
+def taught(agent: Agent) -> InterpretedAgent:
     """What the agent can be told. UserError where it has no goals."""
     if agent.goals is not None:
-        return Taught(agent.name, agent.goals)
+        return InterpretedAgent(agent.name, agent.goals)
     world = registry.by_agent().get(agent.name)
     if world is None:
         raise UserError(
             f"The agent {agent.name} has no goals: nothing that is said could be mapped to one.",
             "Write `goals = {...}` in its file (docs/your-own-game.md).",
         )
-    return Taught(world.name, world.phrasings())
+    return InterpretedAgent(world.name, world.phrasings())
 
 
-def rows(agents: Sequence[Taught], count: int, seed: int = 0, nonsense: float = NONSENSE) -> Iterator[DataRow]:
-    """So many rows, of each agent in turn: what is said, the tools of its goals, and the goal's call (None: none)."""
+def rows(
+    agents: Sequence[InterpretedAgent], count: int, seed: int = 0, nonsense: float = NONSENSE
+) -> Iterator[DataRow]:
+    """So many, of each agent in turn: what is said, the tools of its goals, and the goal's call (None: none)."""
     rng = random.Random(f"{seed}/interpreter")
     for number in range(count):
         agent = agents[number % len(agents)]

@@ -12,7 +12,7 @@ import rtcontrol
 from rtcontrol.agents import Agent, Goals
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.run import interpreting
-from rtcontrol.training.interpreter_rows import Taught, rows
+from rtcontrol.training.interpreter_rows import InterpretedAgent, rows
 from tests.helpers.processes import until
 
 GOALS = Goals(
@@ -31,7 +31,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     out = tmp_path_factory.mktemp("interpreter") / "model"
     taught = [
         {"instruction": row.instruction, "observation": "", "call": row.call and row.call.to_dict()}
-        for row in rows([Taught("cart", GOALS)], 4_000, nonsense=0.0)
+        for row in rows([InterpretedAgent("cart", GOALS)], 4_000, nonsense=0.0)
     ]
     tools = GOALS.goal_tools("cart").definitions
     rtcontrol.fit(taught, list(tools), out=out, minutes=10)  # it ends when all is right

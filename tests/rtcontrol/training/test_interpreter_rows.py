@@ -14,7 +14,7 @@ from rtcontrol.envs import registry
 from rtcontrol.models.data.row import DataRow, read_rows
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
-from rtcontrol.training.interpreter_rows import Taught, rows, taught
+from rtcontrol.training.interpreter_rows import InterpretedAgent, rows, taught
 
 WORLDS = ("lander", "paddle", "road")
 AGENT = """
@@ -68,7 +68,7 @@ def test_the_same_seed_gives_the_same_rows(drawn: list[DataRow]) -> None:
 def test_ways_that_are_kept_from_training_are_in_no_row() -> None:
     told = Goals({"go to {a}": ["one {a}", "two {a}", "three {a}", "four {a}", "kept back {a}"], "stop": ["halt"]},
                  {"a": ["door", "lake"]})  # fmt: skip
-    found = list(rows([Taught("walker", told)], 800))
+    found = list(rows([InterpretedAgent("walker", told)], 800))
     assert not any("kept" in row.instruction.lower() for row in found if row.call is not None)
     assert {row.call.name for row in found if row.call is not None} == {"go_to_a", "stop"}
 

@@ -9,7 +9,7 @@ from rtcontrol.loop.interpreter import Interpreter, Understood
 from rtcontrol.models.errors import UserError
 
 
-class Told:
+class HeardInstruction:
     """`text` is the canonical instruction in force, None before anything was understood; `understood` what came of the
     sentence that was answered last."""
 
