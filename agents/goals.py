@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from rtcontrol.agents.goal_tools import GoalKind, GoalTools, schema_of, slug
 from rtcontrol.agents.phrasing import FILLERS, Grammar
 from rtcontrol.models.checkpoint.training_metadata import KnownWords, words
 from rtcontrol.models.errors import UserError
@@ -101,6 +102,29 @@ class Goals:
         rng = random.Random(goal.text())
         return tuple(self._say(rng, pattern, goal) for pattern in self._sides[goal.kind][1])
 
+    def goal_tools(self, agent: str) -> GoalTools:
+        """What the agent can be told, as tools."""
+        kinds: dict[str, GoalKind] = {}
+        for kind in self.ways:
+            name = slug(_SLOT.sub(r" \1 ", kind), kinds)
+            schemas = {place: schema_of(self.placeholders[place], _text) for place in _names(kind)}
+            told = next(goal for goal in self if goal.kind == kind).text() if schemas else kind
+            kinds[name] = GoalKind(kind, name, told, partial(self._made, kind), self._arguments, schemas)
+        return GoalTools(agent, list(kinds.values()), self.recognise, self._in_turn)
+
+    def beyond(self, rng: random.Random) -> str | None:
+        """Somebody asks for a number beyond those listed; None where no goal has one."""
+        kinds = [kind for kind in self.ways if any(_numbers(self.placeholders[name]) for name in _names(kind))]
+        if not kinds:
+            return None
+        goal = self._goal(rng, rng.choice(kinds))
+        name = rng.choice([name for name, _ in goal.values if _numbers(self.placeholders[name])])
+        low, high = min(self.placeholders[name]), max(self.placeholders[name])
+        step = (high - low or abs(high) or 1) * rng.uniform(0.3, 3.0)
+        far = high + step if rng.random() < 0.7 else low - step
+        far = round(far) + (1 if far > high else -1) if isinstance(high, int) else round(far, 2)
+        return self.sentence(rng, Goal(goal.kind, tuple((n, far if n == name else v) for n, v in goal.values)))
+
     def gaps(self) -> tuple[list[str], list[tuple[str, str]]]:
         """Of what is kept from training: the kinds of which nothing is, and the ways with a word that no trained way of
         any goal has, each with that word."""
@@ -152,6 +176,26 @@ class Goals:
 
     def _goal(self, rng: random.Random, kind: str) -> Goal:
         return Goal(kind, tuple((name, rng.choice(self.placeholders[name])) for name in _names(kind)))
+
+    def _made(self, kind: str, arguments: Mapping[str, Any]) -> Goal:
+        """The goal of a tool's arguments, its values as they are listed."""
+        values = []
+        for name in _names(kind):
+            given, listed = arguments[name], self.placeholders[name]
+            plain = _numbers(listed)
+            same = (one for one in listed if (one == given if plain else _text(one) == given))
+            values.append((name, next(same, given)))
+        return Goal(kind, tuple(values))
+
+    def _arguments(self, goal: Goal) -> dict[str, Any]:
+        numbers = {name: _numbers(self.placeholders[name]) for name, _ in goal.values}
+        return {name: value if numbers[name] else _text(value) for name, value in goal.values}
+
+    def _in_turn(self) -> Iterator[Goal]:
+        """One of each kind, then others."""
+        for kind in self.ways:
+            yield Goal(kind, tuple((name, self.placeholders[name][0]) for name in _names(kind)))
+        yield from self
 
     def _say(self, rng: random.Random, pattern: str, goal: Goal) -> str:
         return " ".join(_filled(self._grammar.fill(rng, pattern), dict(goal.values)).split())

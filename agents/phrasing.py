@@ -13,6 +13,7 @@ from functools import cache, cached_property
 from importlib import resources
 from typing import Any, Generic, Protocol, TypeVar
 
+from rtcontrol.agents.goal_tools import GoalKind, GoalTools
 from rtcontrol.agents.spoken import bare, words_of
 
 # fmt: off
@@ -201,6 +202,10 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
         """The goals of a kind that list 3 is spread over."""
 
     @abstractmethod
+    def goal_kinds(self) -> tuple[GoalKind, ...]:
+        """Its kinds of goals as tools."""
+
+    @abstractmethod
     def _templates(self, split: str, kind: KindT) -> tuple[str, ...]: ...
 
     @abstractmethod
@@ -211,6 +216,19 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
         """Every goal that a sentence without a free number names."""
         for kind in self.kinds:
             yield from self.goals_of(kind)
+
+    @cached_property
+    def goal_tools(self) -> GoalTools:
+        """What the agent can be told, as tools."""
+        return GoalTools(self.agent, self.goal_kinds(), self.recognise, self._in_turn)
+
+    def _in_turn(self) -> Iterator[GoalT]:
+        for kind in self.kinds:
+            yield from self.goals_of(kind)
+
+    def beyond(self, rng: random.Random) -> str | None:
+        """Somebody asks for a value that no goal has; None where there is none such."""
+        return None
 
     def written(self, rng: random.Random, pattern: str, goal: GoalT) -> str:
         """A spoken pattern with the goal's numbers, in figures or in words as its marks say."""

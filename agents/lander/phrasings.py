@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
 
+from rtcontrol.agents.goal_tools import GoalKind
 from rtcontrol.agents.lander.goals import LanderGoal, LanderKind, recognise
 from rtcontrol.agents.phrasing import Phrasings
 from rtcontrol.agents.spoken import hundredths_in_words, spoken, written_in
@@ -39,6 +42,23 @@ class LanderPhrasings(Phrasings[LanderKind, LanderGoal]):
 
     def named_goals(self) -> Iterator[LanderGoal]:
         return (LanderGoal(kind) for kind in KINDS if kind != "hover")
+
+    def goal_kinds(self) -> tuple[GoalKind, ...]:
+        names: dict[LanderKind, str] = {"land": "land", "left": "land_left", "right": "land_right"}
+        plain = [
+            GoalKind(kind, name, LanderGoal(kind).text(), partial(_goal, kind=kind)) for kind, name in names.items()
+        ]
+        places = {"y": _schema(Y_HUNDREDTHS, "height"), "x": _schema(X_HUNDREDTHS, "to the right; left is negative")}
+        told = f"{LanderGoal('hover', 0, 0.7).text()}; {LanderGoal('hover', -0.3, 0.8).text()}"
+        return (*plain, GoalKind("hover", "hover", told, partial(_goal, kind="hover"), _place_of, places, ("x",)))
+
+    def beyond(self, rng: random.Random) -> str | None:
+        y = rng.choice((-1, 1, 1)) * rng.randrange(130, 900)
+        x = rng.choice((0, 0, rng.choice(X_HUNDREDTHS)))
+        if rng.random() < 0.3:
+            x, y = rng.choice((-1, 1)) * rng.randrange(70, 900), rng.choice(Y_HUNDREDTHS)
+        x, y = (value // 10 * 10 if rng.random() < 0.7 else value for value in (x, y))
+        return self.spoken_sentence(rng, LanderGoal("hover", x / 100, y / 100))
 
     def spoken_patterns(self, goal: LanderGoal, kept: bool | None = None) -> tuple[str, ...]:
         if goal.kind == "land":
@@ -89,6 +109,19 @@ class LanderPhrasings(Phrasings[LanderKind, LanderGoal]):
             return templates["land"]
         other = "right" if kind == "left" else "left"
         return tuple(template.replace("{D}", kind).replace("{O}", other) for template in templates["side"])
+
+
+def _goal(values: Mapping[str, Any], kind: LanderKind) -> LanderGoal:
+    return LanderGoal(kind, float(values.get("x", 0)), float(values.get("y", 0)))
+
+
+def _place_of(goal: LanderGoal) -> dict[str, float]:
+    return {"y": goal.y} | ({"x": goal.x} if goal.x else {})
+
+
+def _schema(hundredths: range, about: str) -> dict[str, Any]:
+    ends = {"minimum": hundredths[0] / 100, "maximum": hundredths[-1] / 100, "multipleOf": 0.01}
+    return {"type": "number", "description": about, **ends}
 
 
 def _place(rng: random.Random, hundredths: range) -> int:

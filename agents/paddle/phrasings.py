@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
-from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal, PaddleKind, recognise
+from rtcontrol.agents.goal_tools import GoalKind
+from rtcontrol.agents.paddle.goals import CANONICAL, KINDS, PaddleGoal, PaddleKind, recognise
 from rtcontrol.agents.phrasing import Phrasings
 from rtcontrol.agents.spoken import bare, spoken
 
@@ -19,6 +23,15 @@ WEIGHTS: dict[PaddleKind, float] = {
     "mirror": 0.11,
 }
 MIRRORED = ("down", "bottom")
+TOOLS: dict[PaddleKind, str] = {
+    "return": "return_balls",
+    "miss": "miss_balls",
+    "up": "aim_high",
+    "down": "aim_low",
+    "top": "stay_at_top",
+    "bottom": "stay_at_bottom",
+    "mirror": "mirror",
+}
 _DIRECTION = re.compile(r"<\w+>")
 _FAMILY: dict[PaddleKind, str] = {"up": "aim", "down": "aim", "top": "place", "bottom": "place"}
 
@@ -33,6 +46,9 @@ class PaddlePhrasings(Phrasings[PaddleKind, PaddleGoal]):
 
     def goals_of(self, kind: PaddleKind) -> tuple[PaddleGoal, ...]:
         return (PaddleGoal(kind),)
+
+    def goal_kinds(self) -> tuple[GoalKind, ...]:
+        return tuple(GoalKind(kind, TOOLS[kind], CANONICAL[kind], partial(_goal, kind=kind)) for kind in KINDS)
 
     def spoken_patterns(self, goal: PaddleGoal, kept: bool | None = None) -> tuple[str, ...]:
         if family := _FAMILY.get(goal.kind):
@@ -61,6 +77,10 @@ class PaddlePhrasings(Phrasings[PaddleKind, PaddleGoal]):
             return str(self.tables["words"].get(name, "{" + name.strip("<>") + "}"))
 
         return _DIRECTION.sub(word, template)
+
+
+def _goal(values: Mapping[str, Any], kind: PaddleKind) -> PaddleGoal:
+    return PaddleGoal(kind)
 
 
 PHRASINGS = PaddlePhrasings()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Container, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
+from rtcontrol.agents.goal_tools import GoalKind
 from rtcontrol.agents.phrasing import Grammar, Phrasings, split_words
 from rtcontrol.agents.road.goals import DEFAULT_GAP, KINDS, VALUES, RoadGoal, RoadKind, recognise
 from rtcontrol.agents.spoken import integer_in_words, spoken, written_in
@@ -20,6 +22,8 @@ WEIGHTS: dict[RoadKind, float] = {
     "overtake": 0.1,
     "stop": 0.1,
 }
+# Of the kinds with a value: the tool's parameter.
+VALUE_NAMES: dict[RoadKind, str] = {"speed": "kmh", "lane": "lane", "follow": "metres", "turn": "way"}
 USUAL_GAP = RoadGoal("follow", DEFAULT_GAP)
 _GOALS = {kind: tuple(RoadGoal(kind, value) for value in VALUES.get(kind, (None,))) for kind in KINDS}
 
@@ -36,6 +40,9 @@ class RoadPhrasings(Phrasings[RoadKind, RoadGoal]):
 
     def goals_of(self, kind: RoadKind) -> tuple[RoadGoal, ...]:
         return _GOALS[kind]
+
+    def goal_kinds(self) -> tuple[GoalKind, ...]:
+        return tuple(map(_goal_kind, KINDS))
 
     def pattern_goals(self, pattern: str, kind: RoadKind) -> tuple[RoadGoal, ...]:
         """The goals that a pattern of a kind can ask for: all values of it, or the one that it means unsaid."""
@@ -115,6 +122,20 @@ class RoadPhrasings(Phrasings[RoadKind, RoadGoal]):
             if len(drawn) == self.per_goal:
                 break
         return tuple(drawn.items())
+
+
+def _goal_kind(kind: RoadKind) -> GoalKind:
+    goals, make = _GOALS[kind], partial(_goal, kind=kind)
+    if (name := VALUE_NAMES.get(kind)) is None:
+        return GoalKind(kind, kind, goals[0].text(), make)
+    listed = [goal.value for goal in goals]
+    schema = {"type": "string" if isinstance(listed[0], str) else "integer", "enum": listed}
+    told = "; ".join(goal.text() for goal in (goals if kind == "turn" else goals[:1]))
+    return GoalKind(kind, kind, told, make, lambda goal: {name: goal.value}, {name: schema})
+
+
+def _goal(values: Mapping[str, Any], kind: RoadKind) -> RoadGoal:
+    return RoadGoal(kind, next(iter(values.values()), None))
 
 
 PHRASINGS = RoadPhrasings()

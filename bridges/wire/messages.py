@@ -224,10 +224,14 @@ class Executed(OfSession):
 
 
 class Instruct(OfSession):
-    """Either way: the goal from now on. Server -> client: it is in force (also where somebody else changed it)."""
+    """Either way: the goal from now on. Server -> client: it is in force (also where somebody else changed it); with
+    `said` it is what that was understood as, by an interpreter of the server's, and in force from the next tick on."""
 
     type: Literal["instruct"] = "instruct"
     instruction: Text
+    said: Text | None = None
+    by: str | None = None
+    confidence: Annotated[float, Field(ge=0, le=1)] | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> Instruct:
@@ -257,13 +261,14 @@ class Reset(OfSession):
 class ControlMessage(OfSession):
     """Either way, where both sides announced the capability `control`. Client -> server: `say`, what a person there
     says; `id` is that of the call that is confirmed or denied. Server -> client: `state`, whoever changed it, and the
-    `call` that waits for a yes, for `ttl_ms` from now."""
+    `call`, or the `instruction` as it was understood, that waits for a yes, for `ttl_ms` from now."""
 
     type: Literal["control"] = "control"
     say: Literal["pause", "resume", "stop", "confirm", "deny"] | None = None
     state: Literal["running", "paused", "stopped"] | None = None
     id: Count | None = None
     call: FunctionCall | None = None
+    instruction: Text | None = None
     ttl_ms: Milliseconds | None = None
 
 

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from rtcontrol.bridges.console import printable
 from rtcontrol.bridges.shutdown import unicode
-from rtcontrol.cli import data_synthesise
+from rtcontrol.cli import data_interpret, data_synthesise
 from rtcontrol.cli.figures import JsonFile, check_writable, count_rows, for_people, save, say
 from rtcontrol.cli.options import BfclPython, group
 from rtcontrol.models.errors import UserError
@@ -239,6 +239,7 @@ def from_recording(
 
 
 app.command()(data_synthesise.synthesise)
+app.command()(data_interpret.interpret)
 
 
 def _read(

@@ -26,6 +26,8 @@ Examples:
 
   rtcontrol serve --model lander --http 127.0.0.1:8080      (answers /v1 requests, decisions too: docs/decisions.md)
 
+  rtcontrol serve --agent lander --interpreter runs/interpreter      (what is said: docs/interpreter.md)
+
   rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys      (rtcontrol keys new NAME makes the keys)
 
   rtcontrol serve --model runs/mine --tools robot.py      (of clients and /v1 requests without tools: docs/schemas.md)

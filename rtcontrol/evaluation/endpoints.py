@@ -6,7 +6,6 @@ read, or is refused for what was asked, counts as wrong.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +14,9 @@ from typing import Any
 from rtcontrol.evaluation.answerers import Answerer, HeadsAnswerer, Opened
 from rtcontrol.evaluation.json_calls import JsonAnswerer
 from rtcontrol.evaluation.options import ModelOptions
+from rtcontrol.hosts.chat_api import ROUTE, Unreadable, named_tools, read_calls
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import EndpointDecider, EndpointSource, address, is_endpoint
-from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.stats import Tokens
 from rtcontrol.models.errors import UserError
@@ -25,12 +24,9 @@ from rtcontrol.models.metrics.predictions import Prediction
 from rtcontrol.models.web import WebClient, WebError
 
 CHAT = "openai"
-ROUTE = "/chat/completions"
 TRIES, PAUSE_S = 4, 1.0  # the pause doubles
 LONGEST_S = 120.0
 MOST_BYTES = 1 << 22
-UNNAMED = re.compile(r"[^a-zA-Z0-9_-]")
-NAME_LENGTH = 64
 # Of the server, not of the row: no other row would be answered either.
 CLOSED = {401: "the key", 403: "the key", 404: "the address"}
 BUSY = (408, 409, 425, 429)
@@ -145,7 +141,7 @@ class ChatAnswerer:
         """Nothing is kept here."""
 
     def answer(self, row: DataRow) -> Prediction:
-        names, tools = _tools(row.tools)
+        names, tools = named_tools(row.tools)
         told = (row.instruction, f"Calls so far: {'; '.join(row.history[-HISTORY:])}" if row.history else "")
         content = "\n\n".join(text for text in (*told, row.observation) if text)
         body = {
@@ -157,9 +153,11 @@ class ChatAnswerer:
         took = _Stopwatch()
         try:
             said = patiently(self._url, lambda: self._asked(body, took))
-            calls, used = _read(said, names)
+            calls, used = read_calls(said, names)
         except Lost as lost:
             return Prediction(row.id, (), error=lost.what)
+        except Unreadable:
+            return Prediction(row.id, (), error="malformed: the answer is no chat completion with calls")
         return Prediction(
             row.id,
             calls,
@@ -182,41 +180,6 @@ class ChatAnswerer:
             return answer.json()
         except ValueError:
             raise Lost("malformed: the answer is no JSON", False) from None
-
-
-def _tools(tools: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """The tools with names that the API takes, and what each stands for: letters, digits, `_` and `-`, 64 at most."""
-    names: dict[str, str] = {}
-    found = []
-    for tool in tools:
-        body = dict(tool.get("function", tool))
-        own = str(body["name"])
-        name, n = UNNAMED.sub("_", own)[:NAME_LENGTH], 1
-        while name in names:
-            n += 1
-            name = f"{UNNAMED.sub('_', own)[: NAME_LENGTH - 4]}_{n}"
-        names[name] = own
-        found.append({"type": "function", "function": {**body, "name": name}})
-    return names, found
-
-
-def _read(said: Any, names: Mapping[str, str]) -> tuple[tuple[Call, ...], Mapping[str, Any]]:
-    """The calls, and the tokens used. Raises Lost for what is no answer of this API."""
-    try:
-        message = said["choices"][0]["message"]
-        listed = message.get("tool_calls") or []
-        calls = []
-        for one in listed:
-            function = one["function"]
-            arguments = function.get("arguments") or "{}"
-            read = json.loads(arguments) if isinstance(arguments, str) else arguments
-            if not isinstance(read, dict):
-                raise TypeError
-            calls.append(Call(names.get(function["name"], str(function["name"])), read))
-        used = said.get("usage")
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
-        raise Lost("malformed: the answer is no chat completion with calls", False) from None
-    return tuple(calls), used if isinstance(used, Mapping) else {}
 
 
 def _count(value: Any) -> int | None:

@@ -267,7 +267,7 @@ def address(name: str, route: str) -> tuple[str, str, str | None]:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
         raise UserError(
-            f"--model {api}: its URL is none.",
+            f"{api}: its URL is none.",
             f"Write {api}:https://HOST/v1#MODEL; a key goes into the environment, as {KEY}.",
         )
     key = os.environ.get(KEY) or None
@@ -303,18 +303,9 @@ class EndpointDecider:
         """`decide`, which may be left alone; where it is given up, the request is closed."""
         if not self._questions.asked:
             return self._questions.decision(lambda one: (next(iter(one.values)), 1.0))
-        within_s = request.within_ns / 1e9
-        limited = within_s and not self._source.late
-        limit = max(within_s - max(SPARE_S, SPARE * within_s), 0.0) if limited else LONGEST_S
-        job = self._web.post(self._same | self._wire.request_body(request), limit)
-        try:
-            while not concurrent.futures.wait([job], LOOK_S).done:
-                yield
-            return self._read(job.result())
-        except WebError as error:
-            raise DecisionLost(error.loss, str(error)) from None
-        finally:
-            job.cancel()
+        limit = None if self._source.late else time_of(request)
+        body = self._same | self._wire.request_body(request)
+        return self._read((yield from posted(self._web, body, LONGEST_S if limit is None else limit)))
 
     def _read(self, answer: WebAnswer) -> Decision:
         try:
@@ -322,7 +313,7 @@ class EndpointDecider:
         except ValueError:
             found = None
         if answer.status != 200:
-            raise DecisionLost("http", f"HTTP {answer.status}: {_message(found)}")
+            raise DecisionLost("http", f"HTTP {answer.status}: {message_of(found)}")
         if not isinstance(found, dict):
             raise DecisionLost("malformed", "the answer is no JSON object")
         made = self._questions.decision(self._wire.read(self._questions, found.get("answers")))
@@ -334,7 +325,27 @@ class EndpointDecider:
         return {"engine": source.api, "model": source.model, "url": source.url, "questions": len(self._questions.asked)}
 
 
-def _message(found: Any) -> str:
+def time_of(request: DecisionRequest) -> float | None:
+    """So many seconds an answer may take for its request to hear of it in time; None where nobody waits."""
+    within_s = request.within_ns / 1e9
+    return max(within_s - max(SPARE_S, SPARE * within_s), 0.0) if within_s else None
+
+
+def posted(web: WebClient, body: Any, limit_s: float) -> Generator[None, None, WebAnswer]:
+    """The answer, waited for in steps; where they are given up, the request is closed. Raises DecisionLost."""
+    try:
+        job = web.post(body, limit_s)
+        try:
+            while not concurrent.futures.wait([job], LOOK_S).done:
+                yield
+            return job.result()
+        finally:
+            job.cancel()
+    except WebError as error:
+        raise DecisionLost(error.loss, str(error)) from None
+
+
+def message_of(found: Any) -> str:
     """What an error's body says, in short."""
     error = found.get("error", found) if isinstance(found, dict) else "it says nothing"
     said = error.get("message", error) if isinstance(error, dict) else error

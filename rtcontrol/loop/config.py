@@ -48,6 +48,12 @@ MODEL = (
     "systemone:URL#NAME. (default: the agent's)"
 )
 HOW_ARGUMENTS = "Of a chat model (docs/chat.md): sequential, or parallel, where no argument sees another."
+INTERPRETER = (
+    "Who understands what is said, once for each instruction: a model, chat:URL#NAME, decisions:URL#NAME or "
+    "systemone:URL#NAME (docs/interpreter.md). (default: nobody; the model reads it as it is)"
+)
+INTERPRETER_GATE = "--interpreter: less sure answers count as not understood. (default: the checkpoint's gate, or 0.5)"
+INTERPRETER_S = "--interpreter: an answer that takes longer counts as not understood."
 MAX_PIPELINE = 64
 CALLS_PER_TICK = (
     "Calls of one observation at most: each is decided after the one before has acted, by the deadline. One more than "
@@ -57,6 +63,7 @@ MAX_CALLS = 7  # the last one is decided with six in its history, as many as a p
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 LEAST_BYTES = 10**6
 Confidence = float | dict[str, float]
+MOST_INTERPRETER_S = 600.0
 MAX_INSTRUCTION_BYTES = LIMITS.max_string_bytes
 LONGEST = 1e12  # in whatever unit: a bound that keeps nanoseconds whole numbers
 
@@ -136,6 +143,21 @@ def check_backup(backup: str | None, below: float, after_ms: float | None, in_fl
         raise UserError(f"--first-in-flight {in_flight} is out of range.", f"Give 1 to {MAX_PIPELINE} requests.")
 
 
+def check_interpreter(interpreter: str | None, gate: float | None, limit_s: float, confirm: bool = False) -> None:
+    """UserError for terms without an interpreter, and for such as are none."""
+    if interpreter is None and (gate is not None or limit_s != 5.0 or confirm):
+        raise UserError(
+            "--interpreter-gate, --interpreter-s and --confirm-instruction are for --interpreter, which is not given.",
+            "Add --interpreter MODEL.",
+        )
+    if gate is not None and not 0 <= gate <= 1:
+        raise UserError(f"--interpreter-gate {gate:g} is no probability.", "Give 0 to 1.")
+    if not 0 < limit_s <= MOST_INTERPRETER_S:
+        raise UserError(
+            f"--interpreter-s {limit_s:g} must be above 0 and at most {MOST_INTERPRETER_S:g}.", "Leave it out."
+        )
+
+
 def check_calls_per_tick(calls: int) -> None:
     if not 1 <= calls <= MAX_CALLS:
         raise UserError(f"--calls-per-tick {calls} is out of range.", f"Give 1 to {MAX_CALLS} calls.")
@@ -202,6 +224,12 @@ class RunConfig:
         tuple[str, ...], Flag("This tool waits for a person's yes; may be repeated.", given=list[str], parse=tuple)
     ] = ()
     confirm_s: Annotated[float, Flag("So long it waits; then the call is refused.")] = 10.0
+    interpreter: Annotated[str | None, Flag(INTERPRETER)] = None
+    interpreter_gate: Annotated[float | None, Flag(INTERPRETER_GATE)] = None
+    interpreter_s: Annotated[float, Flag(INTERPRETER_S)] = 5.0
+    confirm_instruction: Annotated[
+        bool, Flag("--interpreter: what was understood waits for a person's yes, for --confirm-s.")
+    ] = False
     rt_priority: Annotated[
         int, Flag("SCHED_FIFO priority of the loop's and the actuator's threads, 1 to 99; 0: none.")
     ] = 0
@@ -236,6 +264,7 @@ class RunConfig:
                 raise UserError(f"{option} {getattr(self, name)} is unknown.", f"Choose one of {', '.join(allowed)}.")
         check_standby(self.standby, self.host)
         check_backup(self.backup, self.backup_below, self.backup_after_ms, self.first_in_flight)
+        check_interpreter(self.interpreter, self.interpreter_gate, self.interpreter_s, self.confirm_instruction)
         if not 1 <= self.pipeline <= MAX_PIPELINE:
             raise UserError(f"--pipeline {self.pipeline} is out of range.", f"Give 1 to {MAX_PIPELINE} decisions.")
         check_calls_per_tick(self.calls_per_tick)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,10 +17,13 @@ from rtcontrol.loop.clock import LockstepClock, LoopClock, WallClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.context import RunContext
 from rtcontrol.loop.evidence import PauseWatch
+from rtcontrol.loop.interpretation import Interpretation
+from rtcontrol.loop.interpreter import Interpreter
 from rtcontrol.loop.realtime import Collector, SlackCollector, favours, lock_memory
 from rtcontrol.loop.tick import Ticks
 from rtcontrol.loop.tick_outcome import acknowledge, overdue
 from rtcontrol.loop.warmup import Warmup, first_look, warm_up
+from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.recent import Recent
 from rtcontrol.telemetry.recorder import Recorder
@@ -30,19 +34,24 @@ UNSAFE = "THE SAFE CALL IS NOT IN FORCE in the world: {}. Whatever acted last ma
 OVER = "The safe call did not act: the world's last episode had ended, and it takes no more calls."
 # After the third signal: time enough for a world that is free.
 LEAVE_AT_ONCE_S = 0.5
+LOOK_S = 0.02  # so often it is asked whether somebody has answered, before there are ticks
 
 
 @dataclass(frozen=True)
 class LoopOptions:
     """What a loop may be given besides. `sample` is an observation to warm up with before the environment starts;
     `notify` takes plain lines for people. `watch` and `collector` are for the whole process: whoever runs many loops in
-    one gives them, already entered. Without a `clock` the configuration says which."""
+    one gives them, already entered. Without a `clock` the configuration says which. `interpreter` understands what is
+    said, and is closed with the loop; where an understood instruction needs a yes, the first one needs it unless
+    `first_unasked`."""
 
     sample: Observation | None = None
     notify: Callable[[str], None] = lambda line: None
     clock: LoopClock | None = None
     watch: PauseWatch | None = None
     collector: Collector | None = None
+    interpreter: Interpreter | None = None
+    first_unasked: bool = False
 
 
 class ControlLoop:
@@ -82,6 +91,18 @@ class ControlLoop:
         self._ticks = Ticks(context)
         self._outcomes, self.instructions = self._ticks.outcomes, self._ticks.instructions
         self.operator = self._ticks.operator  # what people may say
+        self.interpretation: Interpretation | None = None
+        self._first_unasked = options.first_unasked
+        if options.interpreter is not None:
+            self.interpretation = Interpretation(
+                options.interpreter,
+                self.instructions.put,
+                recorder.write,
+                self.tell,
+                self._now_s,
+                self.operator.ask_about if config.confirm_instruction else None,
+                self.operator.withdraw,
+            )
         self.account = Account()
         self.account.add({"header": recorder.header})
         self.recent = Recent(self.account)  # for those who look on
@@ -91,14 +112,20 @@ class ControlLoop:
             host.first.emit, host.first.notify = self._answered, self.tell
 
     def instruct(self, text: str) -> None:
-        """From the next release on, decide (and judge) by `text`. UserError for one that is too long."""
-        self.instructions.put(text)
+        """From the next release on, decide (and judge) by `text`; with an interpreter, by what it is understood as,
+        once it is. UserError for one that is too long."""
+        if self.interpretation is None:
+            self.instructions.put(text)
+        else:
+            self.interpretation.hear(text)
 
     def tell(self, line: str) -> None:
         """Tell people, and the record."""
-        outcomes = self._outcomes
-        self.recorder.write({"log": line, "t_s": outcomes.t_s(time.monotonic_ns()) if outcomes.t0_ns else 0.0})
+        self.recorder.write({"log": line, "t_s": self._now_s()})
         self._notify(line)
+
+    def _now_s(self) -> float:
+        return self._outcomes.t_s(time.monotonic_ns()) if self._outcomes.t0_ns else 0.0
 
     def _answered(self, t_ns: int, event: dict[str, Any]) -> None:
         """The first of two deciders answered."""
@@ -149,6 +176,10 @@ class ControlLoop:
     # -- before and after ---------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
+        if self.interpretation is not None:
+            self._understand(self.interpretation)
+            if self._stopped():
+                return
         self.phase = f"starting the decoder (host {self.host.name})"
         self.host_info = self.host.start(self._stopped)
         if note := self.host_info.get("prefix_note"):
@@ -156,6 +187,27 @@ class ControlLoop:
         if not self._stopped():
             self.phase = "warming up"
             self.warmup = warm_up(self.config, self.host, self._sample, self._ticks.requests.make, self.tell)
+
+    def _understand(self, interpretation: Interpretation) -> None:
+        """What the run begins with, in canonical words. UserError where it is not understood, or nobody says yes."""
+        self.phase = f"starting the interpreter ({interpretation.interpreter.name})"
+        interpretation.interpreter.start(self._stopped)
+        if self._stopped():
+            return
+        self.phase = "understanding the instruction"
+        text, asks = interpretation.first(self.instruction, self._stopped)
+        if asks and not self._first_unasked:
+            self._confirm_first(text)
+        self.instructions.begin(text)
+
+    def _confirm_first(self, text: str) -> None:
+        operator, confirmed = self.operator, threading.Event()
+        operator.ask_about(text, confirmed.set)
+        while operator.question is not None and not self._stopped():
+            operator.expire(time.monotonic_ns())
+            time.sleep(LOOK_S)
+        if not confirmed.is_set() and not self._stopped():
+            raise UserError(f'Nobody said yes to "{text}".', "Start again, or say it in canonical words.")
 
     def _launch(self) -> None:
         """Start the world. It runs on from here, so all that takes time and can be done before is done."""
@@ -201,6 +253,8 @@ class ControlLoop:
         finally:
             try:
                 actuator.close()
+                if self.interpretation is not None:
+                    self.interpretation.close()
                 self._ticks.collect_effects()
                 if isinstance(self.env, Acknowledging):
                     acknowledge(outcomes, self.env.heard)

@@ -35,13 +35,31 @@ class PendingApproval:
     denied: bool = False
 
 
+INSTRUCTION = -1  # in the place of a tick: the question is about an instruction
+
+
+@dataclass(slots=True, eq=False)
+class InstructionQuestion:
+    """An instruction as it was understood, which a yes puts in force. `expires_ns` is 0 until people are asked: while a
+    call waits for a yes, they are not."""
+
+    text: str
+    yes: Callable[[], None]
+    expires_ns: int = 0
+
+    @property
+    def shown(self) -> str:
+        return f'follow "{self.text}"'
+
+
 class OperatorControl:
     """What people may do to a run: `say`, from any thread; the rest is the loop's.
 
     `state` is running, paused or stopped. Where it is not running the actuator is shut (`Actuator.bar`): no call acts,
     as the world looks under its own lock; the safe call alone does. Nor does one that was asked for before a resume. A
     stop is final. At most one call waits for a yes (`asking`): while it does, other calls of such tools are held back;
-    after a no, until its time is over.
+    after a no, until its time is over. There is one question at a time: an instruction that waits for a yes
+    (`question`) is asked about when no call is, and meanwhile such calls are held back.
     """
 
     def __init__(
@@ -54,6 +72,7 @@ class OperatorControl:
         config, agent = context.config, context.agent
         self.state: State = "running"
         self.asking: PendingApproval | None = None
+        self.question: InstructionQuestion | None = None
         self._named = frozenset(config.confirm) | frozenset(agent.confirm)
         self._gate = ConfidenceGate(config.floors, agent.tools, agent.null_is_doubt)
         self.understanding = ConfidenceMonitor(config.hz, context.notify)
@@ -75,7 +94,12 @@ class OperatorControl:
             if self.state == "stopped":
                 return "It is stopped: a stop is final."
             if said in ("confirm", "deny"):
-                asking = self.asking
+                asking, question = self.asking, self.question
+                if question is not None and word.t_ns <= question.expires_ns and k in (None, INSTRUCTION):
+                    if said == "confirm":
+                        question.yes()
+                    self.question = None
+                    return self._answered(question, said, by)
                 if asking is None or asking.denied or k not in (None, asking.tick.k):
                     return "No call waits for a yes."
                 word = OperatorCommand(said, by, word.t_ns, asking.tick.k)
@@ -95,6 +119,48 @@ class OperatorControl:
         told = {"pause": "paused: the safe call acts until you resume", "resume": "resumed", "stop": "stopped"}
         return f"{told.get(said, said)} ({by})"
 
+    def ask_about(self, text: str, yes: Callable[[], None]) -> None:
+        """An understood instruction waits for a yes; it takes the place of another one."""
+        with self._lock:
+            if self.state != "stopped":
+                self.question = InstructionQuestion(text, yes)
+        self._ask_next()
+
+    def withdraw(self) -> None:
+        """Something newer was said than what is asked about."""
+        with self._lock:
+            question, self.question = self.question, None
+        if question is not None and question.expires_ns:
+            self._unanswered(question)
+
+    def _ask_next(self) -> None:
+        with self._lock:
+            question, asking = self.question, self.asking
+            if question is None or question.expires_ns or not (asking is None or asking.denied):
+                return
+            now = time.monotonic_ns()
+            question.expires_ns = now + self._wait_ns
+        event = {"people": "ask", "k": INSTRUCTION, "call": question.shown, "t_s": self._t_s(now)}
+        self._emit({**event, "seconds": self._wait_ns / 1e9})
+        self._notify(f"may it {question.shown}? /yes or /no within {self._wait_ns / 1e9:g} s")
+        self.changed()
+
+    def _answered(self, question: InstructionQuestion, said: str, by: str) -> str:
+        t_s = self._t_s(time.monotonic_ns())
+        self._emit({"people": said, "by": by, "k": INSTRUCTION, "call": question.shown, "t_s": t_s})
+        self.changed()
+        return f"{said} ({by})" + ("" if said == "confirm" else ": the instruction before goes on")
+
+    def _unanswered(self, question: InstructionQuestion) -> None:
+        t_s = self._t_s(time.monotonic_ns())
+        self._emit({"people": "unanswered", "k": INSTRUCTION, "call": question.shown, "t_s": t_s})
+        self.changed()
+
+    @property
+    def asks_people(self) -> bool:
+        """Whether a call or an instruction waits for a yes."""
+        return self.asking is not None or self.question is not None
+
     def end(self) -> None:
         """The run is over: whatever its end is, nothing but the safe call acts from here on."""
         with self._lock:
@@ -102,6 +168,7 @@ class OperatorControl:
             self._actuator.bar("stopped")
         if self.asking is not None:
             self._drop(self.asking)
+        self.withdraw()
 
     def _shut(self, state: State, why: str) -> None:
         actuator = self._actuator
@@ -158,7 +225,9 @@ class OperatorControl:
     def _ask(self, tick: Tick, reply: DecisionReply, call: Call) -> None:
         """The call waits for a person's yes; its tick is held back like one of an unsure decision."""
         now = time.monotonic_ns()
-        if self.asking is None:
+        with self._lock:
+            asked = self.question is not None and self.question.expires_ns
+        if self.asking is None and not asked:
             self.asking = PendingApproval(tick, reply, call, now, now + self._wait_ns)
             event = {"people": "ask", "k": tick.k, "call": call.text(), "t_s": self._t_s(now)}
             self._emit({**event, "seconds": self._wait_ns / 1e9})
@@ -167,11 +236,22 @@ class OperatorControl:
         self._outcomes.hold_back(tick, reply, call, "confirm")
 
     def expire(self, now_ns: int) -> None:
-        """Nobody answered in time: the call is refused."""
+        """Nobody answered in time: the call is refused, the instruction not taken. What waits is asked about."""
         if self.asking is not None and now_ns > self.asking.expires_ns:
             if not self.asking.denied:
                 self._notify(f"nobody said yes or no to {self.asking.call.text()} in time: it is refused")
             self._drop(self.asking)
+        if (question := self.question) is None:
+            return
+        if not question.expires_ns:
+            self._ask_next()
+        elif now_ns > question.expires_ns:
+            with self._lock:
+                if self.question is not question:
+                    return  # somebody answers now
+                self.question = None
+            self._notify(f'nobody said yes or no to "{question.text}" in time: the instruction before goes on')
+            self._unanswered(question)
 
     def _drop(self, asking: PendingApproval) -> None:
         self.asking = None

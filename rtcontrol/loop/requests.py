@@ -40,6 +40,10 @@ class Instructions:
         self.proven = self.now
         self.waiting: deque[str] = deque(maxlen=MAX_WAITING)
 
+    def begin(self, text: str) -> None:
+        """What the run begins with."""
+        self.now = self.proven = text
+
     def put(self, text: str) -> None:
         """Raises UserError for one that is too long."""
         self.waiting.append(instruction_text(text))

@@ -136,7 +136,7 @@ class Ticks:
             self.instructions.change()
         if (world := self.requests.world) is not None and world.heard:
             tick_outcome.acknowledge(outcomes, world.heard, self._ordered)
-        if self.operator.asking is not None:
+        if self.operator.asking is not None or self.operator.question is not None:
             self.operator.expire(now)
         seen = self.env.latest()
         if seen is None:

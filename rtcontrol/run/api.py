@@ -8,18 +8,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from rtcontrol.agents import InvalidCall, Tool, Tools
+from rtcontrol.agents import Goals, InvalidCall, Tool, Tools
 from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.loop.confidence_monitor import ConfidenceGate, Doubt, heads_of, never_taught
+from rtcontrol.loop.config import check_interpreter
+from rtcontrol.loop.interpreter import LIMIT_S, Understood
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import registry
-from rtcontrol.run import assembly
+from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.deadline import InTime
 from rtcontrol.run.drafter import Draft, Drafter
+from rtcontrol.run.heard_instruction import HeardInstruction
 from rtcontrol.run.model_compatibility import trained_on
 
 MAX_DRAFT_MS = 60_000.0
@@ -80,6 +83,10 @@ class Model:
         safe_call: Call | None = None,
         draft: Draft | Model | None = None,
         draft_ms: float = 20.0,
+        interpreter: str | None = None,
+        goals: Goals | None = None,
+        interpreter_gate: float | None = None,
+        interpreter_s: float = LIMIT_S,
     ) -> ModelSession:
         """A session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a bundled
         or fitted model was trained on). The prompt shows the last `history` calls (None: as many as the model was
@@ -95,6 +102,10 @@ class Model:
         the history's texts. Free values of its guess are looked at in the same pass: what is decided stays the same,
         and takes fewer passes where the guess is right. It is waited for `draft_ms` at most; a guess that is late,
         wrong or raises is done without.
+
+        `interpreter` (a model, chat:URL#NAME, decisions:URL#NAME or systemone:URL#NAME) understands what is said with
+        `ModelSession.instruct` as one of the `goals` (None: those of the bundled agent whose model this is), where it
+        is as sure as `interpreter_gate` (None: the checkpoint's own, or 0.5) within `interpreter_s` seconds.
 
         Raises UserError for options out of range, for tools that cannot be decoded, for a safe call that they do not
         allow, and for a bundled model that was
@@ -140,7 +151,17 @@ class Model:
             if not callable(draft):
                 raise UserError(f"draft={str(draft)[:80]!r} guesses nothing.", "Give a loaded model, or a function.")
             drafter = Drafter(draft, draft_ms / 1e3)
-        return ModelSession(chosen, spec.build(), drafter, gate, safe_call)
+        told = None
+        if interpreter is not None:
+            check_interpreter(interpreter, interpreter_gate, interpreter_s)
+            if goals is not None:
+                known = goals.goal_tools("session")
+            elif own is not None and own.tools.openai() == chosen.openai():
+                known = interpreting.goals_of(own)
+            else:
+                raise UserError("interpreter= needs goals.", "Give goals=Goals({...}) (docs/interpreter.md).")
+            told = HeardInstruction(interpreting.of_goals(interpreter, known, interpreter_gate, interpreter_s))
+        return ModelSession(chosen, spec.build(), drafter, gate, safe_call, told)
 
     def _draft(self, session: ModelSession) -> Draft:
         def guess(text: str, instruction: str, history: Sequence[str]) -> Call | None:
@@ -188,22 +209,47 @@ class ModelSession:
         drafter: Drafter | None,
         gate: ConfidenceGate,
         safe_call: Call | None = None,
+        told: HeardInstruction | None = None,
     ) -> None:
+        self._told = told
         self.tools, self.decider, self._drafter = tools, decider, drafter
         self.gate, self.safe_call = gate, safe_call
         named = {tool: {head: name for name, head in heads.items()} for tool, heads in heads_of(tools).items()}
         self._names = {tool: {h: n for h, n in names.items() if n != "function"} for tool, names in named.items()}
         self._in_time = InTime()
 
+    @property
+    def instruction(self) -> str | None:
+        """With an interpreter: the canonical instruction in force; None before anything was understood."""
+        return None if self._told is None else self._told.text
+
+    @property
+    def understood(self) -> Understood | None:
+        """With an interpreter: what came of the sentence that was answered last."""
+        return None if self._told is None else self._told.understood
+
+    def instruct(self, said: str, wait: bool = False) -> Understood | None:
+        """Somebody says it, in their own words: it is understood off the clock, and the instruction before stays in
+        force meanwhile. With `wait` the answer is waited for, and given. UserError without an interpreter."""
+        if self._told is None:
+            raise UserError("This session has no interpreter.", "Open it with session(..., interpreter=NAME).")
+        return self._told.instruct(said, wait)
+
+    def close(self) -> None:
+        """End its interpreter, where it has one."""
+        if self._told is not None:
+            self._told.close()
+
     def decide(
         self,
         text: str,
-        instruction: str,
+        instruction: str | None = None,
         history: Sequence[Call | str] = (),
         *,
         deadline_ms: float | None = None,
     ) -> SessionDecision:
-        """The call for what is seen (`text`) and told, after these calls (or their `Call.text()`), the newest last.
+        """The call for what is seen (`text`) and told (None: what was understood last), after these calls (or their
+        `Call.text()`), the newest last.
 
         With `deadline_ms` it returns by then, whatever the model does: what is not there is `missed`. The forward pass
         under way goes on, and its result is dropped; the next decision waits for it, within its own deadline.
@@ -211,6 +257,8 @@ class ModelSession:
         Raises UserError where the prompt does not fit, DecodeError where no legal call could be decoded, and Cancelled.
         """
         called_s = time.monotonic()
+        if instruction is None and (instruction := self.instruction) is None:
+            raise UserError("Nothing was said that is understood.", "Give decide(text, instruction), or instruct().")
         self.check(text, instruction)
         shown = self.shown(history)
         if deadline_ms is None:

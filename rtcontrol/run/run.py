@@ -19,10 +19,11 @@ from rtcontrol.hosts.protocol import Host
 from rtcontrol.loop import errors
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.config import RunConfig, size
+from rtcontrol.loop.interpreter import Interpreter
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
 from rtcontrol.loop.operator import check_named
 from rtcontrol.models.errors import UserError
-from rtcontrol.run import assembly
+from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.check import fit
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.model_compatibility import NAME_IT, gated, model_for, rate_mismatch, shown, training_notice
@@ -121,7 +122,9 @@ def _run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts], thre
         check_named(options, chosen)
         pictures = assembly.pictures(options)
         host = assembly.host(options, source, model, chosen)
-        return run_loop(options, chosen, env, host, sample, LiveView(options), ending, pictures=pictures)
+        told = interpreting.of_config(options, chosen)
+        view = LiveView(options)
+        return run_loop(options, chosen, env, host, sample, view, ending, pictures=pictures, interpreter=told)
 
 
 def _agent(options: RunOptions, thread: WorldThread) -> Agent:
@@ -161,13 +164,15 @@ def run_loop(
     clock: LoopClock | None = None,
     made: Callable[[ControlLoop], None] = lambda loop: None,
     pictures: Pictures | None = None,
+    interpreter: Interpreter | None = None,
 ) -> int:
     """`run` with everything chosen. `made` is told the loop before it runs."""
     header = config.header(chosen.fallback.hold_ms, chosen)
     record, patient = config.out / "record.mcap", config.clock == "lockstep"
     recorder = Recorder(record, header, provisional=True, tell=view.say, patient=patient, most=size(config.record_max))
     recorder.pictures = pictures
-    loop = ControlLoop(config, chosen, env, host, recorder, LoopOptions(sample, view.say, clock))
+    options = LoopOptions(sample, view.say, clock, interpreter=interpreter)
+    loop = ControlLoop(config, chosen, env, host, recorder, options)
     model = config.model or chosen.model
     told = (training_notice(chosen.tools.schemas, model), rate_mismatch(model, config.hz), _first_told(config, chosen))
     for warning in (*chosen.tools.warnings(), *filter(None, told)):

@@ -116,7 +116,8 @@ def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
     told |= {name: getattr(config, name) for name in ("env", "agent", "model", "hz")}
     told |= {"deadline_ms": config.deadline_ns / 1e6, "phase": loop.phase, "state": loop.operator.state}
     told |= {"instruction": loop.instruction, "safe_calls": [c.text() for c in loop.agent.fallback.safe_calls]}
-    told["asking"] = told["asking"] if asking is not None and not asking.denied else None
+    asked = loop.operator.question is not None or (asking is not None and not asking.denied)
+    told["asking"] = told["asking"] if asked else None
     with contextlib.suppress(Exception):  # a world that broke down is the loop's to tell
         # Of a world elsewhere nothing is taken that its loop waits for.
         if loop.launched and isinstance(loop.env, PacedEnvironment) and (seen := loop.env.latest()) is not None:

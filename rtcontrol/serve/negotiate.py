@@ -24,7 +24,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.random_call import check_random
-from rtcontrol.run import assembly
+from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.model_compatibility import gated, model_for, shown, trained_on, training_notice
 from rtcontrol.run.tools_only_agent import tools_only_agent
 from rtcontrol.serve.options import ServeOptions
@@ -155,7 +155,7 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     model = _model(hello, options, chosen, named)
     chosen = replace(shown(chosen, model), model=model)
     warnings = list(chosen.tools.warnings())
-    config = gated(_config(hello, options, chosen, model, out, warnings), model, chosen.tools.schemas)
+    config = gated(_config(hello, options, chosen, named, model, out, warnings), model, chosen.tools.schemas)
     trained = trained_on(chosen.tools.schemas, model)
     if (told := training_notice(chosen.tools.schemas, model)) is not None:
         warnings.append(told)
@@ -257,7 +257,15 @@ def _model(hello: Hello, options: ServeOptions, agent: Agent, named: str | None)
     return model
 
 
-def _config(hello: Hello, options: ServeOptions, agent: Agent, model: str, out: Path, warnings: list[str]) -> RunConfig:
+def _config(
+    hello: Hello,
+    options: ServeOptions,
+    agent: Agent,
+    named: str | None,
+    model: str,
+    out: Path,
+    warnings: list[str],
+) -> RunConfig:
     hz = options.hz if hello.hz is None else hello.hz
     if hello.pacing == "server" and hz > options.hz_max:
         warnings.append(f"{hz:g} Hz is above this server's --hz-max: the session runs at {options.hz_max:g} Hz.")
@@ -277,6 +285,12 @@ def _config(hello: Hello, options: ServeOptions, agent: Agent, model: str, out: 
     if calls < asked:
         why = "this server's --calls-per-tick" if calls == options.calls_per_tick else "the agent's history"
         warnings.append(f"calls_per_tick {asked} is above what {why} allows: the session gets {calls}.")
+    interpreted: dict[str, Any] = {}
+    if options.interpreter is not None and (named is None or interpreting.goal_tools(agent) is None):
+        warnings.append("Instructions are taken as they are said: no goals are known that they could be mapped to.")
+    elif options.interpreter is not None:
+        names = ("interpreter", "interpreter_gate", "interpreter_s", "confirm_instruction", "confirm_s")
+        interpreted = {name: getattr(options, name) for name in names}
     try:
         return RunConfig(
             env="remote",
@@ -300,6 +314,7 @@ def _config(hello: Hello, options: ServeOptions, agent: Agent, model: str, out: 
             hold_ms=agent.fallback.hold_ms,
             warmup=0 if model in PLAIN else 5,
             first_observation_s=float("inf"),
+            **interpreted,
         )
     except UserError as error:
         raise _refused(Code.INVALID, error.what, error.remedy) from None

@@ -14,6 +14,9 @@ from rtcontrol.loop.config import (
     CHOICES,
     FIRST_IN_FLIGHT,
     HOW_ARGUMENTS,
+    INTERPRETER,
+    INTERPRETER_GATE,
+    INTERPRETER_S,
     MAX_HZ,
     MIN_HZ,
     RECORD_MAX,
@@ -22,6 +25,7 @@ from rtcontrol.loop.config import (
     Flag,
     check_backup,
     check_calls_per_tick,
+    check_interpreter,
     check_standby,
     folder,
     size,
@@ -61,6 +65,13 @@ class ServeOptions:
     backup_below: Annotated[float, Flag(BACKUP_BELOW)] = 0.5
     backup_after_ms: Annotated[float | None, Flag(BACKUP_AFTER)] = None
     first_in_flight: Annotated[int | None, Flag(FIRST_IN_FLIGHT)] = None
+    interpreter: Annotated[str | None, Flag(f"Of sessions whose agent has goals. {INTERPRETER}")] = None
+    interpreter_gate: Annotated[float | None, Flag(INTERPRETER_GATE)] = None
+    interpreter_s: Annotated[float, Flag(INTERPRETER_S)] = 5.0
+    confirm_instruction: Annotated[
+        bool, Flag("--interpreter: what was understood waits for a person's yes, for --confirm-s.")
+    ] = False
+    confirm_s: Annotated[float, Flag("So long it waits; then the instruction before goes on.")] = 10.0
     hz: Annotated[float, Flag("Ticks a second of clients that ask for no rate.")] = 16.0
     hz_max: Annotated[float, Flag("The highest rate of a server-paced session.")] = 100.0
     calls_per_tick: Annotated[
@@ -118,7 +129,7 @@ class ServeOptions:
         from rtcontrol.hosts.deciders import PLAIN
         from rtcontrol.hosts.remote_api import is_endpoint
         from rtcontrol.models.checkpoint.checkpoint import resolve
-        from rtcontrol.run import assembly
+        from rtcontrol.run import assembly, interpreting
 
         for option, value in (("--hz", self.hz), ("--hz-max", self.hz_max)):
             if not MIN_HZ <= value <= MAX_HZ:
@@ -141,6 +152,11 @@ class ServeOptions:
         check_standby(self.standby, self.host)
         check_backup(self.backup, self.backup_below, self.backup_after_ms, self.first_in_flight)
         check_calls_per_tick(self.calls_per_tick)
+        check_interpreter(self.interpreter, self.interpreter_gate, self.interpreter_s, self.confirm_instruction)
+        if not 0 < self.confirm_s <= 86_400:
+            raise UserError(f"--confirm-s {self.confirm_s:g} is out of range.", "Give above 0 to 86400 seconds.")
+        if self.interpreter is not None:
+            interpreting.check(self.interpreter, self.engine)
         registry.check(self.engine)
         if self.seed < 0:
             raise UserError(f"--seed {self.seed} is negative.", "Give 0 or more.")

@@ -11,6 +11,7 @@ from typing import Any, Self
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.realtime import SlackCollector
+from rtcontrol.run import assembly
 from rtcontrol.serve.housekeeping import Housekeeping
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.pools import Pools
@@ -49,6 +50,7 @@ class Server:
             stack.callback(self._write)
             self._pool.start(self._stopped)
             stack.callback(self._pool.close)
+            options = self.options
             self.router = Router(self.admission, self._endpoints, self._keys)
             stack.callback(self.router.close)
             if self._http is not None:
@@ -56,6 +58,8 @@ class Server:
                 self.gateway.start()
                 stack.callback(self.gateway.close)
             stack.callback(self.admission.close)
+            if options.interpreter is not None and options.agent is not None:
+                self.admission.interpreters.start(assembly.agent(options.agent), self._stopped)
             stack.enter_context(self._watch)
             stack.enter_context(self._collector)
             self.router.start()

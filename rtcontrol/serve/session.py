@@ -16,16 +16,17 @@ from rtcontrol.bridges.wire import Code, Message, WireError
 from rtcontrol.bridges.wire.messages import Bye, CallMessage, ControlMessage, Hello
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
-from rtcontrol.envs.remote_parts import wire_call as told_call
 from rtcontrol.hosts.protocol import DecoderPool, Host
 from rtcontrol.loop.clock import WallClock
 from rtcontrol.loop.config import instruction_text, size
 from rtcontrol.loop.evidence import PauseWatch
+from rtcontrol.loop.interpreter import Understood
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
-from rtcontrol.loop.operator import SAID
 from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
+from rtcontrol.run.interpreting import Interpreters
+from rtcontrol.serve.answers import control_of, not_understood, refused_instruction, saying_of, understood_as
 from rtcontrol.serve.errors import failure, placed, refusal, undecodable
 from rtcontrol.serve.limits import Need, TokenBucket, undisturbed
 from rtcontrol.serve.negotiate import CONTROL, Terms, negotiate
@@ -51,6 +52,7 @@ class SessionOwner(Protocol):
     watch: PauseWatch
     say: Callable[[str], None]
     reading: ToolReading
+    interpreters: Interpreters
     opening: threading.Semaphore
     resuming: threading.Semaphore
 
@@ -131,9 +133,11 @@ class Session:
 
     def instruct(self, text: str) -> None:
         """Raises UserError for one that is too long."""
-        self._instruction = text = instruction_text(text)
-        if self.loop is not None:
-            self.loop.instruct(text)
+        text, loop = instruction_text(text), self.loop
+        if loop is None or loop.interpretation is None:
+            self._instruction = text
+        if loop is not None:
+            loop.instruct(text)
 
     def say(self, said: str, by: str, k: int | None = None) -> str:
         """What a person says (`Override.say`), in force also in a session that opens or waits for its client. A stop
@@ -147,23 +151,23 @@ class Session:
 
     def control(self, message: ControlMessage) -> None:
         """The client's message. Raises WireError."""
-        if CONTROL not in self.hello.capabilities:
-            raise WireError(Code.STATE, "hello did not announce control.", 'Give hello `capabilities: ["control"]`.')
-        if message.say is None:
-            raise WireError(Code.INVALID, "control.say is missing.", f"Say one of {', '.join(SAID)}.", field="say")
-        self._note(self.say(message.say, "wire", message.id))
+        self._note(self.say(saying_of(message, self.hello.capabilities), "wire", message.id))
 
     def _controlled(self) -> None:
         """Tell the client, if it wants to know, what people did, or what waits for their yes."""
         if self.loop is None or CONTROL not in self.hello.capabilities:
             return
-        override = self.loop.operator
-        told = ControlMessage(session=self.token, state=override.state)
-        if (asking := override.asking) is not None and not asking.denied:
-            left_ms = max(0.0, (asking.expires_ns - time.monotonic_ns()) / 1e6)
-            asked = {"id": asking.tick.k, "call": told_call(asking.call), "ttl_ms": left_ms}
-            told = told.model_copy(update=asked)
-        self.send(told)
+        self.send(control_of(self.loop.operator, self.token))
+
+    def _understood(self, found: Understood) -> None:
+        """Tell the client what came of what somebody said; what waits for a yes is told by control."""
+        loop, peer = self.loop, self.peer
+        if loop is None or loop.interpretation is None or peer is None or not self.welcomed:
+            return
+        if found.text is None:
+            self._owner.refused(peer, not_understood(found, loop.interpretation.interpreter))
+        elif not found.waits(loop.config.confirm_instruction):
+            self.send(understood_as(found, self.token))
 
     def welcome(self) -> None:
         """Tell the client what is in force."""
@@ -183,7 +187,7 @@ class Session:
                 more=() if slow is None else (slow,),
             )
         )
-        if loop.operator.state != "running" or loop.operator.asking is not None:
+        if loop.operator.state != "running" or loop.operator.asks_people:
             self._controlled()
 
     def bye(self, why: str) -> None:
@@ -195,11 +199,8 @@ class Session:
         peer.send(message)
         if self._refusal is not None and isinstance(message, CallMessage):
             # After its tick's call: a client that waits for one must not take it for the refusal of the observation.
-            what, self._refusal = f"The instruction was refused: {self._refusal}", None
-            remedy = "Say it in fewer words; the instruction before goes on."
-            self._owner.refused(
-                peer, WireError(Code.INSTRUCTION, what, remedy, field="instruction", seq=message.seq_obs)
-            )
+            error, self._refusal = refused_instruction(self._refusal, message.seq_obs), None
+            self._owner.refused(peer, error)
 
     def need(self) -> Need | None:
         """What it needs of the decoder, or needed last: whoever waits for its client keeps its part. None before its
@@ -214,6 +215,8 @@ class Session:
         loop.instructions.refused = self._refuse
         loop.operator.changed = self._controlled
         loop.operator.understanding.doubted = self._doubt
+        if loop.interpretation is not None:
+            loop.interpretation.answered = self._understood
         if self.env is not None:
             loop.instructions.accepted = self.env.accepted
         self.need()  # of the loop before
@@ -263,7 +266,11 @@ class Session:
             self.terms = negotiate(self.hello, owner.options, out)
         terms = self.terms
         env = self.make_env(terms)
-        config = replace(terms.config, instruction=self._instruction or terms.config.instruction)
+        told, interpreter = self._instruction, None
+        if terms.config.interpreter is not None:  # what waits for a yes is not in force after a pause either
+            interpreter = owner.interpreters.of(terms.agent)
+            told, self._instruction = told or self._proven, None
+        config = replace(terms.config, instruction=told or terms.config.instruction)
         host = self._host(terms)
         record = out / ("record.mcap" if self.runs == 1 else f"record-{self.runs}.mcap")
         try:
@@ -281,7 +288,7 @@ class Session:
             host,
             recorder,
             # The housekeeper collects, for all sessions.
-            LoopOptions(sample, self._note, clock, owner.watch, NoCollector()),
+            LoopOptions(sample, self._note, clock, owner.watch, NoCollector(), interpreter, first_unasked=True),
         )
         self.attach(loop)
         if self._lost:
@@ -359,8 +366,7 @@ class Session:
     def _doubt(self, text: str, what: str) -> None:
         """It is not understood: it stays in force, and what is called by it is held back."""
         if (peer := self.peer) is not None:
-            remedy = "Say it in other words."
-            self._owner.refused(peer, WireError(Code.UNSURE, what, remedy, field="instruction"))
+            self._owner.refused(peer, WireError(Code.UNSURE, what, "Say it in other words.", field="instruction"))
 
     def _note(self, line: str) -> None:
         # What a client does wrong in every tick must not fill the log; how a run ended (its safe call!) is said always.

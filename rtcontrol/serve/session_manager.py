@@ -26,6 +26,7 @@ from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.models.errors import UserError
+from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve.errors import AGAIN, stopped
 from rtcontrol.serve.limits import TokenBucket, shortage, weigh
 from rtcontrol.serve.options import ServeOptions
@@ -62,6 +63,8 @@ class SessionManager:
         self.opening = threading.Semaphore(OPENING_AT_ONCE)
         self.resuming = threading.Semaphore(OPENING_AT_ONCE)  # nobody waits behind strangers to come back
         self.reading = ToolReading(options.loads)
+        told = options.interpreter, options.interpreter_gate, options.interpreter_s, options.engine
+        self.interpreters = Interpreters(*told)
         self.counts: Counter[str] = Counter()
         self._lock = threading.RLock()
         self._peers: dict[Connection, Peer[Session]] = {}
@@ -325,6 +328,7 @@ class SessionManager:
         for session in sessions:
             session.stop(STOPPED)
         self.reading.close()
+        self.interpreters.close()
         give_up = time.monotonic() + timeout_s
         for session in sessions:
             if session.thread is not None and session.thread is not threading.current_thread():

@@ -20,7 +20,7 @@ from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.loop.operator import check_named
 from rtcontrol.models.errors import UserError
-from rtcontrol.run import assembly
+from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import run_loop
@@ -144,7 +144,8 @@ def _run(session: SingleClientSession, terms: Terms, view: LiveView, ending: Shu
     try:
         check_named(terms.config, terms.agent)
         clock = terms.arrivals(env)
-        return run_loop(terms.config, terms.agent, env, host, sample, view, ending, clock, made)
+        told = interpreting.of_config(terms.config, terms.agent)
+        return run_loop(terms.config, terms.agent, env, host, sample, view, ending, clock, made, interpreter=told)
     except UserError as error:
         session.send(ErrorMessage(code=Code.INTERNAL.value, message=error.what, remedy=error.remedy, fatal=True))
         raise

@@ -113,6 +113,7 @@ class Account:
         self.ended_episodes = self.judged = self.successes = 0
         self.host_events: list[dict[str, Any]] = []
         self.instructions: list[dict[str, Any]] = []
+        self.understood: list[dict[str, Any]] = []
         self.people: list[dict[str, Any]] = []
         self.errors: dict[tuple[str | None, str], dict[str, Any]] = {}
         self.recent_calls: deque[str] = deque(maxlen=6)
@@ -183,6 +184,8 @@ class Account:
             self._episode(event["episode"])
         elif "host_event" in event:
             _list(self.host_events, event["host_event"])
+        elif "understood" in event:
+            _list(self.understood, event)
         elif "people" in event:
             _list(self.people, event)
         elif "instruction" in event:

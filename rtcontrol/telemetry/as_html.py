@@ -19,7 +19,7 @@ from rtcontrol.bridges.console import printable, throughout
 from rtcontrol.telemetry.causes import stylesheet
 from rtcontrol.telemetry.gates import Gate
 from rtcontrol.telemetry.recorded import Recorded, begun
-from rtcontrol.telemetry.report import deciders, held, instructions_text, on_time_share
+from rtcontrol.telemetry.report import deciders, held, instructions_text, on_time_share, understood
 from rtcontrol.telemetry.timeline import SPANS, STAGES, TIMES_MS, Timeline
 
 PAGE = Path(__file__).parent / "page"
@@ -47,6 +47,7 @@ def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
             "report": run.report,
             "deciders": deciders(run.report),
             "told": instructions_text(run.report),
+            "understood": understood(run.report),
             "held": held(run.report),
             "on_time_share": on_time_share(run.report),
             "derived": run.derived(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ def build(
         **{name: config.get(name) for name in ("period_ms", "deadline_ms", "max_age_ms", "pipeline", "seed")},
         **{name: config.get(name) for name in ("on_miss", "hold_ms", "late", "instruction")},
         "instruction_changes": account.instructions,
+        **({"interpreter": config["interpreter"]} if config.get("interpreter") else {}),
+        **({"understood": account.understood} if account.understood else {}),
         "people": account.people,
         "started_at": config.get("started_at"),
         "duration_s": account.end.get("t_s", account.last_t_s),
@@ -97,6 +100,20 @@ def instructions_text(report: Mapping[str, Any]) -> str:
     later = [f'from {change["t_s"]:.1f} s on "{change["instruction"]}"' for change in changes]
     more = f" and {len(later) - MOST_TOLD} more" if len(later) > MOST_TOLD else ""
     return f'told "{report["instruction"]}"' + "".join(f", {one}" for one in later[:MOST_TOLD]) + more
+
+
+def understood(report: Mapping[str, Any]) -> str:
+    """How what was said was understood, as people read it; empty where there is no interpreter."""
+    told = [one for one in report.get("understood", ()) if one["by"] != "itself"]
+    if not told:
+        return ""
+    found = [one for one in told if one["understood"] is not None]
+    whys = Counter(one["not_understood"] for one in told if one["understood"] is None)
+    asked = sorted(one["took_ms"] for one in told if not one.get("kept") and one.get("not_understood") != "overtaken")
+    not_found = f", not understood {whys.total()} ({', '.join(f'{k} {n}' for k, n in _most(whys))})" if whys else ""
+    took = f", {asked[len(asked) // 2]:.0f} ms (p50)" if asked else ""
+    shown = "; ".join(f'"{one["said"]}" as "{one["understood"]}"' for one in found[:MOST_TOLD])
+    return f"understood {len(found)} of {len(told)} said{not_found}{took}{f': {shown}' if shown else ''}"
 
 
 def held(report: Mapping[str, Any]) -> str:

@@ -13,7 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from rtcontrol.bridges.console import printable, throughout
-from rtcontrol.telemetry.report import causes, deciders, decoder, held, instructions_text, on_time_share
+from rtcontrol.telemetry.report import (
+    causes,
+    deciders,
+    decoder,
+    held,
+    instructions_text,
+    on_time_share,
+    understood,
+)
 
 ROWS = {
     "latency_ms": "latency (release to effect)",
@@ -45,7 +53,7 @@ def show(report: dict[str, Any], console: Console) -> None:
         f"null {r['null']}, held {r['held']}{rare}",
         soft_wrap=True,
     )
-    for line in (instructions_text(r), held(r), deciders(r)):
+    for line in (instructions_text(r), understood(r), held(r), deciders(r)):
         if line:
             console.print(escape(line), soft_wrap=True)
     if r["calls_cut"] or r["calls"]["max"] > 1:

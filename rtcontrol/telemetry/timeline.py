@@ -244,6 +244,9 @@ def _befell(event: Mapping[str, Any]) -> str | None:
     """What an event says befell the run, but of ticks and of what acted."""
     if "host_event" in event:
         return f"{decoder(event['host_event'])} {event['host_event']['event']}"
+    if "understood" in event:
+        as_what = event["understood"] or f"nothing ({event['not_understood']})"
+        return f"understood: {event['said']} as {as_what}"
     if "people" in event:
         by, call = (f" {word} {event[key]}" if key in event else "" for word, key in (("by", "by"), ("of", "call")))
         return f"{event['people']}{by}{call}{', too late' if event.get('void') else ''}"

@@ -31,6 +31,7 @@ LEAST_ROWS = 50
 HEAVIEST = 1e6  # weight of a row
 SHOWN = 8  # wrong rows that an error lists
 EXAMPLE = '{"instruction": "...", "observation": "...", "call": {"name": "...", "arguments": {...}}}'
+READ = "Write the text that the model is to read."
 Question = tuple[str, str, tuple[str, ...]]
 
 
@@ -114,6 +115,9 @@ def check(given: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | Non
             rows.append(_checked(row, tools, goal, where))
         except Wrong as error:
             wrong.append(f"{where}: {error}")
+    blind = [one for one in rows if not one.row.observation]
+    if len(blind) < len(rows):  # where all are, the words alone decide: an interpreter's rows
+        wrong += [f"{one.where}: its observation is empty. {READ}" for one in blind]
     if wrong:
         more = f"\n  and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         told = "\n  ".join(wrong[:SHOWN])
@@ -161,9 +165,11 @@ def _checked(row: Mapping[str, Any], tools: Tools, goal: str | None, where: str)
         if goal is None:
             raise Wrong("no instruction. Write it in the row, or give one for all with --goal TEXT.")
     for name, text in told.items():
+        if text == "" and name == "observation":
+            continue  # of all rows, or of none: `check`
         if not isinstance(text, str) or not text.strip():
             found = "missing" if text is None else "empty" if isinstance(text, str) else f"a {type(text).__name__}"
-            raise Wrong(f"its {name} is {found}. Write the text that the model is to read.")
+            raise Wrong(f"its {name} is {found}. {READ}")
         _whole(name, text)
     if "call" not in row:
         raise Wrong("no call. Write the right call, or null where the call in force is to stay.")

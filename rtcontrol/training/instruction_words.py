@@ -90,7 +90,7 @@ class Vocabulary:
         """Each word of an instruction that others may stand for, with the instruction for each of all these words."""
         words = _parts(text)
         for i, word in enumerate(words):
-            if len(alike := self._slots[(*words[:i], "", *words[i + 1 :])]) > 1:
+            if word[-1].isalnum() and len(alike := self._slots[(*words[:i], "", *words[i + 1 :])]) > 1:
                 yield word, alike
 
     def group(self, word: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from rtcontrol.envs.base import Barrier, Effect, Episode, Observation
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.interpreter import Interpreter
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.telemetry.record_reader import read_record
@@ -192,10 +193,12 @@ class Flight:
         world: CartWorld | None = None,
         agent: Agent | None = None,
         host: Any = None,
+        interpreter: Interpreter | None = None,
         **config: Any,
     ) -> None:
         settings: dict[str, Any] = {"env": "cart", "out": out, "hz": 50.0, "host": "inprocess", "duration_s": 0.5}
-        self.config = RunConfig(**{**settings, **config})
+        named = {} if interpreter is None else {"interpreter": interpreter.name}
+        self.config = RunConfig(**{**settings, **named, **config})
         self.world = world or CartWorld()
         self.agent = agent or cart_agent()
         self.host = host or InProcessHost(Scripted(decide), self.config.pipeline)
@@ -206,9 +209,8 @@ class Flight:
             patient=self.config.clock == "lockstep",
         )
         self.said: list[str] = []
-        self.loop = ControlLoop(
-            self.config, self.agent, self.world, self.host, self.recorder, LoopOptions(notify=self.said.append)
-        )
+        options = LoopOptions(notify=self.said.append, interpreter=interpreter)
+        self.loop = ControlLoop(self.config, self.agent, self.world, self.host, self.recorder, options)
 
     def run(self) -> Flight:
         self.loop.run()

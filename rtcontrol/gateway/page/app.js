@@ -41,7 +41,7 @@ const STATES = {
 const session = new Session(
   `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws`,
   { agent: "paddle", pacing: "server", hz: HZ, capabilities: ["executed"] },
-  { state: onState, welcome: onWelcome, call: onCall, act: onAct, instruct: onInstruct, error: onError },
+  { state: onState, welcome: onWelcome, call: onCall, act: onAct, instruct: (text, said) => onInstruct(text, false, said), error: onError },
   { token },
 );
 
@@ -78,7 +78,7 @@ function onWelcome(welcome) {
 
 function onError(message) {
   if (told !== null && message.code === "instruction") {
-    $("force").textContent = `Not taken: ${message.message}`;
+    $("force").textContent = `Not taken: ${message.message} ${message.remedy ?? ""}`;
     told = null;
   } else if (message.code === "unsure") {
     $("force").textContent = message.message;
@@ -190,11 +190,11 @@ function tell(text) {
   $("force").textContent = session.instruct(text) ? "sent" : "will be told when the connection is back";
 }
 
-function onInstruct(text, quiet = false) {
+function onInstruct(text, quiet = false, said = undefined) {
   told = null;
   const quote = document.createElement("q");
   quote.textContent = text;
-  $("force").replaceChildren("In force: ", quote);
+  $("force").replaceChildren(said === undefined || said === text ? "In force: " : "Understood as: ", quote);
   for (const chip of $("chips").children) chip.setAttribute("aria-pressed", String(chip.textContent === text));
   if (!quiet) chart.marks.push(performance.now());
 }

@@ -148,7 +148,13 @@ const FIELDS = {
     t_ns: NS,
     ...maybe(TEXT, "result error"),
   },
-  instruct: { session: TOKEN, instruction: TEXT },
+  instruct: {
+    session: TOKEN,
+    instruction: TEXT,
+    said: optional(TEXT),
+    by: optional(WORDS),
+    confidence: optional(number(0, 1)),
+  },
   reset: {
     session: TOKEN,
     epoch: COUNT,
@@ -167,6 +173,7 @@ const FIELDS = {
     state: optional(oneOf("running", "paused", "stopped")),
     id: optional(COUNT),
     call: optional(CALL),
+    instruction: optional(TEXT),
     ttl_ms: optional(MS),
   },
   ping: { id: COUNT, t_ns: NS },

@@ -11,7 +11,7 @@ const SUBPROTOCOL = "rtcontrol.v1";
 export class Session {
   /**
    * `hello`: the fields beside protocol, client and stamps. `on`: { state(name, detail), welcome(message),
-   * call(message, latencyMs), act(call, kind), instruct(text), error(message) }, each optional. `act` is told what to
+   * call(message, latencyMs), act(call, kind), instruct(text, said), error(message) }, each optional. `act` is told what to
    * execute from now on, of several safe calls each by itself; null: nothing is known to be safe, stop in your own way.
    * Where it throws, safe follows; a safe call is tried again with each look until it no longer throws.
    * States: connecting, opening (until the welcome), live, waiting (for the next attempt), refused, closed.
@@ -68,9 +68,9 @@ export class Session {
   }
 
   /** The server says what is in force. */
-  #instructed(instruction) {
+  #instructed(instruction, said = instruction) {
     this.taken = instruction;
-    if (instruction === this.untold) this.untold = null;
+    if (said === this.untold || instruction === this.untold) this.untold = null;
   }
 
   /**
@@ -154,8 +154,8 @@ export class Session {
       case "pong":
         return this.clock.add(...["t_ping_ns", "t_received_ns", "t_sent_ns"].map((key) => Number(message[key])), tNs);
       case "instruct":
-        this.#instructed(message.instruction);
-        return this.on.instruct?.(message.instruction);
+        this.#instructed(message.instruction, message.said);
+        return this.on.instruct?.(message.instruction, message.said);
       case "error":
         return this.#told(message);
       case "bye":

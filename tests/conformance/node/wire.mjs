@@ -111,7 +111,7 @@ const MESSAGES = {
     ...session, tick: count, epoch: count, outcome: oneOf('executed', 'expired', 'failed', 'refused'),
     t_ns: instant, result: may(long), error: may(long),
   },
-  instruct: { ...session, instruction: long },
+  instruct: { ...session, instruction: long, said: may(long), by: may(any), confidence: may(number(0, 1)) },
   reset: {
     ...session, epoch: count,
     ended: may(record({

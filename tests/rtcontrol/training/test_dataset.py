@@ -38,6 +38,7 @@ def row(**other: object) -> dict[str, object]:
         ("[1]", "a list, no row"),
         (json.dumps({"observation": "x", "call": GO}), "no instruction"),
         (json.dumps(row(observation="  ")), "its observation is empty"),
+        (json.dumps(row(observation="")), "its observation is empty"),
         (json.dumps(row(observation=[1, 2])), "its observation is a list"),
         (json.dumps({"instruction": "a", "observation": "b"}), "no call"),
         (json.dumps(row(call={"name": "jump", "arguments": {}})), "unknown tool 'jump'; the tools are stop, go"),

@@ -96,6 +96,12 @@ def test_a_mark_behind_a_word_makes_no_other_word_of_it() -> None:
     assert [*words.variants("is it gin?")] == [("gin", {"gin": "is it gin?", "rum": "is it rum?"})]
 
 
+def test_a_mark_stands_for_no_word() -> None:
+    words = Vocabulary(["now go", "now stop", "now ?"])
+    assert [word for word, _ in words.variants("now ?")] == []
+    assert [word for word, _ in words.variants("now go")] == ["go"]
+
+
 EMPTY = Breakdown({}, {}, {})
 IGNORED = Swap(("blue", "red"), 83, 83, 0, True)
 

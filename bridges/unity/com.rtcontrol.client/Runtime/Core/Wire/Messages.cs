@@ -83,7 +83,10 @@ namespace RtControl
                     .Need("outcome", Schema.OneOf("executed", "expired", "failed", "refused"))
                     .Need("t_ns", Schema.Instant).May("result", Long).May("error", Long)
             },
-            { "instruct", Session().Need("instruction", Long) },
+            {
+                "instruct", Session().Need("instruction", Long).May("said", Long).May("by", Schema.Any)
+                    .May("confidence", Schema.Number(0, 1))
+            },
             {
                 "reset", Session().Need("epoch", Schema.Count).May("ended", Schema.RecordOf(new Record()
                     .May("seed", Schema.AnyWhole).May("return", Schema.Number(double.MinValue, double.MaxValue))

@@ -1,0 +1,166 @@
+"""What an agent can be told, as tools: one for each kind of goal, its values as parameters.
+
+The same tools serve whoever maps free words to a goal: a checkpoint's heads, a chat model, a decision API, and the rows
+that teach one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+
+from rtcontrol.agents.number_words import number_of
+from rtcontrol.agents.tool import InvalidCall, Tools
+from rtcontrol.models.call import Call
+
+Schema = Mapping[str, Any]
+NAME_LENGTH = 64  # of a tool, in the APIs that take them
+_FIGURES = re.compile(r"[-+]?\d+(?:\.\d+)?")
+
+
+@dataclass(frozen=True)
+class GoalKind:
+    """A kind of goal as a tool. `parameters` are JSON schemas by name, those of `optional` may be left out; `values`
+    gives a goal's arguments, `make` the goal of arguments that the schemas allow."""
+
+    kind: Any
+    name: str
+    description: str
+    make: Callable[[Mapping[str, Any]], Any]
+    values: Callable[[Any], Mapping[str, Any]] = lambda goal: {}
+    parameters: Mapping[str, Schema] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
+
+    def tool(self) -> dict[str, Any]:
+        """Its OpenAI-style definition."""
+        required = [name for name in self.parameters if name not in self.optional]
+        parameters = {"type": "object", "properties": {k: dict(v) for k, v in self.parameters.items()}}
+        told = {"description": self.description, "parameters": {**parameters, "required": required}}
+        return {"type": "function", "function": {"name": self.name, **told}}
+
+
+class GoalTools:
+    """The kinds of goals of the agent `name` as tools. `recognise` reads a sentence's goal, `examples` are goals to
+    show to people. Calls and goals are the same in two shapes: `call` and `goal`."""
+
+    def __init__(
+        self,
+        name: str,
+        kinds: Sequence[GoalKind],
+        recognise: Callable[[str], Any],
+        examples: Callable[[], Iterator[Any]],
+    ) -> None:
+        self.name, self.kinds = name, tuple(kinds)
+        self._recognise, self._examples = recognise, examples
+        self._by_kind = {one.kind: one for one in self.kinds}
+        self._by_name = {one.name: one for one in self.kinds}
+        assert len(self._by_name) == len(self.kinds), f"{name}: two kinds of goals have one name"
+
+    @cached_property
+    def definitions(self) -> tuple[dict[str, Any], ...]:
+        """The tools, OpenAI-style."""
+        return tuple(one.tool() for one in self.kinds)
+
+    @cached_property
+    def tools(self) -> Tools:
+        return Tools(list(self.definitions))
+
+    def call(self, goal: Any) -> Call:
+        """The call that stands for a goal, which has its `kind`."""
+        kind = self._by_kind[goal.kind]
+        return Call(kind.name, dict(kind.values(goal)))
+
+    def goal(self, call: Call) -> Any:
+        """The goal that a call stands for; numbers may be written as text, in figures or words, and are taken to the
+        next step. InvalidCall for what the tools do not allow: an unknown name, a value that is none."""
+        kind = self._by_name.get(call.name)
+        if kind is None:
+            raise InvalidCall(f"{call.name[:80]!r} is none of {', '.join(self._by_name)}")
+        given = {k: v for k, v in call.arguments.items() if not (v is None and k in kind.optional)}
+        read = {name: _value(kind.parameters.get(name, {}), value) for name, value in given.items()}
+        self.tools.validate(Call(kind.name, read))
+        return kind.make(read)
+
+    def canonical(self, said: str) -> Any | None:
+        """The goal whose canonical words these are, capitals, spaces, the writing of numbers and marks at the end
+        aside; None for all other words, and for values that the tools do not allow."""
+        goal = self._recognise(said)
+        if goal is None or _plain(goal.text()) != _plain(said):
+            return None
+        try:
+            self.tools.validate(self.call(goal))
+        except (InvalidCall, LookupError):
+            return None
+        return goal
+
+    def recognised(self, canonical: str) -> Any | None:
+        """The goal of a canonical sentence, as lists of phrasings name it."""
+        return self._recognise(canonical)
+
+    def examples(self, most: int = 4) -> list[str]:
+        """A few canonical sentences for people, of each kind one first."""
+        firsts: dict[Any, str] = {}
+        others: dict[str, None] = {}
+        for goal in self._examples():
+            text = goal.text()
+            if firsts.setdefault(goal.kind, text) != text and len(others) < most:
+                others[text] = None
+            if len(firsts) == len(self.kinds) and len(firsts) + len(others) >= most:
+                break
+        return [*firsts.values(), *others][:most]
+
+
+def slug(words: str, taken: Mapping[str, Any]) -> str:
+    """A tool's name of a template's words; another one than those `taken`."""
+    name = own = re.sub(r"[^a-z0-9]+", "_", words.lower()).strip("_")[:NAME_LENGTH] or "goal"
+    number = 1
+    while name in taken:
+        number += 1
+        name = f"{own[: NAME_LENGTH - 4]}_{number}"
+    return name
+
+
+def schema_of(values: Sequence[Any], text: Callable[[Any], str] = str) -> dict[str, Any]:
+    """The schema of a placeholder: texts are listed; of numbers any between the least and the most counts, in steps of
+    their last decimal."""
+    if any(isinstance(value, str) for value in values):
+        return {"type": "string", "enum": list(dict.fromkeys(map(text, values)))}
+    if len(set(values)) == 1:
+        return {"type": "integer" if isinstance(values[0], int) else "number", "enum": [values[0]]}
+    ends = {"minimum": min(values), "maximum": max(values)}
+    places = max(-int(Decimal(str(value)).as_tuple().exponent) for value in values)
+    if all(float(value).is_integer() for value in values):
+        return {"type": "integer", "minimum": int(ends["minimum"]), "maximum": int(ends["maximum"])}
+    return {"type": "number", **ends, "multipleOf": float(Decimal(1).scaleb(-places))}
+
+
+def _value(schema: Schema, value: Any) -> Any:
+    """What is said for a parameter, as its schema has it where that can be read; else as it is."""
+    kind, listed = schema.get("type"), schema.get("enum")
+    if kind == "string" and isinstance(value, str | int | float):
+        plain = _plain(str(value))
+        return next((one for one in listed or () if _plain(str(one)) == plain), value)
+    if kind not in ("integer", "number"):
+        return value
+    if isinstance(value, str):
+        value = value if (read := number_of(value)) is None else read
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) > 1e12:
+        return value
+    if listed is not None:
+        return next((one for one in listed if one == value), value)
+    step = schema.get("multipleOf")
+    if kind == "number" and step is not None:
+        places = max(0, -int(Decimal(str(step)).as_tuple().exponent))
+        return round(round(value / step) * step, places)
+    return int(value) if kind == "integer" and float(value).is_integer() else value
+
+
+def _plain(text: str) -> str:
+    """A sentence as it is compared: small letters, single spaces, numbers in one way of writing, no marks at the
+    end."""
+    plain = " ".join(text.lower().split()).rstrip(".!?, ")
+    return _FIGURES.sub(lambda found: f"{float(found[0]):g}", plain)

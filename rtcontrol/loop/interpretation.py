@@ -1,0 +1,132 @@
+"""Words understood off the clock: each instruction is asked about once, on a thread of its own, while the one before
+stays in force."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from rtcontrol.loop.config import instruction_text
+from rtcontrol.loop.interpreter import ITSELF, Interpreter, Understood
+from rtcontrol.loop.requests import echo
+from rtcontrol.models.errors import UserError
+
+END_S = 1.0  # a thread that asks hears of the end within
+
+
+class Interpretation:
+    """`hear` may be called from any thread and never waits. A newer sentence takes the place of an older one that
+    nobody has understood yet. What is understood is given to `take`; with a `question` that is asked first (text, what
+    follows a yes). The owner may set `answered`, which is told what came of each sentence."""
+
+    def __init__(
+        self,
+        interpreter: Interpreter,
+        take: Callable[[str], None],
+        emit: Callable[[dict[str, Any]], None],
+        notify: Callable[[str], None],
+        now_s: Callable[[], float],
+        question: Callable[[str, Callable[[], None]], None] | None = None,
+        withdraw: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.interpreter = interpreter
+        self.answered: Callable[[Understood], None] = lambda understood: None
+        self._take, self._emit, self._notify, self._now_s = take, emit, notify, now_s
+        self._question, self._withdraw = question, withdraw
+        self._changed = threading.Condition()
+        self._newest = 0  # of what was said
+        self._waiting: str | None = None
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def first(self, said: str, stopped: Callable[[], bool]) -> tuple[str, bool]:
+        """The instruction to begin with, in canonical words, and whether a person must say yes to it; waits for it.
+        UserError where it is not understood: there is no other to go on by."""
+        found = self.interpreter.understand(instruction_text(said), stopped)
+        if found is None:  # the run ends before it began
+            return said, False
+        if found.text is not None:
+            self._tell(found)
+        else:
+            self._emit(found.event(0.0))
+            what = f'The instruction "{echo(said)}" is not understood: {found.reason}.'
+            raise UserError(what, f"Say it in other words, such as: {self.interpreter.examples()}.")
+        return found.text, self._question is not None and found.by != ITSELF
+
+    def hear(self, said: str) -> None:
+        """Somebody says it. Raises UserError for what is too long."""
+        said = instruction_text(said)
+        known = self.interpreter.known(said)
+        with self._changed:
+            if self._closed:
+                return
+            self._newest += 1
+            number = self._newest
+            dropped, self._waiting = self._waiting, None if known is not None else said
+            if self._thread is None and known is None:
+                self._thread = threading.Thread(target=self._work, name="interpreter", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+        self._withdraw()  # a question about an older one
+        if dropped is not None:
+            self._drop(dropped)
+        if known is not None:
+            self._done(number, known)
+
+    def close(self) -> None:
+        """Nothing more is understood; whoever is asked is closed."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(END_S)
+        self.interpreter.close()
+
+    # -- on the interpreter's thread ----------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting is not None or self._closed)
+                if self._closed:
+                    return
+                said, self._waiting, number = self._waiting, None, self._newest
+            assert said is not None
+            found = self.interpreter.understand(said, lambda number=number: self._stale(number))  # type: ignore[misc]
+            if self._closed:
+                return
+            if found is None:
+                self._drop(said)
+            else:
+                self._done(number, found)
+
+    def _stale(self, number: int) -> bool:
+        return self._closed or number != self._newest
+
+    def _done(self, number: int, found: Understood) -> None:
+        with self._changed:  # what is given here is in the order in which it was said
+            if self._stale(number):
+                self._drop(found.said)
+                return
+            self._tell(found)
+            if (text := found.text) is None:
+                return
+            if self._question is None or found.by == ITSELF:
+                self._take(text)
+            else:
+                self._question(text, lambda: self._take(text))
+
+    def _tell(self, found: Understood) -> None:
+        self._emit(found.event(self._now_s()))
+        if found.text is None:
+            what = f'"{echo(found.said)}" is not understood: {found.reason}. What was said before goes on.'
+            self._notify(f"{what} It can be said so: {self.interpreter.examples()}.")
+        elif found.text != found.said:
+            sure = "" if found.sure is None or found.by == ITSELF else f", {100 * found.sure:.0f} % sure"
+            by = "" if found.by == ITSELF else f" ({found.by}{sure}, {found.took_ms:.0f} ms)"
+            self._notify(f'"{echo(found.said)}" is understood as: {found.text}{by}')
+        self.answered(found)
+
+    def _drop(self, said: str) -> None:
+        self._emit(Understood(said, None, self.interpreter.name, "overtaken").event(self._now_s()))

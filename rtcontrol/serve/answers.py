@@ -1,0 +1,56 @@
+"""What a client is told of what people do, and of what they say: messages of the wire."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rtcontrol.bridges.wire import Code, WireError
+from rtcontrol.bridges.wire.messages import ControlMessage, Instruct
+from rtcontrol.envs.remote_parts import wire_call as told_call
+from rtcontrol.loop.interpreter import Interpreter, Understood
+from rtcontrol.loop.operator import SAID, OperatorControl
+from rtcontrol.loop.requests import echo
+from rtcontrol.serve.negotiate import CONTROL
+
+
+def saying_of(message: ControlMessage, capabilities: Sequence[str]) -> str:
+    """What a client that announced so much says. Raises WireError."""
+    if CONTROL not in capabilities:
+        raise WireError(Code.STATE, "hello did not announce control.", 'Give hello `capabilities: ["control"]`.')
+    if message.say is None:
+        raise WireError(Code.INVALID, "control.say is missing.", f"Say one of {', '.join(SAID)}.", field="say")
+    return message.say
+
+
+def refused_instruction(error: str, seq: int | None) -> WireError:
+    """The decider cannot take it."""
+    what, remedy = f"The instruction was refused: {error}", "Say it in fewer words; the instruction before goes on."
+    return WireError(Code.INSTRUCTION, what, remedy, field="instruction", seq=seq)
+
+
+def control_of(operator: OperatorControl, session: str) -> ControlMessage:
+    """The state as it is now, and what waits for a yes: a call, or an instruction as it was understood."""
+    now_ns = time.monotonic_ns()
+    told = ControlMessage(session=session, state=operator.state)
+    if (asking := operator.asking) is not None and not asking.denied:
+        left_ms = max(0.0, (asking.expires_ns - now_ns) / 1e6)
+        return told.model_copy(update={"id": asking.tick.k, "call": told_call(asking.call), "ttl_ms": left_ms})
+    if (question := operator.question) is not None and question.expires_ns:
+        left_ms = max(0.0, (question.expires_ns - now_ns) / 1e6)
+        return told.model_copy(update={"instruction": question.text, "ttl_ms": left_ms})
+    return told
+
+
+def understood_as(found: Understood, session: str) -> Instruct:
+    """What was said, and what it was understood as."""
+    assert found.text is not None, "it was understood"
+    said, by, sure = found.said, found.by, found.sure
+    return Instruct(session=session, instruction=found.text, said=said, by=by, confidence=sure)
+
+
+def not_understood(found: Understood, interpreter: Interpreter) -> WireError:
+    """Why it was not, and what can be said instead."""
+    what = f'"{echo(found.said)}" is not understood: {found.reason}. The instruction before goes on.'
+    remedy = f"Say it in other words, such as: {interpreter.examples()}."
+    return WireError(Code.INSTRUCTION, what, remedy, field="instruction")

@@ -1,0 +1,472 @@
+"""Words understood off the clock: by real endpoints over HTTP, and by a model in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from arm import Arm, arm_agent, on
+from cart import Flight, cart_agent
+
+from rtcontrol.agents import Agent, Goals
+from rtcontrol.loop.interpreter import Interpreter, Understood
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.errors import UserError
+from rtcontrol.run import assembly, interpreting
+from rtcontrol.run.viewer import snapshot
+from rtcontrol.telemetry import report
+from rtcontrol.telemetry.channels import schema, topic_of
+from rtcontrol.telemetry.report import understood
+from tests.helpers.processes import until
+from tests.rtcontrol.evaluation.chat_server import ChatServer, chat_server, completion
+from tests.rtcontrol.hosts.standin_endpoint import standin
+
+pytestmark = pytest.mark.realtime
+GOALS = Goals({"go to {x}": ["move to {x}"], "wait": []}, {"x": [-2.0, -0.5, 0, 0.5, 2.0]})
+GO = completion(("go_to_x", '{"x": 0.5}'))
+# Ollama's own API and some others give an object where OpenAI's gives a text of JSON.
+OBJECT = {"choices": [{"message": {"tool_calls": [{"function": {"name": "go_to_x", "arguments": {"x": 2}}}]}}]}
+Answer = Callable[[dict[str, Any]], tuple[int, bytes]]
+
+
+def agent(goals: Goals = GOALS) -> Agent:
+    return replace(cart_agent(), goals=goals)
+
+
+@contextmanager
+def chat(answer: Answer, told: Agent | None = None, **more: Any) -> Iterator[tuple[ChatServer, Interpreter]]:
+    with chat_server(answer) as server:
+        made = interpreting.interpreter(f"chat:{server.url}#small", told or agent(), **more)
+        try:
+            yield server, made
+        finally:
+            made.end()
+
+
+def asked(interpreter: Interpreter, said: str) -> Understood:
+    found = interpreter.understand(said)
+    assert found is not None
+    return found
+
+
+def flown(out: Path, interpreter: Interpreter, person: Callable[[Flight], Any], **more: Any) -> Flight:
+    """A run of the cart beside which a person does something, and which ends with it."""
+    flight = Flight(out, agent=agent(), interpreter=interpreter, **{"duration_s": None, **more})
+
+    def beside() -> None:
+        try:
+            until(lambda: flight.loop._outcomes.newest_k >= 3)
+            person(flight)
+        finally:
+            flight.loop.stop("enough")
+
+    with ThreadPoolExecutor(1) as pool:
+        did = pool.submit(beside)
+        flight.run()
+        did.result()
+    return flight
+
+
+def events(flight: Flight) -> list[dict[str, Any]]:
+    return [line for line in flight.lines if "understood" in line]
+
+
+def asks(flight: Flight) -> bool:
+    """Whether people are asked about an instruction."""
+    question = flight.loop.operator.question
+    return question is not None and question.expires_ns > 0
+
+
+# -- whoever is asked -------------------------------------------------------------------------------------------------
+
+
+def test_a_chat_model_is_asked_for_exactly_one_goal() -> None:
+    with chat(lambda body: GO) as (server, interpreter):
+        found = asked(interpreter, "could you sort of end up at a half please")
+    assert (found.text, found.by, found.why) == ("go to 0.5", "chat:small", None) and found.took_ms > 0
+    (body,) = server.bodies
+    assert body["tool_choice"] == "required" and body["temperature"] == 0
+    assert [tool["function"]["name"] for tool in body["tools"]] == ["go_to_x", "wait", "not_understood"]
+    assert body["messages"][-1] == {"role": "user", "content": "could you sort of end up at a half please"}
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ((200, json.dumps(OBJECT).encode()), "go to 2.0"),
+        (completion(("go_to_x", '{"x": "minus two"}')), "go to -2.0"),
+        (completion(("wait", "")), "wait"),
+        (completion(content='{"name": "go_to_x", "arguments": {"x": 0}}'), "go to 0"),
+        (completion(content='```json\n{"function": {"name": "wait", "arguments": "{}"}}\n```'), "wait"),
+    ],
+    ids=["arguments as an object", "a number in words", "no arguments", "a call as text", "a call in a fence"],
+)  # fmt: skip
+def test_answers_of_other_shapes_are_read(said: tuple[int, bytes], text: str) -> None:
+    with chat(lambda body: said) as (_, interpreter):
+        assert asked(interpreter, "whatever").text == text
+
+
+@pytest.mark.parametrize(
+    ("said", "why", "detail"),
+    [
+        (completion(("not_understood", "{}")), "none", ""),
+        # simonw/llm#1104: a tool that was never declared ended the whole chat.
+        (completion(("fly_to_the_moon", "{}")), "illegal", "fly_to_the_moon"),
+        (completion(("go_to_x", '{"x": 17}')), "illegal", "17"),
+        (completion(("go_to_x", "{}")), "illegal", "missing"),
+        (completion(("go_to_x", '{"x": ')), "malformed", "no chat completion"),
+        (completion(content="I am sorry, Dave."), "malformed", "words"),
+        (completion(("go_to_x", '{"x": 0}'), ("wait", "{}")), "malformed", "2 calls"),
+        ((200, b"<html>"), "malformed", ""),
+        ((200, b"[]"), "malformed", ""),
+        ((500, b'{"error": {"message": "overloaded"}}'), "http", "overloaded"),
+        ((0, b""), "connection", ""),
+    ],
+)
+def test_what_is_no_goal_is_not_understood_and_says_why(said: tuple[int, bytes], why: str, detail: str) -> None:
+    with chat(lambda body: said) as (_, interpreter):
+        found = asked(interpreter, "hm")
+    assert (found.text, found.why) == (None, why) and detail in found.detail, found
+
+
+def test_an_endpoint_that_is_gone_is_named() -> None:
+    with chat(lambda body: GO) as (server, _):
+        url = server.url
+    found = asked(interpreting.interpreter(f"chat:{url}", agent()), "hm")
+    assert (found.text, found.why) == (None, "connection") and "connection" in found.reason
+
+
+def test_who_takes_too_long_is_not_waited_for() -> None:
+    free = threading.Event()
+    with chat(lambda body: (free.wait(60), GO)[1], limit_s=0.2) as (_, interpreter):
+        found = asked(interpreter, "hm")
+        free.set()
+    assert (found.text, found.why) == (None, "timeout")
+
+
+def test_canonical_words_are_asked_of_nobody_in_whatever_letters() -> None:
+    # home-assistant/core#139415: words that were known locally went to the language model. RasaHQ/rasa#1241: the same
+    # sentence in capitals meant something else.
+    with chat(lambda body: (500, b"")) as (server, interpreter):
+        for said in ("go to 0.5", "GO TO 0.50!!", "  Go  to 0.5. "):
+            found = asked(interpreter, said)
+            assert (found.text, found.by) == ("go to 0.5", "itself")
+    assert not server.bodies
+
+
+def test_the_same_sentence_is_not_asked_twice_unless_it_failed() -> None:
+    said = iter([(500, b"{}"), GO, completion(("not_understood", "{}"))])
+    with chat(lambda body: next(said)) as (server, interpreter):
+        assert asked(interpreter, "a half").why == "http"
+        first, again = asked(interpreter, "a half"), asked(interpreter, "A  half")
+        assert first.text == again.text == "go to 0.5" and again.kept and not first.kept and again.said == "A  half"
+        assert asked(interpreter, "hm").why == asked(interpreter, "hm").why == "none"
+        assert len(server.bodies) == 3
+
+
+def test_what_was_understood_for_one_agent_is_not_believed_for_another() -> None:
+    other = replace(agent(Goals({"stay": []})), name="other")
+    with chat(lambda body: completion((body["tools"][0]["function"]["name"], '{"x": 0}'))) as (server, one):
+        assert asked(one, "there").text == "go to 0"
+        second = interpreting.interpreter(f"chat:{server.url}", other)
+        assert asked(second, "there").why == "illegal"  # `stay` has no x, and nothing was kept of the other's
+        second.end()
+
+
+def test_a_decision_api_chooses_and_its_least_sure_part_counts() -> None:
+    # RasaHQ/rasa#4453: a threshold on the intent alone let an unsure value through.
+    def choose(told: str, name: str, options: list[str]) -> str:
+        assert "over there" in told
+        return {"function": "turn", "turn.way": "right"}.get(name, options[0])
+
+    road = assembly.agent("driver")
+    with standin(choose=choose) as server:
+        sure = interpreting.interpreter(f"decisions:{server.url}", road)
+        found = asked(sure, "over there")
+        assert (found.text, found.sure) == ("turn right at the next junction", pytest.approx(0.8))
+        sure.end()
+        unsure = interpreting.interpreter(f"systemone:{server.url}", road, gate=0.9)
+        held = asked(unsure, "over there")
+        assert (held.text, held.why) == (None, "unsure") and "turn right at the next junction" in held.detail
+        unsure.end()
+
+
+def test_nobody_is_asked_about_what_no_person_says() -> None:
+    with chat(lambda body: GO) as (server, interpreter):
+        assert asked(interpreter, "go " * 1000).why == "too_long"
+    assert not server.bodies
+
+
+def test_an_interpreter_needs_goals_and_must_be_one() -> None:
+    with pytest.raises(UserError, match="no goals"):
+        interpreting.interpreter("chat:http://x/v1", cart_agent())
+    for name, said in (("noop", "understands nothing"), ("chat:nowhere", "its URL is none"), ("missing", "missing")):
+        with pytest.raises(UserError, match=said):
+            interpreting.interpreter(name, agent())
+    lookalike = replace(cart_agent(), name="lander")  # of other tools than the bundled one's
+    assert interpreting.goal_tools(lookalike) is None
+
+
+# -- in flight --------------------------------------------------------------------------------------------------------
+
+
+def test_no_tick_waits_and_the_old_instruction_stays_in_force_meanwhile(tmp_path: Path) -> None:
+    free = threading.Event()
+
+    def person(flight: Flight) -> None:
+        flight.loop.instruct("a half please")
+        until(lambda: len(server.bodies) == 1)
+        k = flight.loop._outcomes.newest_k
+        until(lambda: flight.loop._outcomes.newest_k >= k + 10)
+        assert flight.loop.instruction == "go to 0"
+        free.set()
+        until(lambda: flight.loop.instruction == "go to 0.5")
+        until(lambda: flight.loop._outcomes.newest_k >= k + 20)
+
+    with chat(lambda body: (free.wait(60), GO)[1], limit_s=60.0) as (server, interpreter):
+        flight = flown(tmp_path, interpreter, person)
+    assert flight.loop.account.skipped_releases == 0
+    by = [line["instruction"] for line in flight.lines if "observation" in line]
+    assert by == sorted(by, key=lambda text: text == "go to 0.5") and {*by} == {"go to 0", "go to 0.5"}
+    first, asked_for = events(flight)
+    assert first["by"] == "itself"
+    assert asked_for["said"] == "a half please" and asked_for["understood"] == "go to 0.5"
+    assert asked_for["by"] == "chat:small" and asked_for["took_ms"] > 0
+    assert any("is understood as: go to 0.5" in line for line in flight.said)
+    for event in (first, asked_for):
+        jsonschema.validate(event, schema(topic_of(event)))
+        assert topic_of(event) == "/understood"
+    made = report.of_record(flight.path)
+    assert made["understood"] == [first, asked_for]
+    assert understood(made).startswith("understood 1 of 1 said, ") and '"a half please" as "go to 0.5"' in understood(
+        made
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "why"), [((500, b"{}"), "http"), (completion(("nothing", "{}")), "illegal"), ((0, b""), "connection")]
+)
+def test_a_failing_interpreter_never_stops_the_loop_and_people_are_told(
+    tmp_path: Path, said: tuple[int, bytes], why: str
+) -> None:
+    def person(flight: Flight) -> None:
+        flight.loop.instruct("a half please")
+        until(lambda: any("not understood" in line for line in flight.said))
+        k = flight.loop._outcomes.newest_k
+        until(lambda: flight.loop._outcomes.newest_k >= k + 5)
+
+    with chat(lambda body: said) as (_, interpreter):
+        flight = flown(tmp_path, interpreter, person)
+    assert flight.loop.instruction == "go to 0" and flight.loop.ended_by == "enough"
+    (told,) = (line for line in flight.said if "not understood" in line)
+    assert "What was said before goes on. It can be said so: go to -2.0; wait; " in told
+    assert events(flight)[-1]["not_understood"] == why and events(flight)[-1]["understood"] is None
+    assert f"not understood 1 ({why} 1)" in understood(report.of_record(flight.path))
+
+
+def test_a_newer_instruction_overtakes_an_older_one_that_is_understood_later(tmp_path: Path) -> None:
+    free = threading.Event()
+
+    def answer(body: dict[str, Any]) -> tuple[int, bytes]:
+        if "first" in body["messages"][-1]["content"]:
+            free.wait(60)
+            return completion(("go_to_x", '{"x": 2}'))
+        return GO
+
+    def person(flight: Flight) -> None:
+        flight.loop.instruct("the first wish")
+        until(lambda: len(server.bodies) == 1)
+        flight.loop.instruct("the second wish")
+        until(lambda: flight.loop.instruction == "go to 0.5")
+        free.set()
+        k = flight.loop._outcomes.newest_k
+        until(lambda: flight.loop._outcomes.newest_k >= k + 10)
+
+    with chat(answer, limit_s=60.0) as (server, interpreter):
+        flight = flown(tmp_path, interpreter, person)
+    assert flight.loop.instruction == "go to 0.5"
+    told = {event["said"]: event.get("not_understood") for event in events(flight)}
+    assert told == {"go to 0": None, "the first wish": "overtaken", "the second wish": None}
+
+
+def test_canonical_words_overtake_what_is_being_asked_about(tmp_path: Path) -> None:
+    free = threading.Event()
+
+    def person(flight: Flight) -> None:
+        flight.loop.instruct("somewhere")
+        until(lambda: len(server.bodies) == 1)
+        flight.loop.instruct("go to -2.0")
+        until(lambda: flight.loop.instruction == "go to -2.0")
+        free.set()
+        k = flight.loop._outcomes.newest_k
+        until(lambda: flight.loop._outcomes.newest_k >= k + 10)
+
+    with chat(lambda body: (free.wait(60), GO)[1], limit_s=60.0) as (server, interpreter):
+        flight = flown(tmp_path, interpreter, person)
+    assert flight.loop.instruction == "go to -2.0"
+
+
+def test_the_first_instruction_is_understood_before_anything_acts(tmp_path: Path) -> None:
+    with chat(lambda body: GO) as (_, interpreter):
+        flight = Flight(tmp_path, agent=agent(), interpreter=interpreter, instruction="a half please").run()
+    assert {line["instruction"] for line in flight.lines if "observation" in line} == {"go to 0.5"}
+    assert flight.world.instructions[0] == "go to 0.5"
+
+
+def test_a_first_instruction_that_is_not_understood_begins_nothing(tmp_path: Path) -> None:
+    with chat(lambda body: completion(("not_understood", "{}"))) as (_, interpreter):
+        flight = Flight(tmp_path, agent=agent(), interpreter=interpreter, instruction="a half please")
+        with pytest.raises(UserError, match=r'"a half please" is not understood.*none of the goals') as refused:
+            flight.run()
+    assert "go to -2.0" in refused.value.remedy and not flight.world.executed and not flight.loop.launched
+
+
+def test_a_run_ends_at_once_while_somebody_is_asked(tmp_path: Path) -> None:
+    free = threading.Event()
+
+    def person(flight: Flight) -> None:
+        flight.loop.instruct("a half please")
+        until(lambda: len(server.bodies) == 1)
+
+    with chat(lambda body: (free.wait(60), GO)[1], limit_s=60.0) as (server, interpreter):
+        flight = flown(tmp_path, interpreter, person)
+        free.set()
+    assert flight.loop.safe_in_force and flight.loop.ended_by == "enough"
+
+
+def test_without_an_interpreter_words_are_taken_as_they_are(tmp_path: Path) -> None:
+    flight = Flight(tmp_path, agent=agent())
+    flight.after(3, lambda: flight.loop.instruct("head for 0.5"))
+    flight.run()
+    assert flight.loop.instruction == "head for 0.5" and not events(flight)
+    assert "understood" not in report.of_record(flight.path)
+
+
+# -- with a person's yes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("word", "follows"), [("confirm", True), ("deny", False)])
+def test_an_understood_instruction_waits_for_a_yes(tmp_path: Path, word: str, follows: bool) -> None:
+    def person(flight: Flight) -> None:
+        flight.loop.instruct("a half please")
+        until(lambda: asks(flight))
+        k = flight.loop._outcomes.newest_k
+        until(lambda: flight.loop._outcomes.newest_k >= k + 5)
+        assert flight.loop.instruction == "go to 0"
+        until(lambda: (snapshot(flight.loop, 0)["asking"] or {}).get("call") == 'follow "go to 0.5"')
+        assert snapshot(flight.loop, 0)["asking"]["k"] == -1  # as the page says it back
+        flight.loop.operator.say(word, "page", -1)
+        assert flight.loop.operator.question is None and snapshot(flight.loop, 0)["asking"] is None
+        k = flight.loop._outcomes.newest_k
+        until(lambda: flight.loop._outcomes.newest_k >= k + 5)
+        assert flight.loop.operator.say(word, "keyboard") == "No call waits for a yes."
+
+    with chat(lambda body: GO) as (_, interpreter):
+        flight = flown(tmp_path, interpreter, person, confirm_instruction=True)
+    assert (flight.loop.instruction == "go to 0.5") is follows
+    people = [(line["people"], line["k"], line["call"]) for line in flight.lines if "people" in line]
+    assert people == [("ask", -1, 'follow "go to 0.5"'), (word, -1, 'follow "go to 0.5"')]
+    assert any('may it follow "go to 0.5"? /yes or /no' in line for line in flight.said)
+
+
+def test_without_an_answer_the_instruction_before_goes_on(tmp_path: Path) -> None:
+    def person(flight: Flight) -> None:
+        flight.loop.instruct("a half please")
+        until(lambda: any("nobody said yes or no" in line for line in flight.said))
+
+    with chat(lambda body: GO) as (_, interpreter):
+        flight = flown(tmp_path, interpreter, person, confirm_instruction=True, confirm_s=0.1)
+    assert flight.loop.instruction == "go to 0"
+    assert [line["people"] for line in flight.lines if "people" in line] == ["ask", "unanswered"]
+
+
+def test_canonical_words_need_no_yes(tmp_path: Path) -> None:
+    def person(flight: Flight) -> None:
+        flight.loop.instruct("go to 2.0")
+        until(lambda: flight.loop.instruction == "go to 2.0")
+
+    with chat(lambda body: GO) as (_, interpreter):
+        flown(tmp_path, interpreter, person, confirm_instruction=True)
+
+
+def test_a_newer_sentence_withdraws_the_question_about_an_older_one(tmp_path: Path) -> None:
+    def person(flight: Flight) -> None:
+        flight.loop.instruct("a half please")
+        until(lambda: asks(flight))
+        flight.loop.instruct("go to 2.0")
+        until(lambda: flight.loop.instruction == "go to 2.0")
+        assert flight.loop.operator.say("confirm", "keyboard") == "No call waits for a yes."
+
+    with chat(lambda body: GO) as (_, interpreter):
+        flight = flown(tmp_path, interpreter, person, confirm_instruction=True)
+    assert [line["people"] for line in flight.lines if "people" in line] == ["ask", "unanswered"]
+
+
+def test_there_is_one_question_at_a_time(tmp_path: Path) -> None:
+    """While a call waits for a yes nobody is asked about the instruction, so that a yes is for what was shown."""
+    arm, told = Arm(), replace(arm_agent(), goals=Goals(["go on", "hold still"]))
+    close = Call("grip", {"closed": 1})
+
+    def decide(request: Any) -> Decision:
+        return Decision(close, {}) if request.tick == 5 else on(request)
+
+    with chat(lambda body: completion(("hold_still", "{}")), told) as (_, interpreter):
+        flight = Flight(
+            tmp_path, decide, world=arm.world(), agent=told, interpreter=interpreter,  # type: ignore[arg-type]
+            hz=20, duration_s=None, hold_ms=60_000.0, instruction="go on", confirm=("grip",), confirm_instruction=True,
+        )  # fmt: skip
+
+        def beside() -> None:
+            try:
+                operator = flight.loop.operator
+                until(lambda: operator.asking is not None)
+                flight.loop.instruct("freeze")
+                until(lambda: operator.question is not None)
+                assert operator.question is not None and not operator.question.expires_ns
+                operator.say("confirm", "keyboard")  # it is the call's
+                until(lambda: operator.question is not None and operator.question.expires_ns)
+                assert flight.loop.instruction == "go on"
+                operator.say("confirm", "keyboard")
+                until(lambda: flight.loop.instruction == "hold still")
+            finally:
+                flight.loop.stop("enough")
+
+        with ThreadPoolExecutor(1) as pool:
+            did = pool.submit(beside)
+            flight.run()
+            did.result()
+    people = [(line["people"], line["k"]) for line in flight.lines if "people" in line]
+    assert people == [("ask", 5), ("confirm", 5), ("ask", -1), ("confirm", -1)]
+
+
+def test_the_first_instruction_waits_for_a_yes_too(tmp_path: Path) -> None:
+    with chat(lambda body: GO) as (_, interpreter):
+        flight = Flight(
+            tmp_path, agent=agent(), interpreter=interpreter, instruction="a half", confirm_instruction=True
+        )
+
+        def beside() -> None:
+            until(lambda: asks(flight))
+            assert not flight.loop.launched
+            flight.loop.operator.say("confirm", "keyboard")
+
+        with ThreadPoolExecutor(1) as pool:
+            did = pool.submit(beside)
+            flight.run()
+            did.result()
+    assert flight.loop.instruction == "go to 0.5"
+    with chat(lambda body: GO) as (_, interpreter):
+        denied = Flight(
+            tmp_path / "no", agent=agent(), interpreter=interpreter, instruction="a half", confirm_instruction=True,
+            confirm_s=0.1,
+        )  # fmt: skip
+        with pytest.raises(UserError, match="Nobody said yes"):
+            denied.run()

@@ -1,0 +1,64 @@
+"""The Python API: a session is told in free words, which are understood off the clock."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+import rtcontrol
+from rtcontrol.agents import Goals
+from rtcontrol.models.errors import UserError
+from tests.helpers.processes import until
+from tests.rtcontrol.evaluation.chat_server import chat_server, completion
+
+SEEN = "x 0 y 90 vx 0 vy -20 angle 0 spin 0 legs 0 0"
+HOVER, NONE = completion(("hover", '{"y": 0.7}')), completion(("not_understood", "{}"))
+
+
+def test_a_session_decides_by_what_it_was_understood_to_be_told() -> None:
+    free = threading.Event()
+    with chat_server(lambda body: (free.wait(60), HOVER)[1]) as server:
+        session = rtcontrol.load("lander").session(interpreter=f"chat:{server.url}", interpreter_s=60.0)
+        with pytest.raises(UserError, match="Nothing was said that is understood"):
+            session.decide(SEEN)
+        session.instruct("land on the pad")
+        assert session.instruction == "land on the pad" and session.understood is not None
+        session.instruct("stay up there")
+        until(lambda: bool(server.bodies))
+        assert session.decide(SEEN).call == session.decide(SEEN, "land on the pad").call
+        free.set()
+        until(lambda: session.instruction == "hover at 0.7")
+        assert session.decide(SEEN).call == session.decide(SEEN, "hover at 0.7").call
+        session.close()
+
+
+def test_an_answer_can_be_waited_for_and_what_is_not_understood_changes_nothing() -> None:
+    with chat_server(lambda body: NONE) as server:
+        session = rtcontrol.load("lander").session(interpreter=f"chat:{server.url}")
+        session.instruct("hover at 0.9")
+        found = session.instruct("make me a sandwich", wait=True)
+        assert found is not None and (found.text, found.why) == (None, "none")
+        assert session.instruction == "hover at 0.9"
+        session.close()
+
+
+def test_goals_of_ones_own_are_given() -> None:
+    goals = Goals({"go to {x}": []}, {"x": [0, 1]})
+    with chat_server(lambda body: completion(("go_to_x", '{"x": "one"}'))) as server:
+        asked = {"interpreter": f"chat:{server.url}", "untrained": True}
+        tools = [{"name": "go", "parameters": {"properties": {"x": {"enum": [0, 1]}}}}]
+        session = rtcontrol.load("lander").session(tools, goals=goals, **asked)  # type: ignore[arg-type]
+        found = session.instruct("over there", wait=True)
+        assert found is not None and found.text == session.instruction == "go to 1"
+        session.close()
+        with pytest.raises(UserError, match="needs goals"):
+            rtcontrol.load("lander").session(tools, **asked)  # type: ignore[arg-type]
+
+
+def test_without_an_interpreter_nobody_is_instructed() -> None:
+    session = rtcontrol.load("lander").session()
+    with pytest.raises(UserError, match="no interpreter"):
+        session.instruct("stay up there")
+    with pytest.raises(UserError, match="says nothing"), chat_server(lambda body: NONE) as server:
+        rtcontrol.load("lander").session(interpreter=f"chat:{server.url}").instruct(" ")

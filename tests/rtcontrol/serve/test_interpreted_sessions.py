@@ -1,0 +1,174 @@
+"""Sessions of a server with an interpreter, over real sockets: what a client says is answered with what it means."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from rtcontrol.bridges.wire.messages import ControlMessage, ErrorMessage, Instruct
+from rtcontrol.models.errors import UserError
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol.telemetry.record_reader import read_record
+from tests.helpers.processes import until
+from tests.rtcontrol.evaluation.chat_server import ChatServer, chat_server, completion
+from tests.rtcontrol.serve.conftest import Bench
+from tests.rtcontrol.serve.wire_peer import WirePeer
+
+M = TypeVar("M")
+HOVER, NONE = completion(("hover", '{"y": "point seven"}')), completion(("not_understood", "{}"))
+ANSWERS = {"stay up there": HOVER, "hold it a bit": HOVER, "to the left": completion(("land_left", "{}"))}
+
+
+@pytest.fixture
+def chat() -> Iterator[ChatServer]:
+    with chat_server(lambda body: ANSWERS.get(body["messages"][-1]["content"], NONE)) as server:
+        yield server
+
+
+@pytest.fixture
+def interpreted(bench: Callable[..., Bench], chat: ChatServer) -> Callable[..., Bench]:
+    return lambda **options: bench(interpreter=f"chat:{chat.url}#small", **options)
+
+
+def say(peer: WirePeer, text: str) -> None:
+    peer.send(Instruct(session=peer.token, instruction=text))
+
+
+def told(peer: WirePeer, kind: type[M]) -> M:
+    """The next message of this kind, also of those that came before a call that was waited for."""
+    for message in peer.inbox:
+        if isinstance(message, kind):
+            peer.inbox.remove(message)
+            return message
+    return peer.expect(kind, 20.0)
+
+
+def said(chat: ChatServer) -> list[str]:
+    return [body["messages"][-1]["content"] for body in chat.bodies]
+
+
+def test_an_instruct_is_answered_with_what_it_was_understood_as(
+    interpreted: Callable[..., Bench], chat: ChatServer
+) -> None:
+    made = interpreted()
+    peer = made.enter(pacing="client")
+    assert peer.welcome is not None and peer.welcome.instruction == "land on the pad"
+    peer.ask()
+    say(peer, "stay up there")
+    answer = told(peer, Instruct)
+    assert (answer.instruction, answer.said, answer.by) == ("hover at 0.7", "stay up there", "chat:small")
+    session = made.admission.all()[0]
+    peer.ask()
+    in_force = told(peer, Instruct)
+    assert (in_force.instruction, in_force.said) == ("hover at 0.7", None)
+    assert session.loop.instruction == "hover at 0.7"
+    say(peer, "HOVER AT 0.70!")  # canonical, in force already, and answered all the same
+    assert told(peer, Instruct).by == "itself"
+    assert said(chat) == ["stay up there"]
+
+
+def test_what_is_not_understood_is_refused_with_what_can_be_said(interpreted: Callable[..., Bench]) -> None:
+    made = interpreted()
+    peer = made.enter(pacing="client")
+    peer.ask()
+    say(peer, "make me a sandwich")
+    refused = told(peer, ErrorMessage)
+    assert (refused.code, refused.field, refused.fatal) == ("instruction", "instruction", False)
+    assert "not understood" in refused.message and "land on the left side of the pad" in refused.remedy
+    assert peer.ask().status == "fresh"
+    assert made.admission.all()[0].loop.instruction == "land on the pad"
+
+
+def test_no_call_waits_for_the_interpreter(bench: Callable[..., Bench]) -> None:
+    free = threading.Event()
+    with chat_server(lambda body: (free.wait(60), HOVER)[1]) as server:
+        peer = bench(interpreter=f"chat:{server.url}", interpreter_s=60.0).enter(pacing="client")
+        peer.ask()
+        say(peer, "stay up there")
+        until(lambda: bool(server.bodies))
+        assert [peer.ask().status for _ in range(20)] == ["fresh"] * 20
+        free.set()
+        assert told(peer, Instruct).instruction == "hover at 0.7"
+
+
+def test_the_hello_s_instruction_is_told_by_the_welcome_as_it_was_understood(interpreted: Callable[..., Bench]) -> None:
+    made = interpreted()
+    assert made.enter(instruction="to the left").welcome.instruction == "land on the left side of the pad"  # type: ignore[union-attr]
+    denied = made.peer().denied(instruction="make me a sandwich")
+    assert (denied.code, denied.fatal) == ("instruction", True) and "land on the pad" in denied.remedy
+
+
+def test_sessions_share_what_was_understood(interpreted: Callable[..., Bench], chat: ChatServer) -> None:
+    made = interpreted()
+    for _ in range(2):
+        assert made.enter(instruction="to the left").welcome is not None
+    assert said(chat) == ["to the left"]
+
+
+def test_words_for_a_client_s_own_tools_are_taken_as_they_are(
+    interpreted: Callable[..., Bench], chat: ChatServer
+) -> None:
+    tools = [{"name": "go", "parameters": {"type": "object", "properties": {"to": {"enum": ["a", "b"]}}}}]
+    peer = interpreted().enter(tools=tools, instruction="whatever", client={"name": "lander"}, pacing="client")
+    assert peer.welcome is not None and peer.welcome.instruction == "whatever"
+    assert any("as they are said" in warning for warning in peer.welcome.warnings)
+    peer.ask()
+    say(peer, "something else")
+    peer.ask()
+    assert told(peer, Instruct).instruction == "something else" and not chat.bodies
+
+
+def test_a_client_says_yes_to_what_was_understood(interpreted: Callable[..., Bench]) -> None:
+    made = interpreted(confirm_instruction=True)
+    peer = made.enter(pacing="client", capabilities=["control"])
+    peer.ask()
+    say(peer, "stay up there")
+    asked = told(peer, ControlMessage)
+    assert (asked.instruction, asked.call, asked.id) == ("hover at 0.7", None, None)
+    assert asked.ttl_ms is not None and 0 < asked.ttl_ms <= 10_000
+    peer.ask()
+    session = made.admission.all()[0]
+    assert session.loop.instruction == "land on the pad"
+    peer.send(ControlMessage(session=peer.token, say="confirm"))
+    assert told(peer, ControlMessage).instruction is None
+    peer.ask()
+    assert told(peer, Instruct).instruction == "hover at 0.7"
+    say(peer, "to the left")
+    assert told(peer, ControlMessage).instruction == "land on the left side of the pad"
+    peer.send(ControlMessage(session=peer.token, say="deny"))
+    assert told(peer, ControlMessage).instruction is None
+    peer.ask()
+    assert session.loop.instruction == "hover at 0.7"
+
+
+def test_the_record_keeps_what_was_said_and_understood(interpreted: Callable[..., Bench]) -> None:
+    made = interpreted()
+    peer = made.enter(pacing="client")
+    peer.ask()
+    say(peer, "hold it a bit")
+    told(peer, Instruct)
+    peer.ask()
+    peer.close()
+    until(lambda: bool(list(_understood(made.out))))
+    kept = [event for event in _understood(made.out) if event["by"] != "itself"]
+    assert [(event["said"], event["understood"]) for event in kept] == [("hold it a bit", "hover at 0.7")]
+
+
+def _understood(out: Path) -> list[dict[str, Any]]:
+    return [event for path in out.glob("*/record.mcap") for event in read_record(path) if "understood" in event]
+
+
+def test_an_interpreter_that_is_none_ends_the_start() -> None:
+    for options, what in (
+        ({"interpreter": "noop"}, "understands nothing"),
+        ({"interpreter": "chat:nowhere"}, "its URL is none"),
+        ({"interpreter_gate": 0.5}, "--interpreter, which is not given"),
+        ({"confirm_instruction": True}, "--interpreter, which is not given"),
+        ({"interpreter": "chat:http://127.0.0.1:1/v1", "interpreter_gate": 2.0}, "no probability"),
+    ):
+        with pytest.raises(UserError, match=what):
+            ServeOptions(**options).check()  # type: ignore[arg-type]
