@@ -34,6 +34,7 @@ def recipe_of(skill: str) -> Recipe | simpletool_recipe.GamesRecipe:
 FROM_BASE = {"samples": 60_000, "learning_rate": 1e-4, "warmup": 0.05, "bf16": True}
 WAYS = 12  # drawn sets of tools a chunk
 DISTIL = 0.5  # of the loss, by a teacher's scores
+CHUNK = 2_048  # rows between which a run is kept: of a large model they take minutes
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ def rebuild(
         with nullcontext() if process_rank() else owned(out):
             if onward is None or not isinstance(recipe, Recipe):
                 return recipe.train(out, config, told)
+            recipe = replace(recipe, chunk=CHUNK)
             return recipe.train(out, config, told, onward.base, WAYS if onward.any_tools else 0, onward.teacher)
     except OSError as error:
         raise UserError(
