@@ -22,6 +22,7 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.base import MARKERS
+from rtcontrol.models.train.memory import return_blocks
 from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import LossWeights, Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
@@ -140,6 +141,7 @@ def from_base(base: str, tools: Tools, allow_null: bool) -> Learner:
     tokenizer = Tokenizer.from_file(str(found.folder / "tokenizer.json"))
     encoder = RowEncoder(found.template, found.tokenizer, plan, WEIGHTS)
     if len(model.get_input_embeddings().weight) > LARGE:
+        return_blocks()
         own = [found.tokenizer.special_id(token) for token in ST_TOKENS if token in found.tokenizer.specials]
         see(model, own, {token for head in plan.heads for token in head.trie.choices})
     end = next(end for _, end in MARKERS if end in found.tokenizer.specials)

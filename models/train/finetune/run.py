@@ -30,6 +30,7 @@ from rtcontrol.models.train.finetune.dataset import GroupCollator, GroupEncoder,
 from rtcontrol.models.train.finetune.model import adapted, dtype_of, load_base
 from rtcontrol.models.train.finetune.outcome import FinetuneOutcome, write_outcome
 from rtcontrol.models.train.finetune.stopping import measure
+from rtcontrol.models.train.memory import return_blocks
 from rtcontrol.models.train.seen_vocabulary import whole
 
 Progress = Callable[[dict[str, Any]], None]
@@ -64,6 +65,7 @@ def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> Finetu
     from rtcontrol.models.train.finetune.trainer import GroupTrainer, arguments
 
     disable_progress_bar()
+    return_blocks()
     device = choose_device(job.recipe.device)
     if device.type == "cuda" and device.index is not None and "LOCAL_RANK" not in os.environ:
         torch.cuda.set_device(device)
