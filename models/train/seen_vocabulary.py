@@ -105,6 +105,8 @@ def whole(model: Any) -> None:
     if (seen := seen_by(model)) is None:
         return
     (table, head), ids = seen.before, seen.ids[: seen.trained]
+    for own in (table, head):  # the model may have moved meanwhile, these have not
+        own.to(seen.weight.device)
     with torch.no_grad():
         table.weight[ids] = seen.weight.to(table.weight.dtype)
         if head.weight is not table.weight:

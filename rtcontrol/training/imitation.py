@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,13 @@ from rtcontrol.agents.phrasing import FILLERS, split_words
 from rtcontrol.agents.spoken import NUMBER_WORDS, nonsense, shown
 from rtcontrol.envs.registry import BundledWorld
 from rtcontrol.envs.skill import Demonstration, Policy
-from rtcontrol.models.checkpoint.checkpoint import ZOO
+from rtcontrol.models.checkpoint.checkpoint import ZOO, Checkpoint
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, words
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.train.adopt import export
+from rtcontrol.models.train.finetune.checkpoints import base_digest
 from rtcontrol.models.train.policy import TreeDecider, TreePolicy
 from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import Row, RowEncoder
@@ -41,6 +42,18 @@ from rtcontrol.training.word_vectors import MARKS, SCHEMA_PHRASES, common_words,
 # (docs/strangers.md).
 UNKNOWN = 2
 CALL_SHAPE = '{"name": "", "arguments": {}}'
+
+
+class SkillRun(Trainer):
+    """A skill's run; `began` is what it goes on from, which a run that goes on must share."""
+
+    def __init__(self, *given: Any) -> None:
+        *others, began = given
+        self._began: Mapping[str, Any] = began
+        super().__init__(*others)
+
+    def settings(self) -> dict[str, Any]:
+        return super().settings() | self._began
 
 
 @dataclass(frozen=True)
@@ -134,7 +147,9 @@ class Recipe:
                 rows = [Row(r.instruction, r.observation, r.call, meant=r.goal.text()) for r in some]
             return self.mixed(rows, random.Random(f"nonsense {config.seed} {chunk}"), early)
 
-        Trainer(model, encoder.any_tools() if ways else encoder, source, config, out, thinks).run(progress)
+        reader = encoder.any_tools() if ways else encoder
+        began = {} if base is None else {"base": base_digest(Checkpoint.open(base).folder), "ways": ways}
+        SkillRun(model, reader, source, config, out, thinks, began).run(progress)
         model.to(torch.bfloat16).float()  # as it is stored, so that the gate is that of the checkpoint
         learnt = replace(self._learnt(TreeDecider(model, encoder), config), any_tools=bool(ways))
         whole(model)

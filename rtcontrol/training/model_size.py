@@ -144,7 +144,8 @@ def from_base(base: str, tools: Tools, allow_null: bool) -> Learner:
         return_blocks()
         own = [found.tokenizer.special_id(token) for token in ST_TOKENS if token in found.tokenizer.specials]
         see(model, own, {token for head in plan.heads for token in head.trie.choices})
-    end = next(end for _, end in MARKERS if end in found.tokenizer.specials)
+    named = json.loads((found.folder / "tokenizer_config.json").read_text("utf-8")).get("eos_token")
+    end = next((end for _, end in MARKERS if end in found.tokenizer.specials), named)
     return Learner(model, tokenizer, encoder, template, end)
 
 

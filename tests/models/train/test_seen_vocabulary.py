@@ -89,6 +89,14 @@ def test_only_the_rows_that_are_trained_change_and_the_model_has_its_own_table_a
         assert moved, name
 
 
+def test_a_model_that_has_moved_meanwhile_has_its_own_table_there(made: tuple[Any, RowEncoder]) -> None:
+    model, encoder = made
+    see(model, legal(encoder)[:3], legal(encoder), common=0)
+    model.to("meta")  # as to a GPU
+    whole(model)
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+
+
 def test_a_token_that_is_not_scored_is_refused_as_a_label(made: tuple[Any, RowEncoder]) -> None:
     model, encoder = made
     batch, scored = encoded(encoder), legal(encoder)

@@ -151,6 +151,9 @@ def test_a_recipe_goes_on_from_a_base_whose_language_stays(
     assert train(monkeypatch, *given, "--any-tools") == 2  # another run's folder
     assert "group was 64, is 48" in capsys.readouterr().err
     assert train(monkeypatch, *given[:-1], str(out / "any"), "--any-tools") == 0
+    other = build_checkpoint(tmp_path / "other", "gemma3", seed=1, scale=0.1)
+    assert train(monkeypatch, *given[:4], "--base", str(other), "--out", str(out)) == 2
+    assert "another configuration: base was" in capsys.readouterr().err
     more = ("--imitate", str(out / "checkpoint"))
     assert train(monkeypatch, *given[:-1], str(out / "student"), *more) == 0
     assert train(monkeypatch, *given[:-1], str(out / "student"), "--imitate", "lander") == 2
