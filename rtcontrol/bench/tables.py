@@ -303,6 +303,46 @@ def dtype(document: Document) -> list[Table]:
     return [Table("Calls of bf16", (*columns, *more), tuple(rows), note)]
 
 
+def pretrained(document: Document) -> list[Table]:
+    """A row a model and dtype; then Hugging Face's own forwards."""
+    rows, others, notes = [], [], []
+    for name, result in document["models"].items():
+        took, label = result["ms"], f"{result['layers']} layers, {result['parameters'] / 1e6:.0f} M"
+        for dtype, ratios in result["ratios"].items():
+            one, bare = took[f"{dtype} one_pass"], took[f"{dtype} bare_forward"]
+            times = (ms(one["p50"]), ms(one["p99"]), ms(bare["p50"]), ms(bare["p99"]))
+            over = (f"{ratios['bare_forward']:.2f}", f"{ratios['bare_forward_own_compute']:.2f}")
+            equal = f"{result['equal'][dtype]} of {result['decisions']}"
+            rows.append((f"{label}: {dtype}", *times, *over, equal, str(result["differ_without_near_tie"][dtype])))
+            if f"{dtype} hf" in took:
+                plain, scores = took[f"{dtype} hf"], took[f"{dtype} hf_scores"]
+                times = (ms(plain["p50"]), ms(plain["p99"]), ms(scores["p50"]), ms(scores["p99"]))
+                others.append((f"{label}: {dtype}", *times, f"{plain['p50'] / one['p50']:.2f}"))
+        notes.append(
+            f"{result['layers']} layers ({name}): {result['tokens']} tokens behind {result['cached_tokens']} cached "
+            f"ones, {result['forward_passes']} pass(es), {result['near_ties']} near-ties"
+        )
+    told = document["instructions"]
+    note = (
+        f"{document['agent']}'s situations, {result['decisions']} decisions, {result['threads']} thread(s); this CPU "
+        f"has {', '.join(told) or 'not told which instructions'}; load from {document['load'][0]} to "
+        f"{document['load'][1]}{' (a busy machine)' if document['busy'] else ''}. {'; '.join(notes)}. Own compute is "
+        "the deciding thread's processor time. A near-tie: a lead of less than "
+        f"{document['tolerance']:g} of the node's largest score, in fp32; untrained heads have many."
+    )
+    columns = ("model: dtype", "one pass p50 ms", "p99", "bare forward p50", "p99", "one pass / bare", "own compute")
+    first = Table(
+        "One packed pass of a pretrained model",
+        (*columns, "calls equal to fp32's", "differ, no near-tie"),
+        tuple(rows),
+        note,
+        columns[1],
+    )
+    columns = ("model: dtype", "forward p50 ms", "p99", "with one token's scores p50", "p99", "times our one pass")
+    note = "Hugging Face, sdpa, behind its own cache: the same tokens as one plain sequence, which decides nothing."
+    return [first, Table("Hugging Face's forward of as many tokens", columns, tuple(others), note)]
+
+
 def engines(document: Document) -> list[Table]:
     """Engines beside the first of them."""
     rows, versions, result = [], [], document["result"]
@@ -377,6 +417,7 @@ TABLES: dict[str, Callable[[Document], list[Table]]] = {
     "load": load,
     "dtype": dtype,
     "engines": engines,
+    "pretrained": pretrained,
     "serving": serving,
     "chat": chat,
     "speculative": speculative,

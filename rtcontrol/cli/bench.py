@@ -177,6 +177,36 @@ def dtype(
 
 
 @measures
+def pretrained(
+    shown: Shown,
+    options: Annotated[BenchOptions, Without(("model", "dtype"))],
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]...", help="Folders (default: Gemma 3 270M and its cuts, of $RTCONTROL_GEMMA)."),
+    ] = None,
+    dtypes: Annotated[list[str] | None, typer.Option("--dtype", help="fp32, bf16, int8 (default: all here).")] = None,
+    decisions: Annotated[int, typer.Option(min=2, help="Decisions by each way, in turns.")] = 100,
+) -> Document:
+    """One packed pass of a pretrained model by dtype, beside our bare forward of the same tokens and Hugging Face's.
+
+    Without models it adopts the GGUF file that RTCONTROL_GEMMA names, whole and cut to 3, 4, 6 and 9 layers.
+
+    Examples:
+
+      rtcontrol bench pretrained my-st-base --threads 1
+
+      rtcontrol bench pretrained --agent lander --json pretrained.json
+    """
+    from rtcontrol.bench import everything
+    from rtcontrol.bench.pretrained import dtypes_here
+
+    here = dtypes_here()
+    if unknown := [name for name in dtypes or () if name not in here]:
+        raise UserError(f"The torch engine has no dtype {unknown[0]!r} on this CPU.", f"Choose {', '.join(here)}.")
+    return everything.pretrained(options, models or (), decisions, tuple(dtypes or here), shown, shown.ready)
+
+
+@measures
 def engines(
     shown: Shown,
     options: BenchOptions,
