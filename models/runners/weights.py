@@ -97,7 +97,7 @@ class Int8Linear(Linear):
         scale = x.abs().amax(-1, keepdim=True).div_(127.0).clamp_min_(1e-12)
         rows = (x / scale).add_(128.5).to(torch.uint8)  # cut off, which rounds
         # The operator knows one scale for all rows: the rows' own come behind it.
-        rest = (1.0, 0, torch.float32, "none", [], "")
+        rest: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
         y: torch.Tensor = _int8_linear(rows, 1.0, 128, self._weight, self._scales, self._zeros, None, *rest)
         y.mul_(scale)
         return y if self._bias is None else y.add_(self._bias)
@@ -110,7 +110,8 @@ def _find_int8() -> Any:
             return None
         operator = torch.ops.onednn.qlinear_pointwise.default
         packed = torch.ops.onednn.qlinear_prepack(torch.full((2, 64), 127, dtype=torch.int8), [ROWS, 64])
-        rows, rest = torch.full((1, 64), 255, dtype=torch.uint8), (1.0, 0, torch.float32, "none", [], "")
+        rows = torch.full((1, 64), 255, dtype=torch.uint8)
+        rest: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
         found = operator(rows, 1.0, 128, packed, torch.ones(2), torch.zeros(2, dtype=torch.int64), None, *rest)
         return operator if torch.equal(found, torch.full((1, 2), 64.0 * 127 * 127)) else None
     except (AttributeError, RuntimeError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,9 +93,11 @@ def _open(path: Path) -> Any:
 def _told_by(reader: Any, stage: Stage) -> Iterator[None]:
     """transformers opens the file anew for the configuration, the tokenizer and the weights, seconds each: inside, it
     gets the reader that is open. Its warnings and bars are silent; the one of the weights tells `stage`."""
-    import gguf
-    from transformers import modeling_gguf_pytorch_utils as theirs
+    from transformers import modeling_gguf_pytorch_utils
     from transformers.utils import logging
+
+    package: Any = import_module("gguf")
+    theirs: Any = modeling_gguf_pytorch_utils
 
     def told(tensors: Iterable[Any], **_: Any) -> Iterator[Any]:
         every = list(tensors)
@@ -103,9 +106,9 @@ def _told_by(reader: Any, stage: Stage) -> Iterator[None]:
             yield tensor
 
     def put(changed: tuple[Any, Any]) -> None:
-        gguf.GGUFReader, theirs.tqdm = changed
+        package.GGUFReader, theirs.tqdm = changed
 
-    loud, bars, before = logging.get_verbosity(), logging.is_progress_bar_enabled(), (gguf.GGUFReader, theirs.tqdm)
+    loud, bars, before = logging.get_verbosity(), logging.is_progress_bar_enabled(), (package.GGUFReader, theirs.tqdm)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     put((lambda *_, **__: reader, told))

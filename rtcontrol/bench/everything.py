@@ -19,6 +19,7 @@ from rtcontrol.bench import pretrained as pretrained_bench
 from rtcontrol.bench.batch import SIZES, bench_batch
 from rtcontrol.bench.chat import bench_chat, tokenizer_of_qwen
 from rtcontrol.bench.dtype import TOLERANCE, WARM_UP, compare, compare_engines
+from rtcontrol.bench.equal import bench_equal
 from rtcontrol.bench.heads import bench_heads
 from rtcontrol.bench.load import load as bench_load
 from rtcontrol.bench.memory import bench_memory
@@ -136,6 +137,21 @@ def pretrained(
     return document(found)
 
 
+def equal(
+    options: BenchOptions, decisions: int, dtypes: Sequence[str], seed: int, keep: Path | None, progress: Progress
+) -> dict[str, Any]:
+    """The document of `bench equal`."""
+    result = bench_equal(options.model, dtypes, decisions, seed, options.threads, keep, progress)
+    return {"bench": "equal", "model": options.model, "result": result}
+
+
+def _equal_gemma(options: BenchOptions, progress: Progress) -> dict[str, Any]:
+    with pretrained_bench.gemmas((18,)) as (model,):
+        own = replace(options, model=model, threads=options.threads or 1)
+        found = equal(own, 10 if options.quick else 500, pretrained_bench.dtypes_here(), 0, None, progress)
+    return {**found, "model": "Gemma 3 270M"}
+
+
 def engines(options: BenchOptions, names: Sequence[str], decisions: int, progress: Progress) -> dict[str, Any]:
     """The document of `bench engines`; without names, of all engines that are installed."""
     asked = situations(options.agent, decisions + WARM_UP)
@@ -217,6 +233,7 @@ MEASURES: dict[str, Measure] = {
     "load": lambda o, p: load(2.0 if o.quick else 20.0, p, LOADS[:1] if o.quick else LOADS),
     "dtype": lambda o, p: dtype(o, 16 if o.quick else 300, p),
     "engines": lambda o, p: engines(o, (), 8 if o.quick else 500, p),
+    "equal": _equal_gemma,
     "pretrained": lambda o, p: pretrained(
         replace(o, threads=o.threads or 1), (), 10 if o.quick else 100, pretrained_bench.dtypes_here(), p
     ),

@@ -100,6 +100,13 @@ heads: the times are those of a trained one, the calls are not. All ways and dty
   weight row, and each input row when it comes, by a scale of its own.
 - Hugging Face's forward knows no int8.""",
     ),
+    "equal": (
+        "Equal to Hugging Face",
+        """Tools and prompts are drawn by a seed, some longer than the model's window of 512 tokens. Our packed
+calls stand beside those of transformers' model in fp32, which decodes each head alone, one token after another, under
+the same legal tokens. The judge is code of its own: it lists values as tokens, and knows nothing of our tries, masks,
+positions and caches. Free text is not drawn.""",
+    ),
     "engines": (
         "The engines",
         "`torch`, `transformers` and `vllm` ([checkpoints.md](checkpoints.md)) decide the same situations in turns, in "
@@ -109,7 +116,7 @@ heads: the times are those of a trained one, the calls are not. All ways and dty
 DECISIONS = (
     *("decide", *(f"decide-{agent}" for agent in registry.agent_names()[1:])),
     *("serving", "chat", "speculative", "sizes", "batch", "heads"),
-    *("prefix", "memory", "dtype", "pretrained", "engines"),
+    *("prefix", "memory", "dtype", "pretrained", "equal", "engines"),
 )
 FILES = (*DECISIONS, "wire", "load")
 BEGIN, END = "<!-- results -->", "<!-- /results -->"

@@ -66,6 +66,14 @@ def dtypes_here() -> tuple[str, ...]:
     return tuple(name for name in DTYPES if name != "int8" or has_int8())
 
 
+def check_dtypes(names: Sequence[str]) -> tuple[str, ...]:
+    """They. Raises UserError for one that this CPU or the engine has not."""
+    here = dtypes_here()
+    if unknown := [name for name in names if name not in here]:
+        raise UserError(f"The torch engine has no dtype {unknown[0]!r} on this CPU.", f"Choose {', '.join(here)}.")
+    return tuple(dict.fromkeys(names))
+
+
 def instructions() -> list[str]:
     """What of this CPU decides how fast which dtype is; empty where it does not tell."""
     try:

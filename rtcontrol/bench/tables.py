@@ -316,8 +316,8 @@ def pretrained(document: Document) -> list[Table]:
             rows.append((f"{label}: {dtype}", *times, *over, equal, str(result["differ_without_near_tie"][dtype])))
             if f"{dtype} hf" in took:
                 plain, scores = took[f"{dtype} hf"], took[f"{dtype} hf_scores"]
-                times = (ms(plain["p50"]), ms(plain["p99"]), ms(scores["p50"]), ms(scores["p99"]))
-                others.append((f"{label}: {dtype}", *times, f"{plain['p50'] / one['p50']:.2f}"))
+                shown = (ms(plain["p50"]), ms(plain["p99"]), ms(scores["p50"]), ms(scores["p99"]))
+                others.append((f"{label}: {dtype}", *shown, f"{plain['p50'] / one['p50']:.2f}"))
         notes.append(
             f"{result['layers']} layers ({name}): {result['tokens']} tokens behind {result['cached_tokens']} cached "
             f"ones, {result['forward_passes']} pass(es), {result['near_ties']} near-ties"
@@ -338,9 +338,56 @@ def pretrained(document: Document) -> list[Table]:
         note,
         columns[1],
     )
-    columns = ("model: dtype", "forward p50 ms", "p99", "with one token's scores p50", "p99", "times our one pass")
+    more = ("forward p50 ms", "p99", "with one token's scores p50", "p99", "times our one pass")
     note = "Hugging Face, sdpa, behind its own cache: the same tokens as one plain sequence, which decides nothing."
-    return [first, Table("Hugging Face's forward of as many tokens", columns, tuple(others), note)]
+    return [first, Table("Hugging Face's forward of as many tokens", ("model: dtype", *more), tuple(others), note)]
+
+
+def equal(document: Document) -> list[Table]:
+    """A row a dtype; then each call that is another."""
+    result, rows, apart = document["result"], [], []
+    for dtype, one in result["dtypes"].items():
+        counts = (
+            f"{one['equal']} of {result['decisions']}",
+            str(one["near_ties"]),
+            str(one["differ_without_near_tie"]),
+        )
+        least = min((other["relative"] for other in one["others"]), default=None)
+        most = max((other["relative"] for other in one["others"]), default=None)
+        leads = "-" if least is None or most is None else f"{least:.1e} to {most:.1e}"
+        rows.append((dtype, *counts, f"{one['tolerance']:g}", leads))
+        if dtype == "fp32":
+            apart = [
+                (
+                    str(other["number"]),
+                    other["judge"],
+                    other["ours"],
+                    f"{other['lead']:.1e}",
+                    f"{other['relative']:.1e}",
+                )
+                for other in one["others"]
+            ]
+    tokens = result["prompt_tokens"]
+    beyond = f", {sum(n > result['window'] for n in tokens)} of them beyond the window" if result["window"] else ""
+    note = (
+        f"{document['model']}, {result['layers']} layers; seed {result['seed']}, {result['sets_of_tools']} sets of "
+        f"drawn tools, prompts of {tokens[0]} to {tokens[-1]} tokens{beyond}; {result['arguments']} arguments; the "
+        f"judge took {result['judges_forwards']} forwards. A near-tie: some choice of the judge led by less than the "
+        "tolerance, as a part of the largest legal score there."
+    )
+    columns = ("dtype", "calls equal to the judge's", "near-ties of the judge", "differ, no near-tie", "tolerance")
+    found = [
+        Table(
+            "Packed calls beside Hugging Face's, token by token",
+            (*columns, "leads where calls differ"),
+            tuple(rows),
+            note,
+        )
+    ]
+    if apart:
+        heading = ("decision", "Hugging Face's call", "ours", "smallest lead, logits", "as a part")
+        found.append(Table("Calls of fp32 that differ", heading, tuple(apart)))
+    return found
 
 
 def engines(document: Document) -> list[Table]:
@@ -418,6 +465,7 @@ TABLES: dict[str, Callable[[Document], list[Table]]] = {
     "dtype": dtype,
     "engines": engines,
     "pretrained": pretrained,
+    "equal": equal,
     "serving": serving,
     "chat": chat,
     "speculative": speculative,
