@@ -171,13 +171,15 @@ def bench_equal(
                 done += 1
                 progress(done, decisions)
     lines = [kept.lines[i] for i in range(decisions)]
+    lengths, window = sorted(line["prompt_tokens"] for line in lines), checkpoint.config.get("sliding_window")
     return {
         "decisions": decisions,
         "seed": seed,
         "sets_of_tools": -(-decisions // DECIDED),
         "layers": checkpoint.config.get("num_hidden_layers"),
-        "window": checkpoint.config.get("sliding_window"),
-        "prompt_tokens": sorted(line["prompt_tokens"] for line in lines),
+        "window": window,
+        "prompt_tokens": [lengths[0], lengths[len(lengths) // 2], lengths[-1]],
+        "beyond_window": sum(n > window for n in lengths) if window else 0,
         "arguments": sum(line["arguments"] for line in lines),
         "judges_forwards": sum(line["forwards"] for line in lines),
         "seconds": round(time.monotonic() - began, 1),

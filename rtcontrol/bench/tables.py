@@ -368,12 +368,12 @@ def equal(document: Document) -> list[Table]:
                 for other in one["others"]
             ]
     tokens = result["prompt_tokens"]
-    beyond = f", {sum(n > result['window'] for n in tokens)} of them beyond the window" if result["window"] else ""
+    beyond = f", {result['beyond_window']} of them beyond the window" if result["window"] else ""
     note = (
         f"{document['model']}, {result['layers']} layers; seed {result['seed']}, {result['sets_of_tools']} sets of "
-        f"drawn tools, prompts of {tokens[0]} to {tokens[-1]} tokens{beyond}; {result['arguments']} arguments; the "
-        f"judge took {result['judges_forwards']} forwards. A near-tie: some choice of the judge led by less than the "
-        "tolerance, as a part of the largest legal score there."
+        f"drawn tools, prompts of {tokens[0]} to {tokens[2]} tokens (the middle one {tokens[1]}){beyond}; "
+        f"{result['arguments']} arguments; the judge took {result['judges_forwards']} forwards. A near-tie: some "
+        "choice of the judge led by less than the tolerance, as a part of the largest legal score there."
     )
     columns = ("dtype", "calls equal to the judge's", "near-ties of the judge", "differ, no near-tie", "tolerance")
     found = [
