@@ -8,7 +8,6 @@ best of those that a legal value goes on with. A head is decoded alone, behind t
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -163,7 +162,6 @@ def bench_equal(
     missing = [(i, one) for i, one in enumerate(drawn(decisions, seed)) if i not in kept.lines]
     done = decisions - len(missing)
     progress(done, decisions)
-    began = time.monotonic()
     if missing:
         with nothing_kept(), thread_limit(threads):
             for line in _judged(checkpoint, model, dtypes, missing, threads):
@@ -182,7 +180,6 @@ def bench_equal(
         "beyond_window": sum(n > window for n in lengths) if window else 0,
         "arguments": sum(line["arguments"] for line in lines),
         "judges_forwards": sum(line["forwards"] for line in lines),
-        "seconds": round(time.monotonic() - began, 1),
         "threads": threads,
         "dtypes": {dtype: _counted(lines, dtype) for dtype in dtypes},
     }
