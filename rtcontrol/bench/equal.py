@@ -154,8 +154,7 @@ def bench_equal(
     keep: Path | None,
     progress: Callable[[int, int], None],
 ) -> dict[str, Any]:
-    """How many of so many drawn calls equal the judge's, by dtype; of each that does not, both calls and the judge's
-    smallest lead."""
+    """How many of so many drawn calls equal the judge's, by dtype, and the judge's smallest lead where they do not."""
     checkpoint = Checkpoint.open(model)
     of = {"fingerprint": fingerprint(checkpoint.folder), "seed": seed, "dtypes": list(dtypes)}
     kept = Kept(keep, of)
@@ -186,19 +185,23 @@ def bench_equal(
 
 
 def _counted(lines: Sequence[dict[str, Any]], dtype: str) -> dict[str, Any]:
+    """Of a dtype. Each call of fp32 that differs is told; of the others, whose scores are others, between which leads
+    they lie."""
     near = NEAR if dtype == "fp32" else TOLERANCE
     others = [line for line in lines if dtype in line["others"]]
-    told = [
-        {"number": line["number"], "judge": line["judge"], "ours": line["others"][dtype], "lead": line["lead"],
-         "relative": line["relative"]}
-        for line in others
-    ]  # fmt: skip
-    ties = sum(line["relative"] <= near for line in lines)
-    clear = sum(line["relative"] > near for line in others)
+    leads = [line["relative"] for line in others]
     return {
-        "equal": len(lines) - len(others), "tolerance": near, "near_ties": ties, "differ_without_near_tie": clear,
-        "others": told,
-    }  # fmt: skip
+        "equal": len(lines) - len(others),
+        "tolerance": near,
+        "near_ties": sum(line["relative"] <= near for line in lines),
+        "differ_without_near_tie": sum(lead > near for lead in leads),
+        "leads": [min(leads), max(leads)] if leads else None,
+        "others": [
+            {"ours": line["others"][dtype], **{k: line[k] for k in ("number", "judge", "lead", "relative")}}
+            for line in others
+            if dtype == "fp32"
+        ],
+    }
 
 
 def _judged(

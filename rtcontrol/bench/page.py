@@ -92,7 +92,8 @@ between tokens; the best of the other side is *forced tokens skipped*.""",
     "pretrained": (
         "A pretrained model",
         """Gemma 3 270M of a GGUF file (`RTCONTROL_GEMMA`), whole and cut to its first layers, with untrained
-heads: the times are those of a trained one, the calls are not. All ways and dtypes take turns in one process.
+heads: the times are those of a trained one, the calls are not. All ways and dtypes take turns in one process, each
+right after a forward of its own weights that is not counted: else whoever comes second finds them in the caches.
 
 - *One pass*: a whole decision, text to typed call.
 - *Bare forward*: the same tokens behind the same cached ones through our layers, without masks and scores.

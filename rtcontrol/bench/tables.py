@@ -352,9 +352,7 @@ def equal(document: Document) -> list[Table]:
             str(one["near_ties"]),
             str(one["differ_without_near_tie"]),
         )
-        least = min((other["relative"] for other in one["others"]), default=None)
-        most = max((other["relative"] for other in one["others"]), default=None)
-        leads = "-" if least is None or most is None else f"{least:.1e} to {most:.1e}"
+        leads = f"{one['leads'][0]:.1e} to {one['leads'][1]:.1e}" if one["leads"] else "-"
         rows.append((dtype, *counts, f"{one['tolerance']:g}", leads))
         if dtype == "fp32":
             apart = [
