@@ -70,7 +70,8 @@ class KVCache:
 class Rows:
     """`count` new tokens of one sequence, behind `past` cached ones.
 
-    `mask` is the model's. The first `hidden` rows are there for their keys and values only."""
+    `mask` is the model's; without one every row sees all, which only a bench wants. The first `hidden` rows are there
+    for their keys and values only."""
 
     cache: Any
     past: int
@@ -84,7 +85,7 @@ class LeanModel:
 
     def __init__(self, config: ModelConfig, weights: Weights) -> None:
         self.config, self.weights = config, weights
-        self.device, self.dtype = weights.embedding.device, weights.embedding.dtype
+        self.device, self.dtype = weights.norm.device, weights.norm.dtype  # of what is computed between the products
         self.group = config.heads // config.kv_heads  # query heads to a key head
         self._masks: dict[Any, torch.Tensor] = {}  # of passes that had the same shape, whosever they were
         self._activation = partial(F.gelu, approximate="tanh") if config.gelu else F.silu
@@ -105,7 +106,7 @@ class LeanModel:
         Returns normalised states [rows, hidden] of the rows that are not `hidden`: in the last layer the others end
         where their keys and values are written.
         """
-        x = F.embedding(torch.tensor(tokens, device=self.device), self.weights.embedding)
+        x = F.embedding(torch.tensor(tokens, device=self.device), self.weights.embedding).to(self.dtype)
         if self._scale != 1.0:
             x = x * self._scale
         places = torch.tensor(positions, device=self.device)
@@ -200,7 +201,8 @@ class LeanModel:
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
         """fp32 logits [n, vocabulary], or against given LM-head rows [columns, hidden]."""
-        return F.linear(hidden, self.weights.lm_head if rows is None else rows).float()
+        head = self.weights.lm_head if rows is None else rows
+        return F.linear(hidden.to(head.dtype), head).float()
 
     def _attention(
         self, layer: int, part: Rows, ends: bool, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
@@ -208,7 +210,7 @@ class LeanModel:
         """Attention output [rows, heads * head_dim], in the last layer without the `hidden` rows; keys and values of
         all rows are written."""
         c, n, total = self.config, part.count, part.past + part.count
-        mask = part.mask[c.windowed[layer]] if c.windowed else part.mask
+        mask = part.mask[c.windowed[layer]] if c.windowed and part.mask is not None else part.mask
         keys, values = part.cache.layers[layer]
         keys[0, :, part.past : total] = k.transpose(0, 1)
         values[0, :, part.past : total] = v.transpose(0, 1)
@@ -218,8 +220,9 @@ class LeanModel:
         if not rows:
             return q.new_zeros(0, c.heads * c.head_dim)
         if start:
-            q, mask = q[start:], mask[:, :, start * (mask.shape[2] // n) :]
-        if mask.shape[2] != rows:  # grouped: the query heads of one key head are more rows for it
+            q = q[start:]
+            mask = None if mask is None else mask[:, :, start * (mask.shape[2] // n) :]
+        if mask is None or mask.shape[2] != rows:  # grouped: the query heads of one key head are more rows for it
             q = q.reshape(rows, c.kv_heads, self.group, c.head_dim).transpose(0, 1)
             q = q.reshape(1, c.kv_heads, rows * self.group, c.head_dim)
             out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)

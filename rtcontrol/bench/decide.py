@@ -18,6 +18,7 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
+import torch
 
 from rtcontrol.bench.json_writer import HFJson, JsonWriter
 from rtcontrol.bench.situations import Situation
@@ -96,7 +97,9 @@ class DecideBench:
             "json_skip_forced": JsonWriter(self.runner, told, tools, self.prefix, skip=True),
         }
         model = self.runner.model
-        self._hf = HFJson(self.decider.checkpoint.folder, told, DTYPES[self.runner.caps.dtype], model.device)
+        dtype = DTYPES[self.runner.caps.dtype]
+        dtype = dtype if dtype.is_floating_point else torch.float32
+        self._hf = HFJson(self.decider.checkpoint.folder, told, dtype, model.device)
         self._neighbour = simthinkd()
         self._watch = Stopwatch(model.device)
         self._previous: list[int] = list(self.prefix)

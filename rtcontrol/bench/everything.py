@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,14 +15,17 @@ from typing import Any
 import torch
 
 from rtcontrol.bench import decide as decide_bench
+from rtcontrol.bench import pretrained as pretrained_bench
 from rtcontrol.bench.batch import SIZES, bench_batch
 from rtcontrol.bench.chat import bench_chat, tokenizer_of_qwen
-from rtcontrol.bench.dtype import WARM_UP, compare, compare_engines
+from rtcontrol.bench.dtype import TOLERANCE, WARM_UP, compare, compare_engines
+from rtcontrol.bench.equal import bench_equal
 from rtcontrol.bench.heads import bench_heads
 from rtcontrol.bench.load import load as bench_load
 from rtcontrol.bench.memory import bench_memory
 from rtcontrol.bench.options import BenchOptions
 from rtcontrol.bench.prefix import bench_prefix
+from rtcontrol.bench.pretrained import gemma_file
 from rtcontrol.bench.serving import ServingOptions, bench_serving, python_with_vllm
 from rtcontrol.bench.situations import AGENTS, schemas, situations
 from rtcontrol.bench.sizes import a_gpu, bench_sizes
@@ -34,6 +40,7 @@ from rtcontrol.models.runners.registry import installed
 from rtcontrol.telemetry.histogram import Series
 from rtcontrol.telemetry.run_folder import describe
 
+BUSY = 0.5  # of the machine's load before a bench begins
 EVERY_SLOW = 5  # situations: the JSON ways decide one of them
 # Schemas of `decide`, and the function that every way is held to; `long` is written in the lander's words.
 HELD = {"bundled": None, "long": None, "long_arguments": "land_now"}
@@ -102,6 +109,47 @@ def dtype(options: BenchOptions, decisions: int, progress: Progress) -> dict[str
         title = f"{model}, {'its own tools' if name == 'bundled' else name}"
         found[title] = compare(spec, situations(agent, decisions), step)
     return {"bench": "dtype", "agent": options.agent, "model": options.model, "results": found}
+
+
+def pretrained(
+    options: BenchOptions,
+    models: Sequence[str],
+    decisions: int,
+    dtypes: Sequence[str],
+    progress: Progress,
+    ready: Callable[[dict[str, Any]], None] = lambda document: None,
+) -> dict[str, Any]:
+    """The document of `bench pretrained`; without models, of Gemma's cuts."""
+    asked, tools = situations(options.agent, decisions + pretrained_bench.WARM_UP), schemas(options.agent)["bundled"]
+    before = round(os.getloadavg()[0], 2)
+
+    def document(found: dict[str, Any]) -> dict[str, Any]:
+        load = [before, round(os.getloadavg()[0], 2)]
+        told = {"instructions": pretrained_bench.instructions(), "tolerance": TOLERANCE, "load": load}
+        busy = before > BUSY  # by others: our own work counts afterwards
+        return {"bench": "pretrained", "agent": options.agent, **told, "busy": busy, "models": found}
+
+    with ExitStack() as stack:
+        chosen = list(models) or stack.enter_context(pretrained_bench.gemmas())
+        found = pretrained_bench.bench_pretrained(
+            chosen, tools, asked, dtypes, options.threads, progress, lambda part: ready(document(part))
+        )
+    return document(found)
+
+
+def equal(
+    options: BenchOptions, decisions: int, dtypes: Sequence[str], seed: int, keep: Path | None, progress: Progress
+) -> dict[str, Any]:
+    """The document of `bench equal`."""
+    result = bench_equal(options.model, dtypes, decisions, seed, options.threads, keep, progress)
+    return {"bench": "equal", "model": options.model, "result": result}
+
+
+def _equal_gemma(options: BenchOptions, progress: Progress) -> dict[str, Any]:
+    with pretrained_bench.gemmas((18,)) as (model,):
+        own = replace(options, model=model, threads=options.threads or 1)
+        found = equal(own, 10 if options.quick else 500, pretrained_bench.dtypes_here(), 0, None, progress)
+    return {**found, "model": "Gemma 3 270M"}
 
 
 def engines(options: BenchOptions, names: Sequence[str], decisions: int, progress: Progress) -> dict[str, Any]:
@@ -185,11 +233,20 @@ MEASURES: dict[str, Measure] = {
     "load": lambda o, p: load(2.0 if o.quick else 20.0, p, LOADS[:1] if o.quick else LOADS),
     "dtype": lambda o, p: dtype(o, 16 if o.quick else 300, p),
     "engines": lambda o, p: engines(o, (), 8 if o.quick else 500, p),
+    "equal": _equal_gemma,
+    "pretrained": lambda o, p: pretrained(
+        replace(o, threads=o.threads or 1), (), 10 if o.quick else 100, pretrained_bench.dtypes_here(), p
+    ),
 }
 
 
 # What a bench needs that is not everywhere; raises UserError.
-NEEDS: dict[str, Callable[[], Any]] = {"serving": python_with_vllm, "chat": tokenizer_of_qwen, "sizes": a_gpu}
+NEEDS: dict[str, Callable[[], Any]] = {
+    "serving": python_with_vllm,
+    "chat": tokenizer_of_qwen,
+    "sizes": a_gpu,
+    "pretrained": gemma_file,
+}
 
 
 def missing(name: str) -> str | None:

@@ -27,7 +27,7 @@ class BenchOptions:
             help=f"Whose situations: {', '.join(agent_names())} (default: MODEL's, or lander's).", show_default=False
         ),
     ] = ""
-    dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto"
+    dtype: Annotated[str, typer.Option(help="auto, fp32, bf16 or int8 (torch, CPU).")] = "auto"
     threads: Threads = None
     quick: bool = False
 

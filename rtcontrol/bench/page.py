@@ -89,6 +89,25 @@ between tokens; the best of the other side is *forced tokens skipped*.""",
     ),
     "load": ("Many clients", "Every tick's call is counted, those that never came, and the misses by cause."),
     "dtype": ("bf16", "The same situations decided by fp32 and by bf16, packed, token by token and many together."),
+    "pretrained": (
+        "A pretrained model",
+        """Gemma 3 270M of a GGUF file (`RTCONTROL_GEMMA`), whole and cut to its first layers, with untrained
+heads: the times are those of a trained one, the calls are not. All ways and dtypes take turns in one process, each
+right after a forward of its own weights that is not counted: else whoever comes second finds them in the caches.
+
+- *One pass*: a whole decision, text to typed call.
+- *Bare forward*: the same tokens behind the same cached ones through our layers, without masks and scores.
+- *bf16*, *int8*: the products with the weights; norms, rotary embedding and attention stay fp32. int8 rounds each
+  weight row, and each input row when it comes, by a scale of its own.
+- Hugging Face's forward knows no int8.""",
+    ),
+    "equal": (
+        "Equal to Hugging Face",
+        """Tools and prompts are drawn by a seed, some longer than the model's window of 512 tokens. Our packed
+calls stand beside those of transformers' model in fp32, which decodes each head alone, one token after another, under
+the same legal tokens. The judge is code of its own: it lists values as tokens, and knows nothing of our tries, masks,
+positions and caches. Free text is not drawn.""",
+    ),
     "engines": (
         "The engines",
         "`torch`, `transformers` and `vllm` ([checkpoints.md](checkpoints.md)) decide the same situations in turns, in "
@@ -98,7 +117,7 @@ between tokens; the best of the other side is *forced tokens skipped*.""",
 DECISIONS = (
     *("decide", *(f"decide-{agent}" for agent in registry.agent_names()[1:])),
     *("serving", "chat", "speculative", "sizes", "batch", "heads"),
-    *("prefix", "memory", "dtype", "engines"),
+    *("prefix", "memory", "dtype", "pretrained", "equal", "engines"),
 )
 FILES = (*DECISIONS, "wire", "load")
 BEGIN, END = "<!-- results -->", "<!-- /results -->"

@@ -12,10 +12,11 @@ import typer
 from rich.table import Table
 
 from rtcontrol.bridges.console import printable
-from rtcontrol.cli.figures import JsonFile, for_people, save
+from rtcontrol.cli.figures import JsonFile, Stages, for_people, save, say
 from rtcontrol.cli.options import Device, group
 from rtcontrol.envs.registry import agent_names
 from rtcontrol.models.errors import UserError
+from rtcontrol.telemetry.table import Terminal
 
 app = group(help="Inspect, adopt, train and quantise controller models.")
 Rows = Annotated[list[Path], typer.Option("--rows", help="JSONL rows; may stand several times.", show_default=False)]
@@ -78,7 +79,8 @@ def adopt(
     """Give a published SimpleTool checkpoint its prompt template, or make any base model one of the ST format.
 
     The template goes beside the weights. With --base, the 17 ST tokens are added, embedded as the mean of related
-    words, and the compact template; the result is for training: until then its calls are legal, and nonsense.
+    words, and the compact template; the result is for training: until then its calls are legal, and nonsense. A GGUF
+    file's weights are dequantised to bf16: they are what its few bits stand for, not the original model's.
 
     Examples:
 
@@ -101,13 +103,7 @@ def adopt(
     if base is not None:
         if out is None or (template_from, prompt_format, system) != (None, None, None):
             raise UserError("--base goes with --out, and with no other option.", "Give a new folder with --out.")
-        from rtcontrol.models.train.base import GGUF, adopt_base
-
-        file = Path(base)
-        made = adopt_base(file if file.suffix == GGUF and file.is_file() else resolve(base), out, layers)
-        print(
-            f"Checkpoint: {made.folder} ({made.tokenizer.size} tokens, profile {made.template.profile}), to be trained."
-        )
+        _make_base(Path(base), out, layers)
         return
     if template_from is None:
         raise UserError(
@@ -118,6 +114,27 @@ def adopt(
 
     assert checkpoint is not None
     print(f"Template: {write(resolve(checkpoint), template_from, out, prompt_format, system)}")
+
+
+def _make_base(base: Path, out: Path, layers: int | None) -> None:
+    """Adopt a base model: its stages on standard error, then what was made of it."""
+    from rtcontrol.models.checkpoint.checkpoint import resolve
+    from rtcontrol.models.train.base import make_base
+    from rtcontrol.models.train.gguf_file import is_gguf
+
+    with Stages() as stage:
+        made = make_base(base if is_gguf(base) else resolve(str(base)), out, layers, stage)
+    checkpoint, config = made.checkpoint, made.checkpoint.config
+    size = sum(f.stat().st_size for f in checkpoint.folder.glob("*.safetensors")) / 2**20
+    shape = f"{config.get('model_type')}, {config.get('num_hidden_layers')} layers of {config.get('hidden_size')}"
+    tokens = f"{checkpoint.tokenizer.size:,} tokens, profile {checkpoint.template.profile}"
+    console = Terminal()
+    say(console, f"Checkpoint: {checkpoint.folder}, to be trained")
+    say(console, f"    {shape}, {made.parameters:,} parameters, {size:.1f} MiB of {config.get('dtype')}, {tokens}")
+    if made.quantized:
+        say(console, f"    The file's weights were of {', '.join(made.quantized)}. They are plain numbers again, those")
+        say(console, "    that the file's few bits stand for: near the original model's, and not equal to them.")
+    say(console, f"Train it: rtcontrol models train --base {checkpoint.folder} --rows ROWS.jsonl --out RUN")
 
 
 @app.command()

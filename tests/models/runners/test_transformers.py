@@ -20,7 +20,7 @@ from rtcontrol.models.decode.protocol import Ask, Budget, Tree, Work
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import hf_load, lean, packed, weights
 from rtcontrol.models.runners.hf_runner import TreeRunner
-from rtcontrol.models.runners.weights import Linear, can_pack
+from rtcontrol.models.runners.weights import Int8Linear, Linear, RoundedLinear, can_pack, has_int8
 from tests.models.small import (
     MARGIN,
     TOLD,
@@ -292,6 +292,24 @@ def test_linear_equals_the_plain_product(rows: int, bias: bool, dtype: torch.dty
     assert layer.shape == (70, 48)
     assert layer.numel == 70 * 48 + (70 if bias else 0)
     torch.testing.assert_close(layer(x), F.linear(x, weight, add), atol=near, rtol=near)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 40])
+@pytest.mark.parametrize("bias", [False, True])
+def test_rounded_products_are_near_the_plain_one_whatever_the_rows_sizes(rows: int, bias: bool) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    weight, x = (torch.randn(n, 96, generator=generator) for n in (70, rows))
+    weight, x = weight * torch.logspace(-3, 2, 70)[:, None], x * torch.logspace(-2, 3, rows)[:, None]
+    x[0] = 0.0  # a row without a size of its own
+    add = torch.randn(70, generator=generator) if bias else None
+    expected = F.linear(x, weight, add)
+    size = x.norm(dim=1)[:, None] * weight.norm(dim=1)[None] + 1.0
+    for kind, near in ((RoundedLinear, 0.01), (Int8Linear, 0.01)):
+        if kind is Int8Linear and not has_int8():
+            pytest.skip("this CPU has no VNNI")
+        layer = kind(weight, add)
+        assert layer.shape == (70, 96) and layer.numel == 70 * 96 + (70 if bias else 0)
+        assert layer(x).dtype == torch.float32 and float(((layer(x) - expected).abs() / size).max()) < near
 
 
 def test_linear_without_the_packed_operator_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:

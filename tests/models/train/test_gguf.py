@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.packed import Node, PackedSequence
 from rtcontrol.models.train.base import adopt_base
+from tests.helpers.processes import cli
 from tests.models.small import Oracle, build, plain_base, prompt_of, shown, tool
 
 PARTS = {
@@ -121,9 +122,20 @@ def test_a_file_that_cannot_be_a_base_is_refused_by_what_it_is(plain: Path, file
         assert error.value.remedy and not (tmp_path / "out").exists()
 
 
+def test_the_command_tells_its_stages_and_a_summary_and_no_word_of_another_librarys(file: Path, tmp_path: Path) -> None:
+    done = cli("models", "adopt", "--base", str(file), "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    stages = ["reading the file", "dequantising the weights", "building the tokenizer", "adding the ST tokens"]
+    told = [line.rsplit(":", 1)[0] for line in done.stderr.splitlines()]
+    assert told[:-1] == [*stages, "writing the checkpoint"] and told[-1].startswith("in all")
+    first, about, last = done.stdout.splitlines()
+    assert first == f"Checkpoint: {tmp_path / 'out'}, to be trained" and "2 layers of 48" in about
+    assert f"models train --base {tmp_path / 'out'}" in last
+
+
 @pytest.fixture(scope="module")
 def gemma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Gemma 3 270M as a base; it takes a minute."""
+    """Gemma 3 270M as a base."""
     given = os.environ.get("RTCONTROL_GEMMA")
     if not given or not Path(given).is_file():
         pytest.skip("RTCONTROL_GEMMA names no GGUF file of Gemma 3 270M (docs/pretrained.md)")
