@@ -48,6 +48,8 @@ MODEL = (
     "systemone:URL#NAME. (default: the agent's)"
 )
 HOW_ARGUMENTS = "Of a chat model (docs/chat.md): sequential, or parallel, where no argument sees another."
+DTYPE = "Numbers of the model: auto, fp32, bf16; with torch on a CPU int8, too (docs/checkpoints.md)."
+THREADS = "CPU threads of a pass. (default: 1 for a small model, else torch's own; under ray 1)"
 INTERPRETER = (
     "Who understands what is said, once for each instruction: a model, chat:URL#NAME, decisions:URL#NAME or "
     "systemone:URL#NAME (docs/interpreter.md). (default: nobody; the model reads it as it is)"
@@ -198,6 +200,8 @@ class RunConfig:
     ] = None
     model: Annotated[str | None, Flag(MODEL)] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
+    dtype: Annotated[str, Flag(DTYPE)] = "auto"
+    threads: Annotated[int | None, Flag(THREADS)] = None
     value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
     arguments: Annotated[str, Flag(HOW_ARGUMENTS)] = "sequential"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"

@@ -188,6 +188,7 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
     from rtcontrol.models.runners import registry
 
     registry.check(config.engine)
+    registry.check_options(config.engine, config.dtype, None, config.threads)
     if model == "noop":
         return NoopSource()
     if model == "random":
@@ -208,6 +209,8 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
     spec = DeciderSpec(
         model=model,
         engine=config.engine,
+        dtype=config.dtype,
+        threads=config.threads,
         tools=tuple(chosen.tools.openai()),
         allow_null=chosen.allow_null,
         history=chosen.history,

@@ -302,6 +302,8 @@ def _config(
             agent=agent.name,
             model=model,
             engine=options.engine,
+            dtype=options.dtype,
+            threads=options.threads,
             value_tokens=options.value_tokens,
             arguments=options.arguments,
             host=options.host,

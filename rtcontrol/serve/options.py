@@ -12,6 +12,7 @@ from rtcontrol.loop.config import (
     BACKUP_AFTER,
     BACKUP_BELOW,
     CHOICES,
+    DTYPE,
     FIRST_IN_FLIGHT,
     HOW_ARGUMENTS,
     INTERPRETER,
@@ -22,6 +23,7 @@ from rtcontrol.loop.config import (
     RECORD_MAX,
     RECORD_OBSERVATIONS,
     STANDBY,
+    THREADS,
     Flag,
     check_backup,
     check_calls_per_tick,
@@ -57,6 +59,8 @@ class ServeOptions:
         Flag("Of clients that name none: as in `rtcontrol run`. (default: the agent's, or their tools')"),
     ] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(registry.ENGINES)}.")] = "torch"
+    dtype: Annotated[str, Flag(DTYPE)] = "auto"
+    threads: Annotated[int | None, Flag(THREADS)] = None
     value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
     arguments: Annotated[str, Flag(HOW_ARGUMENTS)] = "sequential"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
@@ -158,6 +162,7 @@ class ServeOptions:
         if self.interpreter is not None:
             interpreting.check(self.interpreter, self.engine)
         registry.check(self.engine)
+        registry.check_options(self.engine, self.dtype, None, self.threads)
         if self.seed < 0:
             raise UserError(f"--seed {self.seed} is negative.", "Give 0 or more.")
         if self.agent is not None and self.tools is not None:

@@ -56,7 +56,8 @@ class Pools:
             info = self._models.start(self._stopped)
             try:
                 if self._options.loads is not None and not self._stopped():
-                    spec = DeciderSpec(self._options.loads, (FREE,), self._options.engine)
+                    how = {name: getattr(self._options, name) for name in ("engine", "dtype", "threads")}
+                    spec = DeciderSpec(self._options.loads, (FREE,), **how)
                     self._model = self._models.open("the model", ModelSource(spec))
                     if tools := self._options.default_tools:  # what every session would be refused ends the start
                         told = {name: getattr(self._options, name) for name in ("value_tokens", "arguments")}

@@ -89,6 +89,8 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
         "tools",
         "model",
         "engine",
+        "dtype",
+        "threads",
         "value_tokens",
         "arguments",
         "host",

@@ -489,3 +489,20 @@ def test_a_path_by_a_home_that_nobody_knows_is_refused() -> None:
     assert home() is None
     with pytest.raises(UserError, match="nobody knows where ~ is"):
         user_path("~/runs/mine")
+
+
+@pytest.mark.parametrize("kind", ["run", "serve"])
+def test_the_models_numbers_and_threads_are_checked_before_anything_is_loaded(
+    kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = (kind, "--env", "lander", "--no-live") if kind == "run" else (kind, "--agent", "lander")
+    assert "Unknown dtype 'fp8'" in refused(capsys, *given, "--dtype", "fp8")
+    assert "0 CPU threads run nothing" in refused(capsys, *given, "--threads", "0")
+    assert "Unknown dtype 'int8'" in refused(capsys, *given, "--engine", "transformers", "--dtype", "int8")
+
+
+def test_a_run_decides_in_the_numbers_that_were_asked_for(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    asked = ("--dtype", "bf16", "--threads", "2", "--out", str(out), "--no-live", "--clock", "lockstep")
+    assert call("run", "--env", "lander", "--host", "inprocess", "--duration", "1", *asked) == 0
+    assert json.loads((out / "report.json").read_text())["host_info"]["dtype"] == "bf16"
