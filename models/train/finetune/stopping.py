@@ -14,8 +14,7 @@ from transformers import Trainer, TrainerCallback
 
 from rtcontrol.models.checkpoint.special_tokens import HEADS, opening
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.train.finetune.dataset import Groups
-from rtcontrol.models.train.packing import pack
+from rtcontrol.models.train.finetune.dataset import GroupCollator, Groups
 from rtcontrol.models.train.rows import EncodedRow
 
 
@@ -30,10 +29,11 @@ def measure(
     asked, hit = Counter[str](), Counter[str]()
     null = tokenizer.special_id("<|null|>")
     model.eval()
-    device = next(model.parameters()).device
-    for start in range(0, len(groups), at_once):
-        part: list[EncodedRow] = [groups[i] for i in range(start, min(start + at_once, len(groups)))]
-        batch = pack(prefix, part).to(device)
+    device, collator = next(model.parameters()).device, GroupCollator(prefix)
+    every = sorted((groups[i] for i in range(len(groups))), key=lambda group: group.suffix)  # those of like tools meet
+    for start in range(0, len(every), at_once):
+        part: list[EncodedRow] = every[start : start + at_once]
+        batch = collator.batch(part).to(device)
         with torch.no_grad():
             total, correct = model(batch, 1.0)
         loss += float(total)
