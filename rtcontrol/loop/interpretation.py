@@ -41,8 +41,8 @@ class Interpretation:
         self._thread: threading.Thread | None = None
 
     def first(self, said: str, stopped: Callable[[], bool]) -> tuple[str, bool]:
-        """The instruction to begin with, in canonical words, and whether a person must say yes to it; waits for it.
-        UserError where it is not understood: there is no other to go on by."""
+        """The instruction to begin with, in canonical words, and whether a person must say yes to it; waits for it, and
+        is no answer to anybody. UserError where it is not understood: there is no other to go on by."""
         found = self.interpreter.understand(instruction_text(said), stopped)
         if found is None:  # the run ends before it began
             return said, False
@@ -110,6 +110,7 @@ class Interpretation:
                 self._drop(found.said)
                 return
             self._tell(found)
+            self.answered(found)
             if (text := found.text) is None:
                 return
             if self._question is None or found.by == ITSELF:
@@ -126,7 +127,6 @@ class Interpretation:
             sure = "" if found.sure is None or found.by == ITSELF else f", {100 * found.sure:.0f} % sure"
             by = "" if found.by == ITSELF else f" ({found.by}{sure}, {found.took_ms:.0f} ms)"
             self._notify(f'"{echo(found.said)}" is understood as: {found.text}{by}')
-        self.answered(found)
 
     def _drop(self, said: str) -> None:
         self._emit(Understood(said, None, self.interpreter.name, "overtaken").event(self._now_s()))

@@ -162,8 +162,8 @@ class Session:
     def _understood(self, found: Understood) -> None:
         """Tell the client what came of what somebody said; what waits for a yes is told by control."""
         loop, peer = self.loop, self.peer
-        if loop is None or loop.interpretation is None or peer is None or not self.welcomed:
-            return
+        if loop is None or loop.interpretation is None or peer is None or self.state != "live":
+            return  # its welcome will tell what is in force
         if found.text is None:
             self._owner.refused(peer, not_understood(found, loop.interpretation.interpreter))
         elif not found.waits(loop.config.confirm_instruction):

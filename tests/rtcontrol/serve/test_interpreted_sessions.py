@@ -95,6 +95,26 @@ def test_no_call_waits_for_the_interpreter(bench: Callable[..., Bench]) -> None:
         assert told(peer, Instruct).instruction == "hover at 0.7"
 
 
+def test_a_resumed_session_tells_nothing_of_the_old_instruction_before_its_welcome(
+    bench: Callable[..., Bench],
+) -> None:
+    """A client would take it for newer than what it said last, and never say that again."""
+    free = threading.Event()
+    with chat_server(lambda body: (free.wait(60), HOVER)[1]) as server:
+        made = bench(interpreter=f"chat:{server.url}", interpreter_s=60.0)
+        peer = made.enter(pacing="client")
+        peer.ask()
+        say(peer, "stay up there")
+        until(lambda: bool(server.bodies))
+        peer.close()
+        session = made.admission.all()[0]
+        until(lambda: session.state == "parked")
+        back = made.peer()
+        assert back.enter(resume=peer.token).instruction == "land on the pad"
+        assert not [message for message in back.inbox if isinstance(message, Instruct)]
+        free.set()
+
+
 def test_the_hello_s_instruction_is_told_by_the_welcome_as_it_was_understood(interpreted: Callable[..., Bench]) -> None:
     made = interpreted()
     assert made.enter(instruction="to the left").welcome.instruction == "land on the left side of the pad"  # type: ignore[union-attr]
