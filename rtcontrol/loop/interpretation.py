@@ -37,6 +37,7 @@ class Interpretation:
         self._changed = threading.Condition()
         self._newest = 0  # of what was said
         self._waiting: str | None = None
+        self._asking = False  # somebody is asked about a sentence now
         self._closed = False
         self._thread: threading.Thread | None = None
 
@@ -68,11 +69,30 @@ class Interpretation:
                 self._thread = threading.Thread(target=self._work, name="interpreter", daemon=True)
                 self._thread.start()
             self._changed.notify()
-        self._withdraw()  # a question about an older one
-        if dropped is not None:
-            self._drop(dropped)
-        if known is not None:
-            self._done(number, known)
+            self._withdraw()  # a question about an older one; under the lock, so that it is never a newer one's
+            if dropped is not None:
+                self._drop(dropped)
+            if known is not None:
+                self._done(number, known)
+
+    @property
+    def heard(self) -> int:
+        """So many sentences so far, without the first."""
+        return self._newest
+
+    @property
+    def busy(self) -> bool:
+        """Whether something that was heard is not answered yet."""
+        with self._changed:
+            return self._asking or self._waiting is not None
+
+    def ask_first(self, text: str, yes: Callable[[], None], heard: int) -> bool:
+        """Ask people about what the run is to begin with, unless more than so many sentences were heard meanwhile."""
+        with self._changed:
+            if self._question is None or heard != self._newest or self.busy:
+                return False
+            self._question(text, yes)
+            return True
 
     def close(self) -> None:
         """Nothing more is understood; whoever is asked is closed."""
@@ -91,15 +111,17 @@ class Interpretation:
                 self._changed.wait_for(lambda: self._waiting is not None or self._closed)
                 if self._closed:
                     return
-                said, self._waiting, number = self._waiting, None, self._newest
+                said, self._waiting, number, self._asking = self._waiting, None, self._newest, True
             assert said is not None
             found = self.interpreter.understand(said, lambda number=number: self._stale(number))  # type: ignore[misc]
-            if self._closed:
-                return
-            if found is None:
-                self._drop(said)
-            else:
-                self._done(number, found)
+            with self._changed:
+                self._asking = False
+                if self._closed:
+                    return
+                if found is None:
+                    self._drop(said)
+                else:
+                    self._done(number, found)
 
     def _stale(self, number: int) -> bool:
         return self._closed or number != self._newest

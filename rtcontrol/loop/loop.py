@@ -197,17 +197,28 @@ class ControlLoop:
         self.phase = "understanding the instruction"
         text, asks = interpretation.first(self.instruction, self._stopped)
         if asks and not self._first_unasked:
-            self._confirm_first(text)
+            text = self._confirmed_first(interpretation, text)
         self.instructions.begin(text)
 
-    def _confirm_first(self, text: str) -> None:
-        operator, confirmed = self.operator, threading.Event()
-        operator.ask_about(text, confirmed.set)
-        while operator.question is not None and not self._stopped():
+    def _confirmed_first(self, interpretation: Interpretation, text: str) -> str:
+        """This one after a yes, or what was said meanwhile: that is newer. Where nothing comes of that, this one is
+        asked about again."""
+        operator, put, confirmed = self.operator, self.instructions.waiting, threading.Event()
+        asked: int | None = None  # when so many sentences had been heard
+        while not self._stopped() and not put and not confirmed.is_set():
+            heard = interpretation.heard
+            if operator.question is not None or interpretation.busy:
+                time.sleep(LOOK_S)
+            elif confirmed.is_set() or put:
+                break
+            elif heard == asked:
+                raise UserError(f'Nobody said yes to "{text}".', "Start again, or say it in canonical words.")
+            elif interpretation.ask_first(text, confirmed.set, heard):
+                asked = heard
             operator.expire(time.monotonic_ns())
-            time.sleep(LOOK_S)
-        if not confirmed.is_set() and not self._stopped():
-            raise UserError(f'Nobody said yes to "{text}".', "Start again, or say it in canonical words.")
+        while put:
+            text = put.popleft()
+        return text
 
     def _launch(self) -> None:
         """Start the world. It runs on from here, so all that takes time and can be done before is done."""

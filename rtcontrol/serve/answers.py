@@ -29,6 +29,12 @@ def refused_instruction(error: str, seq: int | None) -> WireError:
     return WireError(Code.INSTRUCTION, what, remedy, field="instruction", seq=seq)
 
 
+def not_asked(instruction: str) -> WireError:
+    """A yes or no for an instruction that is not asked about."""
+    what = f'Nobody is asked about "{echo(instruction)}" (any more).'
+    return WireError(Code.INVALID, what, "Answer what the last control message asks.", field="instruction")
+
+
 def control_of(operator: OperatorControl, session: str) -> ControlMessage:
     """The state as it is now, and what waits for a yes: a call, or an instruction as it was understood."""
     now_ns = time.monotonic_ns()

@@ -22,11 +22,19 @@ from rtcontrol.loop.config import instruction_text, size
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.interpreter import Understood
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
+from rtcontrol.loop.operator import NOTHING
 from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import Interpreters
-from rtcontrol.serve.answers import control_of, not_understood, refused_instruction, saying_of, understood_as
+from rtcontrol.serve.answers import (
+    control_of,
+    not_asked,
+    not_understood,
+    refused_instruction,
+    saying_of,
+    understood_as,
+)
 from rtcontrol.serve.errors import failure, placed, refusal, undecodable
 from rtcontrol.serve.limits import Need, TokenBucket, undisturbed
 from rtcontrol.serve.negotiate import CONTROL, Terms, negotiate
@@ -139,7 +147,7 @@ class Session:
         if loop is not None:
             loop.instruct(text)
 
-    def say(self, said: str, by: str, k: int | None = None) -> str:
+    def say(self, said: str, by: str, k: int | None = None, instruction: str | None = None) -> str:
         """What a person says (`Override.say`), in force also in a session that opens or waits for its client. A stop
         ends it for good."""
         with self._people:
@@ -147,11 +155,15 @@ class Session:
                 self.paused = said != "resume"
             if said == "stop":
                 self.why = self.why or BY_HAND
-            return f"{said} ({by})" if self.loop is None else self.loop.operator.say(said, by, k)
+            return f"{said} ({by})" if self.loop is None else self.loop.operator.say(said, by, k, instruction)
 
     def control(self, message: ControlMessage) -> None:
         """The client's message. Raises WireError."""
-        self._note(self.say(saying_of(message, self.hello.capabilities), "wire", message.id))
+        said = saying_of(message, self.hello.capabilities)
+        answer = self.say(said, "wire", message.id, message.instruction)
+        self._note(answer)
+        if answer == NOTHING and message.instruction is not None:
+            raise not_asked(message.instruction)
 
     def _controlled(self) -> None:
         """Tell the client, if it wants to know, what people did, or what waits for their yes."""

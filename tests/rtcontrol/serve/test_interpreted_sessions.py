@@ -165,6 +165,24 @@ def test_a_client_says_yes_to_what_was_understood(interpreted: Callable[..., Ben
     assert session.loop.instruction == "hover at 0.7"
 
 
+def test_a_yes_for_another_instruction_than_the_one_that_is_asked_about_is_refused(
+    interpreted: Callable[..., Bench],
+) -> None:
+    made = interpreted(confirm_instruction=True)
+    peer = made.enter(pacing="client", capabilities=["control"])
+    peer.ask()
+    say(peer, "stay up there")
+    assert told(peer, ControlMessage).instruction == "hover at 0.7"
+    peer.send(ControlMessage(session=peer.token, say="confirm", instruction="land on the pad"))
+    refused = told(peer, ErrorMessage)
+    assert (refused.code, refused.field, refused.fatal) == ("invalid", "instruction", False)
+    assert made.admission.all()[0].loop.operator.question is not None
+    peer.send(ControlMessage(session=peer.token, say="confirm", instruction="hover at 0.7"))
+    assert told(peer, ControlMessage).instruction is None
+    peer.ask()
+    assert told(peer, Instruct).instruction == "hover at 0.7"
+
+
 def test_the_record_keeps_what_was_said_and_understood(interpreted: Callable[..., Bench]) -> None:
     made = interpreted()
     peer = made.enter(pacing="client")
