@@ -29,7 +29,10 @@ WHY = {
     "lost": "the interpreter's process was lost",
     "too_long": "it is longer than an instruction for one goal",
     "overtaken": "something newer was said",
+    "denied": "a person said no to it",
+    "unanswered": "nobody said yes or no to it in time",
 }
+PASSED = ("overtaken", "denied", "unanswered")  # whatever it may mean
 LONGEST = 1_000  # characters: nobody asks for one goal in more
 FINAL = ("none", "unsure", "illegal")  # the same would be answered again
 
@@ -52,7 +55,7 @@ class Understood:
     @property
     def failed(self) -> bool:
         """Whether nobody answered, so that another time somebody may."""
-        return self.text is None and self.why not in (*FINAL, "too_long", "overtaken")
+        return self.text is None and self.why not in (*FINAL, *PASSED, "too_long")
 
     def waits(self, confirmed: bool) -> bool:
         """Whether a person must say yes to it, where instructions are `confirmed`: to canonical words nobody must."""

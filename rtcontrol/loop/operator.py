@@ -43,11 +43,13 @@ CHANGED = "The question has changed: look at what is asked now, and say it again
 
 @dataclass(slots=True, eq=False)
 class InstructionQuestion:
-    """An instruction as it was understood, which a yes puts in force. `k` is -1, -2 and so on, in the place of a tick.
-    `expires_ns` is 0 until people are asked: while a call waits for a yes, they are not."""
+    """An instruction as it was understood, which a yes puts in force; `no` is told why there was none. `k` is -1, -2
+    and so on, in the place of a tick. `expires_ns` is 0 until people are asked: while a call waits for a yes, they are
+    not."""
 
     text: str
     yes: Callable[[], None]
+    no: Callable[[str], None]
     k: int
     expires_ns: int = 0
 
@@ -132,21 +134,25 @@ class OperatorControl:
         told = {"pause": "paused: the safe call acts until you resume", "resume": "resumed", "stop": "stopped"}
         return f"{told.get(said, said)} ({by})"
 
-    def ask_about(self, text: str, yes: Callable[[], None]) -> None:
+    def ask_about(self, text: str, yes: Callable[[], None], no: Callable[[str], None] = lambda why: None) -> None:
         """An understood instruction waits for a yes; it takes the place of another one."""
         with self._lock:
             if self.state != "stopped":
-                self.question = InstructionQuestion(text, yes, next(self._numbers))
+                self.question = InstructionQuestion(text, yes, no, next(self._numbers))
         self._ask_next()
 
-    def withdraw(self) -> None:
-        """Something newer was said than what is asked about."""
+    def withdraw(self, why: str | None = "overtaken") -> None:
+        """Something newer was said than what is asked about; None: it is over."""
         with self._lock:
             question, self.question = self.question, None
             if question is not None and question.expires_ns:
                 self._left = time.monotonic_ns(), question.shown
-        if question is not None and question.expires_ns:
+        if question is None:
+            return
+        if question.expires_ns:
             self._unanswered(question)
+        if why is not None:
+            question.no(why)
 
     def _ask_next(self) -> None:
         with self._lock:
@@ -171,6 +177,8 @@ class OperatorControl:
         t_s = self._t_s(time.monotonic_ns())
         self._emit({"people": said, "by": by, "k": question.k, "call": question.shown, "t_s": t_s})
         self.changed()
+        if said == "deny":
+            question.no("denied")
         return f"{said} ({by})" + ("" if said == "confirm" else ": the instruction before goes on")
 
     def _unanswered(self, question: InstructionQuestion) -> None:
@@ -190,7 +198,7 @@ class OperatorControl:
             self._actuator.bar("stopped")
         if self.asking is not None:
             self._drop(self.asking)
-        self.withdraw()
+        self.withdraw(None)
 
     def _shut(self, state: State, why: str) -> None:
         actuator = self._actuator
@@ -276,6 +284,7 @@ class OperatorControl:
                 self.question, self._left = None, (now_ns, question.shown)
             self._notify(f'nobody said yes or no to "{question.text}" in time: the instruction before goes on')
             self._unanswered(question)
+            question.no("unanswered")
 
     def _drop(self, asking: PendingApproval) -> None:
         with self._lock:

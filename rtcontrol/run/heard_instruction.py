@@ -16,7 +16,7 @@ class HeardInstruction:
     def __init__(self, interpreter: Interpreter) -> None:
         self.text: str | None = None
         self.understood: Understood | None = None
-        self._answers = 0
+        self._closed = False
         self._changed = threading.Condition()
         self._interpretation = Interpretation(
             interpreter, self._take, lambda event: None, lambda line: None, lambda: 0.0
@@ -25,28 +25,40 @@ class HeardInstruction:
 
     def instruct(self, said: str, wait: bool = False) -> Understood | None:
         """Somebody says it: the instruction before stays in force until it is understood. With `wait` the answer is
-        waited for, for the interpreter's time at most. Raises UserError for what is no text, or too long."""
+        waited for, for the interpreter's time at most. Raises UserError for what is no text, or too long, and where it
+        is closed."""
         if not isinstance(said, str) or not said.strip():
             raise UserError(f"{str(said)[:80]!r} says nothing.", "Say in words what to do.")
-        with self._changed:
-            answers = self._answers
-        self._interpretation.hear(said)
+        answers: list[Understood] = []  # to this sentence
+        if not self._interpretation.hear(said, lambda found: self._give(answers, found)):
+            raise _closed()
         if not wait:
             return None
+        asked = self._interpretation.interpreter
         with self._changed:
-            self._changed.wait_for(lambda: self._answers > answers, self._interpretation.interpreter.limit_s + 1.0)
-            return self.understood
+            self._changed.wait_for(lambda: answers or self._closed, asked.limit_s + 1.0)
+            if not answers and self._closed:
+                raise _closed()
+            return answers[0] if answers else Understood(said, None, asked.name, "timeout", f"{asked.limit_s:g} s")
 
     def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
         self._interpretation.close()
+
+    def _give(self, answers: list[Understood], found: Understood) -> None:
+        with self._changed:
+            answers.append(found)
+            self._changed.notify_all()
 
     def _take(self, text: str) -> None:
         self.text = text
 
     def _answered(self, found: Understood) -> None:
-        with self._changed:
+        if found.why != "overtaken":  # then there is a newer answer, or there will be
             self.understood = found
-            if found.text is not None:
-                self.text = found.text
-            self._answers += 1
-            self._changed.notify_all()
+
+
+def _closed() -> UserError:
+    return UserError("The session is closed: nobody hears it.", "Open another one.")

@@ -521,7 +521,7 @@ def test_an_older_sentence_does_not_withdraw_the_question_about_a_newer_one() ->
         assert asked_of(interpreter, "older", "newer")
         interpretation = Interpretation(
             interpreter, lambda text: None, lambda event: None, lambda line: None, lambda: 0.0,
-            lambda text, yes: asked.append(text), withdraw,
+            lambda text, yes, no: asked.append(text), withdraw,
         )  # fmt: skip
         interpretation.hear("older")
         newer[0].join(10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -62,3 +63,34 @@ def test_without_an_interpreter_nobody_is_instructed() -> None:
         session.instruct("stay up there")
     with pytest.raises(UserError, match="says nothing"), chat_server(lambda body: NONE) as server:
         rtcontrol.load("lander").session(interpreter=f"chat:{server.url}").instruct(" ")
+
+
+def test_who_waits_is_given_the_answer_to_what_was_said_and_to_nothing_else() -> None:
+    free = threading.Event()
+    with chat_server(lambda body: (free.wait(60), HOVER)[1]) as server:
+        session = rtcontrol.load("lander").session(interpreter=f"chat:{server.url}", interpreter_s=60.0)
+        with ThreadPoolExecutor(2) as pool:
+            waits = pool.submit(session.instruct, "stay up there", True)
+            until(lambda: bool(server.bodies))
+            session.instruct("land on the pad")
+            free.set()
+            found = waits.result(20)
+            assert found is not None and (found.said, found.text, found.why) == ("stay up there", None, "overtaken")
+            assert (
+                session.understood is not None and session.understood.text == session.instruction == "land on the pad"
+            )
+            session.close()
+            with pytest.raises(UserError, match="closed"):
+                session.instruct("hover at 0.9", wait=True)
+
+
+def test_who_waits_while_the_session_is_closed_is_told() -> None:
+    free = threading.Event()
+    with chat_server(lambda body: (free.wait(60), HOVER)[1]) as server, ThreadPoolExecutor(1) as pool:
+        session = rtcontrol.load("lander").session(interpreter=f"chat:{server.url}", interpreter_s=60.0)
+        waits = pool.submit(session.instruct, "stay up there", True)
+        until(lambda: bool(server.bodies))
+        session.close()
+        with pytest.raises(UserError, match="closed"):
+            waits.result(20)
+        free.set()
