@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 from rtcontrol.loop.interpretation import Interpretation
 from rtcontrol.loop.interpreter import Interpreter, Understood
@@ -22,6 +23,14 @@ class HeardInstruction:
             interpreter, self._take, lambda event: None, lambda line: None, lambda: 0.0
         )
         self._interpretation.answered = self._answered
+
+    def start(self) -> None:
+        """Build whoever is asked now: the first sentence has no time for it. Raises UserError."""
+        asked = self._interpretation.interpreter
+        try:
+            asked.start()
+        except OSError as error:
+            raise UserError(f"The interpreter {asked.name} cannot be started ({error}).", "Free resources.") from None
 
     def instruct(self, said: str, wait: bool = False) -> Understood | None:
         """Somebody says it: the instruction before stays in force until it is understood. With `wait` the answer is
@@ -58,6 +67,12 @@ class HeardInstruction:
     def _answered(self, found: Understood) -> None:
         if found.why != "overtaken":  # then there is a newer answer, or there will be
             self.understood = found
+
+
+def end_with(owner: object, told: HeardInstruction) -> None:
+    """Close it when its owner is gone; on a thread of its own, for that may be found out under any lock. What is left
+    at the end of this process ends with it."""
+    weakref.finalize(owner, lambda: threading.Thread(target=told.close, daemon=True).start()).atexit = False
 
 
 def _closed() -> UserError:
