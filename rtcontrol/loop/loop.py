@@ -190,7 +190,11 @@ class ControlLoop:
 
     def _understand(self, interpretation: Interpretation) -> None:
         """What the run begins with, in canonical words. UserError where it is not understood, or nobody says yes."""
+        if self._stopped():
+            return
         self.phase = f"starting the interpreter ({interpretation.interpreter.name})"
+        if interpretation.interpreter.note is not None:
+            self.tell(interpretation.interpreter.note)
         interpretation.interpreter.start(self._stopped)
         if self._stopped():
             return

@@ -217,6 +217,59 @@ def test_an_interpreter_needs_goals_and_must_be_one() -> None:
     assert interpreting.goal_tools(lookalike) is None
 
 
+class Slow:
+    """A host of which nothing is known but that it is there."""
+
+    def __init__(self) -> None:
+        self.started = 0
+
+    def start(self, stopped: Callable[[], bool]) -> dict[str, Any]:
+        self.started += 1
+        return {}
+
+    def alive(self) -> bool:
+        return self.started > 0
+
+    def close(self) -> None:
+        self.started = 0
+
+
+def test_a_start_waits_for_nobody_who_is_answered_and_can_be_given_up() -> None:
+    host = Slow()
+    interpreter = Interpreter("slow", GOALS.goal_tools("cart"), lambda: host)  # type: ignore[arg-type, return-value]
+    with ThreadPoolExecutor(1) as pool:
+        with interpreter._places:  # somebody is asked something else
+            given_up = pool.submit(interpreter.start, lambda: True)
+            assert given_up.result(5) is None and not host.started
+        interpreter.start()
+        with interpreter._places:
+            pool.submit(interpreter.start).result(5)
+    assert host.started == 1
+
+
+def test_an_interpreter_of_a_server_that_is_closed_is_asked_no_more() -> None:
+    with chat_server(lambda body: GO) as server:
+        made = interpreting.Interpreters(f"chat:{server.url}", None, 5.0, "torch")
+        made.close()
+        late = made.of(agent())
+        assert late is not None and asked(late, "a half").why == "error" and not server.bodies
+
+
+def test_a_run_that_is_stopped_before_it_begins_starts_no_interpreter(tmp_path: Path) -> None:
+    host = Slow()
+    interpreter = Interpreter("slow", GOALS.goal_tools("cart"), lambda: host, shared=True)  # type: ignore[arg-type, return-value]
+    flight = Flight(tmp_path, agent=agent(), interpreter=interpreter)
+    flight.loop.stop("enough")
+    flight.run()
+    assert not host.started
+
+
+def test_a_gate_that_has_no_effect_is_told(tmp_path: Path) -> None:
+    with chat(lambda body: GO, gate=0.9) as (_, interpreter):
+        flight = Flight(tmp_path, agent=agent(), interpreter=interpreter).run()
+    assert any("--interpreter-gate 0.9 has no effect" in line for line in flight.said)
+
+
 # -- in flight --------------------------------------------------------------------------------------------------------
 
 
