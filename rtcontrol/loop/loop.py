@@ -111,13 +111,13 @@ class ControlLoop:
         if isinstance(host, BackupHost):
             host.first.emit, host.first.notify = self._answered, self.tell
 
-    def instruct(self, text: str) -> None:
+    def instruct(self, text: str) -> bool:
         """From the next release on, decide (and judge) by `text`; with an interpreter, by what it is understood as,
-        once it is. UserError for one that is too long."""
-        if self.interpretation is None:
-            self.instructions.put(text)
-        else:
-            self.interpretation.hear(text)
+        once it is. False where nothing comes of it any more: it is over. UserError for one that is too long."""
+        if self.interpretation is not None:
+            return self.interpretation.hear(text) and self.ended_by is None
+        self.instructions.put(text)
+        return self.ended_by is None
 
     def tell(self, line: str) -> None:
         """Tell people, and the record."""

@@ -104,6 +104,7 @@ class Session:
         self._needed: Need | None = None
         self._lost = False
         self._instruction: str | None = None  # the newest asked for that was not refused
+        self._began: str | None = None  # the one of these that the run began with
         self._proven: str | None = None  # the one that the run before ended with
         self._refusal: str | None = None  # why an instruction was refused, until its client is told
         self._said: str | None = None  # the same, until its tick's trouble is to be told
@@ -142,10 +143,9 @@ class Session:
     def instruct(self, text: str) -> None:
         """Raises UserError for one that is too long."""
         text, loop = instruction_text(text), self.loop
-        if loop is None or loop.interpretation is None:
-            self._instruction = text
-        if loop is not None:
-            loop.instruct(text)
+        heard = loop is not None and loop.instruct(text)
+        if not heard or loop is None or loop.interpretation is None:
+            self._instruction = text  # where nobody understands it now, the next loop begins with it
 
     def say(self, said: str, by: str, k: int | None = None, instruction: str | None = None) -> str:
         """What a person says (`Override.say`), in force also in a session that opens or waits for its client. A stop
@@ -279,6 +279,7 @@ class Session:
         terms = self.terms
         env = self.make_env(terms)
         told, interpreter = self._instruction, None
+        self._began = told
         if terms.config.interpreter is not None:  # what waits for a yes is not in force after a pause either
             interpreter = owner.interpreters.of(terms.agent)
             told, self._instruction = told or self._proven, None
@@ -331,7 +332,8 @@ class Session:
             raise undecodable(error, self.terms.agent.tools) from None
         except UserError as error:
             # One that was asked for while the client was going: it comes back to the one before.
-            again = self.welcomed and self._proven is not None and self._instruction not in (None, self._proven)
+            others = {self._began, self._instruction} - {None, self._proven}
+            again = self.welcomed and self._proven is not None and bool(others)
             if again:
                 self._instruction = self._proven
             raise WireError(
@@ -339,12 +341,20 @@ class Session:
             ) from None
         finally:
             if run.loop.launched:
-                self._proven = run.loop.instructions.proven
+                self._ended(run.loop)
             run.recorder.discard()
             run.recorder.close()
             self._owner.counted(self)
             if failed := write_report(run, self._wire):
                 self._owner.say(f"{self.id}: {failed}")
+
+    def _ended(self, loop: ControlLoop) -> None:
+        """What the next run begins with: also what was understood, and nothing was decided by yet."""
+        told = loop.instructions
+        self._proven = told.proven
+        newest = told.waiting[-1] if told.waiting else told.now
+        if loop.interpretation is not None and self._instruction is None and newest != told.proven:
+            self._instruction = newest
 
     def _started(self) -> None:
         """The loop is warm: the client may observe. Raises DecoderUnavailable where there is no room for its ticks."""

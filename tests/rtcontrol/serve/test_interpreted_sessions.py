@@ -115,6 +115,47 @@ def test_a_resumed_session_tells_nothing_of_the_old_instruction_before_its_welco
         free.set()
 
 
+def parked(made: Bench, peer: WirePeer) -> Any:
+    """Its session, when nobody is connected any more."""
+    session = made.admission.all()[0]
+    peer.close()
+    until(lambda: session.state == "parked")
+    return session
+
+
+def test_what_is_said_between_two_loops_is_what_the_next_one_begins_with(interpreted: Callable[..., Bench]) -> None:
+    made = interpreted()
+    peer = made.enter(pacing="client")
+    peer.ask()
+    session = parked(made, peer)
+    session.instruct("stay up there")
+    assert made.peer().enter(resume=peer.token).instruction == "hover at 0.7"
+
+
+def test_words_between_two_loops_that_nobody_understands_give_way_to_the_one_before(
+    interpreted: Callable[..., Bench],
+) -> None:
+    made = interpreted()
+    peer = made.enter(pacing="client")
+    peer.ask()
+    session = parked(made, peer)
+    session.instruct("make me a sandwich")
+    denied = made.peer().denied(resume=peer.token)
+    assert (denied.code, denied.retryable, denied.fatal) == ("instruction", True, False)
+    until(lambda: session.state == "parked")
+    assert made.peer().enter(resume=peer.token).instruction == "land on the pad"
+
+
+def test_what_was_understood_and_not_decided_by_yet_is_kept_for_the_resume(interpreted: Callable[..., Bench]) -> None:
+    made = interpreted()
+    peer = made.enter(pacing="client")
+    peer.ask()
+    say(peer, "stay up there")
+    assert told(peer, Instruct).said == "stay up there"
+    parked(made, peer)
+    assert made.peer().enter(resume=peer.token).instruction == "hover at 0.7"
+
+
 def test_the_hello_s_instruction_is_told_by_the_welcome_as_it_was_understood(interpreted: Callable[..., Bench]) -> None:
     made = interpreted()
     assert made.enter(instruction="to the left").welcome.instruction == "land on the left side of the pad"  # type: ignore[union-attr]
