@@ -6,7 +6,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from rtcontrol.loop.config import instruction_text
@@ -142,8 +141,9 @@ class Interpretation:
             if (text := found.text) is not None and (self._question is None or found.by == ITSELF):
                 self._take(text)
             elif text is not None:
-                no = partial(replace, found, text=None)
-                self._question(text, lambda: self._take(text), lambda why: self.answered(no(why=why)))  # type: ignore
+                self._question(
+                    text, lambda: self._take(text), lambda why: self.answered(replace(found, text=None, why=why))
+                )
             if told is not None:
                 told(found)
 

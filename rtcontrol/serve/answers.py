@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import ControlMessage, Instruct
 from rtcontrol.envs.remote_parts import wire_call as told_call
-from rtcontrol.loop.interpreter import Interpreter, Understood
+from rtcontrol.loop.interpreter import PASSED, Interpreter, Understood
 from rtcontrol.loop.operator import SAID, OperatorControl
 from rtcontrol.loop.requests import echo
 from rtcontrol.serve.negotiate import CONTROL
@@ -56,7 +56,11 @@ def understood_as(found: Understood, session: str) -> Instruct:
 
 
 def not_understood(found: Understood, interpreter: Interpreter) -> WireError:
-    """Why it was not, and what can be said instead."""
-    what = f'"{echo(found.said)}" is not understood: {found.reason}. The instruction before goes on.'
-    remedy = f"Say it in other words, such as: {interpreter.examples()}."
+    """Why it was not, or why it is not taken, and what can be said instead."""
+    if found.why in PASSED:
+        goes_on = "What was said last counts" if found.why == "overtaken" else "The instruction before goes on"
+        what, remedy = f'"{echo(found.said)}" is not taken: {found.reason}. {goes_on}.', "Say it again if it is meant."
+    else:
+        what = f'"{echo(found.said)}" is not understood: {found.reason}. The instruction before goes on.'
+        remedy = f"Say it in other words, such as: {interpreter.examples()}."
     return WireError(Code.INSTRUCTION, what, remedy, field="instruction")

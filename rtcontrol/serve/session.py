@@ -104,6 +104,7 @@ class Session:
         self._needed: Need | None = None
         self._lost = False
         self._instruction: str | None = None  # the newest asked for that was not refused
+        self._newest: str | None = None  # the client's own
         self._began: str | None = None  # the one of these that the run began with
         self._proven: str | None = None  # the one that the run before ended with
         self._refusal: str | None = None  # why an instruction was refused, until its client is told
@@ -140,9 +141,11 @@ class Session:
             peer.in_ns = time.monotonic_ns()
             self.welcome()
 
-    def instruct(self, text: str) -> None:
+    def instruct(self, text: str, by_client: bool = False) -> None:
         """Raises UserError for one that is too long."""
         text, loop = instruction_text(text), self.loop
+        if by_client:
+            self._newest = text
         heard = loop is not None and loop.instruct(text)
         if not heard or loop is None or loop.interpretation is None:
             self._instruction = text  # where nobody understands it now, the next loop begins with it
@@ -172,10 +175,13 @@ class Session:
         self.send(control_of(self.loop.operator, self.token))
 
     def _understood(self, found: Understood) -> None:
-        """Tell the client what came of what somebody said; what waits for a yes is told by control."""
+        """Tell the client what came of what somebody said, but for its own that it has overtaken itself; what waits for
+        a yes is told by control."""
         loop, peer = self.loop, self.peer
         if loop is None or loop.interpretation is None or peer is None or self.state != "live":
             return  # its welcome will tell what is in force
+        if found.why == "overtaken" and found.said != self._newest:
+            return
         if found.text is None:
             self._owner.refused(peer, not_understood(found, loop.interpretation.interpreter))
         elif not found.waits(loop.config.confirm_instruction):

@@ -224,6 +224,43 @@ def test_a_yes_for_another_instruction_than_the_one_that_is_asked_about_is_refus
     assert told(peer, Instruct).instruction == "hover at 0.7"
 
 
+@pytest.mark.parametrize(("seconds", "why"), [(10.0, "a person said no"), (0.2, "nobody said yes or no")])
+def test_a_client_is_told_of_an_instruction_that_got_no_yes(
+    interpreted: Callable[..., Bench], seconds: float, why: str
+) -> None:
+    peer = interpreted(confirm_instruction=True, confirm_s=seconds).enter(pacing="client", capabilities=["control"])
+    peer.ask()
+    say(peer, "stay up there")
+    told(peer, ControlMessage)
+    if seconds > 1:
+        peer.send(ControlMessage(session=peer.token, say="deny"))
+    else:
+        until(lambda: peer.ask().status == "fresh" and any(isinstance(m, ErrorMessage) for m in peer.inbox))
+    refused = told(peer, ErrorMessage)
+    assert (refused.code, refused.field) == ("instruction", "instruction") and why in refused.message
+
+
+def test_a_client_is_told_that_somebody_else_overtook_what_it_said_and_not_that_it_did_itself(
+    bench: Callable[..., Bench],
+) -> None:
+    free = threading.Event()
+    with chat_server(lambda body: (free.wait(60), HOVER)[1]) as server:
+        made = bench(interpreter=f"chat:{server.url}", interpreter_s=60.0)
+        peer = made.enter(pacing="client")
+        peer.ask()
+        say(peer, "stay up there")
+        until(lambda: bool(server.bodies))
+        say(peer, "stay up for good")
+        until(lambda: made.admission.all()[0]._newest == "stay up for good")
+        made.admission.all()[0].instruct("land on the pad")
+        refused = told(peer, ErrorMessage)
+        assert refused.code == "instruction" and '"stay up for good" is not taken: something newer' in refused.message
+        assert told(peer, Instruct).said == "land on the pad"
+        free.set()
+        peer.ask()
+        assert not [message for message in peer.inbox if isinstance(message, ErrorMessage)]
+
+
 def test_the_record_keeps_what_was_said_and_understood(interpreted: Callable[..., Bench]) -> None:
     made = interpreted()
     peer = made.enter(pacing="client")
