@@ -22,7 +22,7 @@ class Interpretation:
     """`hear` may be called from any thread and never waits. A newer sentence takes the place of an older one that
     nobody has understood yet. What is understood is given to `take`; with a `question` that is asked first (text, what
     follows a yes, what follows none: why, in a word). The owner may set `answered`, which is told what came of each
-    sentence, and of one that is asked about once more where nobody says yes."""
+    sentence, and once more, of one that got no yes, why."""
 
     def __init__(
         self,
@@ -138,12 +138,11 @@ class Interpretation:
                 return
             self._tell(found)
             self.answered(found)
-            if (text := found.text) is not None and (self._question is None or found.by == ITSELF):
+            text, ask = found.text, self._question
+            if text is not None and (ask is None or found.by == ITSELF):
                 self._take(text)
-            elif text is not None:
-                self._question(
-                    text, lambda: self._take(text), lambda why: self.answered(replace(found, text=None, why=why))
-                )
+            elif text is not None and ask is not None:
+                ask(text, lambda: self._take(text), lambda why: self.answered(replace(found, text=None, why=why)))
             if told is not None:
                 told(found)
 

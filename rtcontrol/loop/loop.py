@@ -210,12 +210,11 @@ class ControlLoop:
         operator, put, confirmed = self.operator, self.instructions.waiting, threading.Event()
         asked: int | None = None  # when so many sentences had been heard
         while not self._stopped() and not put and not confirmed.is_set():
-            heard = interpretation.heard
             if operator.question is not None or interpretation.busy:
                 time.sleep(LOOK_S)
             elif confirmed.is_set() or put:
                 break
-            elif heard == asked:
+            elif (heard := interpretation.heard) == asked:
                 raise UserError(f'Nobody said yes to "{text}".', "Start again, or say it in canonical words.")
             elif interpretation.ask_first(text, confirmed.set, heard):
                 asked = heard
