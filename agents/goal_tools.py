@@ -132,10 +132,21 @@ def schema_of(values: Sequence[Any], text: Callable[[Any], str] = str) -> dict[s
     if len(set(values)) == 1:
         return {"type": "integer" if isinstance(values[0], int) else "number", "enum": [values[0]]}
     ends = {"minimum": min(values), "maximum": max(values)}
-    places = max(-int(Decimal(str(value)).as_tuple().exponent) for value in values)
     if all(float(value).is_integer() for value in values):
         return {"type": "integer", "minimum": int(ends["minimum"]), "maximum": int(ends["maximum"])}
-    return {"type": "number", **ends, "multipleOf": float(Decimal(1).scaleb(-places))}
+    return {"type": "number", **ends, "multipleOf": step_of(values)}
+
+
+def step_of(values: Sequence[int | float]) -> int | float:
+    """The last decimal that is listed: 1 of whole numbers."""
+    if all(float(value).is_integer() for value in values):
+        return 1
+    return float(Decimal(1).scaleb(-max(places_of(value) for value in values)))
+
+
+def places_of(value: int | float) -> int:
+    """So many decimals it has."""
+    return max(0, -int(Decimal(str(value)).as_tuple().exponent))
 
 
 def _value(schema: Schema, value: Any) -> Any:
@@ -154,8 +165,7 @@ def _value(schema: Schema, value: Any) -> Any:
         return next((one for one in listed if one == value), value)
     step = schema.get("multipleOf")
     if kind == "number" and step is not None:
-        places = max(0, -int(Decimal(str(step)).as_tuple().exponent))
-        return round(round(value / step) * step, places)
+        return round(round(value / step) * step, places_of(step))
     return int(value) if kind == "integer" and float(value).is_integer() else value
 
 

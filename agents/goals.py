@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.agents.goal_tools import GoalKind, GoalTools, schema_of, slug
+from rtcontrol.agents.goal_tools import GoalKind, GoalTools, places_of, schema_of, slug, step_of
 from rtcontrol.agents.phrasing import FILLERS, Grammar
 from rtcontrol.models.checkpoint.training_metadata import KnownWords, words
 from rtcontrol.models.errors import UserError
@@ -109,7 +109,7 @@ class Goals:
             name = slug(_SLOT.sub(r" \1 ", kind), kinds)
             schemas = {place: schema_of(self.placeholders[place], _text) for place in _names(kind)}
             told = next(goal for goal in self if goal.kind == kind).text() if schemas else kind
-            kinds[name] = GoalKind(kind, name, told, partial(self._made, kind), self._arguments, schemas)
+            kinds[name] = GoalKind(kind, name, told, partial(self._made, kind), partial(_arguments, schemas), schemas)
         return GoalTools(agent, list(kinds.values()), self.recognise, self._in_turn)
 
     def beyond(self, rng: random.Random) -> str | None:
@@ -122,7 +122,10 @@ class Goals:
         low, high = min(self.placeholders[name]), max(self.placeholders[name])
         step = (high - low or abs(high) or 1) * rng.uniform(0.3, 3.0)
         far = high + step if rng.random() < 0.7 else low - step
-        far = round(far) + (1 if far > high else -1) if isinstance(high, int) else round(far, 2)
+        unit = step_of(self.placeholders[name])
+        far = round(round(far / unit) * unit, places_of(unit))
+        if low <= far <= high:  # rounded, it is none of those beyond
+            far = round(high + unit, places_of(unit))
         return self.sentence(rng, Goal(goal.kind, tuple((n, far if n == name else v) for n, v in goal.values)))
 
     def gaps(self) -> tuple[list[str], list[tuple[str, str]]]:
@@ -186,10 +189,6 @@ class Goals:
             same = (one for one in listed if (one == given if plain else _text(one) == given))
             values.append((name, next(same, given)))
         return Goal(kind, tuple(values))
-
-    def _arguments(self, goal: Goal) -> dict[str, Any]:
-        numbers = {name: _numbers(self.placeholders[name]) for name, _ in goal.values}
-        return {name: value if numbers[name] else _text(value) for name, value in goal.values}
 
     def _in_turn(self) -> Iterator[Goal]:
         """One of each kind, then others."""
@@ -319,6 +318,18 @@ def _line(source: str, text: str) -> str:
     named = re.compile(rf"[\"']?{re.escape(text)}[\"']?\s*[:=]")  # where it is defined, before where it is used
     found = [number for number, line in enumerate(lines, 1) if text and text in line]
     return f":{next((n for n in found if named.search(lines[n - 1])), found[0])}" if found else ""
+
+
+def _arguments(schemas: Mapping[str, Mapping[str, Any]], goal: Goal) -> dict[str, Any]:
+    """A goal's values as its tool's arguments."""
+    return {name: _argument(schemas[name]["type"], value) for name, value in goal.values}
+
+
+def _argument(kind: str, value: Any) -> Any:
+    if kind == "string":
+        return _text(value)
+    # 2.0 of a list of whole numbers is the 2 of their schema.
+    return int(value) if kind == "integer" and float(value).is_integer() else value
 
 
 def _names(template: str) -> tuple[str, ...]:

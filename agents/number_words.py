@@ -13,16 +13,19 @@ _TENS = {word: 10 * value for value, word in enumerate(
 # fmt: on
 _FRACTIONS = {"a quarter": 0.25, "quarter": 0.25, "a half": 0.5, "half": 0.5, "three quarters": 0.75}
 _SIGNS = ("minus ", "negative ")
+_THOUSANDS = re.compile(r"[-+]?0*[1-9]\d{0,2}(?:[.,]\d{3})+")  # or decimals: nobody can tell
 _FIGURES = re.compile(r"[-+]?(?:\d+(?:[.,]\d+)?|[.,]\d+)")
 
 
 def number_of(text: str) -> int | float | None:
     """The number that a text is: `0.7`, `,7`, `-.5`, `minus two point five`, `fifty-five`, `a half`; None where it is
-    no number."""
+    no number, or may be two: `1,000`."""
     plain, sign = " ".join(text.lower().replace("\u2212", "-").split()), 1
     for word in _SIGNS:
         if plain.startswith(word):
             sign, plain = -1, plain.removeprefix(word)
+    if _THOUSANDS.fullmatch(plain):
+        return None
     if _FIGURES.fullmatch(plain):
         number = float(plain.replace(",", "."))
         return sign * (int(number) if plain.lstrip("+-").isdigit() else number)
@@ -38,19 +41,18 @@ def number_of(text: str) -> int | float | None:
 
 
 def _whole(words: list[str]) -> int | None:
-    """`fifty five`, `one hundred and twenty`."""
-    total, seen = 0, False
+    """`fifty five`, `one hundred and twenty`; None for `two five` and all else that is no one number."""
+    total, least, before = 0, 1000, ""  # what comes next must be below `least`
     for word in words:
-        if word in _ONES:
-            total += _ONES[word]
-        elif word in _TENS:
-            total += _TENS[word]
-        elif word == "hundred" and seen:
-            total *= 100
-        elif word != "and" or not seen:
+        value = _ONES.get(word, _TENS.get(word))
+        if word == "hundred" and before in _ONES and 0 < total < 20:
+            total, least = 100 * total, 100
+        elif value is not None and value < least and (value or not before):
+            total, least = total + value, 10 if word in _TENS else 0
+        elif word != "and" or before != "hundred":
             return None
-        seen = True
-    return total if seen else None
+        before = word
+    return total if before not in ("", "and") else None
 
 
 def _digits(words: list[str]) -> str | None:

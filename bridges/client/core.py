@@ -199,6 +199,8 @@ class Core(SessionState):
             self.begins(self.force.begin(welcome.epoch, safe_calls), now_ns)
             for look in looks:
                 self.number(look)
+        if self.wanted is not None and not welcome.resumed and self.wanted == told:
+            self.wanted = welcome.instruction  # the greeting's, as it was understood
         # Given while greeting, or lost with the connection.
         if self.wanted is not None and self.wanted not in (told, welcome.instruction):
             self.drop(messages.Instruct)

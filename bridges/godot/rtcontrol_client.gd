@@ -333,8 +333,7 @@ func _welcomed(message):
 
 func _confirmed(text):
 	_taken = text
-	if text == _untold:
-		_untold = null
+	_untold = null # of free words, too, this is the answer: what they were understood as
 	emit_signal("instructed", text)
 
 

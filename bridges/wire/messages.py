@@ -260,8 +260,9 @@ class Reset(OfSession):
 
 class ControlMessage(OfSession):
     """Either way, where both sides announced the capability `control`. Client -> server: `say`, what a person there
-    says; `id` is that of the call that is confirmed or denied. Server -> client: `state`, whoever changed it, and the
-    `call`, or the `instruction` as it was understood, that waits for a yes, for `ttl_ms` from now."""
+    says; `id` is that of the call, `instruction` the instruction, that is confirmed or denied. Server -> client:
+    `state`, whoever changed it, and the `call`, or the `instruction` as it was understood, that waits for a yes, for
+    `ttl_ms` from now."""
 
     type: Literal["control"] = "control"
     say: Literal["pause", "resume", "stop", "confirm", "deny"] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from rtcontrol.loop.config import instruction_text
@@ -12,13 +13,16 @@ from rtcontrol.loop.interpreter import ITSELF, Interpreter, Understood
 from rtcontrol.loop.requests import echo
 from rtcontrol.models.errors import UserError
 
+Told = Callable[[Understood], None]
+Question = Callable[[str, Callable[[], None], Callable[[str], None]], None]
 END_S = 1.0  # a thread that asks hears of the end within
 
 
 class Interpretation:
     """`hear` may be called from any thread and never waits. A newer sentence takes the place of an older one that
     nobody has understood yet. What is understood is given to `take`; with a `question` that is asked first (text, what
-    follows a yes). The owner may set `answered`, which is told what came of each sentence."""
+    follows a yes, what follows none: why, in a word). The owner may set `answered`, which is told what came of each
+    sentence, and once more, of one that got no yes, why."""
 
     def __init__(
         self,
@@ -27,22 +31,23 @@ class Interpretation:
         emit: Callable[[dict[str, Any]], None],
         notify: Callable[[str], None],
         now_s: Callable[[], float],
-        question: Callable[[str, Callable[[], None]], None] | None = None,
+        question: Question | None = None,
         withdraw: Callable[[], None] = lambda: None,
     ) -> None:
         self.interpreter = interpreter
-        self.answered: Callable[[Understood], None] = lambda understood: None
+        self.answered: Told = lambda understood: None
         self._take, self._emit, self._notify, self._now_s = take, emit, notify, now_s
         self._question, self._withdraw = question, withdraw
         self._changed = threading.Condition()
         self._newest = 0  # of what was said
-        self._waiting: str | None = None
+        self._waiting: tuple[str, Told | None] | None = None
+        self._asking = False  # somebody is asked about a sentence now
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def first(self, said: str, stopped: Callable[[], bool]) -> tuple[str, bool]:
-        """The instruction to begin with, in canonical words, and whether a person must say yes to it; waits for it.
-        UserError where it is not understood: there is no other to go on by."""
+        """The instruction to begin with, in canonical words, and whether a person must say yes to it; waits for it, and
+        is no answer to anybody. UserError where it is not understood: there is no other to go on by."""
         found = self.interpreter.understand(instruction_text(said), stopped)
         if found is None:  # the run ends before it began
             return said, False
@@ -54,25 +59,45 @@ class Interpretation:
             raise UserError(what, f"Say it in other words, such as: {self.interpreter.examples()}.")
         return found.text, self._question is not None and found.by != ITSELF
 
-    def hear(self, said: str) -> None:
-        """Somebody says it. Raises UserError for what is too long."""
+    def hear(self, said: str, told: Told | None = None) -> bool:
+        """Somebody says it, who is `told` what comes of it. False after the end: nobody hears it. Raises UserError for
+        what is too long."""
         said = instruction_text(said)
         known = self.interpreter.known(said)
         with self._changed:
             if self._closed:
-                return
+                return False
             self._newest += 1
-            number = self._newest
-            dropped, self._waiting = self._waiting, None if known is not None else said
+            dropped, self._waiting = self._waiting, None if known is not None else (said, told)
             if self._thread is None and known is None:
                 self._thread = threading.Thread(target=self._work, name="interpreter", daemon=True)
                 self._thread.start()
             self._changed.notify()
-        self._withdraw()  # a question about an older one
-        if dropped is not None:
-            self._drop(dropped)
-        if known is not None:
-            self._done(number, known)
+            self._withdraw()  # a question about an older one; under the lock, so that it is never a newer one's
+            if dropped is not None:
+                self._drop(*dropped)
+            if known is not None:
+                self._done(self._newest, known, told)
+            return True
+
+    @property
+    def heard(self) -> int:
+        """So many sentences so far, without the first."""
+        return self._newest
+
+    @property
+    def busy(self) -> bool:
+        """Whether something that was heard is not answered yet."""
+        with self._changed:
+            return self._asking or self._waiting is not None
+
+    def ask_first(self, text: str, yes: Callable[[], None], heard: int) -> bool:
+        """Ask people about what the run is to begin with, unless more than so many sentences were heard meanwhile."""
+        with self._changed:
+            if self._question is None or heard != self._newest or self.busy:
+                return False
+            self._question(text, yes, lambda why: None)
+            return True
 
     def close(self) -> None:
         """Nothing more is understood; whoever is asked is closed."""
@@ -91,31 +116,35 @@ class Interpretation:
                 self._changed.wait_for(lambda: self._waiting is not None or self._closed)
                 if self._closed:
                     return
-                said, self._waiting, number = self._waiting, None, self._newest
-            assert said is not None
+                assert self._waiting is not None, "it was waited for"
+                (said, told), self._waiting, number, self._asking = self._waiting, None, self._newest, True
             found = self.interpreter.understand(said, lambda number=number: self._stale(number))  # type: ignore[misc]
-            if self._closed:
-                return
-            if found is None:
-                self._drop(said)
-            else:
-                self._done(number, found)
+            with self._changed:
+                self._asking = False
+                if self._closed:
+                    return
+                if found is None:
+                    self._drop(said, told)
+                else:
+                    self._done(number, found, told)
 
     def _stale(self, number: int) -> bool:
         return self._closed or number != self._newest
 
-    def _done(self, number: int, found: Understood) -> None:
+    def _done(self, number: int, found: Understood, told: Told | None) -> None:
         with self._changed:  # what is given here is in the order in which it was said
             if self._stale(number):
-                self._drop(found.said)
+                self._drop(found.said, told)
                 return
             self._tell(found)
-            if (text := found.text) is None:
-                return
-            if self._question is None or found.by == ITSELF:
+            self.answered(found)
+            text, ask = found.text, self._question
+            if text is not None and (ask is None or found.by == ITSELF):
                 self._take(text)
-            else:
-                self._question(text, lambda: self._take(text))
+            elif text is not None and ask is not None:
+                ask(text, lambda: self._take(text), lambda why: self.answered(replace(found, text=None, why=why)))
+            if told is not None:
+                told(found)
 
     def _tell(self, found: Understood) -> None:
         self._emit(found.event(self._now_s()))
@@ -126,7 +155,10 @@ class Interpretation:
             sure = "" if found.sure is None or found.by == ITSELF else f", {100 * found.sure:.0f} % sure"
             by = "" if found.by == ITSELF else f" ({found.by}{sure}, {found.took_ms:.0f} ms)"
             self._notify(f'"{echo(found.said)}" is understood as: {found.text}{by}')
-        self.answered(found)
 
-    def _drop(self, said: str) -> None:
-        self._emit(Understood(said, None, self.interpreter.name, "overtaken").event(self._now_s()))
+    def _drop(self, said: str, told: Told | None) -> None:
+        overtaken = Understood(said, None, self.interpreter.name, "overtaken")
+        self._emit(overtaken.event(self._now_s()))
+        self.answered(overtaken)
+        if told is not None:
+            told(overtaken)

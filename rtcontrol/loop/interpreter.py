@@ -29,7 +29,10 @@ WHY = {
     "lost": "the interpreter's process was lost",
     "too_long": "it is longer than an instruction for one goal",
     "overtaken": "something newer was said",
+    "denied": "a person said no to it",
+    "unanswered": "nobody said yes or no to it in time",
 }
+PASSED = ("overtaken", "denied", "unanswered")  # whatever it may mean
 LONGEST = 1_000  # characters: nobody asks for one goal in more
 FINAL = ("none", "unsure", "illegal")  # the same would be answered again
 
@@ -52,7 +55,7 @@ class Understood:
     @property
     def failed(self) -> bool:
         """Whether nobody answered, so that another time somebody may."""
-        return self.text is None and self.why not in (*FINAL, "too_long", "overtaken")
+        return self.text is None and self.why not in (*FINAL, *PASSED, "too_long")
 
     def waits(self, confirmed: bool) -> bool:
         """Whether a person must say yes to it, where instructions are `confirmed`: to canonical words nobody must."""
@@ -79,7 +82,8 @@ class Interpreter:
     `make` may make hosts (`most`).
 
     `name` is who is asked, for people. An answer less sure than `gate`, in whatever part, counts as not understood; one
-    that takes longer than `limit_s` as well. A `shared` one outlives whoever closes it, until its `end`.
+    that takes longer than `limit_s` as well. A `shared` one outlives whoever closes it, until its `end`. `note` is
+    what people are told of it when a run begins.
     """
 
     def __init__(
@@ -91,23 +95,41 @@ class Interpreter:
         limit_s: float = LIMIT_S,
         most: int = 1,
         shared: bool = False,
+        note: str | None = None,
     ) -> None:
+        self.note = note
         self.name, self.goals, self.gate, self.limit_s, self._shared = name, goals, gate, limit_s, shared
         self._make, self._places = make, threading.Semaphore(most)
         self._lock = threading.Lock()
         self._idle: list[Host] = []
+        self._built: list[Host] = []
         self._ended = False
         self._kept: dict[str, Understood] = {}
         self._numbers = itertools.count(1)
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Build what is asked, unless it is there. Raises UserError."""
-        with self._places:
+        """Build what is asked, unless it is there; whoever else builds it now is waited for. Raises UserError."""
+        while not self._there():
+            if self._places.acquire(timeout=LOOK_NS / 1e9):
+                break
+            if stopped():
+                return
+        else:
+            return
+        try:
             host = self._take()
             try:
                 host.start(stopped)
+                if not stopped() and host not in self._built:
+                    self._built.append(host)
             finally:
                 self._give_back(host)
+        finally:
+            self._places.release()
+
+    def _there(self) -> bool:
+        """Whether somebody can be asked, now or when others are answered."""
+        return any(host.alive() for host in list(self._built))
 
     def close(self) -> None:
         if not self._shared:

@@ -111,13 +111,13 @@ class ControlLoop:
         if isinstance(host, BackupHost):
             host.first.emit, host.first.notify = self._answered, self.tell
 
-    def instruct(self, text: str) -> None:
+    def instruct(self, text: str) -> bool:
         """From the next release on, decide (and judge) by `text`; with an interpreter, by what it is understood as,
-        once it is. UserError for one that is too long."""
-        if self.interpretation is None:
-            self.instructions.put(text)
-        else:
-            self.interpretation.hear(text)
+        once it is. False where nothing comes of it any more: it is over. UserError for one that is too long."""
+        if self.interpretation is not None:
+            return self.interpretation.hear(text) and self.ended_by is None
+        self.instructions.put(text)
+        return self.ended_by is None
 
     def tell(self, line: str) -> None:
         """Tell people, and the record."""
@@ -190,24 +190,38 @@ class ControlLoop:
 
     def _understand(self, interpretation: Interpretation) -> None:
         """What the run begins with, in canonical words. UserError where it is not understood, or nobody says yes."""
+        if self._stopped():
+            return
         self.phase = f"starting the interpreter ({interpretation.interpreter.name})"
+        if interpretation.interpreter.note is not None:
+            self.tell(interpretation.interpreter.note)
         interpretation.interpreter.start(self._stopped)
         if self._stopped():
             return
         self.phase = "understanding the instruction"
         text, asks = interpretation.first(self.instruction, self._stopped)
         if asks and not self._first_unasked:
-            self._confirm_first(text)
+            text = self._confirmed_first(interpretation, text)
         self.instructions.begin(text)
 
-    def _confirm_first(self, text: str) -> None:
-        operator, confirmed = self.operator, threading.Event()
-        operator.ask_about(text, confirmed.set)
-        while operator.question is not None and not self._stopped():
+    def _confirmed_first(self, interpretation: Interpretation, text: str) -> str:
+        """This one after a yes, or what was said meanwhile: that is newer. Where nothing comes of that, this one is
+        asked about again."""
+        operator, put, confirmed = self.operator, self.instructions.waiting, threading.Event()
+        asked: int | None = None  # when so many sentences had been heard
+        while not self._stopped() and not put and not confirmed.is_set():
+            if operator.question is not None or interpretation.busy:
+                time.sleep(LOOK_S)
+            elif confirmed.is_set() or put:
+                break
+            elif (heard := interpretation.heard) == asked:
+                raise UserError(f'Nobody said yes to "{text}".', "Start again, or say it in canonical words.")
+            elif interpretation.ask_first(text, confirmed.set, heard):
+                asked = heard
             operator.expire(time.monotonic_ns())
-            time.sleep(LOOK_S)
-        if not confirmed.is_set() and not self._stopped():
-            raise UserError(f'Nobody said yes to "{text}".', "Start again, or say it in canonical words.")
+        while put:
+            text = put.popleft()
+        return text
 
     def _launch(self) -> None:
         """Start the world. It runs on from here, so all that takes time and can be done before is done."""

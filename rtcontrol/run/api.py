@@ -22,7 +22,7 @@ from rtcontrol.models.runners import registry
 from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.deadline import InTime
 from rtcontrol.run.drafter import Draft, Drafter
-from rtcontrol.run.heard_instruction import HeardInstruction
+from rtcontrol.run.heard_instruction import HeardInstruction, end_with
 from rtcontrol.run.model_compatibility import trained_on
 
 MAX_DRAFT_MS = 60_000.0
@@ -108,8 +108,8 @@ class Model:
         is as sure as `interpreter_gate` (None: the checkpoint's own, or 0.5) within `interpreter_s` seconds.
 
         Raises UserError for options out of range, for tools that cannot be decoded, for a safe call that they do not
-        allow, and for a bundled model that was
-        trained on others, unless `untrained`: its calls are legal then, and nonsense.
+        allow, for an interpreter that cannot be started, and for a bundled model that was trained on others, unless
+        `untrained`: its calls are legal then, and nonsense.
         """
         own = next((a for a in assembly.agents().values() if a.model == self.name), None)
         learnt = TrainingMetadata.of(resolve(self.name))
@@ -161,7 +161,17 @@ class Model:
             else:
                 raise UserError("interpreter= needs goals.", "Give goals=Goals({...}) (docs/interpreter.md).")
             told = HeardInstruction(interpreting.of_goals(interpreter, known, interpreter_gate, interpreter_s))
-        return ModelSession(chosen, spec.build(), drafter, gate, safe_call, told)
+        decider = spec.build()
+        if told is not None:
+            try:
+                told.start()
+            except BaseException:
+                told.close()
+                raise
+        session = ModelSession(chosen, decider, drafter, gate, safe_call, told)
+        if told is not None:
+            end_with(session, told)
+        return session
 
     def _draft(self, session: ModelSession) -> Draft:
         def guess(text: str, instruction: str, history: Sequence[str]) -> Call | None:

@@ -75,7 +75,10 @@ def of_goals(
     source = _source(name, goals.definitions, engine)
     local = isinstance(source, STSource)
     make: Callable[[], Host] = partial(ProcessHost if local and apart else InProcessHost, source)
-    return Interpreter(shown(name), goals, make, gate_for(name, goals, gate), limit_s, 1 if local else AT_ONCE, shared)
+    least, most, note = gate_for(name, goals, gate), 1 if local else AT_ONCE, None
+    if gate is not None and name.partition(":")[0] == CHAT:
+        note = f"--interpreter-gate {gate:g} has no effect: {shown(name)} tells no probability"
+    return Interpreter(shown(name), goals, make, least, limit_s, most, shared, note)
 
 
 def of_config(config: RunConfig, agent: Agent) -> Interpreter | None:
@@ -131,6 +134,7 @@ class Interpreters:
         self._name, self._gate, self._limit_s, self._engine = name, gate, limit_s, engine
         self._made: dict[str, Interpreter] = {}
         self._lock = threading.Lock()
+        self._closed = False
 
     def start(self, agent: Agent, stopped: Callable[[], bool]) -> None:
         """Build that of the agent now: what a session would wait for. Raises UserError."""
@@ -138,17 +142,19 @@ class Interpreters:
             made.start(stopped)
 
     def of(self, agent: Agent) -> Interpreter | None:
-        """None where there is none, or the agent has no goals."""
+        """None where there is none, or the agent has no goals. After the close it is one that has ended."""
         if self._name is None or goal_tools(agent) is None:
             return None
         with self._lock:
             if agent.name not in self._made:
                 given = self._gate, self._limit_s, self._engine
-                self._made[agent.name] = interpreter(self._name, agent, *given, shared=True)
+                self._made[agent.name] = made = interpreter(self._name, agent, *given, shared=True)
+                if self._closed:
+                    made.end()
             return self._made[agent.name]
 
     def close(self) -> None:
         with self._lock:
-            made, self._made = list(self._made.values()), {}
+            made, self._made, self._closed = list(self._made.values()), {}, True
         for one in made:
             one.end()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import ControlMessage, Instruct
 from rtcontrol.envs.remote_parts import wire_call as told_call
-from rtcontrol.loop.interpreter import Interpreter, Understood
+from rtcontrol.loop.interpreter import PASSED, Interpreter, Understood
 from rtcontrol.loop.operator import SAID, OperatorControl
 from rtcontrol.loop.requests import echo
 from rtcontrol.serve.negotiate import CONTROL
@@ -27,6 +27,12 @@ def refused_instruction(error: str, seq: int | None) -> WireError:
     """The decider cannot take it."""
     what, remedy = f"The instruction was refused: {error}", "Say it in fewer words; the instruction before goes on."
     return WireError(Code.INSTRUCTION, what, remedy, field="instruction", seq=seq)
+
+
+def not_asked(instruction: str) -> WireError:
+    """A yes or no for an instruction that is not asked about."""
+    what = f'Nobody is asked about "{echo(instruction)}" (any more).'
+    return WireError(Code.INVALID, what, "Answer what the last control message asks.", field="instruction")
 
 
 def control_of(operator: OperatorControl, session: str) -> ControlMessage:
@@ -50,7 +56,11 @@ def understood_as(found: Understood, session: str) -> Instruct:
 
 
 def not_understood(found: Understood, interpreter: Interpreter) -> WireError:
-    """Why it was not, and what can be said instead."""
-    what = f'"{echo(found.said)}" is not understood: {found.reason}. The instruction before goes on.'
-    remedy = f"Say it in other words, such as: {interpreter.examples()}."
+    """Why it was not, or why it is not taken, and what can be said instead."""
+    if found.why in PASSED:
+        goes_on = "What was said last counts" if found.why == "overtaken" else "The instruction before goes on"
+        what, remedy = f'"{echo(found.said)}" is not taken: {found.reason}. {goes_on}.', "Say it again if it is meant."
+    else:
+        what = f'"{echo(found.said)}" is not understood: {found.reason}. The instruction before goes on.'
+        remedy = f"Say it in other words, such as: {interpreter.examples()}."
     return WireError(Code.INSTRUCTION, what, remedy, field="instruction")

@@ -22,11 +22,19 @@ from rtcontrol.loop.config import instruction_text, size
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.interpreter import Understood
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
+from rtcontrol.loop.operator import NOTHING
 from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import Interpreters
-from rtcontrol.serve.answers import control_of, not_understood, refused_instruction, saying_of, understood_as
+from rtcontrol.serve.answers import (
+    control_of,
+    not_asked,
+    not_understood,
+    refused_instruction,
+    saying_of,
+    understood_as,
+)
 from rtcontrol.serve.errors import failure, placed, refusal, undecodable
 from rtcontrol.serve.limits import Need, TokenBucket, undisturbed
 from rtcontrol.serve.negotiate import CONTROL, Terms, negotiate
@@ -96,6 +104,8 @@ class Session:
         self._needed: Need | None = None
         self._lost = False
         self._instruction: str | None = None  # the newest asked for that was not refused
+        self._newest: str | None = None  # the client's own
+        self._began: str | None = None  # the one of these that the run began with
         self._proven: str | None = None  # the one that the run before ended with
         self._refusal: str | None = None  # why an instruction was refused, until its client is told
         self._said: str | None = None  # the same, until its tick's trouble is to be told
@@ -131,15 +141,16 @@ class Session:
             peer.in_ns = time.monotonic_ns()
             self.welcome()
 
-    def instruct(self, text: str) -> None:
+    def instruct(self, text: str, by_client: bool = False) -> None:
         """Raises UserError for one that is too long."""
         text, loop = instruction_text(text), self.loop
-        if loop is None or loop.interpretation is None:
-            self._instruction = text
-        if loop is not None:
-            loop.instruct(text)
+        if by_client:
+            self._newest = text
+        heard = loop is not None and loop.instruct(text)
+        if not heard or loop is None or loop.interpretation is None:
+            self._instruction = text  # where nobody understands it now, the next loop begins with it
 
-    def say(self, said: str, by: str, k: int | None = None) -> str:
+    def say(self, said: str, by: str, k: int | None = None, instruction: str | None = None) -> str:
         """What a person says (`Override.say`), in force also in a session that opens or waits for its client. A stop
         ends it for good."""
         with self._people:
@@ -147,11 +158,15 @@ class Session:
                 self.paused = said != "resume"
             if said == "stop":
                 self.why = self.why or BY_HAND
-            return f"{said} ({by})" if self.loop is None else self.loop.operator.say(said, by, k)
+            return f"{said} ({by})" if self.loop is None else self.loop.operator.say(said, by, k, instruction)
 
     def control(self, message: ControlMessage) -> None:
         """The client's message. Raises WireError."""
-        self._note(self.say(saying_of(message, self.hello.capabilities), "wire", message.id))
+        said = saying_of(message, self.hello.capabilities)
+        answer = self.say(said, "wire", message.id, message.instruction)
+        self._note(answer)
+        if answer == NOTHING and message.instruction is not None:
+            raise not_asked(message.instruction)
 
     def _controlled(self) -> None:
         """Tell the client, if it wants to know, what people did, or what waits for their yes."""
@@ -160,9 +175,12 @@ class Session:
         self.send(control_of(self.loop.operator, self.token))
 
     def _understood(self, found: Understood) -> None:
-        """Tell the client what came of what somebody said; what waits for a yes is told by control."""
+        """Tell the client what came of what somebody said, but for its own that it has overtaken itself; what waits for
+        a yes is told by control."""
         loop, peer = self.loop, self.peer
-        if loop is None or loop.interpretation is None or peer is None or not self.welcomed:
+        if loop is None or loop.interpretation is None or peer is None or self.state != "live":
+            return  # its welcome will tell what is in force
+        if found.why == "overtaken" and found.said != self._newest:
             return
         if found.text is None:
             self._owner.refused(peer, not_understood(found, loop.interpretation.interpreter))
@@ -267,6 +285,7 @@ class Session:
         terms = self.terms
         env = self.make_env(terms)
         told, interpreter = self._instruction, None
+        self._began = told
         if terms.config.interpreter is not None:  # what waits for a yes is not in force after a pause either
             interpreter = owner.interpreters.of(terms.agent)
             told, self._instruction = told or self._proven, None
@@ -319,7 +338,8 @@ class Session:
             raise undecodable(error, self.terms.agent.tools) from None
         except UserError as error:
             # One that was asked for while the client was going: it comes back to the one before.
-            again = self.welcomed and self._proven is not None and self._instruction not in (None, self._proven)
+            others = {self._began, self._instruction} - {None, self._proven}
+            again = self.welcomed and self._proven is not None and bool(others)
             if again:
                 self._instruction = self._proven
             raise WireError(
@@ -327,12 +347,20 @@ class Session:
             ) from None
         finally:
             if run.loop.launched:
-                self._proven = run.loop.instructions.proven
+                self._ended(run.loop)
             run.recorder.discard()
             run.recorder.close()
             self._owner.counted(self)
             if failed := write_report(run, self._wire):
                 self._owner.say(f"{self.id}: {failed}")
+
+    def _ended(self, loop: ControlLoop) -> None:
+        """What the next run begins with: also what was understood, and nothing was decided by yet."""
+        told = loop.instructions
+        self._proven = told.proven
+        newest = told.waiting[-1] if told.waiting else told.now
+        if loop.interpretation is not None and self._instruction is None and newest != told.proven:
+            self._instruction = newest
 
     def _started(self) -> None:
         """The loop is warm: the client may observe. Raises DecoderUnavailable where there is no room for its ticks."""

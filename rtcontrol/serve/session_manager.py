@@ -185,7 +185,7 @@ class SessionManager:
         elif isinstance(message, Instruct):
             session = session_of(peer, message.session)
             try:
-                session.instruct(message.instruction)
+                session.instruct(message.instruction, by_client=True)
             except UserError as error:
                 raise WireError(Code.INSTRUCTION, error.what, error.remedy, field="instruction") from None
         elif isinstance(message, ControlMessage):

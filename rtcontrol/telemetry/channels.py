@@ -203,7 +203,7 @@ CHANNELS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[dict[str, Any], 
         {
             "people": (TEXT, "pause, resume, stop, confirm, deny; ask (may this call act?) or unanswered."),
             "by": (TEXT, "keyboard, page or wire."),
-            "k": (INTEGER, "The tick whose call is meant; -1: an instruction as it was understood."),
+            "k": (INTEGER, "The tick whose call is meant; -1, -2 ...: an instruction as it was understood."),
             "call": (TEXT, "That call, or instruction."),
             "seconds": (NUMBER, "So long the call waits for an answer."),
             "void": (FLAG, "The answer came too late, or to another call."),

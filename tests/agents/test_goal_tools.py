@@ -47,6 +47,17 @@ def test_kinds_whose_names_would_be_the_same_have_two() -> None:
     assert [kind.name for kind in tools.kinds] == ["go_to_a", "go_to_a_2"]
 
 
+def test_whole_numbers_that_are_listed_with_a_point_are_goals_all_the_same() -> None:
+    goals = Goals({"go to {x}": []}, {"x": [1.0, 2.0, 3.0]})
+    tools = goals.goal_tools("whole")
+    assert tools.definitions[0]["function"]["parameters"]["properties"]["x"]["type"] == "integer"
+    for goal in goals:
+        call = tools.call(goal)
+        tools.tools.validate(call)
+        assert tools.canonical(goal.text()) == tools.goal(call) == goal
+    assert tools.canonical("go to 2.5") is None
+
+
 def test_only_canonical_words_are_taken_without_asking() -> None:
     assert LANDER.canonical("hover at 0.70") == LANDER.canonical("hover at 0.7")
     for other in ("please hover at 0.7", "stay at 0.7", "hover at 5.0", "hover at 0.725", "", "land"):
@@ -113,6 +124,17 @@ def test_more_than_any_goal_has_can_be_asked_for() -> None:
     assert Goals(["stop"]).beyond(rng) is None
 
 
+@pytest.mark.parametrize("listed", [[0.001, 0.011], [0.5, 0.6], [1.0, 1.5], [10, 20], [-0.01, 0.0], [1.0, 3.0]])
+def test_what_is_asked_for_beyond_a_small_range_is_no_goal_at_the_listed_step_either(listed: list[float]) -> None:
+    goals, rng = Goals({"go to {x}": []}, {"x": listed}), random.Random(0)
+    tools = goals.goal_tools("small")
+    for _ in range(200):
+        far = goals.beyond(rng)
+        assert far is not None and tools.canonical(far) is None
+        with pytest.raises(InvalidCall):
+            tools.goal(Call("go_to_x", {"x": float(far.removeprefix("go to "))}))
+
+
 @given(st.integers(-1999, 1999), st.randoms(use_true_random=False))
 def test_numbers_in_words_are_read(hundredths: int, rng: random.Random) -> None:
     assert number_of(hundredths_in_words(rng, hundredths)) == pytest.approx(hundredths / 100)
@@ -133,12 +155,40 @@ def test_whole_numbers_in_words_are_read(value: int, rng: random.Random) -> None
         ("-.5", -0.5),
         ("\u22120.5", -0.5),
         ("one hundred and twenty", 120),
+        ("twelve hundred", 1200),
+        ("one hundred five", 105),
+        ("0.125", 0.125),
+        ("-0,125", -0.125),
+        ("1000", 1000),
+        ("1.25", 1.25),
     ],
 )
 def test_numbers_that_others_read_wrongly(text: str, number: float) -> None:
     assert number_of(text) == pytest.approx(number)
 
 
-@pytest.mark.parametrize("text", ["", "point", "high", "and", "seven up", "0.7 m", "1e3", "minus"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "point",
+        "high",
+        "and",
+        "seven up",
+        "0.7 m",
+        "1e3",
+        "minus",
+        "1,000",
+        "1.000",
+        "-12.345",
+        "1,000,000",
+        "two five",
+        "fifty hundred",
+        "twenty five hundred",
+        "one hundred hundred",
+        "five and six",
+        "one hundred and",
+    ],
+)
 def test_what_is_no_number_is_none(text: str) -> None:
     assert number_of(text) is None

@@ -21,7 +21,7 @@ export class Session {
     this.state = "closed";
     this.welcome = null;
     this.inForce = new InForce();
-    this.untold = null; // an instruction that the server has not confirmed
+    this.untold = null; // an instruction that the server has not answered
     this.taken = null; // the last one that it has confirmed
     this.seq = 0;
     this.attempts = 0;
@@ -56,7 +56,7 @@ export class Session {
     return this.#send({ type: "observe", session, seq: this.seq, epoch, t_ns: tNs, data });
   }
 
-  /** Change the goal; false while there is no session. It is said (again) after each welcome until it is in force. */
+  /** Change the goal; false while there is no session. It is said (again) after each welcome until it is answered. */
   instruct(instruction) {
     this.untold = instruction;
     return this.#instruct();
@@ -67,10 +67,10 @@ export class Session {
     return this.#send({ type: "instruct", session: this.welcome.session, instruction: this.untold });
   }
 
-  /** The server says what is in force. */
-  #instructed(instruction, said = instruction) {
+  /** The server says what is in force: also of free words, which it understood as something else, this is the answer. */
+  #instructed(instruction) {
     this.taken = instruction;
-    if (said === this.untold || instruction === this.untold) this.untold = null;
+    this.untold = null;
   }
 
   /**
@@ -154,7 +154,7 @@ export class Session {
       case "pong":
         return this.clock.add(...["t_ping_ns", "t_received_ns", "t_sent_ns"].map((key) => Number(message[key])), tNs);
       case "instruct":
-        this.#instructed(message.instruction, message.said);
+        this.#instructed(message.instruction);
         return this.on.instruct?.(message.instruction, message.said);
       case "error":
         return this.#told(message);

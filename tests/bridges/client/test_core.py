@@ -407,6 +407,20 @@ def test_end_of_the_session_that_may_pass_is_safe_at_once_too(core: Core) -> Non
     assert [m.resume for m in core.due(10 * S) if isinstance(m, messages.Hello)] == [None]
 
 
+def test_free_words_that_were_understood_are_not_said_again() -> None:
+    core = Core(Options(**OWN), S)
+    core.instruct("to the left, please")  # the hello says it
+    assert "instruct" not in greeted(core, instruction="Go left.")
+    for at_s in (2, 4):
+        core.lost(at_s * S, "cut")
+        assert "instruct" not in greeted(core, at_s * S + S, resumed=True, instruction="Go left.")
+    core.instruct("home with you")
+    assert said(core, 6 * S) == ["instruct"]
+    core.hear(messages.Instruct(session=TOKEN, instruction="Go home.", said="home with you", by="chat"), 6 * S)
+    core.lost(7 * S, "cut")
+    assert "instruct" not in greeted(core, 8 * S, resumed=True, instruction="Go home.")
+
+
 @pytest.mark.parametrize(("told", "again"), [("Go.", ["Go home."]), ("Go home.", [])])
 def test_instruction_that_was_lost_with_the_connection_is_said_again(core: Core, told: str, again: list[str]) -> None:
     core.instruct("Go home.")

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rtcontrol.bridges.wire.messages import ErrorMessage, Executed, FunctionCall, Hello
+from rtcontrol.bridges.wire.messages import ErrorMessage, Executed, FunctionCall, Hello, Instruct
 from tests.bridges.client.worlds import free_port, until
 from tests.bridges.godot.engine import MISSING, REASON, Engine, Relay, Served, Start, quantiles
 from tests.bridges.program import garbage, starting
@@ -55,6 +55,18 @@ def own_served(tmp_path: Path) -> Iterator[Served]:
 
 TTL_MS = 500.0
 IDLE, LIVE = 0, 3
+
+
+def test_free_words_that_were_answered_are_not_said_again(stubborn: Engine, stand: Stand) -> None:
+    stand.welcome()
+    stubborn.say("instruct home with you")
+    stand.expect(Instruct, 5.0, "instruct")
+    stand.send(Instruct(session=stand.token, instruction="Go home.", said="home with you", by="chat"))
+    stubborn.event("instructed", text="Go home.")
+    stand.send(ErrorMessage(code="state", message="No session.", retryable=True))
+    assert stand.expect(Hello, 5.0, "hello").resume == stand.token
+    stand.welcome(resumed=True, instruction="Go home.")
+    assert stand.pump(1.0, lambda m: isinstance(m, Instruct)) is None
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,28 @@ def test_instruction_that_was_refused_is_not_said_again_to_a_restarted_server(dr
     assert (again.instruction, flying.stats()["ended"]) == (first.instruction, None)
 
 
+def test_free_words_that_were_answered_are_not_said_again_and_lost_ones_are(driver: Start, stand: Stand) -> None:
+    flying = fly(driver, stand.endpoint)
+    stand.expect(Hello, 10.0, "hello")
+    stand.welcome(instruction="Go left.")  # what the hello's words were understood as
+
+    def told_again(instruction: str) -> list[str]:
+        """What it says after a gap, in whose welcome this is in force."""
+        stand.alive = False
+        assert stand.expect(Hello, 10.0, "hello").resume == stand.token
+        stand.alive = True
+        stand.welcome(resumed=True, instruction=instruction)
+        found = stand.pump(0.7, lambda m: isinstance(m, Instruct))
+        return [found.instruction] if isinstance(found, Instruct) else []
+
+    assert told_again("Go left.") == []
+    flying.say("instruct home with you")
+    stand.expect(Instruct, 10.0, "instruct")
+    assert told_again("Go left.") == ["home with you"]
+    stand.send(Instruct(session=stand.token, instruction="Go home.", said="home with you", by="chat"))
+    assert told_again("Go home.") == []
+
+
 def test_endpoint_that_is_none_is_a_mistake_and_a_name_without_address_a_trouble(driver: Start) -> None:
     assert "tcp://127.0.0.1:5555" in driver("run", "--endpoint", "127.0.0.1:5555").failure()
     unknown = fly(driver, "tcp://no-such-host.invalid:5555", "--seconds", "1")

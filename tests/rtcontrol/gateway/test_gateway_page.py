@@ -527,6 +527,19 @@ def test_an_instruction_is_said_again_until_it_is_in_force_and_then_begins_new_s
     after_new_session(peer, session_page, instruction="aim high")
 
 
+@pytest.mark.parametrize("told", [{"said": "over there, please", "by": "chat"}, {}], ids=["understood", "confirmed"])
+def test_free_words_that_were_answered_are_not_said_again(peer: Peer, session_page: Page, told: dict[str, str]) -> None:
+    token = live(peer, session_page)
+    session_page.do("session.instruct(' over there, please ')")
+    peer.expect(Instruct)
+    peer.send(Instruct(session=token, instruction="go to the left", **told))
+    session_page.until("instruct", "go to the left")
+    peer.cut()
+    resumed(peer, token)
+    session_page.do("session.instruct('stop')")
+    assert peer.expect(Instruct).instruction == "stop"
+
+
 def test_a_refused_instruction_is_not_said_again(peer: Peer, session_page: Page) -> None:
     token = live(peer, session_page)
     session_page.do("session.instruct('too long')")

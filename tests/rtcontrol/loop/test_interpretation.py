@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from arm import Arm, arm_agent, on
 from cart import Flight, cart_agent
 
 from rtcontrol.agents import Agent, Goals
+from rtcontrol.loop.interpretation import Interpretation
 from rtcontrol.loop.interpreter import Interpreter, Understood
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
@@ -213,6 +215,59 @@ def test_an_interpreter_needs_goals_and_must_be_one() -> None:
             interpreting.interpreter(name, agent())
     lookalike = replace(cart_agent(), name="lander")  # of other tools than the bundled one's
     assert interpreting.goal_tools(lookalike) is None
+
+
+class Slow:
+    """A host of which nothing is known but that it is there."""
+
+    def __init__(self) -> None:
+        self.started = 0
+
+    def start(self, stopped: Callable[[], bool]) -> dict[str, Any]:
+        self.started += 1
+        return {}
+
+    def alive(self) -> bool:
+        return self.started > 0
+
+    def close(self) -> None:
+        self.started = 0
+
+
+def test_a_start_waits_for_nobody_who_is_answered_and_can_be_given_up() -> None:
+    host = Slow()
+    interpreter = Interpreter("slow", GOALS.goal_tools("cart"), lambda: host)  # type: ignore[arg-type, return-value]
+    with ThreadPoolExecutor(1) as pool:
+        with interpreter._places:  # somebody is asked something else
+            given_up = pool.submit(interpreter.start, lambda: True)
+            assert given_up.result(5) is None and not host.started
+        interpreter.start()
+        with interpreter._places:
+            pool.submit(interpreter.start).result(5)
+    assert host.started == 1
+
+
+def test_an_interpreter_of_a_server_that_is_closed_is_asked_no_more() -> None:
+    with chat_server(lambda body: GO) as server:
+        made = interpreting.Interpreters(f"chat:{server.url}", None, 5.0, "torch")
+        made.close()
+        late = made.of(agent())
+        assert late is not None and asked(late, "a half").why == "error" and not server.bodies
+
+
+def test_a_run_that_is_stopped_before_it_begins_starts_no_interpreter(tmp_path: Path) -> None:
+    host = Slow()
+    interpreter = Interpreter("slow", GOALS.goal_tools("cart"), lambda: host, shared=True)  # type: ignore[arg-type, return-value]
+    flight = Flight(tmp_path, agent=agent(), interpreter=interpreter)
+    flight.loop.stop("enough")
+    flight.run()
+    assert not host.started
+
+
+def test_a_gate_that_has_no_effect_is_told(tmp_path: Path) -> None:
+    with chat(lambda body: GO, gate=0.9) as (_, interpreter):
+        flight = Flight(tmp_path, agent=agent(), interpreter=interpreter).run()
+    assert any("--interpreter-gate 0.9 has no effect" in line for line in flight.said)
 
 
 # -- in flight --------------------------------------------------------------------------------------------------------
@@ -445,6 +500,165 @@ def test_there_is_one_question_at_a_time(tmp_path: Path) -> None:
             did.result()
     people = [(line["people"], line["k"]) for line in flight.lines if "people" in line]
     assert people == [("ask", 5), ("confirm", 5), ("ask", -1), ("confirm", -1)]
+
+
+def test_a_yes_is_not_taken_for_another_question_than_the_one_that_was_shown(tmp_path: Path) -> None:
+    answers = {"a half please": GO, "two please": completion(("go_to_x", '{"x": 2}'))}
+
+    def person(flight: Flight) -> None:
+        operator = flight.loop.operator
+        flight.loop.instruct("a half please")
+        until(lambda: asks(flight))
+        assert operator.question is not None and operator.question.k == -1
+        flight.loop.instruct("two please")
+        until(lambda: operator.question is not None and operator.question.k == -2 and asks(flight))
+        assert operator.say("confirm", "page", -1) == "No call waits for a yes."
+        assert operator.say("confirm", "wire", instruction="go to 0.5") == "No call waits for a yes."
+        assert "has changed" in operator.say("confirm", "keyboard")  # typed for what was asked a moment ago
+        assert operator.question is not None
+        assert "confirm" in operator.say("confirm", "wire", instruction="go to 2.0")
+        until(lambda: flight.loop.instruction == "go to 2.0")
+
+    with chat(lambda body: answers[body["messages"][-1]["content"]]) as (_, interpreter):
+        flight = flown(tmp_path, interpreter, person, confirm_instruction=True)
+    assert [line["k"] for line in flight.lines if line.get("people") in ("ask", "confirm")] == [-1, -2, -2]
+
+
+def test_a_yes_for_a_call_that_just_expired_is_not_taken_for_the_instruction(tmp_path: Path) -> None:
+    arm, told = Arm(), replace(arm_agent(), goals=Goals(["go on", "hold still"]))
+    close = Call("grip", {"closed": 1})
+
+    def decide(request: Any) -> Decision:
+        return Decision(close, {}) if request.tick == 5 else on(request)
+
+    with chat(lambda body: completion(("hold_still", "{}")), told) as (_, interpreter):
+        flight = Flight(
+            tmp_path, decide, world=arm.world(), agent=told, interpreter=interpreter,  # type: ignore[arg-type]
+            hz=20, duration_s=None, hold_ms=60_000.0, instruction="go on", confirm=("grip",), confirm_instruction=True,
+            confirm_s=3.0,
+        )  # fmt: skip
+
+        def beside() -> None:
+            try:
+                operator = flight.loop.operator
+                until(lambda: operator.asking is not None)
+                flight.loop.instruct("freeze")
+                until(lambda: operator.question is not None and operator.question.expires_ns)
+                assert "has changed" in operator.say("confirm", "keyboard") and operator.question is not None
+                until(lambda: time.monotonic_ns() > operator._settled_ns)
+                assert "confirm" in operator.say("confirm", "keyboard")  # it was looked at
+                until(lambda: flight.loop.instruction == "hold still")
+            finally:
+                flight.loop.stop("enough")
+
+        with ThreadPoolExecutor(1) as pool:
+            did = pool.submit(beside)
+            flight.run()
+            did.result()
+    people = [(line["people"], line["k"]) for line in flight.lines if "people" in line]
+    assert people == [("ask", 5), ("unanswered", 5), ("ask", -1), ("confirm", -1)]
+
+
+def test_an_older_sentence_does_not_withdraw_the_question_about_a_newer_one() -> None:
+    asked: list[str] = []
+    newer: list[threading.Thread] = []
+
+    def withdraw() -> None:
+        if not newer:  # by the older one: the newer one is said right now
+            newer.append(threading.Thread(target=lambda: interpretation.hear("newer")))
+            newer[0].start()
+            newer[0].join(0.3)
+        asked.clear()
+
+    with chat(lambda body: GO) as (_, interpreter):
+        assert asked_of(interpreter, "older", "newer")
+        interpretation = Interpretation(
+            interpreter, lambda text: None, lambda event: None, lambda line: None, lambda: 0.0,
+            lambda text, yes, no: asked.append(text), withdraw,
+        )  # fmt: skip
+        interpretation.hear("older")
+        newer[0].join(10)
+        assert asked == ["go to 0.5"]
+
+
+def asked_of(interpreter: Interpreter, *said: str) -> bool:
+    """From now on these are known."""
+    return all(asked(interpreter, one).text for one in said)
+
+
+def started(flight: Flight, person: Callable[[], Any]) -> Flight:
+    """The run's start, beside which a person does something, and which ends the run."""
+
+    def beside() -> None:
+        try:
+            person()
+        finally:
+            flight.loop.stop("enough")
+
+    with ThreadPoolExecutor(1) as pool:
+        did = pool.submit(beside)
+        flight.run()
+        did.result()
+    return flight
+
+
+def first_of(out: Path, interpreter: Interpreter, **more: Any) -> Flight:
+    settings = {"instruction": "a half", "confirm_instruction": True, "duration_s": None, **more}
+    return Flight(out, agent=agent(), interpreter=interpreter, **settings)
+
+
+def test_what_is_said_while_the_first_question_is_open_is_what_the_run_begins_with(tmp_path: Path) -> None:
+    two = completion(("go_to_x", '{"x": 2}'))
+    with chat(lambda body: two if "two" in body["messages"][-1]["content"] else GO, shared=True) as (_, interpreter):
+        for said, text in (("go to -2.0", "go to -2.0"), ("make it two", "go to 2.0")):
+            flight = first_of(tmp_path / text, interpreter)
+            operator = flight.loop.operator
+
+            def person(flight: Flight = flight, operator: Any = operator, said: str = said, text: str = text) -> None:
+                until(lambda: asks(flight))
+                flight.loop.instruct(said)
+                if said != text:
+                    until(lambda: operator.question is not None and operator.question.text == text and asks(flight))
+                    operator.say("confirm", "page", -2)
+                until(lambda: flight.loop._outcomes.newest_k >= 3)
+
+            started(flight, person)
+            assert {line["instruction"] for line in flight.lines if "observation" in line} == {text}
+
+
+def test_nobody_is_asked_about_the_first_instruction_while_a_newer_one_is(tmp_path: Path) -> None:
+    two = completion(("go_to_x", '{"x": 2}'))
+    with chat(lambda body: two if "two" in body["messages"][-1]["content"] else GO) as (_, interpreter):
+        asked_of(interpreter, "a half", "make it two")
+        flight = first_of(tmp_path, interpreter)
+        flight.loop.instruct("make it two")
+
+        def person() -> None:
+            until(lambda: asks(flight))
+            assert flight.loop.operator.question.text == "go to 2.0"  # type: ignore[union-attr]
+            flight.loop.operator.say("confirm", "keyboard")
+            until(lambda: flight.loop._outcomes.newest_k >= 3)
+
+        started(flight, person)
+    asked_about = [line["call"] for line in flight.lines if line.get("people") == "ask"]
+    assert asked_about == ['follow "go to 2.0"'] and flight.loop.instruction == "go to 2.0"
+
+
+def test_the_first_instruction_is_asked_about_again_where_nothing_comes_of_a_newer_one(tmp_path: Path) -> None:
+    none = completion(("not_understood", "{}"))
+    with chat(lambda body: none if "sandwich" in body["messages"][-1]["content"] else GO) as (_, interpreter):
+        flight = first_of(tmp_path, interpreter)
+
+        def person() -> None:
+            operator = flight.loop.operator
+            until(lambda: asks(flight))
+            flight.loop.instruct("make me a sandwich")
+            until(lambda: operator.question is not None and operator.question.k == -2 and asks(flight))
+            operator.say("confirm", "page", -2)
+            until(lambda: flight.loop._outcomes.newest_k >= 3)
+
+        started(flight, person)
+    assert flight.loop.instruction == "go to 0.5"
 
 
 def test_the_first_instruction_waits_for_a_yes_too(tmp_path: Path) -> None:

@@ -95,6 +95,67 @@ def test_no_call_waits_for_the_interpreter(bench: Callable[..., Bench]) -> None:
         assert told(peer, Instruct).instruction == "hover at 0.7"
 
 
+def test_a_resumed_session_tells_nothing_of_the_old_instruction_before_its_welcome(
+    bench: Callable[..., Bench],
+) -> None:
+    """A client would take it for newer than what it said last, and never say that again."""
+    free = threading.Event()
+    with chat_server(lambda body: (free.wait(60), HOVER)[1]) as server:
+        made = bench(interpreter=f"chat:{server.url}", interpreter_s=60.0)
+        peer = made.enter(pacing="client")
+        peer.ask()
+        say(peer, "stay up there")
+        until(lambda: bool(server.bodies))
+        peer.close()
+        session = made.admission.all()[0]
+        until(lambda: session.state == "parked")
+        back = made.peer()
+        assert back.enter(resume=peer.token).instruction == "land on the pad"
+        assert not [message for message in back.inbox if isinstance(message, Instruct)]
+        free.set()
+
+
+def parked(made: Bench, peer: WirePeer) -> Any:
+    """Its session, when nobody is connected any more."""
+    session = made.admission.all()[0]
+    peer.close()
+    until(lambda: session.state == "parked")
+    return session
+
+
+def test_what_is_said_between_two_loops_is_what_the_next_one_begins_with(interpreted: Callable[..., Bench]) -> None:
+    made = interpreted()
+    peer = made.enter(pacing="client")
+    peer.ask()
+    session = parked(made, peer)
+    session.instruct("stay up there")
+    assert made.peer().enter(resume=peer.token).instruction == "hover at 0.7"
+
+
+def test_words_between_two_loops_that_nobody_understands_give_way_to_the_one_before(
+    interpreted: Callable[..., Bench],
+) -> None:
+    made = interpreted()
+    peer = made.enter(pacing="client")
+    peer.ask()
+    session = parked(made, peer)
+    session.instruct("make me a sandwich")
+    denied = made.peer().denied(resume=peer.token)
+    assert (denied.code, denied.retryable, denied.fatal) == ("instruction", True, False)
+    until(lambda: session.state == "parked")
+    assert made.peer().enter(resume=peer.token).instruction == "land on the pad"
+
+
+def test_what_was_understood_and_not_decided_by_yet_is_kept_for_the_resume(interpreted: Callable[..., Bench]) -> None:
+    made = interpreted()
+    peer = made.enter(pacing="client")
+    peer.ask()
+    say(peer, "stay up there")
+    assert told(peer, Instruct).said == "stay up there"
+    parked(made, peer)
+    assert made.peer().enter(resume=peer.token).instruction == "hover at 0.7"
+
+
 def test_the_hello_s_instruction_is_told_by_the_welcome_as_it_was_understood(interpreted: Callable[..., Bench]) -> None:
     made = interpreted()
     assert made.enter(instruction="to the left").welcome.instruction == "land on the left side of the pad"  # type: ignore[union-attr]
@@ -143,6 +204,61 @@ def test_a_client_says_yes_to_what_was_understood(interpreted: Callable[..., Ben
     assert told(peer, ControlMessage).instruction is None
     peer.ask()
     assert session.loop.instruction == "hover at 0.7"
+
+
+def test_a_yes_for_another_instruction_than_the_one_that_is_asked_about_is_refused(
+    interpreted: Callable[..., Bench],
+) -> None:
+    made = interpreted(confirm_instruction=True)
+    peer = made.enter(pacing="client", capabilities=["control"])
+    peer.ask()
+    say(peer, "stay up there")
+    assert told(peer, ControlMessage).instruction == "hover at 0.7"
+    peer.send(ControlMessage(session=peer.token, say="confirm", instruction="land on the pad"))
+    refused = told(peer, ErrorMessage)
+    assert (refused.code, refused.field, refused.fatal) == ("invalid", "instruction", False)
+    assert made.admission.all()[0].loop.operator.question is not None
+    peer.send(ControlMessage(session=peer.token, say="confirm", instruction="hover at 0.7"))
+    assert told(peer, ControlMessage).instruction is None
+    peer.ask()
+    assert told(peer, Instruct).instruction == "hover at 0.7"
+
+
+@pytest.mark.parametrize(("seconds", "why"), [(10.0, "a person said no"), (0.2, "nobody said yes or no")])
+def test_a_client_is_told_of_an_instruction_that_got_no_yes(
+    interpreted: Callable[..., Bench], seconds: float, why: str
+) -> None:
+    peer = interpreted(confirm_instruction=True, confirm_s=seconds).enter(pacing="client", capabilities=["control"])
+    peer.ask()
+    say(peer, "stay up there")
+    told(peer, ControlMessage)
+    if seconds > 1:
+        peer.send(ControlMessage(session=peer.token, say="deny"))
+    else:
+        until(lambda: peer.ask().status == "fresh" and any(isinstance(m, ErrorMessage) for m in peer.inbox))
+    refused = told(peer, ErrorMessage)
+    assert (refused.code, refused.field) == ("instruction", "instruction") and why in refused.message
+
+
+def test_a_client_is_told_that_somebody_else_overtook_what_it_said_and_not_that_it_did_itself(
+    bench: Callable[..., Bench],
+) -> None:
+    free = threading.Event()
+    with chat_server(lambda body: (free.wait(60), HOVER)[1]) as server:
+        made = bench(interpreter=f"chat:{server.url}", interpreter_s=60.0)
+        peer = made.enter(pacing="client")
+        peer.ask()
+        say(peer, "stay up there")
+        until(lambda: bool(server.bodies))
+        say(peer, "stay up for good")
+        until(lambda: made.admission.all()[0]._newest == "stay up for good")
+        made.admission.all()[0].instruct("land on the pad")
+        refused = told(peer, ErrorMessage)
+        assert refused.code == "instruction" and '"stay up for good" is not taken: something newer' in refused.message
+        assert told(peer, Instruct).said == "land on the pad"
+        free.set()
+        peer.ask()
+        assert not [message for message in peer.inbox if isinstance(message, ErrorMessage)]
 
 
 def test_the_record_keeps_what_was_said_and_understood(interpreted: Callable[..., Bench]) -> None:

@@ -68,6 +68,7 @@ namespace RtControl
             }
             Open = true;
             Welcome = welcome;
+            string before = welcome.Resumed ? _told : _greeting;
             _told = welcome.Message.Text("instruction");
             _releaseNs = welcome.Message.Long("release_ns", -1);
             IList<RtCall> safeCalls = Options.SafeCalls;
@@ -99,7 +100,11 @@ namespace RtControl
                 }
                 Begin(Rule.NewSession(epoch, safeCalls), null, "new_session");
             }
-            if (_instruction != null && _instruction != _greeting) Instruct(_instruction);
+            // The greeting's, as it was understood; else what was given while greeting, or lost with the connection.
+            if (_instruction != null && !welcome.Resumed && _instruction == before) _instruction = _told;
+            if (_instruction == null || _instruction == before || _instruction == _told) return;
+            _outbox.RemoveAll(m => m.Text("type") == "instruct");
+            Instruct(_instruction);
         }
 
         private void ResendResets(long serverEpoch)
