@@ -124,7 +124,8 @@ def _source(name: str, tools: tuple[Mapping[str, Any], ...], engine: str) -> Dec
 
     engines.check(engine)
     resolve(name)
-    return STSource(DeciderSpec(name, tuple(listed), engine, allow_null=True, history=0), patient=True)
+    # It runs behind everybody else: of two threads one would wait for a processor, and the other for it.
+    return STSource(DeciderSpec(name, tuple(listed), engine, threads=1, allow_null=True, history=0), patient=True)
 
 
 class Interpreters:
