@@ -31,7 +31,7 @@ def recipe_of(skill: str) -> Recipe | simpletool_recipe.GamesRecipe:
 
 
 # A base that knows a language learns a world from a part of the rows that a new model needs, in smaller steps.
-FROM_BASE = {"samples": 60_000, "learning_rate": 1e-4, "warmup": 0.05, "bf16": True}
+SAMPLES, RATE, WARMUP = 60_000, 1e-4, 0.05
 WAYS = 12  # drawn sets of tools a chunk
 DISTIL = 0.5  # of the loss, by a teacher's scores
 CHUNK = 2_048  # rows between which a run is kept: of a large model they take minutes
@@ -54,7 +54,8 @@ class Onward:
 
     def config(self, own: TrainConfig) -> TrainConfig:
         """The skill's configuration for it."""
-        found = replace(own, **FROM_BASE, distil=0.0 if self.teacher is None else DISTIL)
+        found = replace(own, samples=SAMPLES, learning_rate=RATE, warmup=WARMUP, bf16=True)
+        found = replace(found, distil=0.0 if self.teacher is None else DISTIL)
         return replace(found, group=48, run=8) if self.any_tools else found  # rows of one set of tools share it
 
 
