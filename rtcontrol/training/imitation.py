@@ -53,7 +53,7 @@ class SkillRun(Trainer):
         super().__init__(*others)
 
     def settings(self) -> dict[str, Any]:
-        return super().settings() | self._began
+        return {**super().settings(), **self._began}
 
 
 @dataclass(frozen=True)
