@@ -505,7 +505,7 @@ def test_training_rows_say_what_their_instruction_means(tmp_path: Any, monkeypat
         def run(self, progress: Any) -> None:
             raise InterruptedError
 
-    monkeypatch.setattr("rtcontrol.training.imitation.Trainer", Looks)
+    monkeypatch.setattr("rtcontrol.training.imitation.SkillRun", Looks)
     small = Recipe(recipe.agent, (), recipe.demonstrations, recipe.config, chunk=400, nonsense=recipe.nonsense)
     with pytest.raises(InterruptedError):
         small.train(tmp_path, recipe.config)
