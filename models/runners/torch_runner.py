@@ -16,10 +16,11 @@ from rtcontrol.models.checkpoint.checkpoint import read_config
 from rtcontrol.models.decode.protocol import Ask, Caps, PassCost, PrefixInfo, Work, fitted
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.lean import SLOTS, LeanModel
+from rtcontrol.models.runners.linear import has_int8
 from rtcontrol.models.runners.packed import TOGETHER, Node, PackedSequence, answered, run_together
 from rtcontrol.models.runners.paged import EARLY, PAGE, USUAL, PagedModel, Shape, _power
 from rtcontrol.models.runners.prefix_store import PrefixStore, prefix_key
-from rtcontrol.models.runners.weights import ModelConfig, fingerprint, has_int8, load_weights, shared, unchanged
+from rtcontrol.models.runners.weights import ModelConfig, fingerprint, load_weights, shared, unchanged
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
 FLOATS = ("fp32", "bf16")

@@ -55,12 +55,12 @@ def read_gguf(path: Path, stage: Stage) -> Base:
             f"{path} is a model of the architecture {kind!r}.",
             f"Give a GGUF file of {', '.join(ARCHITECTURES.values())} (text models), or a folder of safetensors.",
         )
-    found: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
+    safe: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
     try:
         with _told_by(reader, stage):
-            model = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.bfloat16, **found)
+            model = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.bfloat16, **safe)
             stage("building the tokenizer", 0, 1)
-            tokenizer = AutoTokenizer.from_pretrained(path.parent, **found)
+            tokenizer = AutoTokenizer.from_pretrained(path.parent, **safe)
     except Exception as error:  # a part of it is missing, or of a kind that transformers does not read
         told = (str(error).strip() or repr(error)).splitlines()[0]
         raise UserError(f"transformers cannot read {path} ({told}).", "Give another file of the model.") from None

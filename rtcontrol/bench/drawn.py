@@ -31,7 +31,7 @@ LONG_PROMPTS = (0.55, 0.85)  # the share that is short, and that is short or mid
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnDecision:
     """One decision to be made."""
 
     tools: tuple[dict[str, Any], ...]
@@ -39,7 +39,7 @@ class Drawn:
     observation: str
 
 
-def drawn(count: int, seed: int) -> Iterator[Drawn]:
+def drawn(count: int, seed: int) -> Iterator[DrawnDecision]:
     """`count` decisions; each is what it is by its number and the seed."""
     for i in range(count):
         tools = tuple(_tools(random.Random(f"tools {seed} {i // DECIDED}")))
@@ -49,7 +49,7 @@ def drawn(count: int, seed: int) -> Iterator[Drawn]:
         words = draw.randint(4, 40) if share < short else draw.randint(60, 150) if share < middling else 0
         words = words or draw.randint(350, 600)
         observation = [draw.choice(WORDS) if draw.random() < 0.8 else str(draw.randint(-99, 999)) for _ in range(words)]
-        yield Drawn(tools, " ".join(draw.choices(WORDS, k=draw.randint(2, 14))), " ".join(observation))
+        yield DrawnDecision(tools, " ".join(draw.choices(WORDS, k=draw.randint(2, 14))), " ".join(observation))
 
 
 def _tools(draw: random.Random) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from rtcontrol.bench.drawn import DECIDED, Drawn, drawn
+from rtcontrol.bench.drawn import DECIDED, DrawnDecision, drawn
 from rtcontrol.bench.dtype import NEAR, TOLERANCE
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, FUNCTION, NULL, closing, opening
@@ -33,7 +33,7 @@ Values = dict[tuple[int, ...], Any]  # by the tokens that write them, the closin
 
 
 @dataclass(slots=True)
-class Judged:
+class JudgedDecision:
     """What the judge calls, over how many forwards, and the smallest lead of a choice: in logits, and as a part of the
     largest score of those that were legal."""
 
@@ -54,7 +54,7 @@ def shown(name: str, arguments: Any) -> str:
     return json.dumps([name, dict(arguments)], sort_keys=True)
 
 
-class Judge:
+class TokenByToken:
     """transformers' model, in fp32."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -62,18 +62,22 @@ class Judge:
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        told: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": False, "local_files_only": True}
-        self._model: Any = AutoModelForCausalLM.from_pretrained(checkpoint.folder, **told).eval()
+        told: dict[str, Any] = {"dtype": torch.float32, "local_files_only": True}
+        self._model: Any = AutoModelForCausalLM.from_pretrained(
+            checkpoint.folder, **told, trust_remote_code=False
+        ).eval()
         self._layers, self._tokenizer = cache_name(self._model.base_model), checkpoint.tokenizer
         self._prefix: tuple[Sequence[int], Any] | None = None
 
     @torch.no_grad()
-    def decide(self, tools: Sequence[ToolSchema], prefix: Sequence[int], rest: Sequence[int], overflow: Any) -> Judged:
+    def decide(
+        self, tools: Sequence[ToolSchema], prefix: Sequence[int], rest: Sequence[int], overflow: Any
+    ) -> JudgedDecision:
         """A call of these tools, all of whose values are closed, behind a prompt in two parts: the first is computed
         once for all that begin with it."""
         if self._prefix is None or self._prefix[0] != prefix:
             self._prefix = prefix, self._states(prefix, None)[1]
-        found = Judged("", {})
+        found = JudgedDecision("", {})
         _, behind = self._states(rest, deepcopy(self._prefix[1]))
         found.forwards += 1
         names: Values = {self._written(tool.name, FUNCTION): i for i, tool in enumerate(tools)}
@@ -98,7 +102,7 @@ class Judge:
     def _written(self, text: str, head: str) -> tuple[int, ...]:
         return (*self._tokenizer.encode(text), self._tokenizer.special_id(closing(head)))
 
-    def _head(self, head: str, values: Values, behind: Any, found: Judged) -> Any:
+    def _head(self, head: str, values: Values, behind: Any, found: JudgedDecision) -> Any:
         cache, token, written = deepcopy(behind), self._tokenizer.special_id(opening(head)), tuple[int, ...]()
         while written not in values:
             legal = sorted({v[len(written)] for v in values if v[: len(written)] == written})
@@ -205,9 +209,13 @@ def _counted(lines: Sequence[dict[str, Any]], dtype: str) -> dict[str, Any]:
 
 
 def _judged(
-    checkpoint: Checkpoint, model: str, dtypes: Sequence[str], missing: Sequence[tuple[int, Drawn]], threads: int | None
+    checkpoint: Checkpoint,
+    model: str,
+    dtypes: Sequence[str],
+    missing: Sequence[tuple[int, DrawnDecision]],
+    threads: int | None,
 ) -> Iterator[dict[str, Any]]:
-    judge, ours, known = Judge(checkpoint), dict[str, STDecider](), tuple[dict[str, Any], ...]()
+    judge, ours, known = TokenByToken(checkpoint), dict[str, STDecider](), tuple[dict[str, Any], ...]()
     loaded = [DeciderSpec(model, ({"name": "stop"},), dtype=d, threads=threads).build() for d in dtypes]  # stay so
     for number, one in missing:
         if one.tools != known:

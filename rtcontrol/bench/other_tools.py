@@ -82,7 +82,7 @@ STRANGERS = tuple(
 )
 
 
-class Way(NamedTuple):
+class Disguise(NamedTuple):
     """The share of the names that are synonyms, and whose; how many drawn tools more, or the strangers; and whether
     what is seen has other names too."""
 
@@ -93,15 +93,15 @@ class Way(NamedTuple):
     fields: bool = False
 
 
-WAYS: Mapping[str, Way] = {
-    "any order": Way(),
-    "three tools more": Way(more=3),
-    "eight strangers more": Way(strangers=True),
-    "synonyms": Way(1.0),
-    "all of it": Way(1.0, 3),
-    "names never taught": Way(1.0, known=NEVER_TAUGHT),
-    "fields renamed": Way(fields=True),
-    "all of that": Way(1.0, 0, NEVER_TAUGHT, strangers=True, fields=True),
+WAYS: Mapping[str, Disguise] = {
+    "any order": Disguise(),
+    "three tools more": Disguise(more=3),
+    "eight strangers more": Disguise(strangers=True),
+    "synonyms": Disguise(1.0),
+    "all of it": Disguise(1.0, 3),
+    "names never taught": Disguise(1.0, known=NEVER_TAUGHT),
+    "fields renamed": Disguise(fields=True),
+    "all of that": Disguise(1.0, 0, NEVER_TAUGHT, strangers=True, fields=True),
 }
 
 

@@ -31,9 +31,9 @@ from rtcontrol.models.decode.core import common_start
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import evaluate
 from rtcontrol.models.runners.hf_runner import cache_name
+from rtcontrol.models.runners.linear import has_int8
 from rtcontrol.models.runners.packed import Node
 from rtcontrol.models.runners.torch_runner import DTYPES, TorchRunner
-from rtcontrol.models.runners.weights import has_int8
 from rtcontrol.telemetry.histogram import Series
 
 WARM_UP = 5
@@ -92,8 +92,8 @@ class HFForward:
         from transformers.utils import logging
 
         logging.disable_progress_bar()
-        told: dict[str, Any] = {"dtype": dtype, "attn_implementation": "sdpa", "trust_remote_code": False}
-        self._model: Any = AutoModelForCausalLM.from_pretrained(folder, **told).eval()
+        told: dict[str, Any] = {"dtype": dtype, "attn_implementation": "sdpa"}
+        self._model: Any = AutoModelForCausalLM.from_pretrained(folder, **told, trust_remote_code=False).eval()
         self._whole, self._layers = cache_name(self._model), cache_name(self._model.base_model)
         self._cache: Any = None
         self._cached: list[int] = []

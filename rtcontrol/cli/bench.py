@@ -2,51 +2,25 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.progress import Progress
 
 from rtcontrol.bench.options import BenchOptions, Threads
-from rtcontrol.cli import bench_loop
-from rtcontrol.cli.figures import JsonFile, Shown, show
-from rtcontrol.cli.options import group
+from rtcontrol.cli import bench_loop, bench_pretrained
+from rtcontrol.cli.bench_group import Document, app, measures
+from rtcontrol.cli.figures import Shown
 from rtcontrol.envs.registry import agent_names
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.options import Without, expanded
+from rtcontrol.run.options import Without
 from rtcontrol.telemetry.table import Terminal
-
-app = group(help="Measure on this machine, side by side with the baselines.")
 
 Decisions = Annotated[int, typer.Option(min=1, help="Decisions by each way, in turns.")]
 QUICKER = "default: one or all, whichever is quicker now"
 Folder = Annotated[Path, typer.Option("--out", help="Folder of the JSON files; the page stands beside it.")]
 PAGES = Path("docs/benchmarks")
-Document = dict[str, Any]
-
-
-def measures(bench: Callable[..., Document]) -> Callable[..., Document]:
-    """The command of a bench, which is given what tells how much is done and, by name, its options (those of a
-    BenchOptions one by one): its document is shown, and written where --json says."""
-
-    def command(json_file: Path | None, **given: Any) -> None:
-        if (options := given.get("options")) is not None:
-            from rtcontrol.models.checkpoint.checkpoint import read_config, resolve
-
-            read_config(resolve(options.model))  # before anything is begun: `memory` loads it in a process of its own
-        show(lambda shown: bench(shown, **given), json_file)
-
-    _, *parameters = inspect.signature(bench, eval_str=True).parameters.values()
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    last = inspect.Parameter("json_file", keyword, default=None, annotation=JsonFile)
-    parameters = [one.replace(kind=keyword) for one in parameters]
-    command.__signature__ = inspect.Signature([*parameters, last])  # type: ignore[attr-defined]
-    command.__name__, command.__doc__ = bench.__name__, bench.__doc__
-    app.command()(expanded(command))
-    return bench
 
 
 @measures
@@ -174,63 +148,6 @@ def dtype(
     from rtcontrol.bench import everything
 
     return everything.dtype(options, decisions, shown)
-
-
-@measures
-def pretrained(
-    shown: Shown,
-    options: Annotated[BenchOptions, Without(("model", "dtype"))],
-    models: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="Folders (default: Gemma 3 270M and its cuts, of $RTCONTROL_GEMMA)."),
-    ] = None,
-    dtypes: Annotated[list[str] | None, typer.Option("--dtype", help="fp32, bf16, int8 (default: all here).")] = None,
-    decisions: Annotated[int, typer.Option(min=2, help="Decisions by each way, in turns.")] = 100,
-) -> Document:
-    """One packed pass of a pretrained model by dtype, beside our bare forward of the same tokens and Hugging Face's.
-
-    Without models it adopts the GGUF file that RTCONTROL_GEMMA names, whole and cut to 3, 4, 6 and 9 layers.
-
-    Examples:
-
-      rtcontrol bench pretrained my-st-base --threads 1
-
-      rtcontrol bench pretrained --agent lander --json pretrained.json
-    """
-    from rtcontrol.bench import everything
-    from rtcontrol.bench.pretrained import check_dtypes, dtypes_here
-
-    chosen = check_dtypes(dtypes or dtypes_here())
-    return everything.pretrained(options, models or (), decisions, chosen, shown, shown.ready)
-
-
-@measures
-def equal(
-    shown: Shown,
-    options: Annotated[BenchOptions, Without(("agent", "dtype"))],
-    decisions: Annotated[int, typer.Option(min=1, help="Drawn decisions.")] = 500,
-    dtypes: Annotated[list[str] | None, typer.Option("--dtype", help="Of ours: fp32, bf16, int8.")] = None,
-    seed: Annotated[int, typer.Option(help="What tools and prompts are drawn by.")] = 0,
-    keep: Annotated[
-        Path | None, typer.Option(help="A file of what is judged: the same command goes on from there.")
-    ] = None,
-) -> Document:
-    """Whether packed calls are those of Hugging Face's fp32 model decoded token by token, each head alone.
-
-    Tools and prompts are drawn by a seed, some longer than a model's window. The judge lists legal values as tokens and
-    knows nothing of our tries, masks and caches. A call that differs is told with the judge's smallest lead.
-
-    Examples:
-
-      rtcontrol bench equal --model my-st-base --threads 1 --keep equal.jsonl
-
-      rtcontrol bench equal --model my-st-base --decisions 50 --dtype fp32 --dtype bf16
-    """
-    from rtcontrol.bench import everything
-    from rtcontrol.bench.pretrained import check_dtypes
-
-    chosen = check_dtypes(dtypes or ("fp32",))
-    return everything.equal(options, decisions, chosen, seed, keep, shown)
 
 
 @measures
@@ -437,5 +354,7 @@ def tables(folder: Folder = PAGES) -> None:
         print(f"Written: {path}")
 
 
+for bench in bench_pretrained.BENCHES:
+    measures(bench)
 for command in bench_loop.COMMANDS:
     app.command()(command)

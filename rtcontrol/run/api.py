@@ -24,6 +24,7 @@ from rtcontrol.run.deadline import InTime
 from rtcontrol.run.drafter import Draft, Drafter
 from rtcontrol.run.heard_instruction import HeardInstruction, end_with
 from rtcontrol.run.model_compatibility import trained_on
+from rtcontrol.run.toolsets import kind_of
 
 MAX_DRAFT_MS = 60_000.0
 MAX_DEADLINE_MS = 3_600_000.0
@@ -335,7 +336,7 @@ class ModelSession:
         """The calls' texts. Raises UserError for what is no list of calls."""
         whole = isinstance(history, str) or not isinstance(history, Sequence)
         if wrong := [one for one in ([history] if whole else history) if whole or not isinstance(one, Call | str)]:
-            what = f"`history` {'is' if whole else 'holds'} {_kind(wrong[0])}."
+            what = f"`history` {'is' if whole else 'holds'} {kind_of(wrong[0])}."
             raise UserError(what, "Give a list of calls, the newest last: [decision.call].")
         return [call.text() if isinstance(call, Call) else call for call in history]
 
@@ -346,7 +347,7 @@ class ModelSession:
             remedy = (
                 "Give decision.call; where that is None (null, held, missed), execute nothing: what is in force stays."
             )
-            raise UserError(f"What is to be executed is {_kind(call)}, no call.", remedy)
+            raise UserError(f"What is to be executed is {kind_of(call)}, no call.", remedy)
         if any(tool.elsewhere for tool in self.tools if tool.name == call.name):
             raise UserError(
                 f"The tool {call.name} has no function here: checkpoints keep definitions, not functions.",
@@ -363,10 +364,6 @@ class ModelSession:
     def info(self) -> dict[str, Any]:
         """What decides: engine, dtype, device, tokens of the cached prefix, how passes are laid out."""
         return self.decider.info()
-
-
-def _kind(given: object) -> str:
-    return "None" if given is None else "a text" if isinstance(given, str) else f"a {type(given).__name__}"
 
 
 def _held(doubt: Doubt, head: str, call: Call | None) -> str:
@@ -397,7 +394,7 @@ def _check_safe(tools: Tools, safe_call: Call | None) -> None:
         return
     try:
         if not isinstance(safe_call, Call):
-            raise InvalidCall(f"it is {_kind(safe_call)}")
+            raise InvalidCall(f"it is {kind_of(safe_call)}")
         tools.validate(safe_call)
     except InvalidCall as error:
         raise UserError(f"The safe call is none of these tools ({error}).", "Give such as Call('stop', {}).") from None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.bridges.wire.messages import ControlMessage, Instruct
@@ -11,7 +12,8 @@ from rtcontrol.envs.remote_parts import wire_call as told_call
 from rtcontrol.loop.interpreter import PASSED, Interpreter, Understood
 from rtcontrol.loop.operator import SAID, OperatorControl
 from rtcontrol.loop.requests import echo
-from rtcontrol.serve.negotiate import CONTROL
+from rtcontrol.models.errors import UserError
+from rtcontrol.serve.negotiate import CONTROL, Terms
 
 
 def saying_of(message: ControlMessage, capabilities: Sequence[str]) -> str:
@@ -29,7 +31,23 @@ def refused_instruction(error: str, seq: int | None) -> WireError:
     return WireError(Code.INSTRUCTION, what, remedy, field="instruction", seq=seq)
 
 
-def not_asked(instruction: str) -> WireError:
+def lost_instruction(error: UserError, again: bool) -> WireError:
+    """The run ends with it; whether it may begin `again` with the one before."""
+    told = {"field": "instruction", "retryable": again, "fatal": not again}
+    return WireError(Code.INSTRUCTION, error.what, error.remedy, **told)  # type: ignore[arg-type]
+
+
+@contextmanager
+def no_host(terms: Terms) -> Iterator[None]:
+    """What cannot be decided by here is the client's tools, or the model that it named. Raises WireError."""
+    try:
+        yield
+    except UserError as error:
+        code = Code.TOOLS if terms.named is None else Code.MODEL
+        raise WireError(code, error.what, error.remedy, field=code.value, fatal=True) from None
+
+
+def unknown_question(instruction: str) -> WireError:
     """A yes or no for an instruction that is not asked about."""
     what = f'Nobody is asked about "{echo(instruction)}" (any more).'
     return WireError(Code.INVALID, what, "Answer what the last control message asks.", field="instruction")

@@ -143,6 +143,12 @@ class Terms:
                 fatal=True,
             ) from None
 
+    def described(self) -> str:
+        """In words: for whom it decides, what decides, and how often."""
+        what = f"agent {self.named}" if self.named else f"{len(self.agent.tools.schemas)} tools of its own"
+        pace = "client-paced" if self.hello.pacing == "client" else f"{self.config.hz:g} Hz"
+        return f"{what}, model {Path(self.model).name}, {pace}"
+
 
 def ttl_of(config: RunConfig) -> float:
     """How long a call is good for by default, in milliseconds since its observation's capture."""

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from rtcontrol.bridges.wire import Code, Message, WireError
@@ -27,23 +26,15 @@ from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import Interpreters
-from rtcontrol.serve.answers import (
-    control_of,
-    not_asked,
-    not_understood,
-    refused_instruction,
-    saying_of,
-    understood_as,
-)
+from rtcontrol.serve import answers
 from rtcontrol.serve.errors import failure, placed, refusal, undecodable
 from rtcontrol.serve.limits import Need, TokenBucket, undisturbed
 from rtcontrol.serve.negotiate import CONTROL, Terms, negotiate
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.pools import open_host
-from rtcontrol.serve.stats import COUNTS, Run, write_report
+from rtcontrol.serve.stats import Run, figures_of, write_report
 from rtcontrol.serve.tool_reading import ToolReading
-from rtcontrol.telemetry.histogram import Series
 from rtcontrol.telemetry.recorder import Recorder
 
 log = logging.getLogger("rtcontrol.serve")
@@ -162,17 +153,17 @@ class Session:
 
     def control(self, message: ControlMessage) -> None:
         """The client's message. Raises WireError."""
-        said = saying_of(message, self.hello.capabilities)
+        said = answers.saying_of(message, self.hello.capabilities)
         answer = self.say(said, "wire", message.id, message.instruction)
         self._note(answer)
         if answer == NOTHING and message.instruction is not None:
-            raise not_asked(message.instruction)
+            raise answers.unknown_question(message.instruction)
 
     def _controlled(self) -> None:
         """Tell the client, if it wants to know, what people did, or what waits for their yes."""
         if self.loop is None or CONTROL not in self.hello.capabilities:
             return
-        self.send(control_of(self.loop.operator, self.token))
+        self.send(answers.control_of(self.loop.operator, self.token))
 
     def _understood(self, found: Understood) -> None:
         """Tell the client what came of what somebody said, but for its own that it has overtaken itself; what waits for
@@ -183,9 +174,9 @@ class Session:
         if found.why == "overtaken" and found.said != self._newest:
             return
         if found.text is None:
-            self._owner.refused(peer, not_understood(found, loop.interpretation.interpreter))
+            self._owner.refused(peer, answers.not_understood(found, loop.interpretation.interpreter))
         elif not found.waits(loop.config.confirm_instruction):
-            self.send(understood_as(found, self.token))
+            self.send(answers.understood_as(found, self.token))
 
     def welcome(self) -> None:
         """Tell the client what is in force."""
@@ -217,7 +208,7 @@ class Session:
         peer.send(message)
         if self._refusal is not None and isinstance(message, CallMessage):
             # After its tick's call: a client that waits for one must not take it for the refusal of the observation.
-            error, self._refusal = refused_instruction(self._refusal, message.seq_obs), None
+            error, self._refusal = answers.refused_instruction(self._refusal, message.seq_obs), None
             self._owner.refused(peer, error)
 
     def need(self) -> Need | None:
@@ -322,12 +313,8 @@ class Session:
         return self.env
 
     def _host(self, terms: Terms) -> Host:
-        try:
-            with placed(self.welcomed):
-                return open_host(self._owner.pool, self.id, terms)
-        except UserError as error:
-            code = Code.TOOLS if terms.named is None else Code.MODEL
-            raise WireError(code, error.what, error.remedy, field=code.value, fatal=True) from None
+        with placed(self.welcomed), answers.no_host(terms):
+            return open_host(self._owner.pool, self.id, terms)
 
     def _run(self, run: Run) -> None:
         try:
@@ -342,9 +329,7 @@ class Session:
             again = self.welcomed and self._proven is not None and bool(others)
             if again:
                 self._instruction = self._proven
-            raise WireError(
-                Code.INSTRUCTION, error.what, error.remedy, field="instruction", retryable=again, fatal=not again
-            ) from None
+            raise answers.lost_instruction(error, again) from None
         finally:
             if run.loop.launched:
                 self._ended(run.loop)
@@ -371,10 +356,8 @@ class Session:
         self.welcome()
         terms = self.terms
         if terms is not None and peer is not None:
-            what = f"agent {terms.named}" if terms.named else f"{len(terms.agent.tools.schemas)} tools of its own"
-            pace = "client-paced" if terms.hello.pacing == "client" else f"{terms.config.hz:g} Hz"
             again = ", resumed" if self.runs > 1 else ""
-            self._owner.say(f"{self.id}: {peer.name}, {what}, model {Path(terms.model).name}, {pace}{again}")
+            self._owner.say(f"{self.id}: {peer.name}, {terms.described()}{again}")
 
     def _trouble(self, emission: Emission, seq: int | None) -> None:
         said, self._said = self._said, None
@@ -403,21 +386,9 @@ class Session:
 
     def figures(self) -> dict[str, Any]:
         """What there is to see of it from outside; no secret."""
-        shown: dict[str, Any] = {"id": self.id, "state": self.state, "client": self.hello.client.name}
-        peer = self.peer
-        shown |= {"peer": None if peer is None else peer.name, "refused": dict(self.refused)}
-        if (terms := self.terms) is not None:
-            shown |= {"agent": terms.named, "model": Path(terms.model).name, "pacing": terms.hello.pacing}
-            shown |= {"hz": terms.config.hz}
-        if (loop := self.loop) is not None:
-            account = loop.account
-            shown |= {name: getattr(account, name) for name in (*COUNTS, "misses", "miss_rate")}
-            shown |= {"misses_by_cause": dict(account.misses_by_cause)}
-            shown["lost_lines"] = loop.recorder.lost
-            shown["latency_ms"] = Series(list(account.recent_ms)).summary()  # at once: it grows meanwhile
-        if self.env is not None:
-            shown |= self.env.traffic.to_dict()
-        return shown
+        shown = {"id": self.id, "state": self.state, "client": self.hello.client.name, "refused": dict(self.refused)}
+        traffic = {} if self.env is None else self.env.traffic.to_dict()
+        return {**shown, "peer": self.peer and self.peer.name, **figures_of(self.terms, self.loop), **traffic}
 
     def _wire(self) -> dict[str, Any]:
         client = self.hello.client

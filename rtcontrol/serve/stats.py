@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.serve.negotiate import Terms
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import ANSWERS, Account
-from rtcontrol.telemetry.histogram import BOUNDS_S
+from rtcontrol.telemetry.histogram import BOUNDS_S, Series
 from rtcontrol.telemetry.recorder import Recorder
 
 # By the account's names.
@@ -92,3 +93,18 @@ def write_report(run: Run, wire: Callable[[], dict[str, Any]]) -> str | None:
         return refused and f"the report could not be written ({refused})"
     except Exception as error:
         return f"no report ({type(error).__name__}: {error})"
+
+
+def figures_of(terms: Terms | None, loop: ControlLoop | None) -> dict[str, Any]:
+    """What there is to see of a session's terms and of its loop."""
+    shown: dict[str, Any] = {}
+    if terms is not None:
+        shown |= {"agent": terms.named, "model": Path(terms.model).name, "pacing": terms.hello.pacing}
+        shown |= {"hz": terms.config.hz}
+    if loop is not None:
+        account = loop.account
+        shown |= {name: getattr(account, name) for name in (*COUNTS, "misses", "miss_rate")}
+        shown |= {"misses_by_cause": dict(account.misses_by_cause)}
+        shown["lost_lines"] = loop.recorder.lost
+        shown["latency_ms"] = Series(list(account.recent_ms)).summary()  # at once: it grows meanwhile
+    return shown

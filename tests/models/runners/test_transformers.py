@@ -18,9 +18,9 @@ import rtcontrol
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decode.protocol import Ask, Budget, Tree, Work
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.runners import hf_load, lean, packed, weights
+from rtcontrol.models.runners import hf_load, lean, packed
 from rtcontrol.models.runners.hf_runner import TreeRunner
-from rtcontrol.models.runners.weights import Int8Linear, Linear, RoundedLinear, can_pack, has_int8
+from rtcontrol.models.runners.linear import Int8Linear, Linear, RoundedLinear, can_pack, has_int8
 from tests.models.small import (
     MARGIN,
     TOLD,
@@ -313,7 +313,7 @@ def test_rounded_products_are_near_the_plain_one_whatever_the_rows_sizes(rows: i
 
 
 def test_linear_without_the_packed_operator_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "_packed_linear", None)
+    monkeypatch.setattr(linear, "_packed_linear", None)
     weight, x = torch.randn(5, 4), torch.randn(3, 4)
     assert not can_pack(weight)
     assert torch.equal(Linear(weight)(x), F.linear(x, weight))

@@ -19,9 +19,10 @@ from transformers import AutoModelForCausalLM
 
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.runners import weights
+from rtcontrol.models.runners import linear
+from rtcontrol.models.runners.linear import has_int8
 from rtcontrol.models.runners.torch_runner import TorchRunner
-from rtcontrol.models.runners.weights import ModelConfig, has_int8, load_weights
+from rtcontrol.models.runners.weights import ModelConfig, load_weights
 from tests.models.small import build_checkpoint, tool
 
 TOOLS = tuple(tool(n, 0, v=["left", "red"]) for n in ("go", "stop"))
@@ -171,7 +172,7 @@ def test_rounded_weights_agree_with_fp32_where_the_margin_is_large(tmp_path: Pat
 
 
 def test_int8_is_refused_where_the_cpu_or_the_engine_has_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "_int8_linear", None)
+    monkeypatch.setattr(linear, "_int8_linear", None)
     assert "int8 needs a CPU with VNNI" in refused(folder, dtype="int8")
     assert "Unknown dtype 'int8'" in refused(folder, dtype="int8", engine="transformers")
 
