@@ -18,7 +18,7 @@ import rtcontrol
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decode.protocol import Ask, Budget, Tree, Work
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.runners import hf_load, lean, packed
+from rtcontrol.models.runners import hf_load, lean, linear, packed
 from rtcontrol.models.runners.hf_runner import TreeRunner
 from rtcontrol.models.runners.linear import Int8Linear, Linear, RoundedLinear, can_pack, has_int8
 from tests.models.small import (
