@@ -313,7 +313,7 @@ class Session:
         return self.env
 
     def _host(self, terms: Terms) -> Host:
-        with placed(self.welcomed), answers.no_host(terms):
+        with answers.no_host(terms), placed(self.welcomed):
             return open_host(self._owner.pool, self.id, terms)
 
     def _run(self, run: Run) -> None:
