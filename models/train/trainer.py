@@ -237,8 +237,7 @@ class Trainer:
 
     def settings(self) -> dict[str, Any]:
         """What a run that goes on must have in common with the one that began."""
-        told = asdict(self.config) | {"tokenizer": self.encoder.tokenizer.digest()}
-        return told if self.teacher is None else told | {"teacher": self.teacher.name_or_path}
+        return asdict(self.config) | {"tokenizer": self.encoder.tokenizer.digest()}
 
     def state(self) -> dict[str, Any]:
         """What a run goes on from."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, TextColumn
@@ -17,6 +17,9 @@ from rtcontrol.bridges.console import printable
 from rtcontrol.cli.figures import Bar, JsonFile, for_people, save, say
 from rtcontrol.envs.registry import by_agent
 from rtcontrol.models.errors import UserError
+
+if TYPE_CHECKING:
+    from rtcontrol.training.controllers import Onward
 
 DEFAULT_MINUTES = 15.0
 QUIET_S = 30.0  # between two lines where stderr is no terminal
@@ -111,17 +114,17 @@ def fit(
     from rtcontrol.training.dataset import tools_of
     from rtcontrol.training.fit import fit as work
 
+    if (any_tools or imitate is not None) and (skill is None or base is None):
+        raise UserError("--any-tools and --imitate are for --skill with --base.", "Give both, or leave them out.")
     console = for_people(json_file)
     tell = partial(say, console)
     if skill is not None:
         others = (rows, teacher, runs, env, agent, goals, tools, goal, hz, minutes, json_file)
-        if base is None and (any_tools or imitate is not None):
-            raise UserError("--any-tools and --imitate are for a --base: a new model has a recipe.", "Give --base.")
-        onward = None if base is None else (base, any_tools, imitate)
+        from rtcontrol.training.controllers import Onward
+
+        onward = None if base is None else Onward(base, any_tools, imitate)
         _rebuild(skill, out, samples, seed, threads, onward, any(other is not None for other in others))
         return
-    if any_tools or imitate is not None:
-        raise UserError("--any-tools and --imitate are for --skill with --base.", "Leave them out.")
     if samples is not None:
         raise UserError("--samples is for --skill.", "Say how long it may take with --minutes.")
     if not any((rows, teacher, runs, env)):
@@ -178,19 +181,17 @@ def _rebuild(
     samples: int | None,
     seed: int,
     threads: int | None,
-    onward: tuple[str, bool, str | None] | None,
+    onward: Onward | None,
     others: bool,
 ) -> None:
-    from rtcontrol.training.controllers import SKILLS, Onward, rebuild, recipe_of
+    from rtcontrol.training.controllers import SKILLS, rebuild, recipe_of
 
     recipe_of(skill)
     if others:
         remedy = "Give --out, --base, --any-tools, --imitate, --samples, --seed and --threads only."
         raise UserError("--skill trains by a recipe: what it learns, and for how long, is written there.", remedy)
     with FitProgress() as shown:
-        checkpoint = rebuild(
-            skill, out, samples, seed, threads, shown.tell, None if onward is None else Onward(*onward)
-        )
+        checkpoint = rebuild(skill, out, samples, seed, threads, shown.tell, onward)
     print(f"Model: {checkpoint}\n{SKILLS[skill].format(checkpoint)}")
 
 

@@ -220,7 +220,7 @@ def train(
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write its event files, too.")] = False,
     json_file: JsonFile = None,
 ) -> None:
-    """Fine-tune a pretrained model (Qwen2, 2.5, 3, Llama) to the ST format by the paper's recipe; docs/finetune.md.
+    """Fine-tune a pretrained model (Qwen2, 2.5, 3, Llama, Gemma 3) to the ST format by the recipe of docs/finetune.md.
 
     Gives a merged checkpoint for our engines, vLLM and SimpleTool's server, and its adapter. The same command again
     goes on where it was stopped. Needs `pip install 'rtcontrol[train]'`.

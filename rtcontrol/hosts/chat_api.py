@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
-from rtcontrol.hosts.remote_api import LONGEST_S, address, message_of, posted, time_of
+from rtcontrol.hosts.remote_api import LONGEST_S, address, posted, read_answer, time_of
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.in_flight import result
 from rtcontrol.models.web import WebAnswer, WebClient
@@ -120,12 +120,7 @@ class ChatDecider:
         return self._read((yield from posted(self._web, body, time_of(request) or LONGEST_S)))
 
     def _read(self, answer: WebAnswer) -> Decision:
-        try:
-            found = answer.json()
-        except ValueError:
-            found = None
-        if answer.status != 200:
-            raise DecisionLost("http", f"HTTP {answer.status}: {message_of(found)}")
+        found = read_answer(answer)
         try:
             calls, used = read_calls(found, self._names)
         except Unreadable:

@@ -308,12 +308,7 @@ class EndpointDecider:
         return self._read((yield from posted(self._web, body, LONGEST_S if limit is None else limit)))
 
     def _read(self, answer: WebAnswer) -> Decision:
-        try:
-            found = answer.json()
-        except ValueError:
-            found = None
-        if answer.status != 200:
-            raise DecisionLost("http", f"HTTP {answer.status}: {message_of(found)}")
+        found = read_answer(answer)
         if not isinstance(found, dict):
             raise DecisionLost("malformed", "the answer is no JSON object")
         made = self._questions.decision(self._wire.read(self._questions, found.get("answers")))
@@ -345,7 +340,18 @@ def posted(web: WebClient, body: Any, limit_s: float) -> Generator[None, None, W
         raise DecisionLost(error.loss, str(error)) from None
 
 
-def message_of(found: Any) -> str:
+def read_answer(answer: WebAnswer) -> Any:
+    """What it says as JSON, None for what is none. Raises DecisionLost for an error."""
+    try:
+        found = answer.json()
+    except ValueError:
+        found = None
+    if answer.status != 200:
+        raise DecisionLost("http", f"HTTP {answer.status}: {_message(found)}")
+    return found
+
+
+def _message(found: Any) -> str:
     """What an error's body says, in short."""
     error = found.get("error", found) if isinstance(found, dict) else "it says nothing"
     said = error.get("message", error) if isinstance(error, dict) else error

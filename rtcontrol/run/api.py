@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from rtcontrol.agents import Goals, InvalidCall, Tool, Tools
+from rtcontrol.agents import Goals, Tool, Tools
 from rtcontrol.hosts.remote_api import is_endpoint
-from rtcontrol.loop.confidence_monitor import ConfidenceGate, Doubt, heads_of, never_taught
+from rtcontrol.loop.confidence_monitor import ConfidenceGate, heads_of, never_taught
 from rtcontrol.loop.config import check_interpreter
 from rtcontrol.loop.interpreter import LIMIT_S, Understood
 from rtcontrol.models.call import Call, Decision
@@ -24,7 +24,7 @@ from rtcontrol.run.deadline import InTime
 from rtcontrol.run.drafter import Draft, Drafter
 from rtcontrol.run.heard_instruction import HeardInstruction, end_with
 from rtcontrol.run.model_compatibility import trained_on
-from rtcontrol.run.toolsets import kind_of
+from rtcontrol.run.session_checks import check_safe, confidence_gate, kind_of, why_held
 
 MAX_DRAFT_MS = 60_000.0
 MAX_DEADLINE_MS = 3_600_000.0
@@ -136,8 +136,8 @@ class Model:
                 "Load a model that was trained on these, or say session(tools, untrained=True).",
             )
         knows = learnt is not None and learnt.knows(chosen.schemas)
-        gate = _gate(chosen, min_confidence, learnt if knows else None, allow_null)
-        _check_safe(chosen, safe_call)
+        gate = confidence_gate(chosen, min_confidence, learnt if knows else None, allow_null)
+        check_safe(chosen, safe_call)
         if allow_null is None:
             # Of tools that it never saw, null says nothing.
             allow_null = learnt is not None and learnt.allow_null and knows
@@ -308,7 +308,7 @@ class ModelSession:
         if doubt is None:
             return SessionDecision(**told)
         head = names.get(doubt.head, doubt.head)
-        held = _held(doubt, head, call) + (f"; {never_taught(decision.unknown)}" if decision.unknown else "")
+        held = why_held(doubt, head, call) + (f"; {never_taught(decision.unknown)}" if decision.unknown else "")
         return SessionDecision(**told | {"call": self.safe_call}, held=held, unsure=call)
 
     def ask_draft(self, text: str, instruction: str, history: Sequence[str]) -> None:
@@ -364,37 +364,3 @@ class ModelSession:
     def info(self) -> dict[str, Any]:
         """What decides: engine, dtype, device, tokens of the cached prefix, how passes are laid out."""
         return self.decider.info()
-
-
-def _held(doubt: Doubt, head: str, call: Call | None) -> str:
-    if call is None:
-        return "what is told is not understood: the model answers that it asks for nothing here"
-    return f"{head} is {doubt.confidence:.3f} sure, and acts from {doubt.least:.3f} on"
-
-
-def _gate(
-    tools: Tools, asked: float | Mapping[str, float] | None, learnt: TrainingMetadata | None, allow_null: bool | None
-) -> ConfidenceGate:
-    """The gate that was asked for, else that of a checkpoint that knows the tools. Raises UserError."""
-    if asked is None and learnt is not None and learnt.gate is not None:
-        return ConfidenceGate({"function": learnt.gate}, tools, null_is_doubt=learnt.allow_null and allow_null is None)
-    floors: Any = asked if isinstance(asked, Mapping) else {"": asked or 0.0}
-    known = {"function"}.union(*((*names, *names.values()) for names in heads_of(tools).values()))
-    for head, least in floors.items():
-        if head and head not in known:
-            remedy = f"There are {', '.join(sorted(known))}."
-            raise UserError(f"min_confidence names {str(head)[:80]!r}, which no tool has.", remedy)
-        if isinstance(least, bool) or not isinstance(least, int | float) or not 0 <= least <= 1:
-            raise UserError(f"min_confidence={str(asked)[:80]} is no probability.", "Give 0 (no gate) to 1.")
-    return ConfidenceGate(floors, tools)
-
-
-def _check_safe(tools: Tools, safe_call: Call | None) -> None:
-    if safe_call is None:
-        return
-    try:
-        if not isinstance(safe_call, Call):
-            raise InvalidCall(f"it is {kind_of(safe_call)}")
-        tools.validate(safe_call)
-    except InvalidCall as error:
-        raise UserError(f"The safe call is none of these tools ({error}).", "Give such as Call('stop', {}).") from None

@@ -37,19 +37,9 @@ def goal_tools(agent: Agent) -> GoalTools | None:
     return world.phrasings().goal_tools
 
 
-def interpreter(
-    name: str,
-    agent: Agent,
-    gate: float | None = None,
-    limit_s: float = LIMIT_S,
-    engine: str = "torch",
-    apart: bool = True,
-    shared: bool = False,
-) -> Interpreter:
-    """Whoever is called so, for the agent's goals; it is not started yet. A local model is asked in a process of its
-    own, unless not `apart`; an endpoint several times at once. `shared` as the interpreter's. UserError for what is
-    none, and where the agent has no goals."""
-    return of_goals(name, goals_of(agent), gate, limit_s, engine, apart, shared)
+def interpreter(name: str, agent: Agent, *options: Any, **named: Any) -> Interpreter:
+    """`of_goals` for the agent's. UserError also where it has none."""
+    return of_goals(name, goals_of(agent), *options, **named)
 
 
 def goals_of(agent: Agent) -> GoalTools:
@@ -71,7 +61,8 @@ def of_goals(
     apart: bool = True,
     shared: bool = False,
 ) -> Interpreter:
-    """`interpreter` for these goals. UserError for what is none."""
+    """Whoever is called so, for these goals; it is not started yet. A local model is asked in a process of its own,
+    unless not `apart`; an endpoint several times at once. `shared` as the interpreter's. UserError for what is none."""
     source = _source(name, goals.definitions, engine)
     local = isinstance(source, STSource)
     make: Callable[[], Host] = partial(ProcessHost if local and apart else InProcessHost, source)

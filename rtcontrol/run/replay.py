@@ -60,6 +60,7 @@ def replay(
     config = RunConfig(
         env=str(header["env"]),
         engine=engine or str(header["engine"]),
+        dtype=str(header.get("dtype", "auto")) if engine is None else "auto",  # older records have none
         seed=int(header["seed"]),
         hz=float(header["hz"]) if hz is None else hz,
     )

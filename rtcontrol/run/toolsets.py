@@ -193,8 +193,3 @@ def _of_module(source: str, say: Callable[[str], None]) -> Tools:
 def _module(value: Any) -> str:
     """Where it was defined: what a file imports is not its own."""
     return str(getattr(value.function if isinstance(value, Tool) else value, "__module__", ""))
-
-
-def kind_of(given: object) -> str:
-    """What was given in place of something else, for people."""
-    return "None" if given is None else "a text" if isinstance(given, str) else f"a {type(given).__name__}"

@@ -148,7 +148,11 @@ class Recipe:
             return self.mixed(rows, random.Random(f"nonsense {config.seed} {chunk}"), early)
 
         reader = encoder.any_tools() if ways else encoder
-        began = {} if base is None else {"base": base_digest(Checkpoint.open(base).folder), "ways": ways}
+        others = {"base": base, "teacher": teacher}
+        began: dict[str, Any] = {
+            name: base_digest(Checkpoint.open(one).folder) for name, one in others.items() if one is not None
+        }
+        began |= {"ways": ways} if base is not None else {}
         SkillRun(model, reader, source, config, out, thinks, began).run(progress)
         model.to(torch.bfloat16).float()  # as it is stored, so that the gate is that of the checkpoint
         learnt = replace(self._learnt(TreeDecider(model, encoder), config), any_tools=bool(ways))

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -217,6 +218,20 @@ class Flight:
         self.recorder.close()
         self.loop.account.check()
         return self
+
+    def run_beside(self, person: Callable[[], Any]) -> None:
+        """Run, while another thread does what a person does; it ends with that, and raises what that raised."""
+
+        def beside() -> None:
+            try:
+                person()
+            finally:
+                self.loop.stop("enough")
+
+        with ThreadPoolExecutor(1) as pool:
+            did = pool.submit(beside)
+            self.run()
+            did.result()
 
     def after(self, ticks: int, act: Callable[[], Any]) -> None:
         """Act in flight, from another thread, once so many ticks are over: however long the start takes."""

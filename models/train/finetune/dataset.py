@@ -65,8 +65,10 @@ class GroupEncoder:
     def _json(self, heads: EncodedRow, row: Row) -> EncodedRow:
         if row.call is None:
             raise ValueError("a row without a call has no JSON")
-        order = [name for name in parameters_of(row) if name in row.call.arguments]  # the grammar's
-        call = Call(row.call.name, {name: row.call.arguments[name] for name in order})
+        given = row.call.arguments
+        tool = next(tool for tool in row.tools if tool.name == row.call.name)
+        # In the grammar's order.
+        call = Call(tool.name, {p.name: given[p.name] for p in tool.parameters if p.name in given})
         found = json_row(heads, self._tokenizer, call)
         (text,) = found.heads
         return replace(found, heads=(replace(text, weights=tuple(w * row.weight for w in text.weights)),))
@@ -88,13 +90,6 @@ class GroupEncoder:
             if weight:
                 head = self._tokenizer.special_id(opening(name))
                 yield HeadTarget((head,), (self._null,), (weight * row.weight,))
-
-
-def parameters_of(row: Row) -> list[str]:
-    """The names of the called tool's parameters, in their order."""
-    assert row.call is not None
-    tool = next(tool for tool in row.tools if tool.name == row.call.name)
-    return [*tool.to_openai()["function"]["parameters"].get("properties", {})]
 
 
 class Groups:

@@ -64,16 +64,10 @@ def flown(out: Path, interpreter: Interpreter, person: Callable[[Flight], Any], 
     flight = Flight(out, agent=agent(), interpreter=interpreter, **{"duration_s": None, **more})
 
     def beside() -> None:
-        try:
-            until(lambda: flight.loop._outcomes.newest_k >= 3)
-            person(flight)
-        finally:
-            flight.loop.stop("enough")
+        until(lambda: flight.loop._outcomes.newest_k >= 3)
+        person(flight)
 
-    with ThreadPoolExecutor(1) as pool:
-        did = pool.submit(beside)
-        flight.run()
-        did.result()
+    flight.run_beside(beside)
     return flight
 
 
@@ -480,24 +474,18 @@ def test_there_is_one_question_at_a_time(tmp_path: Path) -> None:
         )  # fmt: skip
 
         def beside() -> None:
-            try:
-                operator = flight.loop.operator
-                until(lambda: operator.asking is not None)
-                flight.loop.instruct("freeze")
-                until(lambda: operator.question is not None)
-                assert operator.question is not None and not operator.question.expires_ns
-                operator.say("confirm", "keyboard")  # it is the call's
-                until(lambda: operator.question is not None and operator.question.expires_ns)
-                assert flight.loop.instruction == "go on"
-                operator.say("confirm", "keyboard")
-                until(lambda: flight.loop.instruction == "hold still")
-            finally:
-                flight.loop.stop("enough")
+            operator = flight.loop.operator
+            until(lambda: operator.asking is not None)
+            flight.loop.instruct("freeze")
+            until(lambda: operator.question is not None)
+            assert operator.question is not None and not operator.question.expires_ns
+            operator.say("confirm", "keyboard")  # it is the call's
+            until(lambda: operator.question is not None and operator.question.expires_ns)
+            assert flight.loop.instruction == "go on"
+            operator.say("confirm", "keyboard")
+            until(lambda: flight.loop.instruction == "hold still")
 
-        with ThreadPoolExecutor(1) as pool:
-            did = pool.submit(beside)
-            flight.run()
-            did.result()
+        flight.run_beside(beside)
     people = [(line["people"], line["k"]) for line in flight.lines if "people" in line]
     assert people == [("ask", 5), ("confirm", 5), ("ask", -1), ("confirm", -1)]
 
@@ -539,22 +527,16 @@ def test_a_yes_for_a_call_that_just_expired_is_not_taken_for_the_instruction(tmp
         )  # fmt: skip
 
         def beside() -> None:
-            try:
-                operator = flight.loop.operator
-                until(lambda: operator.asking is not None)
-                flight.loop.instruct("freeze")
-                until(lambda: operator.question is not None and operator.question.expires_ns)
-                assert "has changed" in operator.say("confirm", "keyboard") and operator.question is not None
-                until(lambda: time.monotonic_ns() > operator._settled_ns)
-                assert "confirm" in operator.say("confirm", "keyboard")  # it was looked at
-                until(lambda: flight.loop.instruction == "hold still")
-            finally:
-                flight.loop.stop("enough")
+            operator = flight.loop.operator
+            until(lambda: operator.asking is not None)
+            flight.loop.instruct("freeze")
+            until(lambda: operator.question is not None and operator.question.expires_ns)
+            assert "has changed" in operator.say("confirm", "keyboard") and operator.question is not None
+            until(lambda: time.monotonic_ns() > operator._settled_ns)
+            assert "confirm" in operator.say("confirm", "keyboard")  # it was looked at
+            until(lambda: flight.loop.instruction == "hold still")
 
-        with ThreadPoolExecutor(1) as pool:
-            did = pool.submit(beside)
-            flight.run()
-            did.result()
+        flight.run_beside(beside)
     people = [(line["people"], line["k"]) for line in flight.lines if "people" in line]
     assert people == [("ask", 5), ("unanswered", 5), ("ask", -1), ("confirm", -1)]
 
@@ -590,15 +572,9 @@ def started(flight: Flight, person: Callable[[], Any]) -> Flight:
     """The run's start, beside which a person does something, and which ends the run."""
 
     def beside() -> None:
-        try:
-            person()
-        finally:
-            flight.loop.stop("enough")
+        person()
 
-    with ThreadPoolExecutor(1) as pool:
-        did = pool.submit(beside)
-        flight.run()
-        did.result()
+    flight.run_beside(beside)
     return flight
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,16 +40,10 @@ def flown(out: Path, person: Callable[[Flight, Arm], Any], decide: Any = on, **m
     flight = Flight(out, decide, world=arm.world(), **settings)  # type: ignore[arg-type]
 
     def beside() -> None:
-        try:
-            until(lambda: flight.loop.account.ticks >= 5)
-            person(flight, arm)
-        finally:
-            flight.loop.stop("enough")
+        until(lambda: flight.loop.account.ticks >= 5)
+        person(flight, arm)
 
-    with ThreadPoolExecutor(1) as pool:
-        did = pool.submit(beside)
-        flight.run()
-        did.result()
+    flight.run_beside(beside)
     return flight, arm
 
 

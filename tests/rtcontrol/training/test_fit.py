@@ -26,6 +26,7 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train import trainer
+from rtcontrol.models.train.base import adopt_base
 from rtcontrol.models.train.rows import Row
 from rtcontrol.training import model_size
 from rtcontrol.training.dataset import HeldOut, Share, Taught, recorded
@@ -36,7 +37,7 @@ from rtcontrol.training.teacher import Situations, Teacher, TeacherRows, example
 from rtcontrol.training.train import FRESH, NO_GATE, PRETRAINED
 from rtcontrol.training.validation import Examiner
 from tests.helpers.disks import files_of
-from tests.models.small import build_checkpoint
+from tests.models.small import build_checkpoint, plain_base
 from tests.rtcontrol.training.signals import TOLD, TOOLS, observe, rows, teacher, write
 
 
@@ -461,6 +462,18 @@ def test_a_base_that_knows_a_language_is_fitted_in_small_steps_and_kept_in_bf16(
     assert state["config"]["learning_rate"] == PRETRAINED < FRESH
     assert len(state["scored"]) > len(ST_TOKENS)
     assert made.decide("light red", TOLD[0]).call is not None
+
+
+def test_a_base_whose_end_of_a_text_is_its_own_is_gone_on_from(
+    fast_clock: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = plain_base(tmp_path / "plain", ("<end>",), seed=1, scale=0.1)
+    (plain / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>"}))
+    base = adopt_base(plain, tmp_path / "base").folder
+    made = rtcontrol.fit(
+        teacher=teacher, situations=situation, tools=TOOLS, out=tmp_path / "made", base=str(base), minutes=0.02
+    )
+    assert json.loads((made.folder / "tokenizer_config.json").read_text())["eos_token"] == "<end>"
 
 
 @pytest.mark.parametrize(
