@@ -16,6 +16,7 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.adopt import export, initialise_rows
 from rtcontrol.models.train.gguf_file import Base, Stage, is_gguf, read_gguf
+from rtcontrol.models.train.number_tokens import initialise_number_rows, with_number_tokens
 from rtcontrol.models.train.vocabulary import add_st_tokens
 
 # What begins and ends a part of the prompt, where a tokenizer has both.
@@ -39,17 +40,21 @@ class Adopted(NamedTuple):
     quantized: tuple[str, ...]
 
 
-def adopt_base(base: Path, out: Path, layers: int | None = None) -> Checkpoint:
+def adopt_base(base: Path, out: Path, layers: int | None = None, numbers: bool = False) -> Checkpoint:
     """The checkpoint of `make_base`."""
-    return make_base(base, out, layers).checkpoint
+    return make_base(base, out, layers, numbers=numbers).checkpoint
 
 
 def make_base(
-    base: Path, out: Path, layers: int | None = None, stage: Stage = lambda name, done, total: None
+    base: Path,
+    out: Path,
+    layers: int | None = None,
+    stage: Stage = lambda name, done, total: None,
+    numbers: bool = False,
 ) -> Adopted:
     """Write `base` with the 17 tokens, each embedded as the mean of related words, and the compact template to `out`,
-    a new folder; its own dtype, its head tied or not as it was; of a GGUF file bf16. `layers`: its first ones alone.
-    `stage` is told what is done. Raises UserError."""
+    a new folder; its own dtype, its head tied or not as it was; of a GGUF file bf16. `layers`: its first ones alone;
+    `numbers`: with numbers as single tokens (`number_tokens`). `stage` is told what is done. Raises UserError."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is there already.", "Give a new folder with --out.")
     packed = is_gguf(base)
@@ -62,6 +67,8 @@ def make_base(
     begin, end = _markers(base, own)
     if layers is not None:
         _cut(model, layers, base)
+    if numbers:
+        tokenizer = with_number_tokens(tokenizer)
     add_st_tokens(tokenizer, ST_TOKENS)
     known = STTokenizer(tokenizer)
     rows = model.get_input_embeddings().weight.shape[0]
@@ -73,6 +80,7 @@ def make_base(
     }
     for weight in weights.values():
         if weight is not None:
+            initialise_number_rows(weight, tokenizer, own)
             initialise_rows(weight, known)
     template = COMPACT["template"].replace("<|im_start|>", begin).replace("<|im_end|>", end)
     template = FIRST.get(model.config.model_type, "") + template

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -65,28 +66,30 @@ def new_model(shape: ModelShape, tokenizer: Tokenizer, seed: int, ordinal: bool 
     return model
 
 
-def _near(values: torch.Tensor) -> torch.Tensor:
-    """Values in their order, of which none is far: a time stamp's pattern would drown all others."""
+def number_values(texts: Iterable[str]) -> torch.Tensor:
+    """[numbers, 1]: where each stands in the order, in hundreds; none is far, a time stamp would drown all others.
+
+    Observations count in hundredths and instructions in decimals: 0.7 stands where 70 does."""
+    bare = [text.lstrip("Ġ▁") for text in texts]
+    values = torch.tensor([float(text) * (100 if "." in text else 1) for text in bare])[:, None] / 100
     far = FAR + 2 * torch.log10((values.abs() / FAR).clamp(1, 1e30))
     return torch.where(values.abs() <= FAR, values, values.sign() * far)
 
 
+def ordinal_waves(values: torch.Tensor, frequencies: int) -> torch.Tensor:
+    """[numbers, 2 * frequencies]: sines and cosines of their `values` [numbers, 1]."""
+    turns = torch.exp(torch.linspace(0.0, 4.0, frequencies))[None]
+    return torch.cat([torch.sin(values * turns), torch.cos(values * turns)], 1)
+
+
 def _ordinal_rows(weight: torch.Tensor, tokenizer: Tokenizer, scale: float = 0.02) -> None:
-    numbers: dict[int, float] = {}
     # By id: the library's order changes from process to process, and with it the random rows of one seed.
-    for token, index in sorted(tokenizer.get_vocab(with_added_tokens=False).items(), key=lambda entry: entry[1]):
-        match = re.fullmatch(r"Ġ?(-?\d+)(\.\d+)?", token)
-        if match:
-            # Observations count in hundredths and instructions in decimals: 0.7 starts where 70 does.
-            value = float(match.group().removeprefix("Ġ"))
-            numbers[index] = value * 100 if match.group(2) else value
-    ids = torch.tensor(list(numbers))
-    values = _near(torch.tensor([numbers[int(i)] for i in ids])[:, None] / 100)
-    hidden = weight.shape[1]
+    tokens = sorted(tokenizer.get_vocab(with_added_tokens=False).items(), key=lambda entry: entry[1])
+    numbers = {index: token for token, index in tokens if re.fullmatch(r"Ġ?(-?\d+)(\.\d+)?", token)}
+    values, hidden = number_values(numbers.values()), weight.shape[1]
     directions = torch.randn(3, hidden) * scale
-    frequencies = torch.exp(torch.linspace(0.0, 4.0, hidden // 4))[None]
-    waves = torch.cat([torch.sin(values * frequencies), torch.cos(values * frequencies)], 1) * scale
-    pattern = torch.zeros(len(ids), hidden)
-    pattern[:, : waves.shape[1]] = waves
+    pattern = torch.zeros(len(numbers), hidden)
+    waves = ordinal_waves(values, hidden // 4)
+    pattern[:, : waves.shape[1]] = waves * scale
     pattern += values * directions[0] * 2 + values.abs() * directions[1] + values.sign() * directions[2]
-    weight[ids] = pattern + torch.randn(len(ids), hidden) * scale * 0.1
+    weight[list(numbers)] = pattern + torch.randn(len(numbers), hidden) * scale * 0.1

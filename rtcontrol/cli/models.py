@@ -75,6 +75,7 @@ def adopt(
         str | None, typer.Option(help="Make an ST checkpoint, to be trained, of this model: folder, FILE.gguf, hub id.")
     ] = None,
     layers: Annotated[int | None, typer.Option(min=1, help="--base: its first layers alone. (default: all)")] = None,
+    numbers: Annotated[bool, typer.Option("--numbers", help="--base: with numbers as single tokens.")] = False,
 ) -> None:
     """Give a published SimpleTool checkpoint its prompt template, or make any base model one of the ST format.
 
@@ -92,7 +93,7 @@ def adopt(
 
       rtcontrol models adopt --base Qwen/Qwen2.5-0.5B --out my-st-base
 
-      rtcontrol models adopt --base gemma-3-270m-q4_k_m.gguf --layers 6 --out my-st-base
+      rtcontrol models adopt --base gemma-3-270m-q4_k_m.gguf --layers 6 --numbers --out my-st-base
     """
     from rtcontrol.models.checkpoint.checkpoint import resolve
 
@@ -100,10 +101,12 @@ def adopt(
         raise UserError("models adopt takes a published checkpoint, or --base.", "Give one of them.")
     if layers is not None and base is None:
         raise UserError("--layers is for --base.", "Name the model with --base.")
+    if numbers and base is None:
+        raise UserError("--numbers is for --base.", "Name the model with --base.")
     if base is not None:
         if out is None or (template_from, prompt_format, system) != (None, None, None):
             raise UserError("--base goes with --out, and with no other option.", "Give a new folder with --out.")
-        _make_base(Path(base), out, layers)
+        _make_base(Path(base), out, layers, numbers)
         return
     if template_from is None:
         raise UserError(
@@ -116,14 +119,14 @@ def adopt(
     print(f"Template: {write(resolve(checkpoint), template_from, out, prompt_format, system)}")
 
 
-def _make_base(base: Path, out: Path, layers: int | None) -> None:
+def _make_base(base: Path, out: Path, layers: int | None, numbers: bool) -> None:
     """Adopt a base model: its stages on standard error, then what was made of it."""
     from rtcontrol.models.checkpoint.checkpoint import resolve
     from rtcontrol.models.train.base import make_base
     from rtcontrol.models.train.gguf_file import is_gguf
 
     with Stages() as stage:
-        made = make_base(base if is_gguf(base) else resolve(str(base)), out, layers, stage)
+        made = make_base(base if is_gguf(base) else resolve(str(base)), out, layers, stage, numbers)
     checkpoint, config = made.checkpoint, made.checkpoint.config
     size = sum(f.stat().st_size for f in checkpoint.folder.glob("*.safetensors")) / 2**20
     shape = f"{config.get('model_type')}, {config.get('num_hidden_layers')} layers of {config.get('hidden_size')}"

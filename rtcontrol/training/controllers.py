@@ -30,8 +30,8 @@ def recipe_of(skill: str) -> Recipe | simpletool_recipe.GamesRecipe:
     return recipe_for(registry.by_agent()[skill]) if skill in ENVS else simpletool_recipe.RECIPE
 
 
-# A base that knows a language learns a world from a part of the rows that a new model needs, in smaller steps.
-SAMPLES, RATE, WARMUP = 60_000, 1e-4, 0.05
+# A base that knows a language learns a world from a part of the rows that a new model needs, in smaller and more steps.
+SAMPLES, RATE, WARMUP, GROUP = 120_000, 2e-4, 0.01, 16
 WAYS = 12  # drawn sets of tools a chunk
 DISTIL = 0.5  # of the loss, by a teacher's scores
 CHUNK = 2_048  # rows between which a run is kept: of a large model they take minutes
@@ -54,7 +54,7 @@ class Onward:
 
     def config(self, own: TrainConfig) -> TrainConfig:
         """The skill's configuration for it."""
-        found = replace(own, samples=SAMPLES, learning_rate=RATE, warmup=WARMUP, bf16=True)
+        found = replace(own, samples=SAMPLES, learning_rate=RATE, warmup=WARMUP, group=GROUP, bf16=True)
         found = replace(found, distil=0.0 if self.teacher is None else DISTIL)
         return replace(found, group=48, run=8) if self.any_tools else found  # rows of one set of tools share it
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from tokenizers import Tokenizer
 from transformers.utils.logging import disable_progress_bar
 
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint, read_config, resolve
@@ -31,6 +32,7 @@ from rtcontrol.models.train.finetune.model import adapted, dtype_of, load_base
 from rtcontrol.models.train.finetune.outcome import FinetuneOutcome, write_outcome
 from rtcontrol.models.train.finetune.stopping import measure
 from rtcontrol.models.train.memory import return_blocks
+from rtcontrol.models.train.number_tokens import number_ids
 from rtcontrol.models.train.seen_vocabulary import whole
 
 Progress = Callable[[dict[str, Any]], None]
@@ -87,7 +89,7 @@ def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> Finetu
     except (OSError, SafetensorError) as error:
         raise checkpoints.not_saved(saved, error) from None
     steps = job.recipe.steps or math.ceil(job.recipe.epochs * math.ceil(len(groups) / job.recipe.groups))
-    own = map(tokenizer.special_id, ST_TOKENS)
+    own = [*map(tokenizer.special_id, ST_TOKENS), *number_ids(Tokenizer.from_file(str(base / "tokenizer.json")))]
     model = adapted(load_base(base, dtype_of(job.recipe, device)), job.recipe, own, groups.ids())
     collator = GroupCollator(encoder.prefix, job.recipe.layout)
     args = arguments(job.recipe, saved, device, steps, state.num_processes)
