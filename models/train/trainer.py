@@ -97,6 +97,7 @@ RowSource = Callable[[int], Sequence[Row]]
 Progress = Callable[[dict[str, Any]], None]
 PROGRESS_EVERY = 8  # batches
 STATE = "state.pt"  # what a run goes on from
+LOG = "log.jsonl"  # a line a chunk
 
 
 @dataclass(frozen=True)
@@ -266,7 +267,7 @@ class Trainer:
     def log(self, line: Mapping[str, Any]) -> None:
         """A line more in the log. Raises UserError for a full disk."""
         try:
-            with (self.out / "log.jsonl").open("a") as log:
+            with (self.out / LOG).open("a") as log:
                 log.write(json.dumps(line) + "\n")
         except OSError as error:
             raise self._full(error) from None

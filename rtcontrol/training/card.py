@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rtcontrol.models import __version__
 from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.training.dataset import SAMPLE, Share
 from rtcontrol.training.validation import Truth
@@ -72,6 +73,42 @@ Held-out rows: {truth.score.message()}.
 
 Other words in the place of those of the instruction, on held-out rows:
 {swaps}
+"""
+
+
+def skill_card(
+    skill: str, calls: Sequence[ToolSchema], began: Mapping[str, str], shape: str, last: Mapping[str, Any], seed: int
+) -> str:
+    """The text of the card of a skill's run; `began` are the checkpoints by what they were for it (base, teacher), and
+    `last` is the last line of its log."""
+    tools = ", ".join(f"`{t.name}({', '.join(p.name for p in t.parameters)})`" for t in calls)
+    others = "".join(f"- {role}: `{name}`\n" for role, name in began.items()) or "- a new model, trained from nothing\n"
+    terms = (
+        "\nThese weights were made from its base's: they stand under the terms of that model, whatever the licence of"
+        "\nthis project is.\n"
+        if began
+        else ""
+    )
+    return f"""---
+library_name: rtcontrol
+---
+# {skill}: a SimpleTool controller
+
+{shape}. It calls {tools}. Made by `rtcontrol fit --skill {skill}` (rtcontrol {__version__}).
+
+## What it began with
+
+{others}{terms}
+## Training
+
+The recipe of the bundled {skill}: a scripted expert is imitated on disturbed episodes, later on episodes that the model
+plays itself. {last["samples"]:,} samples in {last["seconds"]:.0f} s, seed {seed}.
+In the last chunk {last["accuracy"]:.1%} of the labels were the model's first choice. `../log.jsonl` is the log.
+
+## Score
+
+The training does not measure it. `rtcontrol score --model FOLDER` flies it on seeds that it was not trained on, beside
+the expert.
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,8 +31,9 @@ from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.seen_vocabulary import whole
-from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
+from rtcontrol.models.train.trainer import LOG, Progress, TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_subwords, build_tokenizer, number_words
+from rtcontrol.training.card import skill_card, write_card
 from rtcontrol.training.gate import ROWS, fit_gate
 from rtcontrol.training.model_size import Learner, from_base
 from rtcontrol.training.out_of_scope import Nonsense, with_nonsense
@@ -159,7 +161,16 @@ class Recipe:
         whole(model)
         export(model, one.tokenizer, one.template, out / "checkpoint", torch.bfloat16, one.end)
         learnt.write(out / "checkpoint")
+        write_card(
+            out / "checkpoint", self._card(model, {role: one for role, one in others.items() if one}, config, out)
+        )
         return out / "checkpoint"
+
+    def _card(self, model: Any, began: Mapping[str, str], config: TrainConfig, out: Path) -> str:
+        own, last = model.config, json.loads((out / LOG).read_text("utf-8").splitlines()[-1])
+        shape = f"{own.model_type} architecture, {own.num_hidden_layers} layers of {own.hidden_size}"
+        shape = f"{shape}, {model.num_parameters():,} parameters"
+        return skill_card(self.agent.name, self.agent.tools.schemas, began, shape, last, config.seed)
 
     def episodes(self, seed: int, parallel: int, policy: Policy | None, early: bool) -> Iterator[Demonstration]:
         """The expert's labels in its own episodes, or in those that the learner's `policy` plays."""

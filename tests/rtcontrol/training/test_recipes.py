@@ -128,6 +128,8 @@ def test_a_recipe_trains_resumes_and_exports_from_the_command_line(
     assert learnt.gate is not None and 0.0 <= learnt.gate <= 1.0
     assert spec.build().decide("x 0 y 0", "win").call is not None
     assert "rtcontrol run --env paddle --model" in capsys.readouterr().out
+    card = (tmp_path / "checkpoint" / "README.md").read_text()
+    assert "trained from nothing" in card and "64 samples" in card and "terms" not in card
 
 
 def test_a_recipe_goes_on_from_a_base_whose_language_stays(
@@ -146,10 +148,12 @@ def test_a_recipe_goes_on_from_a_base_whose_language_stays(
     assert all((before[name].bfloat16() != after[name]).any() for name in before if "proj" in name)
     spec = DeciderSpec(str(out / "checkpoint"), tuple(TRAINED["lander"].agent.tools.openai()))
     assert spec.build().decide("x 0 y 0", "land on the pad").call is not None
+    card = (out / "checkpoint" / "README.md").read_text()
+    assert f"base: `{base}`" in card and "under the terms of that model" in card
     assert train(monkeypatch, "--skill", "simpletool", "--base", str(base), "--out", str(out / "other")) == 2
     assert "Leave --base out" in capsys.readouterr().err
     assert train(monkeypatch, *given, "--any-tools") == 2  # another run's folder
-    assert "group was 64, is 48" in capsys.readouterr().err
+    assert "group was 16, is 48" in capsys.readouterr().err
     assert train(monkeypatch, *given[:-1], str(out / "any"), "--any-tools") == 0
     other = build_checkpoint(tmp_path / "other", "gemma3", seed=1, scale=0.1)
     assert train(monkeypatch, *given[:4], "--base", str(other), "--out", str(out)) == 2
