@@ -62,7 +62,7 @@ def make_base(
     model, tokenizer, quantized = read_gguf(base, stage) if packed else _safetensors(base, stage)
     stage("adding the ST tokens", 0, 1)
     own = own or STTokenizer(tokenizer)
-    if "<function>" in own.specials:
+    if any(tokenizer.token_to_id(token) is not None for token in ST_TOKENS):
         raise UserError(f"{base} has ST tokens already.", "Use it as it is, or adopt its template (--template-from).")
     begin, end = _markers(base, own)
     if layers is not None:
@@ -70,6 +70,9 @@ def make_base(
     if numbers:
         tokenizer = with_number_tokens(tokenizer)
     add_st_tokens(tokenizer, ST_TOKENS)
+    ids = [*tokenizer.get_vocab(with_added_tokens=True).values()]
+    if len({*ids}) < len(ids):
+        raise UserError(f"{base}: its tokenizer's ids have gaps: new tokens would share them.", "Give another base.")
     known = STTokenizer(tokenizer)
     rows = model.get_input_embeddings().weight.shape[0]
     if known.size > rows:

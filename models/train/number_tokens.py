@@ -21,11 +21,14 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.scratch import number_values, ordinal_waves
 from rtcontrol.models.train.vocabulary import number_words
 
-# A number that stands alone; `{space}` is what the tokenizer writes for a space, every other digit is a piece.
+# A number that stands alone, of no date, time, version or name; `{space}` is what the tokenizer writes for a space.
+# Every other digit is a piece.
 SIZE = r"(?:[01]\.[0-9]{{1,2}}|2\.00?|200|1[0-9][0-9]|[1-9]?[0-9])"
-ALONE = rf"(?:{{space}}|(?<![\p{{{{L}}}}\p{{{{N}}}}_.]))-?{SIZE}(?![\p{{{{L}}}}\p{{{{N}}}}_]|\.\p{{{{N}}}})|\p{{{{N}}}}"
+BEFORE = r"(?<![\p{{L}}\p{{N}}_.])(?<![\p{{L}}\p{{N}}][-/:,])"
+BEHIND = r"(?![\p{{L}}\p{{N}}_]|[-./:,]\p{{N}})"
+ALONE = rf"(?:{{space}}|{BEFORE})-?{SIZE}{BEHIND}|[0-9]"
 SHARE = 0.7  # of a row's length is the number's place in the order; the rest is the mean of its digits' rows
-NUMBER = re.compile(r"[Ġ▁]?-?\d+(\.\d+)?")
+NUMBER = re.compile(r"[Ġ▁]?-?[0-9]+(\.[0-9]*)?")  # `0.` is what 0.7 is joined from
 UNKNOWN = "The base's tokenizer cuts text in a way that is not known here."
 REMEDY = "Leave --numbers out."
 
@@ -33,13 +36,13 @@ REMEDY = "Leave --numbers out."
 def with_number_tokens(tokenizer: Tokenizer) -> Tokenizer:
     """A copy whose stand-alone numbers are single tokens, at its highest ids. Raises UserError for a tokenizer that is
     not of byte pairs, has numbers as tokens already, or cuts text in a way that is not known."""
-    made = json.loads(tokenizer.to_str())
+    made, before = json.loads(tokenizer.to_str()), STTokenizer(tokenizer)
     if made["model"]["type"] != "BPE":
         raise UserError(f"A tokenizer of type {made['model']['type']} cannot be given numbers.", REMEDY)
-    if STTokenizer(tokenizer).digits is None:
-        raise UserError("The base's tokenizer has numbers of several digits as tokens already.", REMEDY)
-    pieces = made["pre_tokenizer"]
-    if '"▁"' in json.dumps(made["normalizer"], ensure_ascii=False):  # SentencePiece: a space is a letter
+    pieces, normalizer = made["pre_tokenizer"], json.dumps(made["normalizer"], ensure_ascii=False)
+    if '"Prepend"' in normalizer:
+        raise UserError("The base's tokenizer puts a space before every text: it cannot be given numbers.", REMEDY)
+    if '"▁"' in normalizer:  # SentencePiece: a space is a letter
         space, first = "▁", _split(ALONE.format(space="▁"))
         made["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [first, *([pieces] if pieces else [])]}
     elif (own := _first_split(pieces)) is not None:
@@ -47,22 +50,30 @@ def with_number_tokens(tokenizer: Tokenizer) -> Tokenizer:
         own["pattern"] = {"Regex": f"{ALONE.format(space=' ')}|{own['pattern']['Regex']}"}
     else:
         raise UserError(UNKNOWN, REMEDY)
-    model = made["model"]
-    # Tokens of the base that its model does not list stand below the new ones, too; no merge makes them.
-    model["vocab"] |= {token["content"]: token["id"] for token in made["added_tokens"]}
-    joined = _merges(space, model["vocab"])
-    for text in sorted({a + b for a, b in joined}, key=lambda text: bool(NUMBER.fullmatch(text))):
-        model["vocab"].setdefault(text, len(model["vocab"]))
-    listed = model["merges"] and isinstance(model["merges"][0], list)
-    model["merges"] += [list(pair) if listed else " ".join(pair) for pair in joined]
+    if before.digits is None:
+        raise UserError("The base's tokenizer has numbers of several digits as tokens already.", REMEDY)
+    vocabulary = made["model"]["vocab"]
+    # Tokens that the model does not list stand below the new ones, too: the library counts what it lists.
+    vocabulary |= {token["content"]: token["id"] for token in made["added_tokens"]}
+    joined, free = _merges(space, vocabulary), 1 + max(vocabulary.values(), default=-1)
+    new = sorted({a + b for a, b in joined} - {*vocabulary})  # the same in every process
+    vocabulary |= {text: free + i for i, text in enumerate(new)}
+    listed = made["model"]["merges"] and isinstance(made["model"]["merges"][0], list)
+    made["model"]["merges"] += [list(pair) if listed else " ".join(pair) for pair in joined]
     found = Tokenizer.from_str(json.dumps(made))
-    if any(
-        len(found.encode(" " * spaced + word, add_special_tokens=False)) > 1
-        for word in number_words()
-        for spaced in (0, 1)
-    ):
-        raise UserError(UNKNOWN, REMEDY)
+    _check(before, STTokenizer(found))
     return found
+
+
+def _check(before: STTokenizer, after: STTokenizer) -> None:
+    """Numbers are single tokens, and no text became a control token. Raises UserError."""
+    forms = [form for word in number_words() for form in (word, f" {word}")]
+    if any(len(after.encode(form)) > 1 for form in forms):
+        raise UserError(UNKNOWN, REMEDY)
+    control = {after.special_id(name) for name in after.specials}
+    for name in after.specials:
+        if control & {*after.encode(name)} - {*before.encode(name)}:
+            raise UserError(f"The base's tokenizer would read the text {name!r} as control.", REMEDY)
 
 
 def _merges(space: str, vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
@@ -98,6 +109,9 @@ def initialise_number_rows(weight: torch.Tensor, tokenizer: Tokenizer, before: S
     with torch.no_grad():
         texts = [text.replace("Ġ", " ").replace("▁", " ") for text in own.values()]
         mean = torch.stack([weight[before.encode(text)].float().mean(0) for text in texts])
+        if weight.dim() == 1:  # a bias
+            weight[list(own)] = mean.to(weight.dtype)
+            return
         waves = ordinal_waves(number_values(own.values()), weight.shape[1] // 4)
         # The same for every cut of a base: what one learns another can be taught.
         turn = torch.randn(waves.shape[1], weight.shape[1], generator=torch.Generator().manual_seed(0))
@@ -115,6 +129,6 @@ def _split(pattern: str) -> dict[str, Any]:
 
 def _first_split(pieces: Any) -> dict[str, Any] | None:
     """The split by a pattern that a byte-level tokenizer begins with (Qwen, Llama 3)."""
-    first = (pieces or {}).get("pretokenizers", [{}])[0]
+    first = next(iter((pieces or {}).get("pretokenizers", ())), {})
     plain = first.get("type") == "Split" and first["behavior"] == "Isolated" and not first["invert"]
     return first if plain and "Regex" in first["pattern"] else None

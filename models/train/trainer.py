@@ -125,6 +125,15 @@ class TrainConfig:
     save_every_s: float = 120.0
 
 
+def last_line(out: Path) -> dict[str, Any]:
+    """The last whole line of the log of the run in `out`, empty where there is none: the power may have cut one."""
+    with contextlib.suppress(OSError):
+        for line in reversed((out / LOG).read_text("utf-8").splitlines()):
+            with contextlib.suppress(ValueError):
+                return dict(json.loads(line))
+    return {}
+
+
 def group_rows(rows: Sequence[Row], config: TrainConfig, rng: random.Random) -> list[list[Row]]:
     """Cut rows into shuffled groups; runs of `config.run` rows keep one instruction, whose tokens a tree shares (rows
     with tools of their own: one set of tools)."""

@@ -77,12 +77,17 @@ Other words in the place of those of the instruction, on held-out rows:
 
 
 def skill_card(
-    skill: str, calls: Sequence[ToolSchema], began: Mapping[str, str], shape: str, last: Mapping[str, Any], seed: int
+    skill: str, calls: Sequence[ToolSchema], began: Mapping[str, str], shape: str, last: Mapping[str, Any], how: str
 ) -> str:
-    """The text of the card of a skill's run; `began` are the checkpoints by what they were for it (base, teacher), and
-    `last` is the last line of its log."""
+    """The text of the card of a skill's run; `began` are the checkpoints by what they were for it (base, teacher),
+    `last` is the last line of its log, and `how` tells how it is flown again."""
     tools = ", ".join(f"`{t.name}({', '.join(p.name for p in t.parameters)})`" for t in calls)
-    others = "".join(f"- {role}: `{name}`\n" for role, name in began.items()) or "- a new model, trained from nothing\n"
+    shown = {role: Path(name).name if Path(name).exists() else name for role, name in began.items()}
+    others = "".join(f"- {role}: `{name}`\n" for role, name in shown.items()) or "- a new model, trained from nothing\n"
+    learnt = "The log of this run is gone."
+    if last:
+        learnt = f"""{last["samples"]:,} samples in {last["seconds"]:.0f} s. In the last chunk {last["accuracy"]:.1%} of
+the labels were the model's first choice. `../log.jsonl` is the log."""
     terms = (
         "\nThese weights were made from its base's: they stand under the terms of that model, whatever the licence of"
         "\nthis project is.\n"
@@ -102,13 +107,13 @@ library_name: rtcontrol
 ## Training
 
 The recipe of the bundled {skill}: a scripted expert is imitated on disturbed episodes, later on episodes that the model
-plays itself. {last["samples"]:,} samples in {last["seconds"]:.0f} s, seed {seed}.
-In the last chunk {last["accuracy"]:.1%} of the labels were the model's first choice. `../log.jsonl` is the log.
+plays itself. {learnt}
 
 ## Score
 
-The training does not measure it. `rtcontrol score --model FOLDER` flies it on seeds that it was not trained on, beside
-the expert.
+The training does not measure it. On seeds that it was not trained on, beside the expert:
+
+    {how}
 """
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from tokenizers import Tokenizer
 from rtcontrol.agents.agent import Agent
 from rtcontrol.agents.phrasing import FILLERS, split_words
 from rtcontrol.agents.spoken import NUMBER_WORDS, nonsense, shown
+from rtcontrol.envs import registry
 from rtcontrol.envs.registry import BundledWorld
 from rtcontrol.envs.skill import Demonstration, Policy
 from rtcontrol.models.checkpoint.checkpoint import ZOO, Checkpoint
@@ -31,7 +31,7 @@ from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.seen_vocabulary import whole
-from rtcontrol.models.train.trainer import LOG, Progress, TrainConfig, Trainer
+from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer, last_line
 from rtcontrol.models.train.vocabulary import build_subwords, build_tokenizer, number_words
 from rtcontrol.training.card import skill_card, write_card
 from rtcontrol.training.gate import ROWS, fit_gate
@@ -161,16 +161,15 @@ class Recipe:
         whole(model)
         export(model, one.tokenizer, one.template, out / "checkpoint", torch.bfloat16, one.end)
         learnt.write(out / "checkpoint")
-        write_card(
-            out / "checkpoint", self._card(model, {role: one for role, one in others.items() if one}, config, out)
-        )
+        write_card(out / "checkpoint", self._card(model, {role: one for role, one in others.items() if one}, out))
         return out / "checkpoint"
 
-    def _card(self, model: Any, began: Mapping[str, str], config: TrainConfig, out: Path) -> str:
-        own, last = model.config, json.loads((out / LOG).read_text("utf-8").splitlines()[-1])
+    def _card(self, model: Any, began: Mapping[str, str], out: Path) -> str:
+        own, env = model.config, registry.by_agent()[self.agent.name].name
         shape = f"{own.model_type} architecture, {own.num_hidden_layers} layers of {own.hidden_size}"
         shape = f"{shape}, {model.num_parameters():,} parameters"
-        return skill_card(self.agent.name, self.agent.tools.schemas, began, shape, last, config.seed)
+        how = f"rtcontrol score --env {env} --model FOLDER"
+        return skill_card(self.agent.name, self.agent.tools.schemas, began, shape, last_line(out), how)
 
     def episodes(self, seed: int, parallel: int, policy: Policy | None, early: bool) -> Iterator[Demonstration]:
         """The expert's labels in its own episodes, or in those that the learner's `policy` plays."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,14 +15,19 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from rtcontrol.agents.tool import Tools
 from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.base import adopt_base
+from rtcontrol.models.train.finetune.config import FinetuneRecipe
+from rtcontrol.models.train.finetune.run import Job, finetune
 from rtcontrol.models.train.number_tokens import number_ids, with_number_tokens
+from rtcontrol.models.train.seen_vocabulary import seen_by
 from rtcontrol.models.train.vocabulary import add_st_tokens, build_tokenizer
+from rtcontrol.training.model_size import from_base
 from tests.models.small import Oracle, build, law, prompt_of, shown, tool
-from tests.models.train.finetune.rows import qwen_base
+from tests.models.train.finetune.rows import qwen_base, write
 
 ALONE = re.compile(r"(?:(?<= )|^)(?!-0)-?(?:[1-9]?[0-9]|1[0-9][0-9]|200)(?=[ ,;:)]|$)")
 WORDS = st.sampled_from(["x", "y", "-12", "140", "0.7", "-1.25", "200", "201", "-0", "12.5.3", "v12", "a_3", "2026-11",
@@ -31,7 +38,7 @@ TEXTS = st.one_of(
 
 
 def sentence_piece() -> Tokenizer:
-    """As Gemma's and Llama 2's: a space is a letter, and all text is one piece."""
+    """As Gemma's: a space is a letter, and all text is one piece."""
     letters = [*"▁abcdefghijklmnopqrstuvwxyz0123456789-.,:", *(f"<0x{byte:02X}>" for byte in range(256))]
     joined = [("▁", "x"), ("▁", "y"), ("▁", "a"), ("▁a", "t"), ("▁", "-")]
     pieces = [*letters, *(a + b for a, b in joined)]
@@ -80,7 +87,8 @@ def test_every_text_is_written_and_read_as_before_and_lone_numbers_are_one_token
 @pytest.mark.parametrize("kind", MADE)
 def test_names_dates_versions_and_long_numbers_keep_the_tokens_that_they_had(kind: str) -> None:
     before, after = PAIRS[kind]
-    for text in ("v12", "a_3", "12.5.3", "1234", "x 201", "3.14159", "12th"):
+    kept = "v12|a_3|12.5.3|1234|x 201|3.14|12th|2026-11-28|at 12:30|COVID-19|10/11/2026|12,345.6|1.5e-9|v1-12|½ of ٣"
+    for text in kept.split("|"):
         assert ids(after, text) == ids(before, text), text
     for text in ("-12", " -12", " 0.7", " 200", " -1.25"):
         assert len(ids(after, text)) == 1, text
@@ -101,11 +109,48 @@ def test_a_tokenizer_that_cannot_be_given_numbers_is_refused() -> None:
     bytes_alone = Tokenizer(models.BPE({c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
     bytes_alone.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     known = build_tokenizer(["go"], ["10", "20"])
-    refused = ((whole, "WordLevel"), (bytes_alone, "cuts text in a way"), (known, "as tokens already"))
+    prepended = sentence_piece()
+    prepended.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    control = sentence_piece()
+    control.add_special_tokens(["§"])
+    more = ((prepended, "a space before every text"), (control, "the text '§' as control"))
+    refused = (*more, (whole, "WordLevel"), (bytes_alone, "cuts text in a way"), (known, "as tokens already"))
     for tokenizer, message in refused:
         with pytest.raises(UserError, match=message) as error:
             with_number_tokens(tokenizer)
         assert "--numbers" in error.value.remedy
+
+
+def test_ids_are_the_same_in_every_process() -> None:
+    code = "from tests.models.train.test_number_tokens import *; print(STTokenizer(PAIRS['byte pairs'][1]).digest())"
+    made = [
+        subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True)
+        for seed in ("1", "2")
+    ]
+    assert made[0].stdout and made[0].stdout == made[1].stdout, made[0].stderr
+
+
+def test_the_rows_of_numbers_are_among_those_that_are_trained(tmp_path: Path, data: Path) -> None:
+    base = adopt_base(qwen_base(tmp_path / "plain", data, kind="qwen3"), tmp_path / "base", numbers=True).folder
+    own = number_ids(Tokenizer.from_file(str(base / "tokenizer.json")))
+    learner = from_base(str(base), Tools([tool("go", v=["left", "right"])]), False)
+    seen = seen_by(learner.model)
+    assert seen is not None and {*own} <= {*seen.ids[: seen.trained].tolist()}
+    asked = {
+        "instruction": "go",
+        "observation": "x -12",
+        "history": [],
+        "tools": [tool("go", v=["left"])],
+        "call": {"name": "go", "arguments": {"v": "left"}},
+    }
+    rows = write(tmp_path / "rows.jsonl", [asked] * 4)
+    recipe = FinetuneRecipe(
+        rank=2, vocabulary="rows", embedding_rate=0.1, warmup=0.0, steps=2, groups=2, device_groups=2, dtype="fp32"
+    )
+    finetune(Job(str(base), (rows,), tmp_path / "run", recipe))
+    before, after = (load_file(f / "model.safetensors") for f in (base, tmp_path / "run" / "model"))
+    moved = (before["model.embed_tokens.weight"] != after["model.embed_tokens.weight"]).any(-1).nonzero().flatten()
+    assert next(i for i, text in own.items() if text == "Ġ-12") in moved.tolist()
 
 
 def test_a_base_with_numbers_decides_like_the_reference_and_its_numbers_stand_in_their_order(

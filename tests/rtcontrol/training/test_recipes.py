@@ -130,6 +130,7 @@ def test_a_recipe_trains_resumes_and_exports_from_the_command_line(
     assert "rtcontrol run --env paddle --model" in capsys.readouterr().out
     card = (tmp_path / "checkpoint" / "README.md").read_text()
     assert "trained from nothing" in card and "64 samples" in card and "terms" not in card
+    assert "rtcontrol score --env paddle --model" in card
 
 
 def test_a_recipe_goes_on_from_a_base_whose_language_stays(
@@ -149,7 +150,7 @@ def test_a_recipe_goes_on_from_a_base_whose_language_stays(
     spec = DeciderSpec(str(out / "checkpoint"), tuple(TRAINED["lander"].agent.tools.openai()))
     assert spec.build().decide("x 0 y 0", "land on the pad").call is not None
     card = (out / "checkpoint" / "README.md").read_text()
-    assert f"base: `{base}`" in card and "under the terms of that model" in card
+    assert f"base: `{base.name}`" in card and "under the terms of that model" in card
     assert train(monkeypatch, "--skill", "simpletool", "--base", str(base), "--out", str(out / "other")) == 2
     assert "Leave --base out" in capsys.readouterr().err
     assert train(monkeypatch, *given, "--any-tools") == 2  # another run's folder
