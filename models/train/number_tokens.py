@@ -129,6 +129,6 @@ def _split(pattern: str) -> dict[str, Any]:
 
 def _first_split(pieces: Any) -> dict[str, Any] | None:
     """The split by a pattern that a byte-level tokenizer begins with (Qwen, Llama 3)."""
-    first = next(iter((pieces or {}).get("pretokenizers", ())), {})
+    first: dict[str, Any] = next(iter((pieces or {}).get("pretokenizers", ())), {})
     plain = first.get("type") == "Split" and first["behavior"] == "Isolated" and not first["invert"]
     return first if plain and "Regex" in first["pattern"] else None
