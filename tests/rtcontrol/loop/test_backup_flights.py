@@ -206,7 +206,9 @@ def test_where_both_fail_the_loops_own_fallback_acts(tmp_path: Path) -> None:
     missed = [tick for tick in flown.ticks if tick["k"] >= 10 and tick.get("cause") == "decide"]
     assert len(missed) >= 20 and {tick["subcause"] for tick in missed} <= {"error", "decoder_slow", "queued"}
     assert not any("decided_by" in tick for tick in missed)
-    assert {tick["action"] for tick in missed} >= {"hold", "safe"} and flown.loop.account.safe_calls >= 1
+    # The safe call acts at its instant, which on a busy machine lies between two ticks: these then say "none".
+    assert {"hold"} < {tick["action"] for tick in missed} <= {"hold", "safe", "none"}
+    assert flown.loop.account.safe_calls >= 1
     assert any("no backup any more" in line for line in flown.said)
 
 
