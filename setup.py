@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import setup
 
 ROOT = Path(__file__).parent
-FLOORS = ("agents", "bridges", "envs", "models")  # installed as subpackages of `rtcontrol`
+FLOORS = ("agents", "envs", "models")  # installed as subpackages of `rtcontrol`
 
 
 def packages(folder: Path, name: str) -> Iterator[str]:

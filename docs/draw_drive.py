@@ -17,8 +17,8 @@ from typing import Any
 import carla
 from PIL import Image, ImageDraw, ImageFont
 
-from rtcontrol.bridges.carla.lanes import TownRoad
-from rtcontrol.bridges.carla.standin.town import opendrive
+from rtcontrol_client.carla.lanes import TownRoad
+from rtcontrol_client.carla.standin.town import opendrive
 
 OUT = Path(__file__).with_name("standin_drive.png")
 WIDTH, MAP_HEIGHT, CHART_HEIGHT, MARGIN = 900, 620, 200, 46

@@ -3,7 +3,7 @@
 import sys
 import time
 
-from rtcontrol.bridges.client import Client, ClientError
+from rtcontrol_client import Client, ClientError
 
 PUSH = {
     "name": "push",

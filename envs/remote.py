@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from queue import Empty, Queue
 from typing import Any, Literal
 
-from rtcontrol.bridges.wire import Code, Message, WireError
-from rtcontrol.bridges.wire.messages import CallMessage, Executed, Instruct, Observe, Reset, Timing
 from rtcontrol.envs.base import Acknowledgement, Barrier, ClockKind, Effect, Emission, Episode, Observation
 from rtcontrol.envs.remote_parts import (
     MessageCounts,
@@ -23,6 +21,8 @@ from rtcontrol.envs.remote_parts import (
     wire_calls,
 )
 from rtcontrol.models.call import Call
+from rtcontrol_client.wire import Code, Message, WireError
+from rtcontrol_client.wire.messages import CallMessage, Executed, Instruct, Observe, Reset, Timing
 
 __all__ = ["REMEMBERED", "MessageCounts", "RemoteData", "RemoteEnvironment", "RemoteTerms"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from rtcontrol.bridges.wire import Code, WireError
-from rtcontrol.bridges.wire.messages import FunctionCall, Observe
 from rtcontrol.envs.base import Observation
 from rtcontrol.models.call import Call
+from rtcontrol_client.wire import Code, WireError
+from rtcontrol_client.wire.messages import FunctionCall, Observe
 
 
 class RemoteData(dict[str, Any]):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,11 +31,14 @@ _PLACES = {
     "UserError": "rtcontrol.models.errors",
 }
 
-# In a source tree the floors `agents/ envs/ models/ bridges/` stand beside this package instead of inside it
-# (setuptools' package-dir puts them inside on installation). Looking there too makes an uninstalled tree importable.
+# In a source tree the floors `agents/ envs/ models/` stand beside this package instead of inside it (setuptools'
+# package-dir puts them inside on installation), and the client is a distribution of its own. Looking there too makes an
+# uninstalled tree importable.
 _root = Path(__file__).resolve().parent.parent
 if (_root / "pyproject.toml").is_file() and (_root / "models" / "__init__.py").is_file():
     __path__.append(str(_root))
+    if find_spec("rtcontrol_client") is None:
+        sys.path.append(str(_root / "bridges"))
 
 
 def load(

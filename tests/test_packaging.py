@@ -8,14 +8,19 @@ import subprocess
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
+from email import message_from_bytes
+from email.message import Message
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+import rtcontrol
+import rtcontrol_client
 from tests.helpers.processes import ROOT, cli, python
 
-FLOORS = ("bridges", "models", "agents", "envs")
+FLOORS = ("models", "agents", "envs")
+HOUSE = ("rtcontrol", *FLOORS, "bridges")
 # Public names are the field's terms: a name of these words says nothing of what it is.
 VAGUE = {"told", "asked", "said", "found", "own", "word", "words"}
 # Here it is words that are meant, those of a sentence.
@@ -37,7 +42,7 @@ class Names(NamedTuple):
 def names() -> dict[Path, Names]:
     """Of all modules that are installed."""
     found = {}
-    for path in (path for folder in ("rtcontrol", *FLOORS) for path in (ROOT / folder).rglob("*.py")):
+    for path in (path for folder in HOUSE for path in (ROOT / folder).rglob("*.py")):
         tree = ast.parse(path.read_text("utf-8"))
         classes = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
         found[path] = Names(classes, [path.stem, *public(tree)])
@@ -53,31 +58,56 @@ def public(tree: ast.AST) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("wheel")
-    # What an earlier build left in the source tree would be packed too.
-    config = out / "setup.cfg"
-    config.write_text(f"[build]\nbuild_base = {out / 'build'}\n")
-    # setuptools is installed with the development extra's build tool, so nothing is downloaded here.
-    command = ("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(out), str(ROOT))
-    done = python(*command, env={"DIST_EXTRA_CONFIG": str(config)})
-    assert done.returncode == 0, done.stderr
-    return next(out.glob("*.whl"))
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Of both distributions, by the name of their package."""
+    out = tmp_path_factory.mktemp("wheels")
+    for tree in (ROOT, ROOT / "bridges"):
+        # What an earlier build left in the source tree, or the other's, would be packed too.
+        config = out / f"{tree.name}.cfg"
+        config.write_text(f"[build]\nbuild_base = {out / tree.name}\n")
+        # setuptools is installed with the development extra's build tool, so nothing is downloaded here.
+        command = ("-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(out), str(tree))
+        done = python(*command, env={"DIST_EXTRA_CONFIG": str(config)})
+        assert done.returncode == 0, done.stderr
+    return {path.name.partition("-")[0]: path for path in out.glob("*.whl")}
 
 
-def test_wheel_puts_nothing_but_rtcontrol_at_the_top_level(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {n.split("/")[0] for n in names if ".dist-info/" not in n} == {"rtcontrol"}
+@pytest.mark.parametrize("package", ["rtcontrol", "rtcontrol_client"])
+def test_a_wheel_puts_nothing_but_its_package_at_the_top_level(wheels: dict[str, Path], package: str) -> None:
+    names = zipfile.ZipFile(wheels[package]).namelist()
+    assert {n.split("/")[0] for n in names if ".dist-info/" not in n} == {package}
+    assert any(n.endswith("/LICENSE") for n in names)
 
 
-def test_wheel_holds_every_module_and_data_file_of_the_tree(wheel: Path) -> None:
-    names = set(zipfile.ZipFile(wheel).namelist())
-    for folder in ("rtcontrol", *FLOORS):
+@pytest.mark.parametrize(
+    ("package", "folders"),
+    [("rtcontrol", ("rtcontrol", *FLOORS)), ("rtcontrol_client", ("bridges/rtcontrol_client",))],
+)
+def test_a_wheel_holds_every_module_and_data_file_of_the_tree(
+    wheels: dict[str, Path], package: str, folders: tuple[str, ...]
+) -> None:
+    names = set(zipfile.ZipFile(wheels[package]).namelist())
+    for folder in folders:
         for path in (ROOT / folder).rglob("*"):
-            shipped = path.suffix in {".py", ".typed", ".msg"} or bool({"zoo", "schemas", "page"} & {*path.parts})
+            shipped = path.suffix in {".py", ".typed", ".msg", ".xml"}
+            shipped = shipped or bool({"zoo", "schemas", "page", "examples"} & {*path.parts})
             if path.is_file() and shipped and "__pycache__" not in path.parts:
-                inside = path.relative_to(ROOT).as_posix()
-                assert (inside if folder == "rtcontrol" else f"rtcontrol/{inside}") in names
+                inside = path.relative_to(ROOT).as_posix().removeprefix("bridges/")
+                assert (f"rtcontrol/{inside}" if folder in FLOORS else inside) in names
+
+
+def test_both_distributions_have_one_version_and_the_one_wants_the_other(wheels: dict[str, Path]) -> None:
+    assert rtcontrol_client.__version__ == rtcontrol.__version__
+    needed = metadata(wheels["rtcontrol"]).get_all("Requires-Dist") or []
+    assert f"rtcontrol-client=={rtcontrol.__version__}" in needed
+    assert {metadata(path)["Version"] for path in wheels.values()} == {rtcontrol.__version__}
+
+
+def metadata(path: Path) -> Message:
+    """A wheel's."""
+    with zipfile.ZipFile(path) as wheel:
+        name = next(n for n in wheel.namelist() if n.endswith(".dist-info/METADATA"))
+        return message_from_bytes(wheel.read(name))
 
 
 def run(code: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -89,9 +119,9 @@ def test_bridges_import_with_pyzmq_msgpack_and_pydantic_only() -> None:
     code = (
         "import sys\n"
         f"for name in {heavy.split()!r}: sys.modules[name] = None\n"
-        "for name in ('models', 'agents', 'envs'): sys.modules['rtcontrol.' + name] = None\n"
-        "import pkgutil, importlib, rtcontrol.bridges as b\n"
-        "for m in pkgutil.walk_packages(b.__path__, 'rtcontrol.bridges.'): importlib.import_module(m.name)\n"
+        "sys.modules['rtcontrol'] = None\n"
+        "import pkgutil, importlib, rtcontrol_client as b\n"
+        "for m in pkgutil.walk_packages(b.__path__, 'rtcontrol_client.'): importlib.import_module(m.name)\n"
     )
     done = run(code)
     assert done.returncode == 0, done.stderr
@@ -139,7 +169,7 @@ def test_every_file_that_the_docs_name_is_there() -> None:
 def test_no_module_is_longer_than_its_role() -> None:
     long = {
         str(p.relative_to(ROOT)): n
-        for folder in ("rtcontrol", *FLOORS)
+        for folder in HOUSE
         for p in (ROOT / folder).rglob("*.py")
         if (n := len(p.read_text("utf-8").splitlines())) > 400
     }

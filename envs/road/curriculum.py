@@ -10,8 +10,6 @@ from functools import partial
 from rtcontrol.agents.road.goals import RoadGoal
 from rtcontrol.agents.road.phrasings import PHRASINGS
 from rtcontrol.agents.road.tools import LIGHTS, WORDS
-from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M
-from rtcontrol.bridges.carla.pace import KMH
 from rtcontrol.envs.curriculum import CurriculumOptions, PhrasedCurriculum, TrainingPlan
 from rtcontrol.envs.road.skill import SKILL
 from rtcontrol.envs.road.world import DT, SIGHT_M, Road
@@ -19,6 +17,8 @@ from rtcontrol.envs.skill import Demonstration, Policy, interleave
 from rtcontrol.models.call import Call
 from rtcontrol.models.train.scratch import ModelShape
 from rtcontrol.models.train.trainer import TrainConfig
+from rtcontrol_client.carla.observing import LIGHT_SIGHT_M
+from rtcontrol_client.carla.pace import KMH
 
 # Which share of the rows with these calls is shown: calls that begin something are rare, calls that go on are not.
 KEPT = {"set_speed": 0.08, "stop": 0.06, "follow": 0.15, "brake": 0.12}

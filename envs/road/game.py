@@ -9,10 +9,10 @@ from typing import Any
 from rtcontrol.agents.road.goals import RoadGoal
 from rtcontrol.agents.road.phrasings import PHRASINGS
 from rtcontrol.agents.road.tools import agent
-from rtcontrol.bridges.carla.pace import KMH
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.road.world import DT, Car, Road
 from rtcontrol.models.errors import UserError
+from rtcontrol_client.carla.pace import KMH
 
 LIMIT_S, FREE_S = 120.0, 60.0  # how long an episode lasts, with a goal and without
 CRUISE_S, CRUISE_NEAR_KMH, CRUISE_MIN_KMH = 6.0, 4.0, 15.0

@@ -14,11 +14,11 @@ from typing import Any
 import zmq
 
 from rtcontrol.bench.wire import TEXT, Servers, WireSession, dealer, free_port, hello, pong, wait_for
-from rtcontrol.bridges.wire import decode_msgpack, encode_msgpack
-from rtcontrol.bridges.wire.messages import Bye, CallMessage, ErrorMessage, Message, Ping, Welcome
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.checkpoint.training_metadata import FILE_NAME as LEARNT
 from rtcontrol.models.errors import UserError
+from rtcontrol_client.wire import decode_msgpack, encode_msgpack
+from rtcontrol_client.wire.messages import Bye, CallMessage, ErrorMessage, Message, Ping, Welcome
 
 
 class LoadClient:

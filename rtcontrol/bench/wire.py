@@ -16,8 +16,10 @@ from typing import Any, Protocol, Self
 
 import zmq
 
-from rtcontrol.bridges.wire import PROTOCOL, decode_json, decode_msgpack, encode_json, encode_msgpack
-from rtcontrol.bridges.wire.messages import (
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.questions import StateQuestion
+from rtcontrol_client.wire import PROTOCOL, decode_json, decode_msgpack, encode_json, encode_msgpack
+from rtcontrol_client.wire.messages import (
     CallMessage,
     ErrorMessage,
     Hello,
@@ -28,8 +30,6 @@ from rtcontrol.bridges.wire.messages import (
     Program,
     Welcome,
 )
-from rtcontrol.models.errors import UserError
-from rtcontrol.models.questions import StateQuestion
 
 TIMEOUT_MS = 30_000
 OPTIONS = ("main", "side", "none")

@@ -16,14 +16,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from rtcontrol.bridges.console import StandardStreams, printable
-from rtcontrol.bridges.shutdown import Interrupted, Shutdown, outlive_terminal, unwritten
 from rtcontrol.loop import errors
 from rtcontrol.models import __version__
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import CARLA, REMOTE, RunOptions, command, named_by_time
 from rtcontrol.run.run import HELP, HOST, INCOMPLETE, UNSAFE
 from rtcontrol.telemetry.run_folder import Folder, version
+from rtcontrol_client.console import StandardStreams, printable
+from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal, unwritten
 
 # What lives in modules of its own, imported when first looked at: a Typer, or the function of one command.
 LAZY = {

@@ -9,9 +9,9 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from rtcontrol.bridges.console import printable
 from rtcontrol.cli.figures import JsonFile, check_writable, for_people, save, say
 from rtcontrol.cli.options import group
+from rtcontrol_client.console import printable
 
 
 def new(

@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 
 import typer
 
-from rtcontrol.bridges.carla import cli as carla_cli
-from rtcontrol.bridges.ros2 import cli as ros2_cli
 from rtcontrol.cli.options import group
 from rtcontrol.run.options import CONFIG, load
+from rtcontrol_client.carla import cli as carla_cli
+from rtcontrol_client.ros2 import cli as ros2_cli
 
 app = group()
 
@@ -42,7 +42,7 @@ def bridge() -> None:
     add_help_option=False,
 )
 def ros2(context: typer.Context) -> None:
-    # Its options are those of `python -m rtcontrol.bridges.ros2`, which runs without the rest of rtcontrol.
+    # Its options are those of `python -m rtcontrol_client.ros2`, which runs without the rest of rtcontrol.
     _ends(ros2_cli.main, context.args, "rtcontrol bridge ros2")
 
 

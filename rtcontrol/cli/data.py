@@ -13,12 +13,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rtcontrol.bridges.console import printable
-from rtcontrol.bridges.shutdown import unicode
 from rtcontrol.cli import data_interpret, data_synthesise
 from rtcontrol.cli.figures import JsonFile, check_writable, count_rows, for_people, save, say
 from rtcontrol.cli.options import BfclPython, group
 from rtcontrol.models.errors import UserError
+from rtcontrol_client.console import printable
+from rtcontrol_client.shutdown import unicode
 
 if TYPE_CHECKING:
     from rtcontrol.models.data.row import DataRow

@@ -45,11 +45,11 @@ def _drill(
     standby: Annotated[bool, typer.Option("--standby", help="Drill a run with a warm second decoder.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder. (default: runs/drill-TIME)")] = None,
 ) -> None:
-    from rtcontrol.bridges.shutdown import Interrupted, Shutdown
     from rtcontrol.drill.drill import Drill, drill
     from rtcontrol.run.options import named_by_time
     from rtcontrol.telemetry.run_folder import Folder
     from rtcontrol.telemetry.table import Terminal
+    from rtcontrol_client.shutdown import Interrupted, Shutdown
 
     if not 0 < minutes <= 10_000:
         raise UserError(f"--minutes {minutes:g} is no length of a drill.", "Give such as --minutes 10.")

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.progress import Progress, ProgressColumn
 from rich.table import Table
 
-from rtcontrol.bridges.console import printable
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import replace_file
 from rtcontrol.telemetry.figure_table import Table as FigureTable
 from rtcontrol.telemetry.table import Terminal
+from rtcontrol_client.console import printable
 
 if TYPE_CHECKING:
     from rtcontrol.models.data.row import DataRow

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, TextColumn
 
-from rtcontrol.bridges.console import printable
 from rtcontrol.cli.figures import Bar, JsonFile, for_people, save, say
 from rtcontrol.envs.registry import by_agent
 from rtcontrol.models.errors import UserError
+from rtcontrol_client.console import printable
 
 if TYPE_CHECKING:
     from rtcontrol.training.controllers import Onward

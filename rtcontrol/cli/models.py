@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from rtcontrol.bridges.console import printable
 from rtcontrol.cli.figures import JsonFile, Stages, for_people, save, say
 from rtcontrol.cli.options import Device, group
 from rtcontrol.envs.registry import agent_names
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.table import Terminal
+from rtcontrol_client.console import printable
 
 app = group(help="Inspect, adopt, train and quantise controller models.")
 Rows = Annotated[list[Path], typer.Option("--rows", help="JSONL rows; may stand several times.", show_default=False)]

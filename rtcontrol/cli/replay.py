@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import Progress
 
-from rtcontrol.bridges.console import printable
 from rtcontrol.cli.figures import JsonFile, for_people, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.run import ERRED, mostly_errors
+from rtcontrol_client.console import printable
 
 if TYPE_CHECKING:
     from rtcontrol.run.recording import Recording

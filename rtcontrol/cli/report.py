@@ -12,13 +12,13 @@ from typing import Annotated
 
 import typer
 
-from rtcontrol.bridges.console import printable
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.run.run import MISSED
 from rtcontrol.telemetry import report as reports
 from rtcontrol.telemetry.gates import Gate, parse
 from rtcontrol.telemetry.recorded import Recorded, begun, load
+from rtcontrol_client.console import printable
 
 
 class Format(StrEnum):

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, TextColumn
 
-from rtcontrol.bridges.console import printable
-from rtcontrol.bridges.shutdown import Shutdown
 from rtcontrol.cli.figures import STDOUT, Bar, check_writable, say, widened
 from rtcontrol.loop.config import MAX_HZ, MIN_HZ
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.table import Terminal
+from rtcontrol_client.console import printable
+from rtcontrol_client.shutdown import Shutdown
 
 if TYPE_CHECKING:
     from rtcontrol.evaluation.score_plan import Settings

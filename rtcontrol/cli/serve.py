@@ -10,11 +10,11 @@ from typing import Any
 
 import typer
 
-from rtcontrol.bridges.console import StandardStreams
-from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.run.options import command, named_by_time
 from rtcontrol.serve.options import ServerOptions
 from rtcontrol.telemetry.run_folder import Folder
+from rtcontrol_client.console import StandardStreams
+from rtcontrol_client.shutdown import Interrupted, Shutdown
 
 EXAMPLES = """Serve programs on the other side of a socket: each brings its own tools, or names an agent.
 

@@ -13,8 +13,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from rtcontrol.bridges.console import printable
-from rtcontrol.bridges.shutdown import STATUS, Shutdown, rest
 from rtcontrol.drill.faults import ENDINGS, FAULTS, TIMES, schedule
 from rtcontrol.drill.flight import Flight
 from rtcontrol.drill.injector import Injection, Injector
@@ -27,6 +25,8 @@ from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import MISSED, OK
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.timeline import Timeline
+from rtcontrol_client.console import printable
+from rtcontrol_client.shutdown import STATUS, Shutdown, rest
 
 # A flight that is only ended is flown so long before.
 SHORT_S = 1.5

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from rtcontrol.bridges.shutdown import Shutdown, rest
 from rtcontrol.drill.disk import Disk
 from rtcontrol.drill.switches import Switches
 from rtcontrol.drill.wrappers import Line
 from rtcontrol.models.errors import UserError
+from rtcontrol_client.shutdown import Shutdown, rest
 
 # A decoder may take so long to be there, and a run so long to end, its safe call on the way.
 START_S, END_S = 300.0, 60.0

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rtcontrol.bridges.shutdown import rest
 from rtcontrol.drill.disk import Disk
 from rtcontrol.drill.faults import FaultKind
 from rtcontrol.drill.switches import Switches
 from rtcontrol.drill.wrappers import Line
+from rtcontrol_client.shutdown import rest
 
 BURN = "while True: pass"
 # What decided last is asked so often: the standby decides now and then, too.

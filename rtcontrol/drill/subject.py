@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import Agent
-from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.drill.judge import end_with_parent
 from rtcontrol.drill.switches import Switches
 from rtcontrol.drill.wrappers import CLOCK_JUMP_S, FaultySource, FaultyWorld, Line, faulty_agent
@@ -19,6 +18,7 @@ from rtcontrol.hosts.protocol import DeciderSource
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import run
+from rtcontrol_client.shutdown import Interrupted, Shutdown
 
 # So much longer than the deadline what is made slow takes.
 DELAY = 1.5

@@ -16,8 +16,8 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from rtcontrol.bridges.wire.endpoint import is_address, is_loopback
 from rtcontrol.gateway.options import DEFAULT_PORTS, GatewayOptions
+from rtcontrol_client.wire.endpoint import is_address, is_loopback
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -15,7 +15,6 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
-from rtcontrol.bridges.wire import PROTOCOL
 from rtcontrol.gateway import body, chat, openai_api, simpletool, systemone, view
 from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.chat import ContentHeads, WrittenContent
@@ -31,6 +30,7 @@ from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.telemetry.causes import script
+from rtcontrol_client.wire import PROTOCOL
 
 PAGE = Path(__file__).parent / "page"
 DEFAULT_MODEL = "default"

@@ -10,11 +10,11 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from rtcontrol.bridges.wire.errors import WireError
-from rtcontrol.bridges.wire.limits import LIMITS, check_value
 from rtcontrol.gateway.access import Refusal, too_large
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.models.strict_json import each_once
+from rtcontrol_client.wire.errors import WireError
+from rtcontrol_client.wire.limits import LIMITS, check_value
 
 Model = TypeVar("Model", bound=BaseModel)
 

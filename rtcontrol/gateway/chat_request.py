@@ -15,13 +15,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from rtcontrol.bridges.wire.errors import WireError
-from rtcontrol.bridges.wire.limits import LIMITS, check_value
 from rtcontrol.gateway import body
 from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.errors import RequestError, name_of
 from rtcontrol.models.call import Call
 from rtcontrol.models.conversation import Made, Turn, Unpaired, results_of
+from rtcontrol_client.wire.errors import WireError
+from rtcontrol_client.wire.limits import LIMITS, check_value
 
 FORMAT = "response_format.json_schema"
 TEXTS = ("text", "input_text", "output_text", "refusal")  # parts that are text

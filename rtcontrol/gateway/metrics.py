@@ -11,11 +11,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from rtcontrol.bridges.wire import Code
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.stats import COUNTS, TIMES
 from rtcontrol.telemetry.causes import Cause
 from rtcontrol.telemetry.histogram import BOUNDS_S
+from rtcontrol_client.wire import Code
 
 WHO = ("session", "agent", "model")
 ROUTES, STATUSES = ("function_call", "chat", "models", "decisions", "systemone"), (200, 400, 404, 408, 413, 422, 503)

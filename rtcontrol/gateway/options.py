@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rtcontrol.bridges.wire.endpoint import host_port, is_loopback
-from rtcontrol.bridges.wire.limits import LIMITS
 from rtcontrol.models.errors import UserError, read_text
+from rtcontrol_client.wire.endpoint import host_port, is_loopback
+from rtcontrol_client.wire.limits import LIMITS
 
 TOKEN = re.compile(r"[A-Za-z0-9_.~-]{16,256}")
 DEFAULT_PORTS = {"http": 80, "https": 443}

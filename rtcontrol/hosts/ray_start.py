@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.bridges.wire.endpoint import host_port
 from rtcontrol.hosts.processes import MARK, OPEN, Guardian, kill_marked, marked
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.models.errors import UserError
+from rtcontrol_client.wire.endpoint import host_port
 
 log = logging.getLogger("rtcontrol.host")
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from rtcontrol.bridges.wire.endpoint import is_loopback
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
@@ -18,6 +17,7 @@ from rtcontrol.models.in_flight import result
 from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.tool_schema import ABSENT, Slot, ToolSchema, tool_schemas
 from rtcontrol.models.web import WebAnswer, WebClient, WebError
+from rtcontrol_client.wire.endpoint import is_loopback
 
 MOST_OPTIONS, MOST_QUESTIONS = 255, 400  # of these APIs
 NONE = "(none)"

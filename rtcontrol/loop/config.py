@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rtcontrol.bridges.wire.limits import LIMITS
 from rtcontrol.models.decider import ARGUMENTS
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.registry import ENGINES
 from rtcontrol.telemetry.run_folder import describe
+from rtcontrol_client.wire.limits import LIMITS
 
 if TYPE_CHECKING:
     from rtcontrol.agents import Agent

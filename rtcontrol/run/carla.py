@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.hosts.processes import Guardian
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.carla_bridge import BridgeProcess, StandIn
 from rtcontrol.run.options import CARLA, STANDIN, RunOptions
 from rtcontrol.run.run import INTERNAL
+from rtcontrol_client.shutdown import Interrupted, Shutdown
 
 AGENT = "driver"
 # In CARLA, and in the stand-in.
@@ -64,7 +64,7 @@ def run_carla(
 
 def _command(config: RunOptions, host: str, port: int, traffic: int, endpoint: str) -> list[str]:
     """The bridge's command line."""
-    command = [sys.executable, "-m", "rtcontrol.bridges.carla", "--supervised", "--connect", endpoint]
+    command = [sys.executable, "-m", "rtcontrol_client.carla", "--supervised", "--connect", endpoint]
     command += [f"--carla-host={host}", "--carla-port", str(port), "--traffic", str(traffic)]
     # The server has one agent: whichever it is.
     command += ["--agent", "", "--connect-timeout", "0", "--hz", f"{config.hz:g}", "--clock", config.clock]

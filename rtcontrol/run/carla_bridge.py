@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -14,15 +16,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from rtcontrol.bridges.shutdown import STATUS
+import rtcontrol_client
 from rtcontrol.models.errors import UserError
+from rtcontrol_client.shutdown import STATUS
 
 if TYPE_CHECKING:
     from rtcontrol.loop.loop import ControlLoop
-
-
-import os
-import sys
 
 RESTARTS = 5
 # Its car is braked to a halt first: 3 s of driving, and then some.
@@ -30,6 +29,12 @@ END_S, TERM_S, CLEAN_S = 8.0, 4.0, 15.0
 IN_ORDER = {0, *STATUS.values()}
 ABORTS = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL}
 log = logging.getLogger("rtcontrol.run.carla_bridge")
+
+
+def environment() -> dict[str, str]:
+    """This process's, for a child that runs the client's modules, also those of a tree that is not installed."""
+    folders = (str(Path(rtcontrol_client.__file__).parents[1]), os.environ.get("PYTHONPATH"))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
 
 class BridgeProcess:
@@ -117,6 +122,7 @@ class BridgeProcess:
             stderr=pipe,
             text=True,
             errors="replace",
+            env=environment(),
             start_new_session=True,
         )
 
@@ -189,8 +195,9 @@ class BridgeProcess:
         if left is None or not left.exists():
             return
         try:
+            command = [*self._clean, str(left)]
             done = subprocess.run(
-                [*self._clean, str(left)], capture_output=True, text=True, timeout=CLEAN_S, check=False
+                command, capture_output=True, text=True, timeout=CLEAN_S, check=False, env=environment()
             )
             said = done.stderr.strip()
         except subprocess.TimeoutExpired:
@@ -253,8 +260,7 @@ def _close(process: subprocess.Popen[str]) -> None:
                 pipe.close()
 
 
-ROOT = Path(__file__).resolve().parents[2]
-MODULE = "rtcontrol.bridges.carla.standin"
+MODULE = "rtcontrol_client.carla.standin"
 LISTENING = "listening on "
 STANDIN_END_S = 5.0
 
@@ -267,13 +273,12 @@ class StandIn:
         """`state`: where it writes what it knows of the world (JSON), every second and at its end."""
         # It ends with us, however we end.
         command = [sys.executable, "-m", MODULE, "--port", "0", "--leash", *options]
-        path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH")) if p)
         self.process = subprocess.Popen(
             [*command, *(("--state", str(state)) if state else ())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": path},
+            env=environment(),
             start_new_session=True,
         )
         assert self.process.stdout is not None

@@ -16,13 +16,13 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from rtcontrol.bridges.console import MAX_LINE, printable
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.viewer import Viewer
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.table import Terminal
+from rtcontrol_client.console import MAX_LINE, printable
 
 REFRESH_S = 0.25
 LOG_EVERY_S = 5.0

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import Agent, Fallback
-from rtcontrol.bridges.console import printable
-from rtcontrol.bridges.shutdown import STATUS, Interrupted, Shutdown
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.envs.thread import WorldThread
 from rtcontrol.hosts.protocol import Host
@@ -37,6 +35,8 @@ from rtcontrol.telemetry import report, table
 from rtcontrol.telemetry.encoder import Pictures
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.table import Terminal
+from rtcontrol_client.console import printable
+from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown
 
 OK, INTERNAL, MISTAKE, MISSED, UNSAFE, HOST, INCOMPLETE = range(7)
 ERRED = 8  # 7 is a bridge's, for no server

@@ -13,7 +13,6 @@ import pydantic
 
 from rtcontrol.agents import Agent, Tools, remote_tool
 from rtcontrol.agents.tool import Tool
-from rtcontrol.bridges.console import printable
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.core import DecoderCore
@@ -29,6 +28,7 @@ from rtcontrol.models.schema.tool_schema import Overflow, ToolSchema
 from rtcontrol.models.strict_json import strict_json
 from rtcontrol.run.mcp_tools import MCP, listed
 from rtcontrol.run.user_code import load_module
+from rtcontrol_client.console import printable
 
 LOOKED = 128  # branching tokens of unlisted numbers, of which there may be any number, that are counted
 

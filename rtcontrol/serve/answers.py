@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rtcontrol.bridges.wire import Code, WireError
-from rtcontrol.bridges.wire.messages import ControlMessage, Instruct
 from rtcontrol.envs.remote_parts import wire_call as told_call
 from rtcontrol.loop.interpreter import PASSED, Interpreter, Understood
 from rtcontrol.loop.operator import SAID, OperatorControl
 from rtcontrol.loop.requests import echo
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.negotiate import CONTROL, Terms
+from rtcontrol_client.wire import Code, WireError
+from rtcontrol_client.wire.messages import ControlMessage, Instruct
 
 
 def saying_of(message: ControlMessage, capabilities: Sequence[str]) -> str:

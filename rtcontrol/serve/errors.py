@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rtcontrol.agents import Tools
-from rtcontrol.bridges.wire import Code, WireError
 from rtcontrol.envs.base import Emission
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import Free
+from rtcontrol_client.wire import Code, WireError
 
 AGAIN = "Say the same hello again later, with growing pauses."
 

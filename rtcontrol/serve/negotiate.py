@@ -10,9 +10,6 @@ from typing import Any
 
 from rtcontrol.agents import Agent, InvalidCall, Tools
 from rtcontrol.agents.agent import Fallback
-from rtcontrol.bridges.wire import PROTOCOL, Code, WireError, encode_json, encode_msgpack
-from rtcontrol.bridges.wire.limits import check_size, check_value
-from rtcontrol.bridges.wire.messages import Hello, Program, Welcome
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_parts import RemoteTerms, wire_calls
 from rtcontrol.envs.remote_parts import wire_call as told_call
@@ -29,6 +26,9 @@ from rtcontrol.run.model_compatibility import gated, model_for, shown, trained_o
 from rtcontrol.run.tools_only_agent import tools_only_agent
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.telemetry.run_folder import version
+from rtcontrol_client.wire import PROTOCOL, Code, WireError, encode_json, encode_msgpack
+from rtcontrol_client.wire.limits import check_size, check_value
+from rtcontrol_client.wire.messages import Hello, Program, Welcome
 
 EXECUTED, CONTROL = "executed", "control"
 CAPABILITIES = [EXECUTED, CONTROL]

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from rtcontrol.bridges.wire import LIMITS, Limits
 from rtcontrol.loop.config import (
     BACKUP,
     BACKUP_AFTER,
@@ -34,6 +33,7 @@ from rtcontrol.loop.config import (
 )
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import registry
+from rtcontrol_client.wire import LIMITS, Limits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Generic, Protocol, TypeVar
 
-from rtcontrol.bridges.wire import Message, WireError
-from rtcontrol.bridges.wire.messages import ErrorMessage
 from rtcontrol.serve.limits import TokenBucket
 from rtcontrol.serve.options import ServeOptions
+from rtcontrol_client.wire import Message, WireError
+from rtcontrol_client.wire.messages import ErrorMessage
 
 Session = TypeVar("Session")  # of what a connection is: `serve.session.Session`
 

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, Protocol
 
-from rtcontrol.bridges.wire import Code, Message, WireError
-from rtcontrol.bridges.wire.messages import Bye, CallMessage, ControlMessage, Hello
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
 from rtcontrol.hosts.protocol import DecoderPool, Host
@@ -36,6 +34,8 @@ from rtcontrol.serve.pools import open_host
 from rtcontrol.serve.stats import Run, figures_of, write_report
 from rtcontrol.serve.tool_reading import ToolReading
 from rtcontrol.telemetry.recorder import Recorder
+from rtcontrol_client.wire import Code, Message, WireError
+from rtcontrol_client.wire.messages import Bye, CallMessage, ControlMessage, Hello
 
 log = logging.getLogger("rtcontrol.serve")
 

@@ -9,19 +9,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from rtcontrol.bridges.wire import Code, Message, WireError
-from rtcontrol.bridges.wire.messages import (
-    Bye,
-    ControlMessage,
-    ErrorMessage,
-    Executed,
-    Hello,
-    Instruct,
-    Observe,
-    Ping,
-    Pong,
-    Reset,
-)
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.evidence import PauseWatch
@@ -35,6 +22,19 @@ from rtcontrol.serve.session import BY_HAND, BYE, LOST, STOPPED, Session
 from rtcontrol.serve.sessions import Sessions, session_of
 from rtcontrol.serve.stats import ServerStats
 from rtcontrol.serve.tool_reading import ToolReading
+from rtcontrol_client.wire import Code, Message, WireError
+from rtcontrol_client.wire.messages import (
+    Bye,
+    ControlMessage,
+    ErrorMessage,
+    Executed,
+    Hello,
+    Instruct,
+    Observe,
+    Ping,
+    Pong,
+    Reset,
+)
 
 log = logging.getLogger("rtcontrol.serve")
 # Without a session; those that were silent the longest are forgotten.

@@ -7,11 +7,11 @@ from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 
-from rtcontrol.bridges.wire import Code, WireError
-from rtcontrol.bridges.wire.messages import Hello
 from rtcontrol.serve.errors import AGAIN, stopped
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.session import BY_HAND, BYE, Session
+from rtcontrol_client.wire import Code, WireError
+from rtcontrol_client.wire.messages import Hello
 
 # Beside the sessions: those that are just ending.
 SPARE = 16

@@ -7,10 +7,6 @@ from dataclasses import replace
 from queue import Empty, Queue
 from typing import Protocol
 
-from rtcontrol.bridges.console import Outbox
-from rtcontrol.bridges.shutdown import Shutdown
-from rtcontrol.bridges.wire import Code, WireError
-from rtcontrol.bridges.wire.messages import ErrorMessage, Hello
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.remote import RemoteData
 from rtcontrol.hosts.deciders import PLAIN
@@ -31,6 +27,10 @@ from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.session import BYE, Session
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.zmq_server import Router
+from rtcontrol_client.console import Outbox
+from rtcontrol_client.shutdown import Shutdown
+from rtcontrol_client.wire import Code, WireError
+from rtcontrol_client.wire.messages import ErrorMessage, Hello
 
 # What a client must bring that takes the place of one that is gone.
 SAME = ("agent", "tools", "pacing", "capabilities", "robot", "calls_per_tick")

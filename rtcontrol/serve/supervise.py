@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from rtcontrol.bridges.shutdown import write_now
+from rtcontrol_client.shutdown import write_now
 
 LOOK_S = 0.05
 BACKOFF_S = (0.5, 30.0)

@@ -18,9 +18,9 @@ from pathlib import Path
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from rtcontrol.bridges.wire.curve import SERVER, KeyFileError, KeyPair, load_pair, load_public
-from rtcontrol.bridges.wire.endpoint import Endpoint, EndpointError, is_local
 from rtcontrol.models.errors import UserError, home
+from rtcontrol_client.wire.curve import SERVER, KeyFileError, KeyPair, load_pair, load_public
+from rtcontrol_client.wire.endpoint import Endpoint, EndpointError, is_local
 
 __all__ = ["NAME", "SERVER", "KeyFileError", "KeyPair", "load_pair", "load_public"]
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

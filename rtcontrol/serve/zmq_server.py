@@ -20,12 +20,12 @@ from typing import Any
 
 import zmq
 
-from rtcontrol.bridges.wire import Code, Limits, Message, WireError, decode_msgpack, encode_msgpack
-from rtcontrol.bridges.wire.endpoint import FORM, Endpoint
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.limits import raise_limit
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.zmq_auth import ZmqAuth
+from rtcontrol_client.wire import Code, Limits, Message, WireError, decode_msgpack, encode_msgpack
+from rtcontrol_client.wire.endpoint import FORM, Endpoint
 
 
 class Wake:

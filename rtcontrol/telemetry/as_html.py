@@ -15,12 +15,12 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from rtcontrol.bridges.console import printable, throughout
 from rtcontrol.telemetry.causes import stylesheet
 from rtcontrol.telemetry.gates import Gate
 from rtcontrol.telemetry.recorded import Recorded, begun
 from rtcontrol.telemetry.report import deciders, held, instructions_text, on_time_share, understood
 from rtcontrol.telemetry.timeline import SPANS, STAGES, TIMES_MS, Timeline
+from rtcontrol_client.console import printable, throughout
 
 PAGE = Path(__file__).parent / "page"
 # Curves go from the median (0.3 nines) to four nines: 99.99 per cent.

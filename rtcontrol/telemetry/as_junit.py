@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from junitparser import Failure, JUnitXml, TestCase, TestSuite
 
-from rtcontrol.bridges.console import printable
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.gates import Gate
 from rtcontrol.telemetry.recorded import Recorded
 from rtcontrol.telemetry.report import causes, on_time_share
+from rtcontrol_client.console import printable
 
 TOLD = (
     *("env", "agent", "model", "engine", "host", "clock", "hz", "deadline_ms", "started_at", "ended_by"),

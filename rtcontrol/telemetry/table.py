@@ -12,7 +12,6 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from rtcontrol.bridges.console import printable, throughout
 from rtcontrol.telemetry.report import (
     causes,
     deciders,
@@ -22,6 +21,7 @@ from rtcontrol.telemetry.report import (
     on_time_share,
     understood,
 )
+from rtcontrol_client.console import printable, throughout
 
 ROWS = {
     "latency_ms": "latency (release to effect)",

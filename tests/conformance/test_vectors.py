@@ -11,10 +11,10 @@ from typing import Any
 import msgpack
 import pytest
 
-from rtcontrol.bridges.client.connection import OffsetFilter
-from rtcontrol.bridges.client.session import InForce, expired
-from rtcontrol.bridges.wire import LIMITS, Code, WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
-from rtcontrol.bridges.wire.messages import ANY, CallMessage, FunctionCall, Message
+from rtcontrol_client.client.connection import OffsetFilter
+from rtcontrol_client.client.session import InForce, expired
+from rtcontrol_client.wire import LIMITS, Code, WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
+from rtcontrol_client.wire.messages import ANY, CallMessage, FunctionCall, Message
 from tests.conformance import FOLDER, expand, load
 from tests.conformance.generate import files
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from rtcontrol.bridges.wire import Message, WireError
-from rtcontrol.bridges.wire.messages import Array, CallMessage, Executed, Instruct, Observe, Outcome, Reset
 from rtcontrol.envs.base import Acknowledging, Emission, Emitting, Observation
 from rtcontrol.envs.remote import REMEMBERED, RemoteData, RemoteEnvironment, RemoteTerms
 from rtcontrol.models.call import Call
+from rtcontrol_client.wire import Message, WireError
+from rtcontrol_client.wire.messages import Array, CallMessage, Executed, Instruct, Observe, Outcome, Reset
 
 TOKEN = "t" * 20
 GO = Call("go", {"speed": 3})

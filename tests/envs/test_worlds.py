@@ -27,7 +27,6 @@ from rtcontrol.agents.road import tools as road_tools
 from rtcontrol.agents.road.goals import KINDS as ROAD_KINDS
 from rtcontrol.agents.road.goals import VALUES, RoadGoal, RoadKind
 from rtcontrol.agents.road.tools import observe as observe_road
-from rtcontrol.bridges.carla.pace import KMH
 from rtcontrol.envs import registry
 from rtcontrol.envs.evaluate import cases, evaluate, summary
 from rtcontrol.envs.lander import curriculum as lander
@@ -46,6 +45,7 @@ from rtcontrol.envs.road.world import LENGTH, STEPS_A_SECOND, Car, Road
 from rtcontrol.envs.simpletool import GAMES, arena, flappy, pong
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
+from rtcontrol_client.carla.pace import KMH
 
 STEP_S = 0.02
 

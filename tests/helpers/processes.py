@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+PATH = os.pathsep.join(map(str, (ROOT, ROOT / "bridges")))  # PYTHONPATH of a child that imports this tree
 
 
 def environment(**more: str) -> dict[str, str]:
     """This process's, for a child that imports this tree."""
-    return {**os.environ, "PYTHONPATH": str(ROOT), **more}
+    return {**os.environ, "PYTHONPATH": PATH, **more}
 
 
 def python(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:

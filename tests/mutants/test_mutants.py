@@ -174,7 +174,7 @@ class Found:
 
 def _run(tree: Path, tests: tuple[str, ...]) -> Found:
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-    env |= {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    env |= {"PYTHONPATH": f"{tree}{os.pathsep}{tree / 'bridges'}", "PYTHONDONTWRITEBYTECODE": "1"}
     report = tree.with_name(f"{tree.name}.xml")
     report.unlink(missing_ok=True)
     command = [

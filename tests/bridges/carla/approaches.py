@@ -23,18 +23,18 @@ import carla
 
 from rtcontrol.agents.road.goals import RoadGoal
 from rtcontrol.agents.road.tools import agent, read_back
-from rtcontrol.bridges.carla.control import Control
-from rtcontrol.bridges.carla.driver import Driver, observe
-from rtcontrol.bridges.carla.journal import Journal
-from rtcontrol.bridges.carla.lanes import TownRoad
-from rtcontrol.bridges.carla.lights import govern
-from rtcontrol.bridges.carla.options import WorldOptions
-from rtcontrol.bridges.carla.standin import lights
-from rtcontrol.bridges.carla.standin.roads import ARMS, REACH_M, WIDTH_M, incoming
-from rtcontrol.bridges.carla.standin.wire import RED
-from rtcontrol.bridges.carla.world import CarlaWorld
 from rtcontrol.envs.road.skill import expert
 from rtcontrol.models.call import Call
+from rtcontrol_client.carla.control import Control
+from rtcontrol_client.carla.driver import Driver, observe
+from rtcontrol_client.carla.journal import Journal
+from rtcontrol_client.carla.lanes import TownRoad
+from rtcontrol_client.carla.lights import govern
+from rtcontrol_client.carla.options import WorldOptions
+from rtcontrol_client.carla.standin import lights
+from rtcontrol_client.carla.standin.roads import ARMS, REACH_M, WIDTH_M, incoming
+from rtcontrol_client.carla.standin.wire import RED
+from rtcontrol_client.carla.world import CarlaWorld
 from tests.bridges.carla.standin_process import StandIn
 
 SPEEDS_KMH = (30, 40, 50, 60, 70)

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from rtcontrol.bridges.carla.driver import Driver
-from rtcontrol.bridges.carla.lanes import TownRoad
-from rtcontrol.bridges.carla.lights import Lamp, govern
-from rtcontrol.bridges.carla.neighbours import Body
-from rtcontrol.bridges.carla.observing import Light, Scene
-from rtcontrol.bridges.carla.route import LaneLine
-from rtcontrol.bridges.carla.standin.actors import Bicycle, Control
-from rtcontrol.bridges.carla.standin.lights import boxes
-from rtcontrol.bridges.carla.standin.roads import ARMS, signal_number
-from rtcontrol.bridges.carla.standin.town import opendrive
+from rtcontrol_client.carla.driver import Driver
+from rtcontrol_client.carla.lanes import TownRoad
+from rtcontrol_client.carla.lights import Lamp, govern
+from rtcontrol_client.carla.neighbours import Body
+from rtcontrol_client.carla.observing import Light, Scene
+from rtcontrol_client.carla.route import LaneLine
+from rtcontrol_client.carla.standin.actors import Bicycle, Control
+from rtcontrol_client.carla.standin.lights import boxes
+from rtcontrol_client.carla.standin.roads import ARMS, signal_number
+from rtcontrol_client.carla.standin.town import opendrive
 
 DT = 1 / 16
 HALF_LENGTH, HALF_WIDTH = 2.3, 0.95

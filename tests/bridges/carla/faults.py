@@ -69,7 +69,7 @@ class Rig(base.Rig):
         self.standin.command(line)
 
     def process(self) -> psutil.Process:
-        return child(self.program.popen.pid, "rtcontrol.bridges.carla")
+        return child(self.program.popen.pid, "rtcontrol_client.carla")
 
     def deciding(self) -> psutil.Process:
         return psutil.Process(self.program.popen.pid)

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 import carla
 
-from rtcontrol.bridges.carla.hazards import BEND_DOWN
-from rtcontrol.bridges.carla.intent import Turn
-from rtcontrol.bridges.carla.lanes import TownRoad
-from rtcontrol.bridges.carla.route import LaneLine
+from rtcontrol_client.carla.hazards import BEND_DOWN
+from rtcontrol_client.carla.intent import Turn
+from rtcontrol_client.carla.lanes import TownRoad
+from rtcontrol_client.carla.route import LaneLine
 from tests.bridges.carla.drives import DT, KMH, Drive, body, road
 
 TURNS: tuple[Turn, ...] = ("left", "right")

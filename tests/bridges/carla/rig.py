@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.bridges.wire.messages import FunctionCall
-from tests.bridges.client.worlds import ROOT, until
+from rtcontrol_client.wire.messages import FunctionCall
+from tests.bridges.client.worlds import until
 from tests.bridges.ros2 import brain
+from tests.helpers.processes import PATH
 
 Line = dict[str, Any]
 
@@ -41,7 +42,7 @@ class Program:
                 stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=file,
-                env={**os.environ, "PYTHONPATH": str(ROOT), "RTCONTROL_CACHE": str(folder / "cache")},
+                env={**os.environ, "PYTHONPATH": PATH, "RTCONTROL_CACHE": str(folder / "cache")},
             )
 
     def log(self) -> str:
@@ -88,7 +89,7 @@ class Program:
 def bridge(folder: Path, endpoint: str, port: int, *options: str) -> Program:
     """The bridge alone."""
     trace, report = folder / "trace.jsonl", folder / "bridge.json"
-    command = ["rtcontrol.bridges.carla", "--connect", endpoint, "--carla-port", str(port), "--traffic", "0"]
+    command = ["rtcontrol_client.carla", "--connect", endpoint, "--carla-port", str(port), "--traffic", "0"]
     command += ["--standin", "--trace", str(trace), "--report", str(report), *options]
     return Program(folder, command, trace, report)
 

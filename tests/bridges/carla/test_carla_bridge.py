@@ -16,14 +16,15 @@ from typing import Any
 import pytest
 import zmq
 
-from rtcontrol.bridges.carla.cli import main
-from rtcontrol.bridges.carla.options import CarlaBridgeError, CarlaBridgeOptions, WorldOptions
-from rtcontrol.bridges.carla.session import CarlaSession
+from rtcontrol_client.carla.cli import main
+from rtcontrol_client.carla.options import CarlaBridgeError, CarlaBridgeOptions, WorldOptions
+from rtcontrol_client.carla.session import CarlaSession
 from tests.bridges.carla import rig
 from tests.bridges.carla.rig import Brain, Line, Program
 from tests.bridges.carla.standin_process import StandIn
-from tests.bridges.client.worlds import ROOT, free_port, until
+from tests.bridges.client.worlds import free_port, until
 from tests.bridges.ros2 import brain as rules
+from tests.helpers.processes import PATH
 
 pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
@@ -198,10 +199,10 @@ def cli_standin() -> Iterator[StandIn]:
 
 def bridge(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "rtcontrol.bridges.carla", *arguments],
+        [sys.executable, "-m", "rtcontrol_client.carla", *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": PATH},
         timeout=60,
         check=False,
     )
@@ -219,8 +220,8 @@ def test_no_server_is_told_with_the_command_that_starts_one() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--hz", "abc"), "Argument --hz: invalid float value: 'abc'. See `python -m rtcontrol.bridges.carla --help`."),
-        (("--trafic", "3"), "Unrecognized arguments: --trafic 3. See `python -m rtcontrol.bridges.carla --help`."),
+        (("--hz", "abc"), "Argument --hz: invalid float value: 'abc'. See `python -m rtcontrol_client.carla --help`."),
+        (("--trafic", "3"), "Unrecognized arguments: --trafic 3. See `python -m rtcontrol_client.carla --help`."),
         (("--connect", "localhost:5555"), "--connect localhost:5555 is no endpoint. Write tcp://ADDRESS:PORT"),
         (("--instruct", " "), "--instruct is empty. Say what to do, or leave it out"),
         (("--carla-host", "a..b"), "'a..b' is no host's name"),
@@ -242,7 +243,7 @@ def test_mistakes_in_the_options_are_one_line_before_carla_is_driven(
 
 
 def test_what_listens_but_does_not_answer_is_no_carla(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rtcontrol.bridges.carla import server
+    from rtcontrol_client.carla import server
 
     monkeypatch.setattr(server, "ANSWER_S", 0.3)
     monkeypatch.setattr(server, "PROBE_S", 0.3)
@@ -261,7 +262,7 @@ def test_port_of_a_program_that_is_no_carla_does_not_abort_the_bridge() -> None:
 
 
 def test_server_of_another_release_is_told_with_both_versions() -> None:
-    from rtcontrol.bridges.carla.server import connect
+    from rtcontrol_client.carla.server import connect
 
     with StandIn("--claim-version", "0.9.15") as old:
         with pytest.raises(CarlaBridgeError, match=r"is 0\.9\.15, the client here 0\.9\.16") as told:

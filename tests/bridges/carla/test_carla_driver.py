@@ -11,13 +11,13 @@ import pytest
 
 pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
-from rtcontrol.bridges.carla.bridge import obey_safe
-from rtcontrol.bridges.carla.driver import STANDSTILL, Driver, observe
-from rtcontrol.bridges.carla.neighbours import Body
-from rtcontrol.bridges.carla.observing import Scene
-from rtcontrol.bridges.carla.standin import actors
-from rtcontrol.bridges.client import Standing
-from rtcontrol.bridges.wire.messages import FunctionCall
+from rtcontrol_client import Standing
+from rtcontrol_client.carla.bridge import obey_safe
+from rtcontrol_client.carla.driver import STANDSTILL, Driver, observe
+from rtcontrol_client.carla.neighbours import Body
+from rtcontrol_client.carla.observing import Scene
+from rtcontrol_client.carla.standin import actors
+from rtcontrol_client.wire.messages import FunctionCall
 from tests.bridges.carla import late_turns
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, body, lane_line, road
 

@@ -15,10 +15,10 @@ pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not inst
 import carla
 
 from rtcontrol.agents.road import tools as agent
-from rtcontrol.bridges.carla.driver import Driver, observe
-from rtcontrol.bridges.carla.lanes import TownRoad
-from rtcontrol.bridges.carla.neighbours import Body, LaneOccupancy
-from rtcontrol.bridges.carla.observing import Scene
+from rtcontrol_client.carla.driver import Driver, observe
+from rtcontrol_client.carla.lanes import TownRoad
+from rtcontrol_client.carla.neighbours import Body, LaneOccupancy
+from rtcontrol_client.carla.observing import Scene
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, all_lights, body, country_opendrive, lane_line, road
 
 SIGHT_M, EVERY_M = 150.0, 0.5
@@ -349,6 +349,6 @@ def test_where_the_road_ends_the_car_stops() -> None:
 
 def test_nothing_of_this_needs_the_wheel_to_be_imported() -> None:
     names = ("driver", "traffic", "lanes", "observing", "control")
-    imports = "; ".join(f"import rtcontrol.bridges.carla.{name}" for name in names)
+    imports = "; ".join(f"import rtcontrol_client.carla.{name}" for name in names)
     code = f"import sys; sys.modules['carla'] = None; {imports}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -18,14 +18,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtcontrol.bridges.carla import bridge, journal, stats
-from rtcontrol.bridges.carla.bridge import Grid, Trace
-from rtcontrol.bridges.carla.control import Control, Steer, Throttle
-from rtcontrol.bridges.carla.journal import Journal
-from rtcontrol.bridges.carla.neighbours import Body
-from rtcontrol.bridges.carla.options import CarlaBridgeError
-from rtcontrol.bridges.carla.stats import Figures, quantiles
-from rtcontrol.bridges.client import Standing
+from rtcontrol_client import Standing
+from rtcontrol_client.carla import bridge, journal, stats
+from rtcontrol_client.carla.bridge import Grid, Trace
+from rtcontrol_client.carla.control import Control, Steer, Throttle
+from rtcontrol_client.carla.journal import Journal
+from rtcontrol_client.carla.neighbours import Body
+from rtcontrol_client.carla.options import CarlaBridgeError
+from rtcontrol_client.carla.stats import Figures, quantiles
 
 DT = 1 / 16
 wild = st.floats(-1e6, 1e6, allow_nan=False)
@@ -251,7 +251,7 @@ def test_another_world_took_our_vehicles_with_it_but_not_the_settings() -> None:
 
 def test_files_of_others_tell_whether_their_process_is_alive() -> None:
     write = (
-        "import time; from rtcontrol.bridges.carla import journal; "
+        "import time; from rtcontrol_client.carla import journal; "
         "journal.Journal(journal.place('h', 5), 'h', 5).begin(1); print('there', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", write], stdout=subprocess.PIPE, text=True)

@@ -16,17 +16,17 @@ import carla
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtcontrol.bridges.carla.driver import Driver, observe
-from rtcontrol.bridges.carla.intent import Turn
-from rtcontrol.bridges.carla.lanes import TownRoad
-from rtcontrol.bridges.carla.lights import Lamp, govern
-from rtcontrol.bridges.carla.neighbours import Body
-from rtcontrol.bridges.carla.observing import LIGHT_SIGHT_M, Light, Scene, _light
-from rtcontrol.bridges.carla.route import LaneLine, Route
-from rtcontrol.bridges.carla.standin.actors import Control
-from rtcontrol.bridges.carla.standin.roads import ARMS, LANES, REACH_M, incoming, signal_number
-from rtcontrol.bridges.carla.standin.town import opendrive
-from rtcontrol.bridges.carla.traffic import TrafficDrivers
+from rtcontrol_client.carla.driver import Driver, observe
+from rtcontrol_client.carla.intent import Turn
+from rtcontrol_client.carla.lanes import TownRoad
+from rtcontrol_client.carla.lights import Lamp, govern
+from rtcontrol_client.carla.neighbours import Body
+from rtcontrol_client.carla.observing import LIGHT_SIGHT_M, Light, Scene, _light
+from rtcontrol_client.carla.route import LaneLine, Route
+from rtcontrol_client.carla.standin.actors import Control
+from rtcontrol_client.carla.standin.roads import ARMS, LANES, REACH_M, incoming, signal_number
+from rtcontrol_client.carla.standin.town import opendrive
+from rtcontrol_client.carla.traffic import TrafficDrivers
 from tests.bridges.carla.approaches import BY_HAND, by_rule, crossing, table
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Car, Drive, all_lights, body, lane_line, road
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.bridges.carla import journal
-from rtcontrol.bridges.carla.journal import Journal, UndoRecord
-from rtcontrol.bridges.carla.options import STANDIN, CarlaBridgeError, ServerLost, WorldOptions
+from rtcontrol_client.carla import journal
+from rtcontrol_client.carla.journal import Journal, UndoRecord
+from rtcontrol_client.carla.options import STANDIN, CarlaBridgeError, ServerLost, WorldOptions
 from tests.bridges.carla.standin_process import StandIn
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
-from rtcontrol.bridges.carla import server  # noqa: E402
-from rtcontrol.bridges.carla.world import CarlaWorld  # noqa: E402
+from rtcontrol_client.carla import server  # noqa: E402
+from rtcontrol_client.carla.world import CarlaWorld  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

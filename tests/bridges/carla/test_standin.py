@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.bridges.carla.standin import lights
-from rtcontrol.bridges.carla.standin.actors import BRAKE_MPS2, MAX_STEER, WHEELBASE_M, Bicycle, Control, description
-from rtcontrol.bridges.carla.standin.roads import ARMS, Box, network, overlap
-from rtcontrol.bridges.carla.standin.town import opendrive
-from rtcontrol.bridges.carla.standin.wire import GREEN, RED, YELLOW, yaw
-from rtcontrol.bridges.carla.standin.world import World
+from rtcontrol_client.carla.standin import lights
+from rtcontrol_client.carla.standin.actors import BRAKE_MPS2, MAX_STEER, WHEELBASE_M, Bicycle, Control, description
+from rtcontrol_client.carla.standin.roads import ARMS, Box, network, overlap
+from rtcontrol_client.carla.standin.town import opendrive
+from rtcontrol_client.carla.standin.wire import GREEN, RED, YELLOW, yaw
+from rtcontrol_client.carla.standin.world import World
 from tests.bridges.carla.standin_process import StandIn
 from tests.bridges.client.worlds import ROOT
 
@@ -202,7 +202,7 @@ def test_it_does_not_outlive_who_started_it_and_writes_its_state(tmp_path: Path)
 
 
 def test_taken_port_is_an_error(standin: StandIn) -> None:
-    command = [sys.executable, "-m", "rtcontrol.bridges.carla.standin", "--port", str(standin.port)]
+    command = [sys.executable, "-m", "rtcontrol_client.carla.standin", "--port", str(standin.port)]
     done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
     assert done.returncode != 0 and "in use" in done.stderr
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.bridges.client import AsyncClient, Client, ClientError, Declined, Standing
-from rtcontrol.bridges.client.link import Link
-from rtcontrol.bridges.wire import Message
-from rtcontrol.bridges.wire.messages import Bye, Executed, FunctionCall, Hello, Observe
+from rtcontrol_client import AsyncClient, Client, ClientError, Declined, Standing
+from rtcontrol_client.client.link import Link
+from rtcontrol_client.wire import Message
+from rtcontrol_client.wire.messages import Bye, Executed, FunctionCall, Hello, Observe
 from tests.bridges.client.worlds import OWN, STRAIGHT, environment, joined, until
 from tests.conformance.check.stand import Stand
 
@@ -292,7 +292,7 @@ LEFT: dict[str, Any] = {"name": "steer", "arguments": {"angle": -10}}
 # A program that ends as soon as a call is in force: its handler takes 0.3 s for that call, and as long for safe.
 PROGRAM = f"""
 import asyncio, sys, time
-from rtcontrol.bridges.client import AsyncClient, Client
+from rtcontrol_client import AsyncClient, Client
 
 endpoint, how = sys.argv[1:]
 begun = []

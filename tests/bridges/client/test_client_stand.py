@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.bridges.client import AsyncClient, Client, ClientError, Standing
-from rtcontrol.bridges.client.core import Core
-from rtcontrol.bridges.client.options import Options
-from rtcontrol.bridges.wire import decode_msgpack
-from rtcontrol.bridges.wire.messages import (
+from rtcontrol_client import AsyncClient, Client, ClientError, Standing
+from rtcontrol_client.client.core import Core
+from rtcontrol_client.client.options import Options
+from rtcontrol_client.wire import decode_msgpack
+from rtcontrol_client.wire.messages import (
     Bye,
     ErrorMessage,
     Executed,
@@ -108,7 +108,7 @@ def test_flood_of_large_messages_keeps_nobody_waiting_for_the_lock(stand: Stand,
         free.append(not client._link.lock.locked())
         return decode_msgpack(parts)
 
-    monkeypatch.setattr("rtcontrol.bridges.client.link.decode_msgpack", decode)
+    monkeypatch.setattr("rtcontrol_client.client.link.decode_msgpack", decode)
     for i in range(20):
         stand.send(Ping(id=i, t_ns=0))
     stand.expect(Pong, 5.0, "pong", lambda m: m.id == 19)

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtcontrol.bridges.client import ClientError, Standing
-from rtcontrol.bridges.client.connection import OffsetFilter
-from rtcontrol.bridges.client.core import Core
-from rtcontrol.bridges.client.options import Options
-from rtcontrol.bridges.client.session import QUEUE
-from rtcontrol.bridges.wire import LIMITS, PROTOCOL, Message, messages
-from rtcontrol.bridges.wire.messages import CallMessage, FunctionCall, Observe
+from rtcontrol_client import ClientError, Standing
+from rtcontrol_client.client.connection import OffsetFilter
+from rtcontrol_client.client.core import Core
+from rtcontrol_client.client.options import Options
+from rtcontrol_client.client.session import QUEUE
+from rtcontrol_client.wire import LIMITS, PROTOCOL, Message, messages
+from rtcontrol_client.wire.messages import CallMessage, FunctionCall, Observe
 from tests.bridges.client.worlds import OWN
 
 MS = 1_000_000

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.bridges.client import Client, ClientError
-from rtcontrol.bridges.wire.messages import Hello
+from rtcontrol_client import Client, ClientError
+from rtcontrol_client.wire.messages import Hello
 from tests.conformance.check.stand import Stand
 from tests.helpers.processes import ROOT as ROOT
 from tests.helpers.processes import environment

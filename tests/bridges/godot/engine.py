@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import Server, ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from rtcontrol.bridges.wire import WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
+from rtcontrol_client.wire import WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
 from tests.bridges.client.worlds import ROOT, Process, free_port
 from tests.bridges.program import Program
 

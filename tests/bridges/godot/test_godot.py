@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rtcontrol.bridges.wire.messages import ErrorMessage, Executed, FunctionCall, Hello, Instruct
+from rtcontrol_client.wire.messages import ErrorMessage, Executed, FunctionCall, Hello, Instruct
 from tests.bridges.client.worlds import free_port, until
 from tests.bridges.godot.engine import MISSING, REASON, Engine, Relay, Served, Start, quantiles
 from tests.bridges.program import garbage, starting

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from rtcontrol.bridges.wire.messages import FunctionCall, Hello
+from rtcontrol_client.wire.messages import FunctionCall, Hello
 from tests.bridges.rig.base import Rig, Row, stall, strangers
 from tests.bridges.rig.tap import Tap
 from tests.conformance.check.stand import Stand

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from rtcontrol.bridges.wire.messages import Observe
+from rtcontrol_client.wire.messages import Observe
 from tests.bridges.program import Program
 from tests.bridges.rig import base
 from tests.bridges.rig import faults as general

@@ -12,8 +12,8 @@ from collections import Counter
 
 import zmq
 
-from rtcontrol.bridges.wire import PROTOCOL, encode_msgpack
-from rtcontrol.bridges.wire.messages import FunctionCall, Hello, Program
+from rtcontrol_client.wire import PROTOCOL, encode_msgpack
+from rtcontrol_client.wire.messages import FunctionCall, Hello, Program
 
 TOOL = {"name": "blink", "description": "Blink.", "parameters": {"type": "object", "properties": {}}}
 DEALERS = 8

@@ -12,8 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from rtcontrol.bridges.wire import Message, WireError, decode_json, decode_msgpack
-from rtcontrol.bridges.wire.messages import CallMessage, Executed
+from rtcontrol_client.wire import Message, WireError, decode_json, decode_msgpack
+from rtcontrol_client.wire.messages import CallMessage, Executed
 
 GREETING = 64
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import zmq
 
-from rtcontrol.bridges.wire import encode_json, encode_msgpack
-from rtcontrol.bridges.wire.messages import CallMessage, FunctionCall, Ping, Pong
+from rtcontrol_client.wire import encode_json, encode_msgpack
+from rtcontrol_client.wire.messages import CallMessage, FunctionCall, Ping, Pong
 from tests.bridges.client.worlds import until
 from tests.bridges.rig.__main__ import rig
 from tests.bridges.rig.base import show

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from rtcontrol.bridges.wire import Message
-from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Instruct, Observe
+from rtcontrol_client.wire import Message
+from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Instruct, Observe
 from tests.conformance.check.stand import Stand
 
 HZ = 16.0

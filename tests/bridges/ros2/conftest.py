@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.bridges.ros2 import EXAMPLE
+from rtcontrol_client.ros2 import EXAMPLE
 from tests.bridges.ros2.brain import Brain
 from tests.helpers.processes import Program, until
 
@@ -102,7 +102,7 @@ def flown(
     made: list[Program] = []
 
     def start(*more: str) -> Program:
-        command = ["-m", "rtcontrol.bridges.ros2", "--config", str(config), "--connect", endpoint, *options, *more]
+        command = ["-m", "rtcontrol_client.ros2", "--config", str(config), "--connect", endpoint, *options, *more]
         made.append(Program(command, folder / f"bridge-{len(made)}.log", env=domain))
         return made[-1]
 
@@ -135,7 +135,7 @@ def bridge(domain: dict[str, str], tmp_path: Path) -> Iterator[Start]:
     made: list[Program] = []
 
     def start(endpoint: str, *options: str, config: Path = EXAMPLE) -> Program:
-        command = ["-m", "rtcontrol.bridges.ros2", "--config", str(config), "--connect", endpoint, *options]
+        command = ["-m", "rtcontrol_client.ros2", "--config", str(config), "--connect", endpoint, *options]
         made.append(Program(command, tmp_path / f"bridge-{len(made)}.log", env=domain))
         return made[-1]
 

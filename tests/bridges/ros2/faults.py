@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import yaml
 
-from rtcontrol.bridges.ros2 import EXAMPLE
+from rtcontrol_client.ros2 import EXAMPLE
 from tests.bridges.rig import base
 from tests.bridges.rig import faults as general
 from tests.bridges.rig.base import Row, stall
@@ -67,7 +67,7 @@ class Rig(base.Rig):
         path = self.folder / f"robot-{self.ttl_ms:g}.yaml"
         path.write_text(EXAMPLE.read_text() if self.measured else yaml.safe_dump(config(self.ttl_ms)))
         arguments = ["--config", str(path), "--connect", self.endpoint, "--report", str(self.folder / "report.json")]
-        command = ["-m", "rtcontrol.bridges.ros2", *arguments, "--connect-timeout", "60"]
+        command = ["-m", "rtcontrol_client.ros2", *arguments, "--connect-timeout", "60"]
         self.bridge = Program(command, self.folder / f"bridge-{time.monotonic_ns()}.log", env=self.environment)
 
     def land(self) -> None:

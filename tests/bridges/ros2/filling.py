@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from rtcontrol.bridges.ros2.msgs import MESSAGES
-from rtcontrol.bridges.ros2.paths import fields
+from rtcontrol_client.ros2.msgs import MESSAGES
+from rtcontrol_client.ros2.paths import fields
 
 # Packages without wheels (the bytes of their messages are compared in test_msgs.py).
 NOT_THERE = {"ackermann_msgs"}

@@ -7,10 +7,10 @@ from typing import Any
 
 import yaml
 
-from rtcontrol.bridges.ros2 import EXAMPLE as ROBOT
-from rtcontrol.bridges.ros2 import config
-from rtcontrol.bridges.ros2.mapper import Mapper
-from rtcontrol.bridges.ros2.msgs import nav_msgs, sensor_msgs
+from rtcontrol_client.ros2 import EXAMPLE as ROBOT
+from rtcontrol_client.ros2 import config
+from rtcontrol_client.ros2.mapper import Mapper
+from rtcontrol_client.ros2.msgs import nav_msgs, sensor_msgs
 
 EXAMPLE = yaml.safe_load(ROBOT.read_text("utf-8"))
 

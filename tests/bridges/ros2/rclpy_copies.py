@@ -6,8 +6,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 
-from rtcontrol.bridges.ros2.msgs import MESSAGES
-from rtcontrol.bridges.ros2.paths import compile_path
+from rtcontrol_client.ros2.msgs import MESSAGES
+from rtcontrol_client.ros2.paths import compile_path
 from tests.bridges.ros2.filling import TYPES, messages_of, values
 from tests.bridges.ros2.rclpy_peer import message_class, plain
 

@@ -15,13 +15,13 @@ from cyclonedds.qos import Policy
 from cyclonedds.qos import Qos as DdsQos
 from cyclonedds.sub import DataReader
 
-from rtcontrol.bridges.ros2.bus import Bus
-from rtcontrol.bridges.ros2.config import Qos
-from rtcontrol.bridges.ros2.dds import Input
-from rtcontrol.bridges.ros2.environment import domain
-from rtcontrol.bridges.ros2.mapper import Topic
-from rtcontrol.bridges.ros2.msgs import nav_msgs, sensor_msgs, std_msgs
-from rtcontrol.bridges.ros2.paths import message_type
+from rtcontrol_client.ros2.bus import Bus
+from rtcontrol_client.ros2.config import Qos
+from rtcontrol_client.ros2.dds import Input
+from rtcontrol_client.ros2.environment import domain
+from rtcontrol_client.ros2.mapper import Topic
+from rtcontrol_client.ros2.msgs import nav_msgs, sensor_msgs, std_msgs
+from rtcontrol_client.ros2.paths import message_type
 from tests.bridges.ros2 import room
 from tests.bridges.ros2.room import DEADLINE_NS
 

@@ -6,8 +6,8 @@ import os
 import sys
 import time
 
-from rtcontrol.bridges.ros2.bus import Bus
-from rtcontrol.bridges.ros2.environment import domain
+from rtcontrol_client.ros2.bus import Bus
+from rtcontrol_client.ros2.environment import domain
 from tests.bridges.ros2.robot import Robot, frozen, topic
 
 

@@ -20,12 +20,12 @@ from cyclonedds.qos import Policy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rtcontrol.bridges.ros2 import msgs
-from rtcontrol.bridges.ros2.bus import Bus
-from rtcontrol.bridges.ros2.dds import Delays, Peers
-from rtcontrol.bridges.ros2.environment import COMPATIBILITY, domain
-from rtcontrol.bridges.ros2.errors import Ros2BridgeError, Unmappable
-from rtcontrol.bridges.ros2.msgs import MESSAGES
+from rtcontrol_client.ros2 import msgs
+from rtcontrol_client.ros2.bus import Bus
+from rtcontrol_client.ros2.dds import Delays, Peers
+from rtcontrol_client.ros2.environment import COMPATIBILITY, domain
+from rtcontrol_client.ros2.errors import Ros2BridgeError, Unmappable
+from rtcontrol_client.ros2.msgs import MESSAGES
 from tests.bridges.ros2 import definitions
 from tests.bridges.ros2.conftest import own_domain
 from tests.bridges.ros2.robot import topic
@@ -235,7 +235,7 @@ def test_types_that_others_announce_are_ignored_also_beside_a_users_configuratio
     told = "<Tracing><Verbosity>config</Verbosity><OutputFile>stdout</OutputFile></Tracing>"
     config = tmp_path / "cyclonedds.xml"
     config.write_text(f'<CycloneDDS><Domain Id="any">{told}{theirs}</Domain></CycloneDDS>')
-    code = "import os; from rtcontrol.bridges.ros2 import bus, environment; bus.Bus(environment.domain(os.environ))"
+    code = "import os; from rtcontrol_client.ros2 import bus, environment; bus.Bus(environment.domain(os.environ))"
     done = python("-c", code, env={**own_domain(), "CYCLONEDDS_URI": f"file://{config}"})
     assert f"Compatibility/IgnoreTypeInformation/#text: {ignored} " in done.stdout, done
 

@@ -21,9 +21,9 @@ import pytest
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 pytest.importorskip("rosbags", reason="rosbags (a development dependency) is not installed")
 
-from rtcontrol.bridges.ros2.bus import Bus
-from rtcontrol.bridges.ros2.environment import domain
-from rtcontrol.bridges.ros2.msgs import geometry_msgs
+from rtcontrol_client.ros2.bus import Bus
+from rtcontrol_client.ros2.environment import domain
+from rtcontrol_client.ros2.msgs import geometry_msgs
 from tests.bridges.ros2 import definitions
 from tests.bridges.ros2.robot import topic
 from tests.helpers.processes import until

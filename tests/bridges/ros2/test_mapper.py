@@ -16,12 +16,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.bridges.ros2 import bridge, config
-from rtcontrol.bridges.ros2.errors import Ros2BridgeError, Unmappable
-from rtcontrol.bridges.ros2.mapper import Observer
-from rtcontrol.bridges.ros2.msgs import MESSAGES, geometry_msgs, nav_msgs, sensor_msgs, std_msgs, trajectory_msgs
-from rtcontrol.bridges.ros2.paths import message_type
-from rtcontrol.bridges.ros2.reading import pitch, roll, yaw
+from rtcontrol_client.ros2 import bridge, config
+from rtcontrol_client.ros2.errors import Ros2BridgeError, Unmappable
+from rtcontrol_client.ros2.mapper import Observer
+from rtcontrol_client.ros2.msgs import MESSAGES, geometry_msgs, nav_msgs, sensor_msgs, std_msgs, trajectory_msgs
+from rtcontrol_client.ros2.paths import message_type
+from rtcontrol_client.ros2.reading import pitch, roll, yaw
 from tests.bridges.ros2.mapping import EXAMPLE, NUMBER, mapper, publishes, put, reads
 
 

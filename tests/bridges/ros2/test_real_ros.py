@@ -22,13 +22,13 @@ import pytest
 
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
-import rtcontrol.bridges.ros2 as package
-from rtcontrol.bridges.ros2 import EXAMPLE
-from rtcontrol.bridges.ros2.bridge import SETTLE_S, TROUBLE_S
-from rtcontrol.bridges.ros2.bus import Bus
-from rtcontrol.bridges.ros2.dds import Input, Output
-from rtcontrol.bridges.ros2.environment import domain as dds_domain
-from rtcontrol.bridges.ros2.msgs import MESSAGES
+import rtcontrol_client.ros2 as package
+from rtcontrol_client.ros2 import EXAMPLE
+from rtcontrol_client.ros2.bridge import SETTLE_S, TROUBLE_S
+from rtcontrol_client.ros2.bus import Bus
+from rtcontrol_client.ros2.dds import Input, Output
+from rtcontrol_client.ros2.environment import domain as dds_domain
+from rtcontrol_client.ros2.msgs import MESSAGES
 from tests.bridges.ros2.brain import Brain
 from tests.bridges.ros2.conftest import Flight, SimulatedRobot, Start, flown
 from tests.bridges.ros2.filling import LONG, SHORTER, TYPES, edges_of, messages_of, values
@@ -278,7 +278,7 @@ def test_what_keeps_a_real_robot_and_the_bridge_apart_is_told_in_words(
     config.write_text(text.replace("angular.z:", "twist.angular.z:"))
     running = bridge(brain.endpoint, config=config)
     elsewhere = {**domain, "ROS_DOMAIN_ID": str(int(domain["ROS_DOMAIN_ID"]) - 50)}
-    command = ["-m", "rtcontrol.bridges.ros2", "--config", str(EXAMPLE), "--connect", brain.endpoint]
+    command = ["-m", "rtcontrol_client.ros2", "--config", str(EXAMPLE), "--connect", brain.endpoint]
     other = Program(command, tmp_path / "other.log", env=elsewhere)
     try:
         for _, says in WRONG.values():

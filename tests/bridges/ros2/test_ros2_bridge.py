@@ -16,14 +16,14 @@ import pytest
 
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
-from rtcontrol.bridges.client import Refused, Standing
-from rtcontrol.bridges.ros2 import EXAMPLE, cli
-from rtcontrol.bridges.ros2.actuate import Ros2Actuator
-from rtcontrol.bridges.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
-from rtcontrol.bridges.ros2.cli import main
-from rtcontrol.bridges.ros2.errors import Unmappable
-from rtcontrol.bridges.ros2.mapper import Topic
-from rtcontrol.bridges.wire.messages import ErrorMessage, FunctionCall
+from rtcontrol_client import Refused, Standing
+from rtcontrol_client.ros2 import EXAMPLE, cli
+from rtcontrol_client.ros2.actuate import Ros2Actuator
+from rtcontrol_client.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
+from rtcontrol_client.ros2.cli import main
+from rtcontrol_client.ros2.errors import Unmappable
+from rtcontrol_client.ros2.mapper import Topic
+from rtcontrol_client.wire.messages import ErrorMessage, FunctionCall
 from tests.bridges.client.worlds import Process, free_port, until
 from tests.bridges.program import garbage
 from tests.bridges.ros2.brain import Brain, wander
@@ -535,7 +535,7 @@ def test_server_that_refuses_for_good_ends_in_the_safe_call(brain: Brain) -> Non
 BARE = """
 import sys
 for name in "torch ray transformers gymnasium numpy typer rosbags".split(): sys.modules[name] = None
-from rtcontrol.bridges.ros2.cli import main
+from rtcontrol_client.ros2.cli import main
 sys.exit(main())
 """
 WITHOUT_EXTRA = BARE.replace("rosbags", "rosbags cyclonedds yaml")
@@ -603,4 +603,4 @@ def test_ctrl_c_while_it_starts_is_no_traceback(monkeypatch: pytest.MonkeyPatch)
 def test_without_cyclonedds_it_says_what_to_install() -> None:
     done = run("--config", "x.yaml", code=WITHOUT_EXTRA)
     assert done.returncode == 2
-    assert done.stderr == "The ROS 2 bridge needs cyclonedds. Install it: pip install 'rtcontrol[ros2]'.\n"
+    assert done.stderr == "The ROS 2 bridge needs cyclonedds. Install it: pip install 'rtcontrol-client[ros2]'.\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.bridges.wire.messages import ErrorMessage, Hello, Instruct
+from rtcontrol_client.wire.messages import ErrorMessage, Hello, Instruct
 from tests.bridges.client.worlds import Process, Proxy, free_port, until
 from tests.bridges.program import garbage
 from tests.bridges.unity.mono import Driver, Start

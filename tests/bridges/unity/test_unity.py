@@ -20,9 +20,9 @@ import msgpack
 import pytest
 import zmq
 
-from rtcontrol.bridges.wire import decode_json, decode_msgpack
-from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Observe
 from rtcontrol.serve import zmq_auth
+from rtcontrol_client.wire import decode_json, decode_msgpack
+from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Observe
 from tests.bridges.client.worlds import Process, free_port
 from tests.bridges.program import starting
 from tests.bridges.unity.conftest import DLLMAP

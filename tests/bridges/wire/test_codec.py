@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from rtcontrol.bridges.console import MAX_WAITING, Outbox, OutboxLog
-from rtcontrol.bridges.wire import (
+from rtcontrol_client.console import MAX_WAITING, Outbox, OutboxLog
+from rtcontrol_client.wire import (
     Code,
     Limits,
     WireError,
@@ -29,8 +29,8 @@ from rtcontrol.bridges.wire import (
     encode_json,
     encode_msgpack,
 )
-from rtcontrol.bridges.wire.endpoint import Endpoint, EndpointError, host_port, is_local, is_loopback
-from rtcontrol.bridges.wire.messages import ANY, DTYPES, Message, Observe, Ping
+from rtcontrol_client.wire.endpoint import Endpoint, EndpointError, host_port, is_local, is_loopback
+from rtcontrol_client.wire.messages import ANY, DTYPES, Message, Observe, Ping
 from tests.helpers.processes import Program, full_pipe, until
 
 MODELS: dict[str, Any] = TypeAdapter(Message).json_schema(by_alias=True)["$defs"]
@@ -458,7 +458,7 @@ def test_whatever_a_process_prints_warns_or_logs_keeps_none_of_its_threads(
     code = (
         "import asyncio, logging, sys, threading, warnings\n"
         "from pathlib import Path\n"
-        "from rtcontrol.bridges.console import StandardStreams\n"
+        "from rtcontrol_client.console import StandardStreams\n"
         "def broken(): raise LookupError\n"
         "with StandardStreams():\n"
         "    for i in range(3000):\n"
@@ -477,7 +477,7 @@ def test_whatever_a_process_prints_warns_or_logs_keeps_none_of_its_threads(
 
 def test_a_second_signal_ends_nothing_by_its_own_line(full: tuple[int, int], tmp_path: Path) -> None:
     code = (
-        "import os, time\nfrom rtcontrol.bridges.shutdown import Shutdown\n"
+        "import os, time\nfrom rtcontrol_client.shutdown import Shutdown\n"
         "with Shutdown(lambda name: None) as ending:\n"
         "    for _ in range(2): os.kill(os.getpid(), 15); time.sleep(0.05)\n"
     )

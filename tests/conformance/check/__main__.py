@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from rtcontrol.bridges.client.errors import ClientError
+from rtcontrol_client.client.errors import ClientError
 from tests.conformance.check import check_any_client, check_client, table
 
 

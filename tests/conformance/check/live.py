@@ -9,9 +9,9 @@ from typing import Any
 
 import msgpack
 
-from rtcontrol.bridges.client.options import Options
-from rtcontrol.bridges.wire import WireError
-from rtcontrol.bridges.wire.messages import Bye, CallMessage, ErrorMessage, Hello, Instruct, Ping, Pong, Reset, Welcome
+from rtcontrol_client.client.options import Options
+from rtcontrol_client.wire import WireError
+from rtcontrol_client.wire.messages import Bye, CallMessage, ErrorMessage, Hello, Instruct, Ping, Pong, Reset, Welcome
 from tests.conformance.check.finding import Failure, Finding, Skip
 from tests.rtcontrol.serve.wire_peer import M, WirePeer
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgpack
 import zmq
 
-from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Executed, Hello, Observe, Ping, Pong
+from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, Hello, Observe, Ping, Pong
 from tests.conformance.check.finding import Failure, Finding, Skip
 from tests.conformance.check.stand import HEARTBEAT_MS, Stand
 

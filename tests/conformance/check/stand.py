@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import zmq
 
-from rtcontrol.bridges.wire import LIMITS, PROTOCOL, Message, WireError, decode_msgpack, encode_msgpack
-from rtcontrol.bridges.wire.messages import CallMessage, FunctionCall, Hello, Observe, Ping, Pong, Program, Welcome
+from rtcontrol_client.wire import LIMITS, PROTOCOL, Message, WireError, decode_msgpack, encode_msgpack
+from rtcontrol_client.wire.messages import CallMessage, FunctionCall, Hello, Observe, Ping, Pong, Program, Welcome
 from tests.conformance.check.finding import Failure
 
 HEARTBEAT_MS = 300.0

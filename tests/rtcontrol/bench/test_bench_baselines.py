@@ -37,7 +37,6 @@ from rtcontrol.bench.tables import tables
 from rtcontrol.bench.train_groups import PROMPTS, random_groups
 from rtcontrol.bench.watch import compare
 from rtcontrol.bench.wire import NAMED, OVER_DECIDE, QUESTIONS, STATED, free_port
-from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage
 from rtcontrol.envs import registry
 from rtcontrol.envs.evaluate import cases
 from rtcontrol.gateway.decisions import DecisionsRequest
@@ -57,6 +56,7 @@ from rtcontrol.telemetry.figure_table import markdown
 from rtcontrol.training.base_worlds import RECIPES
 from rtcontrol.training.fit_run import name_things
 from rtcontrol.training.tool_randomization import TAUGHT, plain
+from rtcontrol_client.wire.messages import CallMessage, ErrorMessage
 from tests.helpers.processes import ROOT
 from tests.models.chat.families import checkpoint
 

@@ -21,7 +21,6 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import rtcontrol
-from rtcontrol.bridges.console import printable
 from rtcontrol.cli.app import app as whole
 from rtcontrol.cli.bench import app
 from rtcontrol.loop import errors
@@ -31,6 +30,7 @@ from rtcontrol.run import assembly
 from rtcontrol.serve import zmq_auth
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.table import Terminal
+from rtcontrol_client.console import printable
 from tests.helpers.processes import python, until
 
 
@@ -400,7 +400,7 @@ import runpy, sys
 for bridge in ("ros2", "carla"):
     sys.argv = [bridge, "--help"]
     try:
-        runpy.run_module(f"rtcontrol.bridges.{bridge}", run_name="__main__")
+        runpy.run_module(f"rtcontrol_client.{bridge}", run_name="__main__")
     except SystemExit as end:
         if end.code:
             sys.exit(f"{bridge}: {end.code}")

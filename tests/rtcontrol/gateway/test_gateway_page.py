@@ -24,8 +24,10 @@ from websockets.exceptions import ConnectionClosedError
 from websockets.sync.server import Server, ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from rtcontrol.bridges.wire import PROTOCOL, decode_json, encode_json
-from rtcontrol.bridges.wire.messages import (
+from rtcontrol.envs.paddle.world import PaddleWorld
+from rtcontrol.gateway.app import PAGE
+from rtcontrol_client.wire import PROTOCOL, decode_json, encode_json
+from rtcontrol_client.wire.messages import (
     Bye,
     CallMessage,
     ErrorMessage,
@@ -40,8 +42,6 @@ from rtcontrol.bridges.wire.messages import (
     Program,
     Welcome,
 )
-from rtcontrol.envs.paddle.world import PaddleWorld
-from rtcontrol.gateway.app import PAGE
 from tests import conformance
 from tests.helpers.processes import until
 

@@ -29,13 +29,13 @@ from test_gateway_ws import Line, line
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from rtcontrol.bridges.wire.messages import Bye, Executed
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.pictures import painter, png
 from rtcontrol.gateway import view as views
 from rtcontrol.gateway.viewer import Fed
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
+from rtcontrol_client.wire.messages import Bye, Executed
 from tests.helpers.processes import Program, until
 
 in_chromium = pytest.mark.skipif(chromium.BINARY is None, reason="there is no Chromium to show the page")

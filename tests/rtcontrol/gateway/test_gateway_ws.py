@@ -17,8 +17,8 @@ from gateway_served import Served
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
-from rtcontrol.bridges.wire import LIMITS, decode_json, encode_json
-from rtcontrol.bridges.wire.messages import CallMessage, Hello, Message, Observe, Ping, Pong, Program, Welcome
+from rtcontrol_client.wire import LIMITS, decode_json, encode_json
+from rtcontrol_client.wire.messages import CallMessage, Hello, Message, Observe, Ping, Pong, Program, Welcome
 from tests.helpers.processes import until
 
 M = TypeVar("M", bound=Message)

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from commands import EXPERT, call, refused
 
-from rtcontrol.bridges.wire.messages import Bye, CallMessage
 from rtcontrol.gateway import Gateway, GatewayOptions
 from rtcontrol.hosts.failover import BackupHost, Handover
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
@@ -30,6 +29,7 @@ from rtcontrol.run import assembly
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol_client.wire.messages import Bye, CallMessage
 from tests.helpers.processes import until
 from tests.rtcontrol.hosts.pooled import naming, reply_of
 from tests.rtcontrol.hosts.standin_endpoint import standin

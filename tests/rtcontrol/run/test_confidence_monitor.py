@@ -11,7 +11,6 @@ import pytest
 from commands import call
 
 from rtcontrol.agents.road import tools as road
-from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage, Instruct
 from rtcontrol.envs.road.world import Road
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.checkpoint.checkpoint import ZOO
@@ -19,6 +18,7 @@ from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly, model_compatibility
 from rtcontrol.run.model_compatibility import gated, model_for, shown, trained_on, training_notice
+from rtcontrol_client.wire.messages import CallMessage, ErrorMessage, Instruct
 from tests.rtcontrol.serve.conftest import serving
 
 GATE = 0.95

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 from commands import call
 
-from rtcontrol.bridges.ros2 import EXAMPLE
-from rtcontrol.bridges.wire.curve import load_public
 from rtcontrol.gateway.options import read_token
 from rtcontrol.models.data.row import read_rows
 from rtcontrol.models.data.sources.files import items
@@ -28,6 +26,8 @@ from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_module import user_goals
 from rtcontrol.serve import zmq_auth
 from rtcontrol.training.dataset import read_files
+from rtcontrol_client.ros2 import EXAMPLE
+from rtcontrol_client.wire.curve import load_public
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -60,7 +60,7 @@ def places(path: Path) -> list[Any]:
 
 
 def robot(path: Path) -> Any:
-    config = pytest.importorskip("rtcontrol.bridges.ros2.config", exc_type=ImportError)
+    config = pytest.importorskip("rtcontrol_client.ros2.config", exc_type=ImportError)
     return config.load(path)
 
 

@@ -22,8 +22,6 @@ import pytest
 from commands import EXPERT, call, refused, wait_for_ticks
 
 import rtcontrol
-from rtcontrol.bridges import shutdown
-from rtcontrol.bridges.shutdown import Interrupted, Shutdown
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.hosts.deciders import NoopSource
 from rtcontrol.hosts.inprocess import InProcessHost
@@ -42,6 +40,8 @@ from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.run_folder import Folder
 from rtcontrol.training.controllers import rebuild
+from rtcontrol_client import shutdown
+from rtcontrol_client.shutdown import Interrupted, Shutdown
 from tests.helpers.disks import files_of
 from tests.helpers.processes import cli, environment, until
 

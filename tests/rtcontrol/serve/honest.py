@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 
-from rtcontrol.bridges.wire.messages import CallMessage, Program
+from rtcontrol_client.wire.messages import CallMessage, Program
 from tests.rtcontrol.serve.wire_peer import WirePeer
 
 

@@ -19,8 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.bench.load import unnamed
-from rtcontrol.bridges.client import Client, ClientError
-from rtcontrol.bridges.wire.messages import Bye, ErrorMessage, Observe, Ping, Pong, Welcome
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.serve import session, zmq_auth
@@ -28,6 +26,8 @@ from rtcontrol.serve.limits import Need, undisturbed, weigh
 from rtcontrol.serve.session import Session
 from rtcontrol.serve.supervise import resident_mb
 from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol_client import Client, ClientError
+from rtcontrol_client.wire.messages import Bye, ErrorMessage, Observe, Ping, Pong, Welcome
 from tests.bridges.client.worlds import OWN, STEER, STRAIGHT, Process
 from tests.helpers.processes import free_port, until
 from tests.rtcontrol.serve.fuzz import run

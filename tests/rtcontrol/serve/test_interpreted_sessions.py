@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rtcontrol.bridges.wire.messages import ControlMessage, ErrorMessage, Instruct
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol_client.wire.messages import ControlMessage, ErrorMessage, Instruct
 from tests.helpers.processes import until
 from tests.rtcontrol.evaluation.chat_server import ChatServer, chat_server, completion
 from tests.rtcontrol.serve.conftest import Bench

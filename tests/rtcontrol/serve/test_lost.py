@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 import zmq
 
-from rtcontrol.bridges.client import Client
-from rtcontrol.bridges.wire.messages import Bye, CallMessage, ControlMessage, ErrorMessage, Instruct
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import warmup
@@ -23,6 +21,8 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import negotiate
 from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol_client import Client
+from rtcontrol_client.wire.messages import Bye, CallMessage, ControlMessage, ErrorMessage, Instruct
 from tests.helpers.processes import Program, until
 from tests.rtcontrol.serve.wire_peer import TEXT, WirePeer
 

@@ -16,8 +16,20 @@ import pytest
 from cart import Flight, cart_agent
 
 from rtcontrol.bench.load import unnamed
-from rtcontrol.bridges.wire import Message, encode_msgpack
-from rtcontrol.bridges.wire.messages import (
+from rtcontrol.envs.remote import RemoteEnvironment, RemoteTerms
+from rtcontrol.gateway import Gateway, GatewayOptions
+from rtcontrol.gateway.source import public_name, source
+from rtcontrol.hosts.protocol import DecisionRequest
+from rtcontrol.hosts.remote_api import EndpointSource
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.checkpoint.checkpoint import ZOO
+from rtcontrol.run import assembly
+from rtcontrol.serve.limits import TokenBucket
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.pools import Pools
+from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol_client.wire import Message, encode_msgpack
+from rtcontrol_client.wire.messages import (
     Array,
     Bye,
     CallMessage,
@@ -32,18 +44,6 @@ from rtcontrol.bridges.wire.messages import (
     Reset,
     Welcome,
 )
-from rtcontrol.envs.remote import RemoteEnvironment, RemoteTerms
-from rtcontrol.gateway import Gateway, GatewayOptions
-from rtcontrol.gateway.source import public_name, source
-from rtcontrol.hosts.protocol import DecisionRequest
-from rtcontrol.hosts.remote_api import EndpointSource
-from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.checkpoint.checkpoint import ZOO
-from rtcontrol.run import assembly
-from rtcontrol.serve.limits import TokenBucket
-from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.pools import Pools
-from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import until
 from tests.models.chat.families import hub_snapshot
 from tests.rtcontrol.hosts.standin_endpoint import standin

@@ -20,8 +20,6 @@ import pytest
 import zmq
 from commands import refused
 
-from rtcontrol.bridges.shutdown import Shutdown
-from rtcontrol.bridges.wire.messages import Bye, CallMessage, ErrorMessage, Outcome, Reset, Welcome
 from rtcontrol.cli.serve import _gateway
 from rtcontrol.hosts.deciders import STSource
 from rtcontrol.models.checkpoint.checkpoint import ZOO
@@ -34,6 +32,8 @@ from rtcontrol.run.options import RunOptions
 from rtcontrol.serve.options import ServeOptions, ServerOptions
 from rtcontrol.serve.pools import Pools
 from rtcontrol.serve.single_client import run_remote
+from rtcontrol_client.shutdown import Shutdown
+from rtcontrol_client.wire.messages import Bye, CallMessage, ErrorMessage, Outcome, Reset, Welcome
 from tests.helpers.processes import Program, cli, free_port
 from tests.rtcontrol.serve.wire_peer import WirePeer
 

@@ -18,8 +18,8 @@ import psutil
 import pytest
 from commands import call, refused
 
-from rtcontrol.bridges.wire.messages import Bye
 from rtcontrol.serve.supervise import command_line, resident_mb, supervise
+from rtcontrol_client.wire.messages import Bye
 from tests.helpers.processes import Program, free_port, full_pipe, python, until
 from tests.rtcontrol.serve.wire_peer import WirePeer
 

@@ -9,11 +9,11 @@ from typing import Any
 import psutil
 import pytest
 
-from rtcontrol.bridges.wire.messages import Bye, Welcome
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import tool_reading
 from rtcontrol.serve.tool_reading import ToolReading
+from rtcontrol_client.wire.messages import Bye, Welcome
 from tests.helpers.processes import until
 
 TURN: dict[str, Any] = {"name": "turn", "parameters": {"properties": {"to": {"enum": ["left", "right"]}}}}

@@ -17,8 +17,6 @@ import pytest
 import zmq
 from zmq.auth import load_certificate
 
-from rtcontrol.bridges.client import Client, ClientError
-from rtcontrol.bridges.wire.endpoint import is_local
 from rtcontrol.hosts.ray_start import _reach
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
@@ -34,6 +32,8 @@ from rtcontrol.serve.zmq_auth import (
     load_pair,
     load_public,
 )
+from rtcontrol_client import Client, ClientError
+from rtcontrol_client.wire.endpoint import is_local
 from tests.bridges.client.worlds import OWN
 from tests.helpers.processes import Program, free_port, until
 

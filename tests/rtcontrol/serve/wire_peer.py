@@ -7,9 +7,9 @@ from typing import Any, Self, TypeVar
 
 import zmq
 
-from rtcontrol.bridges.wire import PROTOCOL, Message, decode_msgpack, encode_msgpack
-from rtcontrol.bridges.wire.curve import KeyPair
-from rtcontrol.bridges.wire.messages import CallMessage, ErrorMessage, Hello, Observe, Ping, Pong, Program, Welcome
+from rtcontrol_client.wire import PROTOCOL, Message, decode_msgpack, encode_msgpack
+from rtcontrol_client.wire.curve import KeyPair
+from rtcontrol_client.wire.messages import CallMessage, ErrorMessage, Hello, Observe, Ping, Pong, Program, Welcome
 
 M = TypeVar("M")
 WAIT_S = 60.0

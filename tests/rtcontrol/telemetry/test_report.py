@@ -24,7 +24,6 @@ from junitparser import JUnitXml
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 from rich.console import Console
 
-from rtcontrol.bridges.console import printable
 from rtcontrol.loop.command import SPANS
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry import as_html, as_json, as_junit, as_perfetto, table, timeline
@@ -34,6 +33,7 @@ from rtcontrol.telemetry.gates import parse
 from rtcontrol.telemetry.recorded import Recorded, bursts, described, load, worst
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.report import held, on_time_share
+from rtcontrol_client.console import printable
 from tests.helpers.processes import ROOT, until
 from tests.rtcontrol.gateway.chromium import BINARY, Chromium
 

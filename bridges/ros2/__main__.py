@@ -1,8 +1,0 @@
-"""`python -m rtcontrol.bridges.ros2`: the bridge alone."""
-
-import sys
-
-from rtcontrol.bridges.ros2.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

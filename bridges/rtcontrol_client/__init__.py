@@ -1,0 +1,30 @@
+"""The ground floor: for programs at the other end of a socket; imports neither torch nor ray nor transformers."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rtcontrol_client.client.aio import AsyncClient
+    from rtcontrol_client.client.client import Client
+    from rtcontrol_client.client.errors import ClientError, Closed, Declined, Refused
+    from rtcontrol_client.client.options import Options
+    from rtcontrol_client.client.session import Standing
+
+__version__ = "0.1.0"
+__all__ = ["AsyncClient", "Client", "ClientError", "Closed", "Declined", "Options", "Refused", "Standing"]
+_PLACES = {
+    "AsyncClient": "aio",
+    "Client": "client",
+    "Options": "options",
+    "Standing": "session",
+    **dict.fromkeys(("ClientError", "Closed", "Declined", "Refused"), "errors"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Looked up when asked for: who speaks the wire alone needs no client, and who has no event loop no asyncio.
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"rtcontrol_client.client.{_PLACES[name]}"), name)

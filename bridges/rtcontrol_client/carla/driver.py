@@ -1,0 +1,358 @@
+"""The driver: keeps to its lane and does what it was told last, step by step.
+
+`look` finds where the vehicle is and what is around it, `obey` takes a call, `step` gives the pedals and the steering.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rtcontrol_client.carla import hazards, observing, pace
+from rtcontrol_client.carla.control import CURVE, Control, Steer, Throttle, look_ahead_m
+from rtcontrol_client.carla.intent import LEFT, TURNS, Intent, Place, Turn
+from rtcontrol_client.carla.lanes import TownRoad
+from rtcontrol_client.carla.localise import Track
+from rtcontrol_client.carla.neighbours import Body, LaneOccupancy
+from rtcontrol_client.carla.observing import Scene, View
+from rtcontrol_client.carla.pace import KMH, Near
+from rtcontrol_client.carla.route import Route
+from rtcontrol_client.carla.stats import Counts
+
+TAKES_S = 3.0
+LEAST_M = 16.0  # and never shorter than so much of the road
+DONE_M = 0.4
+
+
+@dataclass(slots=True)
+class LaneChange:
+    """From `start` to `end`, metres right of the reference lane's centre; `side` is -1, 1, or 0 for a way back."""
+
+    side: int
+    start: float
+    end: float
+    progress: float = 0.0
+    over_s: float = 0.0  # since it should have been done
+
+    def advance(self, dt_s: float, speed: float) -> None:
+        if self.progress >= 1.0:
+            self.over_s += dt_s
+        self.progress = min(1.0, self.progress + dt_s * _rate(speed))
+
+    def moved(self, by: float) -> None:
+        """The reference lane is another one now: everything lies so much farther to the right of it."""
+        self.start += by
+        self.end += by
+
+    def lateral(self, ahead_m: float, speed: float) -> float:
+        """How far right of the reference lane's centre the way is, so far ahead."""
+        progress = min(1.0, self.progress + ahead_m * _rate(speed) / max(speed, 0.1))
+        smooth = progress**3 * (10.0 - 15.0 * progress + 6.0 * progress * progress)
+        return self.start + (self.end - self.start) * smooth
+
+    def done(self, lateral_m: float) -> bool:
+        """Whether a vehicle so far right of the reference lane's centre has arrived."""
+        return self.progress >= 0.95 and abs(lateral_m - self.end) < DONE_M
+
+
+def _rate(speed: float) -> float:
+    return min(1.0 / TAKES_S, max(speed, 0.0) / LEAST_M)
+
+
+WHEELBASE_M, MAX_STEER_DEG = 2.85, 70.0
+# Vehicles nearer to our way than this, side to side, are in it.
+CLEAR_M = 0.25
+# Slower than this we do not come nearer to anybody, as far as lane changes go.
+CLOSING = 0.5
+BACK_M = 15.0  # of road, until the vehicle is back in the middle of its lane
+GIVE_UP_S = 4.0  # after which a lane change should have been done
+HARD_LATERAL = 7.5  # m/s2
+LARGEST = 200.0  # of the numbers in calls
+TELL_EVERY_S = 5.0
+log = logging.getLogger("rtcontrol.carla")
+NOWHERE = Place(speed_kmh=0.0, lane=1, lanes=1, shift=0, junction_m=None)
+STANDSTILL = Control(brake=0.6)
+
+
+class Driver:
+    """Drives one vehicle over a road at a fixed step; the vehicle's figures as in its `VehiclePhysicsControl`."""
+
+    def __init__(
+        self,
+        road: TownRoad,
+        dt_s: float,
+        wheelbase_m: float = WHEELBASE_M,
+        max_steer_deg: float = MAX_STEER_DEG,
+        steering_curve: Sequence[tuple[float, float]] = CURVE,
+        alone: bool = False,
+    ) -> None:
+        """`alone`: nobody calls, so it stops at red lights by itself and does not look at the lanes beside it."""
+        if not dt_s > 0:
+            raise ValueError(f"dt_s={dt_s}: a step takes time")
+        self.road, self.dt_s, self.alone = road, dt_s, alone
+        self.intent = Intent()
+        self.counts = Counts()
+        self._track = Track(road)
+        self._steer = Steer(dt_s, wheelbase_m, max_steer_deg, steering_curve)
+        self._throttle = Throttle(dt_s)
+        self._lane_change: LaneChange | None = None
+        self._occupancy = LaneOccupancy(road)
+        self._scene: Scene | None = None
+        self._view: View | None = None
+        self._yaw: float | None = None
+        self._braking = self._slowing = self._beyond = False
+        self._could = self._at_line = False  # of the stop line ahead
+        self._tell_s: dict[str, float] = {}  # when a refusal is told again, of the steps' time
+
+    @property
+    def shift(self) -> int:
+        """-1, 0, 1: a lane change to the left, none, to the right."""
+        return 0 if self._lane_change is None else self._lane_change.side
+
+    @property
+    def view(self) -> View | None:
+        """What was seen last."""
+        return self._view
+
+    def look(self, scene: Scene) -> View:
+        """Where we are and what is around us; a scene is looked at once. ValueError: our own figures are not numbers,
+        or there is no road."""
+        if scene is self._scene and self._view is not None:
+            return self._view
+        if not scene.own.sane:
+            raise ValueError("the vehicle's place is not a number")
+        occupancy = scene.occupancy
+        if occupancy is None:
+            occupancy = self._occupancy
+            occupancy.update(scene.others)
+        passed = self._track.follow(scene.own, self.intent)
+        if self._lane_change is not None:
+            self._lane_change.moved(passed.sideways_m)
+        if passed.lost:
+            self._lane_change = None
+        for way, asked in passed.junctions:
+            self.counts.ways[way] += 1
+            self.counts.fallbacks += way != asked
+        if passed.sideways_m or passed.lost:
+            self._other_lane(scene.own.speed)
+        if passed.entered and not self._leads_over():
+            self._give_up(self._track.lateral_m)
+        track = self._track
+        view = observing.look(occupancy, scene, track.route(self.intent.turn), track.s, track.lateral_m, not self.alone)
+        self._scene, self._view = scene, view
+        return view
+
+    def obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
+        """Take a call; gives why it is refused, or None. No lane is changed before the first look."""
+        self.counts.calls += 1
+        reason = self._obey(name, arguments)
+        if reason is not None:
+            self._refuse(reason)
+        return reason
+
+    def step(self, scene: Scene) -> Control:
+        """What the vehicle does until the next step."""
+        self.counts.steps += 1
+        try:
+            view = self.look(scene)
+        except ValueError:
+            self.counts.unfit += 1
+            return STANDSTILL
+        speed = view.own.speed
+        self.counts.distance_m += speed * self.dt_s
+        self.counts.top_kmh = max(self.counts.top_kmh, speed * KMH)
+        self._watch(view.own)
+        self._advance(view, speed)
+        pedals = self._throttle.step(self._wanted(view, speed), speed)
+        return replace(pedals, steer=self._steering(view, speed))
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def _refuse(self, reason: str) -> None:
+        """Count it, and tell whoever gives instructions: now and then, for a model repeats its calls at each tick."""
+        kind = reason.split(":")[0]
+        self.counts.refused[kind] += 1
+        now_s = self.counts.steps * self.dt_s
+        if now_s >= self._tell_s.get(kind, 0.0):
+            self._tell_s[kind] = now_s + TELL_EVERY_S
+            log.warning("not done: %s", reason)
+
+    def _late(self, turn: Turn, route: Route, s: float, speed: float) -> str | None:
+        """Why a turn is told too late."""
+        late = hazards.late(route, s, speed)
+        if late is None:
+            return None
+        way = "go straight on" if turn == "straight" else f"turn {turn}"
+        return f"too late to {way}: {late[0]:.0f} m are needed at {speed * KMH:.0f} km/h, {late[1]:.0f} m are left"
+
+    def _turn(self, turn: Any) -> str | None:
+        """Why a turn is not taken over. What is chosen already, or inside a junction changes nothing, is no news."""
+        view = self._view
+        if view is None or view.lane.junction or turn == self.intent.turn or turn not in TURNS:
+            return None
+        return self._late(turn, self.road.route(view.lane, turn), view.s, view.own.speed)
+
+    def _other_lane(self, speed: float) -> None:
+        """In another lane the way that was chosen may be another one, and come too soon: then it is not taken."""
+        turn = self.intent.turn
+        reason = self._late(turn, self._track.route(turn), self._track.s, speed)
+        if turn != "straight" and reason is not None:
+            self.intent.turn = "straight"
+            self._refuse(reason)
+
+    def _obey(self, name: str, arguments: Mapping[str, Any]) -> str | None:
+        numbers = [value for value in arguments.values() if isinstance(value, (int, float))]
+        if not all(0 <= value <= LARGEST for value in numbers):
+            return "a value out of range"
+        try:
+            reason = self._turn(arguments["at_next_junction"]) if name == "turn" else None
+            if reason is None:
+                reason = self.intent.obey(name, arguments, self._place())
+        except (KeyError, ValueError, TypeError):
+            return "no call of a driver"
+        wish = self.intent.take_wish()
+        if wish and self._view is not None:
+            return self._begin(wish, self._view)
+        return reason
+
+    def _place(self) -> Place:
+        return NOWHERE if self._view is None else observing.place(self._view, self.shift)
+
+    def _begin(self, wish: int, view: View) -> str | None:
+        side, lane = (view.left, view.lane.left) if wish == LEFT else (view.right, view.lane.right)
+        if side is None or lane is None:
+            return f"there is no lane to the {'left' if wish == LEFT else 'right'}"
+        if not pace.room(view.own.speed, side.ahead, side.behind):
+            return "somebody is beside us"
+        across = 0.5 * (view.lane.width + lane.width)
+        self._lane_change = LaneChange(wish, view.lateral_m, wish * across)
+        return None
+
+    # -- lane changes -------------------------------------------------------------------------------------------------
+
+    def _advance(self, view: View, speed: float) -> None:
+        change = self._lane_change
+        if change is None:
+            return
+        change.advance(self.dt_s, speed)
+        if change.done(view.lateral_m) and abs(change.end) < 0.5 * view.lane.width:
+            self.counts.lane_changes += change.side != 0
+            self._lane_change = None
+        elif change.over_s > GIVE_UP_S or self._cut_off(view, change):
+            self._give_up(view.lateral_m)
+
+    def _give_up(self, lateral_m: float) -> None:
+        """Back to the middle of the lane we are in."""
+        self.counts.lane_changes_given_up += self.shift != 0
+        self._lane_change = LaneChange(0, lateral_m, 0.0)
+
+    def _cut_off(self, view: View, change: LaneChange) -> bool:
+        """Whether somebody came beside us in the other lane while we are still in ours."""
+        if not change.side or abs(change.end) < 0.5 * view.lane.width:
+            return False
+        side = view.left if change.end < 0 else view.right
+        return side is not None and pace.beside(view.own.speed, side.ahead, side.behind)
+
+    def _leads_over(self) -> bool:
+        """Whether the lane that the change leads to goes on beside us."""
+        change, lane = self._lane_change, self._track.route(self.intent.turn).lanes[0]
+        if change is None or abs(change.end) < 0.5 * lane.width:
+            return True
+        return (lane.left if change.end < 0 else lane.right) is not None
+
+    # -- how fast -----------------------------------------------------------------------------------------------------
+
+    def _wanted(self, view: View, speed: float) -> float:
+        limit = view.limit_kmh / KMH if math.isfinite(view.limit_kmh) else 0.0
+        want = pace.wanted(self.intent, speed, limit, None)
+        braking = False
+        for near in self._in_the_way(view, speed):
+            want = min(want, pace.wanted(self.intent, speed, limit, near))
+            want = min(want, hazards.close(near, speed))
+            braking = braking or hazards.danger(near, speed, self._braking)
+        bend = hazards.bend(view, speed)
+        if not self.alone:
+            self._could, self._at_line = hazards.line(view, speed, self._could, self._at_line)
+            self.counts.lights += self._at_line and not braking and not self._braking
+            braking = braking or self._at_line
+        else:
+            bend = min(bend, hazards.red(view, speed))
+        slowing = bend < want - 0.2
+        want = -pace.FULL_BRAKE if braking else min(want, bend)
+        self.counts.emergencies += braking and not self._braking
+        self.counts.bends += slowing and not self._slowing
+        self._braking, self._slowing = braking, slowing
+        return want
+
+    def _in_the_way(self, view: View, speed: float) -> Iterator[Near]:
+        """Whoever our body would touch if it went on along its way, over to the other lane while it changes."""
+        own = view.own
+        for over, side in ((0.0, view.centre), (-view.lane.width, view.left), (view.lane.width, view.right)):
+            for other in () if side is None else side.seen:
+                front = other.distance + other.half_m
+                if front <= own.half_length_m:
+                    continue
+                gap = max(other.distance - other.half_m - own.half_length_m, 0.0)
+                touching = own.half_width_m + other.across_m + CLEAR_M
+                # By the time that we have come up to it, and until it is behind us, we are farther on our way.
+                ratio = speed / max(speed - other.along, CLOSING)
+                one, two = self._way_over(view, gap * ratio, speed), self._way_over(view, front * ratio, speed)
+                if min(one, two) - touching < other.lateral + over < max(one, two) + touching:
+                    yield Near(gap, other.along)
+
+    def _way_over(self, view: View, ahead_m: float, speed: float) -> float:
+        if self._lane_change is not None:
+            return self._lane_change.lateral(ahead_m, speed)
+        return view.lateral_m * max(0.0, 1.0 - ahead_m / BACK_M)
+
+    # -- where to -----------------------------------------------------------------------------------------------------
+
+    def _steering(self, view: View, speed: float) -> float:
+        own, half = view.own, 0.5 * self._steer.wheelbase_m
+        yaw = math.radians(own.yaw_deg)
+        cos, sin = math.cos(yaw), math.sin(yaw)
+        ahead = look_ahead_m(speed)
+        x, y, tx, ty = view.route.at(view.s - half + ahead)
+        over = 0.0 if self._lane_change is None else self._lane_change.lateral(ahead - half, speed)
+        dx, dy = x - ty * over - (own.x - half * cos), y + tx * over - (own.y - half * sin)
+        off = view.lateral_m - (0.0 if self._lane_change is None else self._lane_change.lateral(0.0, speed))
+        return self._steer.step(dx * cos + dy * sin, dy * cos - dx * sin, speed, off)
+
+    def _watch(self, own: Body) -> None:
+        """Counts the lateral acceleration that was too much."""
+        last, self._yaw = self._yaw, own.yaw_deg
+        if last is None:
+            return
+        turned = math.radians(math.remainder(own.yaw_deg - last, 360.0))
+        beyond = abs(turned / self.dt_s * own.speed) > HARD_LATERAL
+        self.counts.beyond_limits += beyond and not self._beyond
+        self._beyond = beyond
+
+
+def observe(road: TownRoad, scene: Scene, driver: Driver) -> dict[str, Any]:
+    """The observation's data of the agent `driver`: km/h and metres; what is not there is left out."""
+    view = driver.look(scene)
+    data: dict[str, Any] = {
+        "speed_kmh": view.own.speed * KMH,
+        "limit_kmh": view.limit_kmh,
+        "lane": view.lane.index,
+        "lanes": view.lane.count,
+        "shift": driver.shift,
+        "light": view.light,
+        "junction_m": view.junction_m,
+        "turn": driver.intent.turn,
+    }
+    for name, side in (("", view.centre), ("left_", view.left), ("right_", view.right)):
+        if side is not None:
+            _tell(data, f"{name}ahead", side.ahead)
+            _tell(data, f"{name}behind", side.behind)
+    return data
+
+
+def _tell(data: dict[str, Any], name: str, near: Near | None) -> None:
+    if near is not None:
+        data[f"{name}_m"] = near.gap_m
+        data[f"{name}_kmh"] = near.speed * KMH

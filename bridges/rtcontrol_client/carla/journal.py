@@ -1,0 +1,167 @@
+"""What the bridge leaves behind if it dies: written down before it is done, so that another process can undo it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from rtcontrol_client.carla.options import CarlaBridgeError
+
+
+@dataclass
+class UndoRecord:
+    """What there is to undo on a server. `settings` are those found (None: untouched); `actors` are ours; `spawning`
+    names, by role, the vehicles that were there before a spawn that may or may not have come about."""
+
+    host: str
+    port: int
+    pid: int = 0
+    born: int = 0
+    episode: int | None = None
+    settings: dict[str, Any] | None = None
+    actors: list[int] = field(default_factory=list)
+    spawning: dict[str, list[int]] = field(default_factory=dict)
+
+    @property
+    def nothing(self) -> bool:
+        return self.settings is None and not self.actors and not self.spawning
+
+
+class Journal:
+    """The file of a running bridge. Every method returns after the file is written, whole or not at all;
+    CarlaBridgeError where it cannot be."""
+
+    def __init__(self, path: Path, host: str, port: int) -> None:
+        self.path = path
+        self.left = UndoRecord(host, port, os.getpid(), _born(os.getpid()))
+
+    def begin(self, episode: int) -> None:
+        """Another world: what was ours in the one before went with it."""
+        self.left = UndoRecord(self.left.host, self.left.port, self.left.pid, self.left.born, episode)
+        self._write()
+
+    def moved(self, episode: int) -> None:
+        """The server loaded another world, and keeps its settings."""
+        self.left.episode, self.left.actors, self.left.spawning = episode, [], {}
+        self._write()
+
+    def settings(self, found: Mapping[str, Any]) -> None:
+        """The settings are about to be changed from these."""
+        self.left.settings = dict(found)
+        self._write()
+
+    def spawning(self, role: str, before: Iterable[int]) -> None:
+        """Vehicles of this role are about to be spawned; these were there before."""
+        self.left.spawning[role] = sorted(before)
+        self._write()
+
+    def spawned(self, role: str, actors: Iterable[int]) -> None:
+        """They are there."""
+        self.left.spawning.pop(role, None)
+        self.left.actors.extend(actors)
+        self._write()
+
+    def close(self) -> None:
+        """All is undone."""
+        self.path.unlink(missing_ok=True)
+
+    def _write(self) -> None:
+        beside = self.path.with_suffix(f".{os.getpid()}.new")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            beside.write_text(json.dumps(asdict(self.left)), "utf-8")
+            os.replace(beside, self.path)
+        except OSError as error:
+            raise _unwritable(error) from None
+
+
+def read(path: Path) -> UndoRecord:
+    """Raises CarlaBridgeError where it is no such file."""
+    try:
+        return UndoRecord(**json.loads(path.read_text("utf-8")))
+    except (OSError, TypeError, ValueError) as error:
+        raise CarlaBridgeError(
+            f"{path} tells nothing of a drive ({error}).", "Give the file that the bridge left."
+        ) from None
+
+
+def folder() -> Path:
+    """Where the files lie: `$RTCONTROL_CACHE/carla`, else in the user's cache."""
+    if base := os.environ.get("RTCONTROL_CACHE"):
+        return Path(base) / "carla"
+    try:
+        home = Path.home()
+    except RuntimeError:  # no HOME, and no entry in passwd: what cannot be written is told as such
+        home = Path(os.devnull, "no HOME")
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "rtcontrol" / "carla"
+
+
+def place(host: str, port: int) -> Path:
+    """The file of a bridge of this process."""
+    return folder() / f"{_name(host, port)}-{os.getpid()}.json"
+
+
+@contextlib.contextmanager
+def alone(host: str, port: int) -> Iterator[None]:
+    """Of several bridges of this user that begin at one server at the same time, one after the other. CarlaBridgeError
+    where the folder cannot be written to."""
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+        gate = _locked(folder() / f"{_name(host, port)}.lock")
+    except OSError as error:
+        raise _unwritable(error) from None
+    with gate:
+        try:
+            yield
+        finally:
+            # Before it is unlocked: whoever waits for it finds that it is not the file of this name any more.
+            Path(gate.name).unlink(missing_ok=True)
+
+
+def _locked(path: Path) -> TextIO:
+    """The file of this name, made where there is none, and locked."""
+    while True:
+        gate = path.open("w")
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(gate.fileno()), path.stat()):
+                return gate
+        gate.close()
+
+
+def others(host: str, port: int) -> Iterator[tuple[Path, UndoRecord, bool]]:
+    """The files of other bridges of this user at this server, and whether each one's process is alive."""
+    if not folder().is_dir():
+        return
+    for path in sorted(folder().glob("*.json")):
+        with contextlib.suppress(CarlaBridgeError):
+            left = read(path)
+            if (left.host, left.port) == (host, port) and left.pid != os.getpid():
+                yield path, left, left.born == _born(left.pid) != 0
+
+
+def _name(host: str, port: int) -> str:
+    return f"{host}-{port}".replace(":", "_").replace("/", "_")
+
+
+def _unwritable(error: OSError) -> CarlaBridgeError:
+    return CarlaBridgeError(
+        f"What is to undo on the server cannot be written down ({error}).",
+        "Set RTCONTROL_CACHE to a folder that can be written to.",
+    )
+
+
+def _born(pid: int) -> int:
+    """When a process began, in ticks since the machine did: its number alone may be another's by now. 0: no such
+    process (or one that is dead and not yet waited for)."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if after_name[0] == "Z" else int(after_name[19])

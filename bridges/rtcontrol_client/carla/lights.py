@@ -1,0 +1,125 @@
+"""Which traffic lights govern which lanes, and where their stop lines are.
+
+A vehicle itself is told of a light only within its trigger box, metres before the junction (carla#2268, carla#9445): at
+50 km/h that is one step, too late to brake. So a light is found from two sources, neither of which is enough:
+
+- the map's landmarks of its signal (`Map.get_all_landmarks_from_id`): exact lanes; in CARLA's own towns they are those
+  *within* the junction, and a light that a map's maker placed by hand may have none;
+- its trigger volume: where vehicles are to stop, but generated it is one box around all lanes' boxes, along the world's
+  axes (`UBoundingBoxCalculator::CombineBoxes`). The lanes under it are looked up here: the client's stop waypoints
+  (`TrafficLight.get_stop_waypoints`, carla#4121) go along the actor's axis by the box's x, and so miss some.
+
+The line is where the landmark is, at the latest where the lane enters the junction, and never farther behind the middle
+of the trigger box than CARLA itself sets it back (`UTrafficLightComponent::InitializeSign`): a box that was placed by
+hand far before the junction wins, so a car may stand some metres short of the paint, never beyond it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rtcontrol_client.carla.lanes import TownRoad
+from rtcontrol_client.carla.route import Key, LaneLine
+
+if TYPE_CHECKING:
+    import carla
+
+# From the middle of a trigger box to the line: half the box's 3 m, and 1.5 m of safe distance.
+BOX_TO_LINE_M = 3.0
+# A box that lies otherwise before the line of a lane, or beside it, is none of that lane's.
+BOX_BEFORE_M, BOX_BESIDE_M = 20.0, 20.0
+
+
+# How far within the junction a box may lie and still be of the lanes that enter there.
+INSIDE_M = 10.0
+
+
+class Lamp(NamedTuple):
+    """A light as CARLA tells of it: its actor's number, its signal's id in the map ("": none), the middle of its
+    trigger volume (None: it has none), waypoints on the lanes under that."""
+
+    number: int
+    sign: str
+    middle: tuple[float, float] | None
+    under: Sequence[Any] = ()
+
+
+def lamp_of(light: carla.TrafficLight, map: carla.Map) -> Lamp:
+    """What the client knows of a light; no server is asked."""
+    import carla
+
+    volume, at = light.trigger_volume, light.get_transform()
+    extent, sign = volume.extent, light.get_opendrive_id()
+    if max(extent.x, extent.y) <= 0.0:
+        return Lamp(light.id, sign, None)
+    box, middle = carla.Transform(volume.location, volume.rotation), at.transform(volume.location)
+    # Not to its very ends, which may lie in the lane beside it.
+    along = [carla.Location(x=m) for m in _across(extent.x)] + [carla.Location(y=m) for m in _across(extent.y)]
+    found = [map.get_waypoint(at.transform(box.transform(place))) for place in along]
+    return Lamp(light.id, sign, (middle.x, middle.y), [waypoint for waypoint in found if waypoint is not None])
+
+
+def _across(half_m: float) -> Iterator[float]:
+    steps = max(math.ceil(half_m), 1)
+    return (0.9 * half_m * n / steps for n in range(-steps, steps + 1))
+
+
+def govern(road: TownRoad, lamps: Iterable[Lamp]) -> None:
+    """From now on the road's ways ahead know their lights."""
+    lines: dict[Key, dict[int, float]] = {}
+    for lamp in lamps:
+        for lane, s in _lines(road, lamp):
+            known = lines.setdefault(lane.key, {})
+            known[lamp.number] = min(s, known.get(lamp.number, s))
+    road.lit(lines)
+
+
+def _lines(road: TownRoad, lamp: Lamp) -> Iterator[tuple[LaneLine, float]]:
+    """Lanes that a light holds for, each with the place of its line; within a junction that is its beginning."""
+    marked = dict(_marked(road, lamp.sign))
+    yield from marked.items()
+    before = {lane: s for lane, s in marked.items() if not lane.junction}
+    for inside in marked:
+        if inside.junction:
+            before |= {lane: lane.length for lane in inside.before if not lane.junction}
+    for lane, line in before.items():
+        yield lane, min(line, lane.length, _by_box(lane, line, lamp.middle))
+    if lamp.middle is None:
+        return
+    # Where landmarks tell of lanes, they tell of all, and a box that touches one beside them does not count; it may
+    # still stand on a short lane that leads to one. A signal whose lanes are all elsewhere says nothing of the box.
+    under = list(_under(road, lamp))
+    for lane in [it for it in under if it in before or any(after in before for after in it.after)] or under:
+        yield lane, min(lane.search(*lamp.middle)[0] + BOX_TO_LINE_M, lane.length)
+
+
+def _under(road: TownRoad, lamp: Lamp) -> Iterator[LaneLine]:
+    """The lanes outside the junction that the trigger box lies on, or at whose end it lies within the junction."""
+    for waypoint in lamp.under:
+        lane, at = road.lane_of(waypoint), waypoint.transform.location
+        if not lane.junction:
+            yield lane
+        elif lane.search(at.x, at.y)[0] < INSIDE_M:
+            yield from (before for before in lane.before if not before.junction)
+
+
+def _marked(road: TownRoad, sign: str) -> Iterator[tuple[LaneLine, float]]:
+    for mark in road.map.get_all_landmarks_from_id(sign) if sign else ():
+        for ends in mark.get_lane_validities():
+            for number in range(min(ends), max(ends) + 1):
+                waypoint = None if number == 0 else road.map.get_waypoint_xodr(mark.road_id, number, mark.s)
+                if waypoint is None or waypoint.lane_type != road.driving:
+                    continue
+                lane, at = road.lane_of(waypoint), waypoint.transform.location
+                yield lane, 0.0 if lane.junction else lane.search(at.x, at.y)[0]
+
+
+def _by_box(lane: LaneLine, line: float, middle: tuple[float, float] | None) -> float:
+    """The latest line that the trigger box allows; `line` where it says nothing about this lane."""
+    if middle is None:
+        return line
+    s, lateral = lane.search(*middle)
+    near = abs(lateral) < BOX_BESIDE_M and -BOX_TO_LINE_M <= line - s < BOX_BEFORE_M
+    return s + BOX_TO_LINE_M if near and s >= 0.0 else line

@@ -1,0 +1,209 @@
+"""What CARLA's client and server say to each other: MsgPack of positional structs, calls, and streams."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from typing import Any
+
+import msgpack
+
+from rtcontrol_client.carla.standin.roads import Pose
+
+VERSION = "0.9.16"
+LOOPBACK = bytes([127, 0, 0, 1])
+WORLD_STREAM = 1
+# What a client's library reads as a packet of the world observer.
+WORLD_OBSERVER = 17
+
+HEADER = struct.Struct("<QQd6f")
+EPISODE = struct.Struct("<Qdf3iI")
+PLACE = "<IB3f3f3f3f3f"
+OTHER_ACTOR = struct.Struct(PLACE + "54x")
+VEHICLE = struct.Struct(PLACE + "3f3?ifB?IB24x")
+TRAFFIC_LIGHT = struct.Struct(PLACE + "32s4fI?B")
+
+RED, YELLOW, GREEN = 0, 1, 2
+ACTIVE = 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A world's settings; `fixed_delta_s` None: as long a step as the wall clock's."""
+
+    synchronous: bool = False
+    no_rendering: bool = False
+    fixed_delta_s: float | None = None
+    substepping: bool = True
+    max_substep_s: float = 0.01
+    max_substeps: int = 10
+    max_culling_distance: float = 0.0
+    deterministic_ragdolls: bool = True
+    tile_stream_distance: float = 3000.0
+    actor_active_distance: float = 2000.0
+    spectator_as_ego: bool = True
+
+    @classmethod
+    def read(cls, values: list[Any]) -> Settings:
+        fixed = values[2]
+        return cls(values[0], values[1], fixed[1] if fixed[0] else None, *values[3:])
+
+    def write(self) -> list[Any]:
+        values: list[Any] = list(astuple(self))
+        values[2] = [False] if self.fixed_delta_s is None else [True, self.fixed_delta_s]
+        return values
+
+
+def token(stream: int, port: int) -> bytes:
+    """Where a client finds a stream: TCP over IPv4."""
+    return struct.pack("<IHBB16s", stream, port, 1, 1, LOOPBACK)
+
+
+def yaw(heading: float) -> float:
+    """Degrees of CARLA (clockwise) of a heading in radians (counter-clockwise)."""
+    return math.degrees(math.remainder(-heading, 2 * math.pi))
+
+
+def write_transform(pose: Pose, z: float = 0.0) -> list[list[float]]:
+    return [[pose.x, -pose.y, z], [0.0, yaw(pose.heading), 0.0]]
+
+
+def read_transform(values: list[list[float]]) -> Pose:
+    return Pose(values[0][0], -values[0][1], -math.radians(values[1][1]))
+
+
+def packet(frame: int, elapsed_s: float, episode: int, platform_s: float, delta_s: float, actors: list[bytes]) -> bytes:
+    """One packet of the world observer."""
+    body = HEADER.pack(WORLD_OBSERVER, frame, elapsed_s, 0, 0, 0, 0, 0, 0)
+    body += EPISODE.pack(episode, platform_s, delta_s, 0, 0, 0, 0)
+    body += b"".join(actors)
+    return struct.pack("<I", len(body)) + body
+
+
+# A client's two connections: msgpack-rpc, requests in and answers out in their order; and the stream of world states, a
+# packet at once, then one a step.
+
+
+REQUEST, RESPONSE = 0, 1
+# A client that does not read loses packets above this rather than filling the server's memory.
+MOST_WAITING_BYTES = 4 * 1024 * 1024
+
+
+class Refused(Exception):
+    """What a method answers instead of a value; the client raises RuntimeError with this text."""
+
+
+# The methods by name; each returns what is put on the wire as the result.
+Table = dict[str, Callable[..., Any]]
+
+
+def answering(method: Callable[..., Any], void: bool = False) -> Callable[..., Any]:
+    """A method whose result is wrapped, or nothing, or the error that it refuses with."""
+
+    def called(*arguments: Any) -> list[Any]:
+        try:
+            result = method(*arguments)
+        except Refused as refused:
+            return [[0, [str(refused)]]]
+        return [[False]] if void else [[1, result]]
+
+    return called
+
+
+class Calls(asyncio.Protocol):
+    """One client's connection. While `paused`, requests are kept unanswered."""
+
+    def __init__(self, table: Table, connections: set[Calls]) -> None:
+        self.table = table
+        self.connections = connections
+        self.paused = False
+        # A map's or a file's name is text, and so is all else but tokens, which come as binary.
+        self.unpacker = msgpack.Unpacker(raw=False, unicode_errors="surrogateescape")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.connections.add(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.connections.discard(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.unpacker.feed(data)
+        if not self.paused:
+            self.serve()
+
+    def serve(self) -> None:
+        """Answers every request that has come in whole."""
+        try:
+            for kind, number, name, parameters in self.unpacker:
+                if kind == REQUEST:
+                    self.transport.write(msgpack.packb(self.answer(number, name, parameters)))
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            print(f"closed a connection that sent no calls: {error}", file=sys.stderr, flush=True)
+            self.transport.close()
+
+    def answer(self, number: int, name: str, parameters: list[Any]) -> list[Any]:
+        method = self.table.get(name)
+        if method is None:
+            return [RESPONSE, number, f"the CARLA stand-in, which is not CARLA, has no method {name!r}", None]
+        try:
+            # The first parameter is the call's metadata: whether the client waits. Where not, an answer does no harm.
+            return [RESPONSE, number, None, method(*parameters[1:])]
+        except (TypeError, ValueError, LookupError) as error:
+            print(f"{name}{tuple(parameters[1:])}: {error!r}", file=sys.stderr, flush=True)
+            return [RESPONSE, number, f"the CARLA stand-in could not read the arguments of {name}", None]
+
+
+class Subscriber(asyncio.Protocol):
+    """One client's connection: it names the stream in four bytes and then only listens."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.asked = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def data_received(self, data: bytes) -> None:
+        if self in self.stream.subscribers:
+            return
+        self.asked += data
+        if len(self.asked) < 4:
+            return
+        if struct.unpack("<I", self.asked[:4])[0] != WORLD_STREAM:
+            self.transport.close()
+            return
+        self.stream.subscribers.add(self)
+        if not self.stream.paused and not self.stream.reticent:
+            self.send(self.stream.current())
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.stream.subscribers.discard(self)
+
+    def send(self, data: bytes) -> None:
+        if self.transport.get_write_buffer_size() < MOST_WAITING_BYTES:
+            self.transport.write(data)
+
+
+class Stream:
+    """All subscribers; `current` makes the packet a new one is greeted with."""
+
+    def __init__(self, current: Callable[[], bytes]) -> None:
+        self.current = current
+        self.subscribers: set[Subscriber] = set()
+        self.paused = self.reticent = False
+
+    def send(self, data: bytes) -> None:
+        if self.paused:
+            return
+        for subscriber in self.subscribers:
+            subscriber.send(data)

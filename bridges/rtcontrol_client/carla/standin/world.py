@@ -1,0 +1,196 @@
+"""The world: its settings, its actors and its steps."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from rtcontrol_client.carla.standin import actors, lights, wire
+from rtcontrol_client.carla.standin.actors import CAR, Actor, Bicycle, Control, TrafficLight, Vehicle
+from rtcontrol_client.carla.standin.roads import ARMS, Box, Contacts, Pose, network, overlap, within_junction
+from rtcontrol_client.carla.standin.wire import Refused
+
+# Farther from the town's middle is no trigger box of a light.
+NEAR_M = 60.0
+# Of the wall clock's step without a fixed one.
+LONGEST_STEP_S = 0.1
+SPAWN_EVERY_M = 40.0
+FIRST_ACTOR = 24
+
+AnyActor = TypeVar("AnyActor", bound=Actor)
+
+
+class World:
+    """`on_step` is given each step's packet."""
+
+    def __init__(self, on_step: Callable[[bytes], None] = lambda packet: None) -> None:
+        self.on_step = on_step
+        self.episode = 0
+        self.frame = 0
+        self.delta_s = 0.0
+        self.settings = wire.Settings()
+        self.started_s = self.stepped_s = time.monotonic()
+        self.next_number = FIRST_ACTOR
+        self.collisions: list[dict[str, Any]] = []
+        self.gone: list[dict[str, Any]] = []
+        self.begin()
+
+    def begin(self, place: Callable[[str], lights.Placed] = lights.generated) -> None:
+        """A new episode: only the spectator and the lights, as at the start."""
+        self.episode += 1
+        self.elapsed_s = 0.0
+        self.actors: dict[int, Actor] = {}
+        self.contacts = Contacts()
+        self.spectator = self.add(Actor(self.number(), actors.description("spectator", "")))
+        self.lights: dict[str, TrafficLight] = {}
+        described = actors.description("traffic.traffic_light", "")
+        for arm in ARMS:
+            self.lights[arm] = self.add(TrafficLight(self.number(), described, arm, place(arm)))
+
+    def number(self) -> int:
+        self.next_number += 1
+        return self.next_number - 1
+
+    def add(self, actor: AnyActor) -> AnyActor:
+        self.actors[actor.number] = actor
+        return actor
+
+    @property
+    def vehicles(self) -> list[Vehicle]:
+        return [actor for actor in self.actors.values() if isinstance(actor, Vehicle)]
+
+    def spawn_points(self) -> list[Pose]:
+        points = []
+        for lane in network().lanes.values():
+            first = SPAWN_EVERY_M / 2
+            points += [lane.curve.at(first + SPAWN_EVERY_M * n) for n in range(int(lane.length / SPAWN_EVERY_M))]
+        return points
+
+    def spawn(self, described: list[Any], pose: Pose) -> Vehicle:
+        """A vehicle for a client. Refused where another is."""
+        model = actors.BLUEPRINTS.get(described[1])
+        if model is None:
+            raise Refused(f"the CARLA stand-in has no blueprint {described[1]!r}")
+        box = Box(pose.x, pose.y, pose.heading, model.extent[0], model.extent[1])
+        if any(overlap(box, other.boxed()) for other in self.vehicles):
+            raise Refused("Spawn failed because of collision at spawn position")
+        return self.add(Vehicle(self.number(), described, model.extent, tags=CAR, body=Bicycle(*pose)))
+
+    def driven(self, number: int) -> Vehicle:
+        actor = self.actors.get(number)
+        if not isinstance(actor, Vehicle):
+            raise Refused(f"unable to find the actor {number}: actor not found")
+        return actor
+
+    def control(self, number: int, values: list[Any]) -> None:
+        self.driven(number).body.control = Control.read(values)
+
+    def place(self, number: int, transform: list[Any]) -> None:
+        body = self.driven(number).body
+        body.x, body.y, body.heading = wire.read_transform(transform)
+
+    def push(self, number: int, vector: list[float]) -> None:
+        """A velocity as it is told: the part of it along the vehicle counts."""
+        body = self.driven(number).body
+        body.speed = vector[0] * math.cos(body.heading) - vector[1] * math.sin(body.heading)
+
+    def destroy(self, number: int) -> bool:
+        actor = self.actors.get(number)
+        if not isinstance(actor, Vehicle):
+            return False
+        del self.actors[number]
+        self.gone.append(self.to_dict(actor))
+        return True
+
+    def to_dict(self, vehicle: Vehicle) -> dict[str, Any]:
+        """What a vehicle has done."""
+        return {
+            "id": vehicle.number,
+            "type_id": vehicle.type_id,
+            "role_name": vehicle.attributes.get("role_name", ""),
+            "metres": round(vehicle.metres, 2),
+            "top_kmh": round(vehicle.top_kmh, 2),
+            "collisions": vehicle.collisions,
+            "red_lights_run": vehicle.red_lights_run,
+        }
+
+    def step_s(self) -> float:
+        now = time.monotonic()
+        wall, self.stepped_s = now - self.stepped_s, now
+        return self.settings.fixed_delta_s or min(max(wall, 1e-3), LONGEST_STEP_S)
+
+    def step(self) -> int:
+        """One step of all; its frame number."""
+        delta_s = self.step_s()
+        self.frame += 1
+        self.delta_s = delta_s
+        self.elapsed_s += delta_s
+        vehicles = self.vehicles
+        settings = self.settings
+        substeps = 1
+        if settings.substepping:
+            substeps = min(max(math.ceil(delta_s / settings.max_substep_s - 1e-9), 1), settings.max_substeps)
+        for vehicle in vehicles:
+            vehicle.body.step(delta_s, substeps)
+            self.notice(vehicle, delta_s)
+        self.collide(vehicles)
+        self.on_step(self.packet())
+        return self.frame
+
+    def notice(self, vehicle: Vehicle, delta_s: float) -> None:
+        """What a vehicle has done, and where it is, for its light."""
+        body, pace = vehicle.body, abs(vehicle.body.speed)
+        vehicle.metres += pace * delta_s
+        vehicle.top_kmh = max(vehicle.top_kmh, pace * 3.6)
+        crossing = vehicle.entering if within_junction(body.x, body.y) else None
+        if crossing and lights.state(crossing, self.elapsed_s) == wire.RED:
+            vehicle.red_lights_run += 1
+        vehicle.entering = network().arm_of(Pose(body.x, body.y, body.heading))
+        self.tell_light(vehicle)
+
+    def tell_light(self, vehicle: Vehicle) -> None:
+        """A light holds for whoever touches its trigger box, and for nobody else (`OnBeginOverlapTriggerBox`,
+        `OnEndOverlapTriggerBox`; carla#5446: whatever its colour; carla#9445: metres before the line that is seen)."""
+        own = vehicle.boxed()
+        near = math.hypot(own.x, own.y) < NEAR_M
+        touched = (light for light in self.lights.values() if any(overlap(own, box) for box in light.placed.boxes))
+        vehicle.light = next(touched, None) if near else None
+
+    def collide(self, vehicles: list[Vehicle]) -> None:
+        """Counts vehicles that have come to touch. Both go on with half their common speed; they do not bounce."""
+        begun = self.contacts.update({vehicle.number: vehicle.boxed() for vehicle in vehicles})
+        for pair in begun:
+            one, other = (self.actors[number] for number in pair)
+            assert isinstance(one, Vehicle)
+            assert isinstance(other, Vehicle)
+            (x1, y1), (x2, y2) = one.body.velocity(), other.body.velocity()
+            roles = [vehicle.attributes.get("role_name", "") for vehicle in (one, other)]
+            self.collisions.append(
+                {
+                    "episode": self.episode,
+                    "frame": self.frame,
+                    "elapsed_s": round(self.elapsed_s, 4),
+                    "ids": list(pair),
+                    "role_names": roles,
+                    "closing_kmh": round(math.hypot(x1 - x2, y1 - y2) * 3.6, 2),
+                }
+            )
+            for vehicle in (one, other):
+                vehicle.collisions += 1
+                cos, sin = math.cos(vehicle.body.heading), math.sin(vehicle.body.heading)
+                vehicle.body.speed = max(0.25 * ((x1 + x2) * cos + (y1 + y2) * sin), 0.0)
+
+    def packet(self) -> bytes:
+        platform_s = time.monotonic() - self.started_s
+        actors = [actor.pack(self.elapsed_s) for actor in self.actors.values()]
+        return wire.packet(self.frame, self.elapsed_s, self.episode, platform_s, self.delta_s, actors)
+
+    def apply(self, settings: wire.Settings) -> int:
+        """Takes settings over; the frame at which they hold."""
+        if settings.fixed_delta_s is not None and settings.fixed_delta_s <= 0.0:
+            settings = replace(settings, fixed_delta_s=None)
+        self.settings = settings
+        return self.frame

@@ -1,0 +1,323 @@
+"""The client for programs without an event loop."""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import threading
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import fields
+from typing import Any, Self, TypeVar
+
+from rtcontrol_client.client.connection import NOBODY
+from rtcontrol_client.client.errors import ClientError, Closed, checked
+from rtcontrol_client.client.handler import Handler, Loop
+from rtcontrol_client.client.link import Link
+from rtcontrol_client.client.options import Options
+from rtcontrol_client.client.session import Standing
+from rtcontrol_client.client.values import Some, observation, plain
+from rtcontrol_client.wire.messages import Outcomes, Reset, Welcome
+
+Result = TypeVar("Result")
+Ready = Callable[[], bool]
+DECIDE_S = 30.0
+COUNTS = ("observed", "superseded", "fresh", "held", "safe", "expired", "errors", "sessions", "resumed", "reconnects")
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()  # to be closed at the interpreter's exit
+
+
+class Client:
+    """A session with an rtcontrol server. All methods may be called from any thread; none but `connect`, `listen`,
+    `wait` and `decide` ever blocks, and what they return is never older than its time-to-live.
+
+    Example:
+
+        with Client.connect("tcp://127.0.0.1:5555", tools=TOOLS, instruction="Follow the road.", hz=10) as client:
+            while True:
+                client.observe(text=look())
+                standing = client.wait(0.2)
+                for call in standing.calls:  # several safe calls, where there are several actuators
+                    act(call.name, call.arguments)
+    """
+
+    @classmethod
+    def connect(cls, endpoint: str, **options: Any) -> Self:
+        """Connect to a server and wait for its welcome. The options are those of `Options`.
+
+        Raises ClientError: a mistake in the options, or no server within `connect_timeout_s`; Refused: by the server.
+        """
+        return cls(endpoint, options)._ready()
+
+    @classmethod
+    def listen(cls, endpoint: str, **options: Any) -> Self:
+        """Bind, and wait for a server to connect (`rtcontrol run --env remote --connect`): raises as `connect`."""
+        return cls(endpoint, options, listens=True)._ready()
+
+    def __init__(
+        self, endpoint: str, options: Mapping[str, Any], listens: bool = False, loop: Loop | None = None
+    ) -> None:
+        """Begin to connect, and do not wait. `loop` is where an `on_call` that is a coroutine function runs."""
+        known = [f.name for f in fields(Options)]
+        if unknown := sorted(set(options) - set(known)):
+            raise ClientError(f"{unknown[0]}= is no option.", f"Use some of {', '.join(known)}.")
+        self.endpoint, self.options = endpoint, Options(**options)
+        on_call, on_safe = self.options.on_call, self.options.on_safe
+        awaits = _is_coroutine(on_call)
+        if _is_coroutine(on_safe) or (awaits and loop is None):
+            what = "on_safe= is a coroutine function." if not awaits or loop else "on_call= is a coroutine function."
+            raise ClientError(what, "Give a plain function; only AsyncClient takes a coroutine function, as on_call.")
+        self.notified: Callable[[], None] = lambda: None  # something may have changed: from other threads
+        self.until: Callable[[Ready, float | None], Awaitable[None]] = self._blocked
+        self._condition, self._seen = threading.Condition(), 0
+        self._handlers: list[Handler] = []
+        self._link = Link(endpoint, self.options, listens, self._changed)
+        self._core = self._link.core
+        if on_call is not None:
+            self._handlers.append(Handler(self._link, False, on_call, loop if awaits else None))
+        if on_safe is not None:
+            self._handlers.append(Handler(self._link, True, on_safe, None))
+        self._changed()  # something may have come before they were there
+        _clients.add(self)
+
+    def _changed(self) -> None:
+        for handler in self._handlers:
+            handler.wake()
+        with self._condition:
+            self._condition.notify_all()
+        self.notified()
+
+    # What may wait is written once, as coroutines; here `until` blocks, and never awaits.
+
+    async def _blocked(self, ready: Ready, limit_s: float | None) -> None:
+        with self._condition:
+            self._condition.wait_for(ready, limit_s)
+
+    def _ready(self) -> Self:
+        try:
+            _result(self.welcomed())
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def welcomed(self) -> None:
+        """Wait until the server has answered. Raises ClientError: refused, or not within `connect_timeout_s`."""
+        core, limit_s = self._core, self.options.connect_timeout_s
+        await self.until(lambda: core.welcome is not None or core.error is not None, limit_s)
+        if core.error is not None:
+            raise core.error
+        if core.welcome is None:
+            raise self.unwelcomed(limit_s or 0)
+
+    def unwelcomed(self, seconds: float) -> ClientError:
+        """What to say where no welcome came within so long."""
+        where, trouble = self.endpoint, self.trouble
+        if trouble == NOBODY:
+            return ClientError(f"No rtcontrol server answers at {where}.", f"Start one: rtcontrol serve --bind {where}")
+        remedy = "Correct that, or give another server's address (with keys where it uses --keys)."
+        return ClientError(f"No welcome from {where} in {seconds:g} s: {trouble}.", remedy)
+
+    # What is.
+
+    @property
+    def connected(self) -> bool:
+        """Whether the session is live now."""
+        return self._core.connection.open
+
+    @property
+    def error(self) -> ClientError | None:
+        """Why the session has ended for good, None while it has not; a lost connection does not end it."""
+        return self._core.error
+
+    @property
+    def trouble(self) -> str:
+        """What keeps the session from being live, as far as is known: the server's words, or the connection's state."""
+        said = self._core.last_error
+        return f"the server answered {said.removesuffix('.')}" if said else self._core.connection.trouble
+
+    @property
+    def welcome(self) -> Welcome:
+        """What the server put in force; the newest, after a restart of the server. Raises Closed before the first."""
+        if self._core.welcome is None:
+            raise Closed("The client is closed (never welcomed).", "Connect anew.")
+        return self._core.welcome
+
+    @property
+    def instruction(self) -> str | None:
+        """The goal in force, as far as it was told; None before the first welcome."""
+        return self._core.instruction
+
+    @property
+    def epoch(self) -> int:
+        """The epoch now."""
+        return self._core.epoch
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Counts since the client was made; `latency_ms` is from the observation's stamp to the call's arrival, of the
+        last 4096 fresh calls; `clock` the server's minus ours, by the fastest recent round trip.
+
+        `superseded` observations were replaced by newer ones before they were sent; `expired` calls ran out of their
+        time-to-live, in force or on the way; `ignored` ones were of another session, epoch or order.
+        """
+        with self._link.lock:
+            core, clock = self._core, self._core.offset.now(time.monotonic_ns())
+            ms, last = [round(ns / 1e6, 3) for ns in sorted(core.latency_ns)], len(core.latency_ns) - 1
+            latency = {
+                n: ms[min(last, int(s * last + s))] for n, s in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)) if ms
+            }
+            found = {**{name: core.count[name] for name in COUNTS}, "ignored": dict(core.ignored)}
+            offset = {"offset_ms": clock.offset_ns / 1e6, "rtt_ms": clock.rtt_ns / 1e6} if clock else {}
+            return {**found, "latency_ms": latency, "clock": offset, "last_error": core.last_error}
+
+    def call(self) -> Standing:
+        """What is in force at this instant: never older than its time-to-live, else the safe call."""
+        with self._link.lock:
+            return self._core.force.at(time.monotonic_ns())
+
+    def next_observation_ns(self, lead_ms: float = 5.0) -> int:
+        """When to look at the world next, by `time.monotonic_ns()`: `lead_ms` (to look, and to send) before a tick of
+        the server's, so that it decides upon what is fresh. A period from now where its ticks are not known: it speaks
+        protocol 1.0, the client paces, or nothing was decided yet."""
+        with self._link.lock:
+            return self._core.next_observation_ns(int(lead_ms * 1e6), time.monotonic_ns())
+
+    # What is said.
+
+    def observe(
+        self, text: str | None = None, data: Some = None, arrays: Some = None, *, t_ns: int | None = None
+    ) -> int:
+        """Send one look at the world; returns its number. `t_ns` is when it was captured, by `time.monotonic_ns()`
+        (default: now). While there is no connection only the newest is kept.
+
+        Raises ClientError: nothing in it, a field that the protocol forbids, an instant of the future.
+        """
+        look = observation(text, data, arrays, t_ns)
+        with self._link.lock:
+            seq = self._core.observe(look).seq
+        self._link.wake()
+        return seq
+
+    def executed(
+        self,
+        standing: Standing | int,
+        outcome: Outcomes = "executed",
+        result: str | None = None,
+        error: str | None = None,
+    ) -> None:
+        """Tell what became of a call (its `Standing`, or tick): for clients that said `acknowledge=True` and have no
+        `on_call`. What the client began itself (no tick), and what was told already, is not told. After one that
+        `failed` safe is in force: what was done before would else go on."""
+        if not self.options.acknowledges:
+            raise ClientError("This client did not announce acknowledgements.", "Connect with acknowledge=True.")
+        with checked("executed"), self._link.lock:
+            words = {"result": plain(result, "result"), "error": plain(error, "error")}
+            done = standing if isinstance(standing, Standing) else plain(standing, "tick")
+            if isinstance(done, bool) or not isinstance(done, Standing | int):
+                raise ClientError(f"{done!r:.40} is no call that was given.", "Give its Standing, or its tick.")
+            self._core.acknowledge(done, outcome, time.monotonic_ns(), **words)
+        self._link.wake()
+
+    def instruct(self, instruction: str) -> None:
+        """Change the goal in flight; it survives reconnects."""
+        with checked("instruct"), self._link.lock:
+            self._core.instruct(plain(instruction, "instruction"))
+        self._link.wake()
+
+    def reset(
+        self, *, seed: int = 0, ret: float = 0.0, success: bool | None = None, seconds: float | None = None
+    ) -> int:
+        """A new episode begins; returns its epoch. Nothing is in force until its first call. What is given says how
+        the episode before ended, for the report."""
+        with checked("reset"), self._link.lock:
+            ended = plain({"seed": seed, "return": ret, "success": success, "seconds": seconds}, "ended")
+            given = seconds is not None or success is not None
+            fields = {"session": self._core.token, "epoch": self._core.epoch, "ended": ended if given else None}
+            epoch = self._core.reset(Reset.model_validate(fields).ended)
+        self._link.wake()
+        return epoch
+
+    def wait(self, timeout: float | None = None) -> Standing:
+        """What is in force as soon as something new has come since the last `wait`: the next tick's call, held or
+        safe, or an expiry; at the latest after `timeout` seconds, or when the session has ended."""
+        return _result(self.waited(timeout))
+
+    async def waited(self, timeout: float | None = None) -> Standing:
+        """As `wait`."""
+        await self.until(lambda: self._core.version != self._seen or self._core.error is not None, timeout)
+        self._seen = self._core.version
+        return self.call()
+
+    def decide(
+        self,
+        observation: str | Some = None,
+        *,
+        arrays: Some = None,
+        t_ns: int | None = None,
+        timeout: float | None = None,
+    ) -> Standing:
+        """Send an observation (text, or data) and wait for its call: for `pacing="client"`.
+
+        Returns what is in force then; safe if no call came within the time-to-live or `timeout` (default: 30 s), or
+        if the observation was refused (`cause`). Raises ClientError for a mistake in the observation.
+        """
+        return _result(self.decided(observation, arrays=arrays, t_ns=t_ns, timeout=timeout))
+
+    async def decided(
+        self, look: str | Some = None, *, arrays: Some = None, t_ns: int | None = None, timeout: float | None = None
+    ) -> Standing:
+        """As `decide`."""
+        core = self._core
+        if self.options.pacing != "client":
+            raise ClientError('decide() is for pacing="client".', "Use observe() and wait() here.")
+        text, data = (look, None) if isinstance(look, str) else (None, look)
+        shown, ttl_ms = observation(text, data, arrays, t_ns), self.welcome.ttl_ms
+        with self._link.lock:
+            core.ask(shown)
+        self._link.wake()
+        limit_s = DECIDE_S if timeout is None else timeout
+        if ttl_ms:  # a call that comes later would be too old
+            limit_s = max(0.0, min(limit_s, (shown.t_ns - time.monotonic_ns()) / 1e9 + ttl_ms / 1e3))
+        try:
+            await self.until(lambda: core.unanswered is None or core.error is not None, limit_s)
+        finally:
+            with self._link.lock:
+                standing = core.decided(time.monotonic_ns())
+        return standing
+
+    def close(self) -> None:
+        """Say bye and let go; may be called twice. Nothing is in force any more but the safe call, which the handler is
+        given before this returns: after 1 s at most, 5 s while it runs. The interpreter's exit closes too."""
+        self._link.close()
+        if self._handlers:
+            self._handlers[-1].wait()  # that of safe
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+def _is_coroutine(handler: object) -> bool:
+    """A function, or an object that is called as one."""
+    return any(inspect.iscoroutinefunction(f) for f in (handler, getattr(handler, "__call__", None)))  # noqa: B004
+
+
+def _result(waiting: Coroutine[Any, Any, Result]) -> Result:
+    """Of a coroutine that never awaits."""
+    try:
+        waiting.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("it awaits")
+
+
+@atexit.register
+def _close_all() -> None:
+    clients = list(_clients)
+    for client in clients:
+        client._link.close()  # all are safe before one is waited for
+    for client in clients:
+        client.close()

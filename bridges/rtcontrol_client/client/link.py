@@ -1,0 +1,225 @@
+"""The one thread that owns the client's ZeroMQ socket: connects, sends what is due, hears, ends what expired."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket as sockets
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from rtcontrol_client.client.core import Core
+from rtcontrol_client.client.errors import ClientError
+from rtcontrol_client.client.options import Options
+from rtcontrol_client.wire import LIMITS, Message, WireError, decode_msgpack, encode_msgpack
+from rtcontrol_client.wire.endpoint import FORM, Endpoint, EndpointError
+from rtcontrol_client.wire.messages import Bye, Welcome
+
+HIGH_WATER = 64
+LINGER_MS = 200  # how long a last message may take to leave
+UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
+NO_KEY = zmq.EVENT_HANDSHAKE_FAILED_AUTH
+NO_SERVER = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+GONE = zmq.EVENT_DISCONNECTED
+CAME = zmq.EVENT_ACCEPTED
+EVENTS = UP | NO_KEY | NO_SERVER | GONE | CAME | zmq.EVENT_CLOSED
+log = logging.getLogger(__name__)
+
+
+class Link:
+    """Carries a Core over one DEALER, which is made anew for each connection (a client that listens binds it once).
+    `lock` guards the core; `changed` is called, without the lock, in the link's thread whenever something a user may
+    wait for has changed; `wake` ends the thread's wait, from any thread. What a welcome warns of is logged, each once.
+    Raises ClientError: no endpoint, no keys."""
+
+    def __init__(self, endpoint: str, options: Options, listens: bool, changed: Callable[[], None]) -> None:
+        self.core, self.lock = Core(options, time.monotonic_ns(), listens), threading.Lock()
+        try:
+            self._where = Endpoint.parse(endpoint)
+        except EndpointError as error:
+            raise ClientError(error.what, error.remedy) from None
+        self._endpoint, self._keys, self._changed, self._closing = endpoint, options.key_pairs(), changed, False
+        self._opened = 0
+        self._came, self._peers = list[int](), set[int]()  # who listens: who connected, and shook hands, by descriptor
+        self._told = 0  # the version of the core that `changed` was called for
+        self._welcome: Welcome | None = None  # whose warnings were logged
+        self._warned: set[str] = set()
+        if listens and self._keys is not None:
+            raise ClientError("A client that listens uses no keys.", "Listen on loopback, or let the server bind.")
+        self._context = zmq.Context()  # its own, so that closing it waits for what is still to leave
+        self._wake_in, self._wake_out = sockets.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._open()
+        self._thread = threading.Thread(target=self._run, name="rtcontrol-client", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        # A full pipe wakes as well; a closed one needs no waking.
+        with contextlib.suppress(OSError):
+            self._wake_in.send(b"\0")
+
+    def close(self) -> None:
+        """Say bye and end the thread; takes milliseconds."""
+        self._closing = True
+        self.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(0.5)
+
+    def _run(self) -> None:
+        why = ClientError("The client was closed.", "Connect anew.")
+        try:
+            while not self._closing:
+                self._turn()
+        except Exception as error:  # a fault of ours must end safe, not silently
+            log.exception("The client's thread failed.")
+            why = ClientError(f"The client failed ({type(error).__name__}: {error}).", "Report it.")
+        with self.lock:
+            try:
+                if self.core.connection.open:
+                    bye = Bye(session=self.core.token, reason="closed")
+                    self._send([*self.core.due(time.monotonic_ns()), bye])
+            except Exception as error:
+                log.warning("No goodbye could be said (%s: %s).", type(error).__name__, error)
+            finally:
+                self.core.end(why, time.monotonic_ns())
+        self._changed()
+        self._release()
+
+    def _turn(self) -> None:
+        core, now_ns = self.core, time.monotonic_ns()
+        with self.lock:
+            for why in self._events(core.connection.up):
+                if why is None:
+                    core.connected(now_ns)
+                else:
+                    core.lost(now_ns, why or core.connection.trouble)
+            if core.reconnects(now_ns):
+                self._open()
+            core.look(now_ns)
+            self._send(core.due(now_ns))
+            wait_ns = core.wake_ns(now_ns) - now_ns
+        self._tell()
+        # Rounded up: a timer that fires too early would spin.
+        if self._wake_out.fileno() in dict(self._poller.poll(-(-wait_ns // 1_000_000))):
+            with contextlib.suppress(BlockingIOError):
+                while self._wake_out.recv(4096):
+                    pass
+        # Bounded, so that a flood cannot keep what is in force from ending; read without the lock, so that nobody else
+        # waits for that.
+        for _ in range(HIGH_WATER):
+            if not (parts := self._receive()):
+                break
+            now_ns = time.monotonic_ns()
+            try:
+                message = decode_msgpack(parts)
+            except WireError as error:
+                with self.lock:
+                    core.ignored[str(error.code)] += 1
+                continue
+            with self.lock:
+                core.hear(message, now_ns)
+                core.look(time.monotonic_ns())
+        self._tell()
+
+    def _tell(self) -> None:
+        if (welcome := self.core.welcome) is not None and welcome is not self._welcome:
+            self._welcome = welcome
+            for warning in dict.fromkeys(welcome.warnings):
+                if warning not in self._warned:  # a session is resumed again and again
+                    log.warning("The server at %s warns: %s", self._endpoint, warning)
+            self._warned.update(welcome.warnings)
+        if (version := self.core.version) != self._told:
+            self._told = version
+            self._changed()
+
+    def _send(self, messages: list[Message]) -> None:
+        for i, message in enumerate(messages):
+            try:
+                self._socket.send_multipart(encode_msgpack(message), zmq.NOBLOCK)
+            except zmq.Again:
+                self.core.unsent(messages[i:], time.monotonic_ns())
+                return
+
+    def _receive(self) -> list[bytes]:
+        """One message's parts (of one with too many, as many as show that), or none."""
+        parts: list[bytes] = []
+        with contextlib.suppress(zmq.Again):
+            while not parts or self._socket.rcvmore:
+                part = self._socket.recv(zmq.NOBLOCK)
+                if len(parts) <= LIMITS.max_parts:
+                    parts.append(part)
+        return parts
+
+    def _open(self) -> None:
+        if hasattr(self, "_socket"):
+            self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+            self._socket.close(linger=0)
+        listens, socket = self.core.connection.listens, self._context.socket(zmq.DEALER)
+        socket.linger, socket.sndhwm, socket.rcvhwm, socket.immediate = LINGER_MS, HIGH_WATER, HIGH_WATER, True
+        socket.maxmsgsize, socket.handshake_ivl = LIMITS.max_message_bytes, 2000
+        socket.reconnect_ivl = -1  # core.py does it, with a back-off, and knows when
+        # Of a name libzmq tries one address: that of IPv6 every other time.
+        ipv6 = self._where.ipv6_only if listens else self._where.ipv6
+        socket.ipv6, self._opened = self._opened % 2 if ipv6 is None else ipv6, self._opened + 1
+        if self._keys is not None:
+            pair, socket.curve_serverkey = self._keys[0], self._keys[1].encode()
+            socket.curve_publickey, socket.curve_secretkey = pair.public.encode(), pair.secret.encode()
+        elif listens:
+            socket.zap_domain = b"rtcontrol"  # without it bytes that are no ZeroMQ would reach us as messages
+        self._socket: zmq.Socket[bytes] = socket
+        self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(EVENTS)
+        self._poller = zmq.Poller()
+        for each in (socket, self._monitor, self._wake_out.fileno()):
+            self._poller.register(each, zmq.POLLIN)
+        try:
+            (socket.bind if listens else socket.connect)(self._endpoint)
+        except zmq.ZMQError as error:
+            self._release()
+            what = f"{self._endpoint} cannot be used ({error.strerror})."
+            raise ClientError(what, f"Write {FORM}; to listen, is the port free?") from None
+
+    def _release(self) -> None:
+        """Let go, once what was sent has left, or LINGER_MS is over."""
+        self._monitor.close(linger=0)
+        self._context.destroy()
+        self._wake_in.close()
+        self._wake_out.close()
+
+    def _events(self, up: bool) -> Iterator[str | None]:
+        """What the connection, which was `up` or not, came to: None: it is there; else why it is not."""
+        while self._monitor.poll(0):
+            event = parse_monitor_message(self._monitor.recv_multipart())
+            kind, peer = event["event"], event["value"]
+            if self.core.connection.listens and not self._concerns(kind, peer):
+                continue
+            if kind == UP:
+                yield None
+            elif kind == NO_KEY or (self._keys and not up and kind != zmq.EVENT_CLOSED):
+                yield "the server does not accept this key, or has another key itself"
+            elif kind & NO_SERVER:
+                yield "the server wants a key, or is no rtcontrol server"
+            elif kind == GONE and not up:
+                yield "the server closed the connection at once: it wants a key, or is no rtcontrol server"
+            else:
+                yield "the connection was lost" if kind == GONE else ""
+            up = kind == UP
+
+    def _concerns(self, kind: int, peer: int) -> bool:
+        """Where everybody may connect: whether one shook hands, or the last that had done so has gone."""
+        if kind == CAME:
+            self._came.append(peer)
+        elif kind == UP:
+            self._peers.update(self._came[-1:])
+            del self._came[-1:]
+        elif kind == GONE and peer in self._came:
+            self._came.remove(peer)
+        elif kind == GONE:
+            self._peers.discard(peer)
+            return not self._peers
+        return kind == UP

@@ -1,0 +1,120 @@
+"""What a client asks for when it connects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rtcontrol_client.client.errors import ClientError, checked
+from rtcontrol_client.client.values import plain
+from rtcontrol_client.wire import LIMITS, PROTOCOL, curve, encode_msgpack
+from rtcontrol_client.wire.limits import check_size
+from rtcontrol_client.wire.messages import FunctionCall, Hello, Token
+
+CallLike = FunctionCall | Mapping[str, Any] | str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The hello's fields (docs/protocol.md, section 4), and how the client itself behaves. What is None is left to the
+    server.
+
+    `agent`: the server's agent of this name; or `tools`: own ones, OpenAI-style definitions; neither: the server's.
+    `safe_call`: executed whenever no call may be: a name, {"name": ..., "arguments": {...}}, or a list of these, one
+    for each actuator.
+    `calls_per_tick`: several calls of one observation, so many at most, where the server gives them (the welcome says).
+    `on_call` is given each on its own, in order; else `calls` of what is in force are all so far, and decide() waits
+    for the last.
+    `on_call`: called with each new call in force, and with safe, in a thread of its own (AsyncClient: a coroutine
+    function, in the event loop); what it returns is told as the result, an exception as a failure, after which safe is
+    in force (`Declined`: as refused, and the call stays in force). One at a time: a slow one delays the next, safe too.
+    Each of several safe calls is given on its own; one that raises is given again each period, until it returns or
+    another call is in force. Closing, and the interpreter's exit, wait for it (`Client.close`).
+    `on_safe`: a function called with safe instead, in another thread, whatever `on_call` is doing: it runs beside an
+    `on_call` that has not returned, which must not undo it (`client.call().status` tells).
+    `acknowledge`: the model's history shall hold only calls that were acknowledged (default: where there is an
+    `on_call`, which does so by itself).
+    `persist`: greet anew, for a new session, also after the server's bye (a server that is stopped and started); not
+    after a person stopped the session there.
+    `keys`: this client's `.key_secret` file, for a server that wants CURVE; `server_key`: the server's `.key` file
+    (default: `server.key` beside it).
+    """
+
+    agent: str | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    instruction: str | None = None
+    model: str | None = None
+    hz: float | None = None
+    pacing: Literal["server", "client"] = "server"
+    safe_call: CallLike | Sequence[CallLike] | None = None
+    deadline_ms: float | None = None
+    ttl_ms: float | None = None
+    max_age_ms: float | None = None
+    on_miss: Literal["hold", "safe"] | None = None
+    hold_ms: float | None = None
+    calls_per_tick: int | None = None
+    robot: str | None = None
+    name: str = "rtcontrol_client"
+    on_call: Callable[[Any], Any] | None = None
+    on_safe: Callable[[Any], Any] | None = None
+    acknowledge: bool | None = None
+    persist: bool = False
+    keys: str | Path | None = None
+    server_key: str | Path | None = None
+    connect_timeout_s: float | None = 30.0
+    backoff_s: tuple[float, float] = (0.1, 2.0)
+
+    def __post_init__(self) -> None:
+        # Copies, so that nothing that the caller changes later is found wrong where it is sent.
+        with checked("hello"):
+            for name in Hello.model_fields.keys() & self.__dataclass_fields__.keys():
+                object.__setattr__(self, name, plain(getattr(self, name), name))
+            own = {name: plain(getattr(self, name), name) for name in ("name", "connect_timeout_s", "backoff_s")}
+        limit_s, pauses_s = own["connect_timeout_s"], own["backoff_s"]
+        if limit_s is not None and not (_is_number(limit_s) and limit_s >= 0):
+            raise ClientError(f"connect_timeout_s is {limit_s!r:.40}.", "Give seconds, or None to wait for ever.")
+        if not (isinstance(pauses_s, list) and len(pauses_s) == 2 and all(_is_number(s) and s > 0 for s in pauses_s)):
+            raise ClientError(f"backoff_s is {pauses_s!r:.40}.", "Give the first pause and the longest: (0.1, 2.0).")
+        if not isinstance(own["name"], str):
+            raise ClientError(f"name is {own['name']!r:.40}.", "Give a string.")
+        for name in ("on_call", "on_safe"):
+            if (handler := getattr(self, name)) is not None and not callable(handler):
+                raise ClientError(f"{name} is {handler!r:.40}.", "Give a function.")
+
+    @property
+    def acknowledges(self) -> bool:
+        return self.on_call is not None if self.acknowledge is None else self.acknowledge
+
+    def hello(self, t_ns: int, resume: Token | None = None, instruction: str | None = None) -> Hello:
+        """The hello of these options. Raises ClientError naming the field."""
+        if self.agent is not None and self.tools is not None:
+            raise ClientError("An agent has tools of its own.", "Give agent=NAME or tools=[...], not both.")
+        fields = {name: getattr(self, name) for name in Hello.model_fields if hasattr(self, name)}
+        given = fields["safe_call"] if isinstance(fields["safe_call"], list) else [fields["safe_call"]]
+        calls = [{"name": call} if isinstance(call, str) else call for call in given]
+        if len(calls) > 1:
+            fields["safe_calls"] = calls
+        fields |= {"safe_call": next(iter(calls), None), "protocol": list(PROTOCOL), "t_client_ns": t_ns}
+        fields["client"] = {"name": self.name[:64] or Options.name, "version": "1.0", "language": "python"}
+        fields |= {"resume": resume, "capabilities": ["executed"] if self.acknowledges else []}
+        with checked("hello"):
+            hello = Hello.model_validate(fields | ({} if instruction is None else {"instruction": instruction}))
+            check_size([len(part) for part in encode_msgpack(hello)], LIMITS)
+            return hello
+
+    def key_pairs(self) -> tuple[curve.KeyPair, str] | None:
+        """This client's pair and the server's public key, or None. Raises ClientError."""
+        if self.keys is None:
+            return None
+        try:
+            path = Path(self.keys)
+            server = Path(self.server_key) if self.server_key else path.parent / f"{curve.SERVER}.key"
+            return curve.load_pair(path), curve.load_public(server)
+        except curve.KeyFileError as error:
+            raise ClientError(error.what, error.remedy) from None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,109 @@
+"""Carries out what is in force: publishes calls, repeats them, and never anything but the safe call once closed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from rtcontrol_client import Standing
+from rtcontrol_client.ros2.errors import Unmappable
+from rtcontrol_client.ros2.mapper import Mapper
+
+# A tick repeats what was not published for this part of a period.
+REPEAT = 0.75
+# Making and writing a message takes up to 2 ms (p99): what would run out meanwhile is not begun.
+MARGIN_NS = 2_000_000
+
+
+class Written(Protocol):
+    """A topic that is written, by whatever middleware."""
+
+    failed: int  # how often it was not possible
+
+    def write(self, message: Any) -> bool:
+        """Publish; False where that was not possible now. Raises Unmappable for a message that never can be."""
+        ...
+
+
+class Ros2Actuator:
+    """Thread-safe; `apply` is called whenever what is in force may have changed and at least every tick."""
+
+    def __init__(self, mapper: Mapper, outputs: Mapping[str, Written], hz: float) -> None:
+        self._mapper, self._outputs = mapper, outputs
+        self._repeat_ns = int(REPEAT * 1e9 / hz)
+        self._lock = threading.Lock()
+        self._last: tuple[str, dict[str, Any]] | None = None
+        self._last_ns = 0
+        self._unwritten: set[str] = set()  # topics that did not take their message
+        self._refused: Standing | None = None
+        self._closed = False
+        self.state = ""  # status of what was carried out last
+        self.count: Counter[str] = Counter()
+        self.write_ns: deque[int] = deque(maxlen=4096)
+
+    def apply(self, ask: Callable[[], Standing]) -> None:
+        """Publish the call in force: all of it where it is new, else what repeats, where that is due. What is in force
+        is asked for under the lock, so that no thread publishes what another has seen end.
+
+        Raises Unmappable where the call does not fit its mapping, or its time is over before it could be published;
+        the safe call has been published then.
+        """
+        began_ns = time.monotonic_ns()
+        ends_ns = None
+        with self._lock:
+            asked_ns = time.monotonic_ns()
+            standing = ask()
+            safe = self._mapper.config.safe
+            name, arguments, state = safe.name, safe.arguments, "safe"
+            if standing.status != "safe" and standing.call is not None and not self._closed:
+                name, arguments, state = standing.call.name, standing.call.arguments, standing.status
+                if standing.left_ms is not None:
+                    ends_ns = asked_ns + int(standing.left_ms * 1e6)
+            try:
+                wrote = self._publish(name, arguments, began_ns, ends_ns)
+                self.state = state
+            except Exception as error:
+                # One call is one refusal, in however many ticks it is still in force.
+                if self._refused is None or self._refused.call is not standing.call:
+                    self.count["refused"] += 1
+                self._refused, self.state = standing, "safe"
+                self._publish(safe.name, safe.arguments, began_ns)
+                if isinstance(error, Unmappable):
+                    raise
+                raise Unmappable(f"{name} could not be published ({error})") from error
+            if wrote:
+                self.write_ns.append(time.monotonic_ns() - began_ns)
+
+    def _publish(self, name: str, arguments: Mapping[str, Any], now_ns: int, ends_ns: int | None = None) -> bool:
+        call = (name, dict(arguments))
+        new = call != self._last
+        if not new and now_ns - self._last_ns < self._repeat_ns:
+            return False
+        # All messages are made before the first is sent: half a call is none.
+        publications = self._mapper.publications(name, arguments, time.time_ns())
+        # It may have taken long, also to come here: other programs run too.
+        if ends_ns is not None and time.monotonic_ns() > ends_ns - MARGIN_NS:
+            if new:
+                raise Unmappable(f"{name} could not be published within its time-to-live")
+            return False
+        due = [p for p in publications if new or p.repeat or p.topic in self._unwritten]
+        self._last = None  # where writing ends halfway, the safe call after it is a new one
+        # What could not be written is tried again in the next tick, the safe call above all.
+        self._unwritten = {p.topic for p in due if not self._outputs[p.topic].write(p.message)}
+        self._last, self._last_ns = call, now_ns
+        self.count["calls" if new else "repeats"] += 1
+        return True
+
+    def close(self, standing: Standing) -> None:
+        """Publish the safe call three times; from now on nothing else is published. For BestEffort subscribers one
+        message could be lost."""
+        with self._lock:
+            self._closed = True
+        for _ in range(3):
+            with self._lock:
+                self._last = None
+            self.apply(lambda: standing)
+            time.sleep(0.02)

@@ -1,0 +1,361 @@
+"""The bridge's life: look at the robot at a fixed rate, tell the server, carry out what is in force, and say how it
+goes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rtcontrol_client import Client, ClientError, Declined, Refused, Standing
+from rtcontrol_client.client.errors import checked
+from rtcontrol_client.ros2.actuate import Ros2Actuator, Written
+from rtcontrol_client.ros2.errors import Unmappable, Unserved
+from rtcontrol_client.ros2.mapper import Mapper, Newest, Observer, Topic
+from rtcontrol_client.ros2.msgs import builtin_interfaces, diagnostic_msgs, std_msgs
+from rtcontrol_client.shutdown import rest
+from rtcontrol_client.wire import LIMITS
+from rtcontrol_client.wire.limits import check_value
+from rtcontrol_client.wire.messages import Instruct
+
+OK, WARN, ERROR = range(3)
+ON_TIME = 0.99
+
+
+def quantiles(values_ns: list[int]) -> dict[str, float]:
+    """p50, p99 and the largest in milliseconds; nothing of nothing."""
+    ordered = sorted(values_ns)
+    shares = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+    return {n: round(ordered[min(len(ordered) - 1, int(s * len(ordered)))] / 1e6, 3) for n, s in shares if ordered}
+
+
+def on_time_share(counts: Mapping[str, Any]) -> float | None:
+    """Fresh decisions among all ticks told of: the server's misses arrive as `held` or `safe`."""
+    ticks = counts["fresh"] + counts["held"] + counts["safe"]
+    return counts["fresh"] / ticks if ticks else None
+
+
+def diagnostic_status(connected: bool, standing: str, figures: Mapping[str, Any], troubles: Mapping[str, str]) -> Any:
+    """The DiagnosticStatus: what is in force, and the first trouble."""
+    share = figures.get("on_time_share")
+    level, message = OK, f"{standing} call in force"
+    if share is not None and share < ON_TIME:
+        level, message = WARN, f"{share:.1%} of the ticks on time"
+    if troubles:
+        level, message = WARN, next(iter(troubles.values()))
+    if standing == "safe":
+        level = ERROR
+        message = f"safe call in force: {message}" if troubles else "safe call in force"
+    if not connected:
+        rest = "safe call in force"
+        if standing != "safe":
+            rest = "the last call is in force until its time-to-live is over"
+        level, message = ERROR, f"no connection to the server: {rest}"
+    values = [diagnostic_msgs.KeyValue(key=str(key), value=_text(value)) for key, value in figures.items()]
+    values += [diagnostic_msgs.KeyValue(key=key, value=value) for key, value in troubles.items()]
+    return diagnostic_msgs.DiagnosticStatus(level=level, name="rtcontrol", message=message, values=values)
+
+
+def array(status: Any, robot: str | None, wall_ns: int) -> Any:
+    """The message with its stamp."""
+    status.hardware_id = robot or ""
+    stamp = builtin_interfaces.Time(sec=wall_ns // 1_000_000_000, nanosec=wall_ns % 1_000_000_000)
+    return diagnostic_msgs.DiagnosticArray(header=std_msgs.Header(stamp=stamp), status=[status])
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, dict):
+        return " ".join(f"{k} {_text(v)}" for k, v in value.items())
+    return "" if value is None else str(value)
+
+
+RETRY_S = 1.0
+TROUBLE_S = 1.0  # how often the network is asked what is wrong
+# The longest silence of a topic that is written each tick, as promised to DDS: a late tick or two are no death.
+PROMISE_PERIODS, PROMISE_MS = 3, 100.0
+DECLINED_S = 10.0  # how often the same refusal of calls is told
+SETTLE_S = 3.0  # discovery takes about a second: nothing is wrong before
+log = logging.getLogger("rtcontrol.ros2")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ros2BridgeOptions:
+    """`endpoint` of the server; `connect_timeout_s` for the first welcome (None: for ever); `client`: further options
+    of the client (keys, say); `duration_s`: end after so long."""
+
+    endpoint: str = "tcp://127.0.0.1:5555"
+    hz: float = 16.0
+    instruction: str | None = None
+    connect_timeout_s: float | None = 6.0
+    duration_s: float | None = None
+    client: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Network(Protocol):
+    """What a robot is heard and told through: DDS itself (bus.Bus), or a ROS 2 node of its own."""
+
+    def input(self, topic: Topic) -> Newest:
+        """Begin to read a topic."""
+        ...
+
+    def output(self, topic: Topic, promise_ms: float | None = None) -> Written:
+        """Begin to write a topic; `promise_ms`: it is written at least so often while we live."""
+        ...
+
+    def problems(self) -> dict[str, str]:
+        """Topic -> what is wrong with it now, in words."""
+        ...
+
+    def flush(self, seconds: float) -> None:
+        """Wait until what was written has arrived, at most so long for each topic."""
+        ...
+
+
+class Ros2Bridge:
+    """One robot, one session at a time. `run` blocks; `stop` may be called from anywhere."""
+
+    def __init__(self, mapper: Mapper, bus: Network, options: Ros2BridgeOptions) -> None:
+        self._mapper, self._bus, self._options = mapper, bus, options
+        inputs = {source.topic.name: bus.input(source.topic) for source in mapper.sources}
+        promise_ms, steady = max(PROMISE_PERIODS * 1e3 / options.hz, PROMISE_MS), mapper.steady()
+        self._outputs = {t.name: bus.output(t, promise_ms if t.name in steady else None) for t in mapper.topics}
+        self._observer = Observer(mapper, inputs)
+        self._actuator = Ros2Actuator(mapper, self._outputs, options.hz)
+        self._told = bus.output(mapper.diagnostics) if mapper.diagnostics is not None else None
+        self._instruct = bus.input(mapper.instructions) if mapper.instructions is not None else None
+        self._optional = {source.topic.name for source in mapper.sources if not source.required}
+        self._optional |= {topic.name for topic in (mapper.diagnostics, mapper.instructions) if topic is not None}
+        self._over = False  # set by a handler that interrupts the main thread: no lock
+        self._client: Client | None = None
+        self._ended: Counter[str] = Counter()  # counts of clients before this one
+        self._latency_ms: dict[str, float] = {}  # of the client before this one
+        self._welcomed = False
+        self._retry_at = 0.0
+        self._instruction = options.instruction or mapper.config.instruction
+        self._declined, self._declined_s = "", 0.0  # why a call was refused, and when that was told
+        self._complained = 0  # errors of the server that were told
+        self._unsent: str | None = None  # why the last observation was not sent
+        self._troubles: dict[str, str] = {}
+        self._failed: Counter[str] = Counter()  # messages of a topic that could not be written, when last looked at
+        self._observe_ns: deque[int] = deque(maxlen=4096)
+        self._late_ticks = self._ticks = 0
+
+    def stop(self) -> None:
+        """End the run: the safe call is published, the session closed."""
+        self._over = True
+
+    def instruct(self, text: str) -> None:
+        """The goal from now on; it survives reconnects. One that no server takes is warned of, and changes nothing."""
+        try:
+            with checked("instruct"):
+                check_value(text, LIMITS)
+                Instruct(session="-" * 16, instruction=text)
+        except ClientError as error:
+            log.warning("The instruction was not taken: %s", error)
+            return
+        self._instruction = text
+        if self._client is not None:
+            self._client.instruct(text)
+        log.info("instruction: %s", text)
+
+    def run(self) -> None:
+        """Until `stop`, or for the duration. Raises ClientError where the server refuses, or is not there at first,
+        Unserved where the duration is over before one is."""
+        began = time.monotonic()
+        period_s = 1.0 / self._options.hz
+        troubles_at = began + SETTLE_S
+        told_at = began
+        release = began
+        try:
+            while not self._over:
+                now = time.monotonic()
+                self._link(now, began)
+                if self._options.duration_s is not None and now - began >= self._options.duration_s:
+                    self._check_served()
+                    break
+                self._tick()
+                # Both take milliseconds: after the tick's work, never before it.
+                if now >= troubles_at:
+                    self._look_for_troubles()
+                    troubles_at = now + TROUBLE_S
+                if self._told is not None and now >= told_at:
+                    self._tell()
+                    told_at = now + 1.0 / self._mapper.config.diagnostics.hz
+                release += period_s
+                if (late := time.monotonic() - release) > 0:
+                    self._late_ticks += 1
+                    release += period_s * int(late / period_s)  # whole periods are skipped, the phase is kept
+                rest(lambda: self._over, release)
+        finally:
+            self._close()
+
+    def _tick(self) -> None:
+        self._ticks += 1
+        began_ns = time.monotonic_ns()
+        look = self._observer.look()
+        client = self._client
+        if look is not None and client is not None and client.error is None:
+            try:
+                # Text where the file has a template, else the server writes it.
+                client.observe(look.text, None if look.text is not None else look.data, t_ns=look.t_ns)
+                self._unsent = None
+            except ClientError as error:
+                # What a robot says must not end its bridge: without an observation the server misses its ticks.
+                self._unsent = f"The observation is not sent: {error.what}"
+            self._observe_ns.append(time.monotonic_ns() - began_ns)
+        self._hear_instruction()
+        self._repeat()
+
+    def _hear_instruction(self) -> None:
+        try:
+            if self._instruct is not None and (polled := self._instruct.poll()) is not None:
+                self.instruct(polled[0].data)
+        except Unmappable as error:
+            log.warning("The instruction was not taken: %s.", error)
+
+    def _repeat(self) -> None:
+        # A refusal was told and counted when the call came.
+        with contextlib.suppress(Unmappable):
+            self._actuator.apply(self._standing)
+
+    def _standing(self) -> Standing:
+        client = self._client
+        return client.call() if client is not None else Standing(None, "safe", cause="no_session")
+
+    def _on_call(self, _: Standing) -> None:
+        # What is in force now, which may be newer than what this was called for.
+        try:
+            self._actuator.apply(self._standing)
+        except Unmappable as error:
+            now = time.monotonic()
+            if str(error) != self._declined or now > self._declined_s + DECLINED_S:
+                log.warning("A call was refused: %s. The safe call is in force.", error)
+                self._declined, self._declined_s = str(error), now
+            raise Declined(str(error)) from None
+
+    # The session.
+
+    def _link(self, now: float, began: float) -> None:
+        client = self._client
+        if client is not None and client.error is not None:
+            self._drop(client)
+            self._welcomed = self._ended["sessions"] > 0  # one may be over before a tick sees it
+            if isinstance(client.error, Refused) or not self._welcomed:
+                raise client.error
+            log.warning("%s Connecting anew.", client.error.what)
+            self._retry_at = now + RETRY_S
+        if self._client is None and now >= self._retry_at:
+            self._client = Client(self._options.endpoint, self._hello(), listens=False)
+        elif self._client is not None and not self._welcomed:
+            if self._client.connected:
+                self._welcomed = True
+                self._greet(self._client)
+            elif self._options.connect_timeout_s is not None and now - began > self._options.connect_timeout_s:
+                raise self._client.unwelcomed(self._options.connect_timeout_s)
+
+    def _check_served(self) -> None:
+        if not self._welcomed and self._client is not None:
+            why = self._client.unwelcomed(self._options.duration_s or 0.0)
+            what = f"No server was in session within the duration: only the safe call was published. {why.what}"
+            raise Unserved(what, why.remedy)
+
+    def _drop(self, client: Client) -> None:
+        # The next client begins with what is in force, not with what a server refused.
+        self._instruction = client.instruction or self._instruction
+        self._latency_ms = client.statistics["latency_ms"]
+        self._ended += Counter({k: v for k, v in client.statistics.items() if isinstance(v, int) and v})
+        client.close()
+        self._client = None
+
+    def _hello(self) -> dict[str, Any]:
+        hello = self._mapper.hello(self._instruction, self._options.hz)
+        return {**hello, "on_call": self._on_call, **self._options.client}
+
+    def _greet(self, client: Client) -> None:
+        welcome = client.welcome
+        trained = "" if welcome.model_trained_on_tools else " (not trained on these tools)"
+        log.info("in session: model %s%s, %g Hz, ttl %g ms", welcome.model, trained, welcome.hz, welcome.ttl_ms)
+
+    # What is told.
+
+    def _look_for_troubles(self) -> None:
+        # What need not be there is no trouble while it is not.
+        found = {
+            topic: why
+            for topic, why in self._bus.problems().items()
+            if topic not in self._optional or not why.startswith("Nobody")
+        }
+        found |= {topic: f"{topic}: {why}" for topic, why in self._observer.waiting.items() if topic not in found}
+        for topic, output in self._outputs.items():
+            if output.failed > self._failed[topic]:
+                found.setdefault(topic, f"{topic}: a subscriber does not keep up, and messages could not be written.")
+            self._failed[topic] = output.failed
+        if self._unsent is not None:
+            found["observation"] = self._unsent
+        client = self._client
+        errors = client.statistics["errors"] if client is not None else 0
+        if client is not None and self._welcomed and errors > self._complained:
+            # An instruction or an observation that it does not take; it says which.
+            found["server"] = _sentence(client.trouble)
+        self._complained = errors
+        for topic, problem in found.items():
+            if _kind(problem) != _kind(self._troubles.get(topic, "")):
+                log.warning("%s", problem)
+        for topic in self._troubles.keys() - found.keys():
+            log.info("%s is in order", topic)
+        self._troubles = found
+
+    def _tell(self) -> None:
+        assert self._told is not None
+        client = self._client
+        connected = client is not None and client.connected
+        standing = diagnostic_status(connected, self._actuator.state or "safe", self.figures(), self._troubles)
+        with contextlib.suppress(Unmappable):
+            self._told.write(array(standing, self._mapper.config.robot, time.time_ns()))
+
+    def figures(self) -> dict[str, Any]:
+        """Counts and times since the start: ticks of the server as told (`fresh` in time, `held` and `safe` not),
+        and what the bridge itself took of each (`observe_ms`: reading, mapping, handing over; `publish_ms`: mapping
+        and writing a call)."""
+        client = self._client
+        now = client.statistics if client is not None else {}
+        keys = ("observed", "fresh", "held", "safe", "expired", "errors", "sessions", "reconnects")
+        counts = {key: self._ended[key] + now.get(key, 0) for key in keys}
+        return {
+            "instruction": (client.instruction if client is not None else None) or self._instruction,
+            "on_time_share": on_time_share(counts),
+            "misses": counts["held"] + counts["safe"],
+            **counts,
+            "ticks": self._ticks,
+            "late_ticks": self._late_ticks,
+            **{name: self._actuator.count[name] for name in ("calls", "repeats", "refused")},
+            "write_failures": sum(output.failed for output in self._outputs.values()),
+            "latency_ms": now.get("latency_ms", self._latency_ms),
+            "observe_ms": quantiles(list(self._observe_ns)),
+            "publish_ms": quantiles(list(self._actuator.write_ns)),
+        }
+
+    def _close(self) -> None:
+        # One that fails must not keep the others from happening; the last one given is the first.
+        with contextlib.ExitStack() as stack:
+            if self._client is not None:
+                stack.callback(self._drop, self._client)
+            if self._told is not None:
+                stack.callback(self._tell)
+            stack.callback(self._bus.flush, 0.3)
+            stack.callback(self._actuator.close, Standing(None, "safe", cause="closed"))
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
+
+
+def _kind(problem: str) -> str:
+    """A problem without its numbers, so that one that goes on is told once."""
+    return "".join(c for c in problem if not c.isdigit())

@@ -1,0 +1,198 @@
+"""`rtcontrol bridge ros2`, and the same without the rest of rtcontrol: `python -m rtcontrol_client.ros2`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import logging
+import math
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rtcontrol_client import ClientError, Options
+from rtcontrol_client.console import StandardStreams, printable
+from rtcontrol_client.ros2 import EXAMPLE
+from rtcontrol_client.ros2.errors import Ros2BridgeError
+from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown, outlive_terminal
+from rtcontrol_client.wire import LIMITS, WireError
+from rtcontrol_client.wire.limits import check_value
+
+EXAMPLES = """Drive a ROS 2 robot by an rtcontrol server: topics become the observation, calls are published.
+
+No ROS installation is needed. ROS_DOMAIN_ID, ROS_LOCALHOST_ONLY, ROS_AUTOMATIC_DISCOVERY_RANGE and ROS_STATIC_PEERS
+act as in ROS 2. A line typed while it runs is the new instruction; Ctrl-C ends it with the safe call.
+
+examples:
+  rtcontrol bridge ros2 --example > robot.yaml
+  rtcontrol bridge ros2 --config robot.yaml --check
+  rtcontrol bridge ros2 --config robot.yaml --instruct "follow the left wall"
+
+Exit status: 0; 2 mistake in what was given, or no server within --connect-timeout; 7 none within --duration; 129
+SIGHUP, 130 Ctrl-C, 143 SIGTERM.
+"""
+
+
+def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog=prog, description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--config", type=Path, help="the robot's file (robot.yaml)")
+    parser.add_argument("--connect", default="tcp://127.0.0.1:5555", help="the server (default: %(default)s)")
+    parser.add_argument("--hz", type=float, help="observations and decisions a second (default: the file's)")
+    parser.add_argument("--instruct", help="the instruction (default: the file's)")
+    parser.add_argument("--keys", type=Path, help="this client's .key_secret, for a server with keys")
+    parser.add_argument("--server-key", type=Path, help="the server's .key (default: server.key beside it)")
+    parser.add_argument(
+        "--connect-timeout",
+        type=float,
+        default=6.0,
+        help="seconds until the first welcome; 0: wait for ever (default: 6)",
+    )
+    parser.add_argument("--duration", type=float, help="end after so many seconds")
+    parser.add_argument("--report", type=Path, help="write the figures to this JSON file at the end")
+    parser.add_argument("--check", action="store_true", help="only check the file, and say what it maps")
+    parser.add_argument("--example", action="store_true", help="print an example file")
+    return parser.parse_args(given)
+
+
+def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_client.ros2") -> int:
+    """Run; what ends it is one paragraph on stderr and status 2, or the error's own."""
+    outlive_terminal()
+    options = arguments(sys.argv[1:] if given is None else given, prog)
+    try:
+        return run(options)
+    except KeyboardInterrupt as left:
+        return left.status if isinstance(left, Interrupted) else STATUS["SIGINT"]
+    except (Ros2BridgeError, ClientError) as error:
+        print(printable(f"{error.what} {error.remedy}"), file=sys.stderr)
+        return getattr(error, "status", 2)
+
+
+def run(options: argparse.Namespace) -> int:
+    """What the options ask for; the exit status. Raises Ros2BridgeError, ClientError."""
+    if options.example:
+        print(EXAMPLE.read_text("utf-8"), end="")
+        return 0
+    for module, package in (("cyclonedds", "cyclonedds"), ("yaml", "pyyaml")):
+        if importlib.util.find_spec(module) is None:
+            raise Ros2BridgeError(f"The ROS 2 bridge needs {package}.", "Install it: pip install 'rtcontrol-client[ros2]'.")
+    from rtcontrol_client.ros2 import config
+    from rtcontrol_client.ros2.mapper import Mapper
+
+    if options.config is None:
+        raise Ros2BridgeError("No --config is given.", "Begin with: rtcontrol bridge ros2 --example > robot.yaml")
+    robot = config.load(options.config)
+    mapper = Mapper(robot, str(options.config))
+    hz = robot.hz if options.hz is None else options.hz
+    _check(options, mapper, hz)
+    for warning in mapper.warnings():
+        print(printable(f"warning: {warning}"), file=sys.stderr)
+    if options.check:
+        print("\n".join(map(printable, _listed(mapper))))
+        return 0
+    return _bridge(options, mapper, hz)
+
+
+def _check(options: argparse.Namespace, mapper: Any, hz: float) -> None:
+    """Mistakes that would else be found when the server answers, or at the end. Raises Ros2BridgeError, ClientError."""
+    for name, value, least, most, remedy in (
+        ("hz", hz, 0.1, 200, "Give 0.1 to 200."),
+        ("connect-timeout", options.connect_timeout, 0, math.inf, "Give 0 or more seconds."),
+        ("duration", options.duration, 0, math.inf, "Give 0 or more seconds, or leave it out."),
+    ):
+        # Written so that nan is out of range, too.
+        if value is not None and not least <= value <= most:
+            raise Ros2BridgeError(f"--{name} {value:g} is out of range.", remedy)
+    if options.server_key is not None and options.keys is None:
+        raise Ros2BridgeError("--server-key is given without --keys.", "Give this client's .key_secret file too.")
+    hello = Options(**mapper.hello(options.instruct, hz)).hello(0)
+    try:
+        check_value(hello.model_dump(), LIMITS)
+    except WireError as error:
+        raise Ros2BridgeError(f"{options.config}: {error.message}", error.remedy) from None
+    if options.report is not None:
+        try:
+            options.report.open("a").close()
+        except OSError as error:
+            raise _unwritable(options.report, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> Ros2BridgeError:
+    return Ros2BridgeError(f"The report {path} cannot be written ({error.strerror}).", "Give another file.")
+
+
+def _bridge(options: argparse.Namespace, mapper: Any, hz: float) -> int:
+    from rtcontrol_client.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
+    from rtcontrol_client.ros2.bus import Bus
+    from rtcontrol_client.ros2.environment import domain
+
+    logging.getLogger().setLevel(logging.INFO)
+    where = domain(os.environ)
+    keys = {"keys": options.keys, "server_key": options.server_key} if options.keys else {}
+    bridge_options = Ros2BridgeOptions(
+        endpoint=options.connect,
+        hz=hz,
+        instruction=options.instruct,
+        connect_timeout_s=options.connect_timeout or None,
+        duration_s=options.duration,
+        client=keys,
+    )
+    bridge = Ros2Bridge(mapper, Bus(where), bridge_options)
+    form = "%(asctime)s %(levelname)s %(message)s"
+    with Shutdown(lambda name: bridge.stop()) as ending, StandardStreams(log=form):
+        logging.getLogger("rtcontrol.ros2").info("DDS domain %d, %s", where.number, where.reach)
+        if sys.stdin is not None and sys.stdin.isatty():
+            threading.Thread(target=_read_instructions, args=(bridge,), daemon=True).start()
+        try:
+            bridge.run()
+        finally:
+            figures = bridge.figures()
+            print(_summary(figures), file=sys.stderr)
+            if options.report:
+                _write(options.report, figures)
+    return ending.status
+
+
+def _write(path: Path, figures: dict[str, Any]) -> None:
+    try:
+        path.write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _read_instructions(bridge: Any) -> None:
+    for line in sys.stdin:
+        if text := line.strip():
+            bridge.instruct(text)
+
+
+def _listed(mapper: Any) -> list[str]:
+    lines = []
+    for source in mapper.sources:
+        lines.append(f"reads     {source.topic.name}  {source.topic.type}  -> {', '.join(source.readers)}")
+    if mapper.instructions is not None:
+        lines.append(f"reads     {mapper.instructions.name}  {mapper.instructions.type}  -> the instruction")
+    for topic in [*mapper.topics, *([mapper.diagnostics] if mapper.diagnostics is not None else [])]:
+        lines.append(f"publishes {topic.name}  {topic.type}")
+    for name, tool in mapper.config.tools.items():
+        lines.append(f"tool      {name}({', '.join(tool.parameters)})  -> {', '.join(tool.publish) or 'nothing'}")
+    return [*lines, f"safe call {mapper.config.safe.name}"]
+
+
+def _summary(figures: dict[str, Any]) -> str:
+    share = figures["on_time_share"]
+    on_time = "no tick" if share is None else f"{share:.2%} on time"
+    names = ("fresh", "held", "safe", "expired", "refused", "reconnects")
+    counts = ", ".join(f"{name} {figures[name]}" for name in names)
+    times = "; ".join(
+        f"{name} {figures[name]['p50']:g} / {figures[name]['p99']:g}"
+        for name in ("latency_ms", "observe_ms", "publish_ms")
+        if figures[name]
+    )
+    return f"{on_time} ({counts}); p50 / p99: {times}" if times else f"{on_time} ({counts})"

@@ -1,0 +1,19 @@
+"""colcon's build of the node; the client comes from pip: pip install 'rtcontrol-client[ros2]'."""
+
+from setuptools import setup
+
+setup(
+    name="rtcontrol_bridge",
+    version="0.1.0",
+    packages=["rtcontrol_bridge"],
+    data_files=[
+        ("share/ament_index/resource_index/packages", ["resource/rtcontrol_bridge"]),
+        ("share/rtcontrol_bridge", ["package.xml"]),
+        ("share/rtcontrol_bridge/launch", ["launch/bridge.launch.py"]),
+    ],
+    install_requires=["setuptools"],
+    zip_safe=True,
+    description="Drives a robot by an rtcontrol server",
+    license="Apache-2.0",
+    entry_points={"console_scripts": ["bridge = rtcontrol_bridge.node:main"]},
+)

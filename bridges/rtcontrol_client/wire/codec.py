@@ -1,0 +1,231 @@
+"""Messages to bytes and back: msgpack with raw buffers (ZeroMQ), JSON with base64 (WebSocket).
+
+ZeroMQ: `[header][buffer...]`, the header a msgpack map; `arrays[i].part` is the index of its buffer among the parts
+(the header is part 0). JSON: one text, `arrays[i].base64`. No pickle, no extension types. What is no message is refused
+with what to write instead, in the protocol's own words.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import msgpack
+from pydantic import ValidationError
+
+from rtcontrol_client.wire.errors import Code, WireError
+from rtcontrol_client.wire.limits import LIMITS, PLAIN, Limits, check_size, check_value, large
+from rtcontrol_client.wire.messages import ANY, MODELS, PROTOCOL, Message, Observe, whole
+
+KINDS = {"string": "a string", "boolean": "true or false", "array": "a list", "object": "a map"}
+NUMBERS = {"integer": "a whole number", "number": "a number"}
+HERE = ".".join(map(str, PROTOCOL))
+LENGTHS = {"max_str_len": "max_string_bytes", "max_array_len": "max_items", "max_map_len": "max_items"}
+
+_schema = cache(lambda kind: MODELS[kind].model_json_schema(by_alias=True))
+
+
+def encode_msgpack(message: Message) -> list[bytes]:
+    """The message's parts: header, then one buffer an array. Raises WireError for free values that cannot be sent."""
+    header, buffers = _plain(message)
+    for i, entry in enumerate(header.get("arrays", ())):
+        entry["part"] = i + 1
+    return [_sendable(header, msgpack.packb), *buffers]
+
+
+def encode_json(message: Message) -> str:
+    """The message as one JSON text. Raises WireError for free values that cannot be sent."""
+    header, buffers = _plain(message)
+    for entry, buffer in zip(header.get("arrays", ()), buffers, strict=False):
+        entry["base64"] = base64.b64encode(buffer).decode("ascii")
+    return str(_sendable(header, _dumps))
+
+
+def _dumps(header: dict[str, Any]) -> str:
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text.isascii() or text.encode()  # a lone surrogate has no UTF-8
+    return text
+
+
+def _sendable(header: dict[str, Any], encode: Callable[[dict[str, Any]], Any]) -> Any:
+    try:
+        return encode(header)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        check_value(header, LIMITS)  # names it, where it can
+        raise WireError(Code.INVALID, f"This cannot be sent ({_line(error)}).", PLAIN) from None
+
+
+def _plain(message: Message) -> tuple[dict[str, Any], list[bytes]]:
+    if isinstance(message, Observe) and message.arrays:
+        header = message.model_dump(exclude_none=True, exclude={"arrays": {"__all__": {"data"}}})
+        return header, [a.data for a in message.arrays]
+    return message.model_dump(exclude_none=True), []
+
+
+def decode_msgpack(parts: Sequence[bytes], limits: Limits = LIMITS) -> Message:
+    """The message of the parts. Raises WireError for whatever is none, or too large."""
+    if not parts:
+        raise WireError(Code.MALFORMED, "A message without parts.", "Send [msgpack header][buffers...].")
+    check_size([len(p) for p in parts], limits)
+    most = {name: getattr(limits, limit) for name, limit in LENGTHS.items()} | {"max_bin_len": 0, "max_ext_len": 0}
+    try:
+        header = msgpack.unpackb(parts[0], raw=False, strict_map_key=True, object_pairs_hook=_map, **most)
+    except WireError:
+        raise
+    except Exception as error:  # msgpack raises many kinds: all mean that this is no header
+        limit = next((limit for name, limit in LENGTHS.items() if f"exceeds {name}" in str(error)), None)
+        if limit is not None or isinstance(error, msgpack.StackError):
+            raise large("the header", limit or "max_depth", limits) from None
+        remedy = "Send one msgpack map with string keys; strings as UTF-8, arrays' bytes in parts of their own."
+        raise WireError(Code.MALFORMED, f"The header is no msgpack map ({_line(error)}).", remedy) from None
+    used: set[int] = set()
+    for i, entry in enumerate(_arrays(_checked(header, limits))):
+        part = whole(entry.pop("part", None))
+        if isinstance(part, bool) or not isinstance(part, int) or not 1 <= part < len(parts) or part in used:
+            field, remedy = f"arrays[{i}].part", f"Give the index of its buffer, 1 to {len(parts) - 1}."
+            raise WireError(Code.INVALID, f"{field} is {part!r}: no part, or used twice.", remedy, field=field)
+        used.add(part)
+        entry["data"] = bytes(parts[part])
+    if len(used) != len(parts) - 1:
+        raise WireError(Code.MALFORMED, "A part belongs to no array.", "Name every buffer in `arrays`.")
+    return _validated(header)
+
+
+def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
+    """The message of a JSON text. Raises WireError for whatever is none, or too large."""
+    check_size([len(text)], limits)
+    if isinstance(text, str) and not text.isascii():
+        check_size([len(text.encode("utf-8", "replace"))], limits)
+    try:
+        # NaN and Infinity, which Python's parser takes, are refused with their path below.
+        header = json.loads(text if isinstance(text, str) else text.decode(), parse_int=_int, object_pairs_hook=_map)
+    except RecursionError:
+        raise large("the message", "max_depth", limits) from None
+    except ValueError as error:
+        remedy = "Send one JSON object a WebSocket message."
+        raise WireError(Code.MALFORMED, f"This is no JSON ({_line(error)}).", remedy) from None
+    # The caps on strings are for text; a buffer's size is bounded by the message's.
+    arrays = header.get("arrays") if isinstance(header, dict) else None
+    entries = arrays if isinstance(arrays, list) else []
+    encoded: list[Any] = [e.pop("base64", None) if isinstance(e, dict) else None for e in entries]
+    for i, entry in enumerate(_arrays(_checked(header, limits))):
+        try:
+            entry["data"] = base64.b64decode(encoded[i], validate=True)
+        except (TypeError, ValueError):
+            field, remedy = (
+                f"arrays[{i}].base64",
+                "Give the array's bytes as base64 (RFC 4648, padded, no line breaks).",
+            )
+            raise WireError(Code.INVALID, f"{field} is no base64.", remedy, field=field) from None
+    return _validated(header)
+
+
+def _map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise WireError(Code.MALFORMED, f"The key {str(twice)[:64]!r} stands twice in one map.", "Write each key once.")
+    return found
+
+
+def _int(digits: str) -> int:
+    # Longer ones do not fit 64 bits: any that does not will do, and is refused with its path.
+    return int(digits) if len(digits) <= 20 else 1 << 64
+
+
+def _line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:120]
+
+
+def _checked(header: Any, limits: Limits) -> dict[str, Any]:
+    if not isinstance(header, dict):
+        raise WireError(Code.MALFORMED, f"The header is a {type(header).__name__}, no map.", "Send a map.")
+    check_value(header, limits)
+    if header.get("type") not in tuple(MODELS):  # it may be no key
+        what = f"type is {str(header.get('type'))[:40]!r}: no message of protocol {HERE}."
+        raise WireError(Code.INVALID, what, f"Use one of {', '.join(MODELS)}.", field="type")
+    return header
+
+
+def _arrays(header: dict[str, Any]) -> list[dict[str, Any]]:
+    arrays = header.get("arrays") or [] if header["type"] == "observe" else []
+    if not isinstance(arrays, list) or not all(isinstance(a, dict) for a in arrays):
+        remedy = "Give a list of maps, each with name, dtype, shape and its bytes."
+        raise WireError(Code.INVALID, "observe.arrays is no list of maps.", remedy, field="arrays")
+    return arrays
+
+
+def _validated(header: dict[str, Any]) -> Message:
+    try:
+        version = header.get("protocol")
+        numbers = [_count(n) for n in version] if isinstance(version, list) else []
+        greets = header["type"] == "hello"
+        stamp_ns = _count(header.get("t_client_ns"), 1 << 63) if greets and numbers != [1, 0] else None
+        # Another major version may have another hello: its number alone is read.
+        if greets and numbers and numbers[0] not in (None, PROTOCOL[0]):
+            what = f"protocol: major version {numbers[0]}, but {HERE} is spoken here."
+            remedy = f"Use a client of protocol {PROTOCOL[0]}, or a server of protocol {numbers[0]}."
+            raise WireError(Code.VERSION, what, remedy, field="protocol", fatal=True)
+        return ANY.validate_python(header)
+    except ValidationError as error:
+        refusal = explain(error, header["type"])
+    except WireError as error:
+        refusal = error
+    refusal.seq, refusal.t_client_ns = _count(header.get("seq")), stamp_ns
+    raise refusal
+
+
+def _count(value: Any, limit: int = 1 << 53) -> int | None:
+    value = whole(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit else None
+
+
+def explain(error: ValidationError, kind: str) -> WireError:
+    """The refusal of a message of type `kind` that is none; names the first field that is wrong."""
+    first = error.errors(include_url=False)[0]
+    # Of the union of all messages the first step is the tag.
+    steps = first["loc"][1:] if first["loc"][:1] == (kind,) else first["loc"]
+    field = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")[:200]
+    is_what = "missing" if first["type"] == "missing" else _shown(first["input"])
+    remedy = f"Give {_wanted(_schema_at(kind, steps))}."
+    return WireError(Code.INVALID, f"{kind}.{field} is {is_what}.", remedy, field=field, fatal=kind == "hello")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (dict, list)):
+        return f"a list of {len(value)}" if isinstance(value, list) else "a map"
+    long = isinstance(value, str) and len(value) > 40
+    return f"a string of {len(value)} characters" if long else json.dumps(value, default=repr)[:60]
+
+
+def _schema_at(kind: str, steps: tuple[int | str, ...]) -> dict[str, Any]:
+    root = at = _schema(kind)
+    for step in steps:
+        at = at.get("items", {}) if isinstance(step, int) else at.get("properties", {}).get(step, {})
+        at = next((arm for arm in at.get("anyOf", ()) if arm != {"type": "null"}), at)
+        if "$ref" in at:
+            at = root["$defs"][at["$ref"].rsplit("/", 1)[1]]
+    return at
+
+
+def _wanted(schema: dict[str, Any]) -> str:
+    # A JSON schema in words: `a number from 0.001 to 10000`.
+    if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
+        return ("one of " if len(values) > 1 else "") + ", ".join(f'"{v}"' for v in values)
+    kind = schema.get("type", "object")
+    if kind in NUMBERS:
+        low, high = schema.get("minimum", schema.get("ge")), schema.get("maximum", schema.get("le"))
+        high = schema["lt"] - 1 if "lt" in schema else high
+        span = f" from {low:.16g}" if low is not None else ""
+        return f"{NUMBERS[kind]}{span}" + ("" if high is None else f" to {high if kind == 'integer' else f'{high:g}'}")
+    low, high = (schema.get(f"{end}{'Items' if kind == 'array' else 'Length'}") for end in ("min", "max"))
+    span = f" of {low or 0} to {high}" if high is not None and high != low else f" of {low}" if low else ""
+    size = f"{span} {'entries' if kind == 'array' else 'characters'}" if span else ""
+    inner = schema.get("items", {})
+    each = f", each {_wanted(inner)}" if inner.get("type") in (*KINDS, *NUMBERS) else ""
+    keys = f" with {', '.join(schema['required'])}" if "required" in schema else ""
+    return KINDS[kind] + keys + size + each
