@@ -164,7 +164,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _check_wheel() -> None:
     if importlib.util.find_spec("carla") is None:
-        raise CarlaBridgeError("The CARLA bridge needs CARLA's client.", "Install it: pip install 'rtcontrol-client[carla]'.")
+        what = "The CARLA bridge needs CARLA's client."
+        raise CarlaBridgeError(what, "Install it: pip install 'rtcontrol-client[carla]'.")
 
 
 def _bridge(options: argparse.Namespace) -> int:

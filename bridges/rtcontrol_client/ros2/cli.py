@@ -81,7 +81,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     for module, package in (("cyclonedds", "cyclonedds"), ("yaml", "pyyaml")):
         if importlib.util.find_spec(module) is None:
-            raise Ros2BridgeError(f"The ROS 2 bridge needs {package}.", "Install it: pip install 'rtcontrol-client[ros2]'.")
+            remedy = "Install it: pip install 'rtcontrol-client[ros2]'."
+            raise Ros2BridgeError(f"The ROS 2 bridge needs {package}.", remedy)
     from rtcontrol_client.ros2 import config
     from rtcontrol_client.ros2.mapper import Mapper
 
