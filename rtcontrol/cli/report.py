@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,8 @@ class Format(StrEnum):
     PERFETTO = "perfetto"
     HTML = "html"
 
+
+EXTRA = {Format.JUNIT: "junitparser", Format.PERFETTO: "perfetto"}  # of the extra `formats`
 
 # Of formats that are files: what they are called beside the record.
 FILES = {Format.HTML: ".html", Format.PERFETTO: ".pftrace"}
@@ -90,7 +93,9 @@ def report(
 
 
 def _rendered(format: Format, runs: Sequence[Recorded], gates: Sequence[Gate]) -> str | bytes:
-    """Each in a module of its own, imported only now."""
+    """Each in a module of its own, imported only now. Raises UserError where its package is not installed."""
+    if (package := EXTRA.get(format)) and find_spec(package) is None:
+        raise UserError(f"--format {format} needs {package}, not installed here.", "pip install 'rtcontrol[formats]'.")
     if format is Format.JSON:
         from rtcontrol.telemetry import as_json
 

@@ -8,6 +8,7 @@ import json
 import random
 import re
 import struct
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -348,6 +349,16 @@ def test_json_holds_the_report_and_what_follows_from_it(run_shown: Recorded) -> 
     assert [line["hz"] for line in made["what_if"]] == [10, 12, 16, 20, 30]
     assert made["stages_ms"]["decide"]["max"] > 100
     assert [one["name"] for one in json.loads(as_json.render([run_shown, run_shown], []))] == [run_shown.name] * 2
+
+
+@pytest.mark.parametrize(("name", "package"), [("junit", "junitparser"), ("perfetto", "perfetto")])
+def test_a_format_whose_package_is_not_installed_says_which_extra_brings_it(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    told = refused(capsys, "report", str(run), "--format", name, "--gate", "misses>=0")
+    assert f"needs {package}" in told
+    assert "pip install 'rtcontrol[formats]'" in told
 
 
 def test_junit_fails_the_gates_that_do_not_hold(run_shown: Recorded) -> None:
