@@ -40,6 +40,7 @@ LAZY = {
     "eval": "rtcontrol.cli.eval:app",
     "drill": "rtcontrol.cli.drill:app",
     "report": "rtcontrol.cli.report:report",
+    "mcp": "rtcontrol.cli.mcp:mcp",
     "new": "rtcontrol.cli.author:new",
     "check": "rtcontrol.cli.author:check",
 }

@@ -29,7 +29,7 @@ TASK = "rtcontrol.task"
 SUBPROTOCOL = "rtcontrol.v1"
 TOKEN_SUBPROTOCOL = "rtcontrol.token."
 # Paths that act or tell something about the sessions; the rest are the page's files, which are no secret.
-GUARDED = ("/ws", "/view/", "/v1/", "/metrics", "/health")
+GUARDED = ("/ws", "/view/", "/v1/", "/metrics", "/health", "/mcp")
 # What OpenAI's clients send from a browser.
 SENT = (
     "accept",

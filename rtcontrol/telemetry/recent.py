@@ -11,6 +11,11 @@ from rtcontrol.telemetry.histogram import Series
 
 # So many ticks, and lines for people, are kept for who looks on.
 TICKS, LINES = 256, 20
+# Of a tick.
+SHOWN = (
+    *("k", "kind", "why", "cause", "subcause", "evidence", "latency_ms", "decide_ms"),
+    *("skipped", "skip_cause", "skip_subcause", "skip_evidence"),
+)
 COUNTS = ("releases", "ticks", "on_time", "misses", "skipped_releases", "null", "held", "safe_calls", "late_used")
 
 
@@ -32,8 +37,7 @@ class Recent:
         self.account.add(event)
         if "kind" in event:
             self._number += 1
-            names = ("k", "kind", "why", "cause", "subcause", "latency_ms", "decide_ms")
-            self._ticks.append((self._number, {name: event[name] for name in names if name in event}))
+            self._ticks.append((self._number, {name: event[name] for name in SHOWN if name in event}))
             if "call" in event:
                 self._last = event
         elif "observation" in event:

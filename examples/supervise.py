@@ -1,0 +1,56 @@
+"""A slow agent over a fast loop: hover lower, then land when it is steady. The agent's part is these few rules; a
+language model would call the same tools.
+
+    rtcontrol run --env lander --hz 16 --episodes 3 --instruct "hover at 0.9" --view --view-port 8090
+    python examples/supervise.py http://127.0.0.1:8090
+"""
+
+import asyncio
+import json
+import os
+import re
+import sys
+
+from mcp import Client, StdioServerParameters
+
+
+async def main(url: str) -> None:
+    line = ["-m", "rtcontrol", "mcp", "--connect", url, "--instruct"]
+    server = StdioServerParameters(command=sys.executable, args=line, env={**os.environ})
+    async with Client(server) as client:
+
+        async def tool(name: str, **arguments: object) -> str:
+            result = await client.call_tool(name, arguments)
+            told = result.content[0].text
+            shown = told if name not in ("status", "report") else brief(json.loads(told))
+            print(f"{name}({', '.join(map(repr, arguments.values()))}) -> {shown}", flush=True)
+            return told
+
+        async with asyncio.timeout(60):
+            while json.loads(await tool("status")).get("phase") != "running":
+                await asyncio.sleep(2)
+        await tool("instruct", text="hover at 0.5")
+        steady = 0
+        while steady < 4:  # looks, half a second apart
+            await asyncio.sleep(0.5)
+            seen = json.loads(await tool("status")).get("text") or ""
+            speeds = [int(n) for n in re.findall(r"\bv[xy] (-?\d+)", seen)]
+            steady = steady + 1 if speeds and max(map(abs, speeds)) <= 8 else 0
+        await tool("instruct", text="land on the pad")
+        landed = json.loads(await tool("report"))["successes"]
+        async with client.listen(resource_subscriptions=["rtcontrol://episodes"]) as news:
+            async for event in news:
+                print(f"news of {event.uri}")
+                break
+        report = json.loads(await tool("report"))
+        print("landed" if report["successes"] > landed else "not landed")
+        await tool("stop")
+
+
+def brief(told: dict) -> str:
+    names = ("why", "instruction", "text", "call", "state", "counts", "causes", "episodes", "successes")
+    return json.dumps({name: told[name] for name in names if name in told})
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:2]))

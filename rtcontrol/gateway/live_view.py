@@ -1,0 +1,157 @@
+"""A client of `/view/ws`: what one run or session shows, kept up to date, and what may be said to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+import httpx
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidStatus, WebSocketException
+
+from rtcontrol.gateway.access import SUBPROTOCOL
+from rtcontrol.models.errors import UserError
+from rtcontrol.telemetry.causes import CAUSES, Cause
+
+ANSWER_S = 3.0
+BACKOFF_S = (0.2, 2.0)
+MISSES = 256  # of the newest, kept
+MOST_BYTES = 1 << 24  # a picture's, at the most
+
+
+class LiveView:
+    """`snapshot` is what was told last, None before; `misses` the newest of `off_time`. `changed` is told what is
+    new: `live`, `misses`, `episodes`. `run` keeps the connection, and makes it anew where it ends: a run that begins
+    later is found. Everything is of the event loop that `run` is in.
+
+    `session`: one of a server's (None: the newest); a run has one view, without a name.
+    """
+
+    def __init__(self, url: str, session: str | None = None, token: str | None = None) -> None:
+        self.url, self._session = url.rstrip("/"), session
+        self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        self.snapshot: dict[str, Any] | None = None
+        self.picture: bytes | None = None
+        self.misses: deque[dict[str, Any]] = deque(maxlen=MISSES)
+        self.connected = False
+        self.name: str | None = None
+        self.why = f"nothing answered at {self.url} yet"
+        self.changed: Callable[[str], Awaitable[None]] = _nobody
+        self._socket: ClientConnection | None = None
+        self._answers: deque[asyncio.Future[str]] = deque()
+        self._one = asyncio.Lock()  # answers have no number: one question at a time
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        pause_s = BACKOFF_S[0]
+        while True:
+            try:
+                await self._follow()
+                pause_s = BACKOFF_S[0]
+            except InvalidStatus as refused:
+                status = refused.response.status_code
+                what = "it wants its access token (--token-file)" if status == 401 else f"it refused with {status}"
+                self.why = f"{self.url}: {what}"
+            except (OSError, WebSocketException, httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+                self.why = f"{self.url} does not answer ({type(error).__name__})"
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, BACKOFF_S[1])
+
+    async def say(self, said: str, k: int | None = None) -> str:
+        """pause, resume, stop, confirm or deny; gives the answer. Raises UserError where nobody hears it."""
+        return await self._ask({"say": said} if k is None else {"say": said, "k": k})
+
+    async def instruct(self, text: str) -> str:
+        """Raises UserError where nobody hears it."""
+        return await self._ask({"instruct": text})
+
+    async def _follow(self) -> None:
+        """One connection, to its end."""
+        name = self._session if self._session is not None else await self._newest()
+        address = f"ws{self.url.removeprefix('http')}/view/ws" + (f"?session={name}" if name else "")
+        given: Any = {"additional_headers": self._headers, "subprotocols": [SUBPROTOCOL], "max_size": MOST_BYTES}
+        async with connect(address, **given) as socket:
+            self._socket, self.name = socket, name or None
+            number = 0
+            try:
+                async for message in socket:
+                    if isinstance(message, bytes):
+                        self.picture = message
+                        continue
+                    told = json.loads(message)
+                    if "answer" in told:
+                        if self._answers and not (first := self._answers.popleft()).done():
+                            first.set_result(str(told["answer"]))
+                        continue
+                    await self._take(told, number)
+                    number = told["number"]
+            finally:
+                over = bool((self.snapshot or {}).get("over"))
+                self.connected, self._socket = False, None
+                self.why = "the run is over" if over else (socket.close_reason or "the connection ended")
+                while self._answers:
+                    if not (waiting := self._answers.popleft()).done():
+                        waiting.set_exception(UserError(f"Nobody heard it: {self.why}.", "Look at its status."))
+
+    async def _newest(self) -> str:
+        """The name of the server's newest session; a run lists none, and shows itself."""
+        async with httpx.AsyncClient(headers=self._headers, timeout=ANSWER_S) as client:
+            answer = await client.get(f"{self.url}/view/sessions")
+        if answer.status_code == 401:
+            raise ValueError("the access token")
+        listed = answer.raise_for_status().json()
+        living = [one for one in listed if one["state"] != "over"] or listed
+        return str(living[-1]["id"]) if living else ""
+
+    async def _take(self, told: dict[str, Any], number: int) -> None:
+        before = self.snapshot or {}
+        self.snapshot, self.connected = told, True
+        if number and told["number"] < number:  # another run
+            self.misses.clear()
+        missed = [one for tick in told["ticks"] for one in off_time(tick)]
+        self.misses.extend(missed)
+        await self.changed("live")
+        if missed:
+            await self.changed("misses")
+        if told.get("episodes", 0) != before.get("episodes", 0):  # a run that starts tells less
+            await self.changed("episodes")
+
+    async def _ask(self, what: dict[str, Any]) -> str:
+        async with self._one:
+            if self._socket is None:
+                raise UserError(f"Nobody hears it: {self.why}.", "Look at its status; the safe call needs no word.")
+            answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+            self._answers.append(answer)
+            try:
+                await self._socket.send(json.dumps(what))
+                return await asyncio.wait_for(answer, ANSWER_S)
+            except (TimeoutError, WebSocketException) as error:
+                with contextlib.suppress(ValueError):
+                    self._answers.remove(answer)
+                what_failed = f"No answer within {ANSWER_S:g} s ({type(error).__name__})."
+                raise UserError(what_failed, "Look at its status: it may have been done.") from None
+
+
+def off_time(tick: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What of a tick's line was not on time: the releases before it that were not begun, and itself, each with its one
+    cause (a skipped one's `k` is the first of `releases`)."""
+    if skipped := tick.get("skipped", 0):
+        why = {name: tick.get(f"skip_{name}") for name in ("cause", "subcause", "evidence")}
+        yield explained({"k": tick["k"] - skipped, "kind": "skipped", "releases": skipped, **why})
+    if "cause" in tick:
+        names = ("k", "kind", "cause", "subcause", "evidence", "latency_ms", "decide_ms")
+        yield explained({name: tick[name] for name in names if name in tick} | {"releases": 1})
+
+
+def explained(line: dict[str, Any]) -> dict[str, Any]:
+    """With what its cause means."""
+    cause = line["cause"]
+    return {**line, "meaning": CAUSES[Cause(cause)].meaning if cause in CAUSES else None}
+
+
+async def _nobody(what: str) -> None:
+    """Is told what is new where nobody else is."""

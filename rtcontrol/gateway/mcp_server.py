@@ -1,0 +1,202 @@
+"""An MCP server by which a slow agent supervises a fast loop: it looks, pauses, stops, and instructs where it may.
+
+It is a client of the run's page (`/view/ws`): no tick waits for it, and the run flies on where it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp.server.subscriptions import InMemorySubscriptionBus
+from mcp.shared.subscriptions import ResourceUpdated
+from mcp.types import ToolAnnotations
+from pydantic import Field
+
+from rtcontrol.gateway.live_view import LiveView
+from rtcontrol.loop.config import instruction_text
+from rtcontrol.models import __version__
+from rtcontrol.models.errors import UserError
+
+SCHEME = "rtcontrol://"
+INSTRUCTIONS = """A fixed-rate control loop calls functions many times a second by itself: you never make a call of its.
+Look with `status`, `misses` and `report`. `pause` and `stop` bring the safe call into force at once: use them whenever
+something looks wrong. A stop is final. Where `instruct` is offered, say in one short sentence what to do, in the words
+that the model was taught (status shows its instruction now), and look at `status` again some seconds later."""
+LOOK = ToolAnnotations(read_only_hint=True)
+SAFE = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True)
+ACTS = ToolAnnotations(read_only_hint=False, destructive_hint=True)
+SETTLE_S = 2.0  # a run's page tells what a word came to with its next lines
+SHOWN = (
+    *("env", "agent", "model", "hz", "deadline_ms", "phase", "state", "instruction", "call", "confidence", "text"),
+    *("asking", "safe_calls", "counts", "causes", "episodes", "successes", "log"),
+)
+STATE = {"pause": "paused", "stop": "stopped", "resume": "running"}
+
+
+def server(view: LiveView, may_instruct: bool, run: Path | None = None) -> MCPServer:
+    """Tools `status`, `misses`, `report`, `pause`, `stop`, `deny`, and where it `may_instruct` also `instruct`,
+    `resume` and `confirm`; resources `rtcontrol://live`, `misses`, `episodes` and `picture`, of which an update is told
+    to those who listen. `run`: the folder of its record, for `report`."""
+    bus = InMemorySubscriptionBus()
+
+    async def changed(what: str) -> None:
+        await bus.publish(ResourceUpdated(uri=SCHEME + what))
+
+    view.changed = changed
+    made = MCPServer(
+        "rtcontrol",
+        title="rtcontrol supervisor",
+        instructions=INSTRUCTIONS,
+        version=__version__,
+        subscriptions=bus,
+        log_level="WARNING",
+    )
+    _looking(made, view, run)
+    _safe(made, view)
+    if may_instruct:
+        _acting(made, view)
+    return made
+
+
+async def watch(view: LiveView, serving: Awaitable[None]) -> None:
+    """Follow the view for as long as it is served."""
+    following = asyncio.ensure_future(view.run())
+    try:
+        await serving
+    finally:
+        following.cancel()
+        with suppress(asyncio.CancelledError):
+            await following
+
+
+def _looking(made: MCPServer, view: LiveView, run: Path | None) -> None:
+    @made.tool(annotations=LOOK)
+    async def status() -> dict[str, Any]:
+        """What goes on now: instruction, newest call and what it was decided by, state (running, paused, stopped),
+        whether a call waits for a yes (`asking`, with its number k), counts of ticks, the newest lines of the log."""
+        return status_of(view)
+
+    @made.tool(annotations=LOOK)
+    async def misses(last: Annotated[int, Field(ge=1, le=256)] = 10) -> dict[str, Any]:
+        """The newest ticks that were late, or not begun at all, each with its one cause and the evidence for it."""
+        return {"connected": view.connected, "misses": [*view.misses][-last:]}
+
+    @made.tool(annotations=LOOK)
+    async def report() -> dict[str, Any]:
+        """What the run came to so far: releases, ticks on time, misses by cause, latency, episodes."""
+        told = view.snapshot
+        if told is None:
+            raise ToolError(f"Nothing was seen yet: {view.why}.")
+        names = ("counts", "causes", "subcauses", "latency_ms", "episodes", "successes", "judged")
+        found = {"over": bool(told.get("over")), **{name: told.get(name) for name in names}}
+        if run is not None:
+            found["recorded"] = await asyncio.to_thread(_recorded, run)
+        return found
+
+    @made.resource(f"{SCHEME}live", mime_type="application/json")
+    async def live() -> str:
+        """The same as `status`."""
+        return json.dumps(status_of(view), default=str)
+
+    @made.resource(f"{SCHEME}misses", mime_type="application/json")
+    async def missed() -> str:
+        """All misses that are kept, the newest last."""
+        return json.dumps([*view.misses], default=str)
+
+    @made.resource(f"{SCHEME}episodes", mime_type="application/json")
+    async def episodes() -> str:
+        """How many ended, how many of these were judged, and how many succeeded."""
+        told = view.snapshot or {}
+        return json.dumps({name: told.get(name, 0) for name in ("episodes", "judged", "successes")})
+
+    @made.resource(f"{SCHEME}picture", mime_type="image/png")
+    async def picture() -> bytes:
+        """The world now, where it has a picture (--view of `rtcontrol run`)."""
+        if view.picture is None:
+            raise ResourceError(f"There is no picture: {view.why if not view.connected else 'the world has none'}.")
+        return view.picture
+
+
+def _safe(made: MCPServer, view: LiveView) -> None:
+    @made.tool(annotations=SAFE)
+    async def pause() -> str:
+        """Bring the safe call into force now, until a resume. Harmless to repeat."""
+        return await answer_to(view, "pause")
+
+    @made.tool(annotations=SAFE)
+    async def stop() -> str:
+        """End the run with its safe call. Final: it cannot be resumed."""
+        return await answer_to(view, "stop")
+
+    @made.tool(annotations=SAFE)
+    async def deny(k: int | None = None) -> str:
+        """Say no to the call, or the instruction, that waits for a yes; k is its number in `status`."""
+        return await answer_to(view, "deny", k)
+
+
+def _acting(made: MCPServer, view: LiveView) -> None:
+    @made.tool(annotations=ACTS)
+    async def instruct(text: str) -> str:
+        """What to do from now on, in one sentence. It is in force from the next decision on."""
+        try:
+            answer = await view.instruct(instruction_text(text))
+        except UserError as error:
+            raise ToolError(str(error)) from None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                while (view.snapshot or {}).get("instruction") != text.strip():
+                    await asyncio.sleep(0.02)
+        return f"{answer}; in force: {(view.snapshot or {}).get('instruction')!r}"
+
+    @made.tool(annotations=ACTS)
+    async def resume() -> str:
+        """After a pause: calls act again."""
+        return await answer_to(view, "resume")
+
+    @made.tool(annotations=ACTS)
+    async def confirm(k: int | None = None) -> str:
+        """Say yes to the call, or the instruction, that waits for it; k is its number in `status`."""
+        return await answer_to(view, "confirm", k)
+
+
+async def answer_to(view: LiveView, word: str, k: int | None = None) -> str:
+    """The answer, and the state that it led to. Raises ToolError where nobody hears it."""
+    try:
+        answer = await view.say(word, k)
+    except UserError as error:
+        raise ToolError(str(error)) from None
+    wanted = STATE.get(word)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SETTLE_S):
+            while wanted is not None and view.connected and (view.snapshot or {}).get("state") != wanted:
+                await asyncio.sleep(0.02)
+    return f"{answer}; the run is {(view.snapshot or {}).get('state', 'over')}"
+
+
+def status_of(view: LiveView) -> dict[str, Any]:
+    """Without what only a page draws."""
+    told = view.snapshot
+    if told is None or not view.connected:
+        return {"connected": False, "why": view.why} | ({} if told is None else {"over": bool(told.get("over"))})
+    shown = {name: told.get(name) for name in SHOWN}
+    return {"connected": True, "session": view.name, **shown}
+
+
+def _recorded(run: Path) -> Any:
+    """The report that `rtcontrol report --format json` gives. Raises ToolError."""
+    from rtcontrol.telemetry import as_json
+    from rtcontrol.telemetry.recorded import begun, load
+
+    try:
+        loaded = load([run])
+        begun(loaded)
+        return json.loads(as_json.render(loaded, []))
+    except UserError as error:
+        raise ToolError(str(error)) from None

@@ -1,0 +1,304 @@
+"""`rtcontrol mcp`: the official client supervises real runs, by stdin and stdout and by HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_gateway_view import Flying
+
+from tests.helpers.processes import ROOT, Program, environment, free_port, python, until
+
+pytest.importorskip("mcp", reason="the mcp extra is not installed")
+import httpx2
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+
+LOOKING = {"status", "misses", "report", "pause", "stop", "deny"}
+ACTING = {"instruct", "resume", "confirm"}
+
+
+@pytest.fixture(scope="module")
+def flying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flying]:
+    """For who looks on alone."""
+    program = Flying(tmp_path_factory.mktemp("flying"))
+    try:
+        yield program
+    finally:
+        program.kill()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Flying]:
+    """One to be paused and stopped."""
+    program = Flying(tmp_path)
+    try:
+        yield program
+    finally:
+        program.kill()
+
+
+def done(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(work, 100))
+
+
+def command(url: str, *more: str) -> list[str]:
+    return ["-m", "rtcontrol", "mcp", "--connect", url, *more]
+
+
+@asynccontextmanager
+async def agent(url: str, *more: str) -> AsyncIterator[Client]:
+    """The official client, which starts the server as a coding agent does."""
+    given = StdioServerParameters(command=sys.executable, args=command(url, *more), env=environment())
+    async with Client(given) as client:
+        yield client
+
+
+async def called(client: Client, name: str, **arguments: Any) -> Any:
+    """A tool's answer; AssertionError with what it says where it is an error."""
+    result = await client.call_tool(name, arguments)
+    text = "".join(getattr(part, "text", "") for part in result.content)
+    assert not result.is_error, text
+    return text if name not in ("status", "misses", "report") else json.loads(text)
+
+
+async def refused(client: Client, name: str, **arguments: Any) -> str:
+    result = await client.call_tool(name, arguments)
+    assert result.is_error
+    return "".join(getattr(part, "text", "") for part in result.content)
+
+
+async def status(client: Client, **wanted: Any) -> dict[str, Any]:
+    """The first status in which all of this holds."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        found = dict(await called(client, "status"))
+        if all(found.get(name) == value for name, value in wanted.items()):
+            return found
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"not so: {wanted}, but {found}")
+
+
+def test_a_slow_agent_looks_instructs_pauses_resumes_and_stops_a_run(own: Flying) -> None:
+    async def supervise() -> None:
+        async with agent(own.url, "--instruct", "--run", str(own.out)) as client:
+            assert {tool.name for tool in (await client.list_tools()).tools} == LOOKING | ACTING
+            seen = await status(client, connected=True, phase="running", state="running")
+            assert seen["env"] == "lander"
+            assert seen["counts"]["releases"] > 0
+            assert "in force: 'hover at 0.7'" in await called(client, "instruct", text="hover at 0.7")
+            assert "the run is paused" in await called(client, "pause")
+            assert "the run is paused" in await called(client, "pause")  # harmless to repeat
+            assert "the run is running" in await called(client, "resume")
+            report = await called(client, "report")
+            assert report["counts"]["on_time"] > 0
+            assert report["recorded"]["env"] == "lander"
+            assert "the run is stopped" in await called(client, "stop")
+            assert (await status(client, connected=False))["over"]
+
+    done(supervise())
+    assert own.popen.wait(30) == 0
+    assert json.loads((own.out / "report.json").read_text())["ended_by"] == "stop"
+
+
+def test_without_instruct_it_may_bring_the_safe_call_and_nothing_else_acts_from_then_on(own: Flying) -> None:
+    async def supervise() -> None:
+        async with agent(own.url) as client:
+            assert {tool.name for tool in (await client.list_tools()).tools} == LOOKING
+            await status(client, connected=True, state="running")
+            for name in sorted(ACTING):
+                given = {"text": "hover at 0.7"} if name == "instruct" else {}
+                assert "Unknown tool" in await refused(client, name, **given)
+            await called(client, "pause")
+            before = await status(client, state="paused")
+            await asyncio.sleep(1.0)
+            after = await status(client, state="paused")
+            more = {name: after["counts"][name] - before["counts"][name] for name in ("ticks", "held")}
+            assert more["held"] == more["ticks"] > 8
+            assert after["counts"]["safe_calls"] > 0
+            assert after["instruction"] != "hover at 0.7"
+
+    done(supervise())
+
+
+def test_a_miss_is_told_to_who_listens_and_says_its_cause_with_evidence(flying: Flying) -> None:
+    async def supervise() -> None:
+        async with agent(flying.url) as client:
+            await status(client, connected=True, phase="running")
+            async with client.listen(resource_subscriptions=["rtcontrol://misses"]) as news:
+                flying.popen.send_signal(signal.SIGSTOP)
+                await asyncio.sleep(0.4)
+                flying.popen.send_signal(signal.SIGCONT)
+                async with asyncio.timeout(30):
+                    async for event in news:
+                        assert event.uri == "rtcontrol://misses"
+                        break
+            told = (await called(client, "misses"))["misses"]
+            assert "pause" in {miss["cause"] for miss in told}
+            assert all(miss["meaning"] and miss["evidence"] and miss["releases"] for miss in told)
+            listed = json.loads((await client.read_resource("rtcontrol://misses")).contents[0].text)
+            assert [miss["k"] for miss in listed][-len(told) :] == [miss["k"] for miss in told]
+
+    done(supervise())
+
+
+def test_the_picture_and_the_state_are_resources(flying: Flying) -> None:
+    async def supervise() -> None:
+        async with agent(flying.url) as client:
+            await status(client, connected=True, phase="running")
+            assert {str(one.uri) for one in (await client.list_resources()).resources} == {
+                f"rtcontrol://{name}" for name in ("live", "misses", "episodes", "picture")
+            }
+            live = json.loads((await client.read_resource("rtcontrol://live")).contents[0].text)
+            assert live["hz"] == 16
+            async with asyncio.timeout(30):
+                while (picture := await _picture(client)) is None:
+                    await asyncio.sleep(0.1)
+            assert picture.startswith("iVBORw0KGgo")  # PNG, in base64
+
+    done(supervise())
+
+
+async def _picture(client: Client) -> str | None:
+    """None until the first one was drawn."""
+    try:
+        return str((await client.read_resource("rtcontrol://picture")).contents[0].blob)
+    except MCPError as error:
+        assert "There is no picture" in str(error)
+        return None
+
+
+def test_it_begins_before_the_run_does_and_finds_the_next_one(tmp_path: Path) -> None:
+    port = free_port()
+
+    async def supervise() -> None:
+        async with agent(f"http://127.0.0.1:{port}") as client:
+            seen = await status(client, connected=False)
+            assert "does not answer" in seen["why"] or "nothing answered" in seen["why"]
+            assert "Nobody hears it" in await refused(client, "pause")
+            for name in ("one", "two"):
+                run = started(tmp_path / name, port)
+                try:
+                    await status(client, connected=True, state="running")
+                finally:
+                    run.kill()
+                await status(client, connected=False)
+
+    done(supervise())
+
+
+def started(folder: Path, port: int) -> Program:
+    folder.mkdir()
+    expert = ("--env", "lander", "--model", "expert", "--host", "inprocess", "--no-live", "--episodes", "1000")
+    more = ("--view", "--view-port", str(port), "--out", str(folder / "run"))
+    program = Program(["-m", "rtcontrol", "run", *expert, *more], folder / "log")
+    program.says("watch it at")
+    return program
+
+
+def test_the_example_hovers_lower_and_lands_when_it_is_steady(tmp_path: Path) -> None:
+    flight = ("--env", "lander", "--host", "inprocess", "--episodes", "3", "--instruct", "hover at 0.9", "--view")
+    run = Program(["-m", "rtcontrol", "run", *flight, "--no-live", "--out", str(tmp_path / "run")], tmp_path / "log")
+    try:
+        run.says("watch it at http")
+        address = re.search(r"watch it at (\S+)", run.log())
+        assert address is not None
+        done = python(str(ROOT / "examples" / "supervise.py"), address[1])
+        assert done.returncode == 0, done.stderr
+        assert "\nlanded\n" in done.stdout
+        assert done.stdout.endswith("the run is stopped\n")
+        assert run.popen.wait(30) == 0
+    finally:
+        run.kill()
+
+
+# Peers' servers went on for ever behind a closed stdin (modelcontextprotocol/typescript-sdk#2002), broke the protocol
+# with lines of their own on stdout (base/base-builder-mcp#15), and answered pages of other sites (python-sdk#861).
+
+
+def test_it_ends_with_its_stdin_and_says_nothing_but_messages_on_stdout(flying: Flying) -> None:
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize"}
+    hello["params"] = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "0"}}
+    one = subprocess.Popen(
+        [sys.executable, *command(flying.url)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    assert one.stdin is not None and one.stdout is not None
+    one.stdin.write(json.dumps(hello) + "\n")
+    one.stdin.flush()
+    first = json.loads(one.stdout.readline())
+    assert first["result"]["serverInfo"]["name"] == "rtcontrol"
+    rest, wrong = one.communicate(timeout=30)
+    assert one.returncode == 0
+    assert [json.loads(line)["jsonrpc"] for line in rest.splitlines()] == ["2.0"] * len(rest.splitlines())
+    assert "Traceback" not in wrong
+    assert flying.popen.poll() is None  # the run flies on
+
+
+def test_by_http_it_wants_the_token_and_refuses_another_sites_name(own: Flying, tmp_path: Path) -> None:
+    token_file, port = tmp_path / "token", free_port()
+    given = ("--http", f"127.0.0.1:{port}", "--http-token-file", str(token_file))
+    program = Program(command(own.url, *given), tmp_path / "mcp.log")
+    url = f"http://127.0.0.1:{port}/mcp"
+
+    async def supervise() -> None:
+        token = token_file.read_text().strip()
+        async with (
+            httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}) as http,
+            Client(streamable_http_client(url, http_client=http)) as client,
+        ):
+            await status(client, connected=True, state="running")
+            assert "the run is paused" in await called(client, "pause")
+        async with httpx2.AsyncClient() as http:
+            bare = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+            for more, code in (({}, 401), ({"authorization": f"Bearer {token}", "host": "evil.example"}, 421)):
+                answer = await http.post(url, content="{}", headers={**bare, **more})
+                assert answer.status_code == code
+
+    try:
+        until(lambda: re.search("listening on", program.log()), program.log())
+        until(token_file.is_file)
+        until(lambda: _answers(port))
+        done(supervise())
+        assert program.end(signal.SIGINT) in (0, 130)
+        assert "Traceback" not in program.log()
+    finally:
+        program.kill()
+
+
+def _answers(port: int) -> bool:
+    try:
+        return httpx2.get(f"http://127.0.0.1:{port}/nothing").status_code > 0
+    except httpx2.HTTPError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--connect", "127.0.0.1:8080"), "Write such as http://"),
+        (("--connect", "http://127.0.0.1:1", "--http", "127.0.0.1:1"), "go together"),
+        (("--connect", "http://127.0.0.1:1", "--token-file", "none"), "is no file"),
+    ],
+)
+def test_mistakes_are_one_paragraph(given: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "rtcontrol", "mcp", *given]
+    ended = subprocess.run(line, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert says in ended.stderr
+    assert "Traceback" not in ended.stderr
