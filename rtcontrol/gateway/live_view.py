@@ -52,7 +52,7 @@ class LiveView:
             try:
                 await self._follow()
                 pause_s = BACKOFF_S[0]
-            except InvalidStatus as refused:
+            except (InvalidStatus, httpx.HTTPStatusError) as refused:
                 status = refused.response.status_code
                 what = "it wants its access token (--token-file)" if status == 401 else f"it refused with {status}"
                 self.why = f"{self.url}: {what}"
@@ -101,8 +101,6 @@ class LiveView:
         """The name of the server's newest session; a run lists none, and shows itself."""
         async with httpx.AsyncClient(headers=self._headers, timeout=ANSWER_S) as client:
             answer = await client.get(f"{self.url}/view/sessions")
-        if answer.status_code == 401:
-            raise ValueError("the access token")
         listed = answer.raise_for_status().json()
         living = [one for one in listed if one["state"] != "over"] or listed
         return str(living[-1]["id"]) if living else ""

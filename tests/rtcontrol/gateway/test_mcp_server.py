@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from test_gateway_view import Flying
 
+from rtcontrol_client import Client as Robot
 from tests.helpers.processes import ROOT, Program, environment, free_port, python, until
 
 pytest.importorskip("mcp", reason="the mcp extra is not installed")
@@ -25,6 +26,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
+GO = {"name": "go", "description": "Drive on.", "parameters": {"type": "object", "properties": {}}}
 LOOKING = {"status", "misses", "report", "pause", "stop", "deny"}
 ACTING = {"instruct", "resume", "confirm"}
 
@@ -205,6 +207,44 @@ def started(folder: Path, port: int) -> Program:
     program = Program(["-m", "rtcontrol", "run", *expert, *more], folder / "log")
     program.says("watch it at")
     return program
+
+
+def test_of_a_server_it_takes_the_newest_session_and_shows_the_token(tmp_path: Path) -> None:
+    wire, port, token = free_port(), free_port(), tmp_path / "token"
+    given = ("--model", "random", "--host", "inprocess", "--bind", f"tcp://127.0.0.1:{wire}", "--no-supervise")
+    given += (
+        "--http",
+        f"127.0.0.1:{port}",
+        "--token-file",
+        str(token),
+        "--require-token",
+        "--out",
+        str(tmp_path / "s"),
+    )
+    server = Program(["-m", "rtcontrol", "serve", *given], tmp_path / "log")
+
+    async def supervise(robot: Robot) -> None:
+        async with agent(f"http://127.0.0.1:{port}") as stranger:
+            assert "token" in (await status(stranger, connected=False))["why"]
+        async with agent(f"http://127.0.0.1:{port}", "--token-file", str(token), "--instruct") as client:
+            assert (await status(client, connected=True, state="running"))["session"] == "session-0001"
+            assert "in force: 'slowly'" in await called(client, "instruct", text="slowly")
+            until(lambda: robot.instruction == "slowly")
+            await called(client, "pause")
+            until(lambda: robot.call().status == "safe")
+            await called(client, "resume")
+            until(lambda: robot.call().status == "fresh")
+            await called(client, "stop")
+            until(lambda: not robot.connected)
+
+    paced = {"instruction": "go on", "hz": 20, "ttl_ms": 0, "max_age_ms": 1e6}  # one observation is enough
+    try:
+        server.says(f"listening on http://127.0.0.1:{port}")
+        with Robot.connect(f"tcp://127.0.0.1:{wire}", tools=[GO], safe_call="go", **paced) as robot:
+            robot.observe(text="free 3")
+            done(supervise(robot))
+    finally:
+        server.kill()
 
 
 def test_the_example_hovers_lower_and_lands_when_it_is_steady(tmp_path: Path) -> None:
