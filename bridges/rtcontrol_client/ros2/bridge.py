@@ -15,6 +15,7 @@ from rtcontrol_client import Client, ClientError, Declined, Refused, Standing
 from rtcontrol_client.client.errors import checked
 from rtcontrol_client.ros2.actuate import Ros2Actuator, Written
 from rtcontrol_client.ros2.errors import Unmappable, Unserved
+from rtcontrol_client.ros2.guard import Guard
 from rtcontrol_client.ros2.mapper import Mapper, Newest, Observer, Topic
 from rtcontrol_client.ros2.msgs import builtin_interfaces, diagnostic_msgs, std_msgs
 from rtcontrol_client.shutdown import rest
@@ -120,8 +121,8 @@ class Network(Protocol):
 class Ros2Bridge:
     """One robot, one session at a time. `run` blocks; `stop` may be called from anywhere."""
 
-    def __init__(self, mapper: Mapper, bus: Network, options: Ros2BridgeOptions) -> None:
-        self._mapper, self._bus, self._options = mapper, bus, options
+    def __init__(self, mapper: Mapper, bus: Network, options: Ros2BridgeOptions, guard: Guard | None = None) -> None:
+        self._mapper, self._bus, self._options, self._guard = mapper, bus, options, guard
         inputs = {source.topic.name: bus.input(source.topic) for source in mapper.sources}
         promise_ms, steady = max(PROMISE_PERIODS * 1e3 / options.hz, PROMISE_MS), mapper.steady()
         self._outputs = {t.name: bus.output(t, promise_ms if t.name in steady else None) for t in mapper.topics}
@@ -223,6 +224,12 @@ class Ros2Bridge:
         # A refusal was told and counted when the call came.
         with contextlib.suppress(Unmappable):
             self._actuator.apply(self._standing)
+        self._beat()
+
+    def _beat(self) -> None:
+        if self._guard is not None:
+            standing = self._standing()
+            self._guard.beat(None if standing.status == "safe" else standing.left_ms)
 
     def _standing(self) -> Standing:
         client = self._client
@@ -238,6 +245,8 @@ class Ros2Bridge:
                 log.warning("A call was refused: %s. The safe call is in force.", error)
                 self._declined, self._declined_s = str(error), now
             raise Declined(str(error)) from None
+        finally:
+            self._beat()
 
     # The session.
 
@@ -344,6 +353,8 @@ class Ros2Bridge:
     def _close(self) -> None:
         # One that fails must not keep the others from happening; the last one given is the first.
         with contextlib.ExitStack() as stack:
+            if self._guard is not None:
+                stack.callback(self._guard.close)
             if self._client is not None:
                 stack.callback(self._drop, self._client)
             if self._told is not None:

@@ -56,6 +56,9 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
     )
     parser.add_argument("--duration", type=float, help="end after so many seconds")
     parser.add_argument("--report", type=Path, help="write the figures to this JSON file at the end")
+    parser.add_argument(
+        "--no-guard", action="store_true", help="no process beside it that stops the robot where the bridge is killed"
+    )
     parser.add_argument("--check", action="store_true", help="only check the file, and say what it maps")
     parser.add_argument("--example", action="store_true", help="print an example file")
     return parser.parse_args(given)
@@ -132,6 +135,7 @@ def _bridge(options: argparse.Namespace, mapper: Any, hz: float) -> int:
     from rtcontrol_client.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
     from rtcontrol_client.ros2.bus import Bus
     from rtcontrol_client.ros2.environment import domain
+    from rtcontrol_client.ros2.guard import Guard
 
     logging.getLogger().setLevel(logging.INFO)
     where = domain(os.environ)
@@ -144,7 +148,8 @@ def _bridge(options: argparse.Namespace, mapper: Any, hz: float) -> int:
         duration_s=options.duration,
         client=keys,
     )
-    bridge = Ros2Bridge(mapper, Bus(where), bridge_options)
+    guard = None if options.no_guard else Guard(options.config, hz)
+    bridge = Ros2Bridge(mapper, Bus(where), bridge_options, guard)
     form = "%(asctime)s %(levelname)s %(message)s"
     with Shutdown(lambda name: bridge.stop()) as ending, StandardStreams(log=form):
         logging.getLogger("rtcontrol.ros2").info("DDS domain %d, %s", where.number, where.reach)

@@ -77,8 +77,11 @@ class Rig(base.Rig):
 
     def driven(self, since: float) -> float | None:
         calls = self.tap.calls(int(since * 1e9))
-        fresh = [t for t, m in calls if m.status == "fresh" and (m.t_obs_ns or 0) > since * 1e9]
-        moved = [t for t, v, w in self.since(since)["commands"] if (v or w) and fresh and t >= fresh[0] / 1e9]
+        fresh = [(t, m) for t, m in calls if m.status == "fresh" and (m.t_obs_ns or 0) > since * 1e9]
+        # A model that was not trained on these tools may call for standing where a guard has stopped the robot.
+        stands = bool(fresh) and fresh[0][1].call is not None and fresh[0][1].call.name == "shut_down"
+        commands = self.since(since)["commands"]
+        moved = [t for t, v, w in commands if (v or w or stands) and fresh and t >= fresh[0][0] / 1e9]
         return moved[0] if moved else None
 
     def process(self) -> psutil.Process:
@@ -155,7 +158,7 @@ def bridge_killed(rig: Rig) -> Row:
     rig.start()
     rig.until_driven(back)
     row = rig.row("bridge killed -9, started again after 2 s", begin, time.monotonic(), back)
-    row.notes = [*quiet.notes, "that safe command is the new bridge's: before it the robot drives on"]
+    row.notes = [*quiet.notes, "that safe command is the guard's"]
     _by_dds(rig, row, begin)
     return row
 
@@ -164,7 +167,7 @@ def bridge_stopped(rig: Rig) -> Row:
     """SIGSTOP for 2 s to the bridge."""
     begin = time.monotonic()
     row = general.stopped(rig)
-    row.notes.append("meanwhile the robot drives on")
+    row.notes.append("that safe command is the guard's")
     _by_dds(rig, row, begin)
     return row
 

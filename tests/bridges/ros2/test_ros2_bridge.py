@@ -181,8 +181,7 @@ def test_a_bridge_that_is_killed_is_missed_by_the_subscribers_of_its_commands(fl
     flight.running.kill()
     until(lambda: bool(flight.robot.since(mark)["missed"]), "no deadline was missed")
     until(lambda: bool(flight.robot.since(mark)["dead"]), "its lease has not ended")
-    # What the base itself must end.
-    assert flight.robot.report()["moving"] != [0.0, 0.0]
+    assert flight.robot.report()["moving"] == [0.0, 0.0]  # by its guard: test_guard.py
 
 
 def test_a_robot_that_leaves_is_told_and_sigterm_ends_the_bridge(flight: Flight) -> None:

@@ -1,0 +1,51 @@
+"""`python -m tests.bridges.ros2.kills [--times 20] [--stop]`: the bridge is killed in flight so many times, or stopped
+(SIGSTOP); how soon the robot is told to stand by the guard."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+from tests.bridges.ros2.brain import Brain
+from tests.bridges.ros2.conftest import flown
+from tests.helpers.processes import until
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=20)
+    parser.add_argument("--stop", action="store_true", help="SIGSTOP in place of SIGKILL")
+    asked = parser.parse_args()
+    brain, found = Brain(), []
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(brain):
+        flights = flown(Path(folder), brain.endpoint)
+        flight = next(flights)
+        for number in range(asked.times):
+            flight.go()
+            time.sleep(1.0 + random.Random(number).random() / 16)  # at any phase of a tick
+            moving = flight.robot.report()["moving"]
+            begin = time.monotonic()
+            flight.running.popen.send_signal(signal.SIGSTOP if asked.stop else signal.SIGKILL)
+            flight.robot.until_it_stands()
+            told = [t for t, v, w in flight.robot.since(begin)["commands"] if t >= begin and not (v or w)]
+            found.append(1e3 * (told[0] - begin))
+            print(f"{number + 1}: driven at {moving}, told to stand after {found[-1]:.1f} ms", flush=True)
+            if asked.stop:
+                flight.running.popen.send_signal(signal.SIGCONT)
+            else:
+                flight.running.kill()
+                until(lambda: "was killed" in flight.running.log(), "the guard says nothing")
+                time.sleep(1.2)  # this guard has ended
+        flights.close()
+    print(f"{sum(ms <= brain.ttl_ms for ms in found)} of {asked.times} within the ttl of {brain.ttl_ms:g} ms; ", end="")
+    ordered = sorted(found)
+    print(f"median {ordered[len(ordered) // 2]:.1f}, largest {ordered[-1]:.1f} ms")
+
+
+if __name__ == "__main__":
+    main()
