@@ -28,7 +28,7 @@ No ROS installation is needed. ROS_DOMAIN_ID, ROS_LOCALHOST_ONLY, ROS_AUTOMATIC_
 act as in ROS 2. A line typed while it runs is the new instruction; Ctrl-C ends it with the safe call.
 
 examples:
-  rtcontrol bridge ros2 --example > robot.yaml
+  rtcontrol bridge ros2 --example > robot.yaml      (or --example gazebo, ros2_control)
   rtcontrol bridge ros2 --config robot.yaml --check
   rtcontrol bridge ros2 --config robot.yaml --instruct "follow the left wall"
 
@@ -60,7 +60,10 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
         "--no-guard", action="store_true", help="no process beside it that stops the robot where the bridge is killed"
     )
     parser.add_argument("--check", action="store_true", help="only check the file, and say what it maps")
-    parser.add_argument("--example", action="store_true", help="print an example file")
+    examples = sorted(path.stem for path in EXAMPLE.parent.glob("*.yaml"))
+    parser.add_argument(
+        "--example", nargs="?", const=EXAMPLE.stem, choices=examples, help="print an example file (default: %(const)s)"
+    )
     return parser.parse_args(given)
 
 
@@ -80,7 +83,7 @@ def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_cl
 def run(options: argparse.Namespace) -> int:
     """What the options ask for; the exit status. Raises Ros2BridgeError, ClientError."""
     if options.example:
-        print(EXAMPLE.read_text("utf-8"), end="")
+        print(EXAMPLE.with_stem(options.example).read_text("utf-8"), end="")
         return 0
     for module, package in (("cyclonedds", "cyclonedds"), ("yaml", "pyyaml")):
         if importlib.util.find_spec(module) is None:

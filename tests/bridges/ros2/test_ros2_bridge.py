@@ -17,12 +17,12 @@ import pytest
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
 from rtcontrol_client import Refused, Standing
-from rtcontrol_client.ros2 import EXAMPLE, cli
+from rtcontrol_client.ros2 import EXAMPLE, cli, config
 from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
 from rtcontrol_client.ros2.cli import main
 from rtcontrol_client.ros2.errors import Unmappable
-from rtcontrol_client.ros2.mapper import Topic
+from rtcontrol_client.ros2.mapper import Mapper, Topic
 from rtcontrol_client.wire.messages import ErrorMessage, FunctionCall
 from tests.bridges.client.worlds import Process, free_port, until
 from tests.bridges.program import garbage
@@ -544,6 +544,21 @@ ROBOT = str(EXAMPLE)
 def run(*arguments: str, code: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     program = ["-c", code] if code else ["-m", "rtcontrol", "bridge", "ros2"]
     return python(*program, *arguments, env={"COLUMNS": "200", **environment})
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLE.parent.glob("*.yaml")))
+def test_each_example_is_printed_and_checked_and_stops_what_its_calls_set_going(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "robot.yaml"
+    file.write_text(run("--example", name).stdout)
+    checked = run("--config", str(file), "--check")
+    assert checked.returncode == 0 and not checked.stderr  # a warning would name a topic that safe leaves as it is
+    made = Mapper(config.load(file), str(file))
+    safe = {p.topic: p.message for p in made.publications(made.config.safe.name, {}, 10**18 + 7)}
+    drive = made.publications("drive", {"speed": 20, "turn": "left"}, 10**18 + 7)
+    for published in drive:
+        assert type(safe[published.topic]) is type(published.message) and safe[published.topic] != published.message
+        if "Stamped" in type(published.message).__name__:  # an old stamp is refused by who looks at it
+            assert published.message.header.stamp.nanosec == safe[published.topic].header.stamp.nanosec == 7
 
 
 def test_its_example_needs_no_extra_and_it_starts_with_nothing_but_that(tmp_path: Path) -> None:
