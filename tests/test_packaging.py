@@ -139,6 +139,18 @@ def test_source_tree_runs_uninstalled(tmp_path: Path) -> None:
     assert "lander" in done.stdout
 
 
+def test_a_source_tree_finds_its_client_uninstalled() -> None:
+    code = (
+        "import sys\n"
+        "sys.path[:] = [p for p in sys.path if not p.endswith('bridges')]\n"
+        "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]\n"
+        "import rtcontrol.loop.config, rtcontrol_client\n"
+        "print(rtcontrol_client.__file__)\n"
+    )
+    done = run(code, PYTHONPATH=str(ROOT))
+    assert Path(done.stdout.strip()) == ROOT / "bridges" / "rtcontrol_client" / "__init__.py", done.stderr
+
+
 def test_every_file_of_the_top_floor_is_in_a_room() -> None:
     """Which room may import which is held by import-linter (`python .ci/typecheck`)."""
     assert {p.name for p in (ROOT / "rtcontrol").glob("*.py")} == {"__init__.py", "__main__.py"}

@@ -1,6 +1,9 @@
 """A published generator of tasks that `fit` is measured by: a yard robot with six tools and seven kinds of goal, four
 of which name a thing or a colour. What is right follows from the text alone (`right`), so anybody can score any model.
 
+`python -c "from rtcontrol.bench.yard import few_rows; few_rows('runs/few', {'nothing': None, 'base': 'base'})"` prints
+what few rows teach.
+
 An observation: `holding nothing . crate red north near . barrel blue here . cone green west far . gate east . dock
 south`: each thing with its colour and where it is, in any order.
 """
@@ -8,7 +11,8 @@ south`: each thing with its colour and where it is, in any order.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rtcontrol.models.call import Call
@@ -139,3 +143,36 @@ def changes(count: int = 2_000, seed: int = 0) -> float:
         told, seen = situation(rng)
         different += right(told, seen) != right(instruction(rng, seen), seen)
     return different / count
+
+
+def drawn(count: int, seed: int) -> list[tuple[str, str, Call]]:
+    """So many (instruction, observation, right call), no two the same."""
+    rng, found = random.Random(f"yard/{seed}"), {}
+    while len(found) < count:
+        told, seen = situation(rng)
+        found[told, seen] = right(told, seen)
+    return [(told, seen, call) for (told, seen), call in found.items()]
+
+
+FEW = (50, 200, 1_000, 5_000)
+NEW = 1_000  # situations that a model is judged by, none of which it saw
+
+
+def few_rows(
+    out: str, bases: Mapping[str, str | None], counts: Sequence[int] = FEW, minutes: float = 4.0, seed: int = 0
+) -> None:
+    """Print, for each base (None: a new model) and number of rows, how many of `NEW` situations it calls right after a
+    fit of at most so many minutes in a folder of `out`. A fit that was stopped goes on."""
+    from rtcontrol import fit
+
+    rows, judged = drawn(max(counts), seed), drawn(max(counts) + NEW, seed)[max(counts) :]
+    for name, base in bases.items():
+        for count in counts:
+            folder = Path(out) / f"{name}-{count}"
+            made = fit(rows[:count], TOOLS, out=folder, base=base, minutes=minutes, seed=seed)
+            good = [made.decide(seen, told).call == call for told, seen, call in judged]
+            kinds = {
+                kind: [g for g, (told, *_) in zip(good, judged, strict=True) if kind_of(told) == kind] for kind in GOALS
+            }
+            shares = " ".join(f"{kind} {sum(of)}/{len(of)}" for kind, of in kinds.items())
+            print(f"{name:8} {count:5} rows: {sum(good)} of {NEW} right; {shares}", flush=True)
