@@ -61,15 +61,15 @@ def mcp(
             "--http and --http-token-file go together: whoever reaches the port may stop the run.",
             "Give both, or neither (stdin and stdout).",
         )
-    from rtcontrol.gateway.live_view import LiveView
     from rtcontrol.gateway.mcp_server import server, watch
     from rtcontrol.gateway.options import read_token
+    from rtcontrol.gateway.view_client import ViewClient
 
     # Standard output is the protocol's alone.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
     if token_file is not None and not token_file.is_file():
         raise UserError(f"--token-file {token_file} is no file.", "Give the one that the server was started with.")
-    view = LiveView(connect, session, None if token_file is None else read_token(token_file))
+    view = ViewClient(connect, session, None if token_file is None else read_token(token_file))
     made = server(view, instruct, run)
     serving = made.run_stdio_async() if http is None else _serve(made, http, http_token_file)
     asyncio.run(watch(view, serving))

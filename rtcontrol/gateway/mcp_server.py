@@ -19,7 +19,7 @@ from mcp.shared.subscriptions import ResourceUpdated
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from rtcontrol.gateway.live_view import LiveView
+from rtcontrol.gateway.view_client import ViewClient
 from rtcontrol.loop.config import instruction_text
 from rtcontrol.models import __version__
 from rtcontrol.models.errors import UserError
@@ -40,7 +40,7 @@ SHOWN = (
 STATE = {"pause": "paused", "stop": "stopped", "resume": "running"}
 
 
-def server(view: LiveView, may_instruct: bool, run: Path | None = None) -> MCPServer:
+def server(view: ViewClient, may_instruct: bool, run: Path | None = None) -> MCPServer:
     """Tools `status`, `misses`, `report`, `pause`, `stop`, `deny`, and where it `may_instruct` also `instruct`,
     `resume` and `confirm`; resources `rtcontrol://live`, `misses`, `episodes` and `picture`, of which an update is told
     to those who listen. `run`: the folder of its record, for `report`."""
@@ -65,7 +65,7 @@ def server(view: LiveView, may_instruct: bool, run: Path | None = None) -> MCPSe
     return made
 
 
-async def watch(view: LiveView, serving: Awaitable[None]) -> None:
+async def watch(view: ViewClient, serving: Awaitable[None]) -> None:
     """Follow the view for as long as it is served."""
     following = asyncio.ensure_future(view.run())
     try:
@@ -76,7 +76,7 @@ async def watch(view: LiveView, serving: Awaitable[None]) -> None:
             await following
 
 
-def _looking(made: MCPServer, view: LiveView, run: Path | None) -> None:
+def _looking(made: MCPServer, view: ViewClient, run: Path | None) -> None:
     @made.tool(annotations=LOOK)
     async def status() -> dict[str, Any]:
         """What goes on now: instruction, newest call and what it was decided by, state (running, paused, stopped),
@@ -124,7 +124,7 @@ def _looking(made: MCPServer, view: LiveView, run: Path | None) -> None:
         return view.picture
 
 
-def _safe(made: MCPServer, view: LiveView) -> None:
+def _safe(made: MCPServer, view: ViewClient) -> None:
     @made.tool(annotations=SAFE)
     async def pause() -> str:
         """Bring the safe call into force now, until a resume. Harmless to repeat."""
@@ -141,7 +141,7 @@ def _safe(made: MCPServer, view: LiveView) -> None:
         return await answer_to(view, "deny", k)
 
 
-def _acting(made: MCPServer, view: LiveView) -> None:
+def _acting(made: MCPServer, view: ViewClient) -> None:
     @made.tool(annotations=ACTS)
     async def instruct(text: str) -> str:
         """What to do from now on, in one sentence. It is in force from the next decision on."""
@@ -166,7 +166,7 @@ def _acting(made: MCPServer, view: LiveView) -> None:
         return await answer_to(view, "confirm", k)
 
 
-async def answer_to(view: LiveView, word: str, k: int | None = None) -> str:
+async def answer_to(view: ViewClient, word: str, k: int | None = None) -> str:
     """The answer, and the state that it led to. Raises ToolError where nobody hears it."""
     try:
         answer = await view.say(word, k)
@@ -180,7 +180,7 @@ async def answer_to(view: LiveView, word: str, k: int | None = None) -> str:
     return f"{answer}; the run is {(view.snapshot or {}).get('state', 'over')}"
 
 
-def status_of(view: LiveView) -> dict[str, Any]:
+def status_of(view: ViewClient) -> dict[str, Any]:
     """Without what only a page draws."""
     told = view.snapshot
     if told is None or not view.connected:

@@ -23,7 +23,7 @@ MISSES = 256  # of the newest, kept
 MOST_BYTES = 1 << 24  # a picture's, at the most
 
 
-class LiveView:
+class ViewClient:
     """`snapshot` is what was told last, None before; `misses` the newest of `off_time`. `changed` is told what is
     new: `live`, `misses`, `episodes`. `run` keeps the connection, and makes it anew where it ends: a run that begins
     later is found. Everything is of the event loop that `run` is in.
