@@ -147,7 +147,8 @@ def changes(count: int = 2_000, seed: int = 0) -> float:
 
 def drawn(count: int, seed: int) -> list[tuple[str, str, Call]]:
     """So many (instruction, observation, right call), no two the same."""
-    rng, found = random.Random(f"yard/{seed}"), {}
+    rng = random.Random(f"yard/{seed}")
+    found: dict[tuple[str, str], Call] = {}
     while len(found) < count:
         told, seen = situation(rng)
         found[told, seen] = right(told, seen)
