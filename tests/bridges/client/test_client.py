@@ -36,7 +36,7 @@ from tests.conformance.check import Finding, check_any_client, check_client, tab
 from tests.conformance.check.stand import Stand
 from tests.helpers.processes import python
 
-EXAMPLE = ROOT / "docs" / "example_client.py"
+EXAMPLE = ROOT / "examples" / "own_loop.py"
 ANGLES = range(-30, 31, 10)
 
 

@@ -185,7 +185,7 @@ def test_instruction_that_was_refused_is_not_said_again_to_a_restarted_server(st
 
 
 def test_example_of_the_documentation_executes_all_of_several_safe_calls(stand: Stand) -> None:
-    example = runpy.run_path(str(ROOT / "docs" / "example_client.py"))
+    example = runpy.run_path(str(ROOT / "examples" / "own_loop.py"))
     with ThreadPoolExecutor() as pool:
         ended = pool.submit(example["main"], stand.endpoint, 0.6)
         assert stand.expect(Hello, 10.0, "hello").model == "random"  # a server without --model has none for its tools

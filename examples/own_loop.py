@@ -1,4 +1,4 @@
-"""A cart on a line, driven by a server: `rtcontrol serve`, then `python docs/example_client.py`. It calls by chance."""
+"""A cart on a line, driven by a server: `rtcontrol serve`, then `python examples/own_loop.py`. It calls by chance."""
 
 import sys
 import time
