@@ -33,6 +33,9 @@ class Ros2Actuator:
 
     def __init__(self, mapper: Mapper, outputs: Mapping[str, Written], hz: float) -> None:
         self._mapper, self._outputs = mapper, outputs
+        # Told how long what is published next may be in force, and None once the safe call is out, or without a limit.
+        self.heartbeat: Callable[[float | None], None] = lambda left_ms: None
+        self._ends_ns: int | None = None  # what was published last
         self._repeat_ns = int(REPEAT * 1e9 / hz)
         self._lock = threading.Lock()
         self._last: tuple[str, dict[str, Any]] | None = None
@@ -62,6 +65,11 @@ class Ros2Actuator:
                 name, arguments, state = standing.call.name, standing.call.arguments, standing.status
                 if standing.left_ms is not None:
                     ends_ns = asked_ns + int(standing.left_ms * 1e6)
+            if self._ends_ns is not None and asked_ns > self._ends_ns:
+                self._last = None  # it ran out while we stood still: somebody else may have spoken meanwhile
+            self._ends_ns = ends_ns
+            if state != "safe":
+                self.heartbeat(standing.left_ms)
             try:
                 wrote = self._publish(name, arguments, began_ns, ends_ns)
                 self.state = state
@@ -69,13 +77,20 @@ class Ros2Actuator:
                 # One call is one refusal, in however many ticks it is still in force.
                 if self._refused is None or self._refused.call is not standing.call:
                     self.count["refused"] += 1
-                self._refused, self.state = standing, "safe"
+                self._refused, self.state, self._ends_ns = standing, "safe", None
                 self._publish(safe.name, safe.arguments, began_ns)
+                self._beat()
                 if isinstance(error, Unmappable):
                     raise
                 raise Unmappable(f"{name} could not be published ({error})") from error
+            if state == "safe":
+                self._beat()
             if wrote:
                 self.write_ns.append(time.monotonic_ns() - began_ns)
+
+    def _beat(self) -> None:
+        if not self._unwritten:
+            self.heartbeat(None)
 
     def _publish(self, name: str, arguments: Mapping[str, Any], now_ns: int, ends_ns: int | None = None) -> bool:
         call = (name, dict(arguments))
@@ -96,6 +111,11 @@ class Ros2Actuator:
         self._last, self._last_ns = call, now_ns
         self.count["calls" if new else "repeats"] += 1
         return True
+
+    def renew(self) -> None:
+        """The next call is published whole, whatever was before."""
+        with self._lock:
+            self._last = None
 
     def close(self, standing: Standing) -> None:
         """Publish the safe call three times; from now on nothing else is published. For BestEffort subscribers one

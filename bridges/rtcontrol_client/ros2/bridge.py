@@ -121,10 +121,12 @@ class Network(Protocol):
 class Ros2Bridge:
     """One robot, one session at a time. `run` blocks; `stop` may be called from anywhere."""
 
-    def __init__(self, mapper: Mapper, bus: Network, options: Ros2BridgeOptions, guard: Guard | None = None) -> None:
-        self._mapper, self._bus, self._options, self._guard = mapper, bus, options, guard
+    def __init__(self, mapper: Mapper, bus: Network, options: Ros2BridgeOptions) -> None:
+        self._mapper, self._bus, self._options = mapper, bus, options
+        self._guard: Guard | None = None
         inputs = {source.topic.name: bus.input(source.topic) for source in mapper.sources}
-        promise_ms, steady = max(PROMISE_PERIODS * 1e3 / options.hz, PROMISE_MS), mapper.steady()
+        self.promise_ms = promise_ms = max(PROMISE_PERIODS * 1e3 / options.hz, PROMISE_MS)
+        steady = mapper.steady()
         self._outputs = {t.name: bus.output(t, promise_ms if t.name in steady else None) for t in mapper.topics}
         self._observer = Observer(mapper, inputs)
         self._actuator = Ros2Actuator(mapper, self._outputs, options.hz)
@@ -146,6 +148,10 @@ class Ros2Bridge:
         self._failed: Counter[str] = Counter()  # messages of a topic that could not be written, when last looked at
         self._observe_ns: deque[int] = deque(maxlen=4096)
         self._late_ticks = self._ticks = 0
+
+    def protect(self, guard: Guard) -> None:
+        """From now on it is told what is in force; `run` ends with its farewell."""
+        self._guard, self._actuator.heartbeat = guard, guard.beat
 
     def stop(self) -> None:
         """End the run: the safe call is published, the session closed."""
@@ -224,12 +230,6 @@ class Ros2Bridge:
         # A refusal was told and counted when the call came.
         with contextlib.suppress(Unmappable):
             self._actuator.apply(self._standing)
-        self._beat()
-
-    def _beat(self) -> None:
-        if self._guard is not None:
-            standing = self._standing()
-            self._guard.beat(None if standing.status == "safe" else standing.left_ms)
 
     def _standing(self) -> Standing:
         client = self._client
@@ -245,8 +245,6 @@ class Ros2Bridge:
                 log.warning("A call was refused: %s. The safe call is in force.", error)
                 self._declined, self._declined_s = str(error), now
             raise Declined(str(error)) from None
-        finally:
-            self._beat()
 
     # The session.
 
@@ -294,6 +292,8 @@ class Ros2Bridge:
     # What is told.
 
     def _look_for_troubles(self) -> None:
+        if self._guard is not None:
+            self._guard.mend()
         # What need not be there is no trouble while it is not.
         found = {
             topic: why

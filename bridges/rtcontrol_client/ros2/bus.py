@@ -99,10 +99,10 @@ class Bus:
             self.inputs.append(Input(self._participant, topic))
         return self.inputs[-1]
 
-    def output(self, topic: Topic, promise_ms: float | None = None) -> Output:
-        """Begin to write a topic; `promise_ms` as in Output."""
+    def output(self, topic: Topic, promise_ms: float | None = None, lease: bool = True) -> Output:
+        """Begin to write a topic; `promise_ms` and `lease` as in Output."""
         with _named(topic):
-            self.outputs.append(Output(self._participant, topic, promise_ms))
+            self.outputs.append(Output(self._participant, topic, promise_ms, lease))
         return self.outputs[-1]
 
     def publishers(self) -> list[DdsPeer]:

@@ -151,13 +151,14 @@ def _bridge(options: argparse.Namespace, mapper: Any, hz: float) -> int:
         duration_s=options.duration,
         client=keys,
     )
-    guard = None if options.no_guard else Guard(options.config, hz)
-    bridge = Ros2Bridge(mapper, Bus(where), bridge_options, guard)
+    bridge = Ros2Bridge(mapper, Bus(where), bridge_options)
     form = "%(asctime)s %(levelname)s %(message)s"
     with Shutdown(lambda name: bridge.stop()) as ending, StandardStreams(log=form):
         logging.getLogger("rtcontrol.ros2").info("DDS domain %d, %s", where.number, where.reach)
         if sys.stdin is not None and sys.stdin.isatty():
             threading.Thread(target=_read_instructions, args=(bridge,), daemon=True).start()
+        if not options.no_guard:
+            bridge.protect(Guard(mapper.config, hz, bridge.promise_ms))
         try:
             bridge.run()
         finally:

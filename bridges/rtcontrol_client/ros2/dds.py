@@ -74,12 +74,14 @@ def dds_type(topic: Topic) -> str:
     return str(topic.cls.__idl__.idl_transformed_typename)
 
 
-def _qos(qos: Qos, usual: str, type_hash: str, promise_ms: float | None = None) -> DdsQos:
+def _qos(qos: Qos, usual: str, type_hash: str, promise_ms: float | None = None, lease: bool = True) -> DdsQos:
     reliable = (qos.reliability or usual) == "reliable"
     # Both are about the subscriber's clock alone; a lifespan would compare ours with the robot's, which may differ. The
     # lease is longer: where it has ended, cyclonedds tells of no missed deadline any more.
     promise_ns = int((promise_ms or 0) * 1e6)
-    promised = [Policy.Deadline(promise_ns), Policy.Liveliness.ManualByTopic(2 * promise_ns)] if promise_ns else []
+    promised: list[Any] = [Policy.Deadline(promise_ns)] if promise_ns else []
+    if promise_ns and lease:
+        promised.append(Policy.Liveliness.ManualByTopic(2 * promise_ns))
     return DdsQos(
         *promised,
         Policy.Reliability.Reliable(BLOCK_NS) if reliable else Policy.Reliability.BestEffort,
@@ -173,15 +175,18 @@ class Input:
 
 class Output:
     """A topic that is written. `promise_ms`: it is written at least so often while we live, and DDS is told: the
-    deadline offered, half of the lease after which every subscriber finds that we are not alive."""
+    deadline offered, half of the `lease` after which every subscriber finds that we are not alive. (Without a lease:
+    of who speaks only if another one does not; a subscriber's deadline is kept by whoever writes.)"""
 
-    def __init__(self, participant: DomainParticipant, topic: Topic, promise_ms: float | None = None) -> None:
+    def __init__(
+        self, participant: DomainParticipant, topic: Topic, promise_ms: float | None = None, lease: bool = True
+    ) -> None:
         self.topic = topic
         _warm(topic)
         self.entity = DataWriter(
             participant,
             DdsTopic(participant, dds_name(topic.name), topic.cls),
-            _qos(topic.qos, "reliable", topic.type_hash, promise_ms),
+            _qos(topic.qos, "reliable", topic.type_hash, promise_ms, lease),
         )
         self.failed = 0
 

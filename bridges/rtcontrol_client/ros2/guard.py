@@ -1,9 +1,10 @@
 """A process beside the bridge that tells the robot the safe call when the bridge cannot: it was killed, or stands still
 for longer than what is in force may be. `python -m rtcontrol_client.ros2.guard` is started by the bridge alone.
 
-Each beat of the bridge says how long the call in force may go on. The guard publishes where that time is over without
-another beat, until one comes; and for `HOLD_S` where the pipe between them ends without a farewell. Its publishers are
-its own, made at its start: a robot needs about a second to find them.
+Each beat of the bridge says until when the call in force may go on; it comes before that call is published, and that
+there is none after the safe call was. The guard publishes where that instant is over without another beat, until one
+comes, and where the pipe between them ends without a farewell. Its publishers are its own, made at its start: a robot
+needs about a second to find them.
 """
 
 from __future__ import annotations
@@ -16,69 +17,71 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
+import rtcontrol_client
 from rtcontrol_client import Standing
+from rtcontrol_client.ros2.config import RobotConfig
+from rtcontrol_client.ros2.errors import Ros2BridgeError
+from rtcontrol_client.shutdown import outlive_terminal, write_now
 
-HOLD_S = 1.0
+GRACE_S = 0.02  # the bridge's own safe call comes first, where it lives
+HOLD_S = 1.0  # behind the bridge's end, and behind the first subscriber that was found since then
+MOST_S = 5.0  # behind the bridge's end, where no subscriber is found
 AGAIN_S = 5.0  # from one start of the process to the next
 END_S = 2.0
-BYE, UNLIMITED = b"bye", b"-"
+BYE, SAFE = b"bye", b"-"
 log = logging.getLogger("rtcontrol.ros2")
 
 
 class Guard:
-    """The bridge's side: starts the process, and beats. It never blocks, and what goes wrong is told in the log."""
+    """The bridge's side: starts the process, and beats, from any thread. It waits for nothing, and what goes wrong is
+    told in the log."""
 
-    def __init__(self, config: Path, hz: float) -> None:
-        line = ["-m", "rtcontrol_client.ros2.guard", "--config", str(config), "--hz", f"{hz:g}"]
-        self._command = [sys.executable, *line]
+    def __init__(self, config: RobotConfig, hz: float, period_ms: float) -> None:
+        """`period_ms`: the deadline that the bridge's own publishers offer."""
+        # Not the file: it may have changed, or be a pipe, when another guard reads it.
+        self._text = os.memfd_create("robot.json")
+        os.write(self._text, config.model_dump_json(by_alias=True, exclude_unset=True).encode())
+        given = ["--config", f"/proc/self/fd/{self._text}", "--hz", f"{hz:g}", "--promise-ms", f"{period_ms:g}"]
+        # -P: a file of the working folder is no module of ours.
+        self._command = [sys.executable, "-P", "-m", "rtcontrol_client.ros2.guard", *given]
+        self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._started = -AGAIN_S
-        self._start()
+        self.mend()
 
     @property
     def pid(self) -> int | None:
         """Of the process, where it runs."""
         return None if self._process is None else self._process.pid
 
+    def mend(self) -> None:
+        """Start the process where there is none. Takes milliseconds."""
+        with self._lock:
+            if self._process is not None and self._process.poll() is None:
+                return
+            if self._process is not None:
+                self._lost()
+            if time.monotonic() >= self._started + AGAIN_S:
+                self._start()
+
     def beat(self, left_ms: float | None) -> None:
-        """We are alive. What is in force may go on for `left_ms` (None: as long as we live, or it is the safe call)."""
-        if self._process is None or self._process.stdin is None:
-            self._start()
-            return
-        try:
-            os.write(self._process.stdin.fileno(), b"%b\n" % (UNLIMITED if left_ms is None else b"%d" % left_ms))
-        except BlockingIOError:
-            pass  # it is behind, and has enough to read
-        except OSError:
-            log.warning("The guard has ended: nobody stops the robot if this bridge is killed. Another one is started.")
-            self._end()
+        """What is in force may go on for `left_ms`; None: the safe call is, or one without a limit."""
+        until_ns = None if left_ms is None else time.monotonic_ns() + int(left_ms * 1e6)
+        self._tell(SAFE if until_ns is None else b"%d" % until_ns)
 
     def close(self) -> None:
         """The bridge ends in order: the guard has nothing to do."""
-        if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                os.write(self._process.stdin.fileno(), BYE + b"\n")
-        self._end()
-
-    def _start(self) -> None:
-        if time.monotonic() < self._started + AGAIN_S:
+        self._tell(BYE)
+        with self._lock:
+            process, self._process, self._started = self._process, None, float("inf")
+            os.close(self._text)
+        if process is None:
             return
-        self._started = time.monotonic()
-        try:
-            # A session of its own: what the terminal sends is the bridge's.
-            self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, start_new_session=True, bufsize=0)
-            assert self._process.stdin is not None
-            os.set_blocking(self._process.stdin.fileno(), False)
-        except OSError as error:
-            log.warning("The guard cannot be started (%s): nobody stops the robot if this bridge is killed.", error)
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is None or process.stdin is None:
-            return
+        assert process.stdin is not None
         with contextlib.suppress(OSError):
             process.stdin.close()
         try:
@@ -87,14 +90,51 @@ class Guard:
             process.kill()
             process.wait()
 
+    def _tell(self, line: bytes) -> None:
+        with self._lock:
+            if self._process is None or self._process.stdin is None:
+                return
+            try:
+                os.write(self._process.stdin.fileno(), line + b"\n")
+            except BlockingIOError:
+                pass  # it is behind, and has enough to read
+            except OSError:
+                self._lost()
+
+    def _lost(self) -> None:
+        process, self._process = self._process, None
+        assert process is not None and process.stdin is not None
+        log.warning("The guard has ended: nobody stops the robot if this bridge is killed. Another one is started.")
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        process.kill()
+        process.wait()
+
+    def _start(self) -> None:
+        self._started = time.monotonic()
+        folders = (str(Path(rtcontrol_client.__file__).parents[1]), os.environ.get("PYTHONPATH"))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
+        pipe = subprocess.PIPE
+        try:
+            # A session of its own: what the terminal sends is the bridge's.
+            self._process = subprocess.Popen(
+                self._command, stdin=pipe, start_new_session=True, bufsize=0, env=environment, pass_fds=[self._text]
+            )
+        except OSError as error:
+            log.warning("The guard cannot be started (%s): nobody stops the robot if this bridge is killed.", error)
+            return
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
+
 
 class Watch:
-    """When the safe call is due, from what was heard. Pure: the caller has the clock, in seconds."""
+    """When the safe call is due, from what was heard. Pure: the caller has the clock, `time.monotonic` in seconds."""
 
     def __init__(self) -> None:
         self.over = self._farewell = False
         self._until: float | None = None  # what is in force may go on; None: without end
         self._ended = 0.0
+        self._met: float | None = None  # since then a subscriber is there
         self._part = b""
 
     def hear(self, data: bytes, now: float) -> None:
@@ -104,61 +144,96 @@ class Watch:
             self.over = True
             return
         *lines, self._part = (self._part + data).split(b"\n")
-        self._part = self._part[-16:]
+        self._part = self._part[-32:]
         for line in lines:
             if line == BYE:
                 self._farewell = True
-            elif line == UNLIMITED:
+            elif line == SAFE:
                 self._until = None
             elif line.isdigit():
-                self._until = now + int(line) / 1e3
+                self._until = int(line) / 1e9
+
+    def meet(self, now: float) -> None:
+        """A subscriber of the safe call is there."""
+        self._met = now if self._met is None else self._met
 
     def due(self, now: float) -> bool:
         """Whether the robot is to be told the safe call now."""
         if self.over:
-            return not self._farewell and now < self._ended + HOLD_S
-        return self._until is not None and now >= self._until
+            return not self.done(now)
+        return self._until is not None and now >= self._until + GRACE_S
 
     def done(self, now: float) -> bool:
         """Whether there is nothing more to do."""
-        return self.over and (self._farewell or now >= self._ended + HOLD_S)
+        if not self.over or self._farewell:
+            return self.over
+        holds = self._ended + MOST_S if self._met is None else max(self._ended, self._met) + HOLD_S
+        return now >= min(holds, self._ended + MOST_S)
+
+    def rest(self, now: float, most: float) -> float:
+        """How long nothing is due, `most` at the most."""
+        if self._until is None or self.over:
+            return most
+        left = self._until + GRACE_S - now
+        return min(most, left) if left > 0 else most
 
 
-def main() -> None:
+def main() -> int:
     """Until the bridge has ended."""
+    outlive_terminal()
     # What ends the bridge must not end this one before it: its end is that of the pipe.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     parser = argparse.ArgumentParser(prog="python -m rtcontrol_client.ros2.guard", description=__doc__)
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--hz", type=float, required=True)
+    parser.add_argument("--promise-ms", type=float, required=True)
     given = parser.parse_args()
-    from rtcontrol_client.ros2 import config
+    try:
+        watching(RobotConfig.model_validate_json(given.config.read_bytes()), given.hz, given.promise_ms)
+    except Ros2BridgeError as error:
+        write_now(2, f"guard: {error.what} {error.remedy}\n".encode())
+        return 2
+    return 0
+
+
+def watching(config: RobotConfig, hz: float, promise_ms: float) -> None:
+    """Publish what is due. Raises Ros2BridgeError where the network cannot be used."""
     from rtcontrol_client.ros2.actuate import Ros2Actuator
     from rtcontrol_client.ros2.bus import Bus
     from rtcontrol_client.ros2.environment import domain
     from rtcontrol_client.ros2.mapper import Mapper
 
-    mapper = Mapper(config.load(given.config), str(given.config))
-    bus = Bus(domain(os.environ))
-    call = mapper.config.safe
+    mapper = Mapper(config, "the bridge's file")
+    bus, call, steady = Bus(domain(os.environ)), mapper.config.safe, mapper.steady()
     named = {publication.topic for publication in mapper.publications(call.name, call.arguments, 0)}
-    outputs = {topic.name: bus.output(topic) for topic in mapper.topics if topic.name in named}
-    actuator = Ros2Actuator(mapper, outputs, given.hz)
-    safe, watch, told = Standing(None, "safe", cause="guard"), Watch(), False
-    while not watch.done(now := time.monotonic()):
+    outputs = {
+        topic.name: bus.output(topic, promise_ms if topic.name in steady else None, lease=False)
+        for topic in mapper.topics
+        if topic.name in named
+    }
+    actuator, watch, acts = Ros2Actuator(mapper, outputs, hz), Watch(), False
+    safe, period_s = Standing(None, "safe", cause="guard"), 0.5 / max(hz, 1.0)
+    while not watch.done(time.monotonic()):
         if watch.over:
-            time.sleep(0.5 / given.hz)
-        elif select.select([0], [], [], 0.5 / given.hz)[0]:
+            time.sleep(period_s)
+        wait_s = watch.rest(time.monotonic(), period_s)
+        while not watch.over and select.select([0], [], [], wait_s)[0]:
             watch.hear(os.read(0, 4096), time.monotonic())
-        if watch.due(now := time.monotonic()):
-            if not told:
-                why = "was killed" if watch.over else "stands still"
-                print(f"guard: the bridge {why}: the safe call is published", file=sys.stderr, flush=True)
-            actuator.apply(lambda: safe)
-        told = watch.due(now)
+            wait_s = 0.0  # all that is there: its end, too
+        if any(output.readers() for output in outputs.values()):
+            watch.meet(time.monotonic())
+        if not watch.due(time.monotonic()):
+            acts = False
+            continue
+        if not acts:
+            actuator.renew()  # all of it, also what is published once
+        actuator.apply(lambda: safe)
+        if not acts:
+            acts, why = True, "was killed" if watch.over else "stands still"
+            write_now(2, f"guard: the bridge {why}: the safe call is published\n".encode())
     bus.flush(0.3)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
