@@ -14,7 +14,7 @@ import sys
 from mcp import Client, StdioServerParameters
 
 
-async def main(url: str) -> None:
+async def main(url: str = "http://127.0.0.1:8090") -> None:
     line = ["-m", "rtcontrol", "mcp", "--connect", url, "--instruct"]
     server = StdioServerParameters(command=sys.executable, args=line, env={**os.environ})
     async with Client(server) as client:
@@ -31,14 +31,15 @@ async def main(url: str) -> None:
                 await asyncio.sleep(2)
         await tool("instruct", text="hover at 0.5")
         steady = 0
-        while steady < 4:  # looks, half a second apart
-            await asyncio.sleep(0.5)
-            seen = json.loads(await tool("status")).get("text") or ""
-            speeds = [int(n) for n in re.findall(r"\bv[xy] (-?\d+)", seen)]
-            steady = steady + 1 if speeds and max(map(abs, speeds)) <= 8 else 0
-        await tool("instruct", text="land on the pad")
-        landed = json.loads(await tool("report"))["successes"]
-        async with client.listen(resource_subscriptions=["rtcontrol://episodes"]) as news:
+        async with asyncio.timeout(60):
+            while steady < 4:  # looks, half a second apart
+                await asyncio.sleep(0.5)
+                seen = json.loads(await tool("status")).get("text") or ""
+                speeds = [int(n) for n in re.findall(r"\bv[xy] (-?\d+)", seen)]
+                steady = steady + 1 if speeds and max(map(abs, speeds)) <= 8 else 0
+        async with asyncio.timeout(60), client.listen(resource_subscriptions=["rtcontrol://episodes"]) as news:
+            landed = json.loads(await tool("report"))["successes"]
+            await tool("instruct", text="land on the pad")
             async for event in news:
                 print(f"news of {event.uri}")
                 break

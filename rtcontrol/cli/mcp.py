@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
+import socket
 import sys
 from collections.abc import Coroutine
 from importlib.util import find_spec
@@ -53,8 +56,12 @@ def mcp(
     """
     if find_spec("mcp") is None:
         raise UserError("The package mcp is not installed.", "Run `pip install 'rtcontrol[mcp]'`.")
-    parts = urlsplit(connect)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(connect)
+        fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # of the port
+        fits = False
+    if not fits:
         raise UserError(f"--connect {connect!r} is no address.", "Write such as http://127.0.0.1:8080.")
     if (http is None) != (http_token_file is None):
         raise UserError(
@@ -71,8 +78,12 @@ def mcp(
         raise UserError(f"--token-file {token_file} is no file.", "Give the one that the server was started with.")
     view = ViewClient(connect, session, None if token_file is None else read_token(token_file))
     made = server(view, instruct, run)
-    serving = made.run_stdio_async() if http is None else _serve(made, http, http_token_file)
-    asyncio.run(watch(view, serving))
+    if http is None:
+        # The thread that reads stdin waits for it; there is nothing to put in order.
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
+        asyncio.run(watch(view, made.run_stdio_async()))
+    else:
+        asyncio.run(watch(view, _serve(made, http, http_token_file)))
 
 
 def _serve(made: MCPServer, http: str, token_file: Path | None) -> Coroutine[Any, Any, None]:
@@ -81,8 +92,21 @@ def _serve(made: MCPServer, http: str, token_file: Path | None) -> Coroutine[Any
     from rtcontrol.gateway.access import AccessGate
     from rtcontrol.gateway.options import GatewayOptions
 
-    options = GatewayOptions.parse(http, token_file=token_file, require_token=True)
+    try:
+        options = GatewayOptions.parse(http, token_file=token_file, require_token=True)
+    except UserError as error:
+        raise UserError(
+            *(said.replace("--token-file", "--http-token-file") for said in (error.what, error.remedy))
+        ) from None
+    try:
+        family = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0][0]
+        listening = socket.create_server((options.host, options.port), family=family)
+    except OSError as error:
+        what = f"--http {http} cannot be bound ({error.strerror or error})."
+        raise UserError(what, "Choose another port or address.") from None
     app = AccessGate(made.streamable_http_app(host=options.host), options, lambda code: None)
-    print(f"listening on http://{http}/mcp", file=sys.stderr)
-    quiet: dict[str, Any] = {"log_level": "warning", "access_log": False, "server_header": False}
-    return uvicorn.Server(uvicorn.Config(app, host=options.host, port=options.port, **quiet)).serve()
+    print(f"listening on http://{options.host}:{listening.getsockname()[1]}/mcp", file=sys.stderr, flush=True)
+    # At its end it logs each stream that somebody still listened to as an error, with a traceback.
+    quiet: dict[str, Any] = {"log_level": "critical", "access_log": False, "server_header": False}
+    config = uvicorn.Config(app, timeout_graceful_shutdown=1, **quiet)
+    return uvicorn.Server(config).serve([listening])

@@ -41,9 +41,9 @@ STATE = {"pause": "paused", "stop": "stopped", "resume": "running"}
 
 
 def server(view: ViewClient, may_instruct: bool, run: Path | None = None) -> MCPServer:
-    """Tools `status`, `misses`, `report`, `pause`, `stop`, `deny`, and where it `may_instruct` also `instruct`,
-    `resume` and `confirm`; resources `rtcontrol://live`, `misses`, `episodes` and `picture`, of which an update is told
-    to those who listen. `run`: the folder of its record, for `report`."""
+    """Tools `status`, `sessions`, `watch_session`, `misses`, `report`, `pause`, `stop`, `deny`, and where it
+    `may_instruct` also `instruct`, `resume` and `confirm`; resources `rtcontrol://live`, `misses`, `episodes` and
+    `picture`, of which an update is told to those who listen. `run`: the folder of its record, for `report`."""
     bus = InMemorySubscriptionBus()
 
     async def changed(what: str) -> None:
@@ -67,13 +67,16 @@ def server(view: ViewClient, may_instruct: bool, run: Path | None = None) -> MCP
 
 async def watch(view: ViewClient, serving: Awaitable[None]) -> None:
     """Follow the view for as long as it is served."""
-    following = asyncio.ensure_future(view.run())
+    both = [asyncio.ensure_future(view.run()), asyncio.ensure_future(serving)]
     try:
-        await serving
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        following.cancel()
-        with suppress(asyncio.CancelledError):
-            await following
+        for one in both:
+            one.cancel()
+        results = await asyncio.gather(*both, return_exceptions=True)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
 
 
 def _looking(made: MCPServer, view: ViewClient, run: Path | None) -> None:
@@ -82,6 +85,24 @@ def _looking(made: MCPServer, view: ViewClient, run: Path | None) -> None:
         """What goes on now: instruction, newest call and what it was decided by, state (running, paused, stopped),
         whether a call waits for a yes (`asking`, with its number k), counts of ticks, the newest lines of the log."""
         return status_of(view)
+
+    @made.tool(annotations=LOOK)
+    async def sessions() -> dict[str, Any]:
+        """The sessions of a server, and the one that is looked at; of a run there are none."""
+        try:
+            return {"looked_at": view.session, "sessions": await view.sessions()}
+        except UserError as error:
+            raise ToolError(str(error)) from None
+
+    @made.tool(annotations=LOOK)
+    async def watch_session(session: str) -> str:
+        """Look at this session of the server from now on; all other tools are about it."""
+        await view.turn_to(session)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_S):
+                while not view.connected:
+                    await asyncio.sleep(0.02)
+        return f"{session} is looked at" if view.connected else f"{session} cannot be looked at: {view.why}"
 
     @made.tool(annotations=LOOK)
     async def misses(last: Annotated[int, Field(ge=1, le=256)] = 10) -> dict[str, Any]:
@@ -153,7 +174,7 @@ def _acting(made: MCPServer, view: ViewClient) -> None:
             async with asyncio.timeout(SETTLE_S):
                 while (view.snapshot or {}).get("instruction") != text.strip():
                     await asyncio.sleep(0.02)
-        return f"{answer}; in force: {(view.snapshot or {}).get('instruction')!r}"
+        return f"{answer}; in force{of(view)}: {(view.snapshot or {}).get('instruction')!r}"
 
     @made.tool(annotations=ACTS)
     async def resume() -> str:
@@ -161,8 +182,8 @@ def _acting(made: MCPServer, view: ViewClient) -> None:
         return await answer_to(view, "resume")
 
     @made.tool(annotations=ACTS)
-    async def confirm(k: int | None = None) -> str:
-        """Say yes to the call, or the instruction, that waits for it; k is its number in `status`."""
+    async def confirm(k: int) -> str:
+        """Say yes to the call, or the instruction, that waits for it: k is the number of the question in `status`."""
         return await answer_to(view, "confirm", k)
 
 
@@ -177,16 +198,23 @@ async def answer_to(view: ViewClient, word: str, k: int | None = None) -> str:
         async with asyncio.timeout(SETTLE_S):
             while wanted is not None and view.connected and (view.snapshot or {}).get("state") != wanted:
                 await asyncio.sleep(0.02)
-    return f"{answer}; the run is {(view.snapshot or {}).get('state', 'over')}"
+    return f"{answer}; the run{of(view)} is {(view.snapshot or {}).get('state', 'over')}"
+
+
+def of(view: ViewClient) -> str:
+    """Of which session, where there are some."""
+    return "" if view.session is None else f" {view.session}"
 
 
 def status_of(view: ViewClient) -> dict[str, Any]:
     """Without what only a page draws."""
     told = view.snapshot
     if told is None or not view.connected:
-        return {"connected": False, "why": view.why} | ({} if told is None else {"over": bool(told.get("over"))})
+        return {"connected": False, "session": view.session, "why": view.why} | (
+            {} if told is None else {"over": bool(told.get("over"))}
+        )
     shown = {name: told.get(name) for name in SHOWN}
-    return {"connected": True, "session": view.name, **shown}
+    return {"connected": True, "session": view.session, **shown}
 
 
 def _recorded(run: Path) -> Any:

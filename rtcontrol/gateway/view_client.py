@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from rtcontrol.gateway.access import SUBPROTOCOL
 from rtcontrol.models.errors import UserError
@@ -24,26 +24,27 @@ MOST_BYTES = 1 << 24  # a picture's, at the most
 
 
 class ViewClient:
-    """`snapshot` is what was told last, None before; `misses` the newest of `off_time`. `changed` is told what is
-    new: `live`, `misses`, `episodes`. `run` keeps the connection, and makes it anew where it ends: a run that begins
-    later is found. Everything is of the event loop that `run` is in.
+    """`snapshot` is what was told last, None before; `misses` the newest of `off_time`. `changed` is told what is new:
+    `live`, `misses`, `episodes`, `picture`. `run` keeps the connection, and makes it anew where it ends: a run that
+    begins later is found. Everything is of the event loop that `run` is in.
 
-    `session`: one of a server's (None: the newest); a run has one view, without a name.
+    `session`: one of a server's (None: the newest at first, and that one from then on, so that what is said is never
+    for another robot); a run has one view, without a name.
     """
 
     def __init__(self, url: str, session: str | None = None, token: str | None = None) -> None:
-        self.url, self._session = url.rstrip("/"), session
+        self.url, self.session = url.rstrip("/"), session
         self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self.snapshot: dict[str, Any] | None = None
         self.picture: bytes | None = None
         self.misses: deque[dict[str, Any]] = deque(maxlen=MISSES)
         self.connected = False
-        self.name: str | None = None
         self.why = f"nothing answered at {self.url} yet"
         self.changed: Callable[[str], Awaitable[None]] = _nobody
+        self._number = 0  # of the newest tick
         self._socket: ClientConnection | None = None
-        self._answers: deque[asyncio.Future[str]] = deque()
-        self._one = asyncio.Lock()  # answers have no number: one question at a time
+        self._answers: deque[asyncio.Future[str]] = deque()  # they come in the order of the questions
+        self._sending = asyncio.Lock()
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -56,10 +57,27 @@ class ViewClient:
                 status = refused.response.status_code
                 what = "it wants its access token (--token-file)" if status == 401 else f"it refused with {status}"
                 self.why = f"{self.url}: {what}"
-            except (OSError, WebSocketException, httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+            except ConnectionClosed:
+                pass  # why it was stands there
+            except (OSError, WebSocketException, httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError) as error:
                 self.why = f"{self.url} does not answer ({type(error).__name__})"
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, BACKOFF_S[1])
+
+    async def sessions(self) -> list[dict[str, Any]]:
+        """Those of a server; none of a run. Raises UserError."""
+        try:
+            return await self._listed()
+        except (OSError, httpx.HTTPError, ValueError) as error:
+            raise UserError(f"{self.url} does not answer ({type(error).__name__}).", "Look at its status.") from None
+
+    async def turn_to(self, session: str) -> None:
+        """From now on look at this one."""
+        self.session = session
+        self._forget()
+        self.snapshot, self.connected, self.why = None, False, f"{session} is looked for"
+        if self._socket is not None:
+            await self._socket.close()
 
     async def say(self, said: str, k: int | None = None) -> str:
         """pause, resume, stop, confirm or deny; gives the answer. Raises UserError where nobody hears it."""
@@ -71,46 +89,60 @@ class ViewClient:
 
     async def _follow(self) -> None:
         """One connection, to its end."""
-        name = self._session if self._session is not None else await self._newest()
-        address = f"ws{self.url.removeprefix('http')}/view/ws" + (f"?session={name}" if name else "")
+        name = self.session if self.session is not None else await self._newest()
+        address = f"ws{self.url.removeprefix('http')}/view/ws" + (f"?session={quote(name)}" if name else "")
         given: Any = {"additional_headers": self._headers, "subprotocols": [SUBPROTOCOL], "max_size": MOST_BYTES}
-        async with connect(address, **given) as socket:
-            self._socket, self.name = socket, name or None
-            number = 0
+        async with connect(address, proxy=None, **given) as socket:
+            self._socket = socket
             try:
                 async for message in socket:
                     if isinstance(message, bytes):
                         self.picture = message
+                        await self.changed("picture")
                         continue
                     told = json.loads(message)
                     if "answer" in told:
                         if self._answers and not (first := self._answers.popleft()).done():
                             first.set_result(str(told["answer"]))
                         continue
-                    await self._take(told, number)
-                    number = told["number"]
+                    self.session = name or None
+                    await self._take(told)
             finally:
-                over = bool((self.snapshot or {}).get("over"))
-                self.connected, self._socket = False, None
-                self.why = "the run is over" if over else (socket.close_reason or "the connection ended")
-                while self._answers:
-                    if not (waiting := self._answers.popleft()).done():
-                        waiting.set_exception(UserError(f"Nobody heard it: {self.why}.", "Look at its status."))
+                self._ended(socket)
+
+    def _ended(self, socket: ClientConnection) -> None:
+        over = bool((self.snapshot or {}).get("over")) and self.connected
+        self.connected, self._socket, self.picture = False, None, None
+        self.why = "the run is over" if over else (socket.close_reason or "the connection ended")
+        if over:
+            self._number = 0  # what comes next is another run
+        while self._answers:
+            if not (waiting := self._answers.popleft()).done():
+                waiting.set_exception(UserError(f"Nobody heard it: {self.why}.", "Look at its status."))
+
+    def _forget(self) -> None:
+        self.misses.clear()
+        self._number, self.picture = 0, None
+
+    async def _listed(self) -> list[dict[str, Any]]:
+        # This machine's own proxies are for elsewhere, and must not see the token.
+        async with httpx.AsyncClient(headers=self._headers, timeout=ANSWER_S, trust_env=False) as client:
+            answer = await client.get(f"{self.url}/view/sessions")
+        return list(answer.raise_for_status().json())
 
     async def _newest(self) -> str:
         """The name of the server's newest session; a run lists none, and shows itself."""
-        async with httpx.AsyncClient(headers=self._headers, timeout=ANSWER_S) as client:
-            answer = await client.get(f"{self.url}/view/sessions")
-        listed = answer.raise_for_status().json()
-        living = [one for one in listed if one["state"] != "over"] or listed
+        listed = await self._listed()
+        living = [one for one in listed if one["state"] == "live"] or listed
         return str(living[-1]["id"]) if living else ""
 
-    async def _take(self, told: dict[str, Any], number: int) -> None:
+    async def _take(self, told: dict[str, Any]) -> None:
         before = self.snapshot or {}
-        self.snapshot, self.connected = told, True
-        if number and told["number"] < number:  # another run
-            self.misses.clear()
-        missed = [one for tick in told["ticks"] for one in off_time(tick)]
+        if told["number"] < self._number or not self._number:  # another run
+            self._forget()
+        fresh = told["number"] - self._number  # a new connection is told ticks that the last one was
+        self.snapshot, self.connected, self._number = told, True, told["number"]
+        missed = [one for tick in told["ticks"][-fresh:] for one in off_time(tick)] if fresh else []
         self.misses.extend(missed)
         await self.changed("live")
         if missed:
@@ -119,19 +151,18 @@ class ViewClient:
             await self.changed("episodes")
 
     async def _ask(self, what: dict[str, Any]) -> str:
-        async with self._one:
-            if self._socket is None:
-                raise UserError(f"Nobody hears it: {self.why}.", "Look at its status; the safe call needs no word.")
-            answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-            self._answers.append(answer)
-            try:
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        try:
+            async with self._sending:  # no question waits for the answer to another
+                if self._socket is None:
+                    raise UserError(f"Nobody hears it: {self.why}.", "Look at its status; the safe call needs no word.")
+                self._answers.append(answer)
                 await self._socket.send(json.dumps(what))
-                return await asyncio.wait_for(answer, ANSWER_S)
-            except (TimeoutError, WebSocketException) as error:
-                with contextlib.suppress(ValueError):
-                    self._answers.remove(answer)
-                what_failed = f"No answer within {ANSWER_S:g} s ({type(error).__name__})."
-                raise UserError(what_failed, "Look at its status: it may have been done.") from None
+            return await asyncio.wait_for(answer, ANSWER_S)
+        except (TimeoutError, WebSocketException) as error:
+            # Its place is kept: an answer that comes late is no answer to the next question.
+            what_failed = f"No answer within {ANSWER_S:g} s ({type(error).__name__})."
+            raise UserError(what_failed, "Look at its status: it may have been done.") from None
 
 
 def off_time(tick: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

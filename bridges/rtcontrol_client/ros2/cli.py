@@ -40,7 +40,9 @@ SIGHUP, 130 Ctrl-C, 143 SIGTERM.
 def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(
-        prog=prog, description=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=prog,
+        description=EXAMPLES.replace("rtcontrol bridge ros2", prog),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", type=Path, help="the robot's file (robot.yaml)")
     parser.add_argument("--connect", default="tcp://127.0.0.1:5555", help="the server (default: %(default)s)")
@@ -72,7 +74,7 @@ def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_cl
     outlive_terminal()
     options = arguments(sys.argv[1:] if given is None else given, prog)
     try:
-        return run(options)
+        return run(options, prog)
     except KeyboardInterrupt as left:
         return left.status if isinstance(left, Interrupted) else STATUS["SIGINT"]
     except (Ros2BridgeError, ClientError) as error:
@@ -80,7 +82,7 @@ def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_cl
         return getattr(error, "status", 2)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, prog: str) -> int:
     """What the options ask for; the exit status. Raises Ros2BridgeError, ClientError."""
     if options.example:
         print(EXAMPLE.with_stem(options.example).read_text("utf-8"), end="")
@@ -93,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     from rtcontrol_client.ros2.mapper import Mapper
 
     if options.config is None:
-        raise Ros2BridgeError("No --config is given.", "Begin with: rtcontrol bridge ros2 --example > robot.yaml")
+        raise Ros2BridgeError("No --config is given.", f"Begin with: {prog} --example > robot.yaml")
     robot = config.load(options.config)
     mapper = Mapper(robot, str(options.config))
     hz = robot.hz if options.hz is None else options.hz

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import signal
@@ -17,6 +18,9 @@ from typing import Any
 import pytest
 from test_gateway_view import Flying
 
+from rtcontrol.gateway import view_client
+from rtcontrol.gateway.view_client import ViewClient
+from rtcontrol.models.errors import UserError
 from rtcontrol_client import Client as Robot
 from tests.helpers.processes import ROOT, Program, environment, free_port, python, until
 
@@ -25,9 +29,10 @@ import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from websockets.asyncio.server import ServerConnection, serve
 
 GO = {"name": "go", "description": "Drive on.", "parameters": {"type": "object", "properties": {}}}
-LOOKING = {"status", "misses", "report", "pause", "stop", "deny"}
+LOOKING = {"status", "sessions", "watch_session", "misses", "report", "pause", "stop", "deny"}
 ACTING = {"instruct", "resume", "confirm"}
 
 
@@ -72,7 +77,7 @@ async def called(client: Client, name: str, **arguments: Any) -> Any:
     result = await client.call_tool(name, arguments)
     text = "".join(getattr(part, "text", "") for part in result.content)
     assert not result.is_error, text
-    return text if name not in ("status", "misses", "report") else json.loads(text)
+    return json.loads(text) if name in ("status", "sessions", "misses", "report") else text
 
 
 async def refused(client: Client, name: str, **arguments: Any) -> str:
@@ -228,8 +233,22 @@ def test_of_a_server_it_takes_the_newest_session_and_shows_the_token(tmp_path: P
             assert "token" in (await status(stranger, connected=False))["why"]
         async with agent(f"http://127.0.0.1:{port}", "--token-file", str(token), "--instruct") as client:
             assert (await status(client, connected=True, state="running"))["session"] == "session-0001"
-            assert "in force: 'slowly'" in await called(client, "instruct", text="slowly")
+            assert "in force session-0001: 'slowly'" in await called(client, "instruct", text="slowly")
             until(lambda: robot.instruction == "slowly")
+            with Robot.connect(f"tcp://127.0.0.1:{wire}", tools=[GO], safe_call="go", **paced) as other:
+                other.observe(text="free 1")
+                until(lambda: other.call().status == "fresh")
+                listed = await called(client, "sessions")
+                assert [one["id"] for one in listed["sessions"]] == ["session-0001", "session-0002"]
+                assert listed["looked_at"] == "session-0001"
+                assert "session-0002 is looked at" in await called(client, "watch_session", session="session-0002")
+                assert "the run session-0002 is paused" in await called(client, "pause")
+                until(lambda: other.call().status == "safe")
+                assert robot.call().status == "fresh"
+            gone = await status(client, connected=False)  # and it does not turn to the other one by itself
+            assert gone["session"] == "session-0002"
+            assert "Nobody" in await refused(client, "instruct", text="fast")
+            await called(client, "watch_session", session="session-0001")
             await called(client, "pause")
             until(lambda: robot.call().status == "safe")
             await called(client, "resume")
@@ -310,12 +329,25 @@ def test_by_http_it_wants_the_token_and_refuses_another_sites_name(own: Flying, 
                 answer = await http.post(url, content="{}", headers={**bare, **more})
                 assert answer.status_code == code
 
+    async def listen() -> None:
+        head = {"authorization": f"Bearer {token_file.read_text().strip()}"}
+        with contextlib.suppress(Exception):  # the connection ends under it
+            async with (
+                httpx2.AsyncClient(headers=head) as http,
+                Client(streamable_http_client(url, http_client=http)) as client,
+                client.listen(resource_subscriptions=["rtcontrol://live"]),
+            ):
+                program.popen.send_signal(signal.SIGTERM)
+                await asyncio.to_thread(program.popen.wait, 30)
+        await asyncio.to_thread(program.popen.wait, 30)
+
     try:
         until(lambda: re.search("listening on", program.log()), program.log())
         until(token_file.is_file)
         until(lambda: _answers(port))
         done(supervise())
-        assert program.end(signal.SIGINT) in (0, 130)
+        done(listen())
+        assert program.popen.returncode in (0, -signal.SIGTERM, 143)
         assert "Traceback" not in program.log()
     finally:
         program.kill()
@@ -328,9 +360,134 @@ def _answers(port: int) -> bool:
         return False
 
 
+class Page:
+    """A run's page of which each word is the test's: `told` are the questions that came."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, Any]] = []
+        self.sockets: list[ServerConnection] = []
+        self.answers = True
+        self.snapshot: dict[str, Any] = {"number": 0, "ticks": [], "phase": "running", "state": "running"}
+
+    async def speak(self, socket: ServerConnection) -> None:
+        self.sockets.append(socket)
+        await socket.send(json.dumps(self.snapshot))
+        async for message in socket:
+            self.told.append(json.loads(message))
+            if self.answers:
+                await socket.send(json.dumps({"answer": f"to {message}"}))
+
+
+@asynccontextmanager
+async def viewed() -> AsyncIterator[tuple[Page, ViewClient]]:
+    """A page, and who looks at it."""
+    page = Page()
+
+    async def listed(connection: ServerConnection, request: Any) -> Any:
+        return connection.respond(200, "[]") if request.path == "/view/sessions" else None
+
+    async with serve(page.speak, "127.0.0.1", 0, process_request=listed, subprotocols=["rtcontrol.v1"]) as served:
+        client = ViewClient(f"http://127.0.0.1:{served.sockets[0].getsockname()[1]}")
+        following = asyncio.create_task(client.run())
+        try:
+            while not client.connected:
+                await asyncio.sleep(0.01)
+            yield page, client
+        finally:
+            following.cancel()
+
+
+def test_a_late_answer_is_no_answer_to_the_next_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view_client, "ANSWER_S", 0.3)
+
+    async def late() -> None:
+        async with viewed() as (page, client):
+            page.answers = False
+            with pytest.raises(UserError, match="No answer within"):
+                await client.instruct("land")
+            page.answers = True
+            asking = asyncio.create_task(client.say("stop"))
+            await page.sockets[0].send(json.dumps({"answer": "to the first"}))
+            assert await asking == 'to {"say": "stop"}'
+
+    done(late())
+
+
+def test_a_stop_waits_for_no_answer_to_another_question() -> None:
+    async def both() -> None:
+        async with viewed() as (page, client):
+            page.answers = False
+            asked = [asyncio.create_task(client.instruct("land")), asyncio.create_task(client.say("stop"))]
+            async with asyncio.timeout(1.0):
+                while len(page.told) < 2:
+                    await asyncio.sleep(0.01)
+            for one in asked:
+                one.cancel()
+
+    done(both())
+
+
+def test_a_connection_made_anew_tells_no_miss_twice_and_shows_no_picture_of_before() -> None:
+    async def again() -> None:
+        async with viewed() as (page, client):
+            late = {"k": 7, "kind": "miss", "cause": "decide", "evidence": {"late_ms": 3.0}}
+            page.snapshot = {**page.snapshot, "number": 8, "ticks": [late, {"k": 8, "kind": "call"}]}
+            await page.sockets[-1].send(b"\x89PNG")
+            for _ in range(3):
+                count = len(page.sockets)
+                await page.sockets[-1].close()
+                while len(page.sockets) == count or not client.connected:
+                    await asyncio.sleep(0.01)
+                assert client.picture is None
+            assert [miss["k"] for miss in client.misses] == [7]
+            page.snapshot = {
+                **page.snapshot,
+                "number": 2,
+                "ticks": [{"k": 1, "kind": "call"}, {"k": 2, "kind": "call"}],
+            }
+            await page.sockets[-1].close()
+            while client.snapshot is None or client.snapshot["number"] != 2:
+                await asyncio.sleep(0.01)
+            assert not client.misses  # another run's
+
+    done(again())
+
+
+def test_neither_a_proxy_nor_who_it_belongs_to_sees_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+
+    async def looked() -> None:
+        async with viewed() as (_, client):
+            assert await client.sessions() == []
+
+    done(looked())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_though_its_stdin_is_open(flying: Flying, tmp_path: Path, number: int) -> None:
+    program = Program(command(flying.url), tmp_path / "log", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert program.popen.stdin is not None and program.popen.stdout is not None
+    program.popen.stdin.write('{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
+    program.popen.stdin.flush()
+    program.popen.stdout.readline()  # it runs
+    assert program.end(number) in (128 + number, -number)
+
+
+def test_a_port_that_is_taken_is_one_paragraph(flying: Flying, tmp_path: Path) -> None:
+    port = flying.url.rstrip("/").rpartition(":")[2]
+    given = ("--http", f"127.0.0.1:{port}", "--http-token-file", str(tmp_path / "token"))
+    taken = python(*command(flying.url, *given))
+    assert taken.returncode == 2
+    assert taken.stderr.startswith(f"--http 127.0.0.1:{port} cannot be bound")
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
+        (("--connect", "http://127.0.0.1:80a0"), "Write such as http://"),
         (("--connect", "127.0.0.1:8080"), "Write such as http://"),
         (("--connect", "http://127.0.0.1:1", "--http", "127.0.0.1:1"), "go together"),
         (("--connect", "http://127.0.0.1:1", "--token-file", "none"), "is no file"),
