@@ -76,11 +76,27 @@ Other words in the place of those of the instruction, on held-out rows:
 """
 
 
+LESSON = "A scripted expert is imitated on disturbed episodes, later on episodes that the model\nplays itself."
+
+
+def shape_of(model: Any) -> str:
+    """Architecture, layers, width and parameters, in words."""
+    own = model.config
+    shape = f"{own.model_type} architecture, {own.num_hidden_layers} layers of {own.hidden_size}"
+    return f"{shape}, {model.num_parameters():,} parameters"
+
+
 def skill_card(
-    skill: str, calls: Sequence[ToolSchema], began: Mapping[str, str], shape: str, last: Mapping[str, Any], how: str
+    skill: str,
+    calls: Sequence[ToolSchema],
+    began: Mapping[str, str],
+    shape: str,
+    last: Mapping[str, Any],
+    how: str,
+    lesson: str = LESSON,
 ) -> str:
     """The text of the card of a skill's run; `began` are the checkpoints by what they were for it (base, teacher),
-    `last` is the last line of its log, and `how` tells how it is flown again."""
+    `last` is the last line of its log, `how` tells how it is flown again, and `lesson` what it learns from."""
     tools = ", ".join(f"`{t.name}({', '.join(p.name for p in t.parameters)})`" for t in calls)
     shown = {role: Path(name).name if Path(name).exists() else name for role, name in began.items()}
     others = "".join(f"- {role}: `{name}`\n" for role, name in shown.items()) or "- a new model, trained from nothing\n"
@@ -106,12 +122,11 @@ library_name: rtcontrol
 {others}{terms}
 ## Training
 
-The recipe of the bundled {skill}: a scripted expert is imitated on disturbed episodes, later on episodes that the model
-plays itself. {learnt}
+The recipe of the bundled {skill}. {lesson} {learnt}
 
 ## Score
 
-The training does not measure it. On seeds that it was not trained on, beside the expert:
+The training does not measure it. On what it was not trained on:
 
     {how}
 """

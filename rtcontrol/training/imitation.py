@@ -33,7 +33,7 @@ from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.seen_vocabulary import whole
 from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer, last_line
 from rtcontrol.models.train.vocabulary import build_subwords, build_tokenizer, number_words
-from rtcontrol.training.card import skill_card, write_card
+from rtcontrol.training.card import shape_of, skill_card, write_card
 from rtcontrol.training.gate import ROWS, fit_gate
 from rtcontrol.training.model_size import Learner, from_base
 from rtcontrol.training.out_of_scope import Nonsense, with_nonsense
@@ -165,11 +165,8 @@ class Recipe:
         return out / "checkpoint"
 
     def _card(self, model: Any, began: Mapping[str, str], out: Path) -> str:
-        own, env = model.config, registry.by_agent()[self.agent.name].name
-        shape = f"{own.model_type} architecture, {own.num_hidden_layers} layers of {own.hidden_size}"
-        shape = f"{shape}, {model.num_parameters():,} parameters"
-        how = f"rtcontrol score --env {env} --model FOLDER"
-        return skill_card(self.agent.name, self.agent.tools.schemas, began, shape, last_line(out), how)
+        how = f"rtcontrol score --env {registry.by_agent()[self.agent.name].name} --model FOLDER"
+        return skill_card(self.agent.name, self.agent.tools.schemas, began, shape_of(model), last_line(out), how)
 
     def episodes(self, seed: int, parallel: int, policy: Policy | None, early: bool) -> Iterator[Demonstration]:
         """The expert's labels in its own episodes, or in those that the learner's `policy` plays."""

@@ -27,8 +27,9 @@ from rtcontrol.models.train.packing import PackedBatch
 from rtcontrol.models.train.prepared import EMBEDDINGS, prepare
 from rtcontrol.models.train.rows import Quote, Row, ToolsEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
-from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer
+from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer, last_line
 from rtcontrol.models.train.vocabulary import build_tokenizer
+from rtcontrol.training.card import shape_of, skill_card, write_card
 from rtcontrol.training.word_vectors import MARKS, SCHEMA_PHRASES, SCHEMA_WORDS
 
 SCHEMAS = {game.name: tool_schemas(list(game.tools)) for game in GAMES.values()}
@@ -38,6 +39,8 @@ DISTANCES = (0, 7, 14, 25, 50, 100, 200, 400)  # pixels, by which the arena's ro
 # What the pages write: pixels, and speeds of one decimal.
 NUMBERS = [*map(str, range(-600, 1061)), *(f"{i / 10:.1f}" for i in range(-70, 225))]
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+LESSON = "The games' rules are imitated, in states drawn over each game's range: no game is played for it."
+HOW = "rtcontrol serve --model FOLDER --http 127.0.0.1:8899 --static DEMOS   (docs/simpletool-games.md)"
 SHORTEST, LONGEST, LINEAR = 30.0, 3_000.0, 400.0  # periods of the waves that numbers are told by; unit of their line
 
 
@@ -112,6 +115,8 @@ class GamesRecipe:
         folder = out / "checkpoint"
         export(model, tokenizer, COMPACT, folder, torch.bfloat16)
         TrainingMetadata(tuple(game.tools for game in GAMES.values()), history=HISTORY_LIMIT).write(folder)
+        tools = [schema for schemas in SCHEMAS.values() for schema in schemas]
+        write_card(folder, skill_card("simpletool", tools, {}, shape_of(model), last_line(out), HOW, LESSON))
         return folder
 
 

@@ -133,6 +133,15 @@ def test_a_recipe_trains_resumes_and_exports_from_the_command_line(
     assert "rtcontrol score --env paddle --model" in card
 
 
+def test_the_recipe_of_the_browser_games_leaves_a_card_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert train(monkeypatch, "--skill", "simpletool", "--samples", "64", "--out", str(tmp_path)) == 0
+    card = (tmp_path / "checkpoint" / "README.md").read_text()
+    assert "no game is played for it" in card and "64 samples" in card
+    assert "episodes" not in card and "rtcontrol serve --model FOLDER" in card
+
+
 def test_a_recipe_goes_on_from_a_base_whose_language_stays(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
