@@ -54,4 +54,7 @@ def brief(told: dict) -> str:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:2]))
+    try:
+        asyncio.run(main(*sys.argv[1:2]))
+    except* TimeoutError:
+        sys.exit("It did not come to that within a minute: see the last status.")

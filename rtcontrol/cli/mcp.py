@@ -79,6 +79,8 @@ def mcp(
     view = ViewClient(connect, session, None if token_file is None else read_token(token_file))
     made = server(view, instruct, run)
     if http is None:
+        if sys.stdin is not None and sys.stdin.isatty():
+            print("An agent starts this: it speaks MCP on stdin and stdout. Ctrl-C ends it.", file=sys.stderr)
         # The thread that reads stdin waits for it; there is nothing to put in order.
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
         asyncio.run(watch(view, made.run_stdio_async()))

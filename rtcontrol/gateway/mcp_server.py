@@ -84,6 +84,7 @@ def _looking(made: MCPServer, view: ViewClient, run: Path | None) -> None:
     async def status() -> dict[str, Any]:
         """What goes on now: instruction, newest call and what it was decided by, state (running, paused, stopped),
         whether a call waits for a yes (`asking`, with its number k), counts of ticks, the newest lines of the log."""
+        await view.look()
         return status_of(view)
 
     @made.tool(annotations=LOOK)
@@ -112,6 +113,7 @@ def _looking(made: MCPServer, view: ViewClient, run: Path | None) -> None:
     @made.tool(annotations=LOOK)
     async def report() -> dict[str, Any]:
         """What the run came to so far: releases, ticks on time, misses by cause, latency, episodes."""
+        await view.look()
         told = view.snapshot
         if told is None:
             raise ToolError(f"Nothing was seen yet: {view.why}.")
@@ -218,7 +220,7 @@ def status_of(view: ViewClient) -> dict[str, Any]:
 
 
 def _recorded(run: Path) -> Any:
-    """The report that `rtcontrol report --format json` gives. Raises ToolError."""
+    """The report that `rtcontrol report --format json` gives, or why there is none."""
     from rtcontrol.telemetry import as_json
     from rtcontrol.telemetry.recorded import begun, load
 
@@ -227,4 +229,4 @@ def _recorded(run: Path) -> Any:
         begun(loaded)
         return json.loads(as_json.render(loaded, []))
     except UserError as error:
-        raise ToolError(str(error)) from None
+        return str(error)

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -42,6 +43,7 @@ class ViewClient:
         self.why = f"nothing answered at {self.url} yet"
         self.changed: Callable[[str], Awaitable[None]] = _nobody
         self._number = 0  # of the newest tick
+        self._looked = asyncio.Event()
         self._socket: ClientConnection | None = None
         self._answers: deque[asyncio.Future[str]] = deque()  # they come in the order of the questions
         self._sending = asyncio.Lock()
@@ -61,8 +63,14 @@ class ViewClient:
                 pass  # why it was stands there
             except (OSError, WebSocketException, httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError) as error:
                 self.why = f"{self.url} does not answer ({type(error).__name__})"
+            self._looked.set()
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, BACKOFF_S[1])
+
+    async def look(self) -> None:
+        """Wait for the first look, whatever it shows."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._looked.wait(), ANSWER_S)
 
     async def sessions(self) -> list[dict[str, Any]]:
         """Those of a server; none of a run. Raises UserError."""
@@ -142,6 +150,7 @@ class ViewClient:
             self._forget()
         fresh = told["number"] - self._number  # a new connection is told ticks that the last one was
         self.snapshot, self.connected, self._number = told, True, told["number"]
+        self._looked.set()
         missed = [one for tick in told["ticks"][-fresh:] for one in off_time(tick)] if fresh else []
         self.misses.extend(missed)
         await self.changed("live")
