@@ -57,32 +57,47 @@ def packed_by(headers: Mapping[str, str]) -> str | None:
 
 
 class WebClient:
-    """Posts JSON to one address, on connections that are kept and a thread of its own; any thread may ask."""
+    """Posts JSON to one address, or gets it, on connections that are kept and a thread of its own; any thread may ask.
+    Without `proxies` those of the environment are not used."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], connections: int = 1, most_bytes: int = MOST_BYTES):
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        connections: int = 1,
+        most_bytes: int = MOST_BYTES,
+        proxies: bool = True,
+    ):
         import httpx
 
         self._url, self._most_bytes = url, most_bytes
         limits = httpx.Limits(max_connections=connections)
         sent = {"content-type": "application/json", **ENCODING, **headers}
-        self._client = httpx.AsyncClient(headers=sent, timeout=None, limits=limits)
+        self._client = httpx.AsyncClient(headers=sent, timeout=None, limits=limits, trust_env=proxies)
         self._lock, self._left = threading.Lock(), False
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=_run, args=(self._loop,), name="web client", daemon=True).start()
 
     def post(self, body: Any, limit_s: float) -> Future[WebAnswer]:
         """The answer to come; cancelling it closes the request. It raises WebError, as this does after `close`."""
+        return self._begin("POST", limit_s, json=body)
+
+    def get(self, limit_s: float) -> Future[WebAnswer]:
+        """As `post`, with nothing to say."""
+        return self._begin("GET", limit_s)
+
+    def _begin(self, method: str, limit_s: float, **given: Any) -> Future[WebAnswer]:
         with self._lock:
             if self._left:
                 raise WebError("connection", "the client was closed")
-            return asyncio.run_coroutine_threadsafe(self._post(body, limit_s), self._loop)
+            return asyncio.run_coroutine_threadsafe(self._ask(method, limit_s, **given), self._loop)
 
-    async def _post(self, body: Any, limit_s: float) -> WebAnswer:
+    async def _ask(self, method: str, limit_s: float, **given: Any) -> WebAnswer:
         import httpx
 
         said = bytearray()
         try:
-            async with asyncio.timeout(limit_s), self._client.stream("POST", self._url, json=body) as answer:
+            async with asyncio.timeout(limit_s), self._client.stream(method, self._url, **given) as answer:
                 if packed := packed_by(answer.headers):
                     raise WebError("malformed", f"the answer is packed ({packed}), though it was asked for as it is")
                 async for part in answer.aiter_raw():

@@ -200,7 +200,10 @@ async def answer_to(view: ViewClient, word: str, k: int | None = None) -> str:
         async with asyncio.timeout(SETTLE_S):
             while wanted is not None and view.connected and (view.snapshot or {}).get("state") != wanted:
                 await asyncio.sleep(0.02)
-    return f"{answer}; the run{of(view)} is {(view.snapshot or {}).get('state', 'over')}"
+    seen = (view.snapshot or {}).get("state", "over")
+    if view.connected and wanted is not None and seen != wanted:
+        return f"{answer}; the run{of(view)} heard it, and is not seen to be {wanted} within {SETTLE_S:g} s: look at the status"
+    return f"{answer}; the run{of(view)} is {seen}"
 
 
 def of(view: ViewClient) -> str:

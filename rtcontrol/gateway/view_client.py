@@ -10,12 +10,12 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from rtcontrol.gateway.access import SUBPROTOCOL
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.web import WebClient, WebError
 from rtcontrol.telemetry.causes import CAUSES, Cause
 
 ANSWER_S = 3.0
@@ -44,6 +44,8 @@ class ViewClient:
         self.changed: Callable[[str], Awaitable[None]] = _nobody
         self._number = 0  # of the newest tick
         self._looked = asyncio.Event()
+        # This machine's own proxies are for elsewhere, and must not see the token.
+        self._web = WebClient(f"{self.url}/view/sessions", self._headers, proxies=False)
         self._socket: ClientConnection | None = None
         self._answers: deque[asyncio.Future[str]] = deque()  # they come in the order of the questions
         self._sending = asyncio.Lock()
@@ -55,13 +57,13 @@ class ViewClient:
             try:
                 await self._follow()
                 pause_s = BACKOFF_S[0]
-            except (InvalidStatus, httpx.HTTPStatusError) as refused:
-                status = refused.response.status_code
-                what = "it wants its access token (--token-file)" if status == 401 else f"it refused with {status}"
-                self.why = f"{self.url}: {what}"
+            except InvalidStatus as refused:
+                self.why = f"{self.url}: {_refusal(refused.response.status_code)}"
             except ConnectionClosed:
                 pass  # why it was stands there
-            except (OSError, WebSocketException, httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError) as error:
+            except WebError as error:
+                self.why = f"{self.url} does not answer ({error})"
+            except (OSError, WebSocketException, ValueError, LookupError) as error:
                 self.why = f"{self.url} does not answer ({type(error).__name__})"
             self._looked.set()
             await asyncio.sleep(pause_s)
@@ -76,8 +78,8 @@ class ViewClient:
         """Those of a server; none of a run. Raises UserError."""
         try:
             return await self._listed()
-        except (OSError, httpx.HTTPError, ValueError) as error:
-            raise UserError(f"{self.url} does not answer ({type(error).__name__}).", "Look at its status.") from None
+        except (WebError, ValueError) as error:
+            raise UserError(f"{self.url} does not answer ({error}).", "Look at its status.") from None
 
     async def turn_to(self, session: str) -> None:
         """From now on look at this one."""
@@ -133,10 +135,10 @@ class ViewClient:
         self._number, self.picture = 0, None
 
     async def _listed(self) -> list[dict[str, Any]]:
-        # This machine's own proxies are for elsewhere, and must not see the token.
-        async with httpx.AsyncClient(headers=self._headers, timeout=ANSWER_S, trust_env=False) as client:
-            answer = await client.get(f"{self.url}/view/sessions")
-        return list(answer.raise_for_status().json())
+        answer = await asyncio.wrap_future(self._web.get(ANSWER_S))
+        if answer.status != 200:
+            raise WebError("connection", _refusal(answer.status))
+        return list(answer.json())
 
     async def _newest(self) -> str:
         """The name of the server's newest session; a run lists none, and shows itself."""
@@ -189,6 +191,10 @@ def explained(line: dict[str, Any]) -> dict[str, Any]:
     """With what its cause means."""
     cause = line["cause"]
     return {**line, "meaning": CAUSES[Cause(cause)].meaning if cause in CAUSES else None}
+
+
+def _refusal(status: int) -> str:
+    return "it wants its access token (--token-file)" if status == 401 else f"it refused with {status}"
 
 
 async def _nobody(what: str) -> None:
