@@ -202,7 +202,8 @@ async def answer_to(view: ViewClient, word: str, k: int | None = None) -> str:
                 await asyncio.sleep(0.02)
     seen = (view.snapshot or {}).get("state", "over")
     if view.connected and wanted is not None and seen != wanted:
-        return f"{answer}; the run{of(view)} heard it, and is not seen to be {wanted} within {SETTLE_S:g} s: look at the status"
+        told = f"the run{of(view)} heard it, and is not seen to be {wanted} within {SETTLE_S:g} s"
+        return f"{answer}; {told}: look at the status"
     return f"{answer}; the run{of(view)} is {seen}"
 
 
