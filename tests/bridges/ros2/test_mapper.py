@@ -16,7 +16,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol_client.ros2 import bridge, config
+from rtcontrol_client.ros2 import config, diagnostics
 from rtcontrol_client.ros2.errors import Ros2BridgeError, Unmappable
 from rtcontrol_client.ros2.mapper import Observer
 from rtcontrol_client.ros2.msgs import MESSAGES, geometry_msgs, nav_msgs, sensor_msgs, std_msgs, trajectory_msgs
@@ -499,16 +499,16 @@ def test_message_beyond_its_age_holds_the_observation_back() -> None:
 @pytest.mark.parametrize(
     ("connected", "standing", "troubles", "level", "says"),
     [
-        (True, "fresh", {}, bridge.OK, "fresh call in force"),
-        (True, "held", {"/scan": "no news"}, bridge.WARN, "no news"),
-        (True, "safe", {}, bridge.ERROR, "safe call in force"),
-        (False, "safe", {}, bridge.ERROR, "no connection to the server: safe call in force"),
-        (False, "fresh", {}, bridge.ERROR, "no connection to the server: the last call is in force until"),
+        (True, "fresh", {}, diagnostics.OK, "fresh call in force"),
+        (True, "held", {"/scan": "no news"}, diagnostics.WARN, "no news"),
+        (True, "safe", {}, diagnostics.ERROR, "safe call in force"),
+        (False, "safe", {}, diagnostics.ERROR, "no connection to the server: safe call in force"),
+        (False, "fresh", {}, diagnostics.ERROR, "no connection to the server: the last call is in force until"),
     ],
 )
 def test_it_says_what_is_in_force_and_why(
     connected: bool, standing: str, troubles: dict[str, str], level: int, says: str
 ) -> None:
-    status = bridge.diagnostic_status(connected, standing, {"on_time_share": 1.0}, troubles)
+    status = diagnostics.diagnostic_status(connected, standing, {"on_time_share": 1.0}, troubles)
     assert (status.level, status.name) == (level, "rtcontrol")
     assert status.message.startswith(says)
