@@ -36,6 +36,8 @@ Examples:
 
   rtcontrol serve --config run.toml --hz 20      (lines such as: `http = "127.0.0.1:8080"`)
 
+  rtcontrol serve --neuro 127.0.0.1:8000 --model runs/mine      (plays games of the Neuro API: docs/neuro.md)
+
   rtcontrol serve --model noop --bind ipc:///tmp/rtcontrol.sock      (tries out a client without a model)
 
 docs/protocol.md is what a client must know, docs/security.md who can reach what. Each session leaves its record and
@@ -67,14 +69,19 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
     from rtcontrol.serve.server import Server
 
     gateway = None if options.http is None else _gateway(options, options.http)
+    neuro = None if options.neuro is None else _neuro(options, options.neuro)
     ending.of(lambda name: None)
     with StandardStreams() as output:
         say = output.out.say
-        with Server(options, options.bind, keys=options.keys, http=gateway, say=say, stopped=ending.called) as server:
+        games = None if neuro is None else neuro(say)
+        told: dict[str, Any] = {"say": say, "stopped": ending.called}
+        with Server(options, options.bind, keys=options.keys, http=gateway, neuro=games, **told) as server:
             for endpoint in server.endpoints:
                 say(f"listening on {endpoint}")
             if server.gateway is not None:
                 say(f"listening on {server.gateway.url}")
+            if server.neuro is not None:
+                say(f"listening on {server.neuro.address} for games")
             ending.wait()
             say(f"{ending.name}: ending {len(server.admission.sessions())} sessions")
         say(f"records and reports: {options.out}")
@@ -100,6 +107,22 @@ def _gateway(options: ServerOptions, http: str) -> Callable[[Any, Any], Any]:
         options.require_token,
     )
     return lambda admission, pool: Gateway(admission, pool, told)
+
+
+def _neuro(options: ServerOptions, address: str) -> Callable[[Any], Any]:
+    from rtcontrol.gateway import GatewayOptions
+    from rtcontrol.gateway.neuro import NeuroOptions, NeuroServer
+
+    access = GatewayOptions.parse(
+        address,
+        options.allow_origin,
+        options.token_file,
+        model=options.model,
+        require_token=options.require_token,
+        option="--neuro",
+    )
+    play = NeuroOptions.parse(options.neuro_instruct, options.neuro_deadline_ms, options.neuro_safe, options.neuro_hz)
+    return lambda say: lambda admission: NeuroServer(admission, access, play, say)
 
 
 app.command(help=EXAMPLES)(command(ServerOptions, "serve", _serve))

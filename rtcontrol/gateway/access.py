@@ -28,7 +28,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 TASK = "rtcontrol.task"
 SUBPROTOCOL = "rtcontrol.v1"
 TOKEN_SUBPROTOCOL = "rtcontrol.token."
-# Paths that act or tell something about the sessions; the rest are the page's files, which are no secret.
+# Paths that act or tell something about the sessions, as every WebSocket does; the rest are the page's files, which are
+# no secret.
 GUARDED = ("/ws", "/view/", "/v1/", "/metrics", "/health", "/mcp")
 # What OpenAI's clients send from a browser.
 SENT = (
@@ -83,7 +84,7 @@ class AccessGate:
             if foreign is not None and scope["type"] == "http" and scope["method"] == "OPTIONS":
                 await self._preflight(foreign, headers.get("access-control-request-headers", ""), send)
                 return
-            guarded = scope["path"].startswith(GUARDED)
+            guarded = scope["type"] == "websocket" or scope["path"].startswith(GUARDED)
             if guarded and (self._options.require_token or not (trusted and self._local(scope, headers))):
                 self._check_token(scope, headers)
             if scope["type"] == "websocket":

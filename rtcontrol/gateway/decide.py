@@ -35,6 +35,7 @@ MAX_WAITING = 64
 MAX_WARNED = 256
 MAX_TOLD = 1 << 18  # characters, whatever the model's context: they are counted in tokens first
 OPENING_AT_ONCE = threading.Semaphore(2)
+READ_S = 60.0
 LOOK_S = 0.2  # so often whoever waits looks whether the decoder is still there
 BOUND_IT = "Give it an enum, a range, a maxLength or maxItems; `rtcontrol serve --value-tokens N` allows longer ones."
 Trained = Callable[[Sequence[ToolSchema]], tuple[bool | None, str | None]]
@@ -102,7 +103,7 @@ class ToolSets:
             raise RequestError(UserError(what, "Shorten the messages, or the environment."), "messages", tools)
         key = json.dumps([allow_null, *tools])
         if tools and key not in self._open:
-            await self._read(tools)
+            await read_tools(self._reading, tools, self._open_timeout_s)
         if self._waiting >= MAX_WAITING:
             raise Unavailable(f"{MAX_WAITING} requests wait already")
         self._waiting += 1
@@ -126,39 +127,6 @@ class ToolSets:
     def close(self) -> None:
         while self._open:
             self._open.popitem()[1].close()
-
-    async def _read(self, tools: Tools) -> None:
-        """Before a set takes the place of another. On a thread that nobody waits for at the end; given up with the
-        request. Raises RequestError and Unavailable."""
-        loop, given_up = asyncio.get_running_loop(), threading.Event()
-        done: asyncio.Future[None] = loop.create_future()
-
-        def tell(error: Exception | None) -> None:
-            if not done.done():
-                done.set_result(None) if error is None else done.set_exception(error)
-
-        def read() -> None:
-            error: Exception | None = None
-            try:
-                if not self._reading.check(tools, given_up.is_set):
-                    error = Unavailable("the server is ending")
-            except DecoderUnavailable as trouble:
-                error = Unavailable(trouble.what.rstrip("."))
-            except UserError as mistake:
-                error = RequestError(mistake, "tools", tools)
-            except Exception as fault:  # no process is to be had, say
-                error = Unavailable(f"these tools cannot be read ({type(fault).__name__})")
-            with contextlib.suppress(RuntimeError):  # the loop is closed while the server ends
-                loop.call_soon_threadsafe(tell, error)
-
-        threading.Thread(target=read, name="reading", daemon=True).start()
-        try:
-            async with asyncio.timeout(self._open_timeout_s):
-                await done
-        except TimeoutError:
-            raise Unavailable(f"these tools could not be read within {self._open_timeout_s:g} s") from None
-        finally:
-            given_up.set()
 
     def _entry(self, key: str, tools: Tools, allow_null: bool) -> _ToolSet:
         entry = self._open.get(key)
@@ -188,6 +156,40 @@ class ToolSets:
         if self._open.get(key) is entry:
             del self._open[key]
             entry.close()
+
+
+async def read_tools(reading: ToolReading, tools: Tools, timeout_s: float = READ_S) -> None:
+    """Whether they can be read in time. On a thread that nobody waits for at the end; given up with the request. Raises
+    RequestError and Unavailable."""
+    loop, given_up = asyncio.get_running_loop(), threading.Event()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def tell(error: Exception | None) -> None:
+        if not done.done():
+            done.set_result(None) if error is None else done.set_exception(error)
+
+    def read() -> None:
+        error: Exception | None = None
+        try:
+            if not reading.check(tools, given_up.is_set):
+                error = Unavailable("the server is ending")
+        except DecoderUnavailable as trouble:
+            error = Unavailable(trouble.what.rstrip("."))
+        except UserError as mistake:
+            error = RequestError(mistake, "tools", tools)
+        except Exception as fault:  # no process is to be had, say
+            error = Unavailable(f"these tools cannot be read ({type(fault).__name__})")
+        with contextlib.suppress(RuntimeError):  # the loop is closed while the server ends
+            loop.call_soon_threadsafe(tell, error)
+
+    threading.Thread(target=read, name="reading", daemon=True).start()
+    try:
+        async with asyncio.timeout(timeout_s):
+            await done
+    except TimeoutError:
+        raise Unavailable(f"these tools could not be read within {timeout_s:g} s") from None
+    finally:
+        given_up.set()
 
 
 class ConnectionLost(Exception):

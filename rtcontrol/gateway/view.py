@@ -18,8 +18,7 @@ from rtcontrol.gateway.access import SUBPROTOCOL
 from rtcontrol.loop.operator import SAID
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.viewer import snapshot
-from rtcontrol.serve.session import Session
-from rtcontrol.serve.session_manager import SessionManager
+from rtcontrol.serve.session_manager import Guest, SessionManager
 
 log = logging.getLogger("rtcontrol.gateway")
 
@@ -120,13 +119,13 @@ async def _hear(socket: WebSocket, watched: Watched, text: str) -> None:
 class WatchedSession:
     """`snapshot` follows the session from loop to loop, as its client goes and comes back."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Guest) -> None:
         self._session = session
 
     def snapshot(self, since: int) -> dict[str, Any]:
         session = self._session
         assert session.loop is not None, "found sessions have run"
-        return snapshot(session.loop, since) | {"over": session.state == "over", "env": session.hello.client.name}
+        return snapshot(session.loop, since) | {"over": session.state == "over", "env": session.shown_name}
 
     def picture(self) -> None:
         """The world is the client's."""
@@ -140,12 +139,10 @@ class WatchedSession:
 
 def find(admission: SessionManager, name: str) -> WatchedSession | None:
     """The session of this name, once it runs."""
-    found = next((s for s in admission.all() if s.id == name and s.loop is not None), None)
+    found = next((s for s in admission.watched if s.id == name and s.loop is not None), None)
     return None if found is None else WatchedSession(found)
 
 
 def listed(admission: SessionManager) -> list[dict[str, Any]]:
     """Those there are to look at."""
-    return [
-        {"id": s.id, "state": s.state, "client": s.hello.client.name} for s in admission.all() if s.loop is not None
-    ]
+    return [{"id": s.id, "state": s.state, "client": s.shown_name} for s in admission.watched if s.loop is not None]

@@ -1,4 +1,4 @@
-"""When the next tick begins: an absolute grid in wall-clock time, or a lockstep world that waits for the controller."""
+"""When the next tick begins: on an absolute grid in wall-clock time, as a world that waits moves on, or as one asks."""
 
 from __future__ import annotations
 
@@ -50,11 +50,13 @@ class RateClock:
 class LoopClock(Protocol):
     """What the control loop asks of a clock; times are CLOCK_MONOTONIC nanoseconds.
 
-    `enforced` says whether a deadline ends a tick (wall) or is only compared with it afterwards (lockstep).
+    `enforced` says whether a deadline ends a tick (wall) or is only compared with it afterwards (lockstep), `periodic`
+    whether releases come at a fixed rate of real time.
     `effective_ns` is the world's time, which limits how long a call is held.
     """
 
     enforced: bool
+    periodic: bool
 
     def start(self) -> tuple[int, int]:
         """Set the first release; gives its instant, and the world's time (`effective_ns`) then."""
@@ -75,7 +77,7 @@ class LoopClock(Protocol):
 class WallClock(RateClock):
     """The world runs on whatever the controller does: releases on an absolute grid, deadlines enforced."""
 
-    enforced = True
+    enforced = periodic = True
 
     def __init__(self, period_ns: int, spin_ns: int = SPIN_NS) -> None:
         """Polls the last `spin_ns` before a release; 0 where many loops share one process."""
@@ -114,7 +116,7 @@ class LockstepClock:
     miss; its call is executed, because nothing happened meanwhile and the run must not depend on the machine.
     """
 
-    enforced = False
+    enforced = periodic = False
 
     def __init__(self, period_ns: int, advance: Callable[[int], None]) -> None:
         self._period_ns = period_ns
@@ -160,7 +162,7 @@ class ArrivalClock:
     waits at most so many nanoseconds for the next one and gives its instant, or None. Holds are measured in periods.
     """
 
-    enforced = False
+    enforced = periodic = False
 
     def __init__(self, period_ns: int, arrival: Callable[[int], int | None]) -> None:
         self._period_ns = period_ns
@@ -193,4 +195,47 @@ class ArrivalClock:
 
     def slack_ns(self) -> int:
         # The next one may be there already.
+        return 0
+
+
+class DemandClock:
+    """A release whenever the world asks for a call, which it waits for until its deadline and no longer. It asks for
+    one at a time. `arrival` waits at most so many nanoseconds for its question and gives the question's instant, or
+    None."""
+
+    enforced, periodic = True, False
+
+    def __init__(self, arrival: Callable[[int], int | None]) -> None:
+        self._arrival = arrival
+        self._k = -1
+        self._arrived_ns: int | None = None
+
+    def start(self) -> tuple[int, int]:
+        self._k, self._arrived_ns = -1, None
+        return (now := time.monotonic_ns()), now
+
+    def wait(self, event_ns: int | None, host: Host, in_flight: bool) -> DecisionReply | None:
+        left = MAX_SLEEP_NS if event_ns is None else event_ns - time.monotonic_ns()
+        if left <= 0:
+            return None
+        if in_flight:
+            return host.wait(min(left, MAX_SLEEP_NS))
+        if self._arrived_ns is None:
+            self._arrived_ns = self._arrival(min(left, MAX_SLEEP_NS))
+        return None
+
+    def due(self, now_ns: int) -> bool:
+        return self._arrived_ns is not None and now_ns >= self._arrived_ns
+
+    def take(self, now_ns: int) -> tuple[int, int, int]:
+        arrived_ns = now_ns if self._arrived_ns is None else self._arrived_ns
+        self._arrived_ns = None
+        self._k += 1
+        return self._k, arrived_ns, 0
+
+    def effective_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def slack_ns(self) -> int:
+        # The next question may be there already.
         return 0

@@ -88,8 +88,8 @@ class EvidenceCollector:
     the spans of ticks on time into `usual`, and reads the files of `threads` at each release.
     """
 
-    def __init__(self, watch: PauseWatch, host: Host, actuator: Actuator, enforced: bool = True) -> None:
-        self._watch, self._host, self._actuator, self._enforced = watch, host, actuator, enforced
+    def __init__(self, watch: PauseWatch, host: Host, actuator: Actuator, periodic: bool = True) -> None:
+        self._watch, self._host, self._actuator, self._periodic = watch, host, actuator, periodic
         self.usual: deque[Mapping[str, float]] = deque(maxlen=USUAL)
         self.texts: deque[tuple[int, int]] = deque(maxlen=8)  # when the loop's thread was long at work on one
         self.threads = Threads()
@@ -205,7 +205,7 @@ class EvidenceCollector:
             apart=not threads or threads[0][0] != os.getpid(),
             gaps=_clip(tick, self._heard, 0.0, end),
             behind=tick.behind,
-            arrival=not self._enforced,
+            arrival=not self._periodic,
             host=self._host_trouble(tick) if reply is None else None,
             texts=_clip(tick, self.texts, 0.0, end),
             acting=self._acting(tick, end),

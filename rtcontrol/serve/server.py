@@ -20,7 +20,8 @@ from rtcontrol.serve.zmq_server import Router
 
 
 class Server:
-    """`endpoints` are bound for ZeroMQ; `http` makes the gateway. `with` starts and ends it all. Raises UserError."""
+    """`endpoints` are bound for ZeroMQ; `http` makes the gateway, `neuro` the place where games
+    of the Neuro API connect. `with` starts and ends it all. Raises UserError."""
 
     def __init__(
         self,
@@ -29,6 +30,7 @@ class Server:
         *,
         keys: Path | None = None,
         http: Callable[[SessionManager, DecoderPool], Any] | None = None,
+        neuro: Callable[[SessionManager], Any] | None = None,
         say: Callable[[str], None] = lambda line: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -38,11 +40,12 @@ class Server:
         # 16 Hz: the scale of what counts as a pause.
         self._watch = PauseWatch(62_500_000)
         self.admission = SessionManager(options, self._pool, self._watch, say)
-        self._endpoints, self._keys, self._http = endpoints, keys, http
+        self._endpoints, self._keys, self._http, self._neuro = endpoints, keys, http, neuro
         self._collector = SlackCollector()
         self._stack = ExitStack()
         self.router: Router | None = None
         self.gateway: Any = None
+        self.neuro: Any = None
         self._began = False
 
     def __enter__(self) -> Self:
@@ -57,6 +60,10 @@ class Server:
                 self.gateway = self._http(self.admission, self._pool)
                 self.gateway.start()
                 stack.callback(self.gateway.close)
+            if self._neuro is not None:
+                self.neuro = self._neuro(self.admission)
+                self.neuro.start()
+                stack.callback(self.neuro.close)
             stack.callback(self.admission.close)
             if options.interpreter is not None and options.agent is not None:
                 self.admission.interpreters.start(assembly.agent(options.agent), self._stopped)

@@ -103,6 +103,10 @@ class Session:
         self._troubled: tuple[int | None, str] = (None, "")  # what was told last
         self._lines = TokenBucket(1.0, 5.0)
 
+    @property
+    def shown_name(self) -> str:
+        return self.hello.client.name
+
     # -- from the admission -------------------------------------------------------------------------------------------
 
     def start(self) -> None:

@@ -6,12 +6,13 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.evidence import PauseWatch
+from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve.errors import AGAIN, stopped
@@ -42,6 +43,27 @@ MAX_STRANGERS = 1024
 STRANGER_NS = 120_000_000_000
 OPENING_AT_ONCE = 2  # sessions whose schemas are compiled and decoders opened
 LINES_PER_S = 2.0  # refusals that are said; the others are counted
+
+
+class Guest(Protocol):
+    """Whose loop people may look at, and say something to: a session, or what another protocol has for one."""
+
+    loop: ControlLoop | None
+    counting: bool
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def shown_name(self) -> str:
+        """Of the program on the other side."""
+
+    def say(self, said: str, by: str, k: int | None = None, instruction: str | None = None) -> str: ...
+
+    def instruct(self, text: str) -> None: ...
 
 
 class SessionManager:
@@ -77,6 +99,7 @@ class SessionManager:
         self._short = TokenBucket(1 / 60, 1.0)
         self._began_s = time.monotonic()
         self._closing = False
+        self.guests: Callable[[], Sequence[Guest]] = tuple  # who plays here and speaks another protocol
 
     # -- from the transports ------------------------------------------------------------------------------------------
 
@@ -153,17 +176,22 @@ class SessionManager:
         """Over all sessions there ever were."""
         with self._lock:
             totals = self._ended.copy()
-            for session in self._sessions.all():
+            for session in (*self._sessions.all(), *self.guests()):
                 if session.loop is not None and session.counting:
                     totals.add(session.loop.account)
         return totals
 
-    def counted(self, session: Session) -> None:
+    def counted(self, session: Guest) -> None:
         """A loop of the session is over: its counts stay."""
         with self._lock:
             if session.loop is not None and session.counting:
                 session.counting = False
                 self._ended.add(session.loop.account)
+
+    @property
+    def watched(self) -> list[Guest]:
+        """All that people may look at, and say something to."""
+        return [*self.all(), *self.guests()]
 
     def all(self) -> list[Session]:
         """The sessions that are not over."""
