@@ -161,9 +161,8 @@ class GameSession:
             model="",
         )
         record = out / "record.mcap"
-        recorder = Recorder(
-            record, config.header(0.0, agent), provisional=True, tell=self._say, most=size(config.record_max)
-        )
+        header = config.header(0.0, agent) | {"clock": "demand"}  # the game's
+        recorder = Recorder(record, header, provisional=True, tell=self._say, most=size(config.record_max))
         clock = DemandClock(self._world.arrival)
         shared = LoopOptions(None, self._say, clock, self._admission.watch, NoCollector())
         loop = ControlLoop(config, agent, self._world, self._host, recorder, shared)
