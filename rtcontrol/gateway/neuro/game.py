@@ -15,7 +15,7 @@ from rtcontrol.gateway.neuro.actions import OfferedTools
 from rtcontrol.gateway.neuro.options import NeuroOptions
 from rtcontrol.gateway.neuro.player import GamePlayer
 from rtcontrol.gateway.neuro.world import GameLook, QuestionWorld
-from rtcontrol.gateway.source import source
+from rtcontrol.gateway.source import source, trained
 from rtcontrol.hosts.protocol import Host
 from rtcontrol.hosts.tool_set_host import ToolOffer, ToolSetHost
 from rtcontrol.loop.clock import DemandClock
@@ -24,6 +24,7 @@ from rtcontrol.loop.loop import ControlLoop, LoopOptions
 from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.serve.limits import TokenBucket
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.stats import Run, write_report
@@ -55,6 +56,7 @@ class GameSession:
         self._instruction = options.instruction
         self._longest_ms = options.longest_ms
         self._lines = TokenBucket(1.0, 10.0)
+        self._warned: set[str] = set()
         self._ending = threading.Lock()
         self._why: str | None = None
         self._thread: threading.Thread | None = None
@@ -125,6 +127,10 @@ class GameSession:
         told = options.value_tokens, offer.allow_null, options.arguments
         made = self._admission.pool.open(name, source(self._model, options.engine, offer.tools, *told))
         made.start()
+        _, warning = trained(self._model, tool_schemas(offer.tools))
+        if warning is not None and warning not in self._warned:
+            self._warned.add(warning)
+            self._say(warning)
         return made
 
     def _begin(self, tools: OfferedTools) -> None:

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.responses import FileResponse
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from rtcontrol.gateway.app import PAGE
 from rtcontrol.gateway.decide import Unavailable, read_tools
 from rtcontrol.gateway.errors import RequestError
 from rtcontrol.gateway.http_server import HTTPServer
@@ -35,12 +36,11 @@ GAMES = 4  # of one connection
 MESSAGES_PER_S = 1_000.0
 READY_S = 1.0  # so long the games may save what there is to save, before the server ends
 NORMAL, POLICY, TRY_LATER = 1000, 1008, 1013
-PAGE = "This is where games of the Neuro API connect: ws://{}. See docs/neuro.md.\n"
 LOST, STOPPED = "game lost", "server stopped"
 
 
 class NeuroServer(HTTPServer):
-    """`games` are those that are connected. `start` and `close` as the gateway's."""
+    """`games` are those that are connected. `start` and `close` as the gateway's. Its page is a small game."""
 
     def __init__(
         self, admission: SessionManager, access: GatewayOptions, options: NeuroOptions, say: Callable[[str], None]
@@ -52,7 +52,9 @@ class NeuroServer(HTTPServer):
         self._lock = threading.Lock()
         self._number = next_number(admission.options.out)
         admission.guests = lambda: list(self.games)
-        app = Starlette(routes=[WebSocketRoute("/{path:path}", self._serve), Route("/", self._page)])
+        page = Route("/", lambda request: FileResponse(PAGE / "coins.html"))
+        rest = Mount("/", StaticFiles(directory=PAGE))
+        app = Starlette(routes=[WebSocketRoute("/{path:path}", self._serve), page, rest])
         super().__init__(app, access, "--neuro", lambda code: None)
 
     @property
@@ -90,9 +92,6 @@ class NeuroServer(HTTPServer):
             connection.part()
         super().close()
         end_all(games)
-
-    async def _page(self, request: Request) -> Response:
-        return PlainTextResponse(PAGE.format(request.headers.get("host", "")))
 
     async def _serve(self, socket: WebSocket) -> None:
         await socket.accept()

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import chromium
 import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -122,6 +123,17 @@ def test_actions_that_no_model_here_knows_get_the_safe_choice_and_people_are_tol
         assert made.said("rtcontrol serve --model")
         game.close()
         assert made.report()["misses_by_cause"] == {"decide": 1}
+
+
+def test_people_are_warned_once_of_a_model_that_was_not_trained_on_these_actions(tmp_path: Path) -> None:
+    with playing(tmp_path, "lander") as made:
+        game = Game(made.url)
+        game.begin(PLAY, WAIT)
+        for names in (("play",), ("wait",), ("play", "wait")):
+            assert game.act(*names)[0] in names
+        game.close()
+        made.report()
+    assert sum("was not trained on these tools" in line for line in made.lines) == 1
 
 
 def test_two_forces_at_once_are_answered_one_after_the_other(game: Game) -> None:
@@ -421,6 +433,19 @@ def test_pages_of_other_sites_need_to_be_allowed_and_to_show_the_token(tmp_path:
         game.begin(PLAY)
         assert game.act("play")[0] == "play"
         game.close()
+
+
+@pytest.mark.slow
+def test_a_browsers_game_is_played_and_the_page_has_no_errors(chance: Playing, tmp_path: Path) -> None:
+    if chromium.BINARY is None:
+        pytest.skip("there is no Chromium")
+    with chromium.Chromium(tmp_path / "profile") as page:
+        page.open(chance.server.url)
+        page.until("rtcontrol.counts.answers >= 8")
+        page.open("about:blank")
+        report = chance.report()
+        assert page.errors == []
+    assert report["agent"] == "Coins" and report["releases"] >= 8 and report["wire"]["refused"] == 0
 
 
 # -- people ------------------------------------------------------------------------------------------------------------
