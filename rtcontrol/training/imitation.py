@@ -37,7 +37,7 @@ from rtcontrol.training.card import shape_of, skill_card, write_card
 from rtcontrol.training.gate import ROWS, fit_gate
 from rtcontrol.training.model_size import Learner, from_base
 from rtcontrol.training.out_of_scope import Nonsense, with_nonsense
-from rtcontrol.training.tool_randomization import dressed, plain
+from rtcontrol.training.tool_randomization import DISTRACTING, MANY, FieldNames, dressed, plain
 from rtcontrol.training.word_vectors import MARKS, SCHEMA_PHRASES, common_words, give_meaning, whole_words
 
 # A model whose words begin with vectors reads most that it was never taught: so many in a sentence are believed
@@ -144,7 +144,9 @@ class Recipe:
             shown = self.episodes(config.seed * 1_000_003 + chunk, self.parallel, policy if dagger else None, early)
             some = itertools.islice(shown, min(self.chunk, config.samples))
             if ways:
-                rows = self.dressed_rows(some, self.parallel, ways, random.Random(f"tools {config.seed} {chunk}"))
+                rows = self.dressed_rows(
+                    some, self.parallel, ways, random.Random(f"tools {config.seed} {chunk}"), far=True
+                )
             else:
                 rows = [Row(r.instruction, r.observation, r.call, meant=r.goal.text()) for r in some]
             return self.mixed(rows, random.Random(f"nonsense {config.seed} {chunk}"), early)
@@ -173,16 +175,25 @@ class Recipe:
         play = self.early if early and self.early is not None else self.demonstrations
         return play(seed, parallel, policy=policy, beta=0.0 if policy is None else self.beta)
 
-    def dressed_rows(self, shown: Iterable[Demonstration], parallel: int, ways: int, rng: random.Random) -> list[Row]:
+    def dressed_rows(
+        self, shown: Iterable[Demonstration], parallel: int, ways: int, rng: random.Random, far: bool = False
+    ) -> list[Row]:
         """Rows of so many `parallel` episodes: half of these under the tools' own names, since those are what the model
-        will be asked with, the others under one of so many `ways`."""
+        will be asked with, the others under one of so many `ways`. Where it goes `far`, half of the ways have many
+        tools more, and half of them other names of what is observed."""
         tools = self.agent.tools.schemas
-        drawn = [plain(tools), *(dressed(rng, tools) for _ in range(ways))]
-        mine = [drawn[0] if episode % 2 else drawn[1 + episode // 2 % ways] for episode in range(parallel)]
+        more = [MANY if far and number % 2 else DISTRACTING for number in range(ways)]
+        drawn = [plain(tools), *(dressed(rng, tools, distracting=most) for most in more)]
+        fields = [
+            None,
+            *(FieldNames(rng.getrandbits(32)) if far and number // 2 % 2 else None for number in range(ways)),
+        ]
+        mine = [0 if episode % 2 else 1 + episode // 2 % ways for episode in range(parallel)]
         rows = []
         for number, one in enumerate(shown):
-            way, meant = mine[number % parallel], one.goal.text()
-            rows.append(Row(one.instruction, one.observation, way.call(one.call), tools=way.tools, meant=meant))
+            way, renamed = drawn[mine[number % parallel]], fields[mine[number % parallel]]
+            seen, meant = one.observation if renamed is None else renamed(one.observation), one.goal.text()
+            rows.append(Row(one.instruction, seen, way.call(one.call), tools=way.tools, meant=meant))
         return rows
 
     def mixed(self, rows: list[Row], rng: random.Random, early: bool) -> list[Row]:

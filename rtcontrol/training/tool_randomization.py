@@ -6,7 +6,8 @@ that nobody asks for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple
@@ -48,6 +49,29 @@ PARAMETERS = {
 WORDS = {"straight": ("ahead", "onward", "forward"), "left": ("lefthand",), "right": ("righthand",)}
 TAUGHT = Synonyms(TOOLS, PARAMETERS, WORDS)
 DISTRACTING = 3
+MANY = 8
+_FIELD = re.compile(r"(?:(?<=\d )|^)[a-z]+|[a-z]+(?= -?\d)")
+_SOUNDS = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
+
+
+class FieldNames:
+    """An observation's fields under made-up names: the same ones for all that is seen of one way. A field is a word
+    that begins the text, follows a number, or stands before one."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = Random(seed)
+        self._names: dict[str, str] = {}
+
+    def __call__(self, seen: str) -> str:
+        words = set(seen.split())
+        return _FIELD.sub(lambda found: self._name(found[0], words), seen)
+
+    def _name(self, field: str, words: Container[str]) -> str:
+        while field not in self._names:
+            name = "".join(self._rng.choices(_SOUNDS, k=self._rng.randint(2, 3)))
+            if name not in self._names.values() and name not in words:
+                self._names[field] = name
+        return self._names[field]
 
 
 @dataclass(frozen=True)

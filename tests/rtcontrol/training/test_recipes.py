@@ -49,7 +49,16 @@ from rtcontrol.training.controllers import ENVS, recipe_of
 from rtcontrol.training.gate import HELD, SPARED, gate_between, sureness
 from rtcontrol.training.imitation import Recipe
 from rtcontrol.training.out_of_scope import WORLDS, Nonsense, with_nonsense
-from rtcontrol.training.tool_randomization import PARAMETERS, TOOLS, WORDS, Dressed, dressed, plain
+from rtcontrol.training.tool_randomization import (
+    DISTRACTING,
+    PARAMETERS,
+    TOOLS,
+    WORDS,
+    Dressed,
+    FieldNames,
+    dressed,
+    plain,
+)
 from rtcontrol.training.word_vectors import (
     FREQUENT,
     SCHEMA_PHRASES,
@@ -399,6 +408,31 @@ def test_names_orders_and_companions_differ() -> None:
     assert {len(way.tools) for way in ways} == {6, 7, 8, 9}
     listed = {tuple(t.parameters[0].schema["enum"]) for way in ways for t in way.tools if t.name == "brake"}
     assert len(listed) > 20
+
+
+ROAD_SEEN = "speed 66 limit 80 lane 2 3 light none junction -150 way onward"
+
+
+@given(seed=st.integers(0, 10**9))
+def test_fields_have_other_names_values_and_words_do_not(seed: int) -> None:
+    renamed = FieldNames(seed)
+    first, again = renamed(ROAD_SEEN).split(), renamed("limit 7 way left").split()
+    fields = {0, 2, 4, 7, 9, 11}
+    assert [word for i, word in enumerate(first) if i not in fields] == ["66", "80", "2", "3", "none", "-150", "onward"]
+    assert len({first[i] for i in fields}) == len(fields) and not {first[i] for i in fields} & set(ROAD_SEEN.split())
+    assert again == [first[2], "7", first[11], "left"]
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_a_skill_that_reads_any_tools_meets_many_and_other_fields_and_the_bases_own_recipe_does_not(far: bool) -> None:
+    recipe = RECIPES["paddle"]
+    shown = itertools.islice(recipe.demonstrations(1, 24), 240)
+    rows = recipe.dressed_rows(shown, 24, 12, Random(1), far=far)
+    tools = {len(row.tools or ()) for row in rows}
+    starts = {row.observation.split()[0] for row in rows}
+    own = [row for row in rows if row.tools == recipe.agent.tools.schemas]
+    assert (max(tools) > 1 + DISTRACTING) is far and (starts == {"x"}) is not far
+    assert len(own) >= 120 and {row.observation.split()[0] for row in own} == {"x"}
 
 
 def test_plain_tools_are_as_they_were() -> None:
