@@ -22,11 +22,11 @@ class MisreadMessage(ValueError):
     """The message is none of the API's; the text says why."""
 
 
-class _Said(BaseModel):
+class _GameData(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
-class GameAction(_Said):
+class GameAction(_GameData):
     name: str = Field(min_length=1, max_length=MOST_NAME)
     description: str = Field("", max_length=MOST_SAID)
     parameters: dict[str, Any] = Field(default_factory=dict, alias="schema")
@@ -48,24 +48,24 @@ class GameAction(_Said):
         return {"name": self.name, "description": self.description, "parameters": schema}
 
 
-class Startup(_Said):
+class Startup(_GameData):
     pass
 
 
-class GameContext(_Said):
+class GameContext(_GameData):
     message: str = Field(max_length=MOST_SAID)
     silent: bool = True
 
 
-class RegisterActions(_Said):
+class RegisterActions(_GameData):
     actions: list[GameAction] = Field(max_length=MOST_ACTIONS)
 
 
-class UnregisterActions(_Said):
+class UnregisterActions(_GameData):
     action_names: list[str] = Field(max_length=MOST_ACTIONS)
 
 
-class ForceActions(_Said):
+class ForceActions(_GameData):
     query: str = Field("", max_length=MOST_SAID)
     state: str = Field("", max_length=MOST_SAID)
     priority: str = "low"
@@ -78,7 +78,7 @@ class ForceActions(_Said):
         return ("low" if info.field_name == "priority" else "") if value is None else value
 
 
-class ActionResult(_Said):
+class ActionResult(_GameData):
     id: str
     success: bool
     message: str = Field("", max_length=MOST_SAID)
@@ -89,12 +89,12 @@ class ActionResult(_Said):
         return "" if value is None else value
 
 
-class ShutdownReady(_Said):
+class ShutdownReady(_GameData):
     pass
 
 
 GameMessage = Startup | GameContext | RegisterActions | UnregisterActions | ForceActions | ActionResult | ShutdownReady
-COMMANDS: dict[str, type[_Said]] = {
+COMMANDS: dict[str, type[_GameData]] = {
     "startup": Startup,
     "context": GameContext,
     "actions/register": RegisterActions,
