@@ -19,10 +19,10 @@ def is_id(model: str) -> bool:
     return NAME.fullmatch(model) is not None
 
 
-def fetch(model: str, others: str) -> Path:
+def fetch(model: str, nowhere: str, others: str) -> Path:
     """The local folder of a hub id. What the cache has whole is used as it is, without a look at the network, so that a
-    start in the field changes nothing; anything else is downloaded, with progress. Raises UserError, whose remedy names
-    the `others` ways to give a model."""
+    start in the field changes nothing; anything else is downloaded, with progress. Raises UserError, which begins with
+    `nowhere`, where else it was looked for, and whose remedy names the `others` ways to give a model."""
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
@@ -38,7 +38,7 @@ def fetch(model: str, others: str) -> Path:
             return folder
     except Exception:  # whatever it is, the download tells
         pass
-    nowhere = f"No model {model!r}: neither a bundled name nor a folder, and the hub"
+    hub = f"{nowhere}; the hub"
     try:
         folder = Path(snapshot_download(repository, **wanted)) / inside
         if _complete(folder):
@@ -52,17 +52,17 @@ def fetch(model: str, others: str) -> Path:
         ) from None
     except RepositoryNotFoundError:
         raise UserError(
-            f"{nowhere} has no {repository}, or keeps it private.", f"{others} For a private one: `hf auth login`."
+            f"{hub} has no {repository}, or keeps it private.", f"{others} For a private one: `hf auth login`."
         ) from None
     except Exception as error:
         cached = f"nor is it whole in the cache ({constants.HF_HUB_CACHE})"
         line = next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))
         if constants.HF_HUB_OFFLINE:
-            why = f"{nowhere} is not asked, as HF_HUB_OFFLINE is set, {cached}."
+            why = f"{hub} is not asked, as HF_HUB_OFFLINE is set, {cached}."
         elif isinstance(error, HfHubHTTPError):
-            why = f"{nowhere} answers ({constants.ENDPOINT}: {line})."
+            why = f"{hub} answers ({constants.ENDPOINT}: {line})."
         else:
-            why = f"{nowhere} cannot be reached ({constants.ENDPOINT}: {line}), {cached}."
+            why = f"{hub} cannot be reached ({constants.ENDPOINT}: {line}), {cached}."
         one = f" --include '{inside}*'" if inside else ""
         raise UserError(
             why,

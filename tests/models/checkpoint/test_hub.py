@@ -174,7 +174,7 @@ def test_a_repository_without_that_folder_lists_those_that_it_has(hub: Hub, foun
 def test_a_repository_that_the_hub_does_not_have_names_all_three_ways(hub: Hub, found: Find) -> None:
     status, _, err = found("runs/train-lander", hub.url)
     assert status == 1
-    assert "neither a bundled name nor a folder, and the hub has no runs/train-lander" in err
+    assert f"no folder 'runs/train-lander' in {Path.cwd()}, and no bundled model of that name; the hub has no" in err
     assert "Bundled: base, driver, lander, paddle, simpletool-games. Or give the path of a checkpoint folder" in err
 
 
@@ -213,7 +213,7 @@ def test_every_command_that_takes_a_model_says_so_in_one_paragraph(
     said = capsys.readouterr()
     err = said.err.strip()
     assert (status, said.out, "Traceback" in err) == (2, "", False)
-    assert err.startswith(f"No model {REPOSITORY!r}: neither a bundled name nor a folder, and the hub ")
+    assert err.startswith(f"There is no folder {REPOSITORY!r} in ") and "no bundled model of that name; the hub " in err
     assert len(err.splitlines()) == 1 and f"`hf download {REPOSITORY}`" in err
     assert not (tmp_path / "out").exists() and not (tmp_path / "answers.jsonl").exists()
 
@@ -227,9 +227,25 @@ def test_a_folder_wins_over_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("model", ["nobody", "a/b/c", "./a/b", "/a/b", "a/b:", "a/b:../c", "a b/c", "~/b"])
 def test_what_is_no_hub_id_is_not_looked_for_there(model: str) -> None:
-    with pytest.raises(UserError, match="neither a bundled name nor a folder, nor a hub's OWNER/NAME") as error:
+    with pytest.raises(UserError, match="There is no folder .* it is no hub's OWNER/NAME") as error:
         resolve(model)
     assert "OWNER/NAME[:SUBFOLDER] of the Hugging Face hub" in error.value.remedy
+
+
+# huggingface/huggingface_hub#1464, vllm-project/vllm#33545: of a path that is not there the hub alone was spoken of.
+def test_a_path_that_is_not_there_is_told_as_one_before_the_hub_with_what_is_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: Find
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs/mine", "runs/trained/model", "runs/deep/er/still"):
+        Path(name).mkdir(parents=True)
+        Path(name, "config.json").write_text("{}")
+    status, _, err = found("runs/nope", f"http://127.0.0.1:{free_port()}")
+    assert status == 1
+    assert err.startswith(f"There is no folder 'runs/nope' in {tmp_path}, and no bundled model of that name; the hub ")
+    assert "runs holds mine, trained/model. Bundled: " in err
+    absolute = found(f"{tmp_path}/runs/nope", "http://127.0.0.1:1")[2]
+    assert absolute.startswith(f"There is no folder '{tmp_path}/runs/nope', and no bundled")
 
 
 # Where a model's name leads.

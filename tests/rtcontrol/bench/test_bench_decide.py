@@ -154,7 +154,7 @@ def test_each_table_is_shown_once_when_it_is_ready_and_progress_goes_to_stderr(
 
 
 def test_memory_says_in_one_line_that_there_is_no_such_model(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "No model 'nope'" in refused(capsys, "bench", "memory", "--model", "nope")
+    assert "There is no folder 'nope' in" in refused(capsys, "bench", "memory", "--model", "nope")
 
 
 ENDS = ("at last", "by hand", "for now")
