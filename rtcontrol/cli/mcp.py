@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,6 +38,14 @@ def mcp(
     http_token_file: Annotated[
         Path | None, typer.Option(help="--http: the token that agents must show; made where there is none.")
     ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="--http: a name of this server other than its address, or the site of a page that may come in, such "
+            "as http://robot.local:8765; once for each.",
+        ),
+    ] = None,
 ) -> None:
     """Let a slow agent supervise a fast loop, by MCP: status, misses with their causes, report; pause, stop, deny.
 
@@ -53,6 +61,9 @@ def mcp(
       rtcontrol mcp --connect http://127.0.0.1:8080 --session session-0001 --token-file token
 
       rtcontrol mcp --connect http://127.0.0.1:8090 --http 127.0.0.1:8765 --http-token-file agent-token
+
+      rtcontrol mcp --connect http://127.0.0.1:8090 --http 0.0.0.0:8765 --http-token-file agent-token
+      --allow-origin http://robot.local:8765
     """
     if find_spec("mcp") is None:
         raise UserError("The package mcp is not installed.", "Run `pip install 'rtcontrol[mcp]'`.")
@@ -68,6 +79,8 @@ def mcp(
             "--http and --http-token-file go together: whoever reaches the port may stop the run.",
             "Give both, or neither (stdin and stdout).",
         )
+    if allow_origin and http is None:
+        raise UserError("--allow-origin is for --http: by stdin and stdout no page comes in.", "Give --http, too.")
     from rtcontrol.gateway.mcp_server import server, watch
     from rtcontrol.gateway.options import read_token
     from rtcontrol.gateway.view_client import ViewClient
@@ -85,17 +98,18 @@ def mcp(
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
         asyncio.run(watch(view, made.run_stdio_async()))
     else:
-        asyncio.run(watch(view, _serve(made, http, http_token_file)))
+        asyncio.run(watch(view, _serve(made, http, http_token_file, allow_origin or ())))
 
 
-def _serve(made: MCPServer, http: str, token_file: Path | None) -> Coroutine[Any, Any, None]:
+def _serve(made: MCPServer, http: str, token_file: Path | None, origins: Sequence[str]) -> Coroutine[Any, Any, None]:
     import uvicorn
+    from mcp.server.transport_security import TransportSecuritySettings
 
     from rtcontrol.gateway.access import AccessGate
     from rtcontrol.gateway.options import GatewayOptions
 
     try:
-        options = GatewayOptions.parse(http, token_file=token_file, require_token=True)
+        options = GatewayOptions.parse(http, origins, token_file=token_file, require_token=True)
     except UserError as error:
         raise UserError(
             *(said.replace("--token-file", "--http-token-file") for said in (error.what, error.remedy))
@@ -106,7 +120,9 @@ def _serve(made: MCPServer, http: str, token_file: Path | None) -> Coroutine[Any
     except OSError as error:
         what = f"--http {http} cannot be bound ({error.strerror or error})."
         raise UserError(what, "Choose another port or address.") from None
-    app = AccessGate(made.streamable_http_app(host=options.host), options, lambda code: None)
+    # Host and Origin are the gate's: the library's own check knows the loopback's names alone.
+    unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    app = AccessGate(made.streamable_http_app(transport_security=unchecked), options, lambda code: None)
     print(f"listening on http://{options.host}:{listening.getsockname()[1]}/mcp", file=sys.stderr, flush=True)
     # At its end it logs each stream that somebody still listened to as an error, with a traceback.
     quiet: dict[str, Any] = {"log_level": "critical", "access_log": False, "server_header": False}

@@ -42,6 +42,18 @@ SENT = (
     "openai-project",
 )
 STAINLESS = "x-stainless-"
+# MCP's own path, the headers that its clients send from a browser, and the one of an answer that they send back.
+MCP_PATH = "/mcp"
+MCP_SENT = (
+    "accept",
+    "authorization",
+    "content-type",
+    "last-event-id",
+    "mcp-method",
+    "mcp-name",
+    "mcp-protocol-version",
+)
+MCP_SESSION = "mcp-session-id"
 WARNING = "x-rtcontrol-warning"
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 PAGE_POLICY = (
@@ -82,7 +94,7 @@ class AccessGate:
             self._check_host(headers)
             foreign, trusted = self._foreign_origin(scope, headers)
             if foreign is not None and scope["type"] == "http" and scope["method"] == "OPTIONS":
-                await self._preflight(foreign, headers.get("access-control-request-headers", ""), send)
+                await self._preflight(foreign, headers.get("access-control-request-headers", ""), scope["path"], send)
                 return
             guarded = scope["type"] == "websocket" or scope["path"].startswith(GUARDED)
             if guarded and (self._options.require_token or not (trusted and self._local(scope, headers))):
@@ -164,7 +176,7 @@ class AccessGate:
         )
 
     async def _http(self, scope: Scope, receive: Receive, send: Send, foreign: str | None) -> None:
-        ours = _headers(scope["path"].startswith("/static/"), foreign)
+        ours = _headers(scope["path"], foreign)
 
         async def dressed(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -180,13 +192,16 @@ class AccessGate:
             if scope[TASK] is not None:
                 raise
 
-    async def _preflight(self, origin: str, asked: str, send: Send) -> None:
+    async def _preflight(self, origin: str, asked: str, path: str, send: Send) -> None:
         named = [name.strip().lower() for name in asked.split(",")]
+        mcp = path == MCP_PATH
+        sent = (*MCP_SENT, MCP_SESSION) if mcp else SENT
+        allowed = (n for n in named if n in sent or (n.startswith(STAINLESS) and not mcp))
         headers = {
-            "access-control-allow-methods": "GET, HEAD, POST",
-            "access-control-allow-headers": ", ".join(n for n in named if n in SENT or n.startswith(STAINLESS)),
+            "access-control-allow-methods": "GET, POST, DELETE" if mcp else "GET, HEAD, POST",
+            "access-control-allow-headers": ", ".join(allowed),
             "access-control-max-age": "600",
-            **_cors(origin),
+            **_cors(origin, mcp),
         }
         await send({"type": "http.response.start", "status": 204, "headers": _encode(headers)})
         await send({"type": "http.response.body", "body": b""})
@@ -236,18 +251,22 @@ def _token(scope: Scope, headers: dict[str, str]) -> str | None:
     return None
 
 
+def _headers(path: str, foreign: str | None) -> list[tuple[bytes, bytes]]:
+    return _dress(path.startswith("/static/"), path == MCP_PATH, foreign)
+
+
 @lru_cache(16)
-def _headers(static: bool, foreign: str | None) -> list[tuple[bytes, bytes]]:
+def _dress(static: bool, mcp: bool, foreign: str | None) -> list[tuple[bytes, bytes]]:
     # Pages of the user's own have inline scripts; ours have none.
     # A page that was installed anew must not meet yesterday's modules.
     policy = {} if static else {"content-security-policy": PAGE_POLICY, "cache-control": "no-cache"}
-    return _encode({**HEADERS, **policy, **({} if foreign is None else _cors(foreign))})
+    return _encode({**HEADERS, **policy, **({} if foreign is None else _cors(foreign, mcp))})
 
 
-def _cors(origin: str) -> dict[str, str]:
+def _cors(origin: str, mcp: bool = False) -> dict[str, str]:
     return {
         "access-control-allow-origin": origin,
-        "access-control-expose-headers": f"{WARNING}, retry-after",
+        "access-control-expose-headers": MCP_SESSION if mcp else f"{WARNING}, retry-after",
         "cross-origin-resource-policy": "cross-origin",
         "vary": "Origin",
     }

@@ -358,6 +358,61 @@ def test_by_http_it_wants_the_token_and_refuses_another_sites_name(own: Flying, 
         program.kill()
 
 
+# awslabs/mcp#4507, cameronrye/openzim-mcp#90: behind a name other than the loopback's each request was answered 421.
+# apache/doris-mcp-server#203: so was, of a server that all may reach, even the loopback's own name.
+# netdata/netdata#22258, apify/apify-mcp-server#540: a page may not send the headers of MCP, or not read the session.
+@pytest.mark.parametrize("bound", ["127.0.0.1", "0.0.0.0"])
+def test_a_name_and_a_page_that_were_allowed_come_in_with_the_token_and_no_others(
+    flying: Flying, tmp_path: Path, bound: str
+) -> None:
+    token_file, port = tmp_path / "token", free_port()
+    name, page = f"robot.example:{port}", "https://inspector.example"
+    given = ("--http", f"{bound}:{port}", "--http-token-file", str(token_file))
+    given = (*given, "--allow-origin", f"http://{name}", "--allow-origin", page)
+    program = Program(command(flying.url, *given), tmp_path / "mcp.log")
+    url = f"http://127.0.0.1:{port}/mcp"
+
+    async def come() -> None:
+        shown = {"authorization": f"Bearer {token_file.read_text().strip()}"}
+        ways = ({"host": name}, {"host": f"localhost:{port}"}, {"host": name, "origin": f"http://{name}"})
+        for head in (*ways, {"origin": page}):
+            async with (
+                httpx2.AsyncClient(headers={**shown, **head}) as http,
+                Client(streamable_http_client(url, http_client=http)) as client,
+            ):
+                await status(client, connected=True)
+        async with httpx2.AsyncClient() as http:
+            bare = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
+            rebound = {"host": f"evil.example:{port}", "origin": f"http://evil.example:{port}"}
+            refused = [({}, 401), ({"host": name}, 401), ({"origin": page}, 401)]
+            refused += [({**shown, **rebound}, 421), ({**shown, "origin": "https://evil.example"}, 403)]
+            for more, code in refused:
+                assert (await http.post(url, content="{}", headers={**bare, **more})).status_code == code, more
+            sent = "authorization, content-type, mcp-protocol-version, mcp-session-id, mcp-method, last-event-id"
+            wanted = {"access-control-request-method": "DELETE", "access-control-request-headers": f"{sent}, cookie"}
+            answer = await http.options(url, headers={"origin": page, **wanted})
+            assert answer.headers["access-control-allow-headers"] == sent
+            assert "DELETE" in answer.headers["access-control-allow-methods"]
+            hello = {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {},
+                "clientInfo": {"name": "page", "version": "1"},
+            }
+            first = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
+            opened = await http.post(url, json=first, headers={**bare, **shown, "origin": page})
+            assert opened.headers["mcp-session-id"]
+            assert opened.headers["access-control-expose-headers"] == "mcp-session-id"
+            assert opened.headers["access-control-allow-origin"] == page
+
+    try:
+        until(token_file.is_file)
+        until(lambda: _answers(port), program.log())
+        done(come())
+        assert "Traceback" not in program.log()
+    finally:
+        program.kill()
+
+
 def _answers(port: int) -> bool:
     try:
         return httpx2.get(f"http://127.0.0.1:{port}/nothing").status_code > 0
@@ -496,6 +551,11 @@ def test_a_port_that_is_taken_is_one_paragraph(flying: Flying, tmp_path: Path) -
         (("--connect", "127.0.0.1:8080"), "Write such as http://"),
         (("--connect", "http://127.0.0.1:1", "--http", "127.0.0.1:1"), "go together"),
         (("--connect", "http://127.0.0.1:1", "--token-file", "none"), "is no file"),
+        (("--connect", "http://127.0.0.1:1", "--allow-origin", "http://a.example"), "--allow-origin is for --http"),
+        (
+            ("--connect", "http://127.0.0.1:1", "--http", "[::1]:1", "--http-token-file", "t", "--allow-origin", "*"),
+            "There is no wildcard",
+        ),
     ],
 )
 def test_mistakes_are_one_paragraph(given: tuple[str, ...], says: str, tmp_path: Path) -> None:
