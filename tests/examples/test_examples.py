@@ -4,16 +4,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import runpy
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from websockets.sync.client import connect
 
+from rtcontrol_client.ros2 import EXAMPLE
 from tests.bridges.client.worlds import free_port
-from tests.helpers.processes import ROOT, Program, cli, python
+from tests.helpers.processes import ROOT, Program, cli, python, until
+from tests.rtcontrol.gateway import chromium
 
 HERE = ROOT / "examples"
 neuro_game = SimpleNamespace(**runpy.run_path(str(HERE / "neuro_game.py")))
@@ -28,10 +35,26 @@ WAYS = {
 ELSEWHERE = {"supervise", "own_loop"}
 
 
-def ran(name: str, *arguments: str) -> str:
+def ran(name: str, *arguments: str, status: int = 0) -> str:
+    """What it says; of a failure, on stderr."""
     done = python(str(HERE / f"{name}.py"), *arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
+    return done.stderr if status else done.stdout
+
+
+@contextmanager
+def serving(folder: Path, *given: str, http: bool = False) -> Iterator[str]:
+    """A server's ZeroMQ endpoint, or its page's address."""
+    ports = free_port(), free_port()
+    line = ["-m", "rtcontrol", "serve", "--host", "inprocess", "--out", str(folder / "served"), *given]
+    line += ["--bind", f"tcp://127.0.0.1:{ports[0]}", *(["--http", f"127.0.0.1:{ports[1]}"] if http else [])]
+    server = Program(line, folder / "server.log")
+    address = f"http://127.0.0.1:{ports[1]}" if http else f"tcp://127.0.0.1:{ports[0]}"
+    try:
+        server.says(f"listening on {address}")
+        yield address
+    finally:
+        server.kill()
 
 
 def test_a_function_tool_is_learnt_and_called() -> None:
@@ -74,26 +97,100 @@ def test_the_neuro_games_rules_find_a_way_around_a_rock() -> None:
 
 
 def test_a_server_decides_a_request_of_pythons_own_library(tmp_path: Path) -> None:
-    port = free_port()
-    given = ("--model", "random", "--host", "inprocess", "--http", f"127.0.0.1:{port}", "--bind", "tcp://127.0.0.1:*")
-    server = Program(["-m", "rtcontrol", "serve", *given, "--out", str(tmp_path / "served")], tmp_path / "log")
-    try:
-        server.says(f"listening on http://127.0.0.1:{port}")
-        told = ran("http_request", f"http://127.0.0.1:{port}/")
-        assert re.match(r"engines \{'main': (0|50|100), 'side': (-50|0|50)\} [\d.]+ ms", told)
-    finally:
-        server.kill()
+    with serving(tmp_path, "--model", "random", http=True) as address:
+        told = ran("http_request", f"{address}/")
+    assert re.match(r"engines \{'main': (0|50|100), 'side': (-50|0|50)\} [\d.]+ ms", told)
 
 
-def test_a_record_is_read_with_nothing_of_ours(tmp_path: Path) -> None:
+def test_a_car_with_the_light_package_alone_takes_up_the_speed_it_is_told_and_stops(tmp_path: Path) -> None:
+    assert not re.search(r"^(from|import) rtcontrol\b", (HERE / "robot.py").read_text("utf-8"), re.MULTILINE)
+    with serving(tmp_path) as address:
+        drives, stops, counts = ran("robot", address).splitlines()
+    assert re.match(r"told 'drive at 30': (29|30|31) km/h after 5 s, by set_speed, fresh", drives)
+    assert re.match(r"told 'stop': 0 km/h after 3 s, by stop, ", stops)
+    assert int(counts.split()[0]) > 50
+
+
+def test_a_car_whose_server_is_not_there_says_so(tmp_path: Path) -> None:
+    assert "keys" in ran("robot", "tcp://127.0.0.1:1", str(tmp_path / "none.key_secret"), status=1)
+
+
+# The tab that is hidden draws no frames: pollen-robotics/reachy_mini#1370, OpenRoberta/openroberta-lab#1690.
+@pytest.mark.skipif(chromium.BINARY is None, reason="there is no Chromium to show the page")
+def test_a_page_of_ones_own_is_played_and_is_safe_while_it_is_hidden(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, "--static", str(HERE), http=True) as address,
+        chromium.Chromium(tmp_path / "profile") as page,
+    ):
+        page.open(f"{address}/static/browser.html")
+        page.until("rtcontrol.session.state === 'live' && rtcontrol.count.returned >= 3", 60)
+        assert "in force: call" in page.value("document.querySelector('p').textContent")
+        page.value("document.querySelector('input').value = 'stay at the top'")
+        page.value("document.querySelector('form').requestSubmit()")
+        page.until("rtcontrol.world.own_y < 8", 60)
+        safe = page.value("rtcontrol.count.safe")
+        page.value("window.requestAnimationFrame = () => 0")
+        page.until(f"rtcontrol.count.safe > {safe}")
+        assert page.errors == []
+
+
+ROS = os.environ.get("RTCONTROL_ROS_KILTED")
+
+
+# ros2/rclpy#841, ros2/rclpy#1166: a node that is ended by a signal ends with a traceback.
+@pytest.mark.skipif(not ROS, reason="RTCONTROL_ROS_KILTED names no Python with ROS 2's wheels (docs/bridges.md)")
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM])
+def test_a_robot_of_ros_2_is_driven_by_the_bridge(tmp_path: Path, number: int | None) -> None:
+    pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
+    domain = {"ROS_DOMAIN_ID": str(51 + os.getpid() % 50), "ROS_LOCALHOST_ONLY": "1", "ROS_LOG_DIR": str(tmp_path)}
+    with serving(tmp_path, "--model", "random") as address:
+        line = ["-m", "rtcontrol_client.ros2", "--config", str(EXAMPLE), "--connect", address]
+        bridge = Program(line, tmp_path / "bridge.log", env=domain)
+        seconds = "6" if number is None else "60"
+        robot = Program([str(HERE / "ros2_robot.py"), seconds], tmp_path / "robot.log", ROS, env=domain)
+        try:
+            if number is not None:
+                robot.says("is driven")
+                assert robot.end(number) == 0, robot.log()
+            until(lambda: robot.popen.poll() is not None)
+        finally:
+            bridge.kill()
+            robot.kill()
+    assert robot.popen.returncode == 0 and "Traceback" not in robot.log(), robot.log()
+    found = re.search(r"([\d.]+) m by (\d+) commands", robot.log())
+    assert found is not None and int(found[2]) > 0, robot.log() + bridge.log()
+    assert number is not None or float(found[1]) > 0
+
+
+@pytest.fixture(scope="module")
+def flown(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run's folder: 32 ticks."""
+    out = tmp_path_factory.mktemp("flown") / "run"
     flight = ("--env", "lander", "--model", "expert", "--host", "inprocess", "--clock", "lockstep", "--duration", "2")
-    flown = cli("run", *flight, "--no-live", "--out", str(tmp_path / "run"))
-    assert flown.returncode == 0, flown.stderr
-    told = ran("read_record", str(tmp_path / "run" / "record.mcap"))
+    done = cli("run", *flight, "--no-live", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def test_a_record_is_read_with_nothing_of_ours(flown: Path) -> None:
+    told = ran("read_record", str(flown / "record.mcap"))
     assert told.startswith("32 ticks: {'on time': 32}")
     assert "engines(" in told
 
 
+def test_a_flight_is_decided_again_by_another_model_and_at_another_rate(flown: Path, tmp_path: Path) -> None:
+    same = ran("replay", str(flown))
+    assert same.startswith("expert then, expert now: 32 of 32 calls are the same\n  told ")
+    other = ran("replay", str(flown), "random")
+    agreed = re.match(r"expert then, random now: (\d+) of 32 calls", other)
+    assert agreed is not None and int(agreed[1]) < 32
+    assert re.search(r"times engines\(.*\) then, engines\(.*\) now", other) and "at 8 Hz: " in other
+    assert "record" in ran("replay", str(tmp_path), status=1)
+    assert "There is no folder 'runs/nope'" in ran("replay", str(flown), "runs/nope", status=1)
+
+
 def test_every_example_is_run_by_a_test() -> None:
-    names = {path.stem for path in HERE.glob("*.py")}
-    assert names - ELSEWHERE == set(re.findall(r'ran\("(\w+)"', Path(__file__).read_text("utf-8")))
+    names = {path.name for path in HERE.iterdir() if path.suffix in (".py", ".html")}
+    here = Path(__file__).read_text("utf-8")
+    run = {f"{name}.py" for name in (*re.findall(r'ran\("(\w+)"', here), *ELSEWHERE)}
+    assert names == run | set(re.findall(r"\b(ros2_robot\.py|browser\.html)\"", here))

@@ -1,0 +1,40 @@
+"""What would another model have called? A recorded flight is decided again, tick by tick, and at half its rate.
+
+rtcontrol run --env lander --duration 10 --no-live --out runs/one
+python examples/replay.py runs/one expert
+"""
+
+import sys
+from collections import Counter
+from pathlib import Path
+
+from rtcontrol import UserError
+from rtcontrol.run.recording import recording
+from rtcontrol.run.replay import replay
+
+
+def main(run: str, model: str = "expert") -> None:
+    recorded = recording(Path(run))
+    found, decisions = replay(recorded, model)
+    then, now = found["recorded"], found["replayed"]
+    print(f"{then['model']} then, {now['model']} now: {found['agreed']} of {found['compared']} calls are the same")
+    told = Counter(one.seen.instruction for one in decisions if one.same is not None)
+    same = Counter(one.seen.instruction for one in decisions if one.same)
+    for instruction, count in told.items():
+        print(f"  told {instruction!r}: {same[instruction]} of {count}")
+    others = Counter(f"{one.seen.call} then, {one.call or one.error} now" for one in decisions if one.same is False)
+    for change, count in others.most_common(3):
+        print(f"  {count:4} times {change}")
+    half, _ = replay(recorded, model, hz=then["hz"] / 2)
+    print(
+        f"at {half['replayed']['hz']:g} Hz: {half['agreed']} of {half['compared']}, p99 {half['decide_ms']['p99']} ms"
+    )
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("Give a run's folder, or its record.mcap, and a model: see the first lines of this file.")
+    try:
+        main(*sys.argv[1:3])
+    except UserError as error:  # no record, or no such model: what, and the remedy
+        sys.exit(f"{error}")

@@ -1,0 +1,71 @@
+"""A robot of ROS 2 in a room of 6 m by 6 m. The bridge drives it as it drives a real one, and stops it at the end.
+
+rtcontrol serve --model random                                         # legal calls; for skill, a model of these tools
+rtcontrol bridge ros2 --example > robot.yaml && rtcontrol bridge ros2 --config robot.yaml    # extra `ros2`
+python3 examples/ros2_robot.py 20                                      # by ROS 2's own Python; the number is of seconds
+"""
+
+import math
+import sys
+from contextlib import suppress
+
+import rclpy
+from geometry_msgs.msg import Twist
+from nav_msgs.msg import Odometry
+from rclpy.executors import ExternalShutdownException
+from rclpy.node import Node
+from rclpy.qos import qos_profile_sensor_data
+from sensor_msgs.msg import LaserScan
+
+STEP_S, WALL_M, BEAMS = 0.05, 3.0, 180
+
+
+class Robot(Node):
+    """It has no watchdog: whoever drives it stops it."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__("robot")
+        self.x = self.y = self.heading = self.driven = 0.0
+        self.twist, self.commands, self.left = Twist(), 0, round(seconds / STEP_S)
+        self.odom = self.create_publisher(Odometry, "/odom", 10)
+        self.scan = self.create_publisher(LaserScan, "/scan", qos_profile_sensor_data)
+        self.create_subscription(Twist, "/cmd_vel", self.obey, 10)
+        self.create_timer(STEP_S, self.step)
+
+    def obey(self, twist: Twist) -> None:
+        if not self.commands:
+            print("is driven", flush=True)
+        self.twist, self.commands = twist, self.commands + 1
+
+    def step(self) -> None:
+        self.heading += self.twist.angular.z * STEP_S
+        ahead = min(self.twist.linear.x * STEP_S, self.echo(self.heading) - 0.2)  # it stops at a wall
+        self.x, self.y = self.x + ahead * math.cos(self.heading), self.y + ahead * math.sin(self.heading)
+        self.driven, self.left = self.driven + abs(ahead), self.left - 1
+        odometry = Odometry(child_frame_id="base_link")
+        odometry.pose.pose.position.x, odometry.pose.pose.position.y = self.x, self.y
+        odometry.pose.pose.orientation.z = math.sin(self.heading / 2)
+        odometry.pose.pose.orientation.w = math.cos(self.heading / 2)
+        odometry.twist.twist = self.twist
+        self.odom.publish(odometry)
+        turn = 2 * math.pi / BEAMS
+        ranges = [self.echo(self.heading - math.pi + turn * i) for i in range(BEAMS)]
+        limits = {"angle_min": -math.pi, "angle_max": math.pi - turn, "range_min": 0.05, "range_max": 10.0}
+        self.scan.publish(LaserScan(angle_increment=turn, ranges=ranges, **limits))
+        if self.left <= 0:
+            raise ExternalShutdownException
+
+    def echo(self, angle: float) -> float:
+        """How far a wall is in this direction."""
+        ways = ((self.x, math.cos(angle)), (self.y, math.sin(angle)))
+        return min((WALL_M - at * math.copysign(1, along)) / max(abs(along), 1e-9) for at, along in ways)
+
+
+if __name__ == "__main__":
+    rclpy.init()
+    robot = Robot(float(sys.argv[1]) if len(sys.argv) > 1 else 20.0)
+    with suppress(KeyboardInterrupt, ExternalShutdownException):  # Ctrl-C; SIGTERM, or its time is over
+        rclpy.spin(robot)
+    told = "no command: is the bridge there, in the same ROS_DOMAIN_ID?" if not robot.commands else ""
+    print(f"{robot.driven:.2f} m by {robot.commands} commands. {told}")
+    rclpy.try_shutdown()
