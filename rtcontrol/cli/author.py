@@ -66,6 +66,8 @@ def check(
     from rtcontrol.run.world_check import check as checked
 
     result = checked(world, agent, goals, steps=steps, seed=seed)
+    for what, shown in result.begins.items():
+        print(f"{what}: {shown}")
     for one in result.wrong:
         print(one)
     for line in result.may:

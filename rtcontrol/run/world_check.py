@@ -28,18 +28,21 @@ from rtcontrol.run.tools_only_agent import render
 from rtcontrol.run.user_code import load_module
 from rtcontrol.run.user_module import holds_agent, is_gym, user_world
 from rtcontrol.telemetry.encoder import plain
+from rtcontrol_client.console import printable
 
 STEPS = 200
-
+SHOWN = 400  # characters of what is shown
 
 END_S = 2.0  # so long an end of the episode is waited for, where none came within the steps
 
 
 @dataclass
 class WorldCheck:
-    """What a check gave: what is `wrong`, what `may` be meant as it is, what was `tried`, and what was not (`note`)."""
+    """What a check gave: what is `wrong`, what `may` be meant as it is, what was `tried`, and what was not (`note`).
+    `begins` shows the first observation as a world gives it and as a model reads it, and a call of each tool."""
 
     wrong: list[UserError] = field(default_factory=list)
+    begins: dict[str, str] = field(default_factory=dict)
     may: list[str] = field(default_factory=list)
     tried: list[str] = field(default_factory=list)
     note: str = ""
@@ -115,6 +118,7 @@ def _findings(
         wrong = [*(unkept(env, seen) if chosen is None else misfits(chosen, place, Observation(0, 0, 0, seen)))]
         yield from wrong
         if not wrong:
+            checked.begins = _begins(seen, chosen)
             played = _Played(env, looked, chosen, checked)
             played.fly(seed)
             tried(lambda: played.at_random(steps, seed))
@@ -177,6 +181,15 @@ def _begun(world: BlamedWorld, seed: int) -> Any:
     seen = world.observe()
     world.outcome()
     return dict(seen)
+
+
+def _begins(seen: dict[str, Any], chosen: Agent | None) -> dict[str, str]:
+    shown = {"seen at the start": printable(repr(seen), SHOWN)}
+    if chosen is not None:
+        calls = [random_call([tool], random.Random(0)).text() for tool in chosen.tools.schemas]
+        shown["which is read as"] = printable(str(chosen.observe(seen)), SHOWN)
+        shown["calls such as"] = printable(", ".join(calls), SHOWN)
+    return shown
 
 
 def _differing(seen: dict[str, Any], again: dict[str, Any]) -> str:

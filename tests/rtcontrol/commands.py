@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from rtcontrol.cli import app as cli
 from rtcontrol.telemetry.record_reader import read_record
@@ -27,6 +29,19 @@ def call(*arguments: str) -> int:
         sys.argv = before
     assert isinstance(ended.value.code, int)
     return ended.value.code
+
+
+def unknown_options(words: Sequence[str]) -> set[str]:
+    """Those options of a line of `rtcontrol` that its command does not have. Raises where there is no such command."""
+    command: Any = typer.main.get_command(cli.app)
+    context, rest = typer.Context(command), list(words)
+    while rest and not rest[0].startswith("-") and hasattr(command, "resolve_command"):
+        _, command, rest = command.resolve_command(context, rest)
+        context = typer.Context(command, parent=context)
+    if command.context_settings.get("ignore_unknown_options"):  # a bridge reads its own
+        return set()
+    known = {option for given in command.params for option in (*given.opts, *given.secondary_opts)}
+    return {word.partition("=")[0] for word in rest if word.startswith("--")} - {"--help"} - known
 
 
 def spawn(*arguments: str, **env: str) -> subprocess.Popen[str]:

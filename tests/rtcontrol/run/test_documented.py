@@ -9,14 +9,11 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
-from commands import call, refused
+from commands import call, refused, unknown_options
 
 import rtcontrol
-from rtcontrol.cli.app import app
 from rtcontrol.run.skills import UserSkill, skill_of
 from tests.helpers.processes import ROOT, environment, python
 
@@ -85,16 +82,8 @@ def commands_of(page: Path) -> list[list[str]]:
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))])
 def test_the_commands_of_a_page_have_the_options_that_it_gives_them(page: str) -> None:
     for words in commands_of(ROOT / page):
-        command: Any = typer.main.get_command(app)
-        context, rest = typer.Context(command), list(words)
-        while rest and not rest[0].startswith("-") and hasattr(command, "resolve_command"):
-            _, command, rest = command.resolve_command(context, rest)  # raises where there is none
-            context = typer.Context(command, parent=context)
-        if command.context_settings.get("ignore_unknown_options"):  # a bridge reads its own
-            continue
-        known = {option for given in command.params for option in (*given.opts, *given.secondary_opts)}
-        given = {word.partition("=")[0] for word in rest if word.startswith("--")} - {"--help"}
-        assert given <= known, f"{page}: {', '.join(sorted(given - known))} in {' '.join(words)}"
+        unknown = unknown_options(words)
+        assert not unknown, f"{page}: {', '.join(sorted(unknown))} in {' '.join(words)}"
 
 
 def test_what_is_public_is_there_by_name() -> None:
