@@ -79,7 +79,12 @@ def commands_of(page: Path) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))])
+SKILL = ".agents/skills/make-my-game-playable/SKILL.md"
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", SKILL, *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+)
 def test_the_commands_of_a_page_have_the_options_that_it_gives_them(page: str) -> None:
     for words in commands_of(ROOT / page):
         unknown = unknown_options(words)
