@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 
+import rtcontrol
 from tests.helpers.processes import ROOT, Program, environment, free_port, until
 from tests.rtcontrol.commands import unknown_options
 
@@ -103,6 +104,7 @@ def test_a_service_is_confined(service: str) -> None:
     assert told["security_opt"] == ["no-new-privileges:true"]
     assert told["user"] == of(told["build"]["target"], "USER")[-1]
     assert told["mem_limit"] and told["pids_limit"]
+    assert told["image"].split(":") == [f"rtcontrol-{told['build']['target']}", rtcontrol.__version__]
     assert "privileged" not in told and told.get("network_mode", "none") == "none"
 
 

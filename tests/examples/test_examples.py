@@ -193,4 +193,6 @@ def test_every_example_is_run_by_a_test() -> None:
     names = {path.name for path in HERE.iterdir() if path.suffix in (".py", ".html")}
     here = Path(__file__).read_text("utf-8")
     run = {f"{name}.py" for name in (*re.findall(r'ran\("(\w+)"', here), *ELSEWHERE)}
+    page = (ROOT / "docs" / "examples.md").read_text("utf-8")
+    assert names == set(re.findall(r"\| `([\w.]+)` \|", page))
     assert names == run | set(re.findall(r"\b(ros2_robot\.py|browser\.html)\"", here))
