@@ -1,7 +1,7 @@
 # Two images of one file: `server` (the default) and `client`, which has the light package alone. docs/containers.md
 ARG PYTHON=3.11.14-slim-bookworm
 
-FROM docker.io/library/python:${PYTHON} AS build
+FROM python:${PYTHON} AS build
 # PyPI's own torch brings gigabytes of CUDA libraries.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ARG TORCH=2.13.0
@@ -16,16 +16,21 @@ COPY envs envs
 COPY models models
 COPY rtcontrol rtcontrol
 RUN /opt/rtcontrol/bin/pip install --extra-index-url "${TORCH_INDEX}" "torch==${TORCH}" ./bridges .
+
+FROM python:${PYTHON} AS light
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+WORKDIR /source
+COPY bridges bridges
 RUN python -m venv /opt/client && /opt/client/bin/pip install ./bridges
 
-FROM docker.io/library/python:${PYTHON} AS base
+FROM python:${PYTHON} AS base
 # A new volume takes owner and mode of the folder that it is mounted on.
 RUN groupadd --gid 10001 rtcontrol && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /data rtcontrol && \
     install --directory --owner 10001 --group 10001 --mode 0700 /data /keys /robot
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/data
 
 FROM base AS client
-COPY --from=build /opt/client /opt/client
+COPY --from=light /opt/client /opt/client
 COPY examples/robot.py /opt/client/robot.py
 ENV PATH=/opt/client/bin:${PATH}
 USER 10001:10001

@@ -219,7 +219,7 @@ def test_what_is_wrong_is_told_in_a_line(base: Path, tmp_path: Path, capsys: pyt
     assert f"{rows}:3: the row has no 'observation'" in refused(capsys, *command, "--device", "cpu")
     assert "no preset 'papre'" in refused(capsys, *command, "--preset", "papre")
     assert "sees no GPU" in refused(capsys, *command, "--device", "cuda:7")
-    assert "no model" in refused(capsys, *command[:2], "--base", "nowhere", *command[4:]).lower()
+    assert "there is no folder 'nowhere'" in refused(capsys, *command[:2], "--base", "nowhere", *command[4:]).lower()
     assert "cannot be read" in refused(capsys, "models", "sweep", str(tmp_path / "none.toml"))
     assert not (tmp_path / "out" / "run.json").exists()
 
