@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 PRIORITIES = ("low", "medium", "high", "critical")
 MOST_ACTIONS = 256  # of a message, and of a game
@@ -25,17 +25,17 @@ class MisreadMessage(ValueError):
 class _GameData(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _missing(cls, data: Any) -> Any:
+        """Some SDKs write null for what is not there."""
+        return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
+
 
 class GameAction(_GameData):
     name: str = Field(min_length=1, max_length=MOST_NAME)
     description: str = Field("", max_length=MOST_SAID)
     parameters: dict[str, Any] = Field(default_factory=dict, alias="schema")
-
-    @field_validator("description", "parameters", mode="before")
-    @classmethod
-    def _missing(cls, value: Any, info: Any) -> Any:
-        """Some SDKs write null for what is not there."""
-        return ("" if info.field_name == "description" else {}) if value is None else value
 
     @property
     def plain(self) -> bool:
@@ -72,21 +72,11 @@ class ForceActions(_GameData):
     ephemeral_context: bool = False
     action_names: list[str] = Field(max_length=MOST_ACTIONS)
 
-    @field_validator("query", "state", "priority", mode="before")
-    @classmethod
-    def _missing(cls, value: Any, info: Any) -> Any:
-        return ("low" if info.field_name == "priority" else "") if value is None else value
-
 
 class ActionResult(_GameData):
     id: str
     success: bool
     message: str = Field("", max_length=MOST_SAID)
-
-    @field_validator("message", mode="before")
-    @classmethod
-    def _missing(cls, value: Any) -> Any:
-        return "" if value is None else value
 
 
 class ShutdownReady(_GameData):
@@ -109,6 +99,8 @@ def read(text: str) -> tuple[str, Any]:
     """The game's name and its message, one of `GameMessage`. Raises MisreadMessage."""
     try:
         told = json.loads(text)
+        if "\\ud" in text.lower():  # half a character, of a text that was cut: no UTF-8, and so no record, has it
+            told = json.loads(json.dumps(told, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         raise MisreadMessage("it is no JSON") from None
     if not isinstance(told, dict):

@@ -262,11 +262,19 @@ def test_an_action_whose_schema_no_model_can_be_offered_is_told_and_the_others_p
 def test_null_stands_for_what_is_not_there(chance: Playing) -> None:
     game = Game(chance.url)
     game.begin({"name": "nod", "description": None, "schema": None})
-    game.say(
-        "actions/force", state=None, query="?", priority=None, ephemeral_context=None or False, action_names=["nod"]
-    )
-    assert game.hear("action")["name"] == "nod"
+    game.say("context", message="Look.", silent=None)
+    game.say("actions/force", state=None, query="?", priority=None, ephemeral_context=None, action_names=["nod"])
+    action = game.hear("action")
+    game.say("action/result", id=action["id"], success=True, message=None)
+    assert game.act("nod")[0] == action["name"] == "nod" and not chance.said("not understood")
     game.close()
+
+
+def test_half_a_character_of_a_text_that_was_cut_costs_no_answer_and_no_record(chance: Playing, game: Game) -> None:
+    assert game.act("wait", state="cut \ud83d", query="\ude00 here")[0] == "wait"
+    game.close()
+    assert chance.report()["releases"] == 1
+    assert [one["data"]["state"] for one in events(chance) if "observation" in one] == ["cut ?"]
 
 
 schemas = st.dictionaries(
