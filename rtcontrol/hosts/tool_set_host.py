@@ -18,6 +18,7 @@ from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.hosts")
 
+OVER = "nobody waits for the answer any more"
 LIMIT = 8  # sets that are kept open
 LOOK_NS = 50_000_000  # so often it is seen whether the decoder is there still
 CLOSE_S = 1.0
@@ -39,8 +40,8 @@ class ToolOffer:
 class ToolSetHost:
     """A `Host` of one session. The `offer` of a request's data says with which tools it is decided; `open` gives a
     started host for these, which may take seconds: the request waits, and so do those after it, until its deadline
-    is over. One thread asks the hosts, one question after the other. `tell` is told why tools cannot be decided with,
-    once of each reason."""
+    is over. A request whose data says that it is `over` is given up, and answered so. One thread asks the hosts, one
+    question after the other. `tell` is told why tools cannot be decided with, once of each reason."""
 
     gave_up: str | None = None
 
@@ -133,12 +134,15 @@ class ToolSetHost:
             return
         offer: ToolOffer = request.data.offer  # type: ignore[union-attr]
         try:
-            host = self._host(offer)
+            host = None if _over(request) else self._host(offer)
             if request.tick <= self._cancelled:
+                return
+            if host is None or _over(request):
+                self._replies.put(DecisionReply(request.tick, None, OVER, 0, received_ns=received_ns))
                 return
             incarnation = host.incarnation
             host.submit(request)
-            while request.tick > self._cancelled:
+            while request.tick > self._cancelled and not _over(request):
                 reply = host.wait(LOOK_NS)
                 if reply is not None and reply.tick == request.tick:
                     self.shares.append(reply.decide_ns / reply.together)
@@ -148,6 +152,8 @@ class ToolSetHost:
                     self._lost(offer)
                     return
             host.cancel(request.tick)
+            if _over(request):
+                self._replies.put(DecisionReply(request.tick, None, OVER, 0, received_ns=received_ns))
         except Exception as error:
             what = self._failed(error)
             self._replies.put(DecisionReply(request.tick, None, what, 0, received_ns=received_ns))
@@ -188,3 +194,7 @@ class ToolSetHost:
             host.close()
         except Exception:
             log.exception("%s: closing tools", self.name)
+
+
+def _over(request: DecisionRequest) -> bool:
+    return bool(getattr(request.data, "over", False))

@@ -89,17 +89,20 @@ class GameActions:
         return [name for name in dict.fromkeys(names) if name in self._actions]
 
     def definitions(self, names: Sequence[str]) -> tuple[dict[str, Any], ...]:
-        """Of those of these that a model can be offered."""
-        return tuple(self._actions[name].tool() for name in names if isinstance(self._schemas[name], ToolSchema))
+        """Of those of these that a model can be offered; in the order in which they were registered, as a game may name
+        them in another each time, and another set of tools would have to be made ready."""
+        wanted = set(names)
+        offered = (name for name, schema in self._schemas.items() if isinstance(schema, ToolSchema))
+        return tuple(self._actions[name].tool() for name in offered if name in wanted)
 
     def arguments(self, call: Call) -> dict[str, Any] | None:
         """As the game is told them; None where the action has no schema."""
         there = self._actions.get(call.name)
         return dict(call.arguments) if call.arguments or (there and there.parameters) else None
 
-    def safe_choices(self, names: Sequence[str]) -> list[Call]:
+    def safe_choices(self, names: Sequence[str]) -> list[str]:
         """What is done where nothing is decided, the best first: those that the user named, those that take nothing,
-        then the others with the plainest arguments that they allow. All of `names` are registered."""
+        then the others. All of `names` are registered."""
         first = {name: i for i, name in enumerate(self._preferred)}
 
         def order(name: str) -> tuple[int, bool]:
@@ -107,9 +110,13 @@ class GameActions:
             takes = not isinstance(schema, ToolSchema) or any(p.required for p in schema.parameters)
             return first.get(name, len(first)), takes
 
-        return [Call(name, self._plainest(name)) for name in sorted(names, key=order)]
+        return sorted(names, key=order)
 
-    def _plainest(self, name: str) -> dict[str, Any]:
+    def plainest(self, name: str) -> Call:
+        """The call of this registered action with the plainest arguments that it allows."""
+        return Call(name, self._arguments(name))
+
+    def _arguments(self, name: str) -> dict[str, Any]:
         schema = self._schemas[name]
         if not isinstance(schema, ToolSchema):
             return {}

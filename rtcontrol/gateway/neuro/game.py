@@ -32,6 +32,7 @@ from rtcontrol.telemetry.recorder import Recorder
 
 log = logging.getLogger("rtcontrol.gateway")
 END_S = 10.0
+STOP = "stop"  # what ended the control loop where a person did
 
 
 class GameSession:
@@ -59,16 +60,17 @@ class GameSession:
         self._warned: set[str] = set()
         self._ending = threading.Lock()
         self._why: str | None = None
+        self._over = False  # the control loop is
         self._thread: threading.Thread | None = None
         self._tools: OfferedTools | None = None
         self._host = ToolSetHost(self.id, self._open, self._say)
         self.player = GamePlayer(game, options, send, self._ask, self._result, self._prepare, self._say)
-        self._world = QuestionWorld("neuro", self.player.decided, self._check)
+        self._world = QuestionWorld("neuro", self.player.decided, self._offered, self._check)
 
     # -- for those who look on (`gateway.view`) -----------------------------------------------------------------------
 
     def say(self, said: str, by: str, k: int | None = None, instruction: str | None = None) -> str:
-        """pause: forced actions get the safe choice; stop: the player answers nothing any more."""
+        """pause: forced actions get the safe choice; stop: the game is told, and nothing is answered any more."""
         if self.loop is None:
             return "the game has asked nothing yet"
         return self.loop.operator.say(said, by, k, instruction)
@@ -101,19 +103,28 @@ class GameSession:
 
     def _ask(self, number: int, look: GameLook, deadline_ns: int) -> None:
         try:
-            if self._tools is None:
-                self._tools = OfferedTools(look.offer.tools)
-                self._begin(self._tools)
-            self._tools.offer(look.offer.key, look.offer.tools)
+            if self.loop is None:
+                self._begin(look.offer)
         except UserError as error:
             self._say(str(error))
             self.player.decided(-1, number, None)
         else:
             self._world.ask(number, look, deadline_ns)
+            if self._over:
+                self.player.decided(-1, number, None)
+
+    def _offered(self, offer: ToolOffer) -> bool:
+        assert self._tools is not None, "the loop has begun"
+        try:
+            self._tools.offer(offer.key, offer.tools)
+        except UserError as error:
+            self._say(str(error))
+            return False
+        return True
 
     def _check(self, call: Call) -> None:
-        if self._tools is not None:
-            self._tools.validate(call)
+        assert self._tools is not None, "the loop has begun"
+        self._tools.validate(call)
 
     def _result(self, tick: int, call: Call, success: bool, message: str) -> None:
         if tick >= 0:
@@ -133,8 +144,9 @@ class GameSession:
             self._say(warning)
         return made
 
-    def _begin(self, tools: OfferedTools) -> None:
+    def _begin(self, offer: ToolOffer) -> None:
         """Raises UserError where nothing can be recorded."""
+        tools = OfferedTools(offer.tools)
         options = self._admission.options
         out = options.out / self.id
         config = RunConfig(
@@ -173,7 +185,7 @@ class GameSession:
         shared = LoopOptions(None, self._say, clock, self._admission.watch, NoCollector())
         loop = ControlLoop(config, agent, self._world, self._host, recorder, shared)
         with self._ending:
-            self.loop, self.counting = loop, True
+            self.loop, self.counting, self._tools = loop, True, tools
             if self._why is not None:
                 loop.stop(self._why)
         run = Run(loop, recorder, record)
@@ -188,6 +200,9 @@ class GameSession:
         except BaseException:
             log.exception("%s failed", self.id)
         finally:
+            self._over = True
+            if run.loop.ended_by == STOP:
+                self.player.halt()
             run.recorder.discard()
             run.recorder.close()
             self._admission.counted(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections import deque
@@ -38,17 +39,18 @@ SETTLE_S = 0.2  # of the registered actions: then they are made ready
 @dataclass
 class GameQuestion:
     """A force, or (None) a chance to do something unforced. `choices` are what is left to try where the model is not
-    asked any more; `told` is the action that left, by its id."""
+    asked any more; `look` is what the control loop was given, and `told` the action that left, by its id."""
 
     number: int
     force: ForceActions | None
     tries: int = 1
     deadline_ns: int = 0
+    look: GameLook | None = None
     told: str | None = None
     tick: int | None = None
     call: Call | None = None
     answered: bool = False
-    choices: list[Call] = field(default_factory=list)
+    choices: list[str] = field(default_factory=list)
     timer: asyncio.TimerHandle | None = None
 
 
@@ -86,7 +88,9 @@ class GamePlayer:
 
     def hear(self, message: Any) -> None:
         """One of `messages.GameMessage`."""
-        if isinstance(message, ForceActions):
+        if self._ended and not isinstance(message, ShutdownReady):
+            self._unheard(message)
+        elif isinstance(message, ForceActions):
             self._force(message)
         elif isinstance(message, ActionResult):
             self._heard_result(message)
@@ -109,18 +113,24 @@ class GamePlayer:
     def end(self) -> None:
         """The game is gone, or the server ends: what is open stays without an answer."""
         self._ended = True
-        self._close()
-        self._forces.clear()
+        self._leave_all()
         for timer in (self._settling, self._beat):
             if timer is not None:
                 timer.cancel()
+
+    def halt(self) -> None:
+        """A person has stopped the player, for good; from any thread."""
+        self._on_its_thread(self._halt)
 
     # -- from the control loop ----------------------------------------------------------------------------------------
 
     def decided(self, tick: int, number: int, call: Call | None) -> None:
         """What became of a question, from any thread."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._answer, number, call, tick)
+        self._on_its_thread(self._answer, number, call, tick)
+
+    def _on_its_thread(self, does: Callable[..., None], *told: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop is closed: the server has ended
+            self._loop.call_soon_threadsafe(does, *told)
 
     # -- questions ----------------------------------------------------------------------------------------------------
 
@@ -178,7 +188,8 @@ class GamePlayer:
         text = "\n".join(part for part in (*self._remarks, state, query) if part)
         data: dict[str, Any] = {"query": query, "state": state, "remarks": list(self._remarks), "actions": names}
         data |= {"forced": force is not None, "priority": priority, "tries": question.tries}
-        self._ask(question.number, GameLook.of(data, text, offer), question.deadline_ns)
+        question.look = GameLook.of(data, text, offer)
+        self._ask(question.number, question.look, question.deadline_ns)
 
     def _answer(self, number: int, call: Call | None, tick: int | None) -> None:
         """The call of the question of this number, or the safe choice; the first answer counts."""
@@ -201,10 +212,10 @@ class GamePlayer:
         assert question.force is not None, "what nobody forces has no safe choice"
         if not question.choices:
             question.choices = self.actions.safe_choices(self.actions.there(question.force.action_names))
-        question.choices = [call for call in question.choices if call.name in self.actions]
+        question.choices = self.actions.there(question.choices)
         if question.choices:
             self.counts["safe"] += 1
-            self._tell(question, question.choices.pop(0))
+            self._tell(question, self.actions.plainest(question.choices.pop(0)))
         else:
             self._drop("its actions were unregistered before one was chosen")
 
@@ -266,16 +277,36 @@ class GamePlayer:
         self._next()
 
     def _close(self) -> None:
-        if self._open is not None and self._open.timer is not None:
-            self._open.timer.cancel()
+        if self._open is not None:
+            if self._open.timer is not None:
+                self._open.timer.cancel()
+            if self._open.look is not None:
+                self._open.look.over = True
         self._open = None
 
     # -- the rest -----------------------------------------------------------------------------------------------------
+
+    def _halt(self) -> None:
+        if not self._ended:
+            self.end()
+            self._send(messages.SHUT_DOWN)
+            self._say("stopped by a person: the game is answered nothing until it connects again")
+
+    def _unheard(self, message: Any) -> None:
+        if isinstance(message, ForceActions):
+            self.counts["forced"] += 1
+            self.counts["withdrawn"] += 1
 
     def _restart(self) -> None:
         """The game begins (again): the API clears all that was registered."""
         self.actions.clear()
         self._remarks.clear()
+        self._leave_all()
+
+    def _leave_all(self) -> None:
+        question = self._open
+        waits = question is not None and question.force is not None and question.told is None
+        self.counts["withdrawn"] += len(self._forces) + waits
         self._forces.clear()
         self._close()
 

@@ -17,10 +17,12 @@ WAIT_S = 0.05
 
 
 class GameLook(dict[str, Any]):
-    """What the player sees with a question; `text` as the model reads it, and the `offer` that it may choose from."""
+    """What the player sees with a question; `text` as the model reads it, and the `offer` that it may choose from.
+    `over`: nobody waits for the answer any more (`ToolSetHost`)."""
 
     text: str
     offer: ToolOffer
+    over = False
 
     @classmethod
     def of(cls, data: Mapping[str, Any], text: str, offer: ToolOffer) -> GameLook:
@@ -39,21 +41,26 @@ class AnyName(dict[str, Callable[..., Any]]):
 class QuestionWorld:
     """Implements `Environment`, `Emitting` and `Acknowledging`. `ask` puts a question, one at a time; `answered` is
     told what became of it, on the actuator's thread: the tick, the question's number, and the call (None: none was
-    decided in time, or it is held back). `check` raises for a call that the question does not allow. The rest is
-    the loop's."""
+    decided in time, or it is held back). `offered` takes a question's tools before it is decided, on the loop's thread
+    (False: they cannot be taken), and `check` raises for a call that these do not allow. The rest is the loop's."""
 
     def __init__(
-        self, name: str, answered: Callable[[int, int, Call | None], None], check: Callable[[Call], object]
+        self,
+        name: str,
+        answered: Callable[[int, int, Call | None], None],
+        offered: Callable[[ToolOffer], bool],
+        check: Callable[[Call], object],
     ) -> None:
         self.name = name
         self.bindings: Mapping[str, Callable[..., Any]] = AnyName()
-        self._check = check
+        self._offered, self._check = offered, check
         self.episodes: list[Episode] = []
         self.finished = False
         self.heard: deque[Acknowledgement] = deque(maxlen=REMEMBERED)
         self._answered = answered
-        self._questions = SimpleQueue[Observation]()
+        self._questions = SimpleQueue[tuple[Observation, GameLook]]()
         self._open: Observation | None = None
+        self._look: GameLook | None = None  # its
         self._waiting = False  # whether it was only looked at so far
         self._done: deque[Call] = deque(maxlen=REMEMBERED)
 
@@ -61,7 +68,7 @@ class QuestionWorld:
 
     def ask(self, seq: int, look: GameLook, deadline_ns: int) -> None:
         """Questions are numbered from 1 on."""
-        self._questions.put(Observation(seq, 0, time.monotonic_ns(), look, deadline_ns))
+        self._questions.put((Observation(seq, 0, time.monotonic_ns(), look, deadline_ns), look))
 
     def result(self, tick: int, call: Call, success: bool, message: str) -> None:
         """What the game says became of the action that was told for `tick`; of one that nobody decided too."""
@@ -91,10 +98,16 @@ class QuestionWorld:
 
     def _next(self, timeout_ns: int) -> int | None:
         try:
-            self._open = self._questions.get(timeout=timeout_ns / 1e9)
+            seen, look = self._questions.get(timeout=timeout_ns / 1e9)
         except Empty:
             return None
-        return self._open.t_capture_ns
+        if look.over:
+            return None
+        if not self._offered(look.offer):
+            self._answered(-1, seen.seq, None)
+            return None
+        self._open, self._look = seen, look
+        return seen.t_capture_ns
 
     def execute(
         self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
@@ -102,6 +115,8 @@ class QuestionWorld:
         """Nothing is done here: `emit` tells the game."""
         if barrier is not None and barrier.shut is not None:
             return "refused"
+        if self._look is not None and self._look.over:
+            return "epoch_over"
         self._check(call)  # the loop remembers calls that were legal, also those of other questions
         return "too_late" if not_after_ns is not None and time.monotonic_ns() > not_after_ns else "acted"
 

@@ -359,6 +359,21 @@ def test_with_a_rate_actions_are_taken_that_nobody_forced_and_a_force_comes_befo
         assert made.report()["wire"]["unforced"] >= 5
 
 
+def test_a_force_does_not_wait_for_a_decision_that_nobody_forced(tmp_path: Path) -> None:
+    with (
+        standin(lambda n: (8.0 if n == 0 else 0.0, None)) as endpoint,
+        playing(tmp_path, f"decisions:{endpoint.url}") as made,
+    ):
+        game = Game(made.url)
+        game.begin(PLAY, WAIT)
+        game.say("context", message="Look!", silent=False)
+        until(lambda: bool(endpoint.bodies), 20)
+        assert game.act("play", "wait", priority="medium")[0] == "play", "the safe choice would wait"
+        game.close()
+        report = made.report()
+    assert report["wire"] | {"decided": 1, "safe": 0, "unforced": 1} == report["wire"]
+
+
 # -- connections -------------------------------------------------------------------------------------------------------
 
 
@@ -475,6 +490,39 @@ def test_people_look_on_pause_and_instruct_a_game_as_they_do_a_session(chance: P
     game.close()
     chance.report()
     assert "Lose." in {one.get("instruction") for one in events(chance)}
+
+
+def test_a_stop_is_told_to_the_game_and_is_final_until_it_connects_again(chance: Playing, game: Game) -> None:
+    game.act("wait")
+    watched = view.find(chance.admission, "neuro-0001")
+    assert watched is not None
+    watched.say("stop", None)
+    assert game.hear("shutdown/graceful") == {"wants_shutdown": True}
+    game.force("wait", priority="critical")
+    assert game.silent(1.5)
+    again = Game(chance.url)
+    again.begin(WAIT)
+    assert again.act("wait")[0] == "wait"
+    again.close()
+    game.close()
+    report = chance.report()
+    assert report["ended_by"] == "stop" and report["releases"] == 1
+    assert chance.said("2 forced, 1 decided, 1 withdrawn")
+
+
+def test_a_game_whose_record_cannot_be_made_has_the_safe_choice_at_once_and_a_record_when_it_can(
+    chance: Playing, game: Game
+) -> None:
+    folder = chance.out / "neuro-0001"
+    folder.write_text("in the way")
+    began = time.monotonic()
+    assert {game.act("play", "wait")[0] for _ in range(4)} == {"wait"}
+    assert time.monotonic() - began < 5, "none waited for its deadline of 5 s"
+    assert chance.said("cannot be written")
+    folder.unlink()
+    assert game.act("play")[0] == "play"
+    game.close()
+    assert chance.report()["releases"] == 1
 
 
 def test_each_deadline_is_that_of_its_priority(chance: Playing, game: Game) -> None:

@@ -19,6 +19,7 @@ from tests.helpers.processes import until
 
 class Look(dict[str, Any]):
     offer: ToolOffer
+    over = False
 
 
 def offer(name: str) -> ToolOffer:
@@ -131,6 +132,26 @@ def test_a_question_that_was_given_up_while_its_tools_were_opened_has_no_reply(
     host.cancel(0)
     free.set()
     assert called(host, 1, "a") == "a" and opened.names == ["a"]
+
+
+def test_a_question_that_is_over_is_given_up_and_the_next_one_is_decided(host: ToolSetHost, opened: Opened) -> None:
+    assert called(host, 0, "a") == "a"
+    asked, inner = threading.Event(), host._open[offer("a").key]
+    submit, inner.submit = inner.submit, lambda request: asked.set()  # type: ignore[method-assign]
+    slow = request(1, "a")
+    host.submit(slow)
+    assert asked.wait(10)
+    inner.submit = submit  # type: ignore[method-assign]
+    assert isinstance(slow.data, Look)
+    slow.data.over = True
+    found = reply(host)
+    assert (found.tick, found.decision) == (1, None) and "nobody waits" in str(found.error)
+    never = request(2, "never-opened")
+    assert isinstance(never.data, Look)
+    never.data.over = True
+    host.submit(never)
+    assert reply(host).tick == 2 and opened.names == ["a"]
+    assert called(host, 3, "a") == "a"
 
 
 def test_a_decoder_that_is_lost_costs_its_question_alone(host: ToolSetHost, opened: Opened) -> None:
