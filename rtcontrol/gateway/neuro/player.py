@@ -33,6 +33,7 @@ MODEL_TRIES = 3  # a force that fails is decided so often; then the safe choices
 MOST_TRIES = 12
 RESULT_S = 30.0  # a game that says nothing for so long of an action is asked no more about it
 GRACE_S = 0.1  # past its deadline a question is answered here, where the loop does not
+EXPECT_S = 1.0  # so long forces wait for actions that the game was asked to register again
 SETTLE_S = 0.2  # of the registered actions: then they are made ready
 
 
@@ -80,6 +81,7 @@ class GamePlayer:
         self._numbers, self._ids = itertools.count(1), itertools.count(1)
         self._settling: asyncio.TimerHandle | None = None
         self._beat: asyncio.TimerHandle | None = None
+        self._expecting: asyncio.TimerHandle | None = None
         self._ended = False
         if options.hz:
             self._beat = self._loop.call_later(1 / options.hz, self._may_act)
@@ -98,6 +100,7 @@ class GamePlayer:
             for line in self.actions.register(message.actions):
                 self._say(line)
             self._settle()
+            self._next()
         elif isinstance(message, UnregisterActions):
             self.actions.unregister(message.action_names)
             self._withdrawn()
@@ -110,11 +113,19 @@ class GamePlayer:
         elif isinstance(message, ShutdownReady):
             self.ready_to_end.set()
 
+    def expect_actions(self) -> None:
+        """The game was asked to register its actions again: what it forces meanwhile waits for them."""
+        self._expecting = self._loop.call_later(EXPECT_S, self._expected)
+
+    def _expected(self) -> None:
+        self._expecting = None
+        self._next()
+
     def end(self) -> None:
         """The game is gone, or the server ends: what is open stays without an answer."""
         self._ended = True
         self._leave_all()
-        for timer in (self._settling, self._beat):
+        for timer in (self._settling, self._beat, self._expecting):
             if timer is not None:
                 timer.cancel()
 
@@ -139,7 +150,7 @@ class GamePlayer:
         if force.priority not in messages.PRIORITIES:
             self._say(f"actions/force: there is no priority {force.priority[:40]!r}; it is taken as low")
             force.priority = "low"
-        if not self.actions.there(force.action_names):
+        if self._expecting is None and not self.actions.there(force.action_names):
             self.counts["withdrawn"] += 1
             names = ", ".join(force.action_names)[:200] or "none"
             self._say(f"actions/force names no action that is registered ({names}): nothing can be chosen")
@@ -154,12 +165,14 @@ class GamePlayer:
 
     def _next(self) -> None:
         while self._open is None and self._forces and not self._ended:
+            if self._expecting is not None and not self.actions.there(self._forces[0].action_names):
+                return
             force = self._forces.popleft()
             if self.actions.there(force.action_names):
                 self._put(GameQuestion(next(self._numbers), force))
             else:
                 self.counts["withdrawn"] += 1
-                self._say("a force that waited is dropped: its actions were unregistered")
+                self._say("a force that waited is dropped: its actions are not registered")
 
     def _may_act(self) -> None:
         self._beat = self._loop.call_later(1 / self._options.hz, self._may_act)

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Any
 
 from starlette.applications import Starlette
@@ -34,6 +35,8 @@ log = logging.getLogger("rtcontrol.gateway")
 QUEUED = 64  # messages that a game has not taken
 GAMES = 4  # of one connection
 MESSAGES_PER_S = 1_000.0
+AT_ONCE = 16  # actions that are registered before other games have their turn
+SILENT_S = 1.0  # a game that says nothing for so long when it has connected went on from before
 READY_S = 1.0  # so long the games may save what there is to save, before the server ends
 NORMAL, POLICY, TRY_LATER = 1000, 1008, 1013
 LOST, STOPPED = "game lost", "server stopped"
@@ -88,8 +91,7 @@ class NeuroServer(HTTPServer):
         with self._lock:
             self._closing = True
             games, connections = list(self.games), list(self._connections)
-        for connection in connections:
-            connection.part()
+        wait([connection.part() for connection in connections], 2 * READY_S)
         super().close()
         end_all(games)
 
@@ -111,6 +113,7 @@ class GameConnection:
         self._games: dict[str, GameSession] = {}
         self._queue: deque[dict[str, Any] | None] = deque()
         self._ready = asyncio.Event()
+        self._reregistered = self._refused = False
         self._loop = asyncio.get_running_loop()
         self._bucket = TokenBucket(MESSAGES_PER_S, MESSAGES_PER_S)
         self._lines = TokenBucket(1.0, 10.0)
@@ -119,28 +122,32 @@ class GameConnection:
 
     async def serve(self) -> None:
         pump = asyncio.create_task(self._pump())
+        silent = self._loop.call_later(SILENT_S, self._reregister)
         try:
-            with contextlib.suppress(WebSocketDisconnect, RuntimeError):  # RuntimeError: the pump has closed it
-                while True:
+            while not self._refused:
+                try:
                     message = await self._socket.receive()
-                    if message["type"] != "websocket.receive":
-                        break
-                    if not self._bucket.take():
-                        await self._socket.close(POLICY, f"more than {MESSAGES_PER_S:g} messages a second")
-                        break
+                except (WebSocketDisconnect, RuntimeError):  # RuntimeError: the pump has closed it
+                    break
+                if message["type"] != "websocket.receive":
+                    break
+                silent.cancel()
+                if self._bucket.take():
                     await self._take(message.get("text") or (message.get("bytes") or b"").decode("utf-8", "replace"))
+                else:
+                    await self._refuse(POLICY, f"more than {MESSAGES_PER_S:g} messages a second")
         finally:
+            silent.cancel()
             for game in self._games.values():
                 self._server.leave(game)
             pump.cancel()
             with contextlib.suppress(BaseException):
                 await pump
 
-    def part(self) -> None:
-        """The server ends: the game may save what there is to save. From any thread; returns when it has, or after
+    def part(self) -> Future[None]:
+        """The server ends: the game may save what there is to save. From any thread; done when it has, or after
         `READY_S`."""
-        with contextlib.suppress(Exception):
-            asyncio.run_coroutine_threadsafe(self._part(), self._loop).result(2 * READY_S)
+        return asyncio.run_coroutine_threadsafe(self._part(), self._loop)
 
     async def _part(self) -> None:
         waiting = [asyncio.create_task(game.player.ready_to_end.wait()) for game in self._games.values()]
@@ -166,16 +173,33 @@ class GameConnection:
         if game is None:
             if len(self._games) >= GAMES or (game := self._server.join(name, self._send)) is None:
                 self._tell(f"{name[:80]}: there is no room for another game")
+                if not self._games:
+                    await self._refuse(TRY_LATER, "there is no room for another game")
                 return
             self._games[name] = game
             if not isinstance(message, Startup):
-                # The server was started anew: the game believes that its actions are registered.
-                self._send(messages.REREGISTER)
+                self._reregister()
+                game.player.expect_actions()
         if isinstance(message, Startup):
             self._send(messages.startup_reply(game.id))
         if isinstance(message, RegisterActions):
-            message.actions = await self._readable(message.actions)
-        game.player.hear(message)
+            actions = await self._readable(message.actions)
+            for i in range(0, len(actions), AT_ONCE):
+                game.player.hear(message.model_copy(update={"actions": actions[i : i + AT_ONCE]}))
+                await asyncio.sleep(0)
+        else:
+            game.player.hear(message)
+
+    def _reregister(self) -> None:
+        """The server was started anew, or the connection broke: the game believes that its actions are registered. SDKs
+        of games say so little of it that one may wait for ever."""
+        if not self._reregistered:
+            self._reregistered = True
+            self._send(messages.REREGISTER)
+
+    async def _refuse(self, code: int, why: str) -> None:
+        self._refused = True
+        await self._socket.close(code, why)
 
     async def _readable(self, actions: list[GameAction]) -> list[GameAction]:
         """Those whose schemas can be read in time: of others than plain ones that is tried in another process."""

@@ -104,10 +104,10 @@ class Playing:
 
 @contextmanager
 def playing(
-    out: Path, model: str | None = "random", play: NeuroOptions | None = None, **access: Any
+    out: Path, model: str | None = "random", play: NeuroOptions | None = None, most: int = 64, **access: Any
 ) -> Iterator[Playing]:
     lines: list[str] = []
-    options = ServeOptions(out=out, model=model, host="inprocess")
+    options = ServeOptions(out=out, model=model, host="inprocess", max_sessions=most)
     with ExitStack() as stack:
         pool = Pools(options)
         pool.start()

@@ -250,6 +250,47 @@ def test_a_game_that_goes_on_after_the_server_was_started_anew_is_asked_for_its_
     game.close()
 
 
+def test_a_force_after_the_server_was_started_anew_waits_for_the_games_actions(chance: Playing) -> None:
+    game = Game(chance.url)
+    game.force("play")
+    game.hear("actions/reregister_all")
+    game.say("actions/register", actions=[PLAY, WAIT])
+    game.result(action := game.hear("action"))
+    assert action["name"] == "play"
+    game.force("dance")
+    until(lambda: chance.said("(dance)") or chance.said("its actions are not registered"), 20)
+    assert game.act("wait")[0] == "wait"
+    game.close()
+
+
+def test_a_game_that_connects_again_and_says_nothing_is_asked_for_its_actions_once(chance: Playing) -> None:
+    # The SDKs for Unity and Godot send `startup` with their first connection alone, and then wait.
+    game = Game(chance.url)
+    game.hear("actions/reregister_all")
+    game.say("actions/register", actions=[WAIT])
+    assert game.act("wait")[0] == "wait"
+    assert game.silent(1.5)
+    game.close()
+
+
+def test_a_game_for_which_there_is_no_room_is_sent_away_to_come_again(tmp_path: Path) -> None:
+    with playing(tmp_path, most=1) as made:
+        game = Game(made.url)
+        game.begin(WAIT)
+        other = Game(made.url, "Other")
+        other.say("startup")
+        with pytest.raises(ConnectionClosed) as closed:
+            other.hear("startup")
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1013
+        assert game.act("wait")[0] == "wait"
+        game.close()
+        made.report()
+        again = Game(made.url, "Other")
+        again.begin(WAIT)
+        assert again.act("wait")[0] == "wait"
+        again.close()
+
+
 def test_an_action_whose_schema_no_model_can_be_offered_is_told_and_the_others_play_on(chance: Playing) -> None:
     game = Game(chance.url)
     odd = {"name": "odd", "description": "", "schema": {"type": "object", "properties": {"x": {"$ref": "#/nowhere"}}}}
@@ -445,6 +486,19 @@ def test_when_the_server_ends_the_game_may_save_first(tmp_path: Path) -> None:
             game.hear("shutdown/immediate")
         closing.join()
         assert json.loads((tmp_path / "neuro-0001" / "report.json").read_text())["releases"] == 1
+
+
+def test_games_that_do_not_know_of_an_end_hold_it_up_together_not_each(tmp_path: Path) -> None:
+    with playing(tmp_path) as made:
+        games = [Game(made.url, f"Game {number}") for number in range(32)]
+        for game in games:
+            game.begin(WAIT)
+            game.act("wait")
+        began = time.monotonic()
+        made.server.close()
+        assert time.monotonic() - began < 25, "a second for each would be 32"
+    for number in range(1, 33):
+        assert (tmp_path / f"neuro-{number:04d}" / "report.json").exists()
 
 
 def test_pages_of_other_sites_need_to_be_allowed_and_to_show_the_token(tmp_path: Path) -> None:
