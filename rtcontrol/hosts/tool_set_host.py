@@ -13,7 +13,7 @@ from functools import cached_property
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from rtcontrol.hosts.protocol import SHARES, DecisionReply, DecisionRequest, Host, HostEvent
+from rtcontrol.hosts.protocol import SHARES, DecisionReply, DecisionRequest, DecoderUnavailable, Host, HostEvent
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.hosts")
@@ -41,7 +41,8 @@ class ToolSetHost:
     """A `Host` of one session. The `offer` of a request's data says with which tools it is decided; `open` gives a
     started host for these, which may take seconds: the request waits, and so do those after it, until its deadline
     is over. A request whose data says that it is `over` is given up, and answered so. One thread asks the hosts, one
-    question after the other. `tell` is told why tools cannot be decided with, once of each reason."""
+    question after the other. `tell` is told why tools cannot be decided with, once of each reason.
+    At most `limit` sets are open, and fewer where the place of decision is full."""
 
     gave_up: str | None = None
 
@@ -50,7 +51,7 @@ class ToolSetHost:
         name: str,
         open_host: Callable[[str, ToolOffer], Host],
         tell: Callable[[str], None] = lambda line: None,
-        limit: int = LIMIT,
+        limit: Callable[[], int] = lambda: LIMIT,
     ) -> None:
         self.name, self._make, self._tell, self._limit = name, open_host, tell, limit
         self._reasons: set[str] = set()
@@ -174,13 +175,22 @@ class ToolSetHost:
         if host is None or not host.alive():
             if host is not None:
                 self._end(self._open.pop(offer.key))
-            while len(self._open) >= self._limit:
+            while len(self._open) >= self._limit():
                 self._end(self._open.popitem(last=False)[1])
-            self._made += 1
-            host = self._open[offer.key] = self._make(f"{self.name}-{self._made}", offer)
+            host = self._open[offer.key] = self._made_room(offer)
         self._open.move_to_end(offer.key)
         self._asked = host
         return host
+
+    def _made_room(self, offer: ToolOffer) -> Host:
+        self._made += 1
+        while True:
+            try:
+                return self._make(f"{self.name}-{self._made}", offer)
+            except DecoderUnavailable as error:
+                if not (error.full and self._open):
+                    raise
+                self._end(self._open.popitem(last=False)[1])
 
     def _lost(self, offer: ToolOffer) -> None:
         """The decoder went down with the question: its tick is a miss, and the next question opens another."""

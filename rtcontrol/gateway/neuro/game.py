@@ -37,7 +37,8 @@ STOP = "stop"  # what ended the control loop where a person did
 
 class GameSession:
     """`player` takes the game's messages, on the event loop's thread. The control loop begins with the first question,
-    on a thread of its own. A guest of the server's (`SessionManager.guests`): people may look on and say something."""
+    on a thread of its own. `tool_sets` says how many sets of tools may stay open. A guest of the server's
+    (`SessionManager.guests`): people may look on and say something."""
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class GameSession:
         options: NeuroOptions,
         model: str | None,
         send: Callable[[dict[str, Any]], None],
+        tool_sets: Callable[[], int],
     ) -> None:
         self.id = f"neuro-{number:04d}"
         self.shown_name = game
@@ -63,7 +65,7 @@ class GameSession:
         self._over = False  # the control loop is
         self._thread: threading.Thread | None = None
         self._tools: OfferedTools | None = None
-        self._host = ToolSetHost(self.id, self._open, self._say)
+        self._host = ToolSetHost(self.id, self._open, self._say, tool_sets)
         self.player = GamePlayer(game, options, send, self._ask, self._result, self._prepare, self._say)
         self._world = QuestionWorld("neuro", self.player.decided, self._offered, self._check)
 
@@ -136,8 +138,8 @@ class GameSession:
     def _open(self, name: str, offer: ToolOffer) -> Host:
         options = self._admission.options
         told = options.value_tokens, offer.allow_null, options.arguments
-        made = self._admission.pool.open(name, source(self._model, options.engine, offer.tools, *told))
-        made.start()
+        with self._admission.opening:
+            made = self._admission.pool.open(name, source(self._model, options.engine, offer.tools, *told))
         _, warning = trained(self._model, tool_schemas(offer.tools))
         if warning is not None and warning not in self._warned:
             self._warned.add(warning)

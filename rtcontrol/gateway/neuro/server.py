@@ -27,6 +27,7 @@ from rtcontrol.gateway.neuro.game import GameSession, end_all, next_number
 from rtcontrol.gateway.neuro.messages import GameAction, MisreadMessage, RegisterActions, Startup
 from rtcontrol.gateway.neuro.options import NeuroOptions
 from rtcontrol.gateway.options import GatewayOptions
+from rtcontrol.hosts.tool_set_host import LIMIT
 from rtcontrol.serve.limits import TokenBucket
 from rtcontrol.serve.session_manager import SessionManager
 
@@ -35,6 +36,7 @@ log = logging.getLogger("rtcontrol.gateway")
 QUEUED = 64  # messages that a game has not taken
 GAMES = 4  # of one connection
 MESSAGES_PER_S = 1_000.0
+TOOL_SETS = 16  # of all games that are kept open, and one of each: sessions need their places, too (`Pools`)
 AT_ONCE = 16  # actions that are registered before other games have their turn
 SILENT_S = 1.0  # a game that says nothing for so long when it has connected went on from before
 READY_S = 1.0  # so long the games may save what there is to save, before the server ends
@@ -69,11 +71,15 @@ class NeuroServer(HTTPServer):
         with self._lock:
             if self._closing or len(self.games) >= self._admission.options.max_sessions:
                 return None
-            made = GameSession(self._number, game, self._admission, self._play, self._access.model, send)
+            told = self._admission, self._play, self._access.model, send, self._share
+            made = GameSession(self._number, game, *told)
             self._number += 1
             self.games.append(made)
         self.say(f"{made.id}: {game}")
         return made
+
+    def _share(self) -> int:
+        return max(1, min(LIMIT, TOOL_SETS // max(1, len(self.games))))
 
     def leave(self, game: GameSession) -> None:
         """Its connection is gone. On the event loop's thread, which does not wait for the report."""

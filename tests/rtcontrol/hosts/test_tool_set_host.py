@@ -97,6 +97,32 @@ def test_the_set_that_was_not_used_for_longest_is_closed(host: ToolSetHost, open
     until(lambda: opened.pool.places.taken == LIMIT, 5)
 
 
+def test_where_the_place_is_full_its_own_oldest_sets_give_way(host: ToolSetHost, opened: Opened) -> None:
+    for k, name in enumerate(("a", "b", "c")):
+        called(host, k, name)
+    opened.pool.places.limit = 3
+    assert called(host, 3, "d") == "d" and called(host, 4, "c") == "c"
+    assert opened.names == ["a", "b", "c", "d", "d"] and opened.pool.places.taken == 3
+
+
+def test_a_host_without_a_place_of_its_own_says_that_all_are_taken(host: ToolSetHost, opened: Opened) -> None:
+    opened.pool.places.limit = 0
+    host.submit(request(0, "a"))
+    assert "as many as it may" in str(reply(host).error)
+
+
+def test_fewer_sets_stay_open_where_fewer_may(opened: Opened) -> None:
+    may = [3]
+    host = ToolSetHost("game", opened, limit=lambda: may[0])
+    host.start()
+    for k, name in enumerate(("a", "b", "c")):
+        called(host, k, name)
+    may[0] = 1
+    assert called(host, 3, "d") == "d"
+    until(lambda: opened.pool.places.taken == 1, 5)
+    host.close()
+
+
 def test_what_was_prepared_is_open_when_it_is_asked_for(opened: Opened) -> None:
     host = ToolSetHost("game", opened)
     host.prepare(offer("a"))
