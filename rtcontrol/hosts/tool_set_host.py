@@ -21,6 +21,7 @@ log = logging.getLogger("rtcontrol.hosts")
 OVER = "nobody waits for the answer any more"
 LIMIT = 8  # sets that are kept open
 LOOK_NS = 50_000_000  # so often it is seen whether the decoder is there still
+TAKEOVER_NS, SLEEP_S = 500_000_000, 0.01
 CLOSE_S = 1.0
 REASONS = 64  # are told
 
@@ -64,7 +65,7 @@ class ToolSetHost:
         self._replies = SimpleQueue[DecisionReply | None]()
         self._cancelled = -1  # all up to this tick
         self._made = 0
-        self._closed = False
+        self._closed = self._away = False
         self._starting = threading.Lock()
         self._thread = threading.Thread(target=self._work, name=f"{name}-tools", daemon=True)
 
@@ -96,7 +97,10 @@ class ToolSetHost:
         self._replies.put(None)
 
     def alive(self) -> bool:
-        return self._thread.is_alive() and not self._closed
+        """Not while a lost decoder is away: then questions need not wait for their deadlines."""
+        asked = self._asked
+        there = asked is None or asked.gave_up is not None or asked.alive()  # of one that gave up, another is opened
+        return there and not (self._away or self._closed) and self._thread.is_alive()
 
     def cancel(self, tick: int) -> None:
         self._cancelled = max(self._cancelled, tick)
@@ -128,6 +132,7 @@ class ToolSetHost:
             self._host(offer)
         except Exception as error:
             self._failed(error)
+            self._away = False  # the next question tries it again
 
     def _decide(self, request: DecisionRequest) -> None:
         received_ns = time.monotonic_ns()
@@ -179,7 +184,7 @@ class ToolSetHost:
                 self._end(self._open.popitem(last=False)[1])
             host = self._open[offer.key] = self._made_room(offer)
         self._open.move_to_end(offer.key)
-        self._asked = host
+        self._asked, self._away = host, False
         return host
 
     def _made_room(self, offer: ToolOffer) -> Host:
@@ -193,13 +198,24 @@ class ToolSetHost:
                 self._end(self._open.popitem(last=False)[1])
 
     def _lost(self, offer: ToolOffer) -> None:
-        """The decoder went down with the question: its tick is a miss, and the next question opens another."""
+        """The decoder went down with the question: its tick is a miss, and another is opened, unless a standby is there
+        at once."""
+        self._away = True
         self.events.append(HostEvent(time.monotonic_ns(), "lost", 0.0))
         self.incarnation += 1
-        self._end(self._open.pop(offer.key))
         self.wake()
+        host, give_up_ns = self._open[offer.key], time.monotonic_ns() + TAKEOVER_NS
+        while not host.alive() and not self._closed and time.monotonic_ns() < give_up_ns:
+            time.sleep(SLEEP_S)
+        if host.alive():
+            self._away = False
+        else:
+            self._end(self._open.pop(offer.key))
+            self._jobs.put(offer)
 
     def _end(self, host: Host) -> None:
+        if host is self._asked:
+            self._asked = None
         try:
             host.close()
         except Exception:

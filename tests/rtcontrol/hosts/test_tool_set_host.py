@@ -195,9 +195,46 @@ def test_a_decoder_that_is_lost_costs_its_question_alone(host: ToolSetHost, open
     opened.pool.close()
     until(lambda: host.incarnation == before + 1, 10)
     assert [event.event for event in host.events] == ["lost"]
+    until(host.alive, 10)
     opened.pool = InProcessPool()
     opened.pool.start()
     assert called(host, 3, "a") == "a"
+
+
+def test_while_a_lost_decoder_is_away_it_is_not_alive(host: ToolSetHost, opened: Opened) -> None:
+    assert called(host, 0, "a") == "a" and host.alive()
+    back, asked = threading.Event(), threading.Event()
+    host._open[offer("a").key].submit = lambda request: asked.set()  # type: ignore[method-assign]
+    host.submit(request(1, "a"))
+    assert asked.wait(10)
+    opened.opening = lambda name: back.wait(10) and None
+    opened.pool.close()
+    until(lambda: not host.alive(), 10)
+    opened.pool = InProcessPool()
+    opened.pool.start()
+    until(lambda: opened.names == ["a", "a"], 10)
+    assert not host.alive()
+    back.set()
+    until(host.alive, 10)
+    assert called(host, 2, "a") == "a"
+
+
+def test_a_decoder_whose_standby_takes_over_is_not_opened_anew(host: ToolSetHost, opened: Opened) -> None:
+    assert called(host, 0, "a") == "a"
+    asked, inner = threading.Event(), host._open[offer("a").key]
+    submit, inner.submit = inner.submit, lambda request: asked.set()  # type: ignore[method-assign]
+    host.submit(request(1, "a"))
+    assert asked.wait(10)
+    inner.submit = submit  # type: ignore[method-assign]
+    inner.incarnation += 1  # the standby's
+    until(lambda: host.incarnation == 1 and host.alive(), 10)
+    assert called(host, 2, "a") == "a" and opened.names == ["a"]
+
+
+def test_a_decoder_that_is_lost_between_two_questions_is_seen(host: ToolSetHost, opened: Opened) -> None:
+    assert called(host, 0, "a") == "a" and host.alive()
+    host._open[offer("a").key].alive = lambda: False  # type: ignore[method-assign]
+    assert not host.alive()
 
 
 def test_a_wait_ends_early_when_it_is_woken(host: ToolSetHost) -> None:
