@@ -60,11 +60,16 @@ class NeuroServer(HTTPServer):
         page = Route("/", lambda request: FileResponse(PAGE / "coins.html"))
         rest = Mount("/", StaticFiles(directory=PAGE))
         app = Starlette(routes=[WebSocketRoute("/{path:path}", self._serve), page, rest])
-        super().__init__(app, access, "--neuro", lambda code: None)
+        self._lines = TokenBucket(1.0, 10.0)
+        super().__init__(app, access, "--neuro", self._refused)
 
     @property
     def address(self) -> str:
         return self.url.replace("http://", "ws://")
+
+    def _refused(self, code: str) -> None:
+        if self._lines.take():
+            self.say(f"a game, or a page, was not let in ({code}): docs/neuro.md, Who may connect")
 
     def join(self, game: str, send: Callable[[dict[str, Any]], None]) -> GameSession | None:
         """A game begins; None where there is no room."""

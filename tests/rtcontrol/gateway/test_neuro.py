@@ -512,8 +512,10 @@ def test_games_that_do_not_know_of_an_end_hold_it_up_together_not_each(tmp_path:
 
 def test_pages_of_other_sites_need_to_be_allowed_and_to_show_the_token(tmp_path: Path) -> None:
     token, site = "a-token-of-the-tests-0123456789", "https://games.example"
-    with playing(tmp_path / "a") as made, pytest.raises(InvalidStatus, match="403"):
-        Game(made.url, origin=site)
+    with playing(tmp_path / "a") as made:
+        with pytest.raises(InvalidStatus, match="403"):
+            Game(made.url, origin=site)
+        made.wait_for("was not let in (origin)")
     with playing(tmp_path / "b", origins=frozenset([site]), token=token) as made:
         with pytest.raises(InvalidStatus, match="401"):
             Game(made.url, origin=site)
