@@ -40,7 +40,7 @@ TOOL_SETS = 16  # of all games that are kept open, and one of each: sessions nee
 AT_ONCE = 16  # actions that are registered before other games have their turn
 SILENT_S = 1.0  # a game that says nothing for so long when it has connected went on from before
 READY_S = 1.0  # so long the games may save what there is to save, before the server ends
-NORMAL, POLICY, TRY_LATER = 1000, 1008, 1013
+NORMAL, TRY_LATER = 1000, 1013
 LOST, STOPPED = "game lost", "server stopped"
 
 
@@ -143,10 +143,9 @@ class GameConnection:
                 if message["type"] != "websocket.receive":
                     break
                 silent.cancel()
-                if self._bucket.take():
-                    await self._take(message.get("text") or (message.get("bytes") or b"").decode("utf-8", "replace"))
-                else:
-                    await self._refuse(POLICY, f"more than {MESSAGES_PER_S:g} messages a second")
+                while not self._bucket.take():
+                    await asyncio.sleep(10 / MESSAGES_PER_S)  # the others wait in its own connection
+                await self._take(message.get("text") or (message.get("bytes") or b"").decode("utf-8", "replace"))
         finally:
             silent.cancel()
             for game in self._games.values():
@@ -185,7 +184,8 @@ class GameConnection:
             if len(self._games) >= GAMES or (game := self._server.join(name, self._send)) is None:
                 self._tell(f"{name[:80]}: there is no room for another game")
                 if not self._games:
-                    await self._refuse(TRY_LATER, "there is no room for another game")
+                    self._refused = True
+                    await self._socket.close(TRY_LATER, "there is no room for another game")
                 return
             self._games[name] = game
             if not isinstance(message, Startup):
@@ -207,10 +207,6 @@ class GameConnection:
         if not self._reregistered:
             self._reregistered = True
             self._send(messages.REREGISTER)
-
-    async def _refuse(self, code: int, why: str) -> None:
-        self._refused = True
-        await self._socket.close(code, why)
 
     async def _readable(self, actions: list[GameAction]) -> list[GameAction]:
         """Those whose schemas can be read in time: of others than plain ones that is tried in another process."""

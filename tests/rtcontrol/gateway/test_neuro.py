@@ -475,6 +475,12 @@ def test_what_is_not_understood_is_told_and_the_game_goes_on(chance: Playing, ga
     assert game.act("play")[0] == "play"
 
 
+def test_a_game_that_talks_without_end_is_heard_more_slowly_and_stays(game: Game) -> None:
+    for number in range(3000):
+        game.say("context", message=f"Look! {number}", silent=True)
+    assert game.act("wait")[0] == "wait"
+
+
 def test_binary_messages_are_read_as_well(game: Game) -> None:
     # The specification warns of SDKs that send these.
     told = {"command": "actions/force", "game": "Board", "data": {"query": "?", "action_names": ["wait"]}}
