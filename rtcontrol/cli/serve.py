@@ -83,7 +83,7 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
             if server.neuro is not None:
                 say(f"listening on {server.neuro.address} for games")
             ending.wait()
-            say(f"{ending.name}: ending {len(server.admission.sessions())} sessions")
+            say(f"{ending.name}: ending {len(server.admission.watched)} sessions")
         say(f"records and reports: {options.out}")
     return ending.status
 

@@ -61,7 +61,7 @@ class GameSession:
         self._lines = TokenBucket(1.0, 10.0)
         self._warned: set[str] = set()
         self._ending = threading.Lock()
-        self._why: str | None = None
+        self.why: str | None = None  # it is over
         self._over = False  # the control loop is
         self._thread: threading.Thread | None = None
         self._tools: OfferedTools | None = None
@@ -89,7 +89,7 @@ class GameSession:
         """The game is gone, or the server ends; from the event loop's thread."""
         self.player.end()
         with self._ending:
-            self._why = self._why or why
+            self.why = self.why or why
             if self.loop is not None:
                 self.loop.stop(why)
 
@@ -188,8 +188,8 @@ class GameSession:
         loop = ControlLoop(config, agent, self._world, self._host, recorder, shared)
         with self._ending:
             self.loop, self.counting, self._tools = loop, True, tools
-            if self._why is not None:
-                loop.stop(self._why)
+            if self.why is not None:
+                loop.stop(self.why)
         run = Run(loop, recorder, record)
         self._thread = threading.Thread(target=self._work, args=(run,), name=self.id, daemon=True)
         self._thread.start()

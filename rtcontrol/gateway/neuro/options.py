@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from rtcontrol.gateway.neuro.messages import PRIORITIES
+from rtcontrol.loop.config import instruction_text
 from rtcontrol.models.errors import UserError
 
 # The API knows no deadline: milliseconds until a forced action must have left, by the urgency that the game asks for.
@@ -30,7 +31,7 @@ class NeuroOptions:
         """From the command line's words. Raises UserError."""
         if not 0 <= hz <= MOST_HZ:
             raise UserError(f"--neuro-hz {hz:g} is no rate.", f"Give 0 (never) to {MOST_HZ:g} times a second.")
-        return cls(instruction or INSTRUCTION, _deadlines(deadlines), safe, hz)
+        return cls(instruction_text(instruction or INSTRUCTION), _deadlines(deadlines), safe, hz)
 
     @property
     def longest_ms(self) -> float:

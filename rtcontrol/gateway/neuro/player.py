@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable
@@ -79,6 +80,7 @@ class GamePlayer:
         self._forces: deque[ForceActions] = deque()
         self._remarks: deque[str] = deque(maxlen=REMARKS)
         self._numbers, self._ids = itertools.count(1), itertools.count(1)
+        self._mark = secrets.token_hex(4)  # a result from before a connection broke is of no action of this one's
         self._settling: asyncio.TimerHandle | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._expecting: asyncio.TimerHandle | None = None
@@ -212,6 +214,8 @@ class GamePlayer:
         question.answered, question.tick = True, tick
         if question.timer is not None:
             question.timer.cancel()
+        if tick is None and question.look is not None:
+            question.look.over = True  # what the loop decides later is not told
         if call is not None and call.name in self.actions:
             self.counts["decided"] += 1
             self._tell(question, call)
@@ -233,7 +237,7 @@ class GamePlayer:
             self._drop("its actions were unregistered before one was chosen")
 
     def _tell(self, question: GameQuestion, call: Call) -> None:
-        question.call, question.told = call, f"rtcontrol-{next(self._ids)}"
+        question.call, question.told = call, f"{self._mark}-{next(self._ids)}"
         self._send(messages.action(question.told, call.name, self.actions.arguments(call)))
         question.timer = self._loop.call_later(RESULT_S, self._silent, question.number)
 

@@ -96,7 +96,7 @@ class NeuroServer(HTTPServer):
         with self._lock:
             self.games.remove(game)
         counts = ", ".join(f"{count} {name}" for name, count in game.player.counts.items() if count)
-        self.say(f"{game.id}: over ({LOST}){f': {counts}' if counts else ''}")
+        self.say(f"{game.id}: over ({game.why}){f': {counts}' if counts else ''}")
 
     def close(self) -> None:
         with self._lock:

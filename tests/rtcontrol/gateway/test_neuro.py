@@ -444,14 +444,19 @@ def test_a_game_that_is_lost_in_the_midst_of_a_force_leaves_a_report_and_can_com
     game = Game(chance.url)
     game.begin(PLAY)
     game.force("play")
-    game.hear("action")
+    action = game.hear("action")
     game.socket.socket.close()
     assert chance.report()["releases"] == 1
     again = Game(chance.url)
     again.begin(PLAY)
+    again.force("play")
+    other = again.hear("action")
+    again.result(action)  # of the connection before
+    chance.wait_for("waits for none")
+    again.result(other)
     assert again.act("play")[0] == "play"
     again.close()
-    assert chance.report("neuro-0002")["releases"] == 1
+    assert chance.report("neuro-0002")["releases"] == 2
 
 
 @pytest.mark.parametrize(
@@ -500,6 +505,7 @@ def test_when_the_server_ends_the_game_may_save_first(tmp_path: Path) -> None:
         with pytest.raises(ConnectionClosed):
             game.hear("shutdown/immediate")
         closing.join()
+        made.wait_for("over (server stopped)")
         assert json.loads((tmp_path / "neuro-0001" / "report.json").read_text())["releases"] == 1
 
 
@@ -610,6 +616,11 @@ def test_each_deadline_is_that_of_its_priority(chance: Playing, game: Game) -> N
 def test_deadlines_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(UserError, match="no list of deadlines"):
         NeuroOptions.parse(None, text, (), 0.0)
+
+
+def test_an_instruction_that_is_too_long_is_refused_at_the_start() -> None:
+    with pytest.raises(UserError, match="instruction"):
+        NeuroOptions.parse("x" * 1_000_000, None, (), 0.0)
 
 
 def test_deadlines_are_one_for_all_or_by_priority() -> None:
