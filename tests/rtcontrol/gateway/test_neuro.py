@@ -309,6 +309,18 @@ def test_an_action_whose_schema_no_model_can_be_offered_is_told_and_the_others_p
     game.close()
 
 
+def test_a_schema_that_is_nested_without_end_costs_its_action_alone(chance: Playing) -> None:
+    game = Game(chance.url)
+    inner: dict[str, Any] = {}
+    for _ in range(480):
+        inner = {"x": inner}
+    deep = {"name": "deep", "description": "", "schema": {"type": "object", "properties": {"x": inner}}}
+    game.begin(deep, WAIT)
+    chance.wait_for("action deep is offered to no model")
+    assert game.act("deep", "wait")[0] == "wait"
+    game.close()
+
+
 def test_null_stands_for_what_is_not_there(chance: Playing) -> None:
     game = Game(chance.url)
     game.begin({"name": "nod", "description": None, "schema": None})
