@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 PRIORITIES = ("low", "medium", "high", "critical")
 MOST_ACTIONS = 256  # of a message, and of a game
@@ -16,6 +16,13 @@ PLAIN_KEYWORDS = {
     *("enum", "const", "minimum", "maximum", "multipleOf", "minLength", "maxLength"),
 }
 PLAIN_CHARACTERS = 4096
+
+
+def _cut(value: Any) -> Any:
+    return value[:MOST_SAID] if isinstance(value, str) else value
+
+
+GameText = Annotated[str, BeforeValidator(_cut)]  # a force or a result that is refused leaves a game waiting
 
 
 class MisreadMessage(ValueError):
@@ -53,7 +60,7 @@ class Startup(_GameData):
 
 
 class GameContext(_GameData):
-    message: str = Field(max_length=MOST_SAID)
+    message: GameText
     silent: bool = True
 
 
@@ -66,8 +73,8 @@ class UnregisterActions(_GameData):
 
 
 class ForceActions(_GameData):
-    query: str = Field("", max_length=MOST_SAID)
-    state: str = Field("", max_length=MOST_SAID)
+    query: GameText = ""
+    state: GameText = ""
     priority: str = "low"
     ephemeral_context: bool = False
     action_names: list[str] = Field(max_length=MOST_ACTIONS)
@@ -76,7 +83,7 @@ class ForceActions(_GameData):
 class ActionResult(_GameData):
     id: str
     success: bool
-    message: str = Field("", max_length=MOST_SAID)
+    message: GameText = ""
 
 
 class ShutdownReady(_GameData):

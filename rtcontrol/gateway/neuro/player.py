@@ -152,6 +152,8 @@ class GamePlayer:
         if force.priority not in messages.PRIORITIES:
             self._say(f"actions/force: there is no priority {force.priority[:40]!r}; it is taken as low")
             force.priority = "low"
+        if messages.MOST_SAID in (len(force.state), len(force.query)):
+            self._say(f"actions/force: of its texts the first {messages.MOST_SAID} characters are read")
         if self._expecting is None and not self.actions.there(force.action_names):
             self.counts["withdrawn"] += 1
             names = ", ".join(force.action_names)[:200] or "none"
@@ -329,8 +331,8 @@ class GamePlayer:
 
     def _remark(self, text: str) -> None:
         if text.strip():
-            self._remarks.append(text.strip())
-        while sum(map(len, self._remarks)) > REMARK_CHARACTERS and len(self._remarks) > 1:
+            self._remarks.append(text.strip()[:REMARK_CHARACTERS])
+        while sum(map(len, self._remarks)) > REMARK_CHARACTERS:
             self._remarks.popleft()
 
     def _settle(self) -> None:

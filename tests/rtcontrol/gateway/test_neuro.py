@@ -391,6 +391,18 @@ def test_the_model_reads_what_the_game_told_and_what_became_of_what_it_did(tmp_p
     assert told["on_time"] == 2
 
 
+def test_texts_that_are_too_long_are_cut_and_their_force_is_answered(chance: Playing, game: Game) -> None:
+    game.say("context", message="x" * 100_000, silent=True)
+    game.force("wait", state="y" * 100_000)
+    game.result(action := game.hear("action"), True, "z" * 100_000)
+    assert action["name"] == "wait" and chance.said("the first 65536 characters are read")
+    game.act("wait")
+    game.close()
+    chance.report()
+    first, second = (one["data"] for one in events(chance) if "observation" in one)
+    assert set(first["state"]) == {"y"} and sum(map(len, second["remarks"])) <= 8_000
+
+
 def test_a_game_that_speaks_to_the_player_may_be_answered_unforced(game: Game) -> None:
     for number in range(40):  # chance may choose nothing
         game.say("context", message=f"Look! {number}", silent=False)
