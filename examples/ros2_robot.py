@@ -2,7 +2,7 @@
 
 rtcontrol serve --model random                                         # legal calls; for skill, a model of these tools
 rtcontrol bridge ros2 --example > robot.yaml && rtcontrol bridge ros2 --config robot.yaml    # extra `ros2`
-python3 examples/ros2_robot.py 20                                      # by ROS 2's own Python; the number is of seconds
+python3 examples/ros2_robot.py 20                                      # by ROS 2's own Python; 20 seconds of driving
 """
 
 import math
@@ -17,7 +17,7 @@ from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import LaserScan
 
-STEP_S, WALL_M, BEAMS = 0.05, 3.0, 180
+STEP_S, WALL_M, BEAMS, PATIENCE_S = 0.05, 3.0, 180, 60.0
 
 
 class Robot(Node):
@@ -26,14 +26,16 @@ class Robot(Node):
     def __init__(self, seconds: float) -> None:
         super().__init__("robot")
         self.x = self.y = self.heading = self.driven = 0.0
-        self.twist, self.commands, self.left = Twist(), 0, round(seconds / STEP_S)
+        self.twist, self.commands, self.moving = Twist(), 0, False
+        self.left, self.waits = round(seconds / STEP_S), round(PATIENCE_S / STEP_S)
         self.odom = self.create_publisher(Odometry, "/odom", 10)
         self.scan = self.create_publisher(LaserScan, "/scan", qos_profile_sensor_data)
         self.create_subscription(Twist, "/cmd_vel", self.obey, 10)
         self.create_timer(STEP_S, self.step)
 
     def obey(self, twist: Twist) -> None:
-        if not self.commands:
+        if not self.moving and (twist.linear.x or twist.angular.z):
+            self.moving = True
             print("is driven", flush=True)
         self.twist, self.commands = twist, self.commands + 1
 
@@ -41,7 +43,8 @@ class Robot(Node):
         self.heading += self.twist.angular.z * STEP_S
         ahead = min(self.twist.linear.x * STEP_S, self.echo(self.heading) - 0.2)  # it stops at a wall
         self.x, self.y = self.x + ahead * math.cos(self.heading), self.y + ahead * math.sin(self.heading)
-        self.driven, self.left = self.driven + abs(ahead), self.left - 1
+        self.driven += abs(ahead)
+        self.left, self.waits = self.left - self.moving, self.waits - (not self.moving)
         odometry = Odometry(child_frame_id="base_link")
         odometry.pose.pose.position.x, odometry.pose.pose.position.y = self.x, self.y
         odometry.pose.pose.orientation.z = math.sin(self.heading / 2)
@@ -52,7 +55,7 @@ class Robot(Node):
         ranges = [self.echo(self.heading - math.pi + turn * i) for i in range(BEAMS)]
         limits = {"angle_min": -math.pi, "angle_max": math.pi - turn, "range_min": 0.05, "range_max": 10.0}
         self.scan.publish(LaserScan(angle_increment=turn, ranges=ranges, **limits))
-        if self.left <= 0:
+        if min(self.left, self.waits) <= 0:
             raise ExternalShutdownException
 
     def echo(self, angle: float) -> float:

@@ -152,7 +152,7 @@ def test_a_robot_of_ros_2_is_driven_by_the_bridge(tmp_path: Path, number: int | 
             if number is not None:
                 robot.says("is driven")
                 assert robot.end(number) == 0, robot.log()
-            until(lambda: robot.popen.poll() is not None)
+            until(lambda: robot.popen.poll() is not None, "it does not end", 120)
         finally:
             bridge.kill()
             robot.kill()
