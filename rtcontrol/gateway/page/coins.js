@@ -154,4 +154,6 @@ function connect() {
 draw();
 connect();
 setInterval(force, TURN_MS);
+// A page that the browser keeps for the way back would hold its place as a game; it connects again when it is shown.
+addEventListener("pagehide", () => socket.close());
 globalThis.rtcontrol = { counts, coins: () => board.coins, state: () => board.state() };
