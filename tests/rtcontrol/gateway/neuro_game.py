@@ -16,6 +16,7 @@ from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.pools import Pools
 from rtcontrol.serve.session_manager import SessionManager
+from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import until
 
 PLAY = {
@@ -93,6 +94,9 @@ class Playing:
 
     def wait_for(self, part: str) -> None:
         until(lambda: self.said(part), 20)
+
+    def events(self, name: str = "neuro-0001") -> list[dict[str, Any]]:
+        return list(read_record(self.out / name / "record.mcap"))
 
     def report(self, name: str = "neuro-0001") -> dict[str, Any]:
         """Of a game that is gone."""
