@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from rtcontrol_client import Standing
+from rtcontrol_client.ros2.clock import RobotClock
 from rtcontrol_client.ros2.errors import Unmappable
 from rtcontrol_client.ros2.mapper import Mapper
 
@@ -31,8 +32,11 @@ class Written(Protocol):
 class Ros2Actuator:
     """Thread-safe; `apply` is called whenever what is in force may have changed and at least every tick."""
 
-    def __init__(self, mapper: Mapper, outputs: Mapping[str, Written], hz: float) -> None:
-        self._mapper, self._outputs = mapper, outputs
+    def __init__(
+        self, mapper: Mapper, outputs: Mapping[str, Written], hz: float, clock: RobotClock | None = None
+    ) -> None:
+        """`clock`: what messages are stamped by."""
+        self._mapper, self._outputs, self._clock = mapper, outputs, clock or RobotClock()
         # Told how long what is published next may be in force, and None once the safe call is out, or without a limit.
         self.heartbeat: Callable[[float | None], None] = lambda left_ms: None
         self._ends_ns: int | None = None  # what was published last
@@ -98,7 +102,7 @@ class Ros2Actuator:
         if not new and now_ns - self._last_ns < self._repeat_ns:
             return False
         # All messages are made before the first is sent: half a call is none.
-        publications = self._mapper.publications(name, arguments, time.time_ns())
+        publications = self._mapper.publications(name, arguments, self._clock.stamp_ns())
         # It may have taken long, also to come here: other programs run too.
         if ends_ns is not None and time.monotonic_ns() > ends_ns - MARGIN_NS:
             if new:

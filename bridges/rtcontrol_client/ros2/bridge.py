@@ -17,7 +17,8 @@ from rtcontrol_client.ros2.actuate import Ros2Actuator, Written
 from rtcontrol_client.ros2.diagnostics import array, diagnostic_status, on_time_share, quantiles
 from rtcontrol_client.ros2.errors import Unmappable, Unserved
 from rtcontrol_client.ros2.guard import Guard
-from rtcontrol_client.ros2.mapper import Mapper, Newest, Observer, Topic
+from rtcontrol_client.ros2.mapper import Mapper, Topic
+from rtcontrol_client.ros2.observer import Newest, Observer, clock_of
 from rtcontrol_client.shutdown import rest
 from rtcontrol_client.wire import LIMITS
 from rtcontrol_client.wire.limits import check_value
@@ -75,8 +76,9 @@ class Ros2Bridge:
         self.promise_ms = promise_ms = max(PROMISE_PERIODS * 1e3 / options.hz, PROMISE_MS)
         steady = mapper.steady()
         self._outputs = {t.name: bus.output(t, promise_ms if t.name in steady else None) for t in mapper.topics}
-        self._observer = Observer(mapper, inputs)
-        self._actuator = Ros2Actuator(mapper, self._outputs, options.hz)
+        self._clock = clock_of(mapper, bus.input)
+        self._observer = Observer(mapper, inputs, self._clock)
+        self._actuator = Ros2Actuator(mapper, self._outputs, options.hz, self._clock)
         self._told = bus.output(mapper.diagnostics) if mapper.diagnostics is not None else None
         self._instruct = bus.input(mapper.instructions) if mapper.instructions is not None else None
         self._optional = {source.topic.name for source in mapper.sources if not source.required}
@@ -152,6 +154,9 @@ class Ros2Bridge:
     def _tick(self) -> None:
         self._ticks += 1
         began_ns = time.monotonic_ns()
+        self._clock.read()
+        if self._clock.jumped:
+            self._begin_anew()
         look = self._observer.look()
         client = self._client
         if look is not None and client is not None and client.error is None:
@@ -165,6 +170,17 @@ class Ros2Bridge:
             self._observe_ns.append(time.monotonic_ns() - began_ns)
         self._hear_instruction()
         self._repeat()
+
+    def _begin_anew(self) -> None:
+        back_s = self._clock.back()
+        log.warning(
+            "The simulator's time jumped back by %.3f s: the safe call is in force, and what was before is forgotten. "
+            "If that goes on, more than one node publishes /clock.",
+            back_s,
+        )
+        self._observer.forget()
+        if self._client is not None and self._client.error is None and self._welcomed:
+            self._client.reset()
 
     def _hear_instruction(self) -> None:
         try:
@@ -180,6 +196,9 @@ class Ros2Bridge:
 
     def _standing(self) -> Standing:
         client = self._client
+        self._clock.read()
+        if self._clock.jumped:
+            return Standing(None, "safe", cause="reset")
         return client.call() if client is not None else Standing(None, "safe", cause="no_session")
 
     def _on_call(self, _: Standing) -> None:
@@ -273,7 +292,7 @@ class Ros2Bridge:
         connected = client is not None and client.connected
         standing = diagnostic_status(connected, self._actuator.state or "safe", self.figures(), self._troubles)
         with contextlib.suppress(Unmappable):
-            self._told.write(array(standing, self._mapper.config.robot, time.time_ns()))
+            self._told.write(array(standing, self._mapper.config.robot, self._clock.stamp_ns()))
 
     def figures(self) -> dict[str, Any]:
         """Counts and times since the start: ticks of the server as told (`fresh` in time, `held` and `safe` not),

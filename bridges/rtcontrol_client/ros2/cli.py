@@ -61,6 +61,9 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
     parser.add_argument(
         "--no-guard", action="store_true", help="no process beside it that stops the robot where the bridge is killed"
     )
+    parser.add_argument(
+        "--ros-args", nargs=argparse.REMAINDER, help="last: -p use_sim_time:=true|false instead of the file's"
+    )
     parser.add_argument("--check", action="store_true", help="only check the file, and say what it maps")
     examples = sorted(path.stem for path in EXAMPLE.parent.glob("*.yaml"))
     parser.add_argument(
@@ -97,6 +100,8 @@ def run(options: argparse.Namespace, prog: str) -> int:
     if options.config is None:
         raise Ros2BridgeError("No --config is given.", f"Begin with: {prog} --example > robot.yaml")
     robot = config.load(options.config)
+    if (simulated := _sim_time(options.ros_args or [])) is not None:
+        robot = robot.model_copy(update={"use_sim_time": simulated})
     mapper = Mapper(robot, str(options.config))
     hz = robot.hz if options.hz is None else options.hz
     _check(options, mapper, hz)
@@ -106,6 +111,19 @@ def run(options: argparse.Namespace, prog: str) -> int:
         print("\n".join(map(printable, _listed(mapper))))
         return 0
     return _bridge(options, mapper, hz)
+
+
+def _sim_time(given: list[str]) -> bool | None:
+    """What --ros-args says of it. Raises Ros2BridgeError for any other of ROS's arguments."""
+    found = None
+    rest = [one for one in given if one != "--"]
+    while rest:
+        flag, value = rest[0], rest[1] if len(rest) > 1 else ""
+        if flag not in ("-p", "--param") or value not in ("use_sim_time:=true", "use_sim_time:=false"):
+            remedy = "Give -p use_sim_time:=true or false. Names, remappings and other parameters are the rclpy node's."
+            raise Ros2BridgeError(f"--ros-args {flag} {value} is not understood.".replace("  ", " "), remedy)
+        found, rest = value.endswith("true"), rest[2:]
+    return found
 
 
 def _check(options: argparse.Namespace, mapper: Any, hz: float) -> None:

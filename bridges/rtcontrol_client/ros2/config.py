@@ -198,12 +198,14 @@ class SessionSpec(ConfigPart):
 
 class RobotConfig(ConfigPart):
     """The whole file. `hz`: observations, and decisions asked for, a second; `instruction_topic`: a
-    std_msgs/msg/String on which the instruction may be changed in flight."""
+    std_msgs/msg/String on which the instruction may be changed in flight; `use_sim_time`: ages and stamps are by
+    /clock."""
 
     robot: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     hz: Annotated[float, Field(ge=0.1, le=200)] = 16.0
     instruction: str
     instruction_topic: TopicName | None = None
+    use_sim_time: bool = False
     observe: ObserveSpec
     tools: Annotated[dict[Name, ToolSpec], Field(min_length=1)]
     safe: SafeSpec

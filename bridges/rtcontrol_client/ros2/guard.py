@@ -203,6 +203,7 @@ def watching(config: RobotConfig, hz: float, promise_ms: float) -> None:
     from rtcontrol_client.ros2.bus import Bus
     from rtcontrol_client.ros2.environment import domain
     from rtcontrol_client.ros2.mapper import Mapper
+    from rtcontrol_client.ros2.observer import clock_of
 
     mapper = Mapper(config, "the bridge's file")
     bus, call, steady = Bus(domain(os.environ)), mapper.config.safe, mapper.steady()
@@ -212,7 +213,7 @@ def watching(config: RobotConfig, hz: float, promise_ms: float) -> None:
         for topic in mapper.topics
         if topic.name in named
     }
-    actuator, watch, acts = Ros2Actuator(mapper, outputs, hz), Watch(), False
+    actuator, watch, acts = Ros2Actuator(mapper, outputs, hz, clock_of(mapper, bus.input)), Watch(), False
     safe, period_s = Standing(None, "safe", cause="guard"), 0.5 / max(hz, 1.0)
     while not watch.done(time.monotonic()):
         if watch.over:

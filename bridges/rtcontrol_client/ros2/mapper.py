@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import string
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+from rtcontrol_client.ros2.clock import CLOCK
 from rtcontrol_client.ros2.config import FieldSpec, PublishSpec, Qos, RobotConfig, Scalar, ToolSpec
 from rtcontrol_client.ros2.errors import Ros2BridgeError, Unmappable
 from rtcontrol_client.ros2.paths import compile_path, message_type
@@ -77,6 +77,7 @@ class Mapper:
         self._outputs = {name: self._tool(name, spec) for name, spec in config.tools.items()}
         self.topics = self._written()
         self.instructions, self.diagnostics = self._own()
+        self.clock = self._topic(CLOCK, "rosgraph_msgs/msg/Clock", Qos(), CLOCK) if config.use_sim_time else None
         self._check_types()
         self._fields = [field for source in self.sources for field in source.readers]
         twice = sorted({field for field in self._fields if self._fields.count(field) > 1})
@@ -203,7 +204,7 @@ class Mapper:
     def _check_types(self) -> None:
         known: dict[str, str] = {}
         ways: dict[str, bool] = {}
-        own = [topic for topic in (self.instructions, self.diagnostics) if topic is not None]
+        own = [topic for topic in (self.instructions, self.diagnostics, self.clock) if topic is not None]
         written = [output.topic for outputs in self._outputs.values() for output in outputs]
         for topic in [*(source.topic for source in self.sources), *written, *own]:
             if known.setdefault(topic.name, topic.type) != topic.type:
@@ -250,88 +251,3 @@ class Mapper:
             self.publications(safe.name, safe.arguments, 0)
         except Unmappable as error:
             raise self._error(str(error), "safe.arguments") from None
-
-
-class Newest(Protocol):
-    """A topic that is read, by whatever middleware."""
-
-    def poll(self) -> tuple[Any, int] | None:
-        """The newest message since the last time, and its instant on the monotonic clock in ns. Raises Unmappable
-        where it cannot be read."""
-        ...
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """An observation: `t_ns` is when the newest required message was made."""
-
-    text: str | None
-    data: dict[str, Scalar | None]
-    t_ns: int
-
-
-@dataclass
-class _State:
-    source: Source
-    input: Newest
-    t_ns: int | None = None
-    values: Mapping[str, Scalar | None] | None = None
-    error: str | None = None
-
-
-class Observer:
-    """Not thread-safe."""
-
-    def __init__(self, mapper: Mapper, inputs: Mapping[str, Newest]) -> None:
-        self._mapper = mapper
-        self._states = [_State(source, inputs[source.topic.name]) for source in mapper.sources]
-        self.waiting: dict[str, str] = {}  # topic -> why it holds the observation back
-
-    def look(self) -> Snapshot | None:
-        """Poll all topics. None while a required one has no news; `waiting` says why."""
-        values: dict[str, Scalar | None] = {}
-        newest_ns = 0
-        waiting: dict[str, str] = {}
-        for state in self._states:
-            self._poll(state)
-            reason = self._why_not(state)
-            if reason is None:
-                assert state.values is not None and state.t_ns is not None
-                values |= state.values
-                if state.source.required or not newest_ns:
-                    newest_ns = max(newest_ns, state.t_ns)
-                continue
-            values |= dict.fromkeys(state.source.readers)
-            if state.source.required:
-                waiting[state.source.topic.name] = reason
-        if not waiting and not newest_ns:
-            waiting = {state.source.topic.name: self._why_not(state) or "no news" for state in self._states}
-        self.waiting = waiting
-        if waiting:
-            return None
-        return Snapshot(self._mapper.text(values), values, min(newest_ns, time.monotonic_ns()))
-
-    def _poll(self, state: _State) -> None:
-        try:
-            polled = state.input.poll()
-        except Unmappable as error:
-            state.t_ns, state.values, state.error = time.monotonic_ns(), None, str(error)
-            return
-        if polled is None:
-            return
-        message, state.t_ns = polled
-        try:
-            state.values, state.error = state.source.read(message), None
-        except Unmappable as error:
-            state.values, state.error = None, str(error)
-
-    def _why_not(self, state: _State) -> str | None:
-        if state.t_ns is None:
-            return "no message yet"
-        if (age_ms := (time.monotonic_ns() - state.t_ns) / 1e6) > state.source.max_age_ms:
-            return f"the last message is older than {state.source.max_age_ms:g} ms ({_age(age_ms)})"
-        return state.error
-
-
-def _age(age_ms: float) -> str:
-    return f"{age_ms:.0f} ms" if age_ms < 10_000 else f"{age_ms / 1000:.0f} s"

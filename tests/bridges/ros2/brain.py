@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rtcontrol_client.wire import Message
-from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Instruct, Observe
+from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Instruct, Observe, Reset
 from tests.conformance.check.stand import Stand
 
 HZ = 16.0
@@ -42,6 +42,7 @@ class Brain:
         self.sent_ms: dict[int, float] = {}
         self._queue: deque[dict[str, Any]] = deque()
         self.age_ms = 0.0
+        self.epoch = 0  # the episodes that the bridge began anew
         self.hello: Hello | None = None
         self.instruction = ""
         self.observed: Observe | None = None
@@ -80,7 +81,7 @@ class Brain:
 
     def _answer(self, seen: Observe) -> dict[str, Any]:
         call, t_obs_ns = self.policy(seen.text or "", self.instruction), seen.t_ns - int(self.age_ms * 1e6)
-        return {"seq_obs": None, "t_obs_ns": t_obs_ns, "call": call, "ttl_ms": self.ttl_ms}
+        return {"seq_obs": None, "epoch": seen.epoch, "t_obs_ns": t_obs_ns, "call": call, "ttl_ms": self.ttl_ms}
 
     def _hear(self, message: Message) -> None:
         if isinstance(message, Hello):
@@ -92,6 +93,8 @@ class Brain:
                 self._stand.send(Bye(reason="enough"))
         elif isinstance(message, Observe):
             self.observed = message
+        elif isinstance(message, Reset):
+            self.observed, self.epoch = None, message.epoch
         elif isinstance(message, Instruct):
             self.instruction = message.instruction
         elif isinstance(message, Bye):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -142,3 +143,46 @@ def bridge(domain: dict[str, str], tmp_path: Path) -> Iterator[Start]:
     yield start
     for one in made:
         one.kill()
+
+
+# Nodes of a real ROS 2.
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("RTCONTROL_ROS_KILTED", id="kilted"),
+        pytest.param("RTCONTROL_ROS_JAZZY", id="jazzy", marks=pytest.mark.slow),
+    ],
+)
+def ros(request: pytest.FixtureRequest) -> str:
+    """The Python of a ROS 2."""
+    python = os.environ.get(request.param)
+    if not python:
+        pytest.skip(f"{request.param} names no Python with ROS 2's wheels (docs/bridges.md)")
+    return python
+
+
+class Peer(Program):
+    """tests/bridges/ros2/rclpy_peer.py."""
+
+    def __init__(self, ros: str, domain: dict[str, str], log: Path) -> None:
+        script = str(Path(__file__).with_name("rclpy_peer.py"))
+        super().__init__([script], log, ros, env=domain, stdin=-1, stdout=-1)
+        assert self.popen.stdout is not None
+        assert self.popen.stdout.readline() == '"ready"\n', self.log()
+
+    def ask(self, do: str, **values: Any) -> Any:
+        assert self.popen.stdin is not None and self.popen.stdout is not None
+        self.popen.stdin.write(json.dumps({"do": do, **values}) + "\n")
+        self.popen.stdin.flush()
+        answer = self.popen.stdout.readline()
+        assert answer, self.log()
+        return json.loads(answer)
+
+
+@pytest.fixture
+def peer(ros: str, domain: dict[str, str], tmp_path: Path) -> Iterator[Peer]:
+    found = Peer(ros, domain, tmp_path / "peer.log")
+    yield found
+    found.kill()

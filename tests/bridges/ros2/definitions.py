@@ -9,6 +9,7 @@ from typing import Any
 
 TYPES = """
 builtin_interfaces: Time Duration
+rosgraph_msgs: Clock
 std_msgs: Header Empty String Bool Int8 UInt8 Int16 UInt16 Int32 UInt32 Int64 UInt64 Float32 Float64 ColorRGBA
 std_msgs: MultiArrayDimension MultiArrayLayout Int32MultiArray Float32MultiArray Float64MultiArray
 geometry_msgs: Vector3 Vector3Stamped Point PointStamped Quaternion Pose PoseStamped PoseWithCovariance

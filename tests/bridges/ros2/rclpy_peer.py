@@ -2,7 +2,8 @@
 
 It is told what to do by JSON lines on stdin and answers each with one on stdout: `publisher` and `subscriber` (topic,
 type, qos), `matched` (for each of its topics how many readers its publisher, or writers its subscriber has found),
-`publish` (topic, messages as maps), `heard` (topic: the messages since the last time), `hashes` (topic: those of the
+`publish` (topic, messages as maps), `heard` (topic: the messages since the last time), `clock` (start, rate: be the
+simulator's clock from now on), `hashes` (topic: those of the
 types that it is published and subscribed as), `shutdown`. It imports nothing of rtcontrol.
 """
 
@@ -12,6 +13,7 @@ import json
 import queue
 import sys
 import threading
+import time
 from importlib import import_module
 from typing import Any
 
@@ -71,6 +73,8 @@ class Peer:
         self._subscribers: dict[str, Any] = {}
         self._types: dict[str, Any] = {}
         self._heard: dict[str, list[Any]] = {}
+        self._clock: Any = None
+        self._clock_is = (0.0, 0.0, 0.0)
 
     def publisher(self, topic: str, type: str, **qos: Any) -> None:
         self._types[topic] = message_class(type)
@@ -92,6 +96,20 @@ class Peer:
     def heard(self, topic: str) -> list[Any]:
         found, self._heard[topic][:] = list(self._heard[topic]), []
         return found
+
+    def clock(self, start: float, rate: float) -> None:
+        """/clock, fifty times a second."""
+        if self._clock is None:
+            self._clock = self.node.create_publisher(message_class("rosgraph_msgs/msg/Clock"), "/clock", profile({}))
+            self.node.create_timer(0.02, self._tick)
+        self._clock_is = (start, rate, time.monotonic())
+
+    def _tick(self) -> None:
+        start, rate, since = self._clock_is
+        now_ns = int(1e9 * (start + rate * (time.monotonic() - since)))
+        told = message_class("rosgraph_msgs/msg/Clock")()
+        told.clock.sec, told.clock.nanosec = divmod(now_ns, 1_000_000_000)
+        self._clock.publish(told)
 
     def hashes(self, topic: str) -> list[str]:
         node = self.node

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from rtcontrol_client.ros2 import config, diagnostics
 from rtcontrol_client.ros2.errors import Ros2BridgeError, Unmappable
-from rtcontrol_client.ros2.mapper import Observer
 from rtcontrol_client.ros2.msgs import MESSAGES, geometry_msgs, nav_msgs, sensor_msgs, std_msgs, trajectory_msgs
+from rtcontrol_client.ros2.observer import Observer
 from rtcontrol_client.ros2.paths import message_type
 from rtcontrol_client.ros2.reading import pitch, roll, yaw
 from tests.bridges.ros2.mapping import EXAMPLE, NUMBER, mapper, publishes, put, reads

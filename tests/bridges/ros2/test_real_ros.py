@@ -7,8 +7,6 @@ that has Jazzy's (slow; docs/bridges.md says how to make it).
 from __future__ import annotations
 
 import ast
-import json
-import os
 import re
 import signal
 import subprocess
@@ -30,7 +28,7 @@ from rtcontrol_client.ros2.dds import Input, Output
 from rtcontrol_client.ros2.environment import domain as dds_domain
 from rtcontrol_client.ros2.msgs import MESSAGES
 from tests.bridges.ros2.brain import Brain
-from tests.bridges.ros2.conftest import Flight, SimulatedRobot, Start, flown
+from tests.bridges.ros2.conftest import Flight, Peer, SimulatedRobot, Start, flown
 from tests.bridges.ros2.filling import LONG, SHORTER, TYPES, edges_of, messages_of, values
 from tests.bridges.ros2.robot import topic
 from tests.helpers.processes import Program, environment, until
@@ -45,50 +43,10 @@ QOS: dict[str, dict[str, Any]] = {
 LATCHED = {"reliability": "reliable", "durability": "transient_local", "depth": 1}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param("RTCONTROL_ROS_KILTED", id="kilted"),
-        pytest.param("RTCONTROL_ROS_JAZZY", id="jazzy", marks=pytest.mark.slow),
-    ],
-)
-def ros(request: pytest.FixtureRequest) -> str:
-    """The Python of a ROS 2."""
-    python = os.environ.get(request.param)
-    if not python:
-        pytest.skip(f"{request.param} names no Python with ROS 2's wheels (docs/bridges.md)")
-    return python
-
-
 @pytest.fixture
 def robot(ros: str, domain: dict[str, str], tmp_path: Path) -> Iterator[SimulatedRobot]:
     """The simulated robot, as a node of that ROS."""
     found = SimulatedRobot(domain, tmp_path / "robot.log", ros=ros)
-    yield found
-    found.kill()
-
-
-class Peer(Program):
-    """tests/bridges/ros2/rclpy_peer.py."""
-
-    def __init__(self, ros: str, domain: dict[str, str], log: Path) -> None:
-        script = str(Path(__file__).with_name("rclpy_peer.py"))
-        super().__init__([script], log, ros, env=domain, stdin=-1, stdout=-1)
-        assert self.popen.stdout is not None
-        assert self.popen.stdout.readline() == '"ready"\n', self.log()
-
-    def ask(self, do: str, **values: Any) -> Any:
-        assert self.popen.stdin is not None and self.popen.stdout is not None
-        self.popen.stdin.write(json.dumps({"do": do, **values}) + "\n")
-        self.popen.stdin.flush()
-        answer = self.popen.stdout.readline()
-        assert answer, self.log()
-        return json.loads(answer)
-
-
-@pytest.fixture
-def peer(ros: str, domain: dict[str, str], tmp_path: Path) -> Iterator[Peer]:
-    found = Peer(ros, domain, tmp_path / "peer.log")
     yield found
     found.kill()
 

@@ -156,6 +156,8 @@ def run(node: Node) -> int:
     if not given["config"]:
         raise Ros2BridgeError("The parameter config is missing.", "Give it: --ros-args -p config:=/path/robot.yaml")
     robot = config.load(Path(given["config"]))
+    if node.get_parameter("use_sim_time").value:
+        robot = robot.model_copy(update={"use_sim_time": True})
     mapper = Mapper(robot, given["config"])
     for warning in mapper.warnings():
         node.get_logger().warning(warning)
