@@ -9,8 +9,9 @@ from typing import Any
 
 from rtcontrol_client.ros2.clock import CLOCK
 from rtcontrol_client.ros2.config import FieldSpec, PublishSpec, Qos, RobotConfig, Scalar, ToolSpec
+from rtcontrol_client.ros2.definitions import Definitions
 from rtcontrol_client.ros2.errors import Ros2BridgeError, Unmappable
-from rtcontrol_client.ros2.paths import compile_path, message_type
+from rtcontrol_client.ros2.paths import compile_path
 from rtcontrol_client.ros2.reading import Reader, Setter, reader, setter
 
 
@@ -70,6 +71,7 @@ class Mapper:
 
     def __init__(self, config: RobotConfig, where: str) -> None:
         self.config, self._where = config, where
+        self._types = Definitions(config.types, where)
         self._once("observe.topics", config.observe.topics)
         for name, tool in config.tools.items():
             self._once(f"tools.{name}.publish", tool.publish)
@@ -149,7 +151,7 @@ class Mapper:
         if name.startswith("~"):
             raise self._error(f"{name} is private to a node", key, "Write the full name, such as /robot/cmd_vel.")
         try:
-            full, cls, type_hash = message_type(kind)
+            full, cls, type_hash = self._types.message(kind)
         except ValueError as error:
             raise self._error(str(error), f"{key}.type") from None
         relative = not name.startswith("/")

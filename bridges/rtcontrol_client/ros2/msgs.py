@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import resources
 from types import SimpleNamespace, new_class
 from typing import Any
@@ -21,19 +24,22 @@ _BASE: dict[str, tuple[Any, Any]] = {
 }
 # Full name -> class and RIHS01 type hash (the same in Humble, Jazzy and later).
 MESSAGES: dict[str, tuple[type[Any], str]] = {}
+# Full name -> its fields: type and name of each.
+FIELDS: dict[str, list[tuple[str, str]]] = {}
 
 
-def _field(kind: str) -> tuple[Any, Any]:
+def _field(kind: str, known: Mapping[str, tuple[type[Any], str]]) -> tuple[Any, Any]:
     """IDL type and default of a field."""
     inner, bracket, length = kind.rstrip("]").partition("[")
+    inner = inner.partition("<=")[0]  # a bound changes no byte
     if inner in _BASE:
         idl, default = _BASE[inner]
     else:
-        idl = MESSAGES[inner][0]
+        idl = known[inner][0]
         default = field(default_factory=idl)
     if not bracket:
         return idl, default
-    if not length:
+    if not length or length.startswith("<="):
         return types.sequence[idl], field(default_factory=list)
     count = int(length)
     if inner in _BASE:
@@ -41,9 +47,18 @@ def _field(kind: str) -> tuple[Any, Any]:
     return types.array[idl, count], field(default_factory=lambda: [idl() for _ in range(count)])
 
 
-def _class(name: str, fields: list[tuple[str, str]]) -> type[Any]:
-    package, _, short = name.split("/")
-    made = {label: _field(kind) for kind, label in fields}
+def message_class(
+    name: str,
+    fields: list[tuple[str, str]],
+    known: Mapping[str, tuple[type[Any], str]],
+    defaults: Mapping[str, Any] | None = None,
+) -> type[Any]:
+    """The class of a message (or of a part of a service or an action); `known` has the classes of those that it holds,
+    `defaults` the values of fields that are not zero or empty."""
+    package, form, short = name.split("/")
+    made = {label: _field(kind, known) for kind, label in fields}
+    for label, value in (defaults or {}).items():
+        made[label] = made[label][0], field(default_factory=partial(copy.copy, value))
 
     def body(namespace: dict[str, Any]) -> None:
         namespace["__module__"] = __name__
@@ -51,7 +66,7 @@ def _class(name: str, fields: list[tuple[str, str]]) -> type[Any]:
             namespace["__annotations__"][label] = idl
             namespace[label] = default
 
-    cls = new_class(short, (IdlStruct,), {"typename": f"{package}::msg::dds_::{short}_"}, body)
+    cls = new_class(short, (IdlStruct,), {"typename": f"{package}::{form}::dds_::{short}_"}, body)
     return final(autoid("sequential")(dataclass(cls)))
 
 
@@ -65,7 +80,8 @@ def _load(text: str) -> None:
         elif not line.startswith("#"):
             blocks.append((first, second, []))
     for name, type_hash, fields in blocks:
-        MESSAGES[name] = _class(name, fields), type_hash
+        FIELDS[name] = fields
+        MESSAGES[name] = message_class(name, fields, MESSAGES), type_hash
 
 
 _load(resources.files(__package__).joinpath("definitions.msg").read_text("utf-8"))

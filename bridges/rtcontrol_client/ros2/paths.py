@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rtcontrol_client.ros2.errors import Unmappable
-from rtcontrol_client.ros2.msgs import MESSAGES
 
 MAX_INDEX = 1023
 FLOAT32, FLOAT64 = 3.4028234663852886e38, sys.float_info.max
@@ -34,17 +33,6 @@ class Path:
     get: Callable[[Any], Any]
     set: Callable[[Any, Any], None]
     bounds: tuple[float, float] | None = None
-
-
-def message_type(name: str) -> tuple[str, Any, str]:
-    """Full name, class and type hash of `geometry_msgs/msg/Twist`, also written `geometry_msgs/Twist`. Raises
-    ValueError with what there is."""
-    full = name if name.count("/") != 1 else name.replace("/", "/msg/")
-    if full not in MESSAGES:
-        short = name.rsplit("/", 1)[-1].lower()
-        near = [n for n in MESSAGES if n.rsplit("/", 1)[-1].lower() == short] or list(MESSAGES)
-        raise ValueError(f"unknown message type {name!r}; known are {', '.join(near)}")
-    return full, *MESSAGES[full]
 
 
 def compile_path(cls: Any, text: str) -> Path:

@@ -163,6 +163,19 @@ def ros(request: pytest.FixtureRequest) -> str:
     return python
 
 
+def folder_of(ros: str) -> Path:
+    """Where that ROS keeps its packages' definitions."""
+    return Path(ros).parents[1] / "share"
+
+
+def with_packages(ros: str, *packages: str) -> str:
+    """That Python, where it has all of these packages; else the test is skipped."""
+    for package in packages:
+        if not (folder_of(ros) / package).is_dir():
+            pytest.skip(f"{ros} has no {package}: pip install ros-{package.replace('_', '-')}")
+    return ros
+
+
 class Peer(Program):
     """tests/bridges/ros2/rclpy_peer.py."""
 

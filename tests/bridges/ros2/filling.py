@@ -91,7 +91,7 @@ def _filled(hint: Any, value: Callable[[str], Any], length: int = 3) -> Any:
 
 def values(message: Any) -> Any:
     """A message of ours as maps, lists and numbers; ROS's Empty is empty."""
-    if isinstance(message, list):
+    if isinstance(message, list | bytes):
         return [values(one) for one in message]
     inner = fields(type(message))
     return {n: values(getattr(message, n)) for n in inner if not n.startswith("structure_needs")} if inner else message

@@ -38,6 +38,8 @@ def fill(message: Any, values: dict[str, Any]) -> Any:
             fill(getattr(message, name), value)
         elif isinstance(value, list) and "/" in inner:
             setattr(message, name, [fill(message_class(inner)(), one) for one in value])
+        elif isinstance(value, list) and inner == "octet":
+            setattr(message, name, [bytes([one]) for one in value])
         else:
             setattr(message, name, bytes([value]) if kind == "octet" else value)
     return message

@@ -18,16 +18,16 @@ from cyclonedds.sub import DataReader
 from rtcontrol_client.ros2.bus import Bus
 from rtcontrol_client.ros2.config import Qos
 from rtcontrol_client.ros2.dds import Input
+from rtcontrol_client.ros2.definitions import Definitions
 from rtcontrol_client.ros2.environment import domain
 from rtcontrol_client.ros2.mapper import Topic
 from rtcontrol_client.ros2.msgs import nav_msgs, sensor_msgs, std_msgs
-from rtcontrol_client.ros2.paths import message_type
 from tests.bridges.ros2 import room
 from tests.bridges.ros2.room import DEADLINE_NS
 
 
 def topic(name: str, kind: str, **qos: Any) -> Topic:
-    full, cls, type_hash = message_type(kind)
+    full, cls, type_hash = Definitions({}, "").message(kind)
     return Topic(name, full, cls, type_hash, Qos(**qos))
 
 

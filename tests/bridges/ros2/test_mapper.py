@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol_client.ros2 import config, diagnostics
+from rtcontrol_client.ros2.definitions import Definitions
 from rtcontrol_client.ros2.errors import Ros2BridgeError, Unmappable
 from rtcontrol_client.ros2.msgs import MESSAGES, geometry_msgs, nav_msgs, sensor_msgs, std_msgs, trajectory_msgs
 from rtcontrol_client.ros2.observer import Observer
-from rtcontrol_client.ros2.paths import message_type
 from rtcontrol_client.ros2.reading import pitch, roll, yaw
 from tests.bridges.ros2.mapping import EXAMPLE, NUMBER, mapper, publishes, put, reads
 
@@ -307,7 +307,8 @@ def test_an_unknown_call_is_refused() -> None:
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_every_message_type_is_found_by_both_of_its_names(name: str) -> None:
-    assert message_type(name) == message_type(name.replace("/msg/", "/"))
+    types = Definitions({}, "robot.yaml")
+    assert types.message(name) == types.message(name.replace("/msg/", "/"))
 
 
 def test_topics_that_every_call_publishes_each_tick_are_steady() -> None:
