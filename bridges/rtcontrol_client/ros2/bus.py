@@ -41,6 +41,9 @@ def _problem(
     name, qos = end.topic.name, end.topic.qos
     if not peers:
         return f"Nobody {does} {name}. Start the robot, or correct the topic's name, ROS_DOMAIN_ID or the network."
+    if other := [peer for peer in peers if _differs(peer, end.topic)]:
+        what = f"{name} {typed} another {end.topic.type} than ours: its nodes' definition has the hash"
+        return f"{what} {_hash(other[0])}. What passes is misread. Give the robot's own definition in the file."
     if matched >= len(peers):
         return None  # also under another name: DDS compares what a type is made of
     fitting = [peer for peer in peers if peer.type == dds_type(end.topic)]
@@ -56,6 +59,17 @@ def _problem(
     if count and not matched:
         return _qos(name, f"{who}'s {policy} does not suit us", "no key changes that here")
     return None
+
+
+def _hash(peer: DdsPeer) -> str | None:
+    """Of its type, as nodes from Iron on tell it."""
+    data = peer.qos[Policy.Userdata].data if Policy.Userdata in peer.qos else b""
+    found = re.search(rb"(?:^|;)typehash=(RIHS01_[0-9a-f]{64});", data)
+    return None if found is None else found[1].decode()
+
+
+def _differs(peer: DdsPeer, topic: Topic) -> bool:
+    return peer.type == dds_type(topic) and _hash(peer) not in (None, topic.type_hash)
 
 
 def _of(peer: DdsPeer) -> tuple[str, str]:

@@ -74,6 +74,26 @@ def test_types_that_the_bridge_does_not_ship_pass_both_ways(
         peer.kill()
 
 
+# A definition of another release is a usual mistake with px4_msgs (ARK-Electronics/tracktor-beam#8): names match, bytes do not.
+def test_a_definition_that_is_not_the_robots_is_told_by_its_hash(
+    ros: str, domain: dict[str, str], tmp_path: Path
+) -> None:
+    types = Definitions({"test_msgs/msg/Builtins": "builtin_interfaces/Time duration_value"}, "robot.yaml")
+    topics = [Topic(f"/{end}", *types.message("test_msgs/msg/Builtins"), Qos()) for end in ("a", "b")]
+    peer, bus = Peer(with_packages(ros, "test_msgs"), domain, tmp_path / "peer.log"), Bus(dds_domain(domain))
+    try:
+        peer.ask("publisher", topic="/a", type="test_msgs/msg/Builtins")
+        peer.ask("subscriber", topic="/b", type="test_msgs/msg/Builtins")
+        bus.input(topics[0]), bus.output(topics[1])
+        for name, typed in (("/a", "is published as"), ("/b", "is subscribed to as")):
+            says = (
+                f"{name} {typed} another test_msgs/msg/Builtins than ours: its nodes' definition has the hash RIHS01_"
+            )
+            until(lambda name=name, says=says: says in bus.problems().get(name, ""), "nobody tells it")
+    finally:
+        peer.kill()
+
+
 PX4 = """
 # Setpoint of a vehicle (a comment with an "apostrophe's")
 uint32 MESSAGE_VERSION = 0
