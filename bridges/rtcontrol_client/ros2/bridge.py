@@ -14,11 +14,13 @@ from typing import Any, Protocol
 from rtcontrol_client import Client, ClientError, Declined, Refused, Standing
 from rtcontrol_client.client.errors import checked
 from rtcontrol_client.ros2.actuate import Ros2Actuator, Written
+from rtcontrol_client.ros2.channels import Exchange, channels
 from rtcontrol_client.ros2.diagnostics import array, diagnostic_status, on_time_share, quantiles
-from rtcontrol_client.ros2.errors import Unmappable, Unserved
+from rtcontrol_client.ros2.errors import Unmappable, Unserved, check_server
 from rtcontrol_client.ros2.guard import Guard
-from rtcontrol_client.ros2.mapper import Mapper, Topic
+from rtcontrol_client.ros2.mapper import Mapper
 from rtcontrol_client.ros2.observer import Newest, Observer, clock_of
+from rtcontrol_client.ros2.parts import Topic
 from rtcontrol_client.shutdown import rest
 from rtcontrol_client.wire import LIMITS
 from rtcontrol_client.wire.limits import check_value
@@ -45,8 +47,11 @@ class Ros2BridgeOptions:
     duration_s: float | None = None
     client: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        check_server(self.endpoint)
 
-class Network(Protocol):
+
+class Network(Exchange, Protocol):
     """What a robot is heard and told through: DDS itself (bus.Bus), or a ROS 2 node of its own."""
 
     def input(self, topic: Topic) -> Newest:
@@ -72,13 +77,18 @@ class Ros2Bridge:
     def __init__(self, mapper: Mapper, bus: Network, options: Ros2BridgeOptions) -> None:
         self._mapper, self._bus, self._options = mapper, bus, options
         self._guard: Guard | None = None
-        inputs = {source.topic.name: bus.input(source.topic) for source in mapper.sources}
+        served = {*mapper.links.actions, *mapper.links.services}
+        inputs: dict[str, Newest] = {
+            source.topic.name: bus.input(source.topic) for source in mapper.sources if source.topic.name not in served
+        }
         self.promise_ms = promise_ms = max(PROMISE_PERIODS * 1e3 / options.hz, PROMISE_MS)
         steady = mapper.steady()
         self._outputs = {t.name: bus.output(t, promise_ms if t.name in steady else None) for t in mapper.topics}
+        self._channels = channels(mapper, bus)
+        inputs |= self._channels
         self._clock = clock_of(mapper, bus.input)
         self._observer = Observer(mapper, inputs, self._clock)
-        self._actuator = Ros2Actuator(mapper, self._outputs, options.hz, self._clock)
+        self._actuator = Ros2Actuator(mapper, {**self._outputs, **self._channels}, options.hz, self._clock)
         self._told = bus.output(mapper.diagnostics) if mapper.diagnostics is not None else None
         self._instruct = bus.input(mapper.instructions) if mapper.instructions is not None else None
         self._optional = {source.topic.name for source in mapper.sources if not source.required}
@@ -157,6 +167,8 @@ class Ros2Bridge:
         self._clock.read()
         if self._clock.jumped:
             self._begin_anew()
+        for channel in self._channels.values():
+            channel.advance()
         look = self._observer.look()
         client = self._client
         if look is not None and client is not None and client.error is None:
@@ -271,6 +283,7 @@ class Ros2Bridge:
             if output.failed > self._failed[topic]:
                 found.setdefault(topic, f"{topic}: a subscriber does not keep up, and messages could not be written.")
             self._failed[topic] = output.failed
+        found |= {name: why for name, one in self._channels.items() if (why := one.trouble()) is not None}
         if self._unsent is not None:
             found["observation"] = self._unsent
         client = self._client

@@ -14,10 +14,12 @@ from cyclonedds.domain import Domain as DdsDomain
 from cyclonedds.domain import DomainParticipant
 from cyclonedds.qos import Policy
 
-from rtcontrol_client.ros2.dds import DdsPeer, Input, Output, Peers, dds_name, dds_type
+from rtcontrol_client.ros2.dds import DdsPeer, Input, Output, Peers, dds_name, dds_type, other_definition
+from rtcontrol_client.ros2.dds_services import DdsService
+from rtcontrol_client.ros2.definitions import ServiceType
 from rtcontrol_client.ros2.environment import Domain
 from rtcontrol_client.ros2.errors import Ros2BridgeError
-from rtcontrol_client.ros2.mapper import Topic
+from rtcontrol_client.ros2.parts import Topic
 
 _RANK = {"best_effort": 0, "reliable": 1, "volatile": 0, "transient_local": 1}
 
@@ -41,9 +43,8 @@ def _problem(
     name, qos = end.topic.name, end.topic.qos
     if not peers:
         return f"Nobody {does} {name}. Start the robot, or correct the topic's name, ROS_DOMAIN_ID or the network."
-    if other := [peer for peer in peers if _differs(peer, end.topic)]:
-        what = f"{name} {typed} another {end.topic.type} than ours: its nodes' definition has the hash"
-        return f"{what} {_hash(other[0])}. What passes is misread. Give the robot's own definition in the file."
+    if other := next((peer for peer in peers if peer.differs(end.topic)), None):
+        return other_definition(f"{name} {typed}", other, end.topic)
     if matched >= len(peers):
         return None  # also under another name: DDS compares what a type is made of
     fitting = [peer for peer in peers if peer.type == dds_type(end.topic)]
@@ -59,17 +60,6 @@ def _problem(
     if count and not matched:
         return _qos(name, f"{who}'s {policy} does not suit us", "no key changes that here")
     return None
-
-
-def _hash(peer: DdsPeer) -> str | None:
-    """Of its type, as nodes from Iron on tell it."""
-    data = peer.qos[Policy.Userdata].data if Policy.Userdata in peer.qos else b""
-    found = re.search(rb"(?:^|;)typehash=(RIHS01_[0-9a-f]{64});", data)
-    return None if found is None else found[1].decode()
-
-
-def _differs(peer: DdsPeer, topic: Topic) -> bool:
-    return peer.type == dds_type(topic) and _hash(peer) not in (None, topic.type_hash)
 
 
 def _of(peer: DdsPeer) -> tuple[str, str]:
@@ -106,6 +96,7 @@ class Bus:
         self._subscriptions = Peers(self._participant, BuiltinTopicDcpsSubscription)
         self.inputs: list[Input] = []
         self.outputs: list[Output] = []
+        self._senders: list[Output] = []  # of requests
 
     def input(self, topic: Topic) -> Input:
         """Begin to read a topic."""
@@ -118,6 +109,20 @@ class Bus:
         with _named(topic):
             self.outputs.append(Output(self._participant, topic, promise_ms, lease))
         return self.outputs[-1]
+
+    def listen(self, topic: Topic) -> Input:
+        """Begin to read a topic of which `problems` says nothing."""
+        with _named(topic):
+            return Input(self._participant, topic)
+
+    def service(self, name: str, kind: ServiceType, relative: bool, listens: bool = True) -> DdsService:
+        """Begin to be a client of a service."""
+        return DdsService(name, kind, (self._sender, self.listen), self.subscribers, listens)
+
+    def _sender(self, topic: Topic) -> Output:
+        with _named(topic):
+            self._senders.append(Output(self._participant, topic))
+        return self._senders[-1]
 
     def publishers(self) -> list[DdsPeer]:
         """Everybody else's publishers in the domain now."""
@@ -132,16 +137,16 @@ class Bus:
         publishers, subscribers = self.publishers(), self.subscribers()
         found: dict[str, str] = {}
         for entry in self.inputs:
-            if problem := reading(entry, [p for p in publishers if p.topic == dds_name(entry.topic.name)]):
+            if problem := reading(entry, [p for p in publishers if p.topic == dds_name(entry.topic)]):
                 found[entry.topic.name] = problem
         for out in self.outputs:
-            if problem := writing(out, [p for p in subscribers if p.topic == dds_name(out.topic.name)]):
+            if problem := writing(out, [p for p in subscribers if p.topic == dds_name(out.topic)]):
                 found[out.topic.name] = problem
         return found
 
     def flush(self, seconds: float) -> None:
         """Wait until every matched subscriber has what was written, at most so long for each topic."""
-        for output in self.outputs:
+        for output in [*self.outputs, *self._senders]:
             # cyclonedds 11.0.1 stumbles over its own time-out: it looks for the code in the wrong class.
             with contextlib.suppress(DDSException, AttributeError):
                 output.entity.wait_for_acks(int(seconds * 1e9))

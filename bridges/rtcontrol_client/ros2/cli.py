@@ -17,18 +17,21 @@ from typing import Any
 from rtcontrol_client import ClientError, Options
 from rtcontrol_client.console import StandardStreams, printable
 from rtcontrol_client.ros2 import EXAMPLE
-from rtcontrol_client.ros2.errors import Ros2BridgeError
+from rtcontrol_client.ros2.errors import Ros2BridgeError, check_server
 from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown, outlive_terminal
 from rtcontrol_client.wire import LIMITS, WireError
 from rtcontrol_client.wire.limits import check_value
 
 EXAMPLES = """Drive a ROS 2 robot by an rtcontrol server: topics become the observation, calls are published.
 
+A call may also pursue the goal of an action and ask a service; use_sim_time follows a simulator's /clock; message,
+service and action types of the robot's own are read from its .msg, .srv and .action files.
+
 No ROS installation is needed. ROS_DOMAIN_ID, ROS_LOCALHOST_ONLY, ROS_AUTOMATIC_DISCOVERY_RANGE and ROS_STATIC_PEERS
 act as in ROS 2. A line typed while it runs is the new instruction; Ctrl-C ends it with the safe call.
 
 examples:
-  rtcontrol bridge ros2 --example > robot.yaml      (or --example gazebo, ros2_control)
+  rtcontrol bridge ros2 --example > robot.yaml      (or --example NAME, see below)
   rtcontrol bridge ros2 --config robot.yaml --check
   rtcontrol bridge ros2 --config robot.yaml --instruct "follow the left wall"
 
@@ -136,6 +139,7 @@ def _check(options: argparse.Namespace, mapper: Any, hz: float) -> None:
         # Written so that nan is out of range, too.
         if value is not None and not least <= value <= most:
             raise Ros2BridgeError(f"--{name} {value:g} is out of range.", remedy)
+    check_server(options.connect)
     if options.server_key is not None and options.keys is None:
         raise Ros2BridgeError("--server-key is given without --keys.", "Give this client's .key_secret file too.")
     hello = Options(**mapper.hello(options.instruct, hz)).hello(0)
@@ -210,8 +214,14 @@ def _listed(mapper: Any) -> list[str]:
         lines.append(f"reads     {mapper.instructions.name}  {mapper.instructions.type}  -> the instruction")
     for topic in [*mapper.topics, *([mapper.diagnostics] if mapper.diagnostics is not None else [])]:
         lines.append(f"publishes {topic.name}  {topic.type}")
+    for link in mapper.links.actions.values():
+        lines.append(f"pursues   {link.name}  {link.kind.form}")
+    for link in mapper.links.services.values():
+        lines.append(f"asks      {link.name}  {link.kind.form}")
     for name, tool in mapper.config.tools.items():
-        lines.append(f"tool      {name}({', '.join(tool.parameters)})  -> {', '.join(tool.publish) or 'nothing'}")
+        ends = [f"no goal of {one}" for one in mapper.links.cancels(name)]
+        does = ", ".join([*tool.publish, *tool.goal, *tool.request, *ends]) or "nothing"
+        lines.append(f"tool      {name}({', '.join(tool.parameters)})  -> {does}")
     return [*lines, f"safe call {mapper.config.safe.name}"]
 
 

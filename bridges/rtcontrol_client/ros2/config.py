@@ -34,7 +34,7 @@ UNITS = {
 class ConfigPart(BaseModel):
     """Base of all: unknown keys are mistakes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, ser_json_inf_nan="constants")
 
 
 class Qos(ConfigPart):
@@ -91,15 +91,24 @@ class TopicSpec(ConfigPart):
     fields: Annotated[dict[Name, FieldSpec], Field(min_length=1)]
 
 
+class ServedSpec(ConfigPart):
+    """What is observed of an action or a service: fields of its `state`, `feedback` and `result`, or `response`."""
+
+    fields: Annotated[dict[Name, FieldSpec], Field(min_length=1)]
+
+
 class ObserveSpec(ConfigPart):
     """What the model reads. `text`: with each field in braces; without it the server writes `key value` pairs."""
 
     text: str | None = None
     topics: Annotated[dict[TopicName, TopicSpec], Field(min_length=1)]
+    actions: dict[TopicName, ServedSpec] = {}
+    services: dict[TopicName, ServedSpec] = {}
 
 
 class SetSpec(ConfigPart):
-    """What a published field becomes: a constant (`value`, or the constant alone), `now`, or an argument:
+    """What a published field becomes: a constant (`value`, or the constant alone), `now` (of a number of microseconds
+    `now_us`), or an argument:
     `argument * scale + offset` (or `values[argument]`), clamped to `min` and `max`. `default`: the argument where the
     call leaves it out."""
 
@@ -134,13 +143,24 @@ class PublishSpec(ConfigPart):
     set: dict[str, SetSpec] = {}
 
 
+class RequestSpec(ConfigPart):
+    """A request of a service, or a goal of an action. `set` as in a publication."""
+
+    type: str
+    set: dict[str, SetSpec] = {}
+
+
 class ToolSpec(ConfigPart):
-    """A function the model may call: JSON schemas of its parameters, and what it publishes."""
+    """A function the model may call: JSON schemas of its parameters, what it publishes, the goals that it pursues, the
+    services that it asks, and the actions whose goals it cancels."""
 
     description: str
     parameters: dict[Name, dict[str, Any]] = {}
     required: list[str] | None = None
     publish: dict[TopicName, PublishSpec] = {}
+    goal: dict[TopicName, RequestSpec] = {}
+    request: dict[TopicName, RequestSpec] = {}
+    cancel: list[TopicName] = []
 
     @field_validator("parameters")
     @classmethod
@@ -200,7 +220,8 @@ class SessionSpec(ConfigPart):
 class RobotConfig(ConfigPart):
     """The whole file. `hz`: observations, and decisions asked for, a second; `instruction_topic`: a
     std_msgs/msg/String on which the instruction may be changed in flight; `use_sim_time`: ages and stamps are by
-    /clock; `types`: definitions by their full names, in ROS's own form; `type_files`: files and folders of more."""
+    /clock; `types`: definitions by their full names, in ROS's own form; `type_files`: files and folders of more;
+    `answer_ms`: so long the answer of a service or of an action's server is waited for."""
 
     robot: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     hz: Annotated[float, Field(ge=0.1, le=200)] = 16.0
@@ -209,6 +230,7 @@ class RobotConfig(ConfigPart):
     use_sim_time: bool = False
     types: dict[str, str] = {}
     type_files: list[str] = []
+    answer_ms: Positive = 2000.0
     observe: ObserveSpec
     tools: Annotated[dict[Name, ToolSpec], Field(min_length=1)]
     safe: SafeSpec

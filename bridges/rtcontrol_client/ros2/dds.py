@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from cyclonedds.topic import Topic as DdsTopic
 
 from rtcontrol_client.ros2.config import Qos
 from rtcontrol_client.ros2.errors import Unmappable
-from rtcontrol_client.ros2.mapper import Topic
+from rtcontrol_client.ros2.parts import Topic
 
 WINDOW_NS = 30_000_000_000
 STEP_NS = 20_000_000  # of our own clock
@@ -64,9 +65,9 @@ POLICIES = {2: "durability", 3: "presentation", 4: "deadline", 5: "latency budge
 POLICIES |= {11: "reliability", 12: "destination order", 23: "data representation", 24: "type consistency"}
 
 
-def dds_name(topic: str) -> str:
+def dds_name(topic: Topic) -> str:
     """`/cmd_vel` -> `rt/cmd_vel`, as ROS 2 names topics."""
-    return "rt" + topic
+    return topic.prefix + topic.name
 
 
 def dds_type(topic: Topic) -> str:
@@ -107,7 +108,7 @@ class Input:
         _warm(topic)
         self.entity = DataReader(
             participant,
-            DdsTopic(participant, dds_name(topic.name), topic.cls),
+            DdsTopic(participant, dds_name(topic), topic.cls),
             _qos(topic.qos, "best_effort", topic.type_hash),
         )
         self._met = 0  # publishers, in all
@@ -185,7 +186,7 @@ class Output:
         _warm(topic)
         self.entity = DataWriter(
             participant,
-            DdsTopic(participant, dds_name(topic.name), topic.cls),
+            DdsTopic(participant, dds_name(topic), topic.cls),
             _qos(topic.qos, "reliable", topic.type_hash, promise_ms, lease),
         )
         self.failed = 0
@@ -219,6 +220,24 @@ class DdsPeer:
     topic: str
     type: str
     qos: DdsQos
+    vendor: str = ""  # of its middleware, in four hexadecimal digits
+
+    @property
+    def type_hash(self) -> str | None:
+        """Of its type, as nodes from Iron on tell it."""
+        data = self.qos[Policy.Userdata].data if Policy.Userdata in self.qos else b""
+        found = re.search(rb"(?:^|;)typehash=(RIHS01_[0-9a-f]{64});", data)
+        return None if found is None else found[1].decode()
+
+    def differs(self, topic: Topic) -> bool:
+        """Whether it means another type by the same name."""
+        return self.type == dds_type(topic) and self.type_hash not in (None, topic.type_hash)
+
+
+def other_definition(what: str, peer: DdsPeer, topic: Topic) -> str:
+    """What is told of a peer whose type is another by the same name."""
+    told = f"{what} another {topic.type} than ours: its node's definition has the hash {peer.type_hash}."
+    return f"{told} What passes is misread. Give the robot's own definition in the file."
 
 
 class Peers:
@@ -236,5 +255,5 @@ class Peers:
                 if e.sample_info.instance_state != InstanceState.Alive:
                     self._known.pop(str(e.key), None)
                 elif e.participant_key != self._own:
-                    self._known[str(e.key)] = DdsPeer(e.topic_name, e.type_name, e.qos)
+                    self._known[str(e.key)] = DdsPeer(e.topic_name, e.type_name, e.qos, str(e.participant_key)[:4])
         return list(self._known.values())

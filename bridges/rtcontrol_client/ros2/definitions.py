@@ -24,11 +24,6 @@ _BASE |= {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _EMPTY = "structure_needs_at_least_one_member"
 # What every service and action needs, and the services that most robots have.
 SHIPPED = {
-    "service_msgs/msg/ServiceEventInfo": """
-        uint8 event_type
-        builtin_interfaces/Time stamp
-        char[16] client_gid
-        int64 sequence_number""",
     "unique_identifier_msgs/msg/UUID": "uint8[16] uuid",
     "action_msgs/msg/GoalInfo": """
         unique_identifier_msgs/UUID goal_id
@@ -57,12 +52,12 @@ SHIPPED = {
 
 @dataclass(frozen=True)
 class ServiceType:
-    """Classes of a service's two messages; `form` is its name without the robot's: `std_srvs/srv/SetBool`."""
+    """Classes of a service's two messages, and the hash of each; `form` is the type's name: `std_srvs/srv/SetBool`."""
 
     form: str
     request: Any
     response: Any
-    type_hash: str
+    hashes: tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -144,8 +139,8 @@ class Definitions:
             self._add(name, self._texts[name])
 
     def _service(self, name: str) -> ServiceType:
-        request, response = (self._make(f"{name}_{part}")[0] for part in ("Request", "Response"))
-        return ServiceType(name, request, response, type_hash(name, self._fields))
+        (request, asked), (response, told) = (self._make(f"{name}_{part}") for part in ("Request", "Response"))
+        return ServiceType(name, request, response, (asked, told))
 
     # Reading.
 
@@ -163,12 +158,9 @@ class Definitions:
             self._part(name, text)
             return
         if form == "srv":
-            self._read("service_msgs/msg/ServiceEventInfo")
             for end, part in zip(("Request", "Response"), parts, strict=True):
                 self._part(f"{name}_{end}", part)
-            self._events(name)
             return
-        self._read("service_msgs/msg/ServiceEventInfo")
         self._read("unique_identifier_msgs/msg/UUID")
         for end, part in zip(("Goal", "Result", "Feedback"), parts, strict=True):
             self._part(f"{name}_{end}", part)
@@ -180,16 +172,6 @@ class Definitions:
             f"{name}_GetResult_Response": [("int8", "status"), (f"{name}_Result", "result")],
             f"{name}_FeedbackMessage": [uuid, (f"{name}_Feedback", "feedback")],
         }
-        for end in ("SendGoal", "GetResult"):
-            self._events(f"{name}_{end}")
-
-    def _events(self, name: str) -> None:
-        # A service's hash is that of both messages and of the one by which ROS lets others look on.
-        request, response = f"{name}_Request", f"{name}_Response"
-        event = [("service_msgs/msg/ServiceEventInfo", "info"), (f"{request}[<=1]", "request")]
-        self._fields[f"{name}_Event"] = [*event, (f"{response}[<=1]", "response")]
-        whole = [(request, "request_message"), (response, "response_message"), (f"{name}_Event", "event_message")]
-        self._fields[name] = whole
 
     def _part(self, name: str, text: str) -> None:
         fields: list[tuple[str, str]] = []

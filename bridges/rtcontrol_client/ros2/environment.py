@@ -12,6 +12,7 @@ from rtcontrol_client.ros2.errors import Ros2BridgeError
 
 MAX_DOMAIN = 232
 NEAR = 99  # so many processes of this machine are asked; our own port is any, as without peers
+ANNOUNCED = "1s"  # how often we say that we are here
 RANGES = ("SUBNET", "LOCALHOST", "OFF", "SYSTEM_DEFAULT")
 # cyclonedds 11 finds the types that Fast DDS 3 (1.15; ROS 2 Kilted) and Cyclone before 0.10.3 (1.16) announce invalid
 # where they hold arrays or sequences, and drops their endpoints (cyclonedds PR 2333). As in ROS 2, a type is its name.
@@ -73,7 +74,8 @@ def domain(environ: Mapping[str, str]) -> Domain:
 def _discovery(peers: Sequence[str], index: str = "auto", most: int = 32) -> str:
     listed = "".join(f"<Peer address={quoteattr(peer)}/>" for peer in peers)
     index = f"<ParticipantIndex>{index}</ParticipantIndex><MaxAutoParticipantIndex>{most}</MaxAutoParticipantIndex>"
-    return f"{index}<Peers>{listed}</Peers>"
+    # A node with ROS_LOCALHOST_ONLY that starts after us asks nobody here: it is found by our next announcement.
+    return f"{index}<SPDPInterval>{ANNOUNCED}</SPDPInterval><Peers>{listed}</Peers>"
 
 
 def _near(peers: Sequence[str]) -> tuple[str, str]:

@@ -201,6 +201,7 @@ def watching(config: RobotConfig, hz: float, promise_ms: float) -> None:
     """Publish what is due. Raises Ros2BridgeError where the network cannot be used."""
     from rtcontrol_client.ros2.actuate import Ros2Actuator
     from rtcontrol_client.ros2.bus import Bus
+    from rtcontrol_client.ros2.channels import channels
     from rtcontrol_client.ros2.environment import domain
     from rtcontrol_client.ros2.mapper import Mapper
     from rtcontrol_client.ros2.observer import clock_of
@@ -213,7 +214,8 @@ def watching(config: RobotConfig, hz: float, promise_ms: float) -> None:
         for topic in mapper.topics
         if topic.name in named
     }
-    actuator, watch, acts = Ros2Actuator(mapper, outputs, hz, clock_of(mapper, bus.input)), Watch(), False
+    asked = channels(mapper, bus, named, alone=True)
+    actuator, watch, acts = Ros2Actuator(mapper, {**outputs, **asked}, hz, clock_of(mapper, bus.input)), Watch(), False
     safe, period_s = Standing(None, "safe", cause="guard"), 0.5 / max(hz, 1.0)
     while not watch.done(time.monotonic()):
         if watch.over:
@@ -222,7 +224,9 @@ def watching(config: RobotConfig, hz: float, promise_ms: float) -> None:
         while not watch.over and select.select([0], [], [], wait_s)[0]:
             watch.hear(os.read(0, 4096), time.monotonic())
             wait_s = 0.0  # all that is there: its end, too
-        if any(output.readers() for output in outputs.values()):
+        for channel in asked.values():
+            channel.advance()
+        if any(output.readers() for output in [*outputs.values(), *asked.values()]):
             watch.meet(time.monotonic())
         if not watch.due(time.monotonic()):
             acts = False

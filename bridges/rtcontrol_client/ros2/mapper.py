@@ -4,59 +4,17 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol_client.ros2.clock import CLOCK
-from rtcontrol_client.ros2.config import FieldSpec, PublishSpec, Qos, RobotConfig, Scalar, ToolSpec
+from rtcontrol_client.ros2.config import PublishSpec, Qos, RobotConfig, Scalar, ToolSpec
 from rtcontrol_client.ros2.definitions import Definitions
 from rtcontrol_client.ros2.errors import Ros2BridgeError, Unmappable
+from rtcontrol_client.ros2.links import Links
+from rtcontrol_client.ros2.parts import Publication, Source, Topic
 from rtcontrol_client.ros2.paths import compile_path
-from rtcontrol_client.ros2.reading import Reader, Setter, reader, setter
-
-
-@dataclass(frozen=True)
-class Topic:
-    """A topic and its type, as DDS needs them. `relative`: the file's name has no / before it, so that a node with a
-    namespace puts that there; the bridge without a node has none."""
-
-    name: str
-    type: str
-    cls: Any
-    type_hash: str
-    qos: Qos
-    relative: bool = field(default=False, compare=False)
-
-
-@dataclass(frozen=True)
-class Source:
-    """A topic that is read, and its observation fields."""
-
-    topic: Topic
-    max_age_ms: float
-    required: bool
-    readers: Mapping[str, tuple[Reader, FieldSpec]]
-
-    def read(self, message: Any) -> dict[str, Scalar | None]:
-        """The message's fields. Raises Unmappable naming the field that has no value and no `missing`."""
-        found: dict[str, Scalar | None] = {}
-        for name, (read, spec) in self.readers.items():
-            try:
-                found[name] = read(message)
-            except Unmappable as error:
-                if spec.missing is None:
-                    raise Unmappable(f"{name}: {error}") from None
-                found[name] = spec.missing
-        return found
-
-
-@dataclass(frozen=True)
-class Publication:
-    """A message to publish; `repeat`: anew in each tick in which its call is in force."""
-
-    topic: str
-    message: Any
-    repeat: bool
+from rtcontrol_client.ros2.reading import Setter, reader, setter
 
 
 @dataclass(frozen=True)
@@ -78,13 +36,16 @@ class Mapper:
         self.sources = [self._source(name, spec) for name, spec in config.observe.topics.items()]
         self._outputs = {name: self._tool(name, spec) for name, spec in config.tools.items()}
         self.topics = self._written()
+        self.links = Links(config, self._types, self._error)
+        self.sources += self.links.sources()
+        self._apart()
         self.instructions, self.diagnostics = self._own()
         self.clock = self._topic(CLOCK, "rosgraph_msgs/msg/Clock", Qos(), CLOCK) if config.use_sim_time else None
         self._check_types()
         self._fields = [field for source in self.sources for field in source.readers]
         twice = sorted({field for field in self._fields if self._fields.count(field) > 1})
         if twice:
-            raise self._error(f"the field {twice[0]!r} is given by two topics", "observe.topics", "Rename one of them.")
+            raise self._error(f"the field {twice[0]!r} is given twice", "observe", "Rename one of them.")
         self._template = self._parts()
         self._check_safe()
 
@@ -109,7 +70,7 @@ class Mapper:
         return "".join(words + ("" if name is None else shown[name]) for words, name in self._template)
 
     def publications(self, name: str, arguments: Mapping[str, Any], stamp_ns: int) -> list[Publication]:
-        """The messages of a call; `stamp_ns` is the wall clock's time for `now`. Raises Unmappable naming tool and
+        """What a call sends; `stamp_ns` is the wall clock's time for `now`. Raises Unmappable naming tool and
         argument: then nothing of the call may be published."""
         if name not in self._outputs:
             raise Unmappable(f"{name} is no tool of this robot")
@@ -119,7 +80,7 @@ class Mapper:
             for set_field in output.setters:
                 set_field(message, arguments, stamp_ns)
             found.append(Publication(output.topic.name, message, output.repeat))
-        return found
+        return found + self.links.publications(name, arguments, stamp_ns)
 
     def steady(self) -> set[str]:
         """The topics that every call publishes anew each tick, so that their silence means that nobody drives."""
@@ -190,6 +151,16 @@ class Mapper:
                     what = f"{output.topic.name} has another type or QoS in another tool"
                     raise self._error(what, f"tools.{name}.publish", "A topic has one type: make them the same.")
         return list(found.values())
+
+    def _apart(self) -> None:
+        served = [*self.links.actions, *self.links.services]
+        topics = {topic.name for topic in self.topics} | {
+            "/" + name.removeprefix("/") for name in self.config.observe.topics
+        }
+        for name in served:
+            if name in topics or served.count(name) > 1:
+                what = f"{name} is a topic, a service or an action, and another one of these"
+                raise self._error(what, "tools", "Give the names in full: they differ on the robot.")
 
     def _own(self) -> tuple[Topic | None, Topic | None]:
         """The topics of the bridge itself: instructions in, diagnostics out."""

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from rtcontrol_client.ros2.clock import CLOCK, STILL_MS, RobotClock
 from rtcontrol_client.ros2.config import Scalar
 from rtcontrol_client.ros2.errors import Unmappable
-from rtcontrol_client.ros2.mapper import Mapper, Source, Topic
+from rtcontrol_client.ros2.mapper import Mapper
+from rtcontrol_client.ros2.parts import Source, Topic
 
 
 class Newest(Protocol):

@@ -20,8 +20,8 @@ from rtcontrol_client.ros2.config import Qos
 from rtcontrol_client.ros2.dds import Input
 from rtcontrol_client.ros2.definitions import Definitions
 from rtcontrol_client.ros2.environment import domain
-from rtcontrol_client.ros2.mapper import Topic
 from rtcontrol_client.ros2.msgs import nav_msgs, sensor_msgs, std_msgs
+from rtcontrol_client.ros2.parts import Topic
 from tests.bridges.ros2 import room
 from tests.bridges.ros2.room import DEADLINE_NS
 

@@ -18,9 +18,9 @@ from rtcontrol_client.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
 from rtcontrol_client.ros2.cli import main
 from rtcontrol_client.ros2.clock import RobotClock
 from rtcontrol_client.ros2.errors import Unmappable
-from rtcontrol_client.ros2.mapper import Topic
 from rtcontrol_client.ros2.msgs import builtin_interfaces, geometry_msgs, rosgraph_msgs, std_msgs
 from rtcontrol_client.ros2.observer import Observer
+from rtcontrol_client.ros2.parts import Topic
 from tests.bridges.ros2.brain import Brain
 from tests.bridges.ros2.conftest import Peer, SimulatedRobot, Start
 from tests.bridges.ros2.mapping import SENSES, mapper, put

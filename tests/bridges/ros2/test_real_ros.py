@@ -143,6 +143,22 @@ def test_a_default_bridge_and_a_node_of_this_machine_meet_whatever_its_range(
         peer.kill()
 
 
+@pytest.mark.parametrize("reach", [{"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}, {"ROS_LOCALHOST_ONLY": "1"}])
+def test_a_node_that_starts_long_after_us_is_found(
+    ros: str, domain: dict[str, str], tmp_path: Path, reach: dict[str, str]
+) -> None:
+    given = {name: value for name, value in domain.items() if name != "ROS_LOCALHOST_ONLY"} | reach
+    bus = Bus(dds_domain(given))
+    time.sleep(3.0)  # the announcements of a start are over
+    peer = Peer(ros, given, tmp_path / "peer.log")
+    try:
+        peer.ask("publisher", topic="/theirs", type="nav_msgs/msg/Odometry")
+        reader = bus.input(topic("/theirs", "nav_msgs/msg/Odometry"))
+        until(reader.writers, "the later node is not found", 25)
+    finally:
+        peer.kill()
+
+
 @pytest.fixture(scope="module")
 def own_brain() -> Iterator[Brain]:
     found = Brain()

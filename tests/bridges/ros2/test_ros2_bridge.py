@@ -17,12 +17,12 @@ import pytest
 pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
 
 from rtcontrol_client import Refused, Standing
-from rtcontrol_client.ros2 import EXAMPLE, cli, config
+from rtcontrol_client.ros2 import EXAMPLE, cli
 from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
 from rtcontrol_client.ros2.cli import main
 from rtcontrol_client.ros2.errors import Unmappable
-from rtcontrol_client.ros2.mapper import Mapper, Topic
+from rtcontrol_client.ros2.parts import Topic
 from rtcontrol_client.wire.messages import ErrorMessage, FunctionCall
 from tests.bridges.client.worlds import Process, free_port, until
 from tests.bridges.program import garbage
@@ -545,21 +545,6 @@ def run(*arguments: str, code: str | None = None, **environment: str) -> subproc
     return python(*program, *arguments, env={"COLUMNS": "200", **environment})
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLE.parent.glob("*.yaml")))
-def test_each_example_is_printed_and_checked_and_stops_what_its_calls_set_going(name: str, tmp_path: Path) -> None:
-    file = tmp_path / "robot.yaml"
-    file.write_text(run("--example", name).stdout)
-    checked = run("--config", str(file), "--check")
-    assert checked.returncode == 0 and not checked.stderr  # a warning would name a topic that safe leaves as it is
-    made = Mapper(config.load(file), str(file))
-    safe = {p.topic: p.message for p in made.publications(made.config.safe.name, {}, 10**18 + 7)}
-    drive = made.publications("drive", {"speed": 20, "turn": "left"}, 10**18 + 7)
-    for published in drive:
-        assert type(safe[published.topic]) is type(published.message) and safe[published.topic] != published.message
-        if "Stamped" in type(published.message).__name__:  # an old stamp is refused by who looks at it
-            assert published.message.header.stamp.nanosec == safe[published.topic].header.stamp.nanosec == 7
-
-
 def test_its_example_needs_no_extra_and_it_starts_with_nothing_but_that(tmp_path: Path) -> None:
     example = run("--example", code=WITHOUT_EXTRA)
     (tmp_path / "robot.yaml").write_text(example.stdout)
@@ -586,6 +571,11 @@ def test_it_is_a_command_of_rtcontrol(tmp_path: Path) -> None:
         (["--hz", "nan"], "--hz nan is out of range. Give 0.1 to 200."),
         (["--connect-timeout", "-1"], "--connect-timeout -1 is out of range."),
         (["--duration", "nan"], "--duration nan is out of range."),
+        (["--connect", "http://127.0.0.1:8000"], "http://127.0.0.1:8000 is no endpoint. Write tcp://ADDRESS:PORT, "),
+        (
+            ["--connect", "127.0.0.1:5555"],
+            "127.0.0.1:5555 is no endpoint. Write tcp://ADDRESS:PORT, tcp://[IPV6]:PORT or",
+        ),
         (["--server-key", "server.key"], "--server-key is given without --keys."),
         (["--report", "/nowhere/report.json"], "The report /nowhere/report.json cannot be written (No such file"),
         (["--instruct", "x" * 70_000], "instruction: a string of 70000 characters: above the limit"),
@@ -597,6 +587,13 @@ def test_a_mistake_is_told_before_anything_is_connected(
     assert main(["--config", ROBOT, *given, "--check"]) == 2
     told = capsys.readouterr().err
     assert told.startswith(says) and len(told.splitlines()) == 1, told
+
+
+def test_a_server_on_the_web_is_refused_before_dds_is_started() -> None:
+    done = run("--config", ROBOT, "--connect", "https://robots.example:8443")
+    assert done.returncode == 2 and "DDS" not in done.stderr
+    assert done.stderr.startswith("https://robots.example:8443 is no endpoint.")
+    assert done.stderr.endswith("A bridge speaks ZeroMQ: give what `rtcontrol serve` says that it listens on.\n")
 
 
 def test_a_peer_that_nobody_knows_is_a_mistake_and_not_the_end_of_the_process() -> None:

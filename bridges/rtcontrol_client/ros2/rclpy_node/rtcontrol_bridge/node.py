@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,29 +24,38 @@ from rclpy.signals import SignalHandlerOptions
 from rtcontrol_client import ClientError
 from rtcontrol_client.ros2 import config
 from rtcontrol_client.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
+from rtcontrol_client.ros2.definitions import ServiceType
 from rtcontrol_client.ros2.errors import Ros2BridgeError
-from rtcontrol_client.ros2.mapper import Mapper, Topic
+from rtcontrol_client.ros2.mapper import Mapper
+from rtcontrol_client.ros2.parts import Topic
 from rtcontrol_client.ros2.paths import fields
 from rtcontrol_client.shutdown import Interrupted, Shutdown
 
 
 class RclpyInput:
-    """A subscription that keeps its newest message."""
+    """A subscription that keeps its newest messages."""
 
     def __init__(self, node: Node, topic: Topic) -> None:
         self._lock = threading.Lock()
-        self._newest: tuple[Any, int] | None = None
+        self._newest: deque[tuple[Any, int]] = deque(maxlen=topic.qos.depth)
         made = node.create_subscription(_class(topic.type), _name(topic), self._hear, _qos(topic, "best_effort"))
         self.resolved = made.topic_name
 
     def _hear(self, message: Any) -> None:
         with self._lock:
-            self._newest = (message, time.monotonic_ns())
+            self._newest.append((message, time.monotonic_ns()))
 
     def poll(self) -> tuple[Any, int] | None:
         with self._lock:
-            newest, self._newest = self._newest, None
+            newest = self._newest[-1] if self._newest else None
+            self._newest.clear()
         return newest
+
+    def take(self) -> list[Any]:
+        with self._lock:
+            taken = [message for message, _ in self._newest]
+            self._newest.clear()
+        return taken
 
 
 class RclpyOutput:
@@ -61,6 +71,44 @@ class RclpyOutput:
         _copy(message, theirs)
         self.publisher.publish(theirs)
         return True
+
+
+class RclpyService:
+    """A client whose answers are those of its own requests."""
+
+    def __init__(self, node: Node, name: str, kind: ServiceType) -> None:
+        self._cls, self._lock = _class(kind.form), threading.Lock()
+        self._client = node.create_client(self._cls, name)
+        self._answers: list[Any] = []
+        self._last: Any = None
+
+    def ready(self) -> bool:
+        return bool(self._client.service_is_ready())
+
+    def exact(self) -> bool:
+        return True
+
+    def send(self, request: Any) -> bool:
+        theirs = self._cls.Request()
+        _copy(request, theirs)
+        self._last = future = self._client.call_async(theirs)
+        future.add_done_callback(self._hear)
+        return True
+
+    def _hear(self, future: Any) -> None:
+        # Another request was sent meanwhile: the answer is of no interest.
+        with self._lock:
+            if future is self._last and future.result() is not None:
+                self._answers.append(future.result())
+
+    def answers(self) -> list[Any]:
+        with self._lock:
+            found, self._answers = self._answers, []
+        return found
+
+    def trouble(self) -> str | None:
+        name = self._client.service_name.partition("/_action/")[0]
+        return None if self.ready() else f"Nobody serves {name}. Start its node, or correct the name."
 
 
 class RclpyNetwork:
@@ -79,6 +127,12 @@ class RclpyNetwork:
         # No deadline and no lease is offered here, whatever was promised.
         self._outputs[topic.name] = RclpyOutput(self._node, topic)
         return self._outputs[topic.name]
+
+    def listen(self, topic: Topic) -> RclpyInput:
+        return RclpyInput(self._node, topic)
+
+    def service(self, name: str, kind: ServiceType, relative: bool, listens: bool = True) -> RclpyService:
+        return RclpyService(self._node, name.removeprefix("/") if relative else name, kind)
 
     def problems(self) -> dict[str, str]:
         # Counted by their names in the graph: a namespace or a remapping changes them.
@@ -104,10 +158,15 @@ def _name(topic: Topic) -> str:
 
 
 def _class(name: str) -> Any:
-    """The class of `package/msg/Name`. Raises Ros2BridgeError where ROS does not have it."""
-    package, _, short = name.split("/")
+    """The class of `package/msg/Name`, or of a service, or of a part of an action. Raises Ros2BridgeError where ROS
+    does not have it."""
+    package, form, short = name.split("/")
+    whole, _, part = short.rpartition("_")
     try:
-        return getattr(import_module(f"{package}.msg"), short)
+        if form != "action":
+            return getattr(import_module(f"{package}.{form}"), short)
+        parts = getattr(import_module(f"{package}.action"), whole).Impl
+        return getattr(parts, part if part == "FeedbackMessage" else f"{part}Service")
     except (ImportError, AttributeError) as error:
         raise Ros2BridgeError(f"This ROS has no {name} ({error}).", f"Install the package {package}.") from None
 

@@ -1,0 +1,57 @@
+"""What a robot's file is made of, compiled: topics, the fields that are read of them, and what is to be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rtcontrol_client.ros2.config import FieldSpec, Qos, Scalar
+from rtcontrol_client.ros2.errors import Unmappable
+from rtcontrol_client.ros2.reading import Reader
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic and its type, as DDS needs them. `relative`: the file's name has no / before it, so that a node with a
+    namespace puts that there; the bridge without a node has none."""
+
+    name: str
+    type: str
+    cls: Any
+    type_hash: str
+    qos: Qos
+    relative: bool = field(default=False, compare=False)
+    prefix: str = field(default="rt", compare=False)  # in DDS
+
+
+@dataclass(frozen=True)
+class Source:
+    """A topic that is read, and its observation fields."""
+
+    topic: Topic
+    max_age_ms: float
+    required: bool
+    readers: Mapping[str, tuple[Reader, FieldSpec]]
+
+    def read(self, message: Any) -> dict[str, Scalar | None]:
+        """The message's fields. Raises Unmappable naming the field that has no value and no `missing`."""
+        found: dict[str, Scalar | None] = {}
+        for name, (read, spec) in self.readers.items():
+            try:
+                found[name] = read(message)
+            except Unmappable as error:
+                if spec.missing is None:
+                    raise Unmappable(f"{name}: {error}") from None
+                found[name] = spec.missing
+        return found
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What is sent to a topic, a service or an action (an Order); `repeat`: anew in each tick in which its call is in
+    force."""
+
+    topic: str
+    message: Any
+    repeat: bool

@@ -1,0 +1,32 @@
+"""What is observed of a service or an action: its state in a word, and the messages that have come."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from rtcontrol_client.ros2.errors import Unmappable
+
+
+class Seen:
+    """Base of all: a part that has not come has no value."""
+
+    state: str
+
+    def __getattr__(self, name: str) -> Any:
+        raise Unmappable(f"there is no {name} yet")
+
+
+def view_class(**parts: Any) -> type[Seen]:
+    """A class with `state` and these parts, each a message class, so that field paths are checked against it."""
+    return dataclasses.make_dataclass("Seen", [("state", str), *parts.items()], bases=(Seen,), init=False)
+
+
+def shown(cls: type[Seen], state: str, **parts: Any) -> Seen:
+    """A view; a part that is None has not come."""
+    made = cls()
+    made.state = state
+    for name, part in parts.items():
+        if part is not None:
+            setattr(made, name, part)
+    return made

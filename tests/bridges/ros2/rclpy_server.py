@@ -1,0 +1,132 @@
+"""A node of a real ROS 2 that serves `/lamp` (SetBool), `/knock` (Trigger) and the action `/count` (Fibonacci: a step
+for each of its order, with feedback), and says `/beat` (Float64), run by that ROS's Python: `python rclpy_server.py`.
+
+JSON lines on stdin, each answered with one on stdout: `behave` (the attributes of Server to change), `asked` (what it
+has been asked since the last time), `call` (another client's request of /lamp, with its answer), `pursue` (another
+client's goal), `shutdown`. It imports nothing of rtcontrol.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+import rclpy
+from rclpy.action import ActionClient, ActionServer, CancelResponse, GoalResponse
+from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.executors import MultiThreadedExecutor
+from rclpy.node import Node
+from std_msgs.msg import Float64
+from std_srvs.srv import SetBool, Trigger
+from test_msgs.action import Fibonacci
+
+
+class Server:
+    """What it does: `delay_s` before each answer of a service, `step_s` of a goal, how a goal ends (`end`), and whether
+    goals and cancellations are taken. `holds_s`: the answer to a goal comes so late."""
+
+    def __init__(self) -> None:
+        self.delay_s, self.step_s, self.end = 0.0, 0.05, "succeed"
+        self.accepts = self.cancels = True
+        self.holds_s = 0.0
+        self.seen: list[Any] = []
+        node = self.node = Node("server")
+        group = ReentrantCallbackGroup()
+        node.create_service(SetBool, "/lamp", self._lamp, callback_group=group)
+        node.create_service(Trigger, "/knock", self._knock, callback_group=group)
+        ActionServer(
+            node,
+            Fibonacci,
+            "/count",
+            self._count,
+            callback_group=group,
+            goal_callback=self._goal,
+            cancel_callback=self._cancel,
+        )
+        beat = node.create_publisher(Float64, "/beat", 10)
+        node.create_timer(0.05, lambda: beat.publish(Float64(data=1.0)), callback_group=group)
+        self._lamp_client: Any = None
+        self._count_client: Any = None
+
+    def _lamp(self, request: Any, response: Any) -> Any:
+        self.seen.append(["lamp", request.data])
+        time.sleep(self.delay_s)
+        response.success, response.message = request.data, "on" if request.data else "off"
+        return response
+
+    def _knock(self, _: Any, response: Any) -> Any:
+        self.seen.append(["knock"])
+        time.sleep(self.delay_s)
+        response.success, response.message = True, "who is there"
+        return response
+
+    def _goal(self, request: Any) -> Any:
+        self.seen.append(["goal", request.order])
+        time.sleep(self.holds_s)
+        return GoalResponse.ACCEPT if self.accepts else GoalResponse.REJECT
+
+    def _cancel(self, handle: Any) -> Any:
+        self.seen.append(["cancel", handle.request.order])
+        return CancelResponse.ACCEPT if self.cancels else CancelResponse.REJECT
+
+    def _count(self, handle: Any) -> Any:
+        result, feedback = Fibonacci.Result(), Fibonacci.Feedback()
+        for step in range(handle.request.order):
+            feedback.sequence = list(range(step + 1))
+            handle.publish_feedback(feedback)
+            time.sleep(self.step_s)
+            result.sequence = feedback.sequence
+            if handle.is_cancel_requested:
+                handle.canceled()
+                self.seen.append(["canceled", handle.request.order])
+                return result
+        getattr(handle, self.end)()
+        self.seen.append([self.end, handle.request.order])
+        return result
+
+    def behave(self, **changes: Any) -> None:
+        for name, value in changes.items():
+            setattr(self, name, value)
+
+    def asked(self) -> list[Any]:
+        found, self.seen = self.seen, []
+        return found
+
+    def call(self, data: bool) -> bool:
+        if self._lamp_client is None:
+            self._lamp_client = self.node.create_client(SetBool, "/lamp")
+        self._lamp_client.wait_for_service()
+        future = self._lamp_client.call_async(SetBool.Request(data=data))
+        while not future.done():
+            time.sleep(0.01)
+        return bool(future.result().success)
+
+    def pursue(self, order: int) -> None:
+        if self._count_client is None:
+            self._count_client = ActionClient(self.node, Fibonacci, "/count")
+        self._count_client.wait_for_server()
+        self._count_client.send_goal_async(Fibonacci.Goal(order=order))
+
+
+def main() -> None:
+    rclpy.init()
+    server = Server()
+    executor = MultiThreadedExecutor(6)
+    executor.add_node(server.node)
+    threading.Thread(target=executor.spin, daemon=True).start()
+    print(json.dumps("ready"), flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        do = asked.pop("do")
+        if do == "shutdown":
+            break
+        print(json.dumps(getattr(server, do)(**asked)), flush=True)
+    executor.shutdown()
+    rclpy.try_shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""What becomes of a goal or a request where messages are late, lost or in another order than they were sent: no server
+can be made to do that on demand, so the wires are in memory, and so is the clock."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
+
+from rtcontrol_client.ros2.goals import ActionClient, ActionWires, Order
+from rtcontrol_client.ros2.services import FORGET_S, ServiceClient
+from tests.bridges.ros2.links import linked
+
+NOBODY = bytes(16)
+
+
+class Wire:
+    """A service; `told` is what it was asked."""
+
+    def __init__(self, exact: bool = False) -> None:
+        self.there, self.alone, self.told, self.said = True, exact, [], []  # type: ignore[var-annotated]
+
+    def ready(self) -> bool:
+        return self.there
+
+    def exact(self) -> bool:
+        return self.alone
+
+    def send(self, request: Any) -> bool:
+        self.told.append(request)
+        return True
+
+    def answers(self) -> list[Any]:
+        said, self.said = self.said, []
+        return said
+
+    def trouble(self) -> str | None:
+        return None if self.there else "Nobody serves it."
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.said: list[Any] = []
+
+    def take(self) -> list[Any]:
+        said, self.said = self.said, []
+        return said
+
+
+class Counting:
+    """The action /count, its server's side of the wires, and the time."""
+
+    def __init__(self, exact: bool = False, sweeps: bool = False) -> None:
+        self.now = 100.0
+        self.send, self.ask, self.cancel = Wire(exact), Wire(exact), Wire(exact)
+        self.feedback, self.status = Heard(), Heard()
+        self.links = linked().links
+        link = self.links.actions["/count"]
+        wires = ActionWires(self.send, self.ask, self.cancel, self.feedback, self.status)
+        self.client = ActionClient("/count", link.kind, link.view, wires, 1.0, sweeps, lambda: self.now)
+
+    def want(self, to: int | None) -> bool:
+        order = Order() if to is None else self.links.publications("count", {"to": to}, 0)[0].message
+        return self.client.write(order)
+
+    def id(self, at: int = -1) -> bytes:
+        return bytes(self.send.told[at].goal_id.uuid)
+
+    def says(self, **codes: int) -> None:
+        """The status: the code of our goal (`ours`) and of others'."""
+        ids = {"ours": self.id()} if self.send.told else {}
+        self.status.said.append(
+            SimpleNamespace(
+                status_list=[
+                    SimpleNamespace(
+                        goal_info=SimpleNamespace(goal_id=SimpleNamespace(uuid=ids.get(name, name.encode() * 16)[:16])),
+                        status=code,
+                    )
+                    for name, code in codes.items()
+                ]
+            )
+        )
+
+    def after(self, seconds: float) -> str:
+        """The state then."""
+        self.now += seconds
+        self.client.advance()
+        return self.client.poll()[0].state
+
+    def canceled(self) -> list[bytes]:
+        return [bytes(request.goal_info.goal_id.uuid) for request in self.cancel.told]
+
+
+# ros-navigation/navigation2#6373: a cancellation that comes before its goal finds nothing to cancel.
+def test_a_cancellation_that_overtakes_its_goal_is_asked_for_again_until_the_goal_has_ended() -> None:
+    one = Counting()
+    assert one.want(5) and one.want(None)
+    assert one.canceled() == [one.id()]
+    one.cancel.said.append(SimpleNamespace(return_code=2))  # an unknown goal
+    assert one.after(0.1) == "canceling" and len(one.canceled()) == 1
+    one.says(ours=2)
+    assert one.after(0.5) == "canceling" and one.canceled() == [one.id()] * 2
+    one.says(ours=5)
+    assert one.after(0.1) == "canceled"
+    assert one.after(5.0) == "canceled" and len(one.canceled()) == 2
+
+
+# ros-navigation/navigation2#4659: the answer to a goal is lost, and its server goes on with it.
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_goal_whose_acceptance_is_lost_is_told_and_canceled_and_found_again(exact: bool) -> None:
+    one = Counting(exact)
+    assert one.want(5)
+    assert one.after(0.9) == "sent" and one.canceled() == []
+    assert one.after(0.2) == "lost" and one.canceled() == [one.id()]
+    assert "What became of the goal of /count is not known" in str(one.client.trouble())
+    one.says(ours=2)
+    assert one.after(0.5) == "canceling" and one.canceled() == [one.id()] * 2
+    one.says(ours=5)
+    assert one.after(0.1) == "canceled"
+
+
+def test_an_answer_that_may_be_anothers_is_settled_by_the_status() -> None:
+    one = Counting()
+    assert one.want(5)
+    one.send.said.append(SimpleNamespace(accepted=False))  # another client's
+    assert one.after(0.1) == "sent"
+    one.says(other=2, ours=1)
+    assert one.after(0.1) == "accepted" and one.client.trouble() is None
+    two = Counting()
+    assert two.want(5)
+    two.send.said.append(SimpleNamespace(accepted=False))
+    two.says(other=2)
+    assert two.after(1.1) == "rejected" and two.canceled() == []
+
+
+def test_feedback_and_ends_of_others_goals_are_not_ours() -> None:
+    one = Counting()
+    assert one.want(5)
+    one.says(ours=2, other=6)
+    for id, step in ((b"other" * 4, 7), (one.id(), 3)):
+        message = SimpleNamespace(goal_id=SimpleNamespace(uuid=id[:16]), feedback=step)
+        one.feedback.said.append(message)
+    assert one.after(0.1) == "executing" and one.client.poll()[0].feedback == 3
+
+
+def test_a_result_that_does_not_come_is_told() -> None:
+    one = Counting()
+    assert one.want(5)
+    one.says(ours=4)
+    assert one.after(0.1) == "succeeded" and bytes(one.ask.told[0].goal_id.uuid) == one.id()
+    one.ask.said.append(SimpleNamespace(status=6, result="another's"))
+    assert one.after(0.5) == "succeeded" and one.client.trouble() is None
+    assert one.after(0.6) == "succeeded"
+    assert one.client.trouble() == "The goal of /count has ended (succeeded), and its result is lost."
+    one.ask.said.append(SimpleNamespace(status=4, result="ours"))
+    one.after(0.1)
+    assert one.client.poll()[0].result == "ours"
+
+
+def test_another_goal_waits_until_the_one_before_has_ended() -> None:
+    one = Counting()
+    assert one.want(5)
+    one.says(ours=2)
+    one.after(0.1)
+    assert one.want(5) and len(one.send.told) == 1
+    assert not one.want(6) and one.canceled() == [one.id()]
+    assert not one.want(6) and len(one.send.told) == 1
+    one.cancel.said.append(SimpleNamespace(return_code=1))
+    one.after(0.6)
+    assert one.client.trouble() == "The server of /count refuses to cancel the goal."
+    one.says(ours=5)
+    assert one.want(6) and len(one.send.told) == 2
+    assert one.client.trouble() is None
+
+
+def test_a_server_that_is_replaced_has_lost_the_goal() -> None:
+    one = Counting()
+    assert one.want(5)
+    one.says(ours=2)
+    one.after(0.1)
+    one.says()
+    assert one.after(0.1) == "lost"
+    assert one.want(6) and len(one.send.told) == 2
+
+
+def test_the_first_time_all_goals_are_canceled_and_by_a_guard_each_time() -> None:
+    one = Counting()
+    one.cancel.there = False
+    assert one.want(None)  # nobody there: it is made up for
+    one.cancel.there = True
+    one.after(0.1)
+    assert one.want(None) and one.canceled() == [NOBODY]
+    guard = Counting(sweeps=True)
+    guard.cancel.there = False
+    assert not guard.want(None)
+    guard.cancel.there = True
+    assert guard.want(None)
+    before = len(guard.canceled())
+    assert guard.want(None) and guard.canceled()[before:] == [NOBODY]
+
+
+def asked(exact: bool) -> tuple[ServiceClient, Wire, list[float]]:
+    now, wire = [100.0], Wire(exact)
+    link = linked().links.services["/lamp"]
+    return ServiceClient("/lamp", link.view, wire, 1.0, lambda: now[0]), wire, now
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_that_of_the_next_request() -> None:
+    client, wire, now = asked(exact=True)
+    assert client.write("first")
+    now[0] += 1.1
+    client.advance()
+    assert client.poll()[0].state == "no answer" and client.trouble() == "/lamp has not answered within 1000 ms."
+    assert client.write("second")
+    wire.said.append("the first one's")
+    client.advance()
+    assert client.poll()[0].state == "unclear"
+    wire.said.append("the second one's")
+    client.advance()
+    now[0] += FORGET_S + 2
+    assert client.write("third")
+    wire.said.append("the third one's")
+    client.advance()
+    assert (client.poll()[0].state, client.poll()[0].response) == ("answered", "the third one's")
+
+
+def test_an_answer_that_nobody_asked_for_says_nothing() -> None:
+    client, wire, _ = asked(exact=True)
+    wire.said.append("another's")
+    client.advance()
+    assert client.poll()[0].state == "idle"
