@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rtcontrol_client.wire.endpoint import Endpoint, EndpointError
+
 
 class Ros2BridgeError(Exception):
     """A mistake in what was given: `what` and `remedy`, in sentences. `status` is the program's exit status."""
@@ -11,6 +13,16 @@ class Ros2BridgeError(Exception):
     def __init__(self, what: str, remedy: str) -> None:
         super().__init__(f"{what} {remedy}")
         self.what, self.remedy = what, remedy
+
+
+def check_server(endpoint: str) -> None:
+    """Raises Ros2BridgeError for what is no endpoint of a server: before anything is started."""
+    try:
+        Endpoint.parse(endpoint)
+    except EndpointError as error:
+        web = endpoint.partition("://")[0] in ("http", "https", "ws", "wss")
+        also = " A bridge speaks ZeroMQ: give what `rtcontrol serve` says that it listens on." if web else ""
+        raise Ros2BridgeError(error.what, f"{error.remedy}{also}") from None
 
 
 class Unserved(Ros2BridgeError):

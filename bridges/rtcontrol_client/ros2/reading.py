@@ -175,15 +175,19 @@ def setter(cls: Any, path: Path, spec: SetSpec, tool: ToolSpec) -> Setter:
             if path.kind != "time":
                 raise ValueError("`now` is for a time stamp")
             return lambda message, _, stamp_ns: path.set(message, _time(path, stamp_ns))
+        if spec.value == "now_us" and path.kind == "integer":
+            if (path.bounds or (0, 0))[1] < 2**62:
+                raise ValueError("`now_us` does not fit a number of less than 64 bits")
+            return lambda message, _, stamp_ns: path.set(message, stamp_ns // 1000)
         constant = spec.value
         assert constant is not None
         with _mistake():
-            path.set(trial := cls(), _convert(path, constant))
+            path.set(trial := cls(), _constant(path, constant))
         try:
             trial.serialize()
         except Exception:  # whatever cyclonedds makes of, say, words in a list of numbers
             raise ValueError(f"{constant!r} does not fit {path.text}") from None
-        return lambda message, *_: path.set(message, _convert(path, constant))
+        return lambda message, *_: path.set(message, _constant(path, constant))
     name = spec.source
     if name not in tool.parameters:
         known = ", ".join(tool.parameters) or "none"
@@ -274,6 +278,13 @@ def _convert(path: Path, value: Any) -> Any:
     if path.kind == "list" and isinstance(value, list):
         return list(value)
     raise Unmappable(f"{value!r} does not fit {path.text}, which is of the kind {path.kind}")
+
+
+def _constant(path: Path, value: Any) -> Any:
+    """As `_convert`, but a file may say that a number is none: PX4 does not control what is not a number."""
+    if path.kind == "real" and isinstance(value, float) and math.isnan(value):
+        return value
+    return _convert(path, value)
 
 
 def _finite(value: float) -> bool:

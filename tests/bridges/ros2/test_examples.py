@@ -1,0 +1,118 @@
+"""Each example that the package ships: printed, checked, and every call of it drawn through the mapper."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
+
+from rtcontrol_client.ros2 import EXAMPLE, config
+from rtcontrol_client.ros2.config import RobotConfig
+from rtcontrol_client.ros2.definitions import Definitions, read_types
+from rtcontrol_client.ros2.goals import Order
+from rtcontrol_client.ros2.mapper import Mapper
+from rtcontrol_client.ros2.msgs import sensor_msgs
+from rtcontrol_client.ros2.parts import Publication
+from tests.bridges.ros2.conftest import folder_of
+from tests.bridges.ros2.test_ros2_bridge import run
+
+EXAMPLES = sorted(path.stem for path in EXAMPLE.parent.glob("*.yaml"))
+STAMP_NS = 10**18 + 7_000
+
+
+def made(name: str) -> Mapper:
+    path = EXAMPLE.with_stem(name)
+    return Mapper(config.load(path), str(path))
+
+
+def calls(mapper: Mapper) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every call that the tools' lists of values allow."""
+    for name, tool in mapper.config.tools.items():
+        for values in itertools.product(*(schema["enum"] for schema in tool.parameters.values())):
+            yield name, dict(zip(tool.parameters, values, strict=True))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_each_example_is_printed_and_checked_and_stops_what_its_calls_set_going(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "robot.yaml"
+    file.write_text(run("--example", name).stdout)
+    checked = run("--config", str(file), "--check")
+    assert checked.returncode == 0 and not checked.stderr  # a warning would name a topic that safe leaves as it is
+    mapper = Mapper(config.load(file), str(file))
+    safe = {p.topic: p.message for p in mapper.publications(mapper.config.safe.name, {}, STAMP_NS)}
+    moved = set[str]()
+    for tool, arguments in calls(mapper):
+        for one in mapper.publications(tool, arguments, STAMP_NS):
+            _sent(one)
+            if isinstance(one.message, Order):
+                assert safe[one.topic] == Order()
+                moved |= {one.topic} if one.message != Order() else set()
+            else:
+                assert type(safe[one.topic]) is type(one.message)
+                moved |= {one.topic} if one.message != safe[one.topic] else set()
+    assert moved, "no call does anything that the safe call does not"
+    again = RobotConfig.model_validate_json(mapper.config.model_dump_json(by_alias=True, exclude_unset=True))
+    theirs = Mapper(again, "the guard's").publications(again.safe.name, {}, STAMP_NS)
+    assert [str(p.message) for p in theirs] == [str(message) for message in safe.values()]
+
+
+def _sent(one: Publication) -> None:
+    """It can be written, and is stamped: who looks at stamps refuses an old one."""
+    message = one.message.goal if isinstance(one.message, Order) else one.message
+    if message is None:
+        return
+    message.serialize()
+    if "Stamped" in type(message).__name__:
+        assert message.header.stamp.nanosec == 7_000
+    if hasattr(message, "timestamp"):
+        assert message.timestamp == STAMP_NS // 1000
+
+
+def test_a_turtlebots_lidar_looks_to_the_left() -> None:  # turtlebot/turtlebot4#511
+    source = next(s for s in made("turtlebot4").sources if s.topic.name == "/scan")
+    scan = sensor_msgs.LaserScan(angle_min=-math.pi, angle_increment=math.tau / 360, range_max=12.0, ranges=[4.0] * 360)
+    scan.ranges[90] = 0.7  # -90 degrees of the lidar
+    assert source.read(scan) == {"left": 4.0, "ahead": 0.7, "right": 4.0}
+
+
+def test_a_copter_is_told_velocities_alone_and_that_somebody_is_alive_in_every_call() -> None:
+    mapper = made("px4")
+    assert mapper.steady() == {"/fmu/in/offboard_control_mode", "/fmu/in/trajectory_setpoint"}
+    assert mapper.config.hz > 2
+    for tool, arguments in calls(mapper):
+        mode, setpoint = (p.message for p in mapper.publications(tool, arguments, STAMP_NS))
+        assert mode.velocity and not (mode.position or mode.acceleration or mode.attitude or mode.body_rate)
+        told = (*setpoint.position, *setpoint.acceleration, setpoint.yaw)
+        assert all(map(math.isnan, told)) and all(map(math.isfinite, setpoint.velocity)) and setpoint.yawspeed == 0
+    (_, setpoint) = mapper.publications("fly", {"north": 100, "east": 0, "climb": "up"}, 0)
+    assert setpoint.message.velocity == [1.0, 0.0, -0.5]  # down is positive
+
+
+def test_an_arm_is_sent_one_point_and_stopped_by_its_action() -> None:  # ros-controls/ros2_controllers#902, #558
+    mapper = made("arm")
+    (goal,) = mapper.publications("move", {"pose": "shelf"}, 0)
+    trajectory = goal.message.goal.trajectory
+    assert trajectory.joint_names == ["shoulder", "elbow"] and len(trajectory.points) == 1
+    assert trajectory.points[0].positions == [0.9, -0.5] and trajectory.points[0].time_from_start.sec == 3
+    (stop,) = mapper.publications("stop", {}, 0)
+    assert (stop.topic, stop.message) == (goal.topic, Order())
+
+
+def test_the_examples_definitions_of_what_a_real_ros_has_are_its_own(ros: str) -> None:
+    share = folder_of(ros)
+    checked = 0
+    for name in EXAMPLES:
+        for kind, _ in made(name).config.types.items():
+            file = share / f"{kind}.msg"
+            if "/msg/" in kind and file.is_file():
+                texts = read_types([f"{kind.split('/')[0]}/msg"], share, name)
+                theirs = Definitions(texts, name).message(kind)[2]
+                assert made(name)._types.message(kind)[2] == theirs, kind
+                checked += 1
+    assert checked
