@@ -19,8 +19,10 @@ from rtcontrol_client.ros2.dds_services import DdsService
 from rtcontrol_client.ros2.definitions import ServiceType
 from rtcontrol_client.ros2.environment import Domain
 from rtcontrol_client.ros2.errors import Ros2BridgeError
+from rtcontrol_client.ros2.graph import PARTICIPANT, NodeName
 from rtcontrol_client.ros2.parts import Topic
 
+NODE = "rtcontrol_bridge"  # as that of the rclpy node
 _RANK = {"best_effort": 0, "reliable": 1, "volatile": 0, "transient_local": 1}
 
 
@@ -86,7 +88,7 @@ class Bus:
         _resolve(domain.peers)
         try:
             self._domain = _opened(domain)
-            self._participant = DomainParticipant(domain.number)
+            self._participant = DomainParticipant(domain.number, PARTICIPANT)
         except DDSException as error:
             raise Ros2BridgeError(
                 f"DDS domain {domain.number} cannot be opened ({error.msg or error}).",
@@ -97,6 +99,8 @@ class Bus:
         self.inputs: list[Input] = []
         self.outputs: list[Output] = []
         self._senders: list[Output] = []  # of requests
+        self._hidden: list[Input] = []
+        self._name = NodeName(self._participant, NODE)
 
     def input(self, topic: Topic) -> Input:
         """Begin to read a topic."""
@@ -113,7 +117,8 @@ class Bus:
     def listen(self, topic: Topic) -> Input:
         """Begin to read a topic of which `problems` says nothing."""
         with _named(topic):
-            return Input(self._participant, topic)
+            self._hidden.append(Input(self._participant, topic))
+        return self._hidden[-1]
 
     def service(self, name: str, kind: ServiceType, relative: bool, listens: bool = True) -> DdsService:
         """Begin to be a client of a service."""
@@ -133,8 +138,10 @@ class Bus:
         return self._subscriptions.now()
 
     def problems(self) -> dict[str, str]:
-        """Topic -> what is wrong with it now; nothing for those in order. Takes a few milliseconds."""
+        """Topic -> what is wrong with it now; nothing for those in order. Takes a few milliseconds. Our name is told to
+        nodes that have come since the last time."""
         publishers, subscribers = self.publishers(), self.subscribers()
+        self._name.tell(subscribers, [*self.inputs, *self._hidden], [*self.outputs, *self._senders])
         found: dict[str, str] = {}
         for entry in self.inputs:
             if problem := reading(entry, [p for p in publishers if p.topic == dds_name(entry.topic)]):

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from rtcontrol_client.ros2.definitions import ActionType
 from rtcontrol_client.ros2.errors import Unmappable
 from rtcontrol_client.ros2.services import Served
-from rtcontrol_client.ros2.views import Seen, shown
+from rtcontrol_client.ros2.views import StateView, shown
 
 AGAIN_S = 0.5  # from one cancellation to the next
 STATES = {1: "accepted", 2: "executing", 3: "canceling", 4: "succeeded", 5: "canceled", 6: "aborted"}
@@ -80,7 +80,7 @@ class ActionClient:
         self,
         name: str,
         kind: ActionType,
-        view: type[Seen],
+        view: type[StateView],
         wires: ActionWires,
         answer_s: float,
         sweeps: bool = False,
@@ -111,7 +111,7 @@ class ActionClient:
         with self._lock:
             self._advance()
 
-    def poll(self) -> tuple[Seen, int]:
+    def poll(self) -> tuple[StateView, int]:
         """What is known of it now."""
         with self._lock:
             goal = self._goal

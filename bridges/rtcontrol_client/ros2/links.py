@@ -14,7 +14,7 @@ from rtcontrol_client.ros2.goals import Order
 from rtcontrol_client.ros2.parts import Publication, Source, Topic
 from rtcontrol_client.ros2.paths import compile_path
 from rtcontrol_client.ros2.reading import Setter, reader, setter
-from rtcontrol_client.ros2.views import Seen, view_class
+from rtcontrol_client.ros2.views import StateView, view_class
 
 Complain = Callable[[str, str], Ros2BridgeError]  # of what, and which key
 UNKNOWN = "unknown"
@@ -26,7 +26,7 @@ class ActionLink:
 
     name: str
     kind: ActionType
-    view: type[Seen]
+    view: type[StateView]
     relative: bool
 
 
@@ -36,7 +36,7 @@ class ServiceLink:
 
     name: str
     kind: ServiceType
-    view: type[Seen]
+    view: type[StateView]
     relative: bool
 
 

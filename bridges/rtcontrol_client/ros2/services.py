@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from rtcontrol_client.ros2.views import Seen, shown
+from rtcontrol_client.ros2.views import StateView, shown
 
 # So long an answer may still come that nobody waits for, and would be taken for that of the next request.
 FORGET_S = 30.0
@@ -47,7 +47,7 @@ class ServiceClient:
     def __init__(
         self,
         name: str,
-        view: type[Seen],
+        view: type[StateView],
         served: Served,
         answer_s: float,
         now: Callable[[], float] = time.monotonic,
@@ -81,7 +81,7 @@ class ServiceClient:
         with self._lock:
             self._advance()
 
-    def poll(self) -> tuple[Seen, int]:
+    def poll(self) -> tuple[StateView, int]:
         """What is known of it now."""
         with self._lock:
             return shown(self._view, self._state, response=self._response), time.monotonic_ns()

@@ -8,7 +8,7 @@ from typing import Any
 from rtcontrol_client.ros2.errors import Unmappable
 
 
-class Seen:
+class StateView:
     """Base of all: a part that has not come has no value."""
 
     state: str
@@ -17,12 +17,12 @@ class Seen:
         raise Unmappable(f"there is no {name} yet")
 
 
-def view_class(**parts: Any) -> type[Seen]:
+def view_class(**parts: Any) -> type[StateView]:
     """A class with `state` and these parts, each a message class, so that field paths are checked against it."""
-    return dataclasses.make_dataclass("Seen", [("state", str), *parts.items()], bases=(Seen,), init=False)
+    return dataclasses.make_dataclass("StateView", [("state", str), *parts.items()], bases=(StateView,), init=False)
 
 
-def shown(cls: type[Seen], state: str, **parts: Any) -> Seen:
+def shown(cls: type[StateView], state: str, **parts: Any) -> StateView:
     """A view; a part that is None has not come."""
     made = cls()
     made.state = state

@@ -3,7 +3,7 @@
 It is told what to do by JSON lines on stdin and answers each with one on stdout: `publisher` and `subscriber` (topic,
 type, qos), `matched` (for each of its topics how many readers its publisher, or writers its subscriber has found),
 `publish` (topic, messages as maps), `heard` (topic: the messages since the last time), `clock` (start, rate: be the
-simulator's clock from now on), `hashes` (topic: those of the
+simulator's clock from now on), `nodes`, `hashes` (topic: those of the
 types that it is published and subscribed as), `shutdown`. It imports nothing of rtcontrol.
 """
 
@@ -112,6 +112,18 @@ class Peer:
         told = message_class("rosgraph_msgs/msg/Clock")()
         told.clock.sec, told.clock.nanosec = divmod(now_ns, 1_000_000_000)
         self._clock.publish(told)
+
+    def nodes(self) -> dict[str, list[Any]]:
+        """Name -> the topics that it publishes, subscribes to, and the services that it asks, as ROS knows them."""
+        node, found = self.node, {}
+        for name, space in node.get_node_names_and_namespaces():
+            ends = (
+                node.get_publisher_names_and_types_by_node(name, space),
+                node.get_subscriber_names_and_types_by_node(name, space),
+                node.get_client_names_and_types_by_node(name, space),
+            )
+            found[f"{space.rstrip('/')}/{name}"] = [dict(end) for end in ends]
+        return found
 
     def hashes(self, topic: str) -> list[str]:
         node = self.node

@@ -159,6 +159,23 @@ def test_a_node_that_starts_long_after_us_is_found(
         peer.kill()
 
 
+def test_ros_knows_the_bridge_as_a_node_with_its_topics_until_it_ends(
+    peer: Peer, brain: Brain, bridge: Start, tmp_path: Path
+) -> None:
+    from tests.bridges.ros2.links import robot
+
+    config = tmp_path / "linked.yaml"
+    config.write_text(robot())
+    running = bridge(brain.endpoint, config=config)
+    until(lambda: "/rtcontrol_bridge" in peer.ask("nodes"), "its name is not known")
+    published, subscribed, asked = peer.ask("nodes")["/rtcontrol_bridge"]
+    assert published == {"/diagnostics": ["diagnostic_msgs/msg/DiagnosticArray"]}
+    assert {"/beat", "/count/_action/feedback", "/count/_action/status"} == set(subscribed)
+    assert asked["/lamp"] == ["std_srvs/srv/SetBool"] and "/count/_action/send_goal" in asked
+    running.end()
+    until(lambda: "/rtcontrol_bridge" not in peer.ask("nodes"), "it has ended, and is a node yet")
+
+
 @pytest.fixture(scope="module")
 def own_brain() -> Iterator[Brain]:
     found = Brain()
