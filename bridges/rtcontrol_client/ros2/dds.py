@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -241,15 +242,21 @@ def other_definition(what: str, peer: DdsPeer, topic: Topic) -> str:
 
 
 class Peers:
-    """What discovery has found, each endpoint read once: cyclonedds 11.0.1 leaks some 300 bytes of QoS a read."""
+    """What discovery has found, each endpoint read once: cyclonedds 11.0.1 leaks some 300 bytes of QoS a read.
+    Thread-safe."""
 
     def __init__(self, participant: DomainParticipant, kind: Any) -> None:
         self._own = participant.get_guid()
         self._reader = BuiltinDataReader(participant, kind)
         self._news = ReadCondition(self._reader, SampleState.NotRead | ViewState.Any | InstanceState.Any)
         self._known: dict[str, DdsPeer] = {}
+        self._lock = threading.Lock()
 
     def now(self) -> list[DdsPeer]:
+        with self._lock:
+            return self._look()
+
+    def _look(self) -> list[DdsPeer]:
         while found := self._reader.read(N=64, condition=self._news):
             for e in found:
                 if e.sample_info.instance_state != InstanceState.Alive:

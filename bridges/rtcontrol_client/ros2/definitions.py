@@ -247,16 +247,22 @@ class Definitions:
         return self._made[name]
 
 
+def _name_of(file: Path) -> str:
+    """`px4_msgs/msg/Name` of `.../px4_msgs/msg/Name.msg`."""
+    return "/".join((*file.absolute().parts[-3:-1], file.stem))
+
+
 def read_types(listed: Sequence[str], folder: Path, where: str) -> dict[str, str]:
     """The texts of .msg, .srv and .action files, by their names; of a folder, all below it. Raises Ros2BridgeError."""
     found: dict[str, str] = {}
     for one in listed:
         path = (folder / one).expanduser()
-        files = sorted(f for form in FORMS for f in path.rglob(f"*.{form}")) if path.is_dir() else [path]
+        below = (file for form in FORMS for file in path.rglob(f"*.{form}") if NAME.fullmatch(_name_of(file)))
+        files = sorted(below) if path.is_dir() else [path]
         if not files:
             raise Ros2BridgeError(f"{where}: type_files: {path} holds no definitions.", "Name a file, or their folder.")
         for file in files:
-            name = "/".join((*file.absolute().parts[-3:-1], file.stem))
+            name = _name_of(file)
             if not NAME.fullmatch(name) or file.suffix != f".{name.split('/')[1]}":
                 remedy = "Keep it in PACKAGE/msg/NAME.msg, PACKAGE/srv/ or PACKAGE/action/, as ROS has it."
                 raise Ros2BridgeError(f"{where}: type_files: {file} tells no package.", remedy)

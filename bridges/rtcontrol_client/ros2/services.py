@@ -99,7 +99,8 @@ class ServiceClient:
 
     def _advance(self) -> None:
         now = self._now()
-        if self._state == "no server" and self._served.ready():
+        there = self._served.ready()  # also so that it is known from now on
+        if self._state == "no server" and there:
             self._state = "idle"
         for answer in self._served.answers():
             clear = self._served.exact() and len(self._sent) <= 1

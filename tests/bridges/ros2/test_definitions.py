@@ -171,6 +171,7 @@ def test_files_are_found_beside_the_robots_and_a_folder_may_hold_what_nobody_can
     folder.mkdir(parents=True)
     (folder / "Set.msg").write_text("int8 a 3\n")
     (folder / "Strange.msg").write_text("elsewhere_msgs/Thing thing\nwstring w\n")
+    (tmp_path / "px" / "notes.msg").write_text("no definition")
     text = {**EXAMPLE, "type_files": ["px"]}
     text["tools"] = {**text["tools"], "t": {"description": "", "publish": {"/in": {"type": "px/msg/Set"}}}}
     (tmp_path / "robot.yaml").write_text(yaml.safe_dump(text))

@@ -20,7 +20,7 @@ from tests.bridges.ros2.conftest import Start, with_packages
 from tests.bridges.ros2.links import linked, robot, without_lamp
 from tests.bridges.ros2.mapping import put
 from tests.bridges.ros2.test_real_ros import NODE
-from tests.helpers.processes import Program, until
+from tests.helpers.processes import Program, free_port, until
 
 
 class Server(Program):
@@ -278,6 +278,27 @@ def test_another_definition_of_a_service_is_told_by_its_hash(
     file.write_text(robot(longer))
     running = bridge(brain.endpoint, config=file)
     running.says("/count/_action/send_goal is served as another test_msgs/action/Fibonacci_SendGoal_Request than ours")
+
+
+@pytest.mark.slow
+def test_any_legal_calls_of_the_real_server_leave_no_goal_behind(
+    serve: Callable[[], Server], bridge: Start, tmp_path: Path
+) -> None:
+    server, endpoint = serve(), f"tcp://127.0.0.1:{free_port()}"
+    serving = Program(["-m", "rtcontrol", "serve", "--model", "random", "--bind", endpoint], tmp_path / "serve.log")
+    try:
+        serving.says("listening on", 90)
+        file = tmp_path / "any.yaml"
+        file.write_text(
+            robot(put("tools", "count", "parameters", "to", value={"type": "integer", "enum": [5, 20, 300]}))
+        )
+        running = bridge(endpoint, "--duration", "20", config=file)
+        assert running.popen.wait(60) == 0 and "refused 0," in running.log(), running.log()
+        goals = server.asked("goal")
+        until(lambda: len(server.asked("canceled", "succeed")) >= len(goals), "a goal goes on")
+        assert len(goals) > 5 and len(server.asked("canceled", "succeed")) == len(goals)
+    finally:
+        serving.kill()
 
 
 # What a file says of services and actions: without a network.
