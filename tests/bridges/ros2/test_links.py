@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,24 @@ def test_only_our_own_goal_is_canceled_but_by_a_start_and_by_the_guard_all(
     running.kill()
     server.until_asked("canceled", 504)
     server.until_asked("canceled", 502)
+
+
+def test_a_bridge_that_stands_still_has_its_goal_canceled_and_pursues_another_when_it_goes_on(
+    brain: Brain, serve: Callable[[], Server], bridge: Start, file: Path
+) -> None:
+    server = serve()
+    running = bridge(brain.endpoint, config=file)
+    do(brain, "wait")
+    until_observed(brain, "count idle")
+    for order in (601, 602):  # each time
+        do(brain, f"count {order}")
+        until_observed(brain, "count executing")
+        running.popen.send_signal(signal.SIGSTOP)
+        server.until_asked("canceled", order)
+        running.popen.send_signal(signal.SIGCONT)
+        do(brain, "wait")
+        until_observed(brain, "count canceled")
+    running.says("guard: the bridge stands still: the safe call is published")
 
 
 def test_over_dds_alone_an_answer_beside_another_client_is_not_taken_for_ours(
