@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rtcontrol_client.ros2.definitions import ActionType
@@ -22,6 +22,8 @@ from rtcontrol_client.ros2.views import StateView, shown
 AGAIN_S = 0.5  # from one cancellation to the next
 STATES = {1: "accepted", 2: "executing", 3: "canceling", 4: "succeeded", 5: "canceled", 6: "aborted"}
 ENDED = ("succeeded", "canceled", "aborted", "rejected")
+RESULTS = (4, 5, 6)  # codes of goals that have ended
+MOST_ANSWERS = 8
 LIVE = ("sent", "accepted", "executing", "canceling")
 NOBODY = bytes(16)  # as an id: all goals
 
@@ -65,9 +67,11 @@ class _Goal:
     refused: bool = False
     cancels: bool = False
     cancelled_s: float = 0.0
-    asked_s: float | None = None
+    asked: bool = False  # for its result
+    ended_s: float = 0.0
     feedback: Any = None
     result: Any = None
+    answers: list[Any] = field(default_factory=list)  # results, of which one may be its own
 
 
 class ActionClient:
@@ -227,27 +231,34 @@ class ActionClient:
                 self._told(goal, "lost")
             return
         goal.seen = True
+        if not goal.asked:  # now: its answer comes with the end, also where the status that tells of it is lost
+            request = self._kind.ask.request()
+            request.goal_id.uuid = list(goal.id)
+            goal.asked = self._wires.ask.send(request)
         if code in STATES and STATES[code] != goal.state:
             goal.code = code
             self._told(goal, STATES[code])
-            if goal.state in ENDED:
-                request = self._kind.ask.request()
-                request.goal_id.uuid = list(goal.id)
-                self._wires.ask.send(request)
-                goal.asked_s = self._now()
 
     def _look_for_result(self, goal: _Goal, answers: list[Any]) -> None:
-        if goal.asked_s is None or goal.result is not None:
+        if not goal.asked or goal.result is not None:
             return
-        for answer in answers:
+        goal.answers = [*goal.answers, *(answer for answer in answers if int(answer.status) in RESULTS)][-MOST_ANSWERS:]
+        if goal.state in LIVE and goal.answers and self._wires.ask.exact():
+            goal.code = int(goal.answers[-1].status)
+            self._told(goal, STATES[goal.code])
+        if goal.state not in ENDED:
+            return
+        for answer in goal.answers:
             if int(answer.status) == goal.code:
                 goal.result = answer.result
                 return
-        if self._now() > goal.asked_s + self._answer_s and self._trouble is None:
+        if self._now() > goal.ended_s + self._answer_s and self._trouble is None:
             self._trouble = f"The goal of {self.name} has ended ({goal.state}), and its result is lost."
 
     def _told(self, goal: _Goal, state: str) -> None:
         goal.state = state
+        if state in ENDED:
+            goal.ended_s = self._now()
         self._trouble = {
             "rejected": f"The server of {self.name} has rejected the goal.",
             "lost": f"What became of the goal of {self.name} is not known: its server is gone, or does not answer.",

@@ -232,3 +232,32 @@ def test_an_answer_that_nobody_asked_for_says_nothing() -> None:
     wire.said.append("another's")
     client.advance()
     assert client.poll()[0].state == "idle"
+
+
+def answer(status: int, result: str = "") -> SimpleNamespace:
+    return SimpleNamespace(status=status, result=result)
+
+
+def test_a_goal_whose_last_status_is_lost_has_ended_as_its_result_says() -> None:
+    one = Counting(exact=True)
+    one.want(5)
+    one.says(ours=2)
+    assert one.after(0.1) == "executing" and len(one.ask.told) == 1
+    one.ask.said.append(answer(0))  # of a goal that is unknown
+    assert one.after(0.1) == "executing"
+    one.ask.said.append(answer(5))
+    assert one.after(0.1) == "canceled" and one.client.trouble() is None
+    assert one.want(7), "another goal is pursued"
+
+
+def test_a_result_beside_another_client_is_only_taken_where_the_status_agrees_whichever_comes_first() -> None:
+    one = Counting()
+    one.want(5)
+    one.says(ours=2)
+    one.after(0.1)
+    one.ask.said += [answer(6, "theirs"), answer(4, "ours")]
+    assert one.after(0.1) == "executing"
+    one.says(ours=4)
+    assert one.after(0.1) == "succeeded"
+    assert one.client.poll()[0].result == "ours"
+    assert one.after(5.0) == "succeeded" and one.client.trouble() is None
