@@ -143,6 +143,8 @@ class ActionClient:
         if not self._wires.send.ready():
             self._homeless = True
             return False
+        if self._wanted:  # those of an older bridge are canceled first: that would cancel this one, too
+            return False
         made = _Goal(uuid.uuid4().bytes, order.key, self._now())
         request = self._kind.send.request()
         request.goal_id.uuid, request.goal = list(made.id), order.goal
