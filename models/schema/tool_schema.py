@@ -69,7 +69,12 @@ class ToolSchema:
         """
         given = definition(tool)
         check_spelled([given.name, given.description], f"Tool {given.name[:64]!r}")
-        parameters, rules = Reading(given.name, room or Room()).read(given.schema)
+        try:
+            parameters, rules = Reading(given.name, room or Room()).read(given.schema)
+        except RecursionError:
+            raise UserError(
+                f"Tool {given.name[:64]!r}: its schema is nested too deeply to be read.", "Describe flatter values."
+            ) from None
         return cls(given.name, given.description, parameters, rules)
 
     @property

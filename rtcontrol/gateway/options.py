@@ -59,10 +59,10 @@ class GatewayOptions:
                 "Give one with `--token-file FILE` (made, mode 600, where there is none yet), or bind 127.0.0.1.",
             )
         if self.token is None and self.origins:
+            own = ", or serve the page from here with `--static DIR`: same-origin pages on loopback need none"
             raise UserError(
                 f"--allow-origin {min(self.origins)} lets pages of another site in, and there is no access token.",
-                "Give one with `--token-file FILE`, or serve the page from here with `--static DIR`: same-origin pages "
-                "on loopback need none.",
+                f"Give one with `--token-file FILE`{own if self.option == '--http' else ''}.",
             )
         if self.static is not None and not self.static.is_dir():
             raise UserError(f"--static {self.static} is no folder.", "Give the folder that holds the pages.")

@@ -18,7 +18,8 @@ from rtcontrol.gateway.access import SUBPROTOCOL
 from rtcontrol.loop.operator import SAID
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.viewer import snapshot
-from rtcontrol.serve.session_manager import Guest, SessionManager
+from rtcontrol.serve.guest import Guest
+from rtcontrol.serve.session_manager import SessionManager
 
 log = logging.getLogger("rtcontrol.gateway")
 

@@ -198,21 +198,18 @@ class ArrivalClock:
         return 0
 
 
-class DemandClock:
+class DemandClock(ArrivalClock):
     """A release whenever the world asks for a call, which it waits for until its deadline and no longer. It asks for
-    one at a time. `arrival` waits at most so many nanoseconds for its question and gives the question's instant, or
-    None."""
+    one at a time. `arrival` is of its questions."""
 
-    enforced, periodic = True, False
+    enforced = True
 
     def __init__(self, arrival: Callable[[int], int | None]) -> None:
-        self._arrival = arrival
-        self._k = -1
-        self._arrived_ns: int | None = None
+        super().__init__(0, arrival)
 
     def start(self) -> tuple[int, int]:
-        self._k, self._arrived_ns = -1, None
-        return (now := time.monotonic_ns()), now
+        t0_ns, _ = super().start()
+        return t0_ns, t0_ns
 
     def wait(self, event_ns: int | None, host: Host, in_flight: bool) -> DecisionReply | None:
         left = MAX_SLEEP_NS if event_ns is None else event_ns - time.monotonic_ns()
@@ -224,18 +221,5 @@ class DemandClock:
             self._arrived_ns = self._arrival(min(left, MAX_SLEEP_NS))
         return None
 
-    def due(self, now_ns: int) -> bool:
-        return self._arrived_ns is not None and now_ns >= self._arrived_ns
-
-    def take(self, now_ns: int) -> tuple[int, int, int]:
-        arrived_ns = now_ns if self._arrived_ns is None else self._arrived_ns
-        self._arrived_ns = None
-        self._k += 1
-        return self._k, arrived_ns, 0
-
     def effective_ns(self) -> int:
         return time.monotonic_ns()
-
-    def slack_ns(self) -> int:
-        # The next question may be there already.
-        return 0

@@ -7,15 +7,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.evidence import PauseWatch
-from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve.errors import AGAIN, stopped
+from rtcontrol.serve.guest import Guest
 from rtcontrol.serve.limits import TokenBucket, shortage, weigh
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
@@ -43,27 +43,6 @@ MAX_STRANGERS = 1024
 STRANGER_NS = 120_000_000_000
 OPENING_AT_ONCE = 2  # sessions whose schemas are compiled and decoders opened
 LINES_PER_S = 2.0  # refusals that are said; the others are counted
-
-
-class Guest(Protocol):
-    """Whose loop people may look at, and say something to: a session, or what another protocol has for one."""
-
-    loop: ControlLoop | None
-    counting: bool
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def state(self) -> str: ...
-
-    @property
-    def shown_name(self) -> str:
-        """Of the program on the other side."""
-
-    def say(self, said: str, by: str, k: int | None = None, instruction: str | None = None) -> str: ...
-
-    def instruct(self, text: str) -> None: ...
 
 
 class SessionManager:

@@ -97,6 +97,7 @@ class ActionClient:
         self._lock = threading.Lock()
         self._goal: _Goal | None = None
         self._swept = self._wanted = self._homeless = False
+        self._owed = 0  # results that were asked for and have not come, also of goals before this one
         self._trouble: str | None = None
 
     def write(self, order: Order) -> bool:
@@ -183,6 +184,8 @@ class ActionClient:
         self._hear_feedback()
         accepted = [bool(answer.accepted) for answer in self._wires.send.answers()]
         results = self._wires.ask.answers()
+        ours = self._owed <= 1 and self._wires.ask.exact()
+        self._owed = max(0, self._owed - len(results))
         refusals = [answer for answer in self._wires.cancel.answers() if answer.return_code == 1]
         for wire in (self._wires.send, self._wires.ask, self._wires.cancel):
             wire.ready()  # from now on, that is: who looks late waits
@@ -205,7 +208,7 @@ class ActionClient:
             if refusals:
                 self._trouble = f"The server of {self.name} refuses to cancel the goal."
             self._ask_cancel(goal)
-        self._look_for_result(goal, results)
+        self._look_for_result(goal, results, ours)
 
     def _statuses(self) -> dict[bytes, int] | None:
         """Id -> status of all goals, where there are news of them."""
@@ -237,15 +240,17 @@ class ActionClient:
             request = self._kind.ask.request()
             request.goal_id.uuid = list(goal.id)
             goal.asked = self._wires.ask.send(request)
+            self._owed += goal.asked
         if code in STATES and STATES[code] != goal.state:
             goal.code = code
             self._told(goal, STATES[code])
 
-    def _look_for_result(self, goal: _Goal, answers: list[Any]) -> None:
+    def _look_for_result(self, goal: _Goal, answers: list[Any], ours: bool) -> None:
+        """`ours`: these can be of no other goal."""
         if not goal.asked or goal.result is not None:
             return
         goal.answers = [*goal.answers, *(answer for answer in answers if int(answer.status) in RESULTS)][-MOST_ANSWERS:]
-        if goal.state in LIVE and goal.answers and self._wires.ask.exact():
+        if goal.state in LIVE and goal.answers and ours:
             goal.code = int(goal.answers[-1].status)
             self._told(goal, STATES[goal.code])
         if goal.state not in ENDED:

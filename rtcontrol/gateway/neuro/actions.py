@@ -38,7 +38,7 @@ class OfferedTools(Tools):
 
 
 class GameActions:
-    """What is registered now. `say` tells people what cannot be taken as it is."""
+    """What is registered now. `preferred` are the names that a safe choice takes first."""
 
     def __init__(self, preferred: Sequence[str] = ()) -> None:
         self._preferred = tuple(preferred)
@@ -72,7 +72,7 @@ class GameActions:
                 continue
             self._actions[one.name] = one
             try:
-                self._schemas[one.name] = _schema(one)
+                self._schemas[one.name] = ToolSchema.from_openai(one.tool())
             except UserError as error:
                 self._schemas[one.name] = error.what
                 lines.append(f"action {one.name} is offered to no model: {error}")
@@ -126,14 +126,6 @@ class GameActions:
             return {p.name: _plainest_value(p) for p in schema.parameters if p.required}
         except (UserError, LookupError):
             return {}  # the game says what it wants instead
-
-
-def _schema(action: GameAction) -> ToolSchema:
-    """Raises UserError where no model can be offered it."""
-    try:
-        return ToolSchema.from_openai(action.tool())
-    except RecursionError:
-        raise UserError(f"The schema of {action.name} is nested too deeply.", "Describe a flatter value.") from None
 
 
 def _plainest_value(p: Parameter) -> Any:

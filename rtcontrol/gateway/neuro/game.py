@@ -38,7 +38,7 @@ STOP = "stop"  # what ended the control loop where a person did
 class GameSession:
     """`player` takes the game's messages, on the event loop's thread. The control loop begins with the first question,
     on a thread of its own. `tool_sets` says how many sets of tools may stay open. A guest of the server's
-    (`SessionManager.guests`): people may look on and say something."""
+    (`Guest`): people may look on and say something."""
 
     def __init__(
         self,

@@ -37,6 +37,7 @@ QUEUED = 64  # messages that a game has not taken
 GAMES = 4  # of one connection
 MESSAGES_PER_S = 1_000.0
 TOOL_SETS = 16  # of all games that are kept open, and one of each: sessions need their places, too (`Pools`)
+UNREADABLE = 4  # schemas of a connection; each takes seconds of a processor's time
 AT_ONCE = 16  # actions that are registered before other games have their turn
 SILENT_S = 1.0  # a game that says nothing for so long when it has connected went on from before
 READY_S = 1.0  # so long the games may save what there is to save, before the server ends
@@ -125,6 +126,7 @@ class GameConnection:
         self._queue: deque[dict[str, Any] | None] = deque()
         self._ready = asyncio.Event()
         self._reregistered = self._refused = False
+        self._unreadable = 0  # schemas
         self._loop = asyncio.get_running_loop()
         self._bucket = TokenBucket(MESSAGES_PER_S, MESSAGES_PER_S)
         self._lines = TokenBucket(1.0, 10.0)
@@ -209,13 +211,17 @@ class GameConnection:
             self._send(messages.REREGISTER)
 
     async def _readable(self, actions: list[GameAction]) -> list[GameAction]:
-        """Those whose schemas can be read in time: of others than plain ones that is tried in another process."""
+        """Those whose schemas can be read in time: of others than plain ones that is tried in another process. Who
+        brings many that cannot has the rest of them left out unread."""
         try:
             if doubtful := [one for one in actions if not one.plain]:
+                if self._unreadable >= UNREADABLE:
+                    raise Unavailable(f"{UNREADABLE} before it could not be read")
                 await read_tools(self._reading, tuple(one.tool() for one in doubtful))
             return actions
         except (RequestError, Unavailable) as error:
             if len(actions) == 1:
+                self._unreadable += 1
                 self._tell(f"action {actions[0].name} is left out: {error}")
                 return []
         halves = actions[: len(actions) // 2], actions[len(actions) // 2 :]

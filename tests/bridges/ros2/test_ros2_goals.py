@@ -250,6 +250,22 @@ def test_a_goal_whose_last_status_is_lost_has_ended_as_its_result_says() -> None
     assert one.want(7), "another goal is pursued"
 
 
+def test_the_result_of_the_goal_before_that_comes_late_does_not_end_the_next_one() -> None:
+    one = Counting(exact=True)
+    one.want(5)
+    one.says(ours=2)
+    one.after(0.1)
+    one.says(ours=5)
+    assert one.after(0.1) == "canceled" and one.want(7)
+    one.says(ours=2)
+    assert one.after(0.1) == "executing" and len(one.ask.told) == 2
+    one.ask.said.append(answer(5))  # of the first
+    assert one.after(0.1) == "executing"
+    one.says(ours=4)
+    one.ask.said.append(answer(4, "its own"))
+    assert one.after(0.1) == "succeeded" and one.client.poll()[0].result == "its own"
+
+
 def test_a_result_beside_another_client_is_only_taken_where_the_status_agrees_whichever_comes_first() -> None:
     one = Counting()
     one.want(5)

@@ -19,7 +19,8 @@ from neuro_game import PLAY, WAIT, Game, Playing, playing
 from websockets.exceptions import ConnectionClosed
 
 from rtcontrol.bench.load import unnamed
-from rtcontrol.gateway.neuro import NeuroOptions
+from rtcontrol.gateway.neuro import NeuroOptions, player
+from rtcontrol.gateway.neuro.player import QUEUED
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from tests.helpers.processes import until
 from tests.rtcontrol.hosts.standin_endpoint import standin
@@ -186,6 +187,26 @@ def test_a_result_that_never_comes_does_not_hold_up_the_game_that_began_anew(gam
     game.hear("action")
     game.begin(WAIT)
     assert game.act("wait")[0] == "wait"
+
+
+def test_more_forces_than_may_wait_are_dropped_and_told(chance: Playing, game: Game) -> None:
+    for number in range(QUEUED + 2):
+        game.force("wait", state=str(number))
+    chance.wait_for(f"{QUEUED} forces wait already")
+    for _ in range(QUEUED + 1):
+        game.result(game.hear("action"))
+    assert game.silent()
+
+
+def test_a_game_that_never_tells_a_result_is_asked_no_more_and_the_next_force_is_answered(
+    chance: Playing, game: Game, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(player, "RESULT_S", 0.3)
+    game.force("play")
+    game.force("wait")
+    assert game.hear("action")["name"] == "play"
+    assert game.hear("action")["name"] == "wait"
+    assert chance.said("what became of")
 
 
 def test_a_result_of_another_action_is_told_and_changes_nothing(chance: Playing, game: Game) -> None:

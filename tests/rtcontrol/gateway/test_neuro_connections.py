@@ -14,7 +14,8 @@ from neuro_game import PLAY, WAIT, Game, Playing, playing
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from rtcontrol.gateway import view
-from rtcontrol.gateway.neuro import NeuroOptions
+from rtcontrol.gateway.decide import Unavailable
+from rtcontrol.gateway.neuro import NeuroOptions, server
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import until
 
@@ -78,6 +79,24 @@ def test_a_game_that_talks_without_end_is_heard_more_slowly_and_stays(game: Game
     for number in range(3000):
         game.say("context", message=f"Look! {number}", silent=True)
     assert game.act("wait")[0] == "wait"
+
+
+def test_a_game_that_brings_many_schemas_that_cannot_be_read_is_read_no_further(
+    chance: Playing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    async def refuse(reading: object, tools: tuple[object, ...], timeout_s: float = 0) -> None:
+        tried.append(len(tools))
+        raise Unavailable("it takes too long")
+
+    monkeypatch.setattr(server, "read_tools", refuse)
+    game = Game(chance.url)
+    odd = [{"name": f"odd{i}", "schema": {"type": "object", "properties": {"x": {"anyOf": []}}}} for i in range(64)]
+    game.begin(*odd, WAIT)
+    assert game.act("wait", "odd0")[0] == "wait"
+    assert tried.count(1) == server.UNREADABLE and chance.said("could not be read")
+    game.close()
 
 
 def test_binary_messages_are_read_as_well(game: Game) -> None:
