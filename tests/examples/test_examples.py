@@ -20,6 +20,7 @@ from websockets.sync.client import connect
 from rtcontrol_client.ros2 import EXAMPLE
 from tests.bridges.client.worlds import free_port
 from tests.helpers.processes import ROOT, Program, cli, python, until
+from tests.helpers.ros_domain import own_domain
 from tests.rtcontrol.gateway import chromium
 
 HERE = ROOT / "examples"
@@ -142,7 +143,7 @@ ROS = os.environ.get("RTCONTROL_ROS_KILTED")
 @pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM])
 def test_a_robot_of_ros_2_is_driven_by_the_bridge(tmp_path: Path, number: int | None) -> None:
     pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
-    domain = {"ROS_DOMAIN_ID": str(51 + os.getpid() % 50), "ROS_LOCALHOST_ONLY": "1", "ROS_LOG_DIR": str(tmp_path)}
+    domain = {**own_domain(), "ROS_LOG_DIR": str(tmp_path)}
     with serving(tmp_path, "--model", "random") as address:
         line = ["-m", "rtcontrol_client.ros2", "--config", str(EXAMPLE), "--connect", address]
         bridge = Program(line, tmp_path / "bridge.log", env=domain)

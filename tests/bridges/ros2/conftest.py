@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,17 +15,13 @@ import pytest
 from rtcontrol_client.ros2 import EXAMPLE
 from tests.bridges.ros2.brain import Brain
 from tests.helpers.processes import Program, until
+from tests.helpers.ros_domain import own_domain
 
 
 @pytest.fixture
 def domain(tmp_path: Path) -> dict[str, str]:
     """The environment of a DDS domain that nobody else uses; ROS's own logs go to the test's folder."""
     return {**own_domain(), "ROS_LOG_DIR": str(tmp_path / "ros")}
-
-
-def own_domain() -> dict[str, str]:
-    # The ports of domains from 102 on are those that Linux gives to connections: now and then one is taken.
-    return {"ROS_DOMAIN_ID": str(random.randint(51, 100)), "ROS_LOCALHOST_ONLY": "1"}
 
 
 class SimulatedRobot(Program):

@@ -21,8 +21,9 @@ from tests.bridges.rig import faults as general
 from tests.bridges.rig.base import Row, stall
 from tests.bridges.rig.faults import STORM_S
 from tests.bridges.rig.tap import too_old
-from tests.bridges.ros2.conftest import SimulatedRobot, own_domain
+from tests.bridges.ros2.conftest import SimulatedRobot
 from tests.helpers.processes import Program, environment
+from tests.helpers.ros_domain import own_domain
 
 Command = tuple[float, float, float]  # when it was published, m/s, rad/s
 

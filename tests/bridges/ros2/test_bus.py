@@ -27,9 +27,9 @@ from rtcontrol_client.ros2.environment import COMPATIBILITY, domain
 from rtcontrol_client.ros2.errors import Ros2BridgeError, Unmappable
 from rtcontrol_client.ros2.msgs import MESSAGES
 from tests.bridges.ros2 import definitions
-from tests.bridges.ros2.conftest import own_domain
 from tests.bridges.ros2.robot import topic
 from tests.helpers.processes import python, until
+from tests.helpers.ros_domain import own_domain
 
 
 @pytest.fixture
