@@ -1,5 +1,6 @@
 """A process beside the bridge that tells the robot the safe call when the bridge cannot: it was killed, or stands still
-for longer than what is in force may be. `python -m rtcontrol_client.ros2.guard` is started by the bridge alone.
+for longer than what is in force may be. `python -m rtcontrol_client.ros2.guard` is started by the bridge alone; the
+rclpy node starts one that publishes by rclpy.
 
 Each beat of the bridge says until when the call in force may go on; it comes before that call is published, and that
 there is none after the safe call was. The guard publishes where that instant is over without another beat, until one
@@ -19,12 +20,19 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import rtcontrol_client
 from rtcontrol_client import Standing
+from rtcontrol_client.ros2.actuate import Ros2Actuator, Written
+from rtcontrol_client.ros2.channels import Exchange, channels
 from rtcontrol_client.ros2.config import RobotConfig
 from rtcontrol_client.ros2.errors import Ros2BridgeError
+from rtcontrol_client.ros2.mapper import Mapper
+from rtcontrol_client.ros2.observer import Newest, clock_of
+from rtcontrol_client.ros2.parts import Topic
 from rtcontrol_client.shutdown import outlive_terminal, write_now
 
 GRACE_S = 0.02  # the bridge's own safe call comes first, where it lives
@@ -33,6 +41,8 @@ MOST_S = 5.0  # behind the bridge's end, where no subscriber is found
 AGAIN_S = 5.0  # from one start of the process to the next
 END_S = 2.0
 BYE, SAFE = b"bye", b"-"
+# -P: a file of the working folder is no module of ours.
+PROGRAM = ("-P", "-m", "rtcontrol_client.ros2.guard")
 log = logging.getLogger("rtcontrol.ros2")
 
 
@@ -40,14 +50,21 @@ class Guard:
     """The bridge's side: starts the process, and beats, from any thread. It waits for nothing, and what goes wrong is
     told in the log."""
 
-    def __init__(self, config: RobotConfig, hz: float, period_ms: float) -> None:
-        """`period_ms`: the deadline that the bridge's own publishers offer."""
+    def __init__(
+        self,
+        config: RobotConfig,
+        hz: float,
+        period_ms: float,
+        program: Sequence[str] = PROGRAM,
+        last: Sequence[str] = (),
+    ) -> None:
+        """`period_ms`: the deadline that the bridge's own publishers offer. `program`: what Python runs as the guard,
+        which calls `guard`; `last`: arguments of its own."""
         # Not the file: it may have changed, or be a pipe, when another guard reads it.
         self._text = os.memfd_create("robot.json")
         os.write(self._text, config.model_dump_json(by_alias=True, exclude_unset=True).encode())
         given = ["--config", f"/proc/self/fd/{self._text}", "--hz", f"{hz:g}", "--promise-ms", f"{period_ms:g}"]
-        # -P: a file of the working folder is no module of ours.
-        self._command = [sys.executable, "-P", "-m", "rtcontrol_client.ros2.guard", *given]
+        self._command = [sys.executable, *program, *given, *last]
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._started = -AGAIN_S
@@ -178,8 +195,32 @@ class Watch:
         return min(most, left) if left > 0 else most
 
 
-def main() -> int:
-    """Until the bridge has ended."""
+class SafeOutput(Written, Protocol):
+    """A topic of the safe call."""
+
+    def readers(self) -> int:
+        """How many subscribers are there."""
+        ...
+
+
+class SafeNetwork(Exchange, Protocol):
+    """What the safe call is published through."""
+
+    def input(self, topic: Topic) -> Newest:
+        """Begin to read a topic."""
+        ...
+
+    def output(self, topic: Topic, promise_ms: float | None = None, lease: bool = True) -> SafeOutput:
+        """Begin to write a topic; `promise_ms` and `lease`: what is offered."""
+        ...
+
+    def flush(self, seconds: float) -> None:
+        """Wait until what was written has arrived, at most so long for each topic."""
+        ...
+
+
+def guard(given: Sequence[str], network: Callable[[], SafeNetwork]) -> int:
+    """The process, with these arguments, until the bridge has ended; the exit status."""
     outlive_terminal()
     # What ends the bridge must not end this one before it: its end is that of the pipe.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -188,26 +229,19 @@ def main() -> int:
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--hz", type=float, required=True)
     parser.add_argument("--promise-ms", type=float, required=True)
-    given = parser.parse_args()
+    options = parser.parse_args(given)
     try:
-        watching(RobotConfig.model_validate_json(given.config.read_bytes()), given.hz, given.promise_ms)
+        config = RobotConfig.model_validate_json(options.config.read_bytes())
+        watching(Mapper(config, "the bridge's file"), network(), options.hz, options.promise_ms)
     except Ros2BridgeError as error:
         write_now(2, f"guard: {error.what} {error.remedy}\n".encode())
         return 2
     return 0
 
 
-def watching(config: RobotConfig, hz: float, promise_ms: float) -> None:
+def watching(mapper: Mapper, bus: SafeNetwork, hz: float, promise_ms: float) -> None:
     """Publish what is due. Raises Ros2BridgeError where the network cannot be used."""
-    from rtcontrol_client.ros2.actuate import Ros2Actuator
-    from rtcontrol_client.ros2.bus import Bus
-    from rtcontrol_client.ros2.channels import channels
-    from rtcontrol_client.ros2.environment import domain
-    from rtcontrol_client.ros2.mapper import Mapper
-    from rtcontrol_client.ros2.observer import clock_of
-
-    mapper = Mapper(config, "the bridge's file")
-    bus, call, steady = Bus(domain(os.environ)), mapper.config.safe, mapper.steady()
+    call, steady = mapper.config.safe, mapper.steady()
     named = {publication.topic for publication in mapper.publications(call.name, call.arguments, 0)}
     outputs = {
         topic.name: bus.output(topic, promise_ms if topic.name in steady else None, lease=False)
@@ -238,6 +272,14 @@ def watching(config: RobotConfig, hz: float, promise_ms: float) -> None:
             acts, why = True, "was killed" if watch.over else "stands still"
             write_now(2, f"guard: the bridge {why}: the safe call is published\n".encode())
     bus.flush(0.3)
+
+
+def main() -> int:
+    """The guard of the bridge that speaks DDS."""
+    from rtcontrol_client.ros2.bus import Bus
+    from rtcontrol_client.ros2.environment import domain
+
+    return guard(sys.argv[1:], lambda: Bus(domain(os.environ)))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,22 @@
 """The bridge as a ROS 2 node: run with rclpy of Jazzy and Kilted in the tests, never built by colcon (docs/bridges.md).
 
 It is the bridge of `rtcontrol bridge ros2`; only readers and writers are rclpy's, so that remapping, namespaces,
-parameters and any rmw work as for every node.
+parameters and any rmw work as for every node. With `--guard` it is the guard (rtcontrol_client.ros2.guard) that the
+node starts beside itself: a node of the same middleware, with the same names.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
+from itertools import dropwhile, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +26,20 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.signals import SignalHandlerOptions
+from rclpy.utilities import remove_ros_args
 
 from rtcontrol_client import ClientError
 from rtcontrol_client.ros2 import config
 from rtcontrol_client.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
 from rtcontrol_client.ros2.definitions import ServiceType
 from rtcontrol_client.ros2.errors import Ros2BridgeError
+from rtcontrol_client.ros2.guard import Guard, guard
 from rtcontrol_client.ros2.mapper import Mapper
 from rtcontrol_client.ros2.parts import Topic
 from rtcontrol_client.ros2.paths import fields
 from rtcontrol_client.shutdown import Interrupted, Shutdown
+
+GUARD = "--guard"
 
 
 class RclpyInput:
@@ -72,6 +82,9 @@ class RclpyOutput:
         self.publisher.publish(theirs)
         return True
 
+    def readers(self) -> int:
+        return int(self.publisher.get_subscription_count())
+
 
 class RclpyService:
     """A client whose answers are those of its own requests."""
@@ -79,6 +92,7 @@ class RclpyService:
     def __init__(self, node: Node, name: str, kind: ServiceType) -> None:
         self._cls, self._lock = _class(kind.form), threading.Lock()
         self._client = node.create_client(self._cls, name)
+        self.resolved = self._client.service_name
         self._answers: list[Any] = []
         self._last: Any = None
 
@@ -107,7 +121,7 @@ class RclpyService:
         return found
 
     def trouble(self) -> str | None:
-        name = self._client.service_name.partition("/_action/")[0]
+        name = self.resolved.partition("/_action/")[0]
         return None if self.ready() else f"Nobody serves {name}. Start its node, or correct the name."
 
 
@@ -118,21 +132,28 @@ class RclpyNetwork:
         self._node = node
         self._inputs: dict[str, RclpyInput] = {}
         self._outputs: dict[str, RclpyOutput] = {}
+        self.resolved: dict[str, str] = {}  # a name that was asked for -> its name in the graph
 
     def input(self, topic: Topic) -> RclpyInput:
-        self._inputs[topic.name] = RclpyInput(self._node, topic)
+        self._inputs[topic.name] = self.listen(topic)
         return self._inputs[topic.name]
 
-    def output(self, topic: Topic, promise_ms: float | None = None) -> RclpyOutput:
+    def output(self, topic: Topic, promise_ms: float | None = None, lease: bool = True) -> RclpyOutput:
         # No deadline and no lease is offered here, whatever was promised.
-        self._outputs[topic.name] = RclpyOutput(self._node, topic)
-        return self._outputs[topic.name]
+        made = self._outputs[topic.name] = RclpyOutput(self._node, topic)
+        self.resolved[_name(topic)] = made.publisher.topic_name
+        return made
 
     def listen(self, topic: Topic) -> RclpyInput:
-        return RclpyInput(self._node, topic)
+        made = RclpyInput(self._node, topic)
+        self.resolved[_name(topic)] = made.resolved
+        return made
 
     def service(self, name: str, kind: ServiceType, relative: bool, listens: bool = True) -> RclpyService:
-        return RclpyService(self._node, name.removeprefix("/") if relative else name, kind)
+        asked = name.removeprefix("/") if relative else name
+        made = RclpyService(self._node, asked, kind)
+        self.resolved[asked] = made.resolved
+        return made
 
     def problems(self) -> dict[str, str]:
         # Counted by their names in the graph: a namespace or a remapping changes them.
@@ -202,7 +223,8 @@ def _qos(topic: Topic, usual: str) -> QoSProfile:
 
 def run(node: Node) -> int:
     """Until a signal; the exit status. Parameters: `config` (path of robot.yaml), `connect` (the server), `instruction`
-    (empty: the file's), `keys` (this client's .key_secret, for a server with keys)."""
+    (empty: the file's), `keys` (this client's .key_secret, for a server with keys), `guard` (false: no process beside
+    it that stops the robot where the node is killed)."""
     given = {
         name: node.declare_parameter(name, default).value
         for name, default in (
@@ -210,6 +232,7 @@ def run(node: Node) -> int:
             ("connect", Ros2BridgeOptions.endpoint),
             ("instruction", ""),
             ("keys", ""),
+            ("guard", True),
         )
     }
     if not given["config"]:
@@ -226,31 +249,57 @@ def run(node: Node) -> int:
         instruction=given["instruction"] or None,
         client={"keys": given["keys"]} if given["keys"] else {},
     )
-    bridge = Ros2Bridge(mapper, RclpyNetwork(node), options)
+    network = RclpyNetwork(node)
+    bridge = Ros2Bridge(mapper, network, options)
+    with _spinning(node), Shutdown(lambda name: bridge.stop()):
+        if given["guard"]:
+            program = ("-P", str(Path(__file__).resolve()), GUARD)
+            bridge.protect(Guard(robot, robot.hz, bridge.promise_ms, program, _ros_arguments(node, network.resolved)))
+        try:
+            bridge.run()
+        except Interrupted as interrupted:
+            return interrupted.status
+    return 0
+
+
+@contextmanager
+def _spinning(node: Node) -> Iterator[None]:
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     # A thread in rclpy's C++ when the interpreter ends aborts the process: it is waited for.
     spinning = threading.Thread(target=executor.spin, daemon=True)
     spinning.start()
-    with Shutdown(lambda name: bridge.stop()):
-        try:
-            bridge.run()
-        except Interrupted as interrupted:
-            return interrupted.status
-        finally:
-            executor.shutdown()
-            spinning.join()
-    return 0
+    try:
+        yield
+    finally:
+        executor.shutdown()
+        spinning.join()
+
+
+def _ros_arguments(node: Node, resolved: dict[str, str]) -> list[str]:
+    """Those of the guard, whose node has another name: what is resolved by this one's (`-r pilot:/cmd_vel:=/base`) is
+    written out. The first rule for a name holds; what this process was given besides comes behind."""
+    rules = {"__node": f"{node.get_name()}_guard", "__ns": node.get_namespace(), **resolved}
+    given = takewhile(lambda one: one != "--", dropwhile(lambda one: one != "--ros-args", sys.argv))
+    return ["--ros-args", *(word for name, to in rules.items() for word in ("-r", f"{name}:={to}")), *given]
 
 
 def main() -> int:
     """`ros2 run rtcontrol_bridge bridge --ros-args -p config:=robot.yaml`."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    given = remove_ros_args(sys.argv)[1:]
+    guards = given[:1] == [GUARD]
+    if guards:
+        # Fast DDS's shared memory may be locked for ever by a process that was killed (eProsima/Fast-DDS#1144).
+        os.environ.setdefault("FASTDDS_BUILTIN_TRANSPORTS", "UDPv4")
     # rclpy's own handlers would close the publishers before the safe call.
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-    node = Node("rtcontrol_bridge")
+    node = Node("rtcontrol_bridge", start_parameter_services=not guards)
     try:
-        return run(node)
+        if not guards:
+            return run(node)
+        with _spinning(node):
+            return guard(given[1:], lambda: RclpyNetwork(node))
     except (Ros2BridgeError, ClientError) as error:
         node.get_logger().fatal(f"{error.what} {error.remedy}")
         return 2
