@@ -17,6 +17,8 @@ from tests.bridges.ros2.brain import Brain
 from tests.helpers.processes import Program, until
 from tests.helpers.ros_domain import own_domain
 
+NODE = EXAMPLE.parents[1] / "rclpy_node" / "rtcontrol_bridge" / "node.py"
+
 
 @pytest.fixture
 def domain(tmp_path: Path) -> dict[str, str]:
@@ -91,15 +93,21 @@ class Flight:
 
 
 def flown(
-    folder: Path, endpoint: str, *options: str, config: Path = EXAMPLE, ros: str | None = None
+    folder: Path, endpoint: str, *options: str, config: Path = EXAMPLE, ros: str | None = None, node: bool = False
 ) -> Iterator[Flight]:
-    """For a fixture of a module: a robot, 0.7 m before it turns, and a bridge, in a domain of their own."""
+    """For a fixture of a module: a robot, 0.7 m before it turns, and a bridge, in a domain of their own. `node`: our
+    rclpy node, in the place of the bridge."""
     domain = {**own_domain(), "ROS_LOG_DIR": str(folder / "ros")}
     made: list[Program] = []
 
     def start(*more: str) -> Program:
-        command = ["-m", "rtcontrol_client.ros2", "--config", str(config), "--connect", endpoint, *options, *more]
-        made.append(Program(command, folder / f"bridge-{len(made)}.log", env=domain))
+        command = ["-m", "rtcontrol_client.ros2", "--config", str(config), "--connect", endpoint]
+        log = folder / f"bridge-{len(made)}.log"
+        if node:
+            assert ros is not None
+            made.append(our_node(ros, domain, log, endpoint, *options, *more, config=config))
+        else:
+            made.append(Program([*command, *options, *more], log, env=domain))
         return made[-1]
 
     robot = SimulatedRobot(domain, folder / "robot.log", "1.5", ros)
@@ -156,6 +164,14 @@ def ros(request: pytest.FixtureRequest) -> str:
     if not python:
         pytest.skip(f"{request.param} names no Python with ROS 2's wheels (docs/bridges.md)")
     return python
+
+
+def our_node(
+    ros: str, domain: dict[str, str], log: Path, endpoint: str, *options: str, config: Path = EXAMPLE, **given: Any
+) -> Program:
+    """Our rclpy node, run by that Python; `options` are ROS's."""
+    command = [str(NODE), "--ros-args", "-p", f"config:={config}", "-p", f"connect:={endpoint}", *options]
+    return Program(command, log, ros, env=domain, **given)
 
 
 def folder_of(ros: str) -> Path:

@@ -1,10 +1,11 @@
-"""`python -m tests.bridges.ros2.kills [--times 20] [--stop]`: the bridge is killed in flight so many times, or stopped
-(SIGSTOP); how soon the robot is told to stand by the guard."""
+"""`python -m tests.bridges.ros2.kills [--times 20] [--stop] [--node kilted|jazzy]`: the bridge, or our rclpy node of
+that ROS, is killed in flight so many times, or stopped (SIGSTOP); how soon the robot is told to stand by the guard."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import random
 import signal
 import tempfile
@@ -15,19 +16,28 @@ from tests.bridges.ros2.brain import Brain
 from tests.bridges.ros2.conftest import flown
 from tests.helpers.processes import until
 
+SETTLE_S, NODE_SETTLE_S = 1.0, 6.0  # until a robot has found a guard that starts with the bridge, with the node
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--stop", action="store_true", help="SIGSTOP in place of SIGKILL")
+    parser.add_argument(
+        "--node", choices=("kilted", "jazzy"), help="our rclpy node and a robot, by the Python of RTCONTROL_ROS_KILTED"
+    )
     asked = parser.parse_args()
+    ros = os.environ[f"RTCONTROL_ROS_{asked.node.upper()}"] if asked.node else None
     brain, found = Brain(), []
     with tempfile.TemporaryDirectory() as folder, contextlib.closing(brain):
-        flights = flown(Path(folder), brain.endpoint)
+        flights = flown(Path(folder), brain.endpoint, ros=ros, node=ros is not None)
         flight = next(flights)
         for number in range(asked.times):
+            fresh = flight.running.popen.poll() is not None or not number
             flight.go()
-            time.sleep(1.0 + random.Random(number).random() / 16)  # at any phase of a tick
+            time.sleep(
+                (NODE_SETTLE_S if ros and fresh else SETTLE_S) + random.Random(number).random() / 16
+            )  # at any phase of a tick
             moving = flight.robot.report()["moving"]
             begin = time.monotonic()
             flight.running.popen.send_signal(signal.SIGSTOP if asked.stop else signal.SIGKILL)

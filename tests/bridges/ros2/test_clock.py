@@ -22,7 +22,7 @@ from rtcontrol_client.ros2.msgs import builtin_interfaces, geometry_msgs, rosgra
 from rtcontrol_client.ros2.observer import Observer
 from rtcontrol_client.ros2.parts import Topic
 from tests.bridges.ros2.brain import Brain
-from tests.bridges.ros2.conftest import Peer, SimulatedRobot, Start
+from tests.bridges.ros2.conftest import Peer, SimulatedRobot, Start, our_node
 from tests.bridges.ros2.mapping import SENSES, mapper, put
 from tests.helpers.processes import Program, until
 
@@ -255,10 +255,7 @@ def test_other_arguments_of_ros_are_refused(given: list[str], capsys: pytest.Cap
 
 @pytest.fixture
 def node(ros: str, brain: Brain, domain: dict[str, str], tmp_path: Path) -> Any:
-    from tests.bridges.ros2.test_real_ros import NODE
-
-    given = ["--ros-args", "-p", f"config:={EXAMPLE}", "-p", f"connect:={brain.endpoint}", "-p", "use_sim_time:=true"]
-    found = Program([str(NODE), *given], tmp_path / "node.log", ros, env=domain)
+    found = our_node(ros, domain, tmp_path / "node.log", brain.endpoint, "-p", "use_sim_time:=true")
     yield found
     found.kill()
 

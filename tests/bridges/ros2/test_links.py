@@ -18,10 +18,9 @@ from rtcontrol_client.ros2.errors import Ros2BridgeError, Unmappable
 from rtcontrol_client.ros2.goals import Order
 from rtcontrol_client.wire.messages import FunctionCall
 from tests.bridges.ros2.brain import Brain
-from tests.bridges.ros2.conftest import Start, with_packages
+from tests.bridges.ros2.conftest import Start, our_node, with_packages
 from tests.bridges.ros2.links import linked, robot, without_lamp
 from tests.bridges.ros2.mapping import put
-from tests.bridges.ros2.test_real_ros import NODE
 from tests.helpers.processes import Program, free_port, until
 
 
@@ -108,15 +107,14 @@ def do(brain: Brain, instruction: str) -> None:
 @pytest.fixture(params=["bridge", "node"])
 def start(
     request: pytest.FixtureRequest, ros: str, brain: Brain, bridge: Start, file: Path, domain: Any, tmp_path: Path
-) -> Iterator[Callable[[], Program]]:
+) -> Iterator[Callable[..., Program]]:
     """Starts the bridge, or our rclpy node."""
     made: list[Program] = []
 
-    def run() -> Program:
+    def run(config: Path = file) -> Program:
         if request.param == "bridge":
-            return bridge(brain.endpoint, config=file)
-        given = ["--ros-args", "-p", f"config:={file}", "-p", f"connect:={brain.endpoint}"]
-        made.append(Program([str(NODE), *given], tmp_path / f"node-{len(made)}.log", ros, env=domain))
+            return bridge(brain.endpoint, config=config)
+        made.append(our_node(ros, domain, tmp_path / f"node-{len(made)}.log", brain.endpoint, config=config))
         return made[-1]
 
     yield run
@@ -211,14 +209,15 @@ def test_a_server_that_is_missing_or_goes_is_told_and_asked_when_it_comes(
 
 
 # ros-navigation/navigation2#6373: who cancels all goals of a server cancels others' goals, too.
+# ros2/rclcpp#2241: a server goes on with the goal of a client that was killed, and is told nothing.
 def test_only_our_own_goal_is_canceled_but_by_a_start_and_by_the_guard_all(
-    brain: Brain, serve: Callable[[], Server], bridge: Start, file: Path
+    brain: Brain, serve: Callable[[], Server], start: Callable[[], Program]
 ) -> None:
     server = serve()
     server.ask("behave", step_s=0.02)
     server.ask("pursue", order=501)
     server.until_asked("goal", 501)
-    running = bridge(brain.endpoint, config=file)
+    running = start()
     server.until_asked("canceled", 501)  # as if an earlier bridge had left it
     do(brain, "wait")
     until_observed(brain, "count idle")
@@ -238,10 +237,10 @@ def test_only_our_own_goal_is_canceled_but_by_a_start_and_by_the_guard_all(
 
 
 def test_a_bridge_that_stands_still_has_its_goal_canceled_and_pursues_another_when_it_goes_on(
-    brain: Brain, serve: Callable[[], Server], bridge: Start, file: Path
+    brain: Brain, serve: Callable[[], Server], start: Callable[[], Program]
 ) -> None:
     server = serve()
-    running = bridge(brain.endpoint, config=file)
+    running = start()
     do(brain, "wait")
     until_observed(brain, "count idle")
     for order in (601, 602):  # each time
@@ -273,12 +272,12 @@ def test_over_dds_alone_an_answer_beside_another_client_is_not_taken_for_ours(
 
 
 def test_the_guard_asks_the_service_of_the_safe_call_when_the_bridge_is_killed(
-    brain: Brain, serve: Callable[[], Server], bridge: Start, tmp_path: Path
+    brain: Brain, serve: Callable[[], Server], start: Callable[[Path], Program], tmp_path: Path
 ) -> None:
     server = serve()
     file = tmp_path / "safe.yaml"
     file.write_text(robot())
-    running = bridge(brain.endpoint, config=file)
+    running = start(file)
     until_observed(brain, "lamp (idle|answered)")
     do(brain, "lamp on")
     until_observed(brain, "lamp answered on on")

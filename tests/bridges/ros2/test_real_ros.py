@@ -28,12 +28,11 @@ from rtcontrol_client.ros2.dds import Input, Output
 from rtcontrol_client.ros2.environment import domain as dds_domain
 from rtcontrol_client.ros2.msgs import MESSAGES
 from tests.bridges.ros2.brain import Brain
-from tests.bridges.ros2.conftest import Flight, Peer, SimulatedRobot, Start, flown
+from tests.bridges.ros2.conftest import NODE, Flight, Peer, SimulatedRobot, Start, flown, our_node
 from tests.bridges.ros2.filling import LONG, SHORTER, TYPES, edges_of, messages_of, values
 from tests.bridges.ros2.robot import topic
 from tests.helpers.processes import Program, environment, until
 
-NODE = Path(package.__path__[0]) / "rclpy_node" / "rtcontrol_bridge" / "node.py"
 COUNT = 10  # messages of each type: four of them are the edges
 IN_FORCE = re.compile("(no connection to the server: )?safe call in force(: .+)?")
 QOS: dict[str, dict[str, Any]] = {
@@ -286,9 +285,8 @@ def node(ros: str, brain: Brain, domain: dict[str, str], tmp_path: Path) -> Iter
     made: list[Program] = []
 
     def start(*options: str, config: Path = EXAMPLE) -> Program:
-        given = ["--ros-args", "-p", f"config:={config}", "-p", f"connect:={brain.endpoint}", "-r", "__node:=pilot"]
-        given += options
-        made.append(Program([str(NODE), *given], tmp_path / f"node-{len(made)}.log", ros, env=domain))
+        given, log = ("-r", "__node:=pilot", *options), tmp_path / f"node-{len(made)}.log"
+        made.append(our_node(ros, domain, log, brain.endpoint, *given, config=config))
         return made[-1]
 
     yield start
