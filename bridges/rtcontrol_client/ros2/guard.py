@@ -249,7 +249,7 @@ def watching(mapper: Mapper, bus: SafeNetwork, hz: float, promise_ms: float) -> 
         if topic.name in named
     }
     asked = channels(mapper, bus, named, alone=True)
-    actuator, watch, acts = Ros2Actuator(mapper, {**outputs, **asked}, hz, clock_of(mapper, bus.input)), Watch(), False
+    actuator, watch, why = Ros2Actuator(mapper, {**outputs, **asked}, hz, clock_of(mapper, bus.input)), Watch(), ""
     safe, period_s = Standing(None, "safe", cause="guard"), 0.5 / max(hz, 1.0)
     while not watch.done(time.monotonic()):
         if watch.over:
@@ -263,13 +263,13 @@ def watching(mapper: Mapper, bus: SafeNetwork, hz: float, promise_ms: float) -> 
         if any(output.readers() for output in [*outputs.values(), *asked.values()]):
             watch.meet(time.monotonic())
         if not watch.due(time.monotonic()):
-            acts = False
+            why = ""
             continue
-        if not acts:
+        if not why:
             actuator.renew()  # all of it, also what is published once
         actuator.apply(lambda: safe)
-        if not acts:
-            acts, why = True, "was killed" if watch.over else "stands still"
+        before, why = why, "was killed" if watch.over else "stands still"
+        if why != before:
             write_now(2, f"guard: the bridge {why}: the safe call is published\n".encode())
     bus.flush(0.3)
 

@@ -83,7 +83,8 @@ def test_a_guard_outlives_the_signals_of_its_group_and_a_kill_that_follows(
         flight.robot.until_it_stands()
         assert guard.is_running() and guard.status() != psutil.STATUS_ZOMBIE
         os.killpg(running.popen.pid, signal.SIGKILL)
-        until(lambda: TOLD.format("stands still") in running.log(), running.log())
+        for what in ("stands still", "was killed"):
+            until(lambda what=what: TOLD.format(what) in running.log(), running.log())
         until(lambda: not guard.is_running() or guard.status() == psutil.STATUS_ZOMBIE, "the guard goes on for ever")
     finally:
         running.kill()
