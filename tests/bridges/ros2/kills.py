@@ -16,7 +16,7 @@ from tests.bridges.ros2.brain import Brain
 from tests.bridges.ros2.conftest import flown
 from tests.helpers.processes import until
 
-SETTLE_S, NODE_SETTLE_S = 1.0, 6.0  # until a robot has found a guard that starts with the bridge, with the node
+SETTLE_S, NODE_SETTLE_S = 3.0, 8.0  # until a guard that starts with the bridge, or the node, is found by the robot
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def main() -> None:
             fresh = flight.running.popen.poll() is not None or not number
             flight.go()
             time.sleep(
-                (NODE_SETTLE_S if ros and fresh else SETTLE_S) + random.Random(number).random() / 16
+                (NODE_SETTLE_S if ros and fresh else SETTLE_S if fresh else 1.0) + random.Random(number).random() / 16
             )  # at any phase of a tick
             moving = flight.robot.report()["moving"]
             begin = time.monotonic()
@@ -49,7 +49,7 @@ def main() -> None:
                 flight.running.popen.send_signal(signal.SIGCONT)
             else:
                 flight.running.kill()
-                until(lambda: "was killed" in flight.running.log(), "the guard says nothing")
+                until(lambda: "was killed" in flight.running.log(), f"the guard says nothing: {flight.running.log()}")
                 time.sleep(1.2)  # this guard has ended
         flights.close()
     print(f"{sum(ms <= brain.ttl_ms for ms in found)} of {asked.times} within the ttl of {brain.ttl_ms:g} ms; ", end="")
