@@ -28,7 +28,7 @@ def files() -> Iterator[tuple[str, str]]:
             found = [_valid(vector) for vector in found]
         elif name == "invalid":
             found = [each for vector in found for each in _invalid(**vector)]
-        elif name in ("control", "several"):
+        elif name in ("control", "several", "pictures"):
             refused = [each for vector in found["invalid"] for each in _invalid(**vector)]
             found = {"valid": [_valid(vector) for vector in found["valid"]], "invalid": refused}
         yield f"{name}.json", _text(found)
@@ -36,7 +36,7 @@ def files() -> Iterator[tuple[str, str]]:
 
 def _valid(vector: Vector) -> Vector:
     header, buffers = copy.deepcopy(vector["json"]), []
-    for entry in header.get("arrays") or ():
+    for entry in [*(header.get("arrays") or ()), *filter(None, [header.get("image")])]:
         buffers.append(base64.b64decode(entry.pop("base64")).hex())
         entry["part"] = len(buffers)
     order = {**dict.fromkeys(("name", "from", "json", "msgpack")), "canonical": True}

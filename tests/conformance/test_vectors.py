@@ -18,12 +18,14 @@ from rtcontrol_client.wire.messages import ANY, CallMessage, FunctionCall, Messa
 from tests.conformance import FOLDER, expand, load
 from tests.conformance.generate import files
 
-FROM_CLIENT = {"hello", "observe", "executed", "instruct", "reset", "control", "ping", "pong", "error", "bye"}
+FROM_CLIENT = {"hello", "observe", "executed", "instruct", "reset", "control", "picture", "ping", "pong"}
+FROM_CLIENT |= {"error", "bye"}
 FROM_SERVER = {"welcome", "call", "instruct", "control", "ping", "pong", "error", "bye"}
 LOOK = {"now_ns", "execute", "in_force", "expires_ns", "expired"}  # what every step of a sequence has
 # Those for clients that announce or ask for it stand apart: the others do not know it.
-VALID = [*load("valid"), *load("control")["valid"], *load("several")["valid"]]
-INVALID = [*load("invalid"), *load("control")["invalid"], *load("several")["invalid"]]
+ANNOUNCED = [load(name) for name in ("control", "several", "pictures")]
+VALID = [*load("valid"), *(vector for one in ANNOUNCED for vector in one["valid"])]
+INVALID = [*load("invalid"), *(vector for one in ANNOUNCED for vector in one["invalid"])]
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
 
 
@@ -184,6 +186,7 @@ def test_vectors_differ_between_the_encodings_in_array_entries_only() -> None:
     for vector in VALID:
         header = msgpack.unpackb(bytes.fromhex(vector["msgpack"][0]))
         text = vector["json"]
-        for entry, plain in zip(header.get("arrays") or [], text.get("arrays") or [], strict=True):
+        held = [[*(one.get("arrays") or []), *filter(None, [one.get("image")])] for one in (header, text)]
+        for entry, plain in zip(*held, strict=True):
             assert base64.b64decode(plain.pop("base64")) == bytes.fromhex(vector["msgpack"][entry.pop("part")])
         assert header == text

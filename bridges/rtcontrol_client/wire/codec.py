@@ -1,8 +1,8 @@
 """Messages to bytes and back: msgpack with raw buffers (ZeroMQ), JSON with base64 (WebSocket).
 
-ZeroMQ: `[header][buffer...]`, the header a msgpack map; `arrays[i].part` is the index of its buffer among the parts
-(the header is part 0). JSON: one text, `arrays[i].base64`. No pickle, no extension types. What is no message is refused
-with what to write instead, in the protocol's own words.
+ZeroMQ: `[header][buffer...]`, the header a msgpack map; `arrays[i].part` (of a picture: `image.part`) is the index of
+its buffer among the parts (the header is part 0). JSON: one text, `arrays[i].base64`. No pickle, no extension types.
+What is no message is refused with what to write instead, in the protocol's own words.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from rtcontrol_client.wire.errors import Code, WireError
 from rtcontrol_client.wire.limits import LIMITS, PLAIN, Limits, check_size, check_value, large
-from rtcontrol_client.wire.messages import ANY, MODELS, PROTOCOL, Message, Observe, whole
+from rtcontrol_client.wire.messages import ANY, MODELS, PROTOCOL, Message, Observe, Picture, whole
 
 KINDS = {"string": "a string", "boolean": "true or false", "array": "a list", "object": "a map"}
 NUMBERS = {"integer": "a whole number", "number": "a number"}
@@ -32,7 +32,7 @@ _schema = cache(lambda kind: MODELS[kind].model_json_schema(by_alias=True))
 def encode_msgpack(message: Message) -> list[bytes]:
     """The message's parts: header, then one buffer an array. Raises WireError for free values that cannot be sent."""
     header, buffers = _plain(message)
-    for i, entry in enumerate(header.get("arrays", ())):
+    for i, (_, entry) in enumerate(_holders(header)):
         entry["part"] = i + 1
     return [_sendable(header, msgpack.packb), *buffers]
 
@@ -40,7 +40,7 @@ def encode_msgpack(message: Message) -> list[bytes]:
 def encode_json(message: Message) -> str:
     """The message as one JSON text. Raises WireError for free values that cannot be sent."""
     header, buffers = _plain(message)
-    for entry, buffer in zip(header.get("arrays", ()), buffers, strict=False):
+    for (_, entry), buffer in zip(_holders(header), buffers, strict=True):
         entry["base64"] = base64.b64encode(buffer).decode("ascii")
     return str(_sendable(header, _dumps))
 
@@ -63,6 +63,8 @@ def _plain(message: Message) -> tuple[dict[str, Any], list[bytes]]:
     if isinstance(message, Observe) and message.arrays:
         header = message.model_dump(exclude_none=True, exclude={"arrays": {"__all__": {"data"}}})
         return header, [a.data for a in message.arrays]
+    if isinstance(message, Picture):
+        return message.model_dump(exclude_none=True, exclude={"image": {"data"}}), [message.image.data]
     return message.model_dump(exclude_none=True), []
 
 
@@ -83,15 +85,15 @@ def decode_msgpack(parts: Sequence[bytes], limits: Limits = LIMITS) -> Message:
         remedy = "Send one msgpack map with string keys; strings as UTF-8, arrays' bytes in parts of their own."
         raise WireError(Code.MALFORMED, f"The header is no msgpack map ({_line(error)}).", remedy) from None
     used: set[int] = set()
-    for i, entry in enumerate(_arrays(_checked(header, limits))):
+    for place, entry in _holders(_checked(header, limits)):
         part = whole(entry.pop("part", None))
         if isinstance(part, bool) or not isinstance(part, int) or not 1 <= part < len(parts) or part in used:
-            field, remedy = f"arrays[{i}].part", f"Give the index of its buffer, 1 to {len(parts) - 1}."
+            field, remedy = f"{place}.part", f"Give the index of its buffer, 1 to {len(parts) - 1}."
             raise WireError(Code.INVALID, f"{field} is {part!r}: no part, or used twice.", remedy, field=field)
         used.add(part)
         entry["data"] = bytes(parts[part])
     if len(used) != len(parts) - 1:
-        raise WireError(Code.MALFORMED, "A part belongs to no array.", "Name every buffer in `arrays`.")
+        raise WireError(Code.MALFORMED, "A part belongs to no array.", "Name every buffer in `arrays`, or `image`.")
     return _validated(header)
 
 
@@ -109,17 +111,15 @@ def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
         remedy = "Send one JSON object a WebSocket message."
         raise WireError(Code.MALFORMED, f"This is no JSON ({_line(error)}).", remedy) from None
     # The caps on strings are for text; a buffer's size is bounded by the message's.
-    arrays = header.get("arrays") if isinstance(header, dict) else None
-    entries = arrays if isinstance(arrays, list) else []
-    encoded: list[Any] = [e.pop("base64", None) if isinstance(e, dict) else None for e in entries]
-    for i, entry in enumerate(_arrays(_checked(header, limits))):
+    held = (header.get("arrays"), header.get("image")) if isinstance(header, dict) else (None, None)
+    entries = held[0] if isinstance(held[0], list) else []
+    encoded = [e.pop("base64", None) if isinstance(e, dict) else None for e in (*entries, held[1])]
+    of_picture = encoded.pop()
+    for i, (place, entry) in enumerate(_holders(_checked(header, limits))):
         try:
-            entry["data"] = base64.b64decode(encoded[i], validate=True)
+            entry["data"] = base64.b64decode(of_picture if place == "image" else encoded[i], validate=True)
         except (TypeError, ValueError):
-            field, remedy = (
-                f"arrays[{i}].base64",
-                "Give the array's bytes as base64 (RFC 4648, padded, no line breaks).",
-            )
+            field, remedy = f"{place}.base64", "Give the bytes as base64 (RFC 4648, padded, no line breaks)."
             raise WireError(Code.INVALID, f"{field} is no base64.", remedy, field=field) from None
     return _validated(header)
 
@@ -149,6 +149,14 @@ def _checked(header: Any, limits: Limits) -> dict[str, Any]:
         what = f"type is {str(header.get('type'))[:40]!r}: no message of protocol {HERE}."
         raise WireError(Code.INVALID, what, f"Use one of {', '.join(MODELS)}.", field="type")
     return header
+
+
+def _holders(header: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The maps whose bytes travel outside of the header, each with its place."""
+    image = header.get("image") if header["type"] == "picture" else None
+    if isinstance(image, dict):
+        return [("image", image)]
+    return [(f"arrays[{i}]", array) for i, array in enumerate(_arrays(header))]
 
 
 def _arrays(header: dict[str, Any]) -> list[dict[str, Any]]:

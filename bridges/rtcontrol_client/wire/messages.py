@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
 
 from rtcontrol_client.wire.errors import Code, WireError
+from rtcontrol_client.wire.pictures import PictureFormat, check_picture
 
 PROTOCOL = (1, 1)
 
@@ -273,6 +274,27 @@ class ControlMessage(OfSession):
     ttl_ms: Milliseconds | None = None
 
 
+class PictureFile(MessagePart):
+    """A JPEG or PNG file. `data` travels outside the header, as an array's."""
+
+    format: PictureFormat
+    data: bytes
+
+
+class Picture(OfSession):
+    """Client -> server, where both sides announced the capability `pictures`: the world, for people. It may come on a
+    connection of its own, which has no session: there the token alone says whose it is."""
+
+    type: Literal["picture"] = "picture"
+    t_ns: Nanoseconds  # when it was taken
+    image: PictureFile
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Picture:
+        check_picture(self.image.format, self.image.data)
+        return self
+
+
 class Ping(MessagePart):
     """Either way: are you there, and what time is it? The answer is a pong."""
 
@@ -323,6 +345,7 @@ Message = (
     | Instruct
     | Reset
     | ControlMessage
+    | Picture
     | Ping
     | Pong
     | ErrorMessage
