@@ -20,6 +20,7 @@ from rtcontrol.envs.remote_parts import (
     wire_call,
     wire_calls,
 )
+from rtcontrol.envs.remote_pictures import RemotePictures
 from rtcontrol.models.call import Call
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import CallMessage, Executed, Instruct, Observe, Reset, Timing
@@ -56,6 +57,7 @@ class RemoteEnvironment:
         self.name, self.terms, self.traffic = name, terms, MessageCounts()
         self.bindings: Mapping[str, Callable[..., Any]] = dict.fromkeys(terms.tools, _elsewhere)
         self.episodes: list[Episode] = []
+        self.pictures = RemotePictures(self.traffic.pictures)
         self.epoch = 0
         self._send, self._started, self._trouble = send, started, trouble
         self._seq = -1  # of the client's last observation
@@ -116,6 +118,7 @@ class RemoteEnvironment:
         self._seq = message.seq
         self._count += 1
         self.traffic.observations += 1
+        self.pictures.observed(message.t_ns, now)
         seen = RemoteObservation(Observation(self._count, message.epoch, now, data), message.seq, message.t_ns)
         if self.terms.paced_by_client:
             self._queue.put(seen)
@@ -178,6 +181,7 @@ class RemoteEnvironment:
         while not self._queue.empty():
             self._queue.get()
         self._done.clear()
+        self.pictures.forget()
         self.epoch += 1
 
     # -- the loop's side ----------------------------------------------------------------------------------------------
@@ -311,6 +315,7 @@ class RemoteEnvironment:
         """The loop is over; another one may start."""
         self._latest = self._answering = self._released_ns = None
         self._waiting = False
+        self.pictures.forget()
         while not self._queue.empty():
             self._queue.get()
         self._arrived.clear()

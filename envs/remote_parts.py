@@ -52,6 +52,7 @@ class MessageCounts:
     calls: dict[str, int] = field(default_factory=dict)
     acknowledged: dict[str, int] = field(default_factory=dict)
     resets: int = 0
+    pictures: dict[str, int] = field(default_factory=dict)  # taken, dropped
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -59,6 +60,7 @@ class MessageCounts:
             "calls": dict(self.calls),
             "acknowledged": dict(self.acknowledged),
             "resets": self.resets,
+            "pictures": dict(self.pictures),
         }
 
 

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.gateway.access import SUBPROTOCOL
 from rtcontrol.loop.operator import SAID
 from rtcontrol.models.errors import UserError
@@ -39,7 +40,7 @@ class Watched(Protocol):
         """What is new after the ticks up to number `since` (`telemetry/recent.py`); `over`: there is no more."""
 
     def picture(self) -> bytes | None:
-        """The world now, as a PNG; None where it has none."""
+        """The world now, as a PNG or a JPEG; None where it has none. The same object as long as it is the same."""
 
     def say(self, said: str, k: int | None) -> str:
         """pause, resume, stop, confirm, deny: do it, and give a sentence about it."""
@@ -81,14 +82,16 @@ def routes(find: Callable[[str], Watched | None], sessions: Callable[[], list[di
 
 
 async def _show(socket: WebSocket, watched: Watched) -> None:
-    number, over = 0, False
+    number, over, shown = 0, False, None
     try:
         while not over:
             told = watched.snapshot(number)
             number, over = told["number"], bool(told.get("over"))
             await asyncio.wait_for(socket.send_text(json.dumps(told, default=str)), STUCK_S)
-            if (picture := await asyncio.to_thread(watched.picture)) is not None:
+            picture = await asyncio.to_thread(watched.picture)
+            if picture is not None and picture is not shown:
                 await asyncio.wait_for(socket.send_bytes(picture), STUCK_S)
+            shown = picture
             await asyncio.sleep(EVERY_S)
         await asyncio.wait_for(socket.close(), STUCK_S)
     except (TimeoutError, WebSocketDisconnect, RuntimeError):  # who takes nothing holds one of few places
@@ -128,8 +131,11 @@ class WatchedSession:
         assert session.loop is not None, "found sessions have run"
         return snapshot(session.loop, since) | {"over": session.state == "over", "env": session.shown_name}
 
-    def picture(self) -> None:
-        """The world is the client's."""
+    def picture(self) -> bytes | None:
+        """As the client sent it, while it is there."""
+        loop = self._session.loop
+        seen = loop.env.pictures.newest if loop is not None and isinstance(loop.env, RemoteEnvironment) else None
+        return None if seen is None else seen.data
 
     def say(self, said: str, k: int | None) -> str:
         return self._session.say(said, "page", k)

@@ -42,6 +42,7 @@ FIRST_IN_FLIGHT = (
 )
 MIN_HZ, MAX_HZ = 0.001, 10_000.0
 RECORD_OBSERVATIONS = "no: the record keeps neither what was observed nor what the model read of it; nothing to replay."
+RECORD_PICTURES = "Pictures of the world a second, at most, as its client sends them"
 RECORD_MAX = "The record's size, in bytes or with k, M, G; beyond it the oldest part is removed."
 MODEL = (
     "Bundled name, folder or OWNER/NAME[:SUBFOLDER]; or expert, noop, random, decisions:URL#NAME, "
@@ -165,6 +166,16 @@ def check_calls_per_tick(calls: int) -> None:
         raise UserError(f"--calls-per-tick {calls} is out of range.", f"Give 1 to {MAX_CALLS} calls.")
 
 
+def check_pictures(hz: float, observations: str) -> None:
+    if not 0 <= hz <= 100:
+        raise UserError(f"--record-pictures {hz:g} is no rate.", "Give 0 (none) to 100 a second.")
+    if hz and observations == "no":
+        raise UserError(
+            "--record-pictures shows what was observed, and --record-observations no keeps none of it.",
+            "Leave one of them out.",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Flag:
     """Stands in a field's Annotated: it is a flag. `name` where that is not the field's own; `given` is the type that
@@ -243,9 +254,7 @@ class RunConfig:
     mlock: Annotated[bool, Flag("Lock the memory.")] = False
     record_observations: Annotated[str, Flag(RECORD_OBSERVATIONS)] = "yes"
     record_max: Annotated[str, Flag(RECORD_MAX)] = "1G"
-    record_pictures: Annotated[
-        float, Flag("Pictures of the world a second, drawn from what is observed, for those that have any; 0: none.")
-    ] = 0.0
+    record_pictures: Annotated[float, Flag(f"{RECORD_PICTURES}, or drawn from what is observed; 0: none.")] = 0.0
     warmup: int = 5
     warmup_s: float = 0.0
     first_observation_s: float = 10.0
@@ -293,13 +302,7 @@ class RunConfig:
             if not 0 <= floor <= 1:
                 named = f"{head}={floor:g}" if head else f"{floor:g}"
                 raise UserError(f"--min-confidence {named} is no probability.", "Give 0 to 1.")
-        if not 0 <= self.record_pictures <= 100:
-            raise UserError(f"--record-pictures {self.record_pictures:g} is no rate.", "Give 0 (none) to 100 a second.")
-        if self.record_pictures and self.record_observations == "no":
-            raise UserError(
-                "--record-pictures shows what was observed, and --record-observations no keeps none of it.",
-                "Leave one of them out.",
-            )
+        check_pictures(self.record_pictures, self.record_observations)
         self._positive("confirm_s", self.confirm_s)
         if not 0 <= self.rt_priority <= 99:
             raise UserError(f"--rt-priority {self.rt_priority} is out of range.", "Give 1 to 99, or 0 for none.")

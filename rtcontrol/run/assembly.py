@@ -26,7 +26,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.run.recording import recording
 from rtcontrol.run.user_code import load_module, reason, remedy_of
 from rtcontrol.run.user_module import UserExpert, holds_agent, is_gym, user_agent, user_world
-from rtcontrol.telemetry.encoder import Pictures
+from rtcontrol.telemetry.pictures import Pictures
 
 if TYPE_CHECKING:
     from rtcontrol.envs.gym import GymWorld

@@ -32,7 +32,7 @@ from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_code import load_module
 from rtcontrol.run.user_module import try_expert
 from rtcontrol.telemetry import report, table
-from rtcontrol.telemetry.encoder import Pictures
+from rtcontrol.telemetry.pictures import Pictures, received
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
@@ -170,7 +170,7 @@ def run_loop(
     header = config.header(chosen.fallback.hold_ms, chosen)
     record, patient = config.out / "record.mcap", config.clock == "lockstep"
     recorder = Recorder(record, header, provisional=True, tell=view.say, patient=patient, most=size(config.record_max))
-    recorder.pictures = pictures
+    recorder.pictures = pictures or received(env, config.record_pictures, recorder.header)
     options = LoopOptions(sample, view.say, clock, interpreter=interpreter)
     loop = ControlLoop(config, chosen, env, host, recorder, options)
     model = config.model or chosen.model

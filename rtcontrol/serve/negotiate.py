@@ -29,9 +29,10 @@ from rtcontrol.telemetry.run_folder import version
 from rtcontrol_client.wire import PROTOCOL, Code, WireError, encode_json, encode_msgpack
 from rtcontrol_client.wire.limits import check_size, check_value
 from rtcontrol_client.wire.messages import Hello, Program, Welcome
+from rtcontrol_client.wire.pictures import PICTURES
 
 EXECUTED, CONTROL = "executed", "control"
-CAPABILITIES = [EXECUTED, CONTROL]
+CAPABILITIES = [EXECUTED, CONTROL, PICTURES]
 
 
 @dataclass(frozen=True)
@@ -317,6 +318,7 @@ def _config(
             calls_per_tick=calls,
             record_observations=options.record_observations,
             record_max=options.record_max,
+            record_pictures=options.record_pictures,
             clock="lockstep" if hello.pacing == "client" else "wall",
             on_miss=hello.on_miss or "hold",
             hold_ms=agent.fallback.hold_ms,

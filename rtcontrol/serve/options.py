@@ -21,12 +21,14 @@ from rtcontrol.loop.config import (
     MIN_HZ,
     RECORD_MAX,
     RECORD_OBSERVATIONS,
+    RECORD_PICTURES,
     STANDBY,
     THREADS,
     Flag,
     check_backup,
     check_calls_per_tick,
     check_interpreter,
+    check_pictures,
     check_standby,
     folder,
     size,
@@ -88,6 +90,7 @@ class ServeOptions:
     ] = 0.8
     session_grace_s: Annotated[float, Flag("Seconds that a session waits for its lost client.", "session_grace")] = 30.0
     record_observations: Annotated[str, Flag(RECORD_OBSERVATIONS)] = "yes"
+    record_pictures: Annotated[float, Flag(f"{RECORD_PICTURES}; 0: none.")] = 0.0
     record_max: Annotated[str, Flag(f"Of each session's. {RECORD_MAX}")] = "1G"
     heartbeat_s: float = 1.0
     silent_heartbeats: int = 3
@@ -153,6 +156,7 @@ class ServeOptions:
                     f"{option} {getattr(self, name)} is unknown.", f"Choose one of {', '.join(CHOICES[name])}."
                 )
         size(self.record_max)
+        check_pictures(self.record_pictures, self.record_observations)
         check_standby(self.standby, self.host)
         check_backup(self.backup, self.backup_below, self.backup_after_ms, self.first_in_flight)
         check_calls_per_tick(self.calls_per_tick)

@@ -15,7 +15,7 @@ from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
 from rtcontrol.hosts.protocol import DecoderPool, Host
 from rtcontrol.loop.clock import WallClock
-from rtcontrol.loop.config import instruction_text, size
+from rtcontrol.loop.config import instruction_text
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.interpreter import Understood
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
@@ -31,9 +31,9 @@ from rtcontrol.serve.negotiate import CONTROL, Terms, negotiate
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.pools import open_host
+from rtcontrol.serve.session_record import open_record
 from rtcontrol.serve.stats import Run, figures_of, write_report
 from rtcontrol.serve.tool_reading import ToolReading
-from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import Bye, CallMessage, ControlMessage, Hello
 
@@ -288,11 +288,10 @@ class Session:
         host = self._host(terms)
         record = out / ("record.mcap" if self.runs == 1 else f"record-{self.runs}.mcap")
         try:
-            header, most = config.header(terms.hold_ms, terms.agent), size(config.record_max)
-            recorder = Recorder(record, header, provisional=True, tell=self._note, most=most)
-        except UserError as error:
+            recorder = open_record(record, terms, config, env, self._note)
+        except WireError:
             host.close()
-            raise WireError(Code.INTERNAL, error.what, error.remedy, fatal=True) from None
+            raise
         clock = terms.arrivals(env) or WallClock(config.period_ns, spin_ns=0)
         sample = Observation(0, 0, time.monotonic_ns(), RemoteData.of(None, "warm-up")) if config.warmup else None
         loop = ControlLoop(

@@ -32,6 +32,7 @@ from rtcontrol_client.wire.messages import (
     Hello,
     Instruct,
     Observe,
+    Picture,
     Ping,
     Pong,
     Reset,
@@ -197,6 +198,10 @@ class SessionManager:
                 raise WireError(Code.INSTRUCTION, error.what, error.remedy, field="instruction") from None
         elif isinstance(message, ControlMessage):
             session_of(peer, message.session).control(message)
+        elif isinstance(message, Picture):
+            with self._lock:
+                session = self._sessions.pictured(peer, message.session)
+            _world_of(session).pictures.take(message)
         elif isinstance(message, Reset):
             self._world(peer, message.session).reset(message)
         elif isinstance(message, Bye):
@@ -216,10 +221,7 @@ class SessionManager:
                 peer.send(Bye(session=session.token, reason=BYE))
 
     def _world(self, peer: Peer[Session], token: str) -> RemoteEnvironment:
-        session = session_of(peer, token)
-        if session.env is None or session.state != "live":
-            raise WireError(Code.STATE, "The session is not open.", "Wait for the welcome.", retryable=True)
-        return session.env
+        return _world_of(session_of(peer, token))
 
     def _hello(self, peer: Peer[Session], hello: Hello) -> None:
         if not peer.hellos.take():
@@ -355,3 +357,9 @@ class SessionManager:
                 self.drop(min(strangers, key=lambda p: p.in_ns).connection)
             peer = self._peers[connection] = Peer(connection, self.options)
             return peer
+
+
+def _world_of(session: Session) -> RemoteEnvironment:
+    if session.env is None or session.state != "live":
+        raise WireError(Code.STATE, "The session is not open.", "Wait for the welcome.", retryable=True)
+    return session.env

@@ -71,13 +71,13 @@ CHANNELS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[dict[str, Any], 
         },
     ),
     "/picture": (
-        "The world, as its observation shows it (foxglove.CompressedImage).",
+        "The world, drawn from what is observed, or as its client sent it (foxglove.CompressedImage).",
         ("frame_id",),
         {
-            "timestamp": (TIMESTAMP, "When it was observed, UTC."),
+            "timestamp": (TIMESTAMP, "When it was observed, or taken, UTC."),
             "frame_id": (TEXT, "world."),
             "data": ({"type": "string", "contentEncoding": "base64"}, "The file."),
-            "format": (TEXT, "png."),
+            "format": (TEXT, "png or jpeg."),
         },
     ),
     "/further": (

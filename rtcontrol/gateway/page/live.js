@@ -4,6 +4,7 @@
 import { StripChart } from "./chart.js";
 
 const AGAIN_MS = 1000;
+const OLD_S = 3; // a picture of before is told to be one
 const KEYS = { p: "pause", r: "resume", s: "stop", y: "confirm", n: "deny" };
 
 const $ = (id) => document.getElementById(id);
@@ -48,7 +49,7 @@ async function connect() {
   socket.binaryType = "blob";
   view.socket = socket;
   socket.onopen = () => link("live", "connected");
-  socket.onmessage = ({ data }) => (typeof data === "string" ? take(JSON.parse(data)) : picture(data));
+  socket.onmessage = ({ data }) => (typeof data === "string" ? take(JSON.parse(data)) : picture(data, socket));
   socket.onclose = () => {
     if (socket !== view.socket) return;
     link(view.over ? "closed" : "waiting", view.over ? "the run is over" : "connection lost, trying again");
@@ -73,6 +74,7 @@ $("session").addEventListener("change", () => {
   session = $("session").value;
   const { socket } = view;
   Object.assign(view, { last: null, socket: null, over: false });
+  $("world").hidden = true; // the picture is of another one's world
   socket?.close();
   chart.calls.length = 0;
   connect();
@@ -108,6 +110,7 @@ function take(told) {
   put("title", told.env ?? "A run");
   put("lead", lead(told));
   showState(told);
+  showAge(told.picture_age_s);
   put("force", told.instruction ?? "");
   put("text", told.text ?? "not kept in the record");
   put("history", told.history?.length ? `after ${told.history.join("  ")}` : "");
@@ -194,8 +197,23 @@ function ms(value) {
   return `${value < 9.95 ? value.toFixed(1) : Math.round(value)} ms`;
 }
 
-async function picture(blob) {
-  const image = await createImageBitmap(blob);
+/** Of a picture that the client of a world behind a wire sent: null where there is none, undefined of other worlds. */
+function showAge(age) {
+  if (age === null) $("world").hidden = true;
+  const old = typeof age === "number" && age > OLD_S;
+  put("picture-age", old ? `${Math.round(age)} s old` : "");
+  $("picture").classList.toggle("old", old);
+}
+
+async function picture(blob, socket) {
+  let image;
+  try {
+    image = await createImageBitmap(blob);
+  } catch {
+    put("answer", "the world's picture cannot be shown: its file is damaged");
+    return;
+  }
+  if (socket !== view.socket) return;
   const canvas = $("picture");
   $("world").hidden = false;
   if (canvas.width !== image.width) Object.assign(canvas, { width: image.width, height: image.height });

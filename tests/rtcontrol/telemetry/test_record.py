@@ -30,7 +30,7 @@ from rtcontrol.telemetry import recorder as recorders
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.channels import CHANNELS, topic_of
-from rtcontrol.telemetry.encoder import Pictures
+from rtcontrol.telemetry.pictures import Pictures
 from rtcontrol.telemetry.record_reader import read_record, read_stamped, record_in, rows
 from rtcontrol.telemetry.recorder import Recorder
 from tests.helpers.disks import files_of
