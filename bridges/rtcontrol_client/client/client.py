@@ -16,6 +16,7 @@ from rtcontrol_client.client.errors import ClientError, Closed, checked
 from rtcontrol_client.client.handler import Handler, Loop
 from rtcontrol_client.client.link import Link
 from rtcontrol_client.client.options import Options
+from rtcontrol_client.client.pictures import PictureSender, picture
 from rtcontrol_client.client.session import Standing
 from rtcontrol_client.client.values import Some, observation, plain
 from rtcontrol_client.wire.messages import Outcomes, Reset, Welcome
@@ -72,7 +73,7 @@ class Client:
         self._condition, self._seen = threading.Condition(), 0
         self._handlers: list[Handler] = []
         self._link = Link(endpoint, self.options, listens, self._changed)
-        self._core = self._link.core
+        self._core, self._pictures = self._link.core, PictureSender(self._link)
         if on_call is not None:
             self._handlers.append(Handler(self._link, False, on_call, loop if awaits else None))
         if on_safe is not None:
@@ -158,6 +159,7 @@ class Client:
         """Counts since the client was made; `latency_ms` is from the observation's stamp to the call's arrival, of the
         last 4096 fresh calls; `clock` the server's minus ours, by the fastest recent round trip.
 
+        `pictures`: `sent`, `dropped` for a newer one or for want of a connection, `refused` by the server.
         `superseded` observations were replaced by newer ones before they were sent; `expired` calls ran out of their
         time-to-live, in force or on the way; `ignored` ones were of another session, epoch or order.
         """
@@ -169,6 +171,7 @@ class Client:
             }
             found = {**{name: core.count[name] for name in COUNTS}, "ignored": dict(core.ignored)}
             offset = {"offset_ms": clock.offset_ns / 1e6, "rtt_ms": clock.rtt_ns / 1e6} if clock else {}
+            found["pictures"] = {name: self._pictures.counts[name] for name in ("sent", "dropped", "refused")}
             return {**found, "latency_ms": latency, "clock": offset, "last_error": core.last_error}
 
     def call(self) -> Standing:
@@ -198,6 +201,16 @@ class Client:
             seq = self._core.observe(look).seq
         self._link.wake()
         return seq
+
+    def send_picture(self, data: Any, *, t_ns: int | None = None) -> bool:
+        """Send a picture of the world for people to see (the record, the live view): a JPEG or PNG file's bytes. `t_ns`
+        as of `observe`. It goes beside the session: no observation waits for it. The newest one counts, 10 a second at
+        most; what cannot be sent is dropped and counted (`statistics`). False: there is no session now, or its server
+        takes no pictures.
+
+        Raises ClientError: no such file, cut off, more than 768,000 bytes, an instant of the future.
+        """
+        return self._pictures.give(picture(data, t_ns))
 
     def executed(
         self,
@@ -290,6 +303,7 @@ class Client:
         """Say bye and let go; may be called twice. Nothing is in force any more but the safe call, which the handler is
         given before this returns: after 1 s at most, 5 s while it runs. The interpreter's exit closes too."""
         self._link.close()
+        self._pictures.close()
         if self._handlers:
             self._handlers[-1].wait()  # that of safe
 

@@ -20,6 +20,7 @@ from rtcontrol_client.wire.endpoint import FORM, Endpoint, EndpointError
 from rtcontrol_client.wire.messages import Bye, Welcome
 
 HIGH_WATER = 64
+SEND_BUFFER = 1 << 18  # bytes that the system keeps of what is sent beside: more would be old when it arrives
 LINGER_MS = 200  # how long a last message may take to leave
 UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
 NO_KEY = zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -50,7 +51,9 @@ class Link:
         self._warned: set[str] = set()
         if listens and self._keys is not None:
             raise ClientError("A client that listens uses no keys.", "Listen on loopback, or let the server bind.")
-        self._context = zmq.Context()  # its own, so that closing it waits for what is still to leave
+        self._context: zmq.Context[zmq.Socket[bytes]] = (
+            zmq.Context()
+        )  # its own, so that closing it waits for what is still to leave
         self._wake_in, self._wake_out = sockets.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -160,17 +163,14 @@ class Link:
             self._socket.disable_monitor()
             self._monitor.close(linger=0)
             self._socket.close(linger=0)
-        listens, socket = self.core.connection.listens, self._context.socket(zmq.DEALER)
-        socket.linger, socket.sndhwm, socket.rcvhwm, socket.immediate = LINGER_MS, HIGH_WATER, HIGH_WATER, True
-        socket.maxmsgsize, socket.handshake_ivl = LIMITS.max_message_bytes, 2000
-        socket.reconnect_ivl = -1  # core.py does it, with a back-off, and knows when
+        listens = self.core.connection.listens
         # Of a name libzmq tries one address: that of IPv6 every other time.
         ipv6 = self._where.ipv6_only if listens else self._where.ipv6
-        socket.ipv6, self._opened = self._opened % 2 if ipv6 is None else ipv6, self._opened + 1
-        if self._keys is not None:
-            pair, socket.curve_serverkey = self._keys[0], self._keys[1].encode()
-            socket.curve_publickey, socket.curve_secretkey = pair.public.encode(), pair.secret.encode()
-        elif listens:
+        self._ipv6, self._opened = bool(self._opened % 2) if ipv6 is None else ipv6, self._opened + 1
+        socket = self._dealer(self._context)
+        socket.linger, socket.sndhwm, socket.rcvhwm = LINGER_MS, HIGH_WATER, HIGH_WATER
+        socket.reconnect_ivl = -1  # core.py does it, with a back-off, and knows when
+        if listens and self._keys is None:
             socket.zap_domain = b"rtcontrol"  # without it bytes that are no ZeroMQ would reach us as messages
         self._socket: zmq.Socket[bytes] = socket
         self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(EVENTS)
@@ -183,6 +183,26 @@ class Link:
             self._release()
             what = f"{self._endpoint} cannot be used ({error.strerror})."
             raise ClientError(what, f"Write {FORM}; to listen, is the port free?") from None
+
+    def _dealer(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+        socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+        socket.immediate, socket.ipv6 = True, self._ipv6
+        socket.maxmsgsize, socket.handshake_ivl = LIMITS.max_message_bytes, 2000
+        if self._keys is not None:
+            pair, socket.curve_serverkey = self._keys[0], self._keys[1].encode()
+            socket.curve_publickey, socket.curve_secretkey = pair.public.encode(), pair.secret.encode()
+        return socket
+
+    def beside(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes] | None:
+        """Another connection to the same server, made anew by itself, on which one message waits at most; of whoever
+        listens None. From any thread."""
+        if self.core.connection.listens:
+            return None
+        socket = self._dealer(context)
+        socket.linger, socket.sndhwm, socket.rcvhwm = 0, 1, HIGH_WATER
+        socket.reconnect_ivl, socket.reconnect_ivl_max, socket.sndbuf = 100, 2000, SEND_BUFFER
+        socket.connect(self._endpoint)
+        return socket
 
     def _release(self) -> None:
         """Let go, once what was sent has left, or LINGER_MS is over."""

@@ -18,6 +18,7 @@ from rtcontrol_client.wire.messages import (
     Observe,
     Outcome,
     Outcomes,
+    Picture,
     Reset,
 )
 
@@ -238,6 +239,11 @@ class SessionState:
         """Last, where there is room."""
         if len(self.waiting) < 4 * QUEUE:
             self.waiting.append(message)
+
+    def picture(self, one: Picture) -> None:
+        """Say it, in place of one that is not sent yet."""
+        self.drop(Picture)
+        self.say(one)
 
     def drop(self, *kinds: type[Message]) -> None:
         """All of these kinds that wait."""
