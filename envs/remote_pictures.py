@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rtcontrol_client.wire import Code, WireError
@@ -28,6 +29,7 @@ class RemotePictures:
 
     def __init__(self, counts: dict[str, int]) -> None:
         self.newest: RemotePicture | None = None
+        self.taken: Callable[[RemotePicture, int], None] = lambda one, now_ns: None  # told of each, on that thread
         self._counts = counts
         self._later_ns: int | None = None  # our clock minus the client's, and what a message takes
         self._room, self._filled_ns = MAX_PICTURES_HZ, time.monotonic_ns()
@@ -49,7 +51,9 @@ class RemotePictures:
         taken_ns = now_ns if self._later_ns is None else message.t_ns + self._later_ns
         image = message.image
         self._count("taken")
-        self.newest = RemotePicture(image.format, image.data, max(now_ns - OLDEST_NS, min(now_ns, taken_ns)))
+        one = RemotePicture(image.format, image.data, max(now_ns - OLDEST_NS, min(now_ns, taken_ns)))
+        self.newest = one
+        self.taken(one, now_ns)
 
     def _count(self, what: str) -> None:
         self._counts[what] = self._counts.get(what, 0) + 1

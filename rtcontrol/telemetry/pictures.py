@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from rtcontrol.envs.base import Environment
@@ -11,11 +12,15 @@ from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_pictures import RemotePicture, RemotePictures
 
 
+# A second's worth at the most; they wait for the recorder's next turn, which is half a second away at most.
+WAITING = 10
+
+
 class PictureSource(Protocol):
     """What gives the recorder's thread pictures."""
 
-    def of(self, utc_ns: int, event: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The picture that is due with this event, None where none is."""
+    def of(self, utc_ns: int, event: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+        """Those that are to be recorded with this event, each a foxglove.CompressedImage."""
 
 
 class PictureRate:
@@ -24,12 +29,13 @@ class PictureRate:
     def __init__(self, hz: float) -> None:
         self._every_ns, self._due_ns = round(1e9 / hz), 0
 
-    def due(self, utc_ns: int) -> bool:
-        return utc_ns >= self._due_ns
-
-    def took(self, utc_ns: int) -> None:
-        late = utc_ns - self._due_ns > self._every_ns
-        self._due_ns = (utc_ns if late else self._due_ns) + self._every_ns
+    def due(self, now_ns: int) -> bool:
+        """Whether one is due; it is taken then."""
+        if now_ns < self._due_ns:
+            return False
+        late = now_ns - self._due_ns > self._every_ns
+        self._due_ns = (now_ns if late else self._due_ns) + self._every_ns
+        return True
 
 
 class Pictures:
@@ -39,33 +45,35 @@ class Pictures:
     def __init__(self, draw: Callable[[int, Mapping[str, Any]], bytes], hz: float) -> None:
         self._draw, self._rate = draw, PictureRate(hz)
 
-    def of(self, utc_ns: int, event: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The picture of an observation event, None where none is due."""
+    def of(self, utc_ns: int, event: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The picture of an observation event, where one is due."""
         if "observation" not in event or not self._rate.due(utc_ns):
-            return None
-        self._rate.took(utc_ns)
+            return []
         try:
             data = self._draw(event["epoch"], event["data"])
         except Exception:  # what a world shows may be anything
-            return None
-        return compressed_image(utc_ns, "png", data)
+            return []
+        return [compressed_image(utc_ns, "png", data)]
 
 
 class ReceivedPictures:
-    """Those that a client sent: the newest one, if it was not recorded yet. `anchor_ns`: UTC minus CLOCK_MONOTONIC."""
+    """Those that a client sent, as they came. `anchor_ns`: UTC minus CLOCK_MONOTONIC."""
 
     def __init__(self, pictures: RemotePictures, hz: float, anchor_ns: int) -> None:
-        self._pictures, self._rate, self._anchor_ns = pictures, PictureRate(hz), anchor_ns
-        self._last: RemotePicture | None = None
+        self._rate, self._anchor_ns = PictureRate(hz), anchor_ns
+        self._waiting: deque[RemotePicture] = deque(maxlen=WAITING)
+        pictures.taken = self._take
 
-    def of(self, utc_ns: int, event: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The newest picture, None where it is recorded, or none is due."""
-        newest = self._pictures.newest
-        if newest is None or newest is self._last or not self._rate.due(utc_ns):
-            return None
-        self._rate.took(utc_ns)
-        self._last = newest
-        return compressed_image(newest.t_ns + self._anchor_ns, newest.format, newest.data)
+    def _take(self, one: RemotePicture, now_ns: int) -> None:
+        # On the transport's thread: what takes time is done on the recorder's.
+        if self._rate.due(now_ns):
+            self._waiting.append(one)
+
+    def of(self, utc_ns: int, event: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Those that came since the last event."""
+        while self._waiting:
+            one = self._waiting.popleft()
+            yield compressed_image(one.t_ns + self._anchor_ns, one.format, one.data)
 
 
 def received(env: Environment, hz: float, header: Mapping[str, Any]) -> ReceivedPictures | None:

@@ -210,7 +210,7 @@ class Recorder:
                 self._last_ns, event = self._waiting.popleft()
                 utc_ns = self._last_ns + self._anchor_ns
                 self._encoder.add(utc_ns, event)
-                if self.pictures is not None and (picture := self.pictures.of(utc_ns, event)) is not None:
+                for picture in () if self.pictures is None else self.pictures.of(utc_ns, event):
                     self._encoder.add(utc_ns, picture)
                 self._taken += 1
             self._bytes = self._encoder.take()
