@@ -11,7 +11,6 @@ from rtcontrol.envs.base import Environment
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_pictures import RemotePicture, RemotePictures
 
-
 # A second's worth at the most; they wait for the recorder's next turn, which is half a second away at most.
 WAITING = 10
 

@@ -21,6 +21,7 @@ from rtcontrol_client.ros2.guard import Guard
 from rtcontrol_client.ros2.mapper import Mapper
 from rtcontrol_client.ros2.observer import Newest, Observer, clock_of
 from rtcontrol_client.ros2.parts import Topic
+from rtcontrol_client.ros2.pictures import feed_of
 from rtcontrol_client.shutdown import rest
 from rtcontrol_client.wire import LIMITS
 from rtcontrol_client.wire.limits import check_value
@@ -91,6 +92,7 @@ class Ros2Bridge:
         self._actuator = Ros2Actuator(mapper, {**self._outputs, **self._channels}, options.hz, self._clock)
         self._told = bus.output(mapper.diagnostics) if mapper.diagnostics is not None else None
         self._instruct = bus.input(mapper.instructions) if mapper.instructions is not None else None
+        self._feed = feed_of(mapper, bus.input)
         self._optional = {source.topic.name for source in mapper.sources if not source.required}
         self._optional |= {topic.name for topic in (mapper.diagnostics, mapper.instructions) if topic is not None}
         self._over = False  # set by a handler that interrupts the main thread: no lock
@@ -182,6 +184,8 @@ class Ros2Bridge:
             self._observe_ns.append(time.monotonic_ns() - began_ns)
         self._hear_instruction()
         self._repeat()
+        if self._feed is not None:  # last: nothing waits for it
+            self._feed.forward(self._client)
 
     def _begin_anew(self) -> None:
         back_s = self._clock.back()
@@ -284,6 +288,8 @@ class Ros2Bridge:
                 found.setdefault(topic, f"{topic}: a subscriber does not keep up, and messages could not be written.")
             self._failed[topic] = output.failed
         found |= {name: why for name, one in self._channels.items() if (why := one.trouble()) is not None}
+        if self._feed is not None and self._feed.trouble is not None:
+            found["picture"] = self._feed.trouble
         if self._unsent is not None:
             found["observation"] = self._unsent
         client = self._client
@@ -323,6 +329,7 @@ class Ros2Bridge:
             "ticks": self._ticks,
             "late_ticks": self._late_ticks,
             **{name: self._actuator.count[name] for name in ("calls", "repeats", "refused")},
+            **({} if self._feed is None else {"pictures": self._feed.count}),
             "write_failures": sum(output.failed for output in self._outputs.values()),
             "latency_ms": now.get("latency_ms", self._latency_ms),
             "observe_ms": quantiles(list(self._observe_ns)),

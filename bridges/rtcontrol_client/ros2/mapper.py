@@ -11,6 +11,7 @@ from rtcontrol_client.ros2.clock import CLOCK
 from rtcontrol_client.ros2.config import PublishSpec, Qos, RobotConfig, Scalar, ToolSpec
 from rtcontrol_client.ros2.definitions import Definitions
 from rtcontrol_client.ros2.errors import Ros2BridgeError, Unmappable
+from rtcontrol_client.ros2.images import COMPRESSED_IMAGE, DEFINITION, read_bytes_whole
 from rtcontrol_client.ros2.links import Links
 from rtcontrol_client.ros2.parts import Publication, Source, Topic
 from rtcontrol_client.ros2.paths import compile_path
@@ -29,7 +30,8 @@ class Mapper:
 
     def __init__(self, config: RobotConfig, where: str) -> None:
         self.config, self._where = config, where
-        self._types = Definitions(config.types, where)
+        types = config.types if config.picture is None else {COMPRESSED_IMAGE: DEFINITION, **config.types}
+        self._types = Definitions(types, where)
         self._once("observe.topics", config.observe.topics)
         for name, tool in config.tools.items():
             self._once(f"tools.{name}.publish", tool.publish)
@@ -41,6 +43,7 @@ class Mapper:
         self._apart()
         self.instructions, self.diagnostics = self._own()
         self.clock = self._topic(CLOCK, "rosgraph_msgs/msg/Clock", Qos(), CLOCK) if config.use_sim_time else None
+        self.picture = self._picture()
         self._check_types()
         self._fields = [field for source in self.sources for field in source.readers]
         twice = sorted({field for field in self._fields if self._fields.count(field) > 1})
@@ -174,10 +177,19 @@ class Mapper:
             else None,
         )
 
+    def _picture(self) -> Topic | None:
+        """Of the camera that people see."""
+        if (spec := self.config.picture) is None:
+            return None
+        topic = self._topic(spec.topic, COMPRESSED_IMAGE, spec.qos, "picture.topic")
+        read_bytes_whole(topic.cls)
+        return topic
+
     def _check_types(self) -> None:
         known: dict[str, str] = {}
         ways: dict[str, bool] = {}
-        own = [topic for topic in (self.instructions, self.diagnostics, self.clock) if topic is not None]
+        extra = (self.instructions, self.diagnostics, self.clock, self.picture)
+        own = [topic for topic in extra if topic is not None]
         written = [output.topic for outputs in self._outputs.values() for output in outputs]
         for topic in [*(source.topic for source in self.sources), *written, *own]:
             if known.setdefault(topic.name, topic.type) != topic.type:
