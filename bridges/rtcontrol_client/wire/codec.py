@@ -113,7 +113,7 @@ def decode_json(text: str | bytes, limits: Limits = LIMITS) -> Message:
     # The caps on strings are for text; a buffer's size is bounded by the message's.
     held = (header.get("arrays"), header.get("image")) if isinstance(header, dict) else (None, None)
     entries = held[0] if isinstance(held[0], list) else []
-    encoded = [e.pop("base64", None) if isinstance(e, dict) else None for e in (*entries, held[1])]
+    encoded: list[Any] = [e.pop("base64", None) if isinstance(e, dict) else None for e in (*entries, held[1])]
     of_picture = encoded.pop()
     for i, (place, entry) in enumerate(_holders(_checked(header, limits))):
         try:
