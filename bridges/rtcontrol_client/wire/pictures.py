@@ -24,6 +24,7 @@ SHOWN = {0xC0, 0xC1, 0xC2}
 TABLES, SCAN, END = 0xC4, 0xDA, b"\xff\xd9"
 BARE = {0x01, *range(0xD0, 0xD8)}  # markers without a length
 MAX_SEGMENTS = 128  # before the scan: metadata are cut into segments of 64 KiB
+BEHIND = 1 << 14  # bytes that may stand behind a file's end
 DEPTH_HEADER = 12  # bytes that compressed_depth_image_transport puts before its PNG
 
 FIELD = "image"
@@ -39,7 +40,7 @@ def format_of(data: bytes | memoryview) -> PictureFormat | None:
 
 def check_picture(form: PictureFormat, data: bytes) -> tuple[int, int]:
     """Width and height that the file tells. Raises WireError (too_large, invalid) for what is too large, no such file,
-    cut off, or such that browsers do not show it. Takes microseconds, whatever the file holds."""
+    cut off, or such that browsers do not show it. Looks at no more than headers and the file's last 16 KiB."""
     if len(data) > MAX_PICTURE_BYTES:
         what = f"A picture of {len(data)} bytes: at most {MAX_PICTURE_BYTES} are taken."
         raise WireError(Code.TOO_LARGE, what, "Send a smaller one, or one of lower quality.", field=FIELD)
@@ -67,7 +68,7 @@ def _png_size(data: bytes) -> tuple[int, int]:
         raise _refused("The PNG's header is damaged: its checksum is wrong.")
     if depth not in DEPTHS.get(colour, ()) or packing or filtering or interlace > 1:
         raise _refused("The PNG's header asks for what no PNG has.")
-    if not data.rstrip(b"\0").endswith(PNG_END) and not data.endswith(PNG_END):
+    if not data[-BEHIND:].rstrip(b"\0").endswith(PNG_END):
         raise _refused("The PNG is cut off: its end is missing.")
     return width, height
 
@@ -117,7 +118,7 @@ def _before_scan(data: bytes, at: int, size: tuple[int, int] | None, tables: boo
             "The JPEG has no Huffman tables, as frames of some cameras' motion JPEG: browsers do not show it."
         )
     # Within a scan these two bytes stand nowhere; behind the end cameras leave what they like.
-    if data.rfind(END, at) < 0:
+    if data.rfind(END, max(at, len(data) - BEHIND)) < 0:
         raise _refused("The JPEG is cut off: its end is missing.")
     return size
 

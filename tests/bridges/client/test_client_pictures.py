@@ -10,6 +10,7 @@ import socket as sockets
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,19 @@ import pytest
 
 from rtcontrol.envs.pictures import png
 from rtcontrol.run.options import RunOptions
+from rtcontrol.serve import zmq_auth
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.server import Server
 from rtcontrol.serve.single_client import run_remote
 from rtcontrol_client import AsyncClient, Client, ClientError
 from rtcontrol_client.shutdown import Shutdown
 from rtcontrol_client.wire.messages import Hello, Observe, Picture, Ping
 from rtcontrol_client.wire.pictures import MAX_PICTURE_BYTES
 from tests.bridges.client.worlds import OWN, Process, Proxy, free_port, until
-from tests.bridges.wire.test_pictures import jpeg
+from tests.bridges.wire.test_picture_files import enlarged, jpeg
 from tests.conformance.check.stand import Stand
 from tests.rtcontrol.serve.conftest import Bench, serving
-from tests.rtcontrol.serve.test_pictures import recorded
+from tests.rtcontrol.serve.test_session_pictures import recorded
 
 FILE = jpeg()
 SMALL = png(np.zeros((4, 5, 3), np.uint8))
@@ -46,7 +50,7 @@ def client(made: Bench) -> Iterator[Client]:
         yield client
 
 
-def newest(bench: Bench) -> Any:
+def newest(bench: Bench | Server) -> Any:
     return bench.admission.all()[0].env.pictures.newest
 
 
@@ -73,7 +77,7 @@ def test_an_array_of_numpy_is_taken_and_its_instant_is_the_callers(made: Bench, 
         (b"GIF89a", {}, "neither JPEG nor PNG"),
         (FILE[:-30], {}, "cut off"),
         (b"\xff\xd8", {}, "neither JPEG nor PNG"),
-        (FILE + bytes(MAX_PICTURE_BYTES), {}, "at most"),
+        (enlarged(FILE, MAX_PICTURE_BYTES + 1), {}, "at most"),
         ("a path", {}, "shows no bytes"),
         (FILE, {"t_ns": 1 << 62}, "future"),
         (FILE, {"t_ns": "now"}, "t_ns"),
@@ -133,7 +137,7 @@ def test_pictures_that_get_stuck_delay_no_observation_and_take_no_memory() -> No
         stand.expect(Hello, 20, "hello")
         stand.welcome(capabilities=["pictures"])
         until(lambda: client.connected, "no session")
-        large = FILE + bytes(MAX_PICTURE_BYTES - len(FILE))
+        large = enlarged(FILE, MAX_PICTURE_BYTES)
         before = psutil.Process().memory_info().rss
         for i in range(300):
             assert client.send_picture(large)
@@ -196,6 +200,26 @@ def test_a_client_that_listens_sends_them_on_its_one_connection(tmp_path: Path) 
         assert run.result(30) == 0
         ending._handle(signal.SIGTERM, None)
     assert [(data, form) for _, data, form in recorded(tmp_path / "o" / "record.mcap")] == [(FILE, "jpeg")]
+
+
+def test_it_has_the_sessions_key_on_both_connections(tmp_path: Path) -> None:
+    for name in ("server", "arm", "leg"):
+        zmq_auth.create(tmp_path / "keys", name)
+    with ExitStack() as stack:
+        options = ServeOptions(out=tmp_path / "out", model="random", host="inprocess")
+        server = stack.enter_context(Server(options, ["tcp://127.0.0.1:*"], keys=tmp_path / "keys"))
+        client, other = (
+            stack.enter_context(
+                Client.connect(server.endpoints[0], **OWN, hz=20, keys=tmp_path / "keys" / f"{name}.key_secret")
+            )
+            for name in ("arm", "leg")
+        )
+        assert client.send_picture(FILE)
+        until(lambda: newest(server) is not None, "no picture came")
+        other._core.token = client._core.token  # as if it had seen it
+        assert other.send_picture(SMALL)
+        until(lambda: server.admission.health()["refused"].get("session"), "it was not refused")
+        assert newest(server).data == FILE
 
 
 def test_an_async_client_sends_them_too(made: Bench) -> None:

@@ -26,9 +26,9 @@ from tests.bridges.client.worlds import Process, free_port
 from tests.bridges.ros2.brain import Brain
 from tests.bridges.ros2.conftest import Peer, Start
 from tests.bridges.ros2.test_real_ros import NODE
-from tests.bridges.wire.test_pictures import jpeg
+from tests.bridges.wire.test_picture_files import enlarged, jpeg
 from tests.helpers.processes import Program, until
-from tests.rtcontrol.serve.test_pictures import recorded
+from tests.rtcontrol.serve.test_session_pictures import recorded
 
 CAMERA, BEAT = "/camera/image_raw/compressed", "/beat"
 ROBOT = f"""
@@ -50,7 +50,7 @@ IMAGES = [
     ("", jpeg(40, 40) + bytes(2000)),  # padded, as openmv/openmv#822
 ]
 DEPTH = ("16UC1; compressedDepth png", struct.pack("<iff", 0, 0.0, 0.0) + PNG)
-LARGE = jpeg(300, 300, quality=100) + bytes(200_000)
+LARGE = enlarged(jpeg(300, 300, quality=100), 400_000)
 
 
 def robot_file(folder: Path, **more: str) -> Path:

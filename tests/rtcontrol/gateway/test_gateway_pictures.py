@@ -23,7 +23,7 @@ from rtcontrol.envs.pictures import png
 from rtcontrol_client import Client
 from rtcontrol_client.wire.pictures import MAX_PICTURE_BYTES
 from tests.bridges.client.worlds import OWN, Process
-from tests.bridges.wire.test_pictures import jpeg
+from tests.bridges.wire.test_picture_files import enlarged, jpeg
 from tests.helpers.processes import Program, free_port, until
 
 pytest.importorskip("mcp", reason="the mcp extra is not installed")
@@ -32,7 +32,7 @@ from mcp.shared.exceptions import MCPError
 from test_mcp_server import agent, done, status
 
 in_chromium = pytest.mark.skipif(chromium.BINARY is None, reason="there is no Chromium to show the page")
-LARGE = jpeg(200, 120) + bytes(MAX_PICTURE_BYTES - len(jpeg(200, 120)))
+LARGE = enlarged(jpeg(200, 120), MAX_PICTURE_BYTES)
 SMALL = png(np.full((30, 40, 3), 9, np.uint8))
 
 

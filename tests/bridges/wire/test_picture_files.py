@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from rtcontrol.envs.pictures import png
-from rtcontrol_client.wire import Code, WireError
-from rtcontrol_client.wire.pictures import MAX_PICTURE_BYTES, MAX_SEGMENTS, check_picture, format_of
+from rtcontrol_client.wire import Code, WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
+from rtcontrol_client.wire.messages import Picture, PictureFile
+from rtcontrol_client.wire.pictures import BEHIND, MAX_PICTURE_BYTES, MAX_SEGMENTS, check_picture, format_of
 
 
 def jpeg(width: int = 64, height: int = 48, mode: str = "RGB", **options: Any) -> bytes:
@@ -24,6 +25,16 @@ def jpeg(width: int = 64, height: int = 48, mode: str = "RGB", **options: Any) -
     pixels = np.random.default_rng(1).integers(0, 255, (height, width, 3), dtype=np.uint8)
     Image.fromarray(pixels).convert(mode).save(file, "JPEG", **options)
     return file.getvalue()
+
+
+def enlarged(data: bytes, size: int) -> bytes:
+    """The JPEG with so many bytes, by what it tells of itself."""
+    more, made = size - len(data), data[:2]
+    while more > 0:
+        length = more if more <= 65_537 else min(65_537, more - 4)
+        made += b"\xff\xef" + (length - 2).to_bytes(2, "big") + bytes(length - 4)
+        more -= length
+    return made + data[2:]
 
 
 def saved(mode: str) -> bytes:
@@ -118,11 +129,19 @@ def test_a_lossless_or_arithmetic_jpeg_is_refused() -> None:
 
 
 def test_one_above_the_limit_is_refused_by_its_size() -> None:
-    data = jpeg()
-    assert check_picture("jpeg", data + bytes(MAX_PICTURE_BYTES - len(data)))
+    largest = enlarged(jpeg(), MAX_PICTURE_BYTES)
+    assert check_picture("jpeg", largest) == (64, 48)
     with pytest.raises(WireError) as caught:
-        check_picture("jpeg", data + bytes(MAX_PICTURE_BYTES + 1 - len(data)))
+        check_picture("jpeg", enlarged(jpeg(), MAX_PICTURE_BYTES + 1))
     assert caught.value.code == Code.TOO_LARGE
+    told = Picture(session="t" * 16, t_ns=1, image=PictureFile(format="jpeg", data=largest))
+    assert decode_json(encode_json(told)) == told == decode_msgpack(encode_msgpack(told))
+
+
+def test_what_stands_behind_the_end_is_short_so_that_little_of_a_hostile_file_is_searched() -> None:
+    for data in (jpeg(), saved("RGB")):
+        assert check_picture(format_of(data) or "png", data + bytes(BEHIND // 2))
+        assert "cut off" in why_not(data + bytes(BEHIND))
 
 
 def test_a_file_of_empty_segments_costs_no_more_than_a_few_of_them() -> None:

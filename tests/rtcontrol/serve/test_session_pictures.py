@@ -21,6 +21,7 @@ from rtcontrol_client.wire import encode_msgpack
 from rtcontrol_client.wire.messages import CallMessage, ErrorMessage, Picture, PictureFile, Ping, Pong
 from rtcontrol_client.wire.pictures import MAX_PICTURE_BYTES, MAX_PICTURES_HZ
 from tests.bridges.client.worlds import Process
+from tests.bridges.wire.test_picture_files import enlarged
 from tests.helpers.processes import until
 from tests.rtcontrol.serve.wire_peer import WirePeer
 
@@ -31,7 +32,7 @@ def jpeg(shade: int = 0, size: int = 0) -> bytes:
     """A small one; with `size`, so many bytes."""
     file = io.BytesIO()
     Image.fromarray(np.full((48, 64, 3), shade, np.uint8)).save(file, "JPEG")
-    return file.getvalue().ljust(size, b"\0")
+    return enlarged(file.getvalue(), size)
 
 
 def picture(token: str, data: bytes, form: Any = "jpeg", t_ns: int | None = None) -> Picture:
