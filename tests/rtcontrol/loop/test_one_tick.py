@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rtcontrol.telemetry.record_reader import read_record
-from tests.helpers.processes import ROOT, Program, until
+from tests.helpers.processes import PATH, ROOT, Program, until
 
 PAGE = ROOT / "docs" / "lifecycle.md"
 # The world of this run, its agent, and the view on the terminal are not the tick's: another run has others.
@@ -52,7 +52,7 @@ def crossed(folder: Path) -> dict[str, set[str]]:
 def test_the_page_of_one_tick_names_the_files_that_a_tick_crosses_and_no_other(tmp_path: Path) -> None:
     flight = ["-m", "rtcontrol", "run", "--env", "lander", "--agent", "lander", "--hz", "20", "--host", "ray"]
     code = str(Path(__file__).parent / "one_tick")
-    env = {"PYTHONPATH": f"{code}:{ROOT}", "RTCONTROL_TEST_ONE_TICK": str(tmp_path), "RTCONTROL_TEST_ROOT": f"{ROOT}/"}
+    env = {"PYTHONPATH": f"{code}:{PATH}", "RTCONTROL_TEST_ONE_TICK": str(tmp_path), "RTCONTROL_TEST_ROOT": f"{ROOT}/"}
     run = Program([*flight, "--duration", "600", "--out", str(tmp_path / "out")], tmp_path / "log", env=env)
     try:
         record = tmp_path / "out" / "record.mcap"

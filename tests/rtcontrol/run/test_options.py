@@ -27,7 +27,7 @@ from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.serve.options import ServerOptions
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.training.world_rows import WorldRows
-from tests.helpers.processes import environment
+from tests.helpers.processes import PATH, environment
 from tests.rtcontrol.run.plant import plant, told
 
 
@@ -274,7 +274,7 @@ def test_a_signal_ends_a_world_with_a_step_of_the_safe_call_and_its_close(
     run = plant(tmp_path, kind)
     out = ("--clock", clock, "--out", str(tmp_path / "out"))
     slow = ("--hz", "20") if clock == "wall" else ()
-    process = spawn("run", *run, *out, *slow, "--duration", "6000", PYTHONPATH=str(tmp_path))
+    process = spawn("run", *run, *out, *slow, "--duration", "6000", PYTHONPATH=f"{tmp_path}:{PATH}")
     wait_for_ticks(tmp_path / "out", 8)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
