@@ -105,7 +105,7 @@ def fit(
 
       rtcontrol fit --skill lander --base gemma/st --out runs/gemma-lander      (docs/pretrained.md)
 
-      rtcontrol fit --env my_game.py --agent my_game_agent.py --out runs/mine      (docs/your-own-game.md)
+      rtcontrol fit --env my_game.py --agent my_game_agent.py --base base --out runs/mine   (docs/your-own-game.md)
 
       rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine      (then fly it)
     """
