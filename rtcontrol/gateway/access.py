@@ -89,7 +89,7 @@ class AccessGate:
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+        headers = _read_headers(scope)
         try:
             self._check_host(headers)
             foreign, trusted = self._foreign_origin(scope, headers)
@@ -98,7 +98,7 @@ class AccessGate:
                 return
             guarded = scope["type"] == "websocket" or scope["path"].startswith(GUARDED)
             if guarded and (self._options.require_token or not (trusted and self._local(scope, headers))):
-                self._check_token(scope, headers)
+                check_token(scope, self._options)
             if scope["type"] == "websocket":
                 await self._app(scope, receive, send)
                 return
@@ -161,20 +161,6 @@ class AccessGate:
         # A proxy on this machine speaks for others.
         return here and not any(name in headers for name in FORWARDED)
 
-    def _check_token(self, scope: Scope, headers: dict[str, str]) -> None:
-        shown = _token(scope, headers)
-        wanted = self._options.token
-        if wanted is not None and shown is not None and hmac.compare_digest(shown.encode(), wanted.encode()):
-            return
-        raise Refusal(
-            401,
-            "token",
-            "No access token." if shown is None or wanted is None else "This is not the access token.",
-            "Send `Authorization: Bearer TOKEN` (WebSocket: ?token=TOKEN, or the subprotocol "
-            f"{TOKEN_SUBPROTOCOL}TOKEN beside {SUBPROTOCOL}); the server reads it from --token-file, "
-            "and has none without.",
-        )
-
     async def _http(self, scope: Scope, receive: Receive, send: Send, foreign: str | None) -> None:
         ours = _headers(scope["path"], foreign)
 
@@ -205,6 +191,25 @@ class AccessGate:
         }
         await send({"type": "http.response.start", "status": 204, "headers": _encode(headers)})
         await send({"type": "http.response.body", "body": b""})
+
+
+def check_token(scope: Scope, options: GatewayOptions) -> None:
+    """Raises Refusal where the request does not show the access token."""
+    shown, wanted = _token(scope, _read_headers(scope)), options.token
+    if wanted is not None and shown is not None and hmac.compare_digest(shown.encode(), wanted.encode()):
+        return
+    raise Refusal(
+        401,
+        "token",
+        "No access token." if shown is None or wanted is None else "This is not the access token.",
+        "Send `Authorization: Bearer TOKEN` (WebSocket: ?token=TOKEN, or the subprotocol "
+        f"{TOKEN_SUBPROTOCOL}TOKEN beside {SUBPROTOCOL}); the server reads it from --token-file, "
+        "and has none without.",
+    )
+
+
+def _read_headers(scope: Scope) -> dict[str, str]:
+    return {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
 
 
 def too_large(limit: int) -> Refusal:

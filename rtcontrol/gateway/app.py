@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
-from rtcontrol.gateway import body, chat, openai_api, simpletool, systemone, view
+from rtcontrol.gateway import body, chat, fleet, openai_api, simpletool, systemone, view
 from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.chat import ContentHeads, WrittenContent
 from rtcontrol.gateway.chat_request import ChatRequest
@@ -142,6 +142,7 @@ def build(
         Route("/v1/chat/completions", error_boundary("chat", completions, metrics), methods=["POST"]),
         Route("/v1/models", models),
         Route("/v1/models/{name:path}", error_boundary("models", one_model, metrics)),
+        *fleet.routes(admission, options, metrics),
         Route("/health", health),
         Route("/metrics", metrics_text),
         WebSocketRoute("/ws", sockets.serve),

@@ -197,6 +197,13 @@ class STModel:
         return dict(self._decider.info())
 
 
+# A tool with a free value: what sessions need for their first one is made with a `ModelSource` of it.
+FREE_VALUE: dict[str, Any] = {
+    "name": "say",
+    "parameters": {"properties": {"text": {"type": "string"}}},
+}
+
+
 @dataclass(frozen=True)
 class ModelSource:
     """A model that is loaded, and kept while it is open, before any session needs it: its weights, and the tables of

@@ -78,11 +78,11 @@ class DecisionReply:
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """The decoder was lost or came back; `seconds` is how long it was away (0 when lost); of two deciders `decider` is
-    which."""
+    """The decoder was lost or came back, or the session moved to another one, and nothing was away; `seconds` is how
+    long it was away (0 when lost, or moved); of two deciders `decider` is which, of several decoders its name."""
 
     t_ns: int
-    event: Literal["lost", "restarted"]
+    event: Literal["lost", "restarted", "moved"]
     seconds: float
     decider: str = ""
 
@@ -166,8 +166,9 @@ class DecoderPool(Protocol):
         Returns early, and empty, soon after `stopped` says so: the pool is then good for `close` only.
         """
 
-    def open(self, session: str, source: DeciderSource) -> Host:
-        """Build a decider; gives the started host of this session alone. `session` names it in logs.
+    def open(self, session: str, source: DeciderSource, hz: float = 0.0) -> Host:
+        """Build a decider; gives the started host of this session alone. `session` names it in logs; it will ask for
+        `hz` decisions a second (0: not known).
 
         Blocks until the decider is ready; any thread may call it. Raises UserError from the build, and
         DecoderUnavailable where the place is at fault: full, closed, or away for too long.

@@ -94,6 +94,7 @@ class DecoderActor:
                 "heartbeat": self._serve("heartbeat", _echo),
                 "key": self._key,
                 "pid": os.getpid(),
+                "node": _node(),
                 "tids": self._tids[: self._lanes],
             }
             self._beat.__enter__()  # for the process's life
@@ -255,6 +256,12 @@ class Lane:
         self.rota.remove(key)
         self._clients.pop(key, None)
         self.cancelled.pop(key, None)
+
+
+def _node() -> str:
+    """The first digits of the name that Ray gave this machine; empty outside of Ray."""
+    ray = sys.modules.get("ray")
+    return str(ray.get_runtime_context().get_node_id())[:8] if ray is not None and ray.is_initialized() else ""
 
 
 def _echo(router: zmq.Socket[bytes]) -> None:

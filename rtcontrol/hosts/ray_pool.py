@@ -49,6 +49,7 @@ class RayPool:
     """
 
     name = "ray"
+    back_s = START_TIMEOUT_S  # so long a lost process may stay away
 
     def __init__(self, limit: int = LIMIT, gpus: float | None = None, lanes: int = 1, preload: bool = True) -> None:
         """`gpus` None: one if Ray has any."""
@@ -75,7 +76,7 @@ class RayPool:
         self._watcher.start()
         return {"pid": answer["pid"], "endpoint": answer["lanes"][0]}
 
-    def open(self, session: str, source: DeciderSource) -> RayHost:
+    def open(self, session: str, source: DeciderSource, hz: float = 0.0) -> RayHost:
         host = RayHost(self, source, session)
         host.start()
         return host
@@ -102,7 +103,7 @@ class RayPool:
         self._ray.start(stopped)
         import ray
 
-        options: dict[str, Any] = {"max_restarts": -1, "concurrency_groups": {BUILDERS: 1}, **share(self._gpus)}
+        options: dict[str, Any] = {"max_restarts": -1, "concurrency_groups": {BUILDERS: 1}, **self._share()}
         if root := source_root():
             path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
             options["runtime_env"] = {"env_vars": {"PYTHONPATH": path}}
@@ -115,6 +116,10 @@ class RayPool:
             raise DecoderUnavailable(f"Ray cannot run the decoder's process: {reason}.", REMEDY) from error
         self._began = time.monotonic()
         return answer
+
+    def _share(self) -> dict[str, Any]:
+        """What the actor takes, and where Ray puts it. Raises UserError."""
+        return share(self._gpus)
 
     def _end_ray(self) -> None:
         with self._changed:
@@ -267,15 +272,13 @@ class RayPool:
 
         # A call made while the actor is away is looked at again only every second or two, so ask afresh meanwhile.
         asked: deque[Any] = deque(maxlen=32)
-        give_up = time.monotonic() + START_TIMEOUT_S
+        give_up = time.monotonic() + self.back_s
         # A call to a Ray that was shut down would start it anew.
         while not self._closed.is_set() and self._ray.died() is None:
             if not ray.is_initialized():
                 raise DecoderUnavailable("Ray was shut down by whoever had started it.", "Start again.")
             if time.monotonic() > give_up:
-                raise DecoderUnavailable(
-                    f"The decoder's process did not come back within {START_TIMEOUT_S:g} s.", REMEDY
-                )
+                raise DecoderUnavailable(f"The decoder's process did not come back within {self.back_s:g} s.", REMEDY)
             asked.append(self.actor.start.remote())
             try:
                 if done := ray.wait(list(asked), timeout=0.1)[0]:
@@ -285,9 +288,15 @@ class RayPool:
             except ray.exceptions.RayTaskError as error:
                 log.error("decoder fails to start again: %s", error.cause)
                 self._closed.wait(1.0)
-            except ray.exceptions.RayError:
+            except ray.exceptions.RayError as error:
+                if self._is_dead(error):
+                    return None
                 self._closed.wait(0.05)
         return None
+
+    def _is_dead(self, error: Exception) -> bool:
+        """Whether Ray will not start the actor again, and another is to be started."""
+        return False
 
     def _ray_again(self) -> dict[str, Any] | None:
         """Start Ray and the actor again; None when that failed, or nobody waits any more. DecoderUnavailable when it

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from rtcontrol.hosts.protocol import (
     Decider,
@@ -67,7 +67,7 @@ class StandbyPool(RayPool):
             self.spare.start(stopped)
         return info
 
-    def open(self, session: str, source: DeciderSource) -> StandbyHost:  # type: ignore[override]
+    def open(self, session: str, source: DeciderSource, hz: float = 0.0) -> StandbyHost:  # type: ignore[override]
         host = StandbyHost(self, source, session)
         host.start()
         return host
@@ -87,7 +87,7 @@ class StandbyPool(RayPool):
     @property
     def up(self) -> bool:
         """Whether its own decoder is, in a Ray that has not died."""
-        return self._answer is not None and _Joined(self).died() is None
+        return self._answer is not None and JoinedRay(self).died() is None
 
     def _end_ray(self) -> None:
         # It must not be shut down under a thread that uses it.
@@ -95,13 +95,25 @@ class StandbyPool(RayPool):
         super()._end_ray()
 
 
-class SparePool(RayPool):
-    """The pool of the second decoder. It lives in the first one's Ray: where that dies it waits until it is back."""
+class RayOwner(Protocol):
+    """Who starts the Ray that a `SparePool` lives in, and starts it again."""
 
-    def __init__(self, first: StandbyPool, *arguments: Any, **options: Any) -> None:
+    gave_up: str | None
+
+    @property
+    def ray(self) -> RaySession: ...
+
+    @property
+    def up(self) -> bool: ...
+
+
+class SparePool(RayPool):
+    """The pool of a further decoder. It lives in another's Ray: where that dies it waits until it is back."""
+
+    def __init__(self, first: RayOwner, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._first = first
-        self._ray = _Joined(first)  # type: ignore[assignment]
+        self._ray = JoinedRay(first)  # type: ignore[assignment]
 
     def leave_ray(self) -> None:
         """Return when no thread of this pool uses Ray; none begins to, until the first decoder is up again."""
@@ -133,10 +145,10 @@ class SparePool(RayPool):
         return None
 
 
-class _Joined:
+class JoinedRay:
     """What a pool needs of the Ray that another one started."""
 
-    def __init__(self, first: StandbyPool) -> None:
+    def __init__(self, first: RayOwner) -> None:
         self._first = first
 
     def start(self, stopped: Callable[[], bool]) -> None:

@@ -98,8 +98,9 @@ class RaySession:
     handlers. That thread then waits for `end`: Ray's processes are bound to the life of the thread that made them.
     """
 
-    def __init__(self) -> None:
-        self.folder = ""
+    def __init__(self, cpus: int = 1) -> None:
+        """`cpus`: how many one that is started here thinks it has."""
+        self.folder, self._cpus = "", cpus
         self._guardian: Guardian | None = None
         self._vital: dict[int, str] = {}  # pidfds of what Ray cannot do without
         self._tried = threading.Event()
@@ -175,7 +176,11 @@ class RaySession:
                 with _sigterm_kept():
                     ray.init(**options)
             else:
-                options |= {"num_cpus": 1, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+                options |= {
+                    "num_cpus": self._cpus,
+                    "include_dashboard": False,
+                    "object_store_memory": OBJECT_STORE_BYTES,
+                }
                 options |= {"_temp_dir": str(Path(self.folder) / OPEN), "_node_ip_address": LOOPBACK}
                 with _sigterm_kept(), _marking(self.folder):
                     ray.init(**options)

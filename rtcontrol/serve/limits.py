@@ -4,36 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 
+from rtcontrol.hosts.load import Need
 from rtcontrol.hosts.protocol import DecoderUnavailable
-
-
-@dataclass(frozen=True)
-class Need:
-    """A session's rate, and the seconds of the decoder that one of its decisions takes; those that are decided together
-    share theirs."""
-
-    hz: float
-    share_s: float
-
-    @property
-    def busy(self) -> float:
-        """The part of the decoder's time that it takes."""
-        return self.hz * self.share_s
-
-
-def undisturbed(shares: Sequence[float]) -> float:
-    """Of what decisions took: what one of four stayed under, as others on the machine make some of them longer."""
-    return sorted(shares)[len(shares) // 4]
 
 
 def weigh(need: Need, others: Iterable[Need], most: float) -> None:
     """Raises DecoderUnavailable (full) where one more session would make calls of the others late: where they ask for
     more than `most` of the decoder's time together. The rest is for messages, and for ticks that fall together; those
-    that ask for more than there is are late anyway."""
-    taken = [other.busy for other in others if 0 < other.busy <= most]
+    that ask for more than there is are late anyway. Those of another decoder are left out."""
+    taken = [other.busy for other in others if other.place == need.place and 0 < other.busy <= most]
     if not taken or sum(taken) + need.busy <= most:
         return
     hz = (most - sum(taken)) / need.share_s

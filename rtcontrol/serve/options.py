@@ -37,6 +37,18 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import registry
 from rtcontrol_client.wire import LIMITS, Limits
 
+MOST_DECODERS = 1024
+
+
+def decoders_between(text: str) -> tuple[int, int]:
+    """The smallest and the largest number of decoders: of `N`, or of `MIN:MAX`. Raises UserError."""
+    parts = text.split(":")
+    if len(parts) <= 2 and all(part.isascii() and part.isdigit() for part in parts):
+        least, most = int(parts[0]), int(parts[-1])
+        if 1 <= least <= most <= MOST_DECODERS:
+            return least, most
+    raise UserError(f"--decoders {text} is no number of decoders.", "Give a number, such as 4, or two, such as 2:8.")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
@@ -67,6 +79,9 @@ class ServeOptions:
     arguments: Annotated[str, Flag(HOW_ARGUMENTS)] = "sequential"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
+    decoders: Annotated[
+        str, Flag("--host ray: so many decoders, N, or MIN:MAX by what is in use; docs/scaling.md.")
+    ] = "1"
     backup: Annotated[str | None, Flag(f"Of sessions whose model is elsewhere. {BACKUP}")] = None
     backup_below: Annotated[float, Flag(BACKUP_BELOW)] = 0.5
     backup_after_ms: Annotated[float | None, Flag(BACKUP_AFTER)] = None
@@ -158,6 +173,9 @@ class ServeOptions:
         size(self.record_max)
         check_pictures(self.record_pictures, self.record_observations)
         check_standby(self.standby, self.host)
+        if decoders_between(self.decoders)[1] > 1 and (self.host != "ray" or self.standby):
+            given = "--standby" if self.standby else f"--host {self.host}"
+            raise UserError(f"--decoders {self.decoders} and {given} exclude each other.", "Leave one of them out.")
         check_backup(self.backup, self.backup_below, self.backup_after_ms, self.first_in_flight)
         check_calls_per_tick(self.calls_per_tick)
         check_interpreter(self.interpreter, self.interpreter_gate, self.interpreter_s, self.confirm_instruction)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rtcontrol.hosts.deciders import PLAIN, ModelSource, QuestionSource, STSource
+from rtcontrol.hosts.deciders import FREE_VALUE, PLAIN, ModelSource, QuestionSource, STSource
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
 from rtcontrol.hosts.protocol import DeciderSource, DecoderPool, DecoderUnavailable, Host
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
@@ -15,12 +15,10 @@ from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
 from rtcontrol.serve.negotiate import Terms
-from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.options import ServeOptions, decoders_between
 
 # Beside the sessions: those that are just ending, the gateway's sets of tools, and the model.
 SPARE = 32
-# A tool with a free value: what sessions need for their first one is made with it.
-FREE: dict[str, Any] = {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}
 
 
 class Pools:
@@ -57,8 +55,8 @@ class Pools:
             try:
                 if self._options.loads is not None and not self._stopped():
                     how = {name: getattr(self._options, name) for name in ("engine", "dtype", "threads")}
-                    spec = DeciderSpec(self._options.loads, (FREE,), **how)
-                    self._model = self._models.open("the model", ModelSource(spec))
+                    spec = DeciderSpec(self._options.loads, (FREE_VALUE,), **how)
+                    self._model = self._loaded(ModelSource(spec))
                     if tools := self._options.default_tools:  # what every session would be refused ends the start
                         told = {name: getattr(self._options, name) for name in ("value_tokens", "arguments")}
                         self._models.open("the tools", STSource(replace(spec, tools=tools, **told))).close()
@@ -69,7 +67,11 @@ class Pools:
             self._started = True
             return info
 
-    def open(self, session: str, source: DeciderSource) -> Host:
+    def _loaded(self, source: ModelSource) -> Host | None:
+        keep = getattr(self._models, "keep_loaded", None)  # in each of several decoders
+        return self._models.open("the model", source) if keep is None else keep(source)
+
+    def open(self, session: str, source: DeciderSource, hz: float = 0.0) -> Host:
         if isinstance(source, EndpointSource):
             return _waiting(source)
         if not isinstance(source, STSource | QuestionSource):
@@ -78,7 +80,17 @@ class Pools:
             self._start()
         except UserError as error:
             raise DecoderUnavailable(error.what, error.remedy) from error
-        return self._models.open(session, source)
+        return self._models.open(session, source, hz)
+
+    @property
+    def operations(self) -> Any:
+        """Of several decoders, `drain` and `change`; None where there is one."""
+        return getattr(self._models, "operations", None)
+
+    def decoders(self) -> list[dict[str, Any]]:
+        """Of several decoders, what there is to see of each."""
+        shown = getattr(self._models, "decoders", None)
+        return [] if shown is None or not self._started else list(shown())
 
     def alive(self) -> bool:
         """Whether the models' place answers; true where none was needed yet."""
@@ -93,10 +105,11 @@ class Pools:
 def open_host(pool: DecoderPool, session: str, terms: Terms) -> Host:
     """A session's host; where there is a backup, that is the pool's."""
     config = terms.config
+    hz = config.hz * config.calls_per_tick
     if config.backup is None:
-        return pool.open(session, terms.source)
+        return pool.open(session, terms.source, hz)
     spare = assembly.decider(config, terms.agent, config.backup)
-    return assembly.backed(config, terms.source, pool.open(session, spare))
+    return assembly.backed(config, terms.source, pool.open(session, spare, hz))
 
 
 def _waiting(source: DeciderSource) -> Host:
@@ -109,6 +122,11 @@ def _waiting(source: DeciderSource) -> Host:
 def _models(options: ServeOptions, limit: int) -> DecoderPool:
     if options.host == "inprocess":
         return InProcessPool(limit)
+    least, most = decoders_between(options.decoders)
+    if most > 1:
+        from rtcontrol.hosts.fleet_care import ManagedFleet
+
+        return ManagedFleet(limit, least, most, options.busy_max)
     if options.standby:
         from rtcontrol.hosts.ray_standby import StandbyPool
 

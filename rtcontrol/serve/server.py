@@ -88,6 +88,7 @@ class Server:
             return
         told = {**self.admission.health(), "dropped": dict(self.router.dropped) if self.router is not None else {}}
         del told["decoder"]  # it is closed by now
+        told.pop("decoders", None)
         try:
             self.options.out.mkdir(parents=True, exist_ok=True)
             (self.options.out / "server.json").write_text(json.dumps(told, indent=2) + "\n")

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
+from rtcontrol.hosts.load import Need, need_of
 from rtcontrol.hosts.protocol import DecoderPool, Host
 from rtcontrol.loop.clock import WallClock
 from rtcontrol.loop.config import instruction_text
@@ -26,7 +27,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve import answers
 from rtcontrol.serve.errors import failure, placed, refusal, undecodable
-from rtcontrol.serve.limits import Need, TokenBucket, undisturbed
+from rtcontrol.serve.limits import TokenBucket
 from rtcontrol.serve.negotiate import CONTROL, Terms, negotiate
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer
@@ -218,9 +219,8 @@ class Session:
     def need(self) -> Need | None:
         """What it needs of the decoder, or needed last: whoever waits for its client keeps its part. None before its
         first decision, and when it cannot be resumed."""
-        if self.loop is not None and (shares := list(self.loop.host.shares)):
-            config = self.loop.config
-            self._needed = Need(config.hz * config.calls_per_tick, undisturbed(shares) / 1e9)
+        if (loop := self.loop) is not None:
+            self._needed = need_of(loop.host, loop.config.hz * loop.config.calls_per_tick) or self._needed
         return self._needed if self.why is None else None
 
     def attach(self, loop: ControlLoop) -> None:

@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.hosts.protocol import DecoderPool
+from rtcontrol.hosts.protocol import DecoderPool, DecoderUnavailable
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve.errors import AGAIN, stopped
 from rtcontrol.serve.guest import Guest
 from rtcontrol.serve.limits import TokenBucket, shortage, weigh
+from rtcontrol.serve.operators import changed, decoders_of, operations_of, served_model
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
 from rtcontrol.serve.session import BY_HAND, BYE, LOST, STOPPED, Session
@@ -42,6 +43,7 @@ log = logging.getLogger("rtcontrol.serve")
 # Without a session; those that were silent the longest are forgotten.
 MAX_STRANGERS = 1024
 STRANGER_NS = 120_000_000_000
+RELOCATIONS = 3  # how often a session that came to a full decoder looks for another
 OPENING_AT_ONCE = 2  # sessions whose schemas are compiled and decoders opened
 LINES_PER_S = 2.0  # refusals that are said; the others are counted
 
@@ -136,7 +138,9 @@ class SessionManager:
         """Counts of the whole server, for /health."""
         with self._lock:
             states = self._sessions.states()
+        decoders = decoders_of(self.pool)
         return {
+            **({"decoders": decoders} if decoders else {}),
             "uptime_s": round(time.monotonic() - self._began_s, 1),
             "sessions": states,
             "sessions_total": self.counts["sessions"],
@@ -147,6 +151,25 @@ class SessionManager:
             "decoder": self.pool.alive(),
             "messages_dropped": self.counts["dropped"],
         }
+
+    @property
+    def served_model(self) -> str | None:
+        """Of clients that name none; None where it depends on their tools."""
+        return served_model(self.options)
+
+    def decoders(self) -> list[dict[str, Any]]:
+        """Of several decoders, what there is to see of each."""
+        return decoders_of(self.pool)
+
+    def drain(self, decoder: str) -> None:
+        """Move its sessions, and end it; blocks meanwhile. Raises UserError."""
+        operations_of(self.pool).drain(decoder)
+        self.say(f"{decoder}: drained, and ended")
+
+    def change_model(self, model: str) -> None:
+        """Serve another one; blocks until all sessions have it. Raises UserError, and then all is as before."""
+        self.options = changed(self.options, self.pool, model)
+        self.say(f"the model is {model} from now on")
 
     def sessions(self) -> list[dict[str, Any]]:
         """One entry a session, for /metrics: id, state, agent, model, pacing, hz, counts, recent latency."""
@@ -255,7 +278,18 @@ class SessionManager:
 
     def welcome(self, session: Session) -> None:
         """It is live from now on. Raises DecoderUnavailable where there is no room for its ticks beside those that were
-        welcomed before: of several that are warm at once, one after the other is let in."""
+        welcomed before: of several that are warm at once, one after the other is let in. Where there is room on
+        another decoder, it goes there."""
+        for last in (*[False] * RELOCATIONS, True):
+            try:
+                return self._welcome(session)
+            except DecoderUnavailable as full:
+                move = None if session.loop is None else getattr(session.loop.host, "relocate", None)
+                if last or not full.full or move is None or not move():
+                    raise
+        return None
+
+    def _welcome(self, session: Session) -> None:
         with self._lock:
             if not session.welcomed and (need := session.need()) is not None:
                 others = [other for other in self._sessions.all() if other.welcomed]

@@ -146,7 +146,8 @@ def deciders(report: Mapping[str, Any]) -> str:
 
 def decoder(event: Mapping[str, Any]) -> str:
     """Which decoder an event of a host is about."""
-    return {"first": "first decider", "backup": "backup"}.get(event.get("decider", ""), "decoder")
+    which: str = event.get("decider", "")
+    return {"first": "first decider", "backup": "backup"}.get(which, which or "decoder")
 
 
 def causes(report: Mapping[str, Any], of: str = "misses") -> str:

@@ -1,0 +1,138 @@
+"""Looks after a fleet: sessions that wait for a place, decoders that are overloaded, too few or too many."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rtcontrol.hosts.fleet import FleetPool
+from rtcontrol.hosts.fleet_operations import FleetOperations
+from rtcontrol.hosts.load import Scaling
+from rtcontrol.hosts.protocol import LIMIT
+from rtcontrol.models.errors import UserError
+
+log = logging.getLogger("rtcontrol.host")
+
+LOOK_S = 0.5
+# A decoder is overloaded when it was so in so many looks, one after the other.
+OVERLOADED = 4
+# What could not be had counts as asked for, for so long.
+UNMET_S = 30.0
+
+
+class FleetCare:
+    """A thread of its own, and one more while a decoder is started or ended. Without a `scaling` the number of decoders
+    stays."""
+
+    def __init__(self, fleet: FleetPool, operations: FleetOperations, scaling: Scaling | None = None) -> None:
+        self._fleet, self._operations, self._scaling = fleet, operations, scaling
+        self._thread = threading.Thread(target=self._look_after, name="fleet-care", daemon=True)
+        self._changing: threading.Thread | None = None
+        self._over = 0
+        self._unmet, self._unmet_s = 0.0, 0.0
+        self._requested = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> None:
+        """Until it has seen that the fleet is closed."""
+        for thread in (self._thread, self._changing):
+            if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+                thread.join(LOOK_S)
+
+    def _look_after(self) -> None:
+        while not self._fleet.closed.wait(LOOK_S):
+            try:
+                self._look(time.monotonic())
+            except Exception:  # one fault must not end it
+                log.exception("the care of the decoders stumbled")
+
+    def _look(self, now_s: float) -> None:
+        fleet = self._fleet
+        for host in [host for host in list(fleet.hosts) if host.part is not None and not host.up]:
+            assert host.part is not None
+            fleet.move(host, without=host.part.member.decoder)
+        load = fleet.load()
+        relief = load.relief(fleet.given_away, now_s)
+        self._over = 0 if relief is None else self._over + 1
+        if relief is not None and self._over >= OVERLOADED:
+            session, to = relief
+            for host in [host for host in list(fleet.hosts) if host.session == session]:
+                log.info("a decoder is overloaded: %s goes to %s", session, to)
+                fleet.move(host, to)
+            self._over = 0
+        if self._scaling is not None:
+            self._scale(self._scaling, now_s, load.used)
+
+    def _scale(self, scaling: Scaling, now_s: float, used: float) -> None:
+        fleet = self._fleet
+        if fleet.unmet > 0:
+            self._unmet, self._unmet_s, fleet.unmet = fleet.unmet, now_s, 0.0
+        elif now_s - self._unmet_s > UNMET_S:
+            self._unmet = 0.0
+        count = sum(member.state in ("starting", "up") for member in fleet.members)
+        wanted = scaling.look(now_s, used + self._unmet, count)
+        if wanted == count or (self._changing is not None and self._changing.is_alive()):
+            return
+        self._request(wanted)
+        what: Callable[[], Any] = self._grow if wanted > count else self._shrink
+        self._unmet = 0.0 if wanted > count else self._unmet
+        self._changing = threading.Thread(
+            target=self._try, args=(what, wanted - count), name="fleet-scale", daemon=True
+        )
+        self._changing.start()
+
+    def _try(self, what: Callable[[int], None], by: int) -> None:
+        try:
+            what(by)
+        except UserError as error:
+            log.warning("the number of decoders stays: %s", error)
+        except Exception:
+            log.exception("the number of decoders could not be changed")
+
+    def _grow(self, by: int) -> None:
+        for _ in range(by):
+            self._fleet.add()
+
+    def _shrink(self, by: int) -> None:
+        """Of those with the fewest sessions' needs: what nobody is at costs nobody anything."""
+        load = self._fleet.load()
+        takes = [decoder for decoder in load.decoders if decoder.takes]
+        if len(takes) > 1:
+            self._operations.drain(min(takes, key=lambda one: (len(one.seats), load.busy(one))).name)
+
+    def _request(self, decoders: int) -> None:
+        """Ask a cluster's autoscaler for room."""
+        if self._fleet.ray.ray.files or decoders == self._requested:
+            return  # this machine's own Ray has no more machines
+        self._requested = decoders
+        with contextlib.suppress(Exception):  # of a cluster without one
+            from ray.autoscaler.sdk import request_resources
+
+            request_resources(bundles=[self._fleet.bundle()] * decoders)
+
+
+class ManagedFleet(FleetPool):
+    """A fleet with all who look after it: between `decoders` and `most` of them, by what is in use."""
+
+    def __init__(self, limit: int = LIMIT, decoders: int = 2, most: int | None = None, given_away: float = 0.8) -> None:
+        super().__init__(limit, decoders, most, given_away)
+        self.operations = FleetOperations(self)
+        scaling = Scaling(decoders, self.most, given_away) if self.most > decoders else None
+        self._care = FleetCare(self, self.operations, scaling)
+
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        info = super().start(stopped)
+        if info:
+            self._care.start()
+        return info
+
+    def close(self) -> None:
+        self.closed.set()
+        self._care.join()
+        super().close()
