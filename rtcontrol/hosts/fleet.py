@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from rtcontrol.hosts.deciders import FREE_VALUE, ModelSource, STSource
@@ -216,7 +215,7 @@ class FleetPool:
         self._later(part.close)
 
     def doubt(self, host: FleetHost, error: str) -> None:
-        self._later(partial(self.doubted, host, error))
+        self.doubted(host, error)
 
     def forget(self, host: FleetHost) -> None:
         with self.lock:

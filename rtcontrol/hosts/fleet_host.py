@@ -242,21 +242,23 @@ class FleetHost:
     def _go(self, other: Part) -> None:
         part, now_ns = self._part, time.monotonic_ns()
         assert part is not None, "who goes over was somewhere"
-        if not part.host.up and self._lost_ns is None:
+        if part.host.lost_ns is not None and self._lost_ns is None:  # not where it was ended, and nobody missed it
             self._lose(part, now_ns)
         if other.model == part.model:  # what its decisions take is known
             other.host.shares.extend(part.host.shares)
-        self._part, self._offer, self.going = other, None, None
+        if (gone := self._before) is not None:  # lost while its successor was on trial
+            self._fleet.leave(gone)
+        tried = other.model != part.model and part.host.up
+        self._before, self._left, self._back = (part, TRIAL, False) if tried else (None, 0, False)
         self._seen, self.moved_s = other.host.incarnation, now_ns / 1e9
+        self._part, self._offer, self.going = other, None, None
         self._owed.clear()
         if self._lost_ns is None:
             self.events.append(HostEvent(now_ns, "moved", 0.0, other.member.decoder))
         else:
             self._found(other, now_ns)
         log.info("%s goes from %s to %s", self.session, part.member.decoder, other.member.decoder)
-        if other.model != part.model and part.host.up:
-            self._before, self._left, self._back = part, TRIAL, False
-        else:
+        if not tried:
             self._fleet.leave(part)
 
     def _return(self) -> None:

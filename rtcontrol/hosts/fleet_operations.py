@@ -111,13 +111,17 @@ class FleetOperations:
                 raise UserError("The server is ending.", "Nothing is to be done.")
 
     def _hand_over(self, member: FleetMember, made: FleetMember) -> None:
+        """Until all of one decoder's sessions are at the new one, and have been on trial there."""
         member.state = "draining"
-        self._empty(member, made)
-        while any(_is_tried(host, made) for host in list(self._fleet.hosts)):
-            if self._fleet.closed.wait(LOOK_S):
-                break
-        if self._failed is not None:
-            raise UserError(self._failed, "Look at the model by hand, with `rtcontrol run --model`.")
+        while True:
+            self._empty(member, made)
+            while any(_is_tried(host, made) for host in list(self._fleet.hosts)):
+                if self._fleet.closed.wait(LOOK_S):
+                    break
+            if self._failed is not None:
+                raise UserError(self._failed, "Look at the model by hand, with `rtcontrol run --model`.")
+            if all(host.idle for host in list(self._fleet.hosts) if _is_at(host, member)):
+                return  # otherwise one has come back, as the new decoder was lost
 
     def _go_back(self, old: list[FleetMember], fresh: list[FleetMember], model: int) -> None:
         fleet = self._fleet

@@ -19,13 +19,13 @@ from tests.helpers.processes import until
 class FlownClient:
     """A server-paced client. `calls` has all that it was told to do."""
 
-    def __init__(self, endpoint: str, hz: float, **fields: Any) -> None:
+    def __init__(self, endpoint: str, hz: float, agent: str = "lander", **fields: Any) -> None:
         self.socket, self.period_s = dealer(endpoint), 0.5 / hz
         self.due_s = time.monotonic()
         self.session: WireSession | None = None
         self.calls: list[CallMessage] = []
         self.errors: list[ErrorMessage] = []
-        self.socket.send_multipart(encode_msgpack(hello("lander", **{"pacing": "server", "hz": hz, **fields})))
+        self.socket.send_multipart(encode_msgpack(hello(agent, **{"pacing": "server", "hz": hz, **fields})))
 
     def take(self) -> None:
         while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:

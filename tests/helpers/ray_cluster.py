@@ -1,0 +1,66 @@
+"""A Ray cluster of several nodes on this machine, in a process of its own; run as a program, it is that process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any, Self
+
+from tests.helpers.processes import ROOT, environment
+
+NODES = 2
+SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}
+
+
+class RayCluster:
+    """`address` is for RAY_ADDRESS, `nodes` are the first digits of Ray's names of them; the head is the first."""
+
+    def __init__(self) -> None:
+        env = {name: value for name, value in environment(**SETTINGS).items() if not name.startswith("RAY_AUTH")}
+        env.pop("RAY_ADDRESS", None)
+        command = [sys.executable, "-m", "tests.helpers.ray_cluster"]
+        self._process = subprocess.Popen(
+            command, env=env, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.address, *self.nodes = self._said()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+    def kill(self, node: str) -> None:
+        """All processes of a node that is not the head, with SIGKILL."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(node + "\n")
+        self._process.stdin.flush()
+        assert self._said() == [node]
+
+    def _said(self) -> list[str]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("["):
+                said: list[str] = json.loads(line)
+                return said
+        raise AssertionError(f"the cluster ended with status {self._process.wait()}")
+
+
+def main() -> None:
+    from ray.cluster_utils import Cluster
+
+    one: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80_000_000}
+    cluster = Cluster(initialize_head=True, head_node_args={**one, "include_dashboard": False})
+    others = {node.node_id[:8]: node for node in (cluster.add_node(**one) for _ in range(NODES - 1))}
+    print(json.dumps([cluster.address, cluster.head_node.node_id[:8], *others]), flush=True)
+    for line in sys.stdin:
+        cluster.remove_node(others[line.strip()], allow_graceful=False)
+        print(json.dumps([line.strip()]), flush=True)
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()
