@@ -25,6 +25,8 @@ log = logging.getLogger("rtcontrol.host")
 
 # Of a decoder's time: what sessions may fill that must go somewhere, as their decoder is lost or ends.
 ALL = 1.0
+# Places of a decoder beside those of sessions: models that are kept loaded.
+SPARE = 16
 AWAY = "No decoder is there now: all are away, or end."
 CLOSED = "The decoders are closed."
 
@@ -99,7 +101,7 @@ class FleetPool:
         name = f"decoder-{next(self._numbers)}"
         with self.lock:
             number = self.model if model is None else model
-            member = FleetMember(name, self, self.ray, self._limit, fleet_share(self.most), number)
+            member = FleetMember(name, self, self.ray, self._limit + SPARE, fleet_share(self.most), number)
             self.members.append(member)
         try:
             if member.start(given_up):

@@ -10,6 +10,8 @@ from typing import Any, Self
 from tests.helpers.processes import ROOT, environment
 
 NODES = 2
+# Of each node, by its own word: for the decoders of two servers, and one that is changed for another.
+CPUS = 3
 SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_prestart_worker_first_driver": "0"}
 
 
@@ -52,7 +54,7 @@ class RayCluster:
 def main() -> None:
     from ray.cluster_utils import Cluster
 
-    one: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80_000_000}
+    one: dict[str, Any] = {"num_cpus": CPUS, "object_store_memory": 80_000_000}
     cluster = Cluster(initialize_head=True, head_node_args={**one, "include_dashboard": False})
     others = {node.node_id[:8]: node for node in (cluster.add_node(**one) for _ in range(NODES - 1))}
     print(json.dumps([cluster.address, cluster.head_node.node_id[:8], *others]), flush=True)
