@@ -175,7 +175,7 @@ class Gateway(HTTPServer):
                 options.model, options.engine, tools, options.value_tokens, allow_null, options.arguments
             ),
             *limits,
-            lambda tools: trained(options.model, tools),
+            lambda tools: trained(options.model and (admission.served_model or options.model), tools),
             admission.reading,
         )
         texts = ToolSets(

@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from rtcontrol.hosts.fleet import FleetPool
@@ -22,6 +23,8 @@ LOOK_S = 0.5
 OVERLOADED = 4
 # What could not be had counts as asked for, for so long.
 UNMET_S = 30.0
+# So long after a decoder could not leave its machine it is tried again.
+LEAVE_AGAIN_S = 5.0
 
 
 class FleetCare:
@@ -35,6 +38,7 @@ class FleetCare:
         self._over = 0
         self._unmet, self._unmet_s = 0.0, 0.0
         self._requested = 0
+        self._leave_s = 0.0
 
     def start(self) -> None:
         self._thread.start()
@@ -62,12 +66,33 @@ class FleetCare:
         self._over = 0 if relief is None else self._over + 1
         if relief is not None and self._over >= OVERLOADED:
             session, to = relief
-            for host in [host for host in list(fleet.hosts) if host.session == session]:
-                log.info("a decoder is overloaded: %s goes to %s", session, to)
+            for host in [host for host in list(fleet.hosts) if host.seated == session]:
+                log.info("a decoder is overloaded: %s goes to %s", host.session, to)
                 fleet.move(host, to)
             self._over = 0
+        self._leave_machines(now_s)
         if self._scaling is not None:
             self._scale(self._scaling, now_s, load.used)
+
+    def _leave_machines(self, now_s: float) -> None:
+        """Start others in the place of decoders whose machine Ray is about to take away, and move all there."""
+        if not self._fleet.ray.joined or now_s < self._leave_s or self._is_changing:
+            return
+        going = draining_nodes()
+        for member in [member for member in list(self._fleet.members) if member.takes]:
+            if any(node.startswith(member.process.get("node") or "-") for node in going):
+                log.warning("%s leaves its machine, which goes", member.decoder)
+                self._leave_s = now_s + LEAVE_AGAIN_S
+                self._begin(partial(self._operations.replace, member.decoder))
+                return
+
+    @property
+    def _is_changing(self) -> bool:
+        return self._changing is not None and self._changing.is_alive()
+
+    def _begin(self, what: Callable[[], Any]) -> None:
+        self._changing = threading.Thread(target=self._try, args=(what,), name="fleet-change", daemon=True)
+        self._changing.start()
 
     def _scale(self, scaling: Scaling, now_s: float, used: float) -> None:
         fleet = self._fleet
@@ -77,19 +102,15 @@ class FleetCare:
             self._unmet = 0.0
         count = sum(member.state in ("starting", "up") for member in fleet.members)
         wanted = scaling.look(now_s, used + self._unmet, count)
-        if wanted == count or (self._changing is not None and self._changing.is_alive()):
+        if wanted == count or self._is_changing:
             return
         self._request(wanted)
-        what: Callable[[], Any] = self._grow if wanted > count else self._shrink
         self._unmet = 0.0 if wanted > count else self._unmet
-        self._changing = threading.Thread(
-            target=self._try, args=(what, wanted - count), name="fleet-scale", daemon=True
-        )
-        self._changing.start()
+        self._begin(partial(self._grow, wanted - count) if wanted > count else self._shrink)
 
-    def _try(self, what: Callable[[int], None], by: int) -> None:
+    def _try(self, what: Callable[[], None]) -> None:
         try:
-            what(by)
+            what()
         except UserError as error:
             log.warning("the number of decoders stays: %s", error)
         except Exception:
@@ -99,7 +120,7 @@ class FleetCare:
         for _ in range(by):
             self._fleet.add()
 
-    def _shrink(self, by: int) -> None:
+    def _shrink(self) -> None:
         """Of those with the fewest sessions' needs: what nobody is at costs nobody anything."""
         load = self._fleet.load()
         takes = [decoder for decoder in load.decoders if decoder.takes]
@@ -108,13 +129,22 @@ class FleetCare:
 
     def _request(self, decoders: int) -> None:
         """Ask a cluster's autoscaler for room."""
-        if self._fleet.ray.ray.files or decoders == self._requested:
-            return  # this machine's own Ray has no more machines
+        if not self._fleet.ray.joined or decoders == self._requested:
+            return
         self._requested = decoders
         with contextlib.suppress(Exception):  # of a cluster without one
             from ray.autoscaler.sdk import request_resources
 
             request_resources(bundles=[self._fleet.bundle()] * decoders)
+
+
+def draining_nodes() -> list[str]:
+    """The machines that a cluster is about to give back, by Ray's names of them; none where it cannot say."""
+    with contextlib.suppress(Exception):
+        from ray._private.state import state
+
+        return list(state.get_draining_nodes())
+    return []
 
 
 class ManagedFleet(FleetPool):

@@ -102,6 +102,11 @@ class FleetHost:
         return self.going or ("" if self._part is None else self._part.member.decoder)
 
     @property
+    def seated(self) -> str:
+        """The name of its seat, which is its own."""
+        return f"{self.session}/{id(self)}"
+
+    @property
     def up(self) -> bool:
         return self._part is not None and self._part.host.up
 
@@ -117,7 +122,7 @@ class FleetHost:
     def seat(self) -> Seat:
         need = None if self._part is None else need_of(self._part.host, self.hz)
         self._share_s = self._share_s if need is None else need.share_s
-        return Seat(self.session, self.prefix, self.hz, self._share_s, self.moved_s)
+        return Seat(self.seated, self.prefix, self.hz, self._share_s, self.moved_s)
 
     def offer(self, part: Part) -> bool:
         """A part that it may go over to; False where the session is over, or has another one by now."""

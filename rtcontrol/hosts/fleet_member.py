@@ -47,6 +47,11 @@ class FleetRay:
             self._watcher.start()
 
     @property
+    def joined(self) -> bool:
+        """Whether others keep it, on however many machines."""
+        return self._there and not self.ray.files
+
+    @property
     def up(self) -> bool:
         """Whether it is there, and has not died."""
         return self._there and JoinedRay(self).died() is None

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rtcontrol.envs.remote import RemoteEnvironment
@@ -168,7 +169,11 @@ class SessionManager:
 
     def change_model(self, model: str) -> None:
         """Serve another one; blocks until all sessions have it. Raises UserError, and then all is as before."""
+        before = self.served_model
         self.options = changed(self.options, self.pool, model)
+        for session in self.all():
+            if session.terms is not None and session.terms.model == before:
+                session.terms = replace(session.terms, model=model)
         self.say(f"the model is {model} from now on")
 
     def sessions(self) -> list[dict[str, Any]]:

@@ -106,5 +106,7 @@ def figures_of(terms: Terms | None, loop: ControlLoop | None) -> dict[str, Any]:
         shown |= {name: getattr(account, name) for name in (*COUNTS, "misses", "miss_rate")}
         shown |= {"misses_by_cause": dict(account.misses_by_cause)}
         shown["lost_lines"] = loop.recorder.lost
+        if place := getattr(loop.host, "place", ""):
+            shown["decoder"] = place
         shown["latency_ms"] = Series(list(account.recent_ms)).summary()  # at once: it grows meanwhile
     return shown

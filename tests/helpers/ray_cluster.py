@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any, Self
 
 from tests.helpers.processes import ROOT, environment
@@ -37,10 +38,23 @@ class RayCluster:
 
     def kill(self, node: str) -> None:
         """All processes of a node that is not the head, with SIGKILL."""
+        self._do("kill", node)
+        self.nodes.remove(node)
+
+    def drain(self, node: str) -> None:
+        """Say that the node goes, as a cloud does that takes it back: Ray starts nothing there any more."""
+        self._do("drain", node)
+
+    def add(self) -> None:
+        """One more node."""
+        self.nodes.append(self._do("add", ""))
+
+    def _do(self, what: str, node: str) -> str:
         assert self._process.stdin is not None
-        self._process.stdin.write(node + "\n")
+        self._process.stdin.write(f"{what} {node}\n")
         self._process.stdin.flush()
-        assert self._said() == [node]
+        (said,) = self._said()
+        return said
 
     def _said(self) -> list[str]:
         assert self._process.stdout is not None
@@ -59,8 +73,19 @@ def main() -> None:
     others = {node.node_id[:8]: node for node in (cluster.add_node(**one) for _ in range(NODES - 1))}
     print(json.dumps([cluster.address, cluster.head_node.node_id[:8], *others]), flush=True)
     for line in sys.stdin:
-        cluster.remove_node(others[line.strip()], allow_graceful=False)
-        print(json.dumps([line.strip()]), flush=True)
+        what, _, node = line.strip().partition(" ")
+        if what == "add":
+            made = cluster.add_node(**one)
+            node = made.node_id[:8]
+            others[node] = made
+        elif what == "drain":
+            reason = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "a test"]
+            named = ["--address", cluster.address, "--node-id", others[node].node_id]
+            program = str(Path(sys.executable).with_name("ray"))
+            subprocess.run([program, "drain-node", *named, *reason], check=True, stdout=subprocess.DEVNULL)
+        else:
+            cluster.remove_node(others.pop(node), allow_graceful=False)
+        print(json.dumps([node]), flush=True)
     cluster.shutdown()
 
 

@@ -9,6 +9,7 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -178,36 +179,67 @@ def test_the_model_is_changed_under_load_and_back_where_it_does_not_serve(
         flown.check_once()
 
 
-def test_a_node_dies_and_its_sessions_go_on_at_the_other(tmp_path: Path, served: Served) -> None:
-    """The last one of this server: the cluster has one node from now on."""
+@contextmanager
+def two_models(tmp_path: Path, cluster: RayCluster) -> Iterator[tuple[Served, Flown, Flown]]:
+    """Another server of the cluster, and clients of two models, so that both of its decoders have sessions."""
     process, web = Process(tmp_path, free_port()), free_port()
     command = [word for word in process._command if word not in ("--model", "random")]
     process._command = [*command, "--host", "ray", "--decoders", "2", "--http", f"127.0.0.1:{web}"]
     process.start()
-    other = Served(process, f"http://127.0.0.1:{web}", served.token, served.cluster)
+    other = Served(process, f"http://127.0.0.1:{web}", tmp_path, cluster)
     try:
-        with Flown(other.endpoint, 2, 10.0, hold_ms=0) as flown, Flown(other.endpoint, 2, 5.0, agent="paddle") as more:
-            flown.go_on()
-            more.go_on()
+        with (
+            Flown(other.endpoint, 2, 10.0, hold_ms=0) as lander,
+            Flown(other.endpoint, 2, 5.0, agent="paddle") as paddle,
+        ):
+            lander.go_on()
+            paddle.go_on()
             assert [one["sessions"] for one in other.decoders()] == [2, 2], "they have not the same model"
-            (victim,) = [one for one in other.decoders() if one["node"] == served.cluster.nodes[1]]
-            marks = flown.marks()
-            served.cluster.kill(served.cluster.nodes[1])
-            # vllm-project/production-stack#420: requests went on to nodes that were dead.
-            until(lambda: any(one["state"] == "lost" for one in other.decoders()), "not noticed")
-            until(lambda: sum(one["sessions"] for one in other.decoders() if one["state"] == "up") == 4, "not moved")
-            for each in (flown, more):
-                each.go_on(10)
-                each.check_once()
-            for client, mark in zip(flown.clients, marks, strict=True):
-                missed = [call for call in client.calls[mark:] if call.cause == "host"]
-                assert all(call.status == "safe" for call in missed)
-            other.all_up()  # what ran on the node comes up at the other
-            assert {one["node"] for one in other.decoders()} == {served.cluster.nodes[0]}
-            assert victim["pid"] not in [one["pid"] for one in other.decoders()]
-            flown.go_on()
+            yield other, lander, paddle
     finally:
         assert process.end() == 128 + signal.SIGTERM, process.logs()
+
+
+def test_a_machine_that_goes_is_left_before(tmp_path: Path, served: Served) -> None:
+    # ray-project/ray#65502: nodes were taken back, and what ran there was not moved, as nobody asked which.
+    served.cluster.add()
+    with two_models(tmp_path, served.cluster) as (other, *flown):
+        marks = [one.marks() for one in flown]
+        going = next(one for one in other.decoders() if one["node"] in served.cluster.nodes[1:])
+        served.cluster.drain(going["node"])
+        gone = going["decoder"]
+        until(lambda: gone not in [one["decoder"] for one in other.decoders()], "nobody left the machine", 120.0)
+        assert going["node"] not in [one["node"] for one in other.decoders()] and len(other.decoders()) == 2
+        for one, mark in zip(flown, marks, strict=True):
+            one.go_on()
+            assert not [key for key in one.outcomes(mark) if "host" in key]
+            one.check_once()
+        served.cluster.kill(going["node"])
+        for one in flown:
+            one.go_on()
+
+
+def test_a_node_dies_and_its_sessions_go_on_at_the_other(tmp_path: Path, served: Served) -> None:
+    """The last one of this server: the cluster has one node from now on."""
+    with two_models(tmp_path, served.cluster) as (other, *flown):
+        head, dies = served.cluster.nodes
+        (victim,) = [one for one in other.decoders() if one["node"] == dies]
+        marks = [one.marks() for one in flown]
+        served.cluster.kill(dies)
+        # vllm-project/production-stack#420: requests went on to nodes that were dead.
+        until(lambda: any(one["state"] == "lost" for one in other.decoders()), "not noticed")
+        until(lambda: sum(one["sessions"] for one in other.decoders() if one["state"] == "up") == 4, "not moved")
+        for one, mark in zip(flown, marks, strict=True):
+            one.go_on(10)
+            one.check_once()
+        for client, mark in zip(flown[0].clients, marks[0], strict=True):
+            missed = [call for call in client.calls[mark:] if call.cause == "host"]
+            assert all(call.status == "safe" for call in missed)
+        assert any("host" in key for one, mark in zip(flown, marks, strict=True) for key in one.outcomes(mark))
+        other.all_up()  # what ran on the node comes up at the other
+        assert {one["node"] for one in other.decoders()} == {head}
+        assert victim["pid"] not in [one["pid"] for one in other.decoders()]
+        flown[0].go_on()
 
 
 def test_decoders_are_a_number_or_two() -> None:
