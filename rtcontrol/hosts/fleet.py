@@ -15,7 +15,7 @@ from typing import Any
 from rtcontrol.hosts.deciders import FREE_VALUE, ModelSource, STSource
 from rtcontrol.hosts.fleet_host import FleetHost, Part
 from rtcontrol.hosts.fleet_member import FleetMember, FleetRay, fleet_share
-from rtcontrol.hosts.load import DecoderLoad, FleetLoad, Seat
+from rtcontrol.hosts.load import DecoderLoad, DecoderSeat, FleetLoad
 from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecoderUnavailable
 from rtcontrol.hosts.ray_host import RayHost
 from rtcontrol.hosts.ray_start import Stopped
@@ -160,7 +160,7 @@ class FleetPool:
 
     def load(self) -> FleetLoad:
         with self.lock:
-            seats: dict[str, list[Seat]] = {member.decoder: [] for member in self.members}
+            seats: dict[str, list[DecoderSeat]] = {member.decoder: [] for member in self.members}
             for host in self.hosts:
                 seats.setdefault(host.place, []).append(host.seat())
             return FleetLoad(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rtcontrol.hosts.fleet_member import FleetMember
-from rtcontrol.hosts.load import Seat, need_of
+from rtcontrol.hosts.load import DecoderSeat, need_of
 from rtcontrol.hosts.protocol import DeciderSource, DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.ray_host import RayHost, WakeFile
 
@@ -19,6 +19,8 @@ log = logging.getLogger("rtcontrol.host")
 
 # An answer that is still owed is waited for, for so many further requests, before the session goes over.
 PATIENCE = 4
+# A session that asked nothing for so long, and for so many of its periods, does not wait for anything.
+IDLE_S, IDLE_PERIODS = 1.0, 3
 # So many answers of a new model are looked at before the decider of the old one is given up.
 TRIAL = 8
 
@@ -85,6 +87,7 @@ class FleetHost:
         self._lock = threading.Lock()  # of the offer, and of `closed`
         self._owed: set[int] = set()
         self._waited = 0  # requests since the offer
+        self._asked_s = 0.0
         self._seen = 0  # the part's incarnation
         self._lost_ns: int | None = None
         self._share_s: float | None = None
@@ -112,17 +115,19 @@ class FleetHost:
 
     @property
     def idle(self) -> bool:
-        """Whether it has somewhere to go, and waits for nothing: with its next request it is there."""
-        return self._offer is not None and not self._owed
+        """Whether it has somewhere to go, and has asked nothing for long: with its next request it is there."""
+        usual_s = 1 / self.hz if self.hz > 0 else 0.0
+        quiet_s = time.monotonic() - self._asked_s
+        return self._offer is not None and not self._owed and quiet_s > max(IDLE_S, IDLE_PERIODS * usual_s)
 
     @property
     def on_trial(self) -> bool:
         return self._before is not None
 
-    def seat(self) -> Seat:
+    def seat(self) -> DecoderSeat:
         need = None if self._part is None else need_of(self._part.host, self.hz)
         self._share_s = self._share_s if need is None else need.share_s
-        return Seat(self.seated, self.prefix, self.hz, self._share_s, self.moved_s)
+        return DecoderSeat(self.seated, self.prefix, self.hz, self._share_s, self.moved_s)
 
     def offer(self, part: Part) -> bool:
         """A part that it may go over to; False where the session is over, or has another one by now."""
@@ -159,6 +164,7 @@ class FleetHost:
 
     def submit(self, request: DecisionRequest) -> None:
         self._waited += 1
+        self._asked_s = time.monotonic()
         self._look()
         if self._part is not None:
             self._owed.add(request.tick)

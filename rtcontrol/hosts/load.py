@@ -47,7 +47,7 @@ def need_of(host: Host, hz: float) -> Need | None:
 
 
 @dataclass(frozen=True)
-class Seat:
+class DecoderSeat:
     """A session on a decoder. `prefix`: its model and tools; `share_s` None: not measured yet; it came to this decoder
     from another one at `moved_s`."""
 
@@ -63,7 +63,7 @@ class DecoderLoad:
     """A decoder and who is on it; it `takes` sessions while it is up and stays."""
 
     name: str
-    seats: tuple[Seat, ...] = ()
+    seats: tuple[DecoderSeat, ...] = ()
     takes: bool = True
 
     def holds(self, prefix: str) -> bool:
@@ -84,7 +84,7 @@ class FleetLoad:
         self._shares = {prefix: sum(shares) / len(shares) for prefix, shares in by_prefix.items()}
         self._usual = sum(every) / len(every) if every else 0.0
 
-    def need(self, seat: Seat) -> float:
+    def need(self, seat: DecoderSeat) -> float:
         """The part of a decoder's time that the session takes."""
         return seat.hz * (self._shares.get(seat.prefix, self._usual) if seat.share_s is None else seat.share_s)
 
@@ -96,7 +96,7 @@ class FleetLoad:
     def used(self) -> float:
         return sum(map(self.busy, self.decoders))
 
-    def place(self, seat: Seat, most: float, without: str = "", only_with_room: bool = False) -> str | None:
+    def place(self, seat: DecoderSeat, most: float, without: str = "", only_with_room: bool = False) -> str | None:
         """Where the session goes: to the least loaded of those that hold its prefix and stay within `most` with it,
         else to the least loaded of all (`only_with_room`: of those that stay within `most`), but for `without`. None
         where there is none."""

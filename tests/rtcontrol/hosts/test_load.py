@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.hosts.load import DOWN, DOWN_S, MARGIN, REST_S, UP_S, DecoderLoad, FleetLoad, Scaling, Seat, overloaded
+from rtcontrol.hosts.load import (
+    DOWN,
+    DOWN_S,
+    MARGIN,
+    REST_S,
+    UP_S,
+    DecoderLoad,
+    DecoderSeat,
+    FleetLoad,
+    Scaling,
+    overloaded,
+)
 
 MOST = 0.8
 
@@ -20,7 +31,7 @@ def fleets(draw: st.DrawFn) -> FleetLoad:
     numbers, decoders = iter(range(10_000)), []
     for i in range(draw(st.integers(1, 5))):
         seats = tuple(
-            Seat(
+            DecoderSeat(
                 f"s{next(numbers)}",
                 draw(st.sampled_from(["a", "b", "c"])),
                 draw(st.sampled_from([0.0, 1.0, 5.0, 20.0])),
@@ -33,13 +44,13 @@ def fleets(draw: st.DrawFn) -> FleetLoad:
 
 
 seats = st.builds(
-    Seat, st.just("new"), st.sampled_from(["a", "b", "d"]), st.floats(0, 50), st.none() | st.floats(0.0, 0.1)
+    DecoderSeat, st.just("new"), st.sampled_from(["a", "b", "d"]), st.floats(0, 50), st.none() | st.floats(0.0, 0.1)
 )
 
 
 @given(fleet=fleets(), seat=seats)
 def test_a_session_goes_to_the_holder_of_its_prefix_that_has_room_else_to_the_least_loaded(
-    fleet: FleetLoad, seat: Seat
+    fleet: FleetLoad, seat: DecoderSeat
 ) -> None:
     there = {decoder.name: decoder for decoder in fleet.decoders if decoder.takes}
     chosen, need = fleet.place(seat, MOST), fleet.need(seat)
@@ -58,10 +69,10 @@ def test_a_session_goes_to_the_holder_of_its_prefix_that_has_room_else_to_the_le
 
 def test_what_was_not_measured_yet_counts_as_what_others_of_its_prefix_need() -> None:
     # vllm-project/router#235: sessions that come at once all see the same free place, unless each takes it at once.
-    known = Seat("known", "a", 10.0, 0.03)
-    fleet = FleetLoad([DecoderLoad("one", (known, Seat("coming", "a", 10.0))), DecoderLoad("two")])
-    assert fleet.place(Seat("next", "a", 10.0), MOST) == "two"
-    assert fleet.place(Seat("other", "b", 10.0, 0.001), MOST) == "two", "the least loaded of those with room"
+    known = DecoderSeat("known", "a", 10.0, 0.03)
+    fleet = FleetLoad([DecoderLoad("one", (known, DecoderSeat("coming", "a", 10.0))), DecoderLoad("two")])
+    assert fleet.place(DecoderSeat("next", "a", 10.0), MOST) == "two"
+    assert fleet.place(DecoderSeat("other", "b", 10.0, 0.001), MOST) == "two", "the least loaded of those with room"
 
 
 @given(fleet=fleets())
@@ -86,7 +97,7 @@ def test_nobody_is_sent_to_and_fro_between_overloaded_decoders(fleet: FleetLoad)
 
 
 def test_a_session_that_was_moved_rests() -> None:
-    seats = (Seat("a", "p", 10.0, 0.05, moved_s=100.0), Seat("b", "p", 10.0, 0.05, moved_s=100.0))
+    seats = (DecoderSeat("a", "p", 10.0, 0.05, moved_s=100.0), DecoderSeat("b", "p", 10.0, 0.05, moved_s=100.0))
     fleet = FleetLoad([DecoderLoad("one", seats), DecoderLoad("two")])
     assert fleet.relief(MOST, 100.0 + REST_S - 0.1) is None
     assert fleet.relief(MOST, 100.0 + REST_S) == ("a", "two")
