@@ -26,6 +26,8 @@ Examples:
 
   rtcontrol serve --model lander --http 127.0.0.1:8080      (answers /v1 requests, decisions too: docs/decisions.md)
 
+  rtcontrol serve --model lander --decoders 2      (or 2:8, by what is in use: docs/scaling.md)
+
   rtcontrol serve --agent lander --interpreter runs/interpreter      (what is said: docs/interpreter.md)
 
   rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys      (rtcontrol keys new NAME makes the keys)
@@ -78,6 +80,8 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
         with Server(options, options.bind, keys=options.keys, http=gateway, neuro=games, **told) as server:
             for endpoint in server.endpoints:
                 say(f"listening on {endpoint}")
+            for one in server.admission.decoders():
+                say(f"{one['decoder']}: {one['state']}, pid {one.get('pid')} on node {one.get('node')}")
             if server.gateway is not None:
                 say(f"listening on {server.gateway.url}")
             if server.neuro is not None:

@@ -41,7 +41,15 @@ class FleetPool:
 
     name = "ray"
 
-    def __init__(self, limit: int = LIMIT, decoders: int = 2, most: int | None = None, given_away: float = 0.8) -> None:
+    def __init__(
+        self,
+        limit: int = LIMIT,
+        decoders: int = 2,
+        most: int | None = None,
+        given_away: float = 0.8,
+        processors: int = 1,
+    ) -> None:
+        """Between `decoders` and `most` of them; each takes so many `processors` where there are no GPUs."""
         self.gave_up: str | None = None
         self.given_away, self.count = given_away, decoders
         self.most = decoders if most is None else most
@@ -56,7 +64,8 @@ class FleetPool:
         self._limit, self._numbers = limit, itertools.count(1)
         self._residents: dict[str, DeciderSource] = {}
         # One more while one is changed for another.
-        self.ray = FleetRay(self.most + 1, self._leave_ray, self._give_up)
+        self._processors = processors
+        self.ray = FleetRay((self.most + 1) * processors, self._leave_ray, self._give_up)
         self._closer = ThreadPoolExecutor(1, "fleet-close")
 
     # -- a `DecoderPool` ----------------------------------------------------------------------------------------------
@@ -101,7 +110,7 @@ class FleetPool:
         name = f"decoder-{next(self._numbers)}"
         with self.lock:
             number = self.model if model is None else model
-            member = FleetMember(name, self, self.ray, self._limit + SPARE, fleet_share(self.most), number)
+            member = FleetMember(name, self, self.ray, self._limit + SPARE, self._share, number)
             self.members.append(member)
         try:
             if member.start(given_up):
@@ -140,19 +149,22 @@ class FleetPool:
                 raise UserError(f"There is no decoder {name[:40]!r}.", f"There are {there}.")
             return found
 
+    def _share(self) -> dict[str, Any]:
+        return fleet_share(self.count, self._processors)
+
     def bundle(self) -> dict[str, float]:
         """What a decoder takes of a cluster that can grow."""
         import ray
 
-        return {"GPU": 1.0} if ray.cluster_resources().get("GPU", 0.0) else {"CPU": 1.0}
+        return {"GPU": 1.0} if ray.cluster_resources().get("GPU", 0.0) else {"CPU": float(self._processors)}
 
     def decoders(self) -> list[dict[str, Any]]:
         """Of each its name, state, machine (by Ray's name of it) and process, and how many sessions take how much of
         its time."""
-        load = self.load()
+        with self.lock:
+            load, members = self.load(), list(self.members)
         shown = []
-        for decoder in load.decoders:
-            member = self.named(decoder.name)
+        for decoder, member in zip(load.decoders, members, strict=True):
             state = "lost" if member.state == "up" and not member.alive() else member.state
             figures = {"sessions": len(decoder.seats), "busy": round(load.busy(decoder), 4)}
             shown.append({"decoder": decoder.name, "state": state, **member.process, **figures})
@@ -236,12 +248,12 @@ class FleetPool:
             if to is None:
                 return None
             member = self.named(to)
-            try:
-                moving = member.builder.submit(self._offer, host, member)
-            except RuntimeError:  # it is just being ended
-                return None
             host.going = to
-            return moving
+            try:
+                return member.builder.submit(self._offer, host, member)
+            except RuntimeError:  # it is just being ended
+                host.going = None
+                return None
 
     def lost(self, member: FleetMember) -> None:
         """Its sessions go elsewhere, those that ask most often first."""

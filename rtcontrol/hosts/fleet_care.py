@@ -13,7 +13,6 @@ from typing import Any
 from rtcontrol.hosts.fleet import FleetPool
 from rtcontrol.hosts.fleet_operations import FleetOperations
 from rtcontrol.hosts.load import Scaling
-from rtcontrol.hosts.protocol import LIMIT
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
@@ -88,7 +87,7 @@ class FleetCare:
 
     @property
     def _is_changing(self) -> bool:
-        return self._changing is not None and self._changing.is_alive()
+        return self._operations.busy or (self._changing is not None and self._changing.is_alive())
 
     def _begin(self, what: Callable[[], Any]) -> None:
         self._changing = threading.Thread(target=self._try, args=(what,), name="fleet-change", daemon=True)
@@ -106,7 +105,7 @@ class FleetCare:
             return
         self._request(wanted)
         self._unmet = 0.0 if wanted > count else self._unmet
-        self._begin(partial(self._grow, wanted - count) if wanted > count else self._shrink)
+        self._begin(partial(self._operations.grow, wanted - count) if wanted > count else self._shrink)
 
     def _try(self, what: Callable[[], None]) -> None:
         try:
@@ -115,10 +114,6 @@ class FleetCare:
             log.warning("the number of decoders stays: %s", error)
         except Exception:
             log.exception("the number of decoders could not be changed")
-
-    def _grow(self, by: int) -> None:
-        for _ in range(by):
-            self._fleet.add()
 
     def _shrink(self) -> None:
         """Of those with the fewest sessions' needs: what nobody is at costs nobody anything."""
@@ -148,12 +143,12 @@ def draining_nodes() -> list[str]:
 
 
 class ManagedFleet(FleetPool):
-    """A fleet with all who look after it: between `decoders` and `most` of them, by what is in use."""
+    """A fleet with all who look after it."""
 
-    def __init__(self, limit: int = LIMIT, decoders: int = 2, most: int | None = None, given_away: float = 0.8) -> None:
-        super().__init__(limit, decoders, most, given_away)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.operations = FleetOperations(self)
-        scaling = Scaling(decoders, self.most, given_away) if self.most > decoders else None
+        scaling = Scaling(self.count, self.most, self.given_away) if self.most > self.count else None
         self._care = FleetCare(self, self.operations, scaling)
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:

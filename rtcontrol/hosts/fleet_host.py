@@ -285,6 +285,10 @@ class FleetHost:
         failed, self._failed = self._failed, reply.error is not None
         if self._before is None:
             return
+        if not self._before.host.up:  # there is no way back
+            before, self._before = self._before, None
+            self._fleet.leave(before)
+            return
         if reply.error is not None and not failed:
             self._back = True
             self._fleet.doubt(self, reply.error)

@@ -150,22 +150,18 @@ class FleetMember(SparePool):
             self._fleet.lost(self)
 
 
-def fleet_share(decoders: int) -> Callable[[], dict[str, Any]]:
-    """What one of so many decoders takes: a GPU where there is one for each, else its part of them; without GPUs a
-    processor. Of a Ray that has no processor free it takes none: it would wait for it, and sharing one is only slower.
-    """
+def fleet_share(decoders: int, processors: int) -> dict[str, Any]:
+    """What one of so many decoders takes: a GPU where there is one for each, else its part of them; and so many
+    processors. Where Ray has not as many free it takes none: it would wait for them, and sharing them is only slower.
+    UserError where no GPU is free."""
+    import ray
 
-    def taken() -> dict[str, Any]:
-        import ray
-
-        free, there = ray.available_resources(), ray.cluster_resources()
-        gpus = there.get("GPU", 0.0)
-        each = 0.0 if gpus <= 0 else 1.0 if gpus >= decoders else round(gpus / decoders, 4)
-        if each > free.get("GPU", 0.0):
-            raise UserError(
-                f"Ray has no free GPU for a further decoder: each of {decoders} takes {each:g} of {gpus:g}.",
-                f"Give fewer --decoders, or end what holds the GPUs. {REMEDY}",
-            )
-        return {"num_cpus": 1 if free.get("CPU", 0.0) >= 1 else 0, "num_gpus": each}
-
-    return taken
+    free, there = ray.available_resources(), ray.cluster_resources()
+    gpus = there.get("GPU", 0.0)
+    each = 0.0 if gpus <= 0 else 1.0 if gpus >= decoders else round(gpus / decoders, 4)
+    if each > free.get("GPU", 0.0):
+        raise UserError(
+            f"Ray has no free GPU for a further decoder: each takes {each:g}, of {gpus:g} in all.",
+            f"Give fewer --decoders, or end what holds the GPUs. {REMEDY}",
+        )
+    return {"num_cpus": processors if free.get("CPU", 0.0) >= processors else 0, "num_gpus": each}

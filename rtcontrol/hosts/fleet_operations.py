@@ -29,6 +29,16 @@ class FleetOperations:
         self._failed: str | None = None
         fleet.doubted = self._doubt
 
+    @property
+    def busy(self) -> bool:
+        return self._busy.locked()
+
+    def grow(self, by: int) -> None:
+        """So many decoders more."""
+        with self._alone():
+            for _ in range(by):
+                self._fleet.add()
+
     def drain(self, name: str) -> None:
         """Move a decoder's sessions to others, each between two ticks, and end it."""
         fleet = self._fleet
@@ -68,7 +78,7 @@ class FleetOperations:
         """
         fleet = self._fleet
         with self._alone():
-            old, began, self._failed = [m for m in fleet.members if m.state == "up"], fleet.model, None
+            old, began = [m for m in fleet.members if m.state == "up"], fleet.model
             kept = {asked: to if now == name else now for asked, now in fleet.models(began).items()}
             number = fleet.served_as({**kept, name: to, to: to})
             fresh: list[FleetMember] = []
@@ -89,6 +99,7 @@ class FleetOperations:
     def _alone(self) -> Iterator[None]:
         if not self._busy.acquire(blocking=False):
             raise UserError("The decoders are being changed just now.", "Wait until that is done.")
+        self._failed = None
         try:
             yield
         finally:

@@ -126,7 +126,7 @@ def _models(options: ServeOptions, limit: int) -> DecoderPool:
     if most > 1:
         from rtcontrol.hosts.fleet_care import ManagedFleet
 
-        return ManagedFleet(limit, least, most, options.busy_max)
+        return ManagedFleet(limit, least, most, options.busy_max, options.threads or 1)
     if options.standby:
         from rtcontrol.hosts.ray_standby import StandbyPool
 
