@@ -285,7 +285,7 @@ class FleetPool:
         """None where it was `stopped`. Raises UserError."""
         source = self._translated(host.source, member)
         made = RayHost(member, source, host.session)
-        made.woken = host.woken
+        made.woken, made.urgent = host.woken, host.part is not None and not host.up
         made.last = None if host.part is None else host.part.host.last
         made.start(stopped)
         if made.up:

@@ -26,8 +26,8 @@ from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, Deci
 from rtcontrol.hosts.scheduler import EdfScheduler, Turn
 
 PING = b""
-BUILDERS = "build"
-WARM_ROUNDS = 3
+BUILDERS, RESCUERS = "build", "rescue"
+WARM_ROUNDS, RESCUE_ROUNDS = 3, 1
 # The deciding thread asks for the interpreter some hundred times a decision, and a build holds it for long: with
 # Python's own 5 ms a decision would take a second meanwhile.
 SWITCH_INTERVAL_S = 2e-5
@@ -63,8 +63,8 @@ class DecoderActor:
 
     A client on the same machine talks ipc under `directory`, any other tcp; both under CURVE, with a key that only the
     answer of `start` tells: who knows it is the run, and who can answer to it is this process. Ray calls `open` on a
-    thread of the concurrency group `BUILDERS`, the others on another; each lane has a thread that decides. Each may be
-    asked again and again.
+    thread of the concurrency group `BUILDERS` or `RESCUERS`, the others on another; each lane has a thread that
+    decides. Each may be asked again and again.
     """
 
     def __init__(self, lanes: int, preload: bool, directory: str, host: str) -> None:
@@ -74,7 +74,7 @@ class DecoderActor:
         self._key, self._secret = zmq.curve_keypair()
         self._lanes, self._preload = lanes, preload
         self._deciders: dict[bytes, list[Decider]] = {}
-        self._lock = threading.Lock()
+        self._lock, self._building = threading.Lock(), threading.Lock()
         self._opening: set[bytes] = set()
         self._closed: list[deque[bytes]] = [deque() for _ in range(lanes)]
         self._answer: dict[str, Any] | None = None
@@ -100,19 +100,27 @@ class DecoderActor:
             self._beat.__enter__()  # for the process's life
         return self._answer
 
-    def open(self, key: bytes, source: DeciderSource, warm: DecisionRequest | None) -> dict[str, Any]:
+    def open(
+        self, key: bytes, source: DeciderSource, warm: DecisionRequest | None, urgent: bool = False
+    ) -> dict[str, Any]:
         """Build the session's deciders, unless they are there; gives the pid and what the first says of itself. `warm`
-        is decided a few times, for nothing: a process that was started again is slow at first."""
+        is decided a few times, for nothing: a process that was started again is slow at first. An `urgent` one's ticks
+        miss meanwhile: it yields to nobody."""
+        with self._building:
+            return self._open(key, source, warm, urgent)
+
+    def _open(self, key: bytes, source: DeciderSource, warm: DecisionRequest | None, urgent: bool) -> dict[str, Any]:
         with self._lock:
             deciders = self._deciders.get(key)
             self._opening.add(key)
             alone = not self._deciders
         try:
             if deciders is None:
-                if not alone:
+                if not alone and not urgent:
                     yield_processor()
+                rounds = RESCUE_ROUNDS if urgent else WARM_ROUNDS
                 deciders = [source.build() for _ in range(self._lanes)]
-                for decider, _ in itertools.product(deciders, range(WARM_ROUNDS if warm else 0)):
+                for decider, _ in itertools.product(deciders, range(rounds if warm else 0)):
                     assert warm is not None, "zero rounds without one"
                     answer(decider, warm)
             if alone and not gc.get_freeze_count():

@@ -73,6 +73,7 @@ class RayHost:
         self.last: DecisionRequest | None = None
         self.lost_ns: int | None = None  # when the decider was lost that is not back
         self.up = False
+        self.urgent = False  # its ticks miss while its decider is built
         self.woken = WakeFile()
         self._pool, self._own = pool, own
         self._link: DecoderLink | None = None

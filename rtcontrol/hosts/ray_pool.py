@@ -16,7 +16,7 @@ from typing import Any
 
 from rtcontrol.hosts.inprocess import Places
 from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecoderUnavailable
-from rtcontrol.hosts.ray_actor import BUILDERS, DecoderActor
+from rtcontrol.hosts.ray_actor import BUILDERS, RESCUERS, DecoderActor
 from rtcontrol.hosts.ray_host import DecoderLink, RayHost, until_lost
 from rtcontrol.hosts.ray_start import POLL_S, REMEDY, START_TIMEOUT_S, RaySession, Stopped, ask, share, source_root
 from rtcontrol.models.errors import UserError
@@ -103,7 +103,11 @@ class RayPool:
         self._ray.start(stopped)
         import ray
 
-        options: dict[str, Any] = {"max_restarts": -1, "concurrency_groups": {BUILDERS: 1}, **self._share()}
+        options: dict[str, Any] = {
+            "max_restarts": -1,
+            "concurrency_groups": {BUILDERS: 1, RESCUERS: 1},
+            **self._share(),
+        }
         if root := source_root():
             path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
             options["runtime_env"] = {"env_vars": {"PYTHONPATH": path}}
@@ -205,9 +209,9 @@ class RayPool:
         """Build the host's decider in the process that gave `answer`, and give the host its link to it; False when that
         process is not up any more. Raises UserError from the build, RayError and Stopped."""
         with self._using_ray(answer):
-            build = self.actor.open.options(concurrency_group=BUILDERS)
+            build = self.actor.open.options(concurrency_group=RESCUERS if host.urgent else BUILDERS)
             try:
-                asked = build.remote(host.key, host.source, host.last and replace(host.last, data=None))
+                asked = build.remote(host.key, host.source, host.last and replace(host.last, data=None), host.urgent)
             except TypeError as error:
                 raise UserError(f"The decider's source cannot be sent ({error}).", "Make it picklable.") from error
             built = ask(asked, lambda: stopped() or self._gone(answer))
