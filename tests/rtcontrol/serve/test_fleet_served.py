@@ -64,17 +64,23 @@ class Served:
         until(lambda: [one["state"] for one in self.decoders()] == ["up"] * count, "a decoder is not back", 120.0)
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    out, web = tmp_path_factory.mktemp("fleet"), free_port()
-    with RayCluster() as cluster, pytest.MonkeyPatch.context() as patch:
+def start(process: Process, cluster: RayCluster) -> None:
+    """In the cluster; what this process is told of Ray stays as it is."""
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_ADDRESS", cluster.address)
         for name in [name for name in os.environ if name.startswith("RAY_AUTH")]:
             patch.delenv(name)
+        process.start()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    out, web = tmp_path_factory.mktemp("fleet"), free_port()
+    with RayCluster() as cluster:
         token = out / "token"
         more = ("--http", f"127.0.0.1:{web}", "--token-file", str(token))
         process = Process(out, free_port(), "--host", "ray", "--model", "lander", "--decoders", "2", *more)
-        process.start()
+        start(process, cluster)
         yield Served(process, f"http://127.0.0.1:{web}", token, cluster)
         status = process.end()
         assert status == 128 + signal.SIGTERM, process.logs()
@@ -185,7 +191,7 @@ def two_models(tmp_path: Path, cluster: RayCluster) -> Iterator[tuple[Served, Fl
     process, web = Process(tmp_path, free_port()), free_port()
     command = [word for word in process._command if word not in ("--model", "random")]
     process._command = [*command, "--host", "ray", "--decoders", "2", "--http", f"127.0.0.1:{web}"]
-    process.start()
+    start(process, cluster)
     other = Served(process, f"http://127.0.0.1:{web}", tmp_path, cluster)
     try:
         with (
