@@ -204,9 +204,9 @@ class Client:
 
     def send_picture(self, data: Any, *, t_ns: int | None = None) -> bool:
         """Send a picture of the world for people to see (the record, the live view): a JPEG or PNG file's bytes. `t_ns`
-        as of `observe`. It goes beside the session: no observation waits for it. The newest one counts, 10 a second at
-        most; what cannot be sent is dropped and counted (`statistics`). False: there is no session now, or its server
-        takes no pictures.
+        as of `observe`. It goes beside the session: no observation waits for it (of a client that listens, for one at
+        most). The newest one counts, 10 a second at most; what cannot be sent is dropped and counted (`statistics`).
+        False: there is no session now, or its server takes no pictures.
 
         Raises ClientError: no such file, cut off, more than 768,000 bytes, an instant of the future.
         """

@@ -40,6 +40,7 @@ class Core(SessionState):
         self._greeting: str | None = None  # the instruction of this connection's hello, which is repeated as it was
         self._said_ns, self._pinged_ns = now_ns, 0
         self._room_ns = 0  # no more is said before, for want of room
+        self._pictured_ns: int | None = None  # a ping behind a picture, until its pong says that both have arrived
 
     def end(self, error: ClientError, now_ns: int) -> None:
         """No more is said; the safe call is in force from now on."""
@@ -67,7 +68,7 @@ class Core(SessionState):
         if self.connection.open:
             self.count["reconnects"] += 1
             self.begins(self.force.lost(), now_ns)
-        self.connection.open, self.connection.greeted_ns = False, None
+        self.connection.open, self.connection.greeted_ns, self._pictured_ns = False, None, None
         # An observation as old as the gap helps nobody; decide()'s is said again.
         self.drop(*OF_ITS_TIME)
 
@@ -100,6 +101,9 @@ class Core(SessionState):
             return []
         said = list(self.waiting)
         self.waiting.clear()
+        if any(isinstance(message, Picture) for message in said):
+            self._pictured_ns = now_ns
+            said.append(self._ping(now_ns))
         silent = not said and now_ns - self._said_ns >= connection.beat_ns
         if silent or not self._pinged_ns or now_ns - self._pinged_ns >= CLOCK_PING_NS:
             said.append(self._ping(now_ns))
@@ -117,6 +121,8 @@ class Core(SessionState):
         if self.connection.open:
             self.waiting.extendleft(m for m in reversed(rest) if not isinstance(m, OF_ITS_TIME))
             self._room_ns = now_ns + ROOM_AGAIN_NS
+            if self._pictured_ns is not None:  # its ping may be among what is lost
+                self._pinged_ns = 0
         else:
             self.connection.hello_ns, self.connection.greeted_ns = now_ns + ROOM_AGAIN_NS, None
 
@@ -150,6 +156,8 @@ class Core(SessionState):
             self.say(Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now_ns, t_sent_ns=now_ns))
         elif isinstance(message, Pong):
             self.offset.add(message.t_ping_ns, message.t_received_ns, message.t_sent_ns, now_ns)
+            if self._pictured_ns is not None and message.t_ping_ns >= self._pictured_ns:
+                self._pictured_ns = None
         elif isinstance(message, messages.Instruct) and message.session == self.token:
             self.wanted = self.instruction = message.instruction
         elif isinstance(message, messages.ErrorMessage):
@@ -165,6 +173,12 @@ class Core(SessionState):
                 self.end(ClientError(why, "Connect anew."), now_ns)
         else:
             self.ignored[message.type] += 1
+
+    @property
+    def has_room_for_picture(self) -> bool:
+        """Whether the picture before has arrived: several on the way would hold up all observations behind them."""
+        waits = any(isinstance(message, Picture) for message in self.waiting)
+        return self.connection.open and self._pictured_ns is None and not waits
 
     # Single messages.
 

@@ -40,7 +40,8 @@ def picture(data: Any, t_ns: int | None) -> Picture:
 
 class PictureSender:
     """Sends the newest of what it is given, from a thread of its own. Who connects has a connection of its own for it;
-    who listens has one for all. What cannot be sent is dropped. `counts`: `sent`, `dropped`."""
+    who listens has one for all, and one picture on the way. What cannot be sent is dropped. `counts`: `sent`,
+    `dropped`, `refused`."""
 
     def __init__(self, link: Link) -> None:
         self.counts: Counter[str] = Counter()
@@ -110,9 +111,18 @@ class PictureSender:
         return newest.model_copy(update={"session": self._link.core.token})
 
     def _tell(self) -> bool:
-        """On the session's own connection."""
-        with self._link.lock:
-            self._link.core.picture(self._take())
+        """On the session's own connection, the newest one once the one before has arrived."""
+        end = time.monotonic() + ROOM_S
+        while True:
+            with self._link.lock:
+                if self._link.core.has_room_for_picture:
+                    self._link.core.say(self._take())
+                    break
+            if self._closing or time.monotonic() > end:
+                self._take()
+                return False
+            with self._condition:
+                self._condition.wait_for(lambda: self._closing, LOOK_MS / 1e3)
         self._link.wake()
         return True
 

@@ -18,7 +18,6 @@ from rtcontrol_client.wire.messages import (
     Observe,
     Outcome,
     Outcomes,
-    Picture,
     Reset,
 )
 
@@ -239,11 +238,6 @@ class SessionState:
         """Last, where there is room."""
         if len(self.waiting) < 4 * QUEUE:
             self.waiting.append(message)
-
-    def picture(self, one: Picture) -> None:
-        """Say it, in place of one that is not sent yet."""
-        self.drop(Picture)
-        self.say(one)
 
     def drop(self, *kinds: type[Message]) -> None:
         """All of these kinds that wait."""
