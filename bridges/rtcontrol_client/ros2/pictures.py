@@ -12,6 +12,8 @@ from rtcontrol_client.ros2.observer import Newest
 from rtcontrol_client.ros2.parts import Topic
 from rtcontrol_client.wire.pictures import PICTURES
 
+SILENT_S = 10.0  # a camera that says nothing for so long is told of
+
 
 def feed_of(mapper: Mapper, read: Callable[[Topic], Newest]) -> PictureFeed | None:
     """Of the camera that the file names, if it names one."""
@@ -21,12 +23,13 @@ def feed_of(mapper: Mapper, read: Callable[[Topic], Newest]) -> PictureFeed | No
 
 class PictureFeed:
     """Hands the newest picture of a topic to a client, `hz` times a second at most. `trouble`: why the last one was not
-    sent; `count`: how many were handed over."""
+    sent, or that none comes; `count`: how many were handed over."""
 
     def __init__(self, source: Newest, name: str, hz: float) -> None:
         self.trouble: str | None = None
         self.count = 0
         self._source, self._name, self._every_s, self._due_s = source, name, 1.0 / hz, 0.0
+        self._heard_s = time.monotonic()
 
     def forward(self, client: Client | None) -> None:
         """Where one is due, and the server takes any. Never blocks."""
@@ -38,8 +41,12 @@ class PictureFeed:
             self.trouble = f"{self._name}: pictures are not sent: the server is of before, and takes none."
             return
         try:
-            if (polled := self._source.poll()) is None:
+            polled = self._source.poll()
+            if polled is None:
+                if now > self._heard_s + SILENT_S:
+                    self.trouble = f"{self._name}: no picture has come for {SILENT_S:g} s. Look at the camera's node."
                 return
+            self._heard_s = now
             message, t_ns = polled
             self.count += client.send_picture(message.data, t_ns=t_ns)
             self.trouble = None

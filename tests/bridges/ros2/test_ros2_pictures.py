@@ -85,11 +85,14 @@ class DdsCamera:
         bus = self._bus = Bus(dds_domain(domain))
         self._image, self._beat = bus.output(types.picture), bus.output(types.sources[0].topic)
 
+    def beat(self) -> None:
+        self._beat.write(self._beat.topic.cls())
+
     def show(self, form: str, data: bytes) -> None:
         made = self._image.topic.cls()
         made.header.stamp.sec, made.header.frame_id, made.format, made.data = int(time.time()), "camera", form, [*data]
         assert self._image.write(made)
-        self._beat.write(self._beat.topic.cls())
+        self.beat()
 
 
 def test_a_camera_is_recorded_as_it_came_whatever_its_format_is_called(
@@ -118,6 +121,19 @@ def test_a_depth_image_is_told_and_not_sent_and_the_bridge_goes_on(
     until(lambda: camera.show(*IMAGES[0]) or "picture is in order" in running.log(), "it stays refused", every=0.05)
     running.end()
     assert set(files(server)) == {IMAGES[0][1]}
+
+
+def test_a_camera_that_is_there_and_falls_silent_is_told_until_it_goes_on(
+    server: Process, domain: dict[str, str], bridge: Start, tmp_path: Path
+) -> None:
+    camera = DdsCamera(domain)
+    running = bridge(server.endpoint, config=robot_file(tmp_path))
+    running.says("in session")
+    camera.show(*IMAGES[0])
+    says = f"{CAMERA}: no picture has come for 10 s"
+    until(lambda: camera.beat() or says in running.log(), f"not said: {running.log()}", every=0.05)
+    until(lambda: camera.show(*IMAGES[0]) or "picture is in order" in running.log(), "it stays silent", every=0.05)
+    assert running.end() == 143
 
 
 def test_a_server_of_before_is_sent_none_and_that_is_told(
