@@ -48,7 +48,7 @@ class PictureSender:
         self._link, self._condition = link, threading.Condition()
         self._newest: Picture | None = None
         self._thread: threading.Thread | None = None
-        self._closing = False
+        self._closing = self._told_of_thread = False
         self._refusals: set[str] = set()  # that were logged
 
     @property
@@ -60,15 +60,26 @@ class PictureSender:
     def give(self, one: Picture) -> bool:
         """Whether it will be sent, unless a newer one comes before, or there is no room."""
         with self._condition:
-            taken = self.wanted and not self._closing
+            taken = self.wanted and not self._closing and self._begun()
             self.counts["dropped"] += (not taken) + (taken and self._newest is not None)
             if taken:
                 self._newest = one
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="rtcontrol-pictures", daemon=True)
-                    self._thread.start()
                 self._condition.notify_all()
         return taken
+
+    def _begun(self) -> bool:
+        """Whether the thread is there. Where none is to be had the session goes on without pictures."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="rtcontrol-pictures", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                if not self._told_of_thread:
+                    log.warning("Pictures are not sent: %s. Let this process have one more.", error)
+                self._told_of_thread = True
+                return False
+            self._thread = thread
+        return True
 
     def close(self) -> None:
         """What waits is dropped."""

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import signal
 import socket as sockets
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -222,6 +223,28 @@ def test_a_client_that_listens_has_one_picture_on_the_way_and_no_observation_wai
         stand.send(Pong(id=ping.id, t_ping_ns=ping.t_ns, t_received_ns=ping.t_ns, t_sent_ns=ping.t_ns))
         assert stand.expect(Picture, 20, "picture").image.data == SMALL
         stand.close()
+
+
+def test_where_no_thread_is_to_be_had_it_says_so_and_the_session_goes_on_and_ends_in_order(
+    made: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    # ros/ros_comm#1998: a service has a limit of tasks, and a node of many threads meets it.
+    began: list[str | None] = []
+    handlers: dict[str, Any] = {"on_safe": lambda standing: began.append(standing.cause)}
+    with Client.connect(made.server.endpoints[0], **OWN, hz=20, **handlers) as client:
+        usual = threading.stack_size(1 << 46)  # more than there is
+        try:
+            assert not client.send_picture(FILE) and not client.send_picture(FILE)
+        finally:
+            threading.stack_size(usual)
+        assert [record.message for record in caplog.records if "Pictures are not sent" in record.message][1:] == []
+        assert "Pictures are not sent: can't start new thread" in caplog.text
+        client.observe(text="x")
+        until(lambda: client.statistics["fresh"] > 0, "no call")
+        assert client.send_picture(FILE)
+        until(lambda: newest(made) is not None, "no picture came")
+        began.clear()
+    assert began == ["session_ended"]
 
 
 def test_it_has_the_sessions_key_on_both_connections(tmp_path: Path) -> None:
