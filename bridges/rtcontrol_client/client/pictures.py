@@ -19,6 +19,7 @@ from rtcontrol_client.wire.pictures import JPEG, MAX_PICTURES_HZ, PICTURES, form
 
 log = logging.getLogger(__name__)
 ROOM_S = 10.0  # so long one waits for a connection, or for room on it; then that is made anew
+ASTRAY = 10  # so many pictures that belong to no session are told of: another server may answer at this address
 LOOK_MS = 20  # so often a newer one, or the end, is looked for meanwhile
 
 
@@ -50,6 +51,7 @@ class PictureSender:
         self._thread: threading.Thread | None = None
         self._closing = self._told_of_thread = False
         self._refusals: set[str] = set()  # that were logged
+        self._astray = "", 0  # a session's token, and how many of its pictures no session was found for
 
     @property
     def wanted(self) -> bool:
@@ -158,9 +160,16 @@ class PictureSender:
                 told = decode_msgpack(socket.recv_multipart(zmq.NOBLOCK))
             except (WireError, zmq.Again):
                 continue
+            if not isinstance(told, ErrorMessage):
+                continue
+            self.counts["refused"] += 1 + told.dropped
             # A session that is not known any more is found on its own connection, too, and greeted anew.
-            if isinstance(told, ErrorMessage) and told.code not in (Code.SESSION, Code.STATE):
-                self.counts["refused"] += 1
-                if told.code not in self._refusals:
-                    self._refusals.add(told.code)
-                    log.warning("The server does not take a picture (%s): %s %s", told.code, told.message, told.remedy)
+            if told.code in (Code.SESSION, Code.STATE):
+                token = self._link.core.token
+                before = self._astray[1] if self._astray[0] == token else 0
+                self._astray = token, before + 1
+                if before + 1 < ASTRAY:
+                    continue
+            if told.code not in self._refusals:
+                self._refusals.add(told.code)
+                log.warning("The server does not take a picture (%s): %s %s", told.code, told.message, told.remedy)

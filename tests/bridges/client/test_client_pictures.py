@@ -247,7 +247,9 @@ def test_where_no_thread_is_to_be_had_it_says_so_and_the_session_goes_on_and_end
     assert began == ["session_ended"]
 
 
-def test_it_has_the_sessions_key_on_both_connections(tmp_path: Path) -> None:
+def test_it_has_the_sessions_key_on_both_connections_and_one_that_finds_no_session_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for name in ("server", "arm", "leg"):
         zmq_auth.create(tmp_path / "keys", name)
     with ExitStack() as stack:
@@ -265,6 +267,10 @@ def test_it_has_the_sessions_key_on_both_connections(tmp_path: Path) -> None:
         assert other.send_picture(SMALL)
         until(lambda: server.admission.health()["refused"].get("session"), "it was not refused")
         assert newest(server).data == FILE
+        until(
+            lambda: other.send_picture(SMALL) and other.statistics["pictures"]["refused"] > 3, "not counted", every=0.1
+        )
+        until(lambda: other.send_picture(SMALL) and "(session): There is no such" in caplog.text, "not told", every=0.1)
 
 
 def test_an_async_client_sends_them_too(made: Bench) -> None:
