@@ -85,6 +85,7 @@ class ViewClient:
         """From now on look at this one."""
         self.session = session
         self._forget()
+        self.picture = None
         self.snapshot, self.connected, self.why = None, False, f"{session} is looked for"
         if self._socket is not None:
             await self._socket.close()
@@ -106,6 +107,8 @@ class ViewClient:
             self._socket = socket
             try:
                 async for message in socket:
+                    if self.session not in (None, name or None):
+                        return  # another one is looked at by now (`turn_to`)
                     if isinstance(message, bytes):
                         self.picture = message
                         await self.changed("picture")
@@ -131,8 +134,9 @@ class ViewClient:
                 waiting.set_exception(UserError(f"Nobody heard it: {self.why}.", "Look at its status."))
 
     def _forget(self) -> None:
+        # The picture is the connection's: it is told once, maybe before the first tick.
         self.misses.clear()
-        self._number, self.picture = 0, None
+        self._number = 0
 
     async def _listed(self) -> list[dict[str, Any]]:
         answer = await asyncio.wrap_future(self._web.get(ANSWER_S))
