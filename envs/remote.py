@@ -189,6 +189,7 @@ class RemoteEnvironment:
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
         self._first_tick, self._released, self._released_ns = self._tick, -1, None
         self.heard.clear()
+        self.pictures.start()
         self._told = self._instruction  # by the welcome
         self.episodes, self._wanted = [], episodes
         self._started()
@@ -315,7 +316,7 @@ class RemoteEnvironment:
         """The loop is over; another one may start."""
         self._latest = self._answering = self._released_ns = None
         self._waiting = False
-        self.pictures.forget()
+        self.pictures.close()
         while not self._queue.empty():
             self._queue.get()
         self._arrived.clear()

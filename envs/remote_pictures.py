@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,12 +26,12 @@ class RemotePicture:
 
 class RemotePictures:
     """Of one session. `take` is for the transport's thread, `newest` for any; `counts` has what was `taken` and
-    `dropped`."""
+    `dropped`. None is taken but from `start` to `close`, the loop's."""
 
     def __init__(self, counts: dict[str, int]) -> None:
         self.newest: RemotePicture | None = None
         self.taken: Callable[[RemotePicture, int], None] = lambda one, now_ns: None  # told of each, on that thread
-        self._counts = counts
+        self._counts, self._lock, self._open = counts, threading.Lock(), False
         self._later_ns: int | None = None  # our clock minus the client's, and what a message takes
         self._room, self._filled_ns = MAX_PICTURES_HZ, time.monotonic_ns()
 
@@ -40,6 +41,13 @@ class RemotePictures:
 
     def take(self, message: Picture) -> None:
         """Keep it instead of the one before. Raises WireError (rate)."""
+        with self._lock:
+            if self._open:
+                self._keep(message)
+            else:
+                self._count("dropped")
+
+    def _keep(self, message: Picture) -> None:
         now_ns = time.monotonic_ns()
         self._room = min(MAX_PICTURES_HZ, self._room + (now_ns - self._filled_ns) * MAX_PICTURES_HZ / 1e9)
         self._filled_ns = now_ns
@@ -62,6 +70,17 @@ class RemotePictures:
         """Of the newest; None where there is none."""
         newest = self.newest
         return None if newest is None else round((time.monotonic_ns() - newest.t_ns) / 1e9, 1)
+
+    def start(self) -> None:
+        """A loop begins."""
+        with self._lock:
+            self._open = True
+
+    def close(self) -> None:
+        """It is over: what comes before its client is known to be gone is nobody's."""
+        with self._lock:
+            self._open = False
+            self.forget()
 
     def forget(self) -> None:
         """Nobody is told of what was before."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +84,28 @@ def test_a_picture_comes_on_a_connection_of_its_own_and_is_seen_until_its_client
     peer.close()
     until(lambda: session.state == "parked", "it was not parked")
     assert WatchedSession(session).picture() is None and WatchedSession(session).snapshot(0)["picture_age_s"] is None
+
+
+def test_one_that_comes_while_its_loop_ends_is_not_seen_when_the_client_is_gone(made: Any) -> None:
+    with made.enter(**CAPABLE) as peer, made.peer() as beside:
+        beside.send(picture(peer.token, jpeg()))
+        heard(beside)
+        (session,) = made.admission.all()
+        env, ended = session.env, threading.Event()
+        usual = made.admission.counted  # is told when the loop is over, and before the session is parked
+
+        def late(over: Any) -> None:
+            beside.send(picture(peer.token, jpeg(2)))
+            heard(beside)
+            usual(over)
+            ended.set()
+
+        made.admission.counted = late
+        peer.close()
+        assert ended.wait(30)
+        until(lambda: session.state == "parked", "it was not parked")
+        assert WatchedSession(session).picture() is None and env.pictures.newest is None
+        assert counts(made) == {"taken": 1, "dropped": 1}
 
 
 def test_one_without_the_right_token_or_the_capability_is_refused_and_told(made: Any) -> None:
