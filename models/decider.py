@@ -139,7 +139,7 @@ class STDecider:
         fault, self._fault, self._due = self._fault, None, False
         if fault is not None:
             raise fault
-        begun = self.decoding.begin(self._suffix(observation, instruction, history))
+        begun = self.decoding.begin(self.suffix(observation, instruction, history))
         self._hear(instruction)
         return begun
 
@@ -165,10 +165,9 @@ class STDecider:
 
     def decide_many(self, situations: Sequence[tuple[str, str] | Told]) -> list[Decision]:
         """Decide (observation, instruction) or (observation, instruction, history) in the same forward passes."""
-        made = self.decoding.decode_many([self._suffix(*told) for told in situations])
+        made = self.decoding.decode_many([self.suffix(*told) for told in situations])
         for i, (_, instruction, *_) in enumerate(situations):
-            self._hear(instruction)
-            made[i] = self._believed(made[i])
+            made[i] = self.believed(made[i], instruction)
         return made
 
     def _hear(self, instruction: str) -> None:
@@ -176,6 +175,11 @@ class STDecider:
         if self._learnt is not None and instruction != self._told[0]:
             unknown = self._learnt.unknown(instruction)
             self._told = instruction, self._learnt.doubt ** len(unknown), unknown
+
+    def believed(self, decision: Decision, instruction: str) -> Decision:
+        """What was decided by this instruction, as sure as its words were taught."""
+        self._hear(instruction)
+        return self._believed(decision)
 
     def _believed(self, decision: Decision) -> Decision:
         """A decision by words of which some were never taught is less sure than it seems to be."""
@@ -187,7 +191,8 @@ class STDecider:
             sure = {**sure, "function": sure["function"] * doubt}
         return replace(decision, confidence=sure, unknown=unknown)
 
-    def _suffix(self, observation: str, instruction: str, history: Sequence[str] = ()) -> list[int]:
+    def suffix(self, observation: str, instruction: str, history: Sequence[str] = ()) -> list[int]:
+        """The tokens of this behind the prefix."""
         shown = history[-self._history :] if self._history else ()
         return self.template.suffix_ids(instruction, observation, shown)
 

@@ -137,14 +137,23 @@ class Decoding:
     def begin(self, suffix: Sequence[int]) -> InFlightDecode:
         """A decision after prefix + `suffix`, for `evaluate`. Raises UserError when the context is too long."""
         self._stop.clear()
-        drafts = None if self.handle.slots - len(self._prefix) - len(suffix) < self.core.most else self._drafts
-        self._last = self._begin(self.handle, suffix, drafts)
+        self._last = self.begin_on(self.handle, suffix, self._drafts, self._stop)
         return self._last
 
-    def _begin(self, handle: Any, suffix: Sequence[int], drafts: Drafts | None) -> InFlightDecode:
+    def another(self) -> Any:
+        """A handle behind the same prefix, for `begin_on`."""
+        return self.runner.copy(self.handle, self._prefix)
+
+    def begin_on(
+        self, handle: Any, suffix: Sequence[int], drafts: Drafts | None, stop: threading.Event
+    ) -> InFlightDecode:
+        """A decision on one of `another`'s, which `stop` ends before its next pass. Raises UserError when the context
+        is too long."""
+        if drafts is not None and handle.slots - len(self._prefix) - len(suffix) < self.core.most:
+            drafts = None
         prompt = [*self._prefix, *suffix]
         reused = handle.start(prompt, reserve=self.core.reserve)
-        return InFlightDecode(self.core.begin(drafts, suffix), handle, self._stop, reused, len(prompt) - reused)
+        return InFlightDecode(self.core.begin(drafts, suffix), handle, stop, reused, len(prompt) - reused)
 
     def in_steps(self, one: InFlightDecode, sliced: bool) -> Generator[None, None, None]:
         """A decision that is begun may be left alone, or given up, wherever this yields: between passes, and `sliced`
@@ -163,10 +172,10 @@ class Decoding:
         self._stop.clear()
         batch, made = self.runner.caps.batch, list[InFlightDecode]()
         while len(self._others) < min(len(suffixes), batch):
-            self._others.append(self.runner.copy(self.handle, self._prefix))
+            self._others.append(self.another())
         for i in range(0, len(suffixes), batch):
             pairs = zip(self._others, suffixes[i : i + batch], strict=False)
-            made += (now := [self._begin(handle, suffix, None) for handle, suffix in pairs])
+            made += (now := [self.begin_on(handle, suffix, None, self._stop) for handle, suffix in pairs])
             result(evaluate(self.runner, now))
         return made
 

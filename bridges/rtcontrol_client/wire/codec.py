@@ -17,12 +17,12 @@ from typing import Any
 import msgpack
 from pydantic import ValidationError
 
+from rtcontrol_client.wire.crowd import WITH_PARTS
 from rtcontrol_client.wire.errors import Code, WireError
-from rtcontrol_client.wire.limits import LIMITS, PLAIN, Limits, check_size, check_value, large
+from rtcontrol_client.wire.explain import refusal_of
+from rtcontrol_client.wire.limits import LIMITS, PLAIN, Limits, check_parts, check_size, check_value, large
 from rtcontrol_client.wire.messages import ANY, MODELS, PROTOCOL, Message, Observe, Picture, whole
 
-KINDS = {"string": "a string", "boolean": "true or false", "array": "a list", "object": "a map"}
-NUMBERS = {"integer": "a whole number", "number": "a number"}
 HERE = ".".join(map(str, PROTOCOL))
 LENGTHS = {"max_str_len": "max_string_bytes", "max_array_len": "max_items", "max_map_len": "max_items"}
 
@@ -144,7 +144,14 @@ def _line(error: Exception) -> str:
 def _checked(header: Any, limits: Limits) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise WireError(Code.MALFORMED, f"The header is a {type(header).__name__}, no map.", "Send a map.")
-    check_value(header, limits)
+    kind = header.get("type")
+    try:
+        check_value(header, limits)
+    except WireError:
+        parts = WITH_PARTS.get(kind) if isinstance(kind, str) else None
+        if parts is None or not isinstance(header.get(parts), list):
+            raise
+        check_parts(header, parts, limits)
     if header.get("type") not in tuple(MODELS):  # it may be no key
         what = f"type is {str(header.get('type'))[:40]!r}: no message of protocol {HERE}."
         raise WireError(Code.INVALID, what, f"Use one of {', '.join(MODELS)}.", field="type")
@@ -197,43 +204,4 @@ def explain(error: ValidationError, kind: str) -> WireError:
     first = error.errors(include_url=False)[0]
     # Of the union of all messages the first step is the tag.
     steps = first["loc"][1:] if first["loc"][:1] == (kind,) else first["loc"]
-    field = "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).lstrip(".")[:200]
-    is_what = "missing" if first["type"] == "missing" else _shown(first["input"])
-    remedy = f"Give {_wanted(_schema_at(kind, steps))}."
-    return WireError(Code.INVALID, f"{kind}.{field} is {is_what}.", remedy, field=field, fatal=kind == "hello")
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, (dict, list)):
-        return f"a list of {len(value)}" if isinstance(value, list) else "a map"
-    long = isinstance(value, str) and len(value) > 40
-    return f"a string of {len(value)} characters" if long else json.dumps(value, default=repr)[:60]
-
-
-def _schema_at(kind: str, steps: tuple[int | str, ...]) -> dict[str, Any]:
-    root = at = _schema(kind)
-    for step in steps:
-        at = at.get("items", {}) if isinstance(step, int) else at.get("properties", {}).get(step, {})
-        at = next((arm for arm in at.get("anyOf", ()) if arm != {"type": "null"}), at)
-        if "$ref" in at:
-            at = root["$defs"][at["$ref"].rsplit("/", 1)[1]]
-    return at
-
-
-def _wanted(schema: dict[str, Any]) -> str:
-    # A JSON schema in words: `a number from 0.001 to 10000`.
-    if values := schema.get("enum", [schema["const"]] if "const" in schema else []):
-        return ("one of " if len(values) > 1 else "") + ", ".join(f'"{v}"' for v in values)
-    kind = schema.get("type", "object")
-    if kind in NUMBERS:
-        low, high = schema.get("minimum", schema.get("ge")), schema.get("maximum", schema.get("le"))
-        high = schema["lt"] - 1 if "lt" in schema else high
-        span = f" from {low:.16g}" if low is not None else ""
-        return f"{NUMBERS[kind]}{span}" + ("" if high is None else f" to {high if kind == 'integer' else f'{high:g}'}")
-    low, high = (schema.get(f"{end}{'Items' if kind == 'array' else 'Length'}") for end in ("min", "max"))
-    span = f" of {low or 0} to {high}" if high is not None and high != low else f" of {low}" if low else ""
-    size = f"{span} {'entries' if kind == 'array' else 'characters'}" if span else ""
-    inner = schema.get("items", {})
-    each = f", each {_wanted(inner)}" if inner.get("type") in (*KINDS, *NUMBERS) else ""
-    keys = f" with {', '.join(schema['required'])}" if "required" in schema else ""
-    return KINDS[kind] + keys + size + each
+    return refusal_of(first, steps, kind, _schema(kind))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Code(StrEnum):
@@ -33,6 +35,7 @@ class WireError(Exception):
     """A message that is refused: names field, rule and remedy. It becomes an `error` message for the sender.
 
     `fatal`: the session, or the attempt to open one, ends with it. `retryable`: the same message may succeed later.
+    `members`: of a crowd's message, the parts that are refused (`crowd.MemberError`).
     """
 
     code: Code
@@ -44,6 +47,7 @@ class WireError(Exception):
     t_client_ns: int | None = None
     retryable: bool = False
     fatal: bool = False
+    members: Sequence[Any] = ()
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message} {self.remedy}".rstrip()

@@ -10,65 +10,38 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, model_validator
+from pydantic import BaseModel, Field, TypeAdapter, model_validator
 
+from rtcontrol_client.wire.base import (
+    CallFields,
+    CallsPerTick,
+    Count,
+    Hertz,
+    Milliseconds,
+    Name,
+    Nanoseconds,
+    OfSession,
+    OnMiss,
+    Outcomes,
+    Pacing,
+    SafeCalls,
+    Seconds,
+    Text,
+    Title,
+    Whole,
+    Word,
+)
+from rtcontrol_client.wire.base import FunctionCall as FunctionCall
+from rtcontrol_client.wire.base import MessagePart as MessagePart
+from rtcontrol_client.wire.base import Token as Token
+from rtcontrol_client.wire.base import whole as whole
+from rtcontrol_client.wire.crowd import CallMany, CrowdTerms, CrowdWish, Join, Leave, MemberError, ObserveMany
 from rtcontrol_client.wire.errors import Code, WireError
 from rtcontrol_client.wire.pictures import PictureFormat, check_picture
 
 PROTOCOL = (1, 1)
-
-
-def whole(value: Any) -> Any:
-    """A float without a fraction as the integer that it is: some languages have no other numbers."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Whole = Annotated[int, BeforeValidator(whole)]
-Name = Annotated[str, Field(min_length=1, max_length=64)]
-Word = Annotated[str, Field(max_length=64)]
-Title = Annotated[str, Field(max_length=256)]
-Text = Annotated[str, Field(max_length=65_536)]
-Token = Annotated[str, Field(min_length=16, max_length=128)]
-Count = Annotated[Whole, Field(ge=0, lt=1 << 53)]
-Nanoseconds = Annotated[Whole, Field(ge=0, lt=1 << 63)]
-Milliseconds = Annotated[float, Field(ge=0, le=1e9)]
-Seconds = Annotated[float, Field(ge=0)]
-Hertz = Annotated[float, Field(ge=0.001, le=10_000)]
-Pacing = Literal["server", "client"]
-OnMiss = Literal["hold", "safe"]
-CallsPerTick = Annotated[Whole, Field(ge=1, le=7)]
-Outcomes = Literal["executed", "expired", "failed", "refused"]
 Dtype = Literal["b1", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]
 DTYPES = {dtype: int(dtype[1]) for dtype in get_args(Dtype)}  # bytes an item
-
-
-class MessagePart(BaseModel):
-    """Base of all: frozen, strict types, finite numbers; null fields are absent ones."""
-
-    model_config = ConfigDict(
-        frozen=True, strict=True, extra="ignore", allow_inf_nan=False, populate_by_name=True, serialize_by_alias=True
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_absent(cls, value: Any) -> Any:
-        return {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
-
-
-class OfSession(MessagePart):
-    """Base of what is said in a session only; `session` is the welcome's token."""
-
-    session: Token
-
-
-class FunctionCall(MessagePart):
-    """A function call: `arguments` by name, optional ones left out."""
-
-    name: Annotated[str, Field(min_length=1, max_length=256)]
-    arguments: dict[str, Any] = {}
-
-
-SafeCalls = Annotated[list[FunctionCall], Field(min_length=1, max_length=16)]
 
 
 class Array(MessagePart):
@@ -96,7 +69,7 @@ class Hello(MessagePart):
     protocol: Annotated[list[Count], Field(min_length=2, max_length=2)]
     client: Program
     t_client_ns: Nanoseconds
-    capabilities: Annotated[list[Name], Field(max_length=32)] = []
+    capabilities: list[Name] = Field(default_factory=list, max_length=32)
     agent: Title | None = None
     tools: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
     instruction: Text | None = None
@@ -111,6 +84,7 @@ class Hello(MessagePart):
     on_miss: OnMiss | None = None
     hold_ms: Milliseconds | None = None
     calls_per_tick: CallsPerTick | None = None
+    crowd: CrowdWish | None = None
     robot: Name | None = None
     resume: Token | None = None
 
@@ -125,7 +99,7 @@ class Welcome(OfSession):
     epoch: Count
     t_client_ns: Nanoseconds  # echo of the hello's
     t_server_ns: Nanoseconds
-    capabilities: list[Name] = []
+    capabilities: list[Name] = Field(default_factory=list)
     agent: str | None = None
     tools: list[dict[str, Any]]
     instruction: str
@@ -144,10 +118,11 @@ class Welcome(OfSession):
     on_miss: OnMiss
     hold_ms: Milliseconds
     calls_per_tick: CallsPerTick | None = None  # None: one
+    crowd: CrowdTerms | None = None  # None: there are no members
     heartbeat_ms: Milliseconds
     session_grace_s: Seconds
     limits: dict[str, Whole]
-    warnings: list[str] = []
+    warnings: list[str] = Field(default_factory=list)
 
 
 class Observe(OfSession):
@@ -160,7 +135,7 @@ class Observe(OfSession):
     t_ns: Nanoseconds  # when it was captured
     text: Text | None = None
     data: dict[str, Any] | None = None
-    arrays: Annotated[list[Array], Field(max_length=16)] = []
+    arrays: list[Array] = Field(default_factory=list, max_length=16)
 
     @model_validator(mode="after")
     def _shows_something(self) -> Observe:
@@ -186,7 +161,7 @@ class Timing(MessagePart):
     late_ms: Milliseconds | None = None  # beyond the deadline, 0 when in time
 
 
-class CallMessage(OfSession):
+class CallMessage(OfSession, CallFields):
     """Server -> client: what to do now.
 
     `fresh`: a new decision (`call` absent: the call in force goes on, its time-to-live renewed). `held`: no decision;
@@ -195,20 +170,9 @@ class CallMessage(OfSession):
     """
 
     type: Literal["call"] = "call"
-    tick: Count
-    epoch: Count
-    seq_obs: Count | None = None  # of the observation that it answers
-    t_obs_ns: Nanoseconds | None = None  # that observation's own stamp, echoed
-    status: Literal["fresh", "held", "safe"]
-    call: FunctionCall | None = None
-    calls: SafeCalls | None = None  # 1.1, with `safe`: `call` is the first of them
-    more: bool | None = None  # with `calls_per_tick` alone: another message of this tick follows
-    ttl_ms: Milliseconds
     release_ns: Nanoseconds | None = None  # 1.1: of this tick, on the server's clock; None off the grid of ticks
     deadline_ns: Nanoseconds  # on the server's clock
     t_server_ns: Nanoseconds  # when it was sent
-    confidence: Annotated[float, Field(ge=0, le=1)] | None = None
-    cause: str | None = None  # of the miss
     timing: Timing = Timing()
 
 
@@ -326,6 +290,7 @@ class ErrorMessage(MessagePart):
     retryable: bool = False
     fatal: bool = False
     dropped: Count = 0  # how many further refusals were not told, since errors are rate-limited
+    members: list[MemberError] | None = None  # of a crowd's message: the parts that were refused
 
 
 class Bye(MessagePart):
@@ -346,6 +311,10 @@ Message = (
     | Reset
     | ControlMessage
     | Picture
+    | Join
+    | Leave
+    | ObserveMany
+    | CallMany
     | Ping
     | Pong
     | ErrorMessage

@@ -1,0 +1,95 @@
+"""Many characters of one agent: one plan and one prefix, and a sequence of each character that decided lately."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rtcontrol.models.call import Decision
+from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.models.decode.core import Drafts
+from rtcontrol.models.in_flight import InFlightDecode, evaluate, result
+
+SEQUENCES = 256  # are kept; a character that comes back later begins behind the prefix again
+
+
+@dataclass(frozen=True, slots=True)
+class CharacterPrompt:
+    """What one character is to decide upon. `key` tells characters apart; a batch has each once."""
+
+    key: str
+    observation: str
+    instruction: str
+    history: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class CharacterSequence:
+    """Where a character's prompts are computed, and the guesses of its next call."""
+
+    handle: Any
+    drafts: Drafts = field(default_factory=Drafts)
+
+
+class CrowdDecoder:
+    """Decides for many characters in the same forward passes: of each the call that it would get alone. What is wrong
+    with one is that one's own exception. Not thread-safe but for `cancel`."""
+
+    def __init__(self, spec: DeciderSpec, most: int = SEQUENCES) -> None:
+        self.lone = spec.build()
+        self._most = max(most, self.lone.runner.caps.batch)
+        self._kept: OrderedDict[str, CharacterSequence] = OrderedDict()  # the one that decided last is the last
+        self._stop = threading.Event()
+
+    def decide(self, asked: Sequence[CharacterPrompt]) -> list[Decision | Exception]:
+        """Of each its decision, or what went wrong with it."""
+        return result(self.decide_in_steps(asked))
+
+    def decide_in_steps(self, asked: Sequence[CharacterPrompt]) -> Generator[None, None, list[Decision | Exception]]:
+        """`decide`, which may be left alone wherever it yields: between forward passes."""
+        self._stop.clear()
+        batch, made = self.lone.runner.caps.batch, list[Decision | Exception]()
+        for i in range(0, len(asked), batch):
+            now = asked[i : i + batch]
+            begun = [self._begun(one) for one in now]
+            yield from evaluate(self.lone.runner, [one for one in begun if isinstance(one, InFlightDecode)])
+            made += map(self._ended, now, begun)
+        return made
+
+    def cancel(self) -> None:
+        """Stop what is under way before its next pass."""
+        self._stop.set()
+
+    def rest(self) -> None:
+        """What keeps the next decision quick, once the calls are given."""
+        if (pause := getattr(self.lone.runner, "rest", None)) is not None:
+            pause()
+
+    def _begun(self, asked: CharacterPrompt) -> InFlightDecode | Exception:
+        try:
+            kept = self._sequence(asked.key)
+            suffix = self.lone.suffix(asked.observation, asked.instruction, asked.history)
+            return self.lone.decoding.begin_on(kept.handle, suffix, kept.drafts, self._stop)
+        except Exception as fault:
+            return fault
+
+    def _ended(self, asked: CharacterPrompt, begun: InFlightDecode | Exception) -> Decision | Exception:
+        if isinstance(begun, Exception):
+            return begun
+        try:
+            return self.lone.believed(begun.decision(), asked.instruction)
+        except Exception as fault:
+            return fault
+
+    def _sequence(self, key: str) -> CharacterSequence:
+        kept = self._kept.pop(key, None)
+        if kept is None and len(self._kept) >= self._most:
+            # The place of whoever decided the longest ago: what it holds of the prefix is as good for anybody.
+            kept = CharacterSequence(self._kept.popitem(last=False)[1].handle)
+        if kept is None:
+            kept = CharacterSequence(self.lone.decoding.another())
+        self._kept[key] = kept
+        return kept
