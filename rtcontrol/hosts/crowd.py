@@ -111,7 +111,9 @@ class CrowdModel:
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
         from rtcontrol.models.crowd import CharacterPrompt
 
-        asked = [CharacterPrompt(key, seen, told, past) for key, _, seen, told, *past in json.loads(request.observation)]
+        asked = [
+            CharacterPrompt(key, seen, told, past) for key, _, seen, told, *past in json.loads(request.observation)
+        ]
         return _reply((yield from self._decoder.decide_in_steps(asked)))
 
     def cancel(self) -> None:

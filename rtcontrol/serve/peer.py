@@ -73,6 +73,7 @@ class Peer(Generic[Session]):
                 retryable=error.retryable,
                 fatal=error.fatal,
                 dropped=untold,
+                members=list(error.members) or None,
             )
         )
 

@@ -108,6 +108,10 @@ class Session:
     def shown_name(self) -> str:
         return self.hello.client.name
 
+    @property
+    def running(self) -> bool:
+        return self.loop is not None and self.loop.ended_by is None
+
     # -- from the admission -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -271,7 +275,7 @@ class Session:
         except UserError as error:
             raise WireError(Code.TOOLS, error.what, error.remedy, field="tools", fatal=True) from None
 
-    def _open(self) -> Run:
+    def _open(self) -> Run[ControlLoop]:
         owner = self._owner
         self.runs += 1
         out = owner.options.out / self.id
@@ -319,7 +323,7 @@ class Session:
         with answers.no_host(terms), placed(self.welcomed):
             return open_host(self._owner.pool, self.id, terms)
 
-    def _run(self, run: Run) -> None:
+    def _run(self, run: Run[ControlLoop]) -> None:
         try:
             with placed(self.welcomed):
                 run.loop.run()
@@ -357,10 +361,8 @@ class Session:
             # Until now the client had nothing to say.
             peer.in_ns = time.monotonic_ns()
         self.welcome()
-        terms = self.terms
-        if terms is not None and peer is not None:
-            again = ", resumed" if self.runs > 1 else ""
-            self._owner.say(f"{self.id}: {peer.name}, {terms.described()}{again}")
+        if (terms := self.terms) is not None and peer is not None:
+            self._owner.say(f"{self.id}: {peer.name}, {terms.described()}{', resumed' if self.runs > 1 else ''}")
 
     def _trouble(self, emission: Emission, seq: int | None) -> None:
         said, self._said = self._said, None
@@ -394,6 +396,5 @@ class Session:
         return {**shown, "peer": self.peer and self.peer.name, **figures_of(self.terms, self.loop), **traffic}
 
     def _wire(self) -> dict[str, Any]:
-        client = self.hello.client
-        traffic = {} if self.env is None else self.env.traffic.to_dict()
-        return {"client": client.model_dump(), "session": self.id, "refused": dict(self.refused), **traffic}
+        traffic, client = {} if self.env is None else self.env.traffic.to_dict(), self.hello.client.model_dump()
+        return {"client": client, "session": self.id, "refused": dict(self.refused), **traffic}

@@ -15,6 +15,7 @@ from rtcontrol.hosts.protocol import DecoderPool, DecoderUnavailable
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import Interpreters
+from rtcontrol.serve.crowd.session import CrowdSession, of_crowd
 from rtcontrol.serve.errors import AGAIN, stopped
 from rtcontrol.serve.guest import Guest
 from rtcontrol.serve.limits import TokenBucket, shortage, weigh
@@ -23,9 +24,10 @@ from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
 from rtcontrol.serve.session import BY_HAND, BYE, LOST, STOPPED, Session
 from rtcontrol.serve.sessions import Sessions, session_of
-from rtcontrol.serve.stats import ServerStats
+from rtcontrol.serve.stats import CountedLoop, ServerStats
 from rtcontrol.serve.tool_reading import ToolReading
 from rtcontrol_client.wire import Code, Message, WireError
+from rtcontrol_client.wire.crowd import Join, Leave, ObserveMany
 from rtcontrol_client.wire.messages import (
     Bye,
     ControlMessage,
@@ -62,7 +64,7 @@ class SessionManager:
         pool: DecoderPool,
         watch: PauseWatch,
         say: Callable[[str], None] = lambda line: None,
-        make: Callable[[int, Peer[Session], Hello, SessionManager], Session] = Session,
+        make: Callable[[int, Peer[Session], Hello, SessionManager], Session] | None = None,
     ) -> None:
         self.options, self.pool, self.watch, self.say = options, pool, watch, say
         self.opening = threading.Semaphore(OPENING_AT_ONCE)
@@ -74,7 +76,9 @@ class SessionManager:
         self._lock = threading.RLock()
         self._peers: dict[Connection, Peer[Session]] = {}
         self._sessions = Sessions(
-            options.max_sessions, options.out, lambda number, peer, hello: make(number, peer, hello, self)
+            options.max_sessions,
+            options.out,
+            lambda number, peer, hello: (make or open_session)(number, peer, hello, self),
         )
         self._refused: Counter[str] = Counter()
         self._ended = ServerStats()
@@ -185,16 +189,16 @@ class SessionManager:
         with self._lock:
             totals = self._ended.copy()
             for session in (*self._sessions.all(), *self.guests()):
-                if session.loop is not None and session.counting:
-                    totals.add(session.loop.account)
+                if (loop := _counted(session)) is not None and session.counting:
+                    totals.add(loop.account)
         return totals
 
     def counted(self, session: Guest) -> None:
         """A loop of the session is over: its counts stay."""
         with self._lock:
-            if session.loop is not None and session.counting:
+            if (loop := _counted(session)) is not None and session.counting:
                 session.counting = False
-                self._ended.add(session.loop.account)
+                self._ended.add(loop.account)
 
     @property
     def watched(self) -> list[Guest]:
@@ -211,6 +215,8 @@ class SessionManager:
     def _handle(self, peer: Peer[Session], message: Message) -> None:
         if isinstance(message, Observe):
             self._world(peer, message.session).observe(message)
+        elif isinstance(message, Join | Leave | ObserveMany):
+            of_crowd(session_of(peer, message.session)).take(message)
         elif isinstance(message, Executed):
             self._world(peer, message.session).executed(message)
         elif isinstance(message, Ping):
@@ -398,7 +404,18 @@ class SessionManager:
             return peer
 
 
+def open_session(number: int, peer: Peer[Session], hello: Hello, owner: SessionManager) -> Session:
+    """Of the kind that is asked for."""
+    return (Session if hello.crowd is None else CrowdSession)(number, peer, hello, owner)
+
+
+def _counted(session: Guest) -> CountedLoop | None:
+    return session.crowd if isinstance(session, CrowdSession) else session.loop
+
+
 def _world_of(session: Session) -> RemoteEnvironment:
+    if isinstance(session, CrowdSession):
+        raise WireError(Code.STATE, "This session is a crowd.", "Send join, leave and observe_many.")
     if session.env is None or session.state != "live":
         raise WireError(Code.STATE, "The session is not open.", "Wait for the welcome.", retryable=True)
     return session.env

@@ -85,7 +85,7 @@ class Sessions:
             except RuntimeError:
                 session.state, session.peer, peer.session = "parked", None, None
                 raise _no_thread() from None
-        elif session.state == "live" and session.loop is not None and session.loop.ended_by is None:
+        elif session.state == "live" and session.running:
             session.welcome()
         # Otherwise the loop is just starting, or just ending: then `Admission.ended` starts it anew.
 

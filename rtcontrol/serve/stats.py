@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
-from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import ANSWERS, Account
@@ -65,16 +64,29 @@ class ServerStats:
         return other
 
 
+class CountedLoop(Protocol):
+    """A loop, as far as what it came to is looked at."""
+
+    @property
+    def account(self) -> Account: ...
+
+    @property
+    def recorder(self) -> Recorder: ...
+
+
+Loop = TypeVar("Loop", bound=CountedLoop)
+
+
 @dataclass(frozen=True, slots=True)
-class Run:
+class Run(Generic[Loop]):
     """One life of a session's loop."""
 
-    loop: ControlLoop
+    loop: Loop
     recorder: Recorder
     record: Path
 
 
-def write_report(run: Run, wire: Callable[[], dict[str, Any]]) -> str | None:
+def write_report(run: Run[Any], wire: Callable[[], dict[str, Any]]) -> str | None:
     """Write the run's report, with what `wire` says of its connection; a run without a release leaves nothing. Gives
     what went wrong; never raises, so that the session ends in order."""
     account = run.loop.account
@@ -95,7 +107,7 @@ def write_report(run: Run, wire: Callable[[], dict[str, Any]]) -> str | None:
         return f"no report ({type(error).__name__}: {error})"
 
 
-def figures_of(terms: Terms | None, loop: ControlLoop | None) -> dict[str, Any]:
+def figures_of(terms: Terms | None, loop: CountedLoop | None) -> dict[str, Any]:
     """What there is to see of a session's terms and of its loop."""
     shown: dict[str, Any] = {}
     if terms is not None:

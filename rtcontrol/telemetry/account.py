@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rtcontrol.telemetry.crowd import count_member
 from rtcontrol.telemetry.decoder_state import kept, restore
 from rtcontrol.telemetry.histogram import Series
 
@@ -105,6 +106,7 @@ class Account:
         self.skipped_by_cause: Counter[str] = Counter()
         self.acknowledged: Counter[str] = Counter()
         self.held_by: Counter[str] = Counter()  # confidence: unsure, or not understood; confirm; paused, stopped
+        self.members: dict[str, dict[str, Any]] = {}  # of a crowd
         self.miss_runs = MissRuns()
         self.times = {name: Series() for name in TIMES}
         self.calls, self.passes, self.tokens = _Total(), _Total(), _Total()
@@ -221,6 +223,8 @@ class Account:
         k, kind = event["k"], event["kind"]
         self.last_k, self.last_t_s = max(self.last_k, k), max(self.last_t_s, event["t_s"])
         self.ticks += 1
+        if "member" in event:
+            count_member(self.members, event)
         self.superseded += event["superseded"]
         if skipped := event.get("skipped", 0):
             self.skipped_releases += skipped

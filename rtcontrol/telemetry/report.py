@@ -11,6 +11,7 @@ from typing import Any
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.telemetry.account import ANSWERS, KINDS, Account
+from rtcontrol.telemetry.crowd import crowd_report
 from rtcontrol.telemetry.record_reader import read_record
 
 SCHEMA_VERSION = 3
@@ -65,6 +66,7 @@ def build(
         **{name: getattr(account, name) for name in ("late_used", "late_dropped", "safe_calls", "fallback_errors")},
         "acknowledged": dict(account.acknowledged),
         "errors": list(account.errors.values()),
+        **({"crowd": crowd_report(account.members)} if account.members else {}),
         "longest_miss_run": account.longest_miss_run,
         "worst_window": {"m": account.miss_runs.worst(k), "k": k},
         "superseded_observations": account.superseded,

@@ -12,6 +12,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from rtcontrol.telemetry.crowd import worst_members
 from rtcontrol.telemetry.report import (
     causes,
     deciders,
@@ -70,6 +71,11 @@ def show(report: dict[str, Any], console: Console) -> None:
         console.print("which ticks, and what each saw: `rtcontrol report FOLDER --format html`", highlight=False)
     elif r["safe_calls"]:
         console.print(f"safe calls {r['safe_calls']}")
+    if (crowd := r.get("crowd")) is not None:
+        members, kept, rested = crowd["members"], crowd["without_a_miss"], crowd["rested"]
+        console.print(f"crowd of {members}: {kept} without a miss; {rested} releases left out where nothing happened")
+        for line in worst_members(crowd):
+            console.print(f"  {escape(line)}", soft_wrap=True)
     if said := Counter(event["people"] for event in r["people"]):
         console.print(f"people: {', '.join(f'{word} {n}' for word, n in said.items())}")
     if r["acknowledged"]:

@@ -1,0 +1,167 @@
+"""One member of a crowd: its terms, what it saw, what is in force, and its open tick."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rtcontrol.agents import InvalidCall
+from rtcontrol.agents.agent import Agent
+from rtcontrol.envs.remote_parts import wire_calls
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.models.call import Call
+from rtcontrol_client.wire import Code, WireError
+from rtcontrol_client.wire.base import FunctionCall
+from rtcontrol_client.wire.crowd import Member
+
+NEVER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class MemberTerms:
+    """What a member is decided by. `ttl_ms` 0 is no limit."""
+
+    instruction: str
+    period_ns: int
+    deadline_ns: int
+    ttl_ms: float
+    priority: int
+    every_tick: bool
+    safe_calls: list[FunctionCall] | None
+
+
+@dataclass(frozen=True, slots=True)
+class CrowdDefaults:
+    """What members have that bring nothing else; `hz_max` is the server's."""
+
+    agent: Agent
+    config: RunConfig
+    ttl_ms: float | None  # the hello's
+    instruction: str
+    hz_max: float
+
+    def of(self, member: Member) -> MemberTerms:
+        """Raises WireError naming the field of the part."""
+        hz = self.config.hz if member.hz is None else member.hz
+        if hz > self.hz_max:
+            raise WireError(Code.INVALID, f"hz {hz:g} is above {self.hz_max:g}.", "Ask for less.", field="hz")
+        period_ns = round(1e9 / hz)
+        if member.deadline_ms is not None and not 0 < member.deadline_ms <= period_ns / 1e6:
+            what = f"deadline_ms {member.deadline_ms:g} is not above 0 and at most the period, {period_ns / 1e6:g} ms."
+            raise WireError(Code.INVALID, what, "Leave it out for the period.", field="deadline_ms")
+        deadline_ms = self.config.deadline_ms if member.deadline_ms is None else member.deadline_ms
+        deadline_ns = period_ns if deadline_ms is None else min(period_ns, round(deadline_ms * 1e6))
+        ttl_ms = self.ttl_ms if member.ttl_ms is None else member.ttl_ms
+        if ttl_ms is None:
+            ttl_ms = max(500.0, (2.5 * period_ns + deadline_ns) / 1e6)
+        told = self.instruction if member.instruction is None else member.instruction
+        if not told.strip():
+            raise WireError(Code.INSTRUCTION, "instruction says nothing.", "Say what to do.", field="instruction")
+        safe_calls = wire_calls(self.agent.fallback.safe_calls)
+        if member.safe_calls is not None:
+            safe_calls = [self._legal(i, call) for i, call in enumerate(member.safe_calls)]
+        return MemberTerms(told, period_ns, deadline_ns, ttl_ms, member.priority, member.every_tick, safe_calls)
+
+    def _legal(self, i: int, call: FunctionCall) -> FunctionCall:
+        try:
+            made = self.agent.tools.validate(Call(call.name, dict(call.arguments)))
+        except InvalidCall as error:
+            remedy = "Give a call that the tools allow, with all arguments that are required."
+            raise WireError(
+                Code.TOOLS, f"The safe call is illegal: {error}.", remedy, field=f"safe_calls[{i}]"
+            ) from None
+        return FunctionCall(name=made.name, arguments=dict(made.arguments))
+
+
+@dataclass(slots=True, eq=False)
+class MemberTick:
+    """A tick of a member: released, and not settled yet unless `done`. `look` is what it is decided upon."""
+
+    member: CrowdMember
+    k: int
+    release_ns: int
+    deadline_ns: int
+    woke_ns: int
+    skipped: int = 0
+    look: MemberSight | None = None
+    instruction: str = ""
+    history: tuple[str, ...] = ()
+    asked: bool = False
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSight:
+    """A look as it is decided upon."""
+
+    seq: int
+    t_ns: int  # of the client's clock
+    arrived_ns: int
+    text: str
+    data: Any
+
+
+class CrowdMember:
+    """`released_ns` is its last release, `stretch` how many of its periods come before the next one; `standing` is
+    what the client was told last, `effect_ns` when a decision took effect last, `held_until_ns` when a hold ends."""
+
+    __slots__ = (
+        "effect_ns",
+        "epoch",
+        "held_until_ns",
+        "history",
+        "id",
+        "look",
+        "newest_decided",
+        "refused_text",
+        "released_ns",
+        "rested",
+        "seq",
+        "serial",
+        "served_ns",
+        "stamp",
+        "standing",
+        "stretch",
+        "superseded",
+        "taken",
+        "terms",
+        "tick",
+    )
+
+    def __init__(self, id: str, epoch: int, terms: MemberTerms, serial: int, history: int) -> None:
+        self.id, self.epoch, self.terms, self.serial = id, epoch, terms, serial
+        self.look: MemberSight | None = None
+        self.seq = -1
+        self.superseded = 0  # looks since the last one that was decided upon
+        self.taken = True  # the newest look was decided upon
+        self.stamp = 0  # of its next instant: older ones are void
+        self.released_ns: int | None = None
+        self.stretch = 1
+        self.rested = 0  # releases that were left out since the last tick
+        self.served_ns = 0  # when it was asked for last
+        self.newest_decided: tuple[str, str] | None = None  # text and goal of the decision in force
+        self.refused_text: str | None = None  # told already
+        self.standing: Literal["none", "call", "safe"] = "none"
+        self.held_until_ns, self.effect_ns = NEVER, 0
+        self.history: deque[str] = deque(maxlen=max(history, 1))
+        self.tick: MemberTick | None = None
+
+    @property
+    def period_ns(self) -> int:
+        """Until the next release: its period, or several of them while nothing happens; never beyond half of its
+        time-to-live."""
+        terms, longest = self.terms, self.terms.period_ns * self.stretch
+        if self.stretch > 1 and terms.ttl_ms:
+            longest = max(terms.period_ns, min(longest, int(terms.ttl_ms * 5e5)))
+        return longest
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing has happened since its last decision, which is in force."""
+        return (
+            not self.terms.every_tick
+            and self.standing == "call"
+            and self.look is not None
+            and self.newest_decided == (self.look.text, self.terms.instruction)
+        )

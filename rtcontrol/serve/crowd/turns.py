@@ -1,0 +1,66 @@
+"""Who of a crowd is decided for now, who waits, and who cannot be met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rtcontrol.hosts.scheduler import EdfScheduler
+from rtcontrol.serve.crowd.member import MemberTick
+
+MOST = 8  # periods of a member to whom nothing happens
+
+
+def stretched(stretch: int) -> int:
+    """The periods until the next tick, after one more decision that changed nothing."""
+    return min(2 * stretch, MOST)
+
+
+class CrowdTurn(NamedTuple):
+    """`hopeless` ones cannot be decided in time, not even alone; the `batch` is asked for together."""
+
+    hopeless: list[MemberTick]
+    batch: list[MemberTick]
+    waiting: list[MemberTick]
+
+
+def urgency(tick: MemberTick) -> tuple[int, int, int, int]:
+    """The earliest deadline, then the priority; of equals whoever was asked for longest ago."""
+    member = tick.member
+    return tick.deadline_ns, -member.terms.priority, member.served_ns, member.serial
+
+
+def choose(waiting: Sequence[MemberTick], now_ns: int, expected: Callable[[int], float], most: int) -> CrowdTurn:
+    """As many of the most urgent as are expected to be decided by the earliest deadline among them, `most` at most;
+    `expected` nanoseconds of so many together. At least one, where there is one that can be met."""
+    ordered = sorted(waiting, key=urgency)
+    alone = expected(1)
+    first = next((i for i, tick in enumerate(ordered) if now_ns + alone <= tick.deadline_ns), len(ordered))
+    hopeless, left = ordered[:first], ordered[first:]
+    count = min(1, len(left))
+    while count < min(len(left), most) and now_ns + expected(count + 1) <= left[0].deadline_ns:
+        count += 1
+    # With the earliest deadline stand others as early: of these the least urgent wait, whatever comes behind them.
+    return CrowdTurn(hopeless, left[:count], left[count:])
+
+
+class BatchTimes:
+    """What batches take, and how large one may be: halved after one that was late, and growing after one that was not,
+    twofold until the first was late, then by an eighth. A batch that is always late would else be tried for ever."""
+
+    def __init__(self) -> None:
+        self._times = EdfScheduler()
+        self.most = 1
+        self._growth = 1
+
+    def took(self, count: int, ns: int, late: bool) -> None:
+        """So many together took so long, `late` for the earliest of them."""
+        self._times.took(None, count, ns)
+        if late:
+            self.most, self._growth = max(1, count // 2), 8
+        elif count >= self.most:
+            self.most = count + max(1, count // self._growth)
+
+    def expected(self, count: int) -> float:
+        """Nanoseconds of so many together."""
+        return self._times.expected(None, count)
