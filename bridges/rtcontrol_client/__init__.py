@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rtcontrol_client.client.aio import AsyncClient
     from rtcontrol_client.client.client import Client
+    from rtcontrol_client.client.crowd import Crowd
     from rtcontrol_client.client.errors import ClientError, Closed, Declined, Refused
     from rtcontrol_client.client.options import Options
     from rtcontrol_client.client.session import Standing
 
 __version__ = "0.1.0"
-__all__ = ["AsyncClient", "Client", "ClientError", "Closed", "Declined", "Options", "Refused", "Standing"]
+__all__ = ["AsyncClient", "Client", "ClientError", "Closed", "Crowd", "Declined", "Options", "Refused", "Standing"]
 _PLACES = {
     "AsyncClient": "aio",
     "Client": "client",
+    "Crowd": "crowd",
     "Options": "options",
     "Standing": "session",
     **dict.fromkeys(("ClientError", "Closed", "Declined", "Refused"), "errors"),

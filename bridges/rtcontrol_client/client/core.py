@@ -15,11 +15,12 @@ from rtcontrol_client.client.errors import ClientError, Refused
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.session import QUEUE, SessionState, all_of
 from rtcontrol_client.wire import PROTOCOL, Code, Message, messages
+from rtcontrol_client.wire.crowd import ObserveMany
 from rtcontrol_client.wire.messages import Observe, Picture, Ping, Pong, Reset
 
 CLOCK_PING_NS = 10 * S  # who observes all the time is never silent, and would never compare clocks
 ROOM_AGAIN_NS = S // 50  # after this a connection without room is tried again
-OF_ITS_TIME = (Observe, Picture, Ping, Pong)  # what is worth nothing later
+OF_ITS_TIME = (Observe, ObserveMany, Picture, Ping, Pong)  # what is worth nothing later
 
 
 class Core(SessionState):

@@ -37,8 +37,15 @@ class Link:
     wait for has changed; `wake` ends the thread's wait, from any thread. What a welcome warns of is logged, each once.
     Raises ClientError: no endpoint, no keys."""
 
-    def __init__(self, endpoint: str, options: Options, listens: bool, changed: Callable[[], None]) -> None:
-        self.core, self.lock = Core(options, time.monotonic_ns(), listens), threading.Lock()
+    def __init__(
+        self,
+        endpoint: str,
+        options: Options,
+        listens: bool,
+        changed: Callable[[], None],
+        make: Callable[[Options, int, bool], Core] = Core,
+    ) -> None:
+        self.core, self.lock = make(options, time.monotonic_ns(), listens), threading.Lock()
         try:
             self._where = Endpoint.parse(endpoint)
         except EndpointError as error:

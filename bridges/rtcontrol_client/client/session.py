@@ -10,8 +10,8 @@ from typing import Any, Literal
 from rtcontrol_client.client.errors import ClientError
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.wire import Message
+from rtcontrol_client.wire.base import CallFields
 from rtcontrol_client.wire.messages import (
-    CallMessage,
     Executed,
     FunctionCall,
     Instruct,
@@ -98,7 +98,7 @@ class InForce:
         self.epoch = epoch
         self._set("none", self.safe(cause))
 
-    def receive(self, message: CallMessage, now_ns: int) -> tuple[bool, bool]:
+    def receive(self, message: CallFields, now_ns: int) -> tuple[bool, bool]:
         """A call message arrived at `now_ns` of the client's clock: whether something begins, and whether the message's
         call is to be acknowledged as expired."""
         if message.epoch != self.epoch or message.tick <= self.last_tick:

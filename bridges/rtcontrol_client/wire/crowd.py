@@ -6,10 +6,10 @@ and stands in `faults`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
@@ -32,7 +32,9 @@ from rtcontrol_client.wire.explain import refusal_of
 
 MEMBERS = 4096  # of a crowd, at most
 PARTS = 1024  # of a message
-ITEMS = 8192  # entries of all parts together, where we send them: half of what a message may hold
+# Where we send them: fewer, with half of the items that a message may hold, and so few bytes of text that no escapes of
+# JSON's take it beyond the limit.
+SENT, ITEMS, TEXT_BYTES = 256, 8_192, 160_000
 Members = Annotated[Whole, Field(ge=1, le=MEMBERS)]
 Priority = Annotated[Whole, Field(ge=0, le=9)]
 
@@ -191,6 +193,39 @@ class CallMany(OfParts):
     parts_field: ClassVar[str] = "calls"
     t_server_ns: Nanoseconds  # when it was sent
     calls: Annotated[list[MemberCall], Field(max_length=PARTS)]
+
+
+Part = TypeVar("Part", bound=MessagePart)
+
+
+def in_messages(parts: Iterable[Part]) -> Iterator[list[Part]]:
+    """The parts by messages, in order: as many as one may have."""
+    some: list[Part] = []
+    items = size = 0
+    for part in parts:
+        more, text = _weight(part)
+        if some and (len(some) >= SENT or items + more > ITEMS or size + text > TEXT_BYTES):
+            yield some
+            some, items, size = [], 0, 0
+        some.append(part)
+        items, size = items + more, size + text
+    if some:
+        yield some
+
+
+def _weight(value: Any) -> tuple[int, int]:
+    """Items, and bytes of text."""
+    if isinstance(value, str):
+        return 1, len(value) if value.isascii() else len(value.encode("utf-8", "replace"))
+    if isinstance(value, MessagePart):
+        value = value.__dict__
+    if isinstance(value, dict):
+        inner = [_weight(one) for one in (*value.values(), *value)]
+    elif isinstance(value, (list, tuple)):
+        inner = [_weight(one) for one in value]
+    else:
+        return 1, 8
+    return 1 + sum(items for items, _ in inner), sum(size for _, size in inner)
 
 
 WITH_PARTS = {one.model_fields["type"].default: one.parts_field for one in (Join, ObserveMany, CallMany)}

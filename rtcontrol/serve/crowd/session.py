@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,12 +25,11 @@ from rtcontrol.serve.session import BY_HAND, LOST, Session
 from rtcontrol.serve.stats import Run, figures_of, write_report
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol_client.wire import Code, WireError
-from rtcontrol_client.wire.crowd import ITEMS, MEMBERS, PARTS, CallMany, CrowdTerms, MemberCall
+from rtcontrol_client.wire.crowd import MEMBERS, PARTS, CallMany, CrowdTerms, MemberCall, in_messages
 from rtcontrol_client.wire.messages import ControlMessage, Instruct
 from rtcontrol_client.wire.pictures import PICTURES
 
 WARM_S, ROUNDS = 120.0, 3
-CHUNK = 256  # calls of a message
 
 
 class CrowdSession(Session):
@@ -211,7 +209,7 @@ class CrowdSession(Session):
             member.standing, member.newest_decided = "none", None
 
     def _tell_calls(self, calls: list[MemberCall]) -> None:
-        for some in chunks(calls):
+        for some in in_messages(calls):
             self.send(CallMany(session=self.token, t_server_ns=time.monotonic_ns(), calls=some))
 
     def _refused_parts(self, error: WireError) -> None:
@@ -252,27 +250,6 @@ def _checked(hello: Any) -> Any:
         what = f"A crowd has no {wrong} {getattr(hello, wrong)!r}."
         raise WireError(Code.INVALID, what, "Leave it out; a crowd is paced by the server.", field=wrong, fatal=True)
     return hello
-
-
-def chunks(calls: list[MemberCall]) -> Iterator[list[MemberCall]]:
-    """Messages' worth of them: neither too many nor with too many items for one."""
-    some: list[MemberCall] = []
-    items = 0
-    for call in calls:
-        size_of = 24 + sum(_items(one.arguments) for one in (call.call, *(call.calls or ())) if one is not None)
-        if some and (len(some) >= CHUNK or items + size_of > ITEMS):
-            yield some
-            some, items = [], 0
-        some.append(call)
-        items += size_of
-    if some:
-        yield some
-
-
-def _items(value: Any) -> int:
-    if isinstance(value, dict):
-        return len(value) + sum(map(_items, value.values()))
-    return len(value) + sum(map(_items, value)) if isinstance(value, list) else 3
 
 
 def of_crowd(session: Session) -> CrowdSession:
