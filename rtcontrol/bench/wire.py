@@ -221,6 +221,11 @@ class Servers:
         )
         self._processes.append(process)
 
+    @property
+    def pid(self) -> int:
+        """Of the process that was started last."""
+        return int(self._processes[-1].pid)
+
     def check(self) -> None:
         """UserError when one has ended."""
         for process in self._processes:

@@ -10,6 +10,7 @@ from rich.progress import Progress
 
 from rtcontrol.bench.options import BenchOptions, Threads
 from rtcontrol.cli import bench_loop, bench_pretrained
+from rtcontrol.cli.bench_crowd import crowd
 from rtcontrol.cli.bench_group import Document, app, measures
 from rtcontrol.cli.figures import Shown
 from rtcontrol.envs.registry import agent_names
@@ -356,5 +357,5 @@ def tables(folder: Folder = PAGES) -> None:
 
 for bench in bench_pretrained.BENCHES:
     measures(bench)
-for command in bench_loop.COMMANDS:
+for command in (*bench_loop.COMMANDS, crowd):
     app.command()(command)

@@ -1,5 +1,5 @@
-"""What the client of a crowd holds: its members, what each is to do, and what waits to be said of them. The caller brings
-the time."""
+"""What the client of a crowd holds: its members, what each is to do, and what waits to be said. The caller brings the
+time."""
 
 from __future__ import annotations
 

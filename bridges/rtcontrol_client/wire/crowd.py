@@ -7,7 +7,7 @@ and stands in `faults`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -29,6 +29,7 @@ from rtcontrol_client.wire.base import (
 )
 from rtcontrol_client.wire.errors import WireError
 from rtcontrol_client.wire.explain import refusal_of
+from rtcontrol_client.wire.limits import Limits, check_value, large
 
 MEMBERS = 4096  # of a crowd, at most
 PARTS = 1024  # of a message
@@ -144,14 +145,15 @@ class OfParts(OfSession):
                 raise
         parts = value[cls.parts_field]
         made = handler({**value, cls.parts_field: [part for i, part in enumerate(parts) if i not in wrong]})
-        made._faults = tuple(PartFault.of(parts[i], cls._refusal(parts[i], first)) for i, first in wrong.items())
+        made._faults = tuple(cls._fault(parts[i], first) for i, first in wrong.items())
         return made
 
     @classmethod
-    def _refusal(cls, part: Any, first: Any) -> WireError:
-        if isinstance(part, WireError):
+    def _fault(cls, part: Any, first: Any) -> PartFault:
+        if isinstance(part, PartFault):
             return part  # found before it came here
-        return refusal_of(first, first["loc"], cls.model_fields["type"].default, _schema(cls), inside=2)
+        kind = cls.model_fields["type"].default
+        return PartFault.of(part, refusal_of(first, first["loc"], kind, _schema(cls), inside=2))
 
 
 def _wrong_parts(error: ValidationError, field: str) -> dict[int, Any]:
@@ -193,6 +195,21 @@ class CallMany(OfParts):
     parts_field: ClassVar[str] = "calls"
     t_server_ns: Nanoseconds  # when it was sent
     calls: Annotated[list[MemberCall], Field(max_length=PARTS)]
+
+
+def check_parts(header: dict[str, Any], parts: str, limits: Limits) -> None:
+    """The same of a message whose list `parts` has a part a member: of those that are wrong its refusal takes the
+    place. Raises WireError for what is wrong with the message."""
+    each: list[Any] = header[parts]
+    total = check_value({**header, parts: [None] * len(each)}, limits)
+    inner = replace(limits, max_depth=limits.max_depth - 2)
+    for i, part in enumerate(each):
+        try:
+            total += check_value(part, inner)
+        except WireError as error:
+            each[i] = PartFault.of(part, error)
+        if total > limits.max_total_items:
+            raise large("the message's items together", "max_total_items", limits)
 
 
 Part = TypeVar("Part", bound=MessagePart)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rtcontrol_client.wire.errors import Code, WireError
@@ -78,21 +78,6 @@ def check_value(root: Any, limits: Limits) -> int:
         elif value is not None:
             raise WireError(Code.MALFORMED, f"{path}: a value of type {type(value).__name__}.", PLAIN, field=path)
     return total
-
-
-def check_parts(header: dict[str, Any], parts: str, limits: Limits) -> None:
-    """The same of a message whose list `parts` has a part a member: of those that are wrong its refusal takes the
-    place. Raises WireError for what is wrong with the message."""
-    each: list[Any] = header[parts]
-    total = check_value({**header, parts: [None] * len(each)}, limits)
-    inner = replace(limits, max_depth=limits.max_depth - 2)
-    for i, part in enumerate(each):
-        try:
-            total += check_value(part, inner)
-        except WireError as error:
-            each[i] = error
-        if total > limits.max_total_items:
-            raise large("the message's items together", "max_total_items", limits)
 
 
 def _plain(value: Any, limits: Limits) -> bool:

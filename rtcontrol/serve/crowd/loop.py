@@ -253,7 +253,7 @@ class CrowdLoop:
             assert member.look is not None, "it was released"
             tick.look, tick.instruction, tick.asked = member.look, member.terms.instruction, True
             tick.history = tuple(member.history) if self.roster.defaults.agent.history else ()
-            member.taken, member.served_ns = True, now
+            member.taken, member.served = True, next(self._numbers)
             key = f"{member.serial}"
             asked.append(CharacterAsk(key, tick.k, tick.look.text, tick.instruction, tick.history))
             data[key] = tick.look.data

@@ -119,7 +119,7 @@ class CrowdMember:
         "rested",
         "seq",
         "serial",
-        "served_ns",
+        "served",
         "stamp",
         "standing",
         "stretch",
@@ -139,7 +139,7 @@ class CrowdMember:
         self.released_ns: int | None = None
         self.stretch = 1
         self.rested = 0  # releases that were left out since the last tick
-        self.served_ns = 0  # when it was asked for last
+        self.served = 0  # grows over all members: who has the lowest was asked for longest ago
         self.newest_decided: tuple[str, str] | None = None  # text and goal of the decision in force
         self.refused_text: str | None = None  # told already
         self.standing: Literal["none", "call", "safe"] = "none"

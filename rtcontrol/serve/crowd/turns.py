@@ -9,6 +9,9 @@ from rtcontrol.hosts.scheduler import EdfScheduler
 from rtcontrol.serve.crowd.member import MemberTick
 
 MOST = 8  # periods of a member to whom nothing happens
+# A batch is expected to take this much of the time that is left: one that takes twice as long is still in time, and one
+# that is late costs a miss of everybody in it.
+MARGIN = 0.5
 
 
 def stretched(stretch: int) -> int:
@@ -27,20 +30,22 @@ class CrowdTurn(NamedTuple):
 def urgency(tick: MemberTick) -> tuple[int, int, int, int]:
     """The earliest deadline, then the priority; of equals whoever was asked for longest ago."""
     member = tick.member
-    return tick.deadline_ns, -member.terms.priority, member.served_ns, member.serial
+    return tick.deadline_ns, -member.terms.priority, member.served, member.serial
 
 
 def choose(waiting: Sequence[MemberTick], now_ns: int, expected: Callable[[int], float], most: int) -> CrowdTurn:
-    """As many of the most urgent as are expected to be decided by the earliest deadline among them, `most` at most;
-    `expected` nanoseconds of so many together. At least one, where there is one that can be met."""
+    """As many of the most urgent as are expected to be decided within MARGIN of the time to the earliest deadline among
+    them, `most` at most; `expected` nanoseconds of so many together. At least one, before its deadline: what was slow
+    once would else never be tried again."""
     ordered = sorted(waiting, key=urgency)
     alone = expected(1)
     first = next((i for i, tick in enumerate(ordered) if now_ns + alone <= tick.deadline_ns), len(ordered))
+    if first == len(ordered) and ordered and now_ns < ordered[-1].deadline_ns:
+        first -= 1
     hopeless, left = ordered[:first], ordered[first:]
     count = min(1, len(left))
-    while count < min(len(left), most) and now_ns + expected(count + 1) <= left[0].deadline_ns:
+    while count < min(len(left), most) and expected(count + 1) <= MARGIN * (left[0].deadline_ns - now_ns):
         count += 1
-    # With the earliest deadline stand others as early: of these the least urgent wait, whatever comes behind them.
     return CrowdTurn(hopeless, left[:count], left[count:])
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rtcontrol_client import ClientError, Crowd
+from rtcontrol_client import Crowd
 from tests.bridges.client.worlds import Process, free_port
 from tests.helpers.processes import until
 

@@ -1,18 +1,323 @@
-"""Crowds over real sockets: who is decided for, who is refused, who goes on."""
+"""Crowds over real sockets: who is decided for, who is refused, who goes on, and whether the accounts add up."""
 
 from __future__ import annotations
 
+import json
+import time
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import msgpack
+import pytest
+
+from rtcontrol.telemetry.record_reader import read_record
+from rtcontrol_client.wire import encode_msgpack
+from rtcontrol_client.wire.crowd import CallMany, CrowdWish, Join, MemberCall
+from rtcontrol_client.wire.messages import (
+    Bye,
+    ControlMessage,
+    ErrorMessage,
+    Instruct,
+    Observe,
+    Welcome,
+)
+from tests.helpers.processes import until
 from tests.rtcontrol.serve.crowd.crowd_peer import CrowdPeer
+from tests.rtcontrol.serve.wire_peer import TEXT, WAIT_S
+
+SAFE = {"name": "engines", "arguments": {"main": 0, "side": 0}}
+Bench = Callable[..., Any]
 
 
-def test_each_member_of_a_crowd_gets_calls_of_its_own(bench: Callable[..., Any]) -> None:
+def raw(crowd: CrowdPeer, header: dict[str, Any]) -> None:
+    crowd.peer.socket.send_multipart([msgpack.packb({"session": crowd.peer.token, **header})])
+
+
+def refused(crowd: CrowdPeer) -> list[tuple[str | None, str, str | None]]:
+    members = crowd.peer.expect(ErrorMessage).members or []
+    return [(one.id, one.code, one.field) for one in members]
+
+
+def report(bench: Any, crowd: CrowdPeer, name: str = "session-0001") -> dict[str, Any]:
+    """Of a crowd that says bye."""
+    crowd.peer.send(Bye(session=crowd.peer.token))
+    path: Path = bench.out / name / "report.json"
+    until(path.exists, "no report")
+    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return found
+
+
+def test_each_member_gets_calls_of_its_own_and_each_can_be_found_again_in_the_record(bench: Bench) -> None:
     made = bench()
     crowd = CrowdPeer(made.peer())
     assert crowd.peer.welcome is not None and crowd.peer.welcome.crowd is not None
-    crowd.join("anna", {"id": "bert", "ttl_ms": 900, "epoch": 3})
+    crowd.join("anna", {"id": "bert", "ttl_ms": 900, "epoch": 3, "every_tick": True})
     found = crowd.until_fresh(["anna", "bert"])
     assert found["bert"].ttl_ms == 900 and found["bert"].epoch == 3 and found["anna"].epoch == 0
-    assert found["anna"].call is not None and found["anna"].seq_obs is not None
+    for _ in range(5):
+        crowd.until_fresh(["bert"])
+    told = report(made, crowd)
+    assert told["releases"] == told["ticks"] + told["skipped_releases"]
+    assert told["ticks"] == told["on_time"] + told["misses"]
+    members = told["crowd"]["by_member"]
+    for name in ("releases", "ticks", "on_time", "misses", "skipped_releases", "null", "held"):
+        assert sum(one[name] for one in members.values()) == told[name], name
+    assert members["bert"]["ticks"] >= 6
+    record = list(read_record(made.out / "session-0001" / "record.mcap"))
+    calls = {(e["member"], e["k"]): e for e in record if e.get("called")}
+    looks = {(e["member"], e["k"]): e for e in record if "observation" in e}
+    fresh = [call for call in crowd.calls if call.status == "fresh" and call.call is not None]
+    assert fresh
+    for call in fresh:
+        assert call.call is not None
+        event = calls[call.id, call.tick]
+        assert (event["called"], event["arguments"]) == (call.call.name, call.call.arguments)
+        assert looks[call.id, call.tick]["observation"] == TEXT
+
+
+# Who was gone for one was gone for all, or stood in the way of the others: Unity-Technologies/ml-agents#5792.
+def test_members_come_and_go_in_the_midst_and_the_others_go_on(bench: Bench) -> None:
+    crowd = CrowdPeer(bench().peer())
+    crowd.join("anna", "bert")
+    crowd.until_fresh(["anna", "bert"])
+    crowd.leave("bert", "nobody")
+    crowd.join("carl")
+    crowd.until_fresh(["anna", "carl"])
+    crowd.see(["anna", "bert"])
+    assert refused(crowd) == [("bert", "state", "id")]
+    crowd.calls.clear()
+    crowd.until_fresh(["anna", "carl"])
+    assert "bert" not in {call.id for call in crowd.calls}
+
+
+# Gone and there again in one go: the new one was taken away with the old one. MirrorNetworking/Mirror#3823.
+def test_one_that_leaves_and_joins_again_in_one_go_begins_anew(bench: Bench) -> None:
+    crowd = CrowdPeer(bench().peer())
+    crowd.join("anna")
+    crowd.until_fresh(["anna"])
+    crowd.leave("anna")
+    crowd.join({"id": "anna", "epoch": 1})
+    crowd.see(["anna"])
+    until(lambda: any(call.epoch == 1 for call in crowd.take()), "the new life gets no calls")
+    crowd.calls.clear()
+    found = crowd.until_fresh(["anna"])
+    assert found["anna"].epoch == 1
+    crowd.join({"id": "anna", "epoch": 0})
+    assert refused(crowd) == [("anna", "epoch", "epoch")]
+    crowd.until_fresh(["anna"])
+
+
+# A join of somebody who is there did nothing, and said nothing: heroiclabs/nakama#245.
+def test_a_join_of_one_that_is_there_gives_it_its_new_terms_and_it_goes_on(bench: Bench) -> None:
+    crowd = CrowdPeer(bench().peer())
+    crowd.join("anna")
+    before = crowd.until_fresh(["anna"])["anna"]
+    crowd.join({"id": "anna", "ttl_ms": 777})
+    after = crowd.until_fresh(["anna"])["anna"]
+    assert after.ttl_ms == 777 and after.tick > before.tick
+    assert after.seq_obs is not None and before.seq_obs is not None and after.seq_obs > before.seq_obs
+
+
+def test_what_is_wrong_with_one_member_is_told_and_the_others_of_the_message_count(bench: Bench) -> None:
+    crowd = CrowdPeer(bench(hz_max=50.0).peer())
+    bad = [
+        {"id": "hasty", "hz": 60},
+        {"id": "late", "deadline_ms": 5000},
+        {"id": "mute", "instruction": "  "},
+        {"id": "unsafe", "safe_calls": [{"name": "explode"}]},
+        {"id": "odd", "priority": 10},
+        {"id": 7},
+        {"id": "fine"},
+    ]
+    raw(crowd, {"type": "join", "members": bad})
+    told = refused(crowd)
+    assert set(told) == {
+        ("hasty", "invalid", "hz"),
+        ("late", "invalid", "deadline_ms"),
+        ("mute", "instruction", "instruction"),
+        ("unsafe", "tools", "safe_calls[0]"),
+        ("odd", "invalid", "priority"),
+        (None, "invalid", "id"),
+    }
+    look = {"t_ns": 1, "text": TEXT}
+    looks = [
+        {"id": "fine", "seq": 1, **look, "text": None, "data": {"x": float("nan")}},
+        {"id": "fine", "seq": 2, **look},
+        {"id": "fine", "seq": 2, **look},
+        {"id": "fine", "seq": 3, "t_ns": 1},
+        {"id": "fine", "seq": 4, "t_ns": 1, "data": {"warmth": 3}},
+        {"id": "stranger", "seq": 1, **look},
+        "x",
+    ]
+    raw(crowd, {"type": "observe_many", "looks": looks})
+    assert Counter(refused(crowd)) == Counter(
+        [
+            ("fine", "invalid", "data.x"),
+            ("fine", "sequence", "seq"),
+            ("fine", "invalid", "text"),
+            ("fine", "invalid", "data"),
+            ("stranger", "state", "id"),
+            (None, "invalid", None),
+        ]
+    )
+    assert crowd.take()[0].seq_obs == 2
+
+
+def test_a_crowd_has_no_more_members_than_it_may_and_they_are_told(bench: Bench) -> None:
+    crowd = CrowdPeer(bench().peer(), crowd=CrowdWish(members=2))
+    crowd.join("a", "b", "c")
+    assert refused(crowd) == [("c", "busy", "id")]
+    crowd.leave("a")
+    crowd.join("c")
+    crowd.until_fresh(["b", "c"])
+
+
+@pytest.mark.parametrize("wrong", [{"pacing": "client"}, {"calls_per_tick": 2}])
+def test_what_a_crowd_cannot_have_is_refused(bench: Bench, wrong: dict[str, Any]) -> None:
+    denied = bench().peer().denied(crowd=CrowdWish(), **wrong)
+    assert denied.fatal and denied.field == next(iter(wrong))
+
+
+def test_messages_of_the_other_kind_of_session_are_refused(bench: Bench) -> None:
+    made = bench()
+    crowd, single = CrowdPeer(made.peer()), made.enter()
+    single.send(Join(session=single.token, members=[]))
+    assert single.refused().code == "state"
+    crowd.peer.observe()
+    assert crowd.peer.refused().code == "state"
+    crowd.join("anna")
+    crowd.until_fresh(["anna"])
+    assert isinstance(Observe, type)
+
+
+def test_a_thousand_members_all_get_calls_and_no_message_is_beyond_the_limits(bench: Bench) -> None:
+    made = bench(model="noop")
+    crowd = CrowdPeer(made.peer(), hz=1)
+    names = [f"m{i:04d}" for i in range(1000)]
+    for start in range(0, 1000, 250):
+        crowd.join(*names[start : start + 250])
+    for start in range(0, 1000, 250):
+        crowd.see(names[start : start + 250])
+    heard: set[str] = set()
+    end = time.monotonic() + WAIT_S
+    while len(heard) < 1000 and time.monotonic() < end:
+        message = crowd.peer.expect(CallMany)
+        assert len(message.calls) <= 1024 and sum(map(len, encode_msgpack(message))) < 1 << 20
+        heard |= {call.id for call in message.calls}
+    assert heard == set(names)
+    told = report(made, crowd)
+    assert told["crowd"]["members"] == 1000 and told["releases"] == told["ticks"] + told["skipped_releases"]
+
+
+def test_a_member_that_nothing_happens_to_is_asked_less_often_until_it_sees_something_else(bench: Bench) -> None:
+    crowd = CrowdPeer(bench().peer(), hz=20, ttl_ms=2000)
+    crowd.join("still", {"id": "always", "every_tick": True})
+    crowd.until_fresh(["still", "always"])
+    crowd.calls.clear()
+    while sum(call.id == "always" for call in crowd.calls) < 20:
+        crowd.see(["still", "always"])
+        crowd.take()
+    fresh = Counter(call.id for call in crowd.calls if call.status == "fresh")
+    assert fresh["still"] * 2 < fresh["always"]
+    crowd.calls.clear()
+    while sum(call.id == "always" for call in crowd.calls) < 20:
+        crowd.see({"still": f"{TEXT} {len(crowd.calls)}", "always": TEXT})
+        crowd.take()
+    again = Counter(call.id for call in crowd.calls if call.status == "fresh")
+    assert again["still"] * 2 > again["always"]
+
+
+def test_a_member_whose_looks_end_is_held_and_then_safe_by_its_own_safe_calls(bench: Bench) -> None:
+    crowd = CrowdPeer(bench().peer(), hz=20, max_age_ms=100, hold_ms=200)
+    own = {"name": "engines", "arguments": {"main": 100, "side": 0}}
+    crowd.join({"id": "blind", "safe_calls": [own]}, "seeing")
+    crowd.until_fresh(["blind", "seeing"])
+    crowd.calls.clear()
+    safe: list[MemberCall] = []
+    while not safe:
+        crowd.see(["seeing"])
+        safe = [call for call in crowd.take() if call.id == "blind" and call.status == "safe"]
+    assert safe[0].calls is not None and safe[0].calls[0].arguments == own["arguments"]
+    blind = [call.status for call in crowd.calls if call.id == "blind"]
+    assert "held" in blind and blind.index("held") < blind.index("safe")
+    assert {call.cause for call in crowd.calls if call.status == "held"} == {"stale_observation"}
+    assert "fresh" in {call.status for call in crowd.calls if call.id == "seeing"}
+    crowd.until_fresh(["blind"])  # and it comes back
+
+
+def test_all_are_told_another_goal_and_those_who_join_later_have_it_too(bench: Bench) -> None:
+    made = bench()
+    crowd = CrowdPeer(made.peer())
+    crowd.join("anna")
+    crowd.until_fresh(["anna"])
+    crowd.peer.send(Instruct(session=crowd.peer.token, instruction="hover"))
+    assert crowd.peer.expect(Instruct).instruction == "hover"
+    crowd.join("bert", {"id": "carl", "instruction": "land"})
+    crowd.until_fresh(["anna", "bert", "carl"])
+    report(made, crowd)
+    record = read_record(made.out / "session-0001" / "record.mcap")
+    goals = {event["member"]: event["instruction"] for event in record if "observation" in event}
+    assert goals == {"anna": "hover", "bert": "hover", "carl": "land"}
+
+
+def test_people_pause_resume_and_stop_a_crowd(bench: Bench) -> None:
+    made = bench()
+    crowd = CrowdPeer(made.peer(), capabilities=["control"])
+    crowd.join("anna", "bert")
+    crowd.until_fresh(["anna", "bert"])
+    crowd.peer.send(ControlMessage(session=crowd.peer.token, say="pause"))
+    safe = {call.id for call in crowd.take() if call.status == "safe"}
+    while safe != {"anna", "bert"}:
+        safe |= {call.id for call in crowd.take() if call.status == "safe"}
+    crowd.see(["anna", "bert"])
+    crowd.peer.send(ControlMessage(session=crowd.peer.token, say="resume"))
+    assert [crowd.peer.expect(ControlMessage).state for _ in range(1)] == ["running"]
+    crowd.until_fresh(["anna", "bert"])
+    (session,) = made.admission.all()
+    assert session.say("stop", "page") == "stop (page)"
+    told = crowd.peer.expect(ErrorMessage)
+    assert told.fatal and told.code == "state"
+    assert crowd.peer.expect(Bye)
+
+
+def test_a_client_that_comes_back_finds_its_members_and_one_that_hides_is_not_decided_for(bench: Bench) -> None:
+    made = bench()
+    crowd = CrowdPeer(made.peer())
+    crowd.join({"id": "anna", "ttl_ms": 901})
+    tick = crowd.until_fresh(["anna"])["anna"].tick
+    token, seq = crowd.peer.token, crowd.seq
+    crowd.peer.close()
+    until(lambda: made.admission.health()["sessions"]["parked"] == 1, "it is not parked")
+    again = made.peer()
+    again.hello(resume=token, crowd=CrowdWish())
+    welcome = again.expect(Welcome)
+    assert welcome.resumed and welcome.crowd is not None
+    again.welcome, crowd.peer = welcome, again
+    crowd.seq = seq
+    found = crowd.until_fresh(["anna"])["anna"]
+    assert found.ttl_ms == 901 and found.tick > tick
+
+
+def test_a_client_that_does_not_read_costs_the_others_nothing(bench: Bench) -> None:
+    made = bench()
+    slow, quick = CrowdPeer(made.peer(), hz=50), CrowdPeer(made.peer(), hz=20)
+    slow.join(*(f"m{i}" for i in range(200)))
+    quick.join("anna")
+    for _ in range(30):
+        slow.see([f"m{i}" for i in range(200)])
+        quick.until_fresh(["anna"])
+
+
+def test_a_flood_of_messages_is_refused_and_the_crowd_goes_on(bench: Bench) -> None:
+    made = bench(messages_per_s=200.0)
+    crowd = CrowdPeer(made.peer())
+    crowd.join("anna")
+    crowd.until_fresh(["anna"])
+    for _ in range(2000):
+        crowd.see(["anna", "nobody"])
+    codes = {crowd.peer.expect(ErrorMessage).code for _ in range(3)}
+    assert codes <= {"rate", "state"}
+    time.sleep(1.2)
+    crowd.until_fresh(["anna"])

@@ -1,0 +1,84 @@
+"""A crowd's batch through the hosts: in this process, and in one of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rtcontrol.hosts.crowd import CharacterAsk, CharacterDecision, crowd_request, crowd_source, unpack
+from rtcontrol.hosts.deciders import ExpertSource, NoopSource, STSource
+from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
+from rtcontrol.hosts.ray_actor import pack_reply
+from rtcontrol.models.call import Call
+from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.run import assembly
+
+SEEN = "x 3 y 50 vx 0 vy -2 angle 0 spin 0 legs 0 0"
+GOAL = "Land softly on the pad."
+tools = assembly.agent("lander").tools
+
+
+@pytest.fixture
+def pool() -> Iterator[InProcessPool]:
+    made = InProcessPool()
+    made.start()
+    yield made
+    made.close()
+
+
+def asked(host: Host, asks: list[CharacterAsk], **given: Any) -> list[CharacterDecision]:
+    host.submit(crowd_request(7, asks, 0, **given))
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if (reply := host.wait(50_000_000)) is not None:
+            # As the Ray actor sends it, and as its client reads it.
+            assert isinstance(pack_reply(reply), bytes)
+            return unpack(reply, len(asks))
+    raise AssertionError("no reply")
+
+
+def test_a_model_decides_for_all_of_a_request_and_a_long_look_costs_its_own_alone(pool: InProcessPool) -> None:
+    host = pool.open("crowd", crowd_source(STSource(DeciderSpec("lander", tuple(tools.openai())))))
+    lone = pool.open("one", STSource(DeciderSpec("lander", tuple(tools.openai()))))
+    asks = [CharacterAsk(str(i), i, SEEN.replace("3", str(i)), GOAL) for i in range(5)]
+    asks[2] = CharacterAsk("2", 2, "x 1 " * 9000, GOAL)
+    found = asked(host, asks)
+    assert found[2].decision is None and found[2].mistake is not None
+    for ask, one in zip(asks, found, strict=True):
+        if ask.key != "2":
+            lone.submit(DecisionRequest(ask.tick, 0, ask.observation, ask.instruction))
+            while (reply := lone.wait(60_000_000_000)) is None:
+                pass
+            assert reply.decision is not None and one.decision is not None
+            assert one.decision.call == reply.decision.call
+
+
+def test_a_script_sees_the_data_of_each_and_its_fault_costs_that_one_alone() -> None:
+    def script(request: DecisionRequest) -> Call | None:
+        assert request.data is not None
+        if request.data["x"] > 2:
+            raise RuntimeError("out of the world")
+        return Call("push", {"x": request.data["x"], "tick": request.tick})
+
+    pool = InProcessPool(lanes=0)
+    host = pool.open("crowd", crowd_source(ExpertSource(script)))
+    asks = [CharacterAsk(str(i), 10 + i, "", "") for i in range(4)]
+    found = asked(host, asks, data={str(i): {"x": i} for i in range(4)})
+    assert [one.decision and one.decision.call for one in found[:3]] == [
+        Call("push", {"x": i, "tick": 10 + i}) for i in range(3)
+    ]
+    assert found[3].error == "RuntimeError: out of the world" and found[3].mistake is None
+
+
+def test_a_reply_that_has_not_as_many_decisions_as_were_asked_for_is_an_error_of_each() -> None:
+    assert {one.error for one in unpack(DecisionReply(1, None, "lost", 0), 3)} == {"lost"}
+    pool = InProcessPool(lanes=0)
+    host = pool.open("crowd", crowd_source(NoopSource()))
+    host.submit(crowd_request(1, [CharacterAsk("a", 1, "", "")], 0))
+    reply = host.wait(0)
+    assert reply is not None
+    assert all(one.error is not None for one in unpack(reply, 2)) and unpack(reply, 1)[0].error is None
