@@ -112,6 +112,13 @@ def test_a_car_with_the_light_package_alone_takes_up_the_speed_it_is_told_and_st
     assert int(counts.split()[0]) > 50
 
 
+def test_a_village_over_one_connection_has_a_call_for_each(tmp_path: Path) -> None:
+    assert not re.search(r"^(from|import) rtcontrol\b", (HERE / "crowd.py").read_text("utf-8"), re.MULTILINE)
+    with serving(tmp_path, "--agent", "lander") as address:
+        (counts,) = ran("crowd", address, "12").splitlines()
+    assert re.match(r"12 of 12 had calls; \d+ fresh, \d+ held", counts)
+
+
 def test_a_car_whose_server_is_not_there_says_so(tmp_path: Path) -> None:
     assert "keys" in ran("robot", "tcp://127.0.0.1:1", str(tmp_path / "none.key_secret"), status=1)
 

@@ -169,7 +169,8 @@ class Crowd:
     ) -> None:
         """A member comes in; what is None is as the crowd's options say. `priority` 9 is the most urgent; `every_tick`:
         it is asked at its full rate also while nothing happens to it. Raises ClientError: there is one of that name, or
-        a field that the protocol forbids. What the server refuses is in `refusals`."""
+        a field that the protocol forbids. What the server refuses is in `refusals`: such a member is safe, and comes in
+        by `leave` and another `join` alone."""
         given = safe_call if isinstance(safe_call, list) or safe_call is None else [safe_call]
         calls = given and [{"name": call} if isinstance(call, str) else call for call in given]
         told = {"id": member, "instruction": instruction, "hz": hz, "deadline_ms": deadline_ms, "ttl_ms": ttl_ms}

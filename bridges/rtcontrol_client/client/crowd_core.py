@@ -97,8 +97,12 @@ class CrowdCore(Core):
             self.say(Join(session=self.token, members=some))
 
     def see(self, name: str, t_ns: int, text: str | None, data: dict[str, Any] | None) -> None:
-        """What a member saw; it replaces what is not said yet. Raises ClientError."""
+        """What a member saw; it replaces what is not said yet. Of one that was not let in nothing is said. Raises
+        ClientError."""
         member = self.member(name)
+        if member.refused is not None:
+            self.ignored["refused"] += 1
+            return
         look = MemberLook(id=name, seq=member.seq + 1, t_ns=t_ns, text=text, data=data)
         member.seq += 1
         member.stamps[look.seq] = t_ns
@@ -193,7 +197,8 @@ class CrowdCore(Core):
         if not self.connection.open or message.session != self.token:
             self.ignored["session"] += 1
             return
-        self.ignored["malformed"] += len(message.faults)
+        if message.faults:
+            self.ignored["malformed"] += len(message.faults)
         for call in message.calls:
             member = self.members.get(call.id)
             reason = None

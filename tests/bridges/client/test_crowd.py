@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rtcontrol_client import Crowd
+from rtcontrol_client import ClientError, Crowd
+from rtcontrol_client.client.connection import S
+from rtcontrol_client.client.crowd_core import CrowdCore, CrowdOptions
+from rtcontrol_client.wire import decode_json, encode_json
+from rtcontrol_client.wire.crowd import CallMany, Join, MemberCall, ObserveMany
+from rtcontrol_client.wire.messages import FunctionCall, Hello, Ping, Welcome
 from tests.bridges.client.worlds import Process, free_port
+from tests.conformance import load
 from tests.helpers.processes import until
 
 SEEN = "x 0 y 100 vx 0 vy 0 angle 0 spin 0 legs 0 0"
@@ -48,3 +55,138 @@ def test_a_killed_server_ends_each_call_in_its_time_and_the_members_join_its_suc
         until(lambda: crowd.connected, "it does not come back")
         until_fresh(crowd, "anna", "bert")
         assert crowd.statistics["sessions"] == 2
+
+
+def test_members_are_told_apart_and_what_is_wrong_is_said_before_anything_is_sent(server: Process) -> None:
+    with Crowd.connect(server.endpoint, agent="lander", hz=20, members=3) as crowd:
+        crowd.join("anna", safe_call={"name": "engines", "arguments": {"main": 100, "side": 0}})
+        crowd.join("bert", priority=9)
+        with pytest.raises(ClientError, match="anna"):
+            crowd.join("anna")
+        for wrong in ({"priority": 10}, {"hz": 0}, {"safe_call": [7]}):
+            with pytest.raises(ClientError):
+                crowd.join("carl", **wrong)
+        for look in ({"nobody": SEEN}, {"anna": 7}, {"anna": {"x": float("nan")}}, {"anna": "x" * 70_000}):
+            with pytest.raises(ClientError):
+                crowd.observe(look)  # type: ignore[arg-type]
+        with pytest.raises(ClientError, match="future"):
+            crowd.observe({"anna": SEEN}, t_ns=time.monotonic_ns() + 10**12)
+        assert crowd.call("anna").arguments["main"] == 100 != crowd.call("bert").arguments["main"]
+        until_fresh(crowd, "anna", "bert")
+        crowd.leave("bert", "nobody")
+        with pytest.raises(ClientError, match="bert"):
+            crowd.call("bert")
+        assert crowd.members == ["anna"]
+        # Back under the same name, with nothing of its former life in force: MirrorNetworking/Mirror#3823, #3785.
+        crowd.join("bert")
+        assert crowd.call("bert").cause == "no_call_yet"
+        until_fresh(crowd, "bert")
+        crowd.instruct("hover at 0.7")
+        crowd.instruct("land on the pad", "anna")
+        until_fresh(crowd, "anna", "bert")
+        counts = crowd.statistics
+        assert counts["members"] == 2 and counts["fresh"] > 3 and "p99" in counts["latency_ms"]
+    assert {one.status for one in crowd.calls().values()} == {"safe"}
+
+
+def test_who_the_server_does_not_let_in_is_safe_and_the_others_are_decided_for(server: Process) -> None:
+    with Crowd.connect(server.endpoint, agent="lander", hz=20, members=1, safe_call=SAFE) as crowd:
+        crowd.join("anna")
+        crowd.join("bert")
+        until_fresh(crowd, "anna")
+        until(lambda: bool(crowd.refusals), "nothing is told")
+        assert [(one.id, one.code) for one in crowd.refusals][:1] == [("bert", "busy")]
+        told = len(crowd.refusals)
+        until_fresh(crowd, "anna")
+        assert len(crowd.refusals) == told  # what it sees is not said
+        assert crowd.call("bert").cause == "refused" and crowd.call("bert").arguments == SAFE["arguments"]
+
+
+def test_an_option_that_a_crowd_has_not_is_refused_at_once() -> None:
+    with pytest.raises(ClientError, match="on_call"):
+        Crowd.connect("tcp://127.0.0.1:1", on_call=print)
+
+
+class Spoken:
+    """A core, and a server's side of its conversation that a test writes."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now = S
+        self.core = CrowdCore(CrowdOptions(agent="lander", **options), self.now)
+        self.core.connected(self.now)
+
+    def said(self) -> list[Any]:
+        self.now += S // 10
+        return self.core.due(self.now)
+
+    def welcome(self, resumed: bool = False, crowd: bool = True, session: str = "s" * 16) -> None:
+        (hello, *_) = [m for m in self.said() if isinstance(m, Hello)]
+        assert hello.crowd is not None
+        vector = next(v["json"] for v in load("crowd")["valid"] if v["json"]["type"] == "welcome")
+        told = {**vector, "t_client_ns": hello.t_client_ns, "resumed": resumed, "session": session}
+        self.core.hear(Welcome(**(told if crowd else {**told, "crowd": None})), self.now)
+
+    def calls(self, *calls: dict[str, Any]) -> None:
+        made = [MemberCall(**{"status": "fresh", "ttl_ms": 500, "t_obs_ns": self.now, **one}) for one in calls]
+        self.core.hear(CallMany(session=self.core.token, t_server_ns=1, calls=made), self.now)
+
+
+CALL = FunctionCall(name="engines", arguments={"main": 90, "side": 0})
+
+
+def test_a_server_that_knows_no_crowds_is_left_with_what_to_do() -> None:
+    spoken = Spoken()
+    spoken.welcome(crowd=False)
+    assert "knows no crowds" in str(spoken.core.error)
+
+
+def test_members_join_again_after_a_resume_and_calls_of_former_lives_are_void() -> None:
+    spoken = Spoken()
+    spoken.welcome()
+    core = spoken.core
+    core.join({"id": "anna"})
+    core.see("anna", spoken.now, "x 1", None)
+    joined, seen = [m for m in spoken.said() if not isinstance(m, Ping)]
+    assert isinstance(joined, Join) and isinstance(seen, ObserveMany) and seen.looks[0].seq == 1
+    spoken.calls({"id": "anna", "tick": 4, "epoch": 0, "call": CALL})
+    assert core.members["anna"].force.at(spoken.now).call == CALL
+    spoken.calls({"id": "anna", "tick": 4, "epoch": 0, "call": None}, {"id": "bert", "tick": 5, "epoch": 0})
+    assert core.ignored == {"order": 1, "member": 1}
+    core.see("anna", spoken.now, "x 2", None)
+    core.lost(spoken.now, "cut")
+    assert core.members["anna"].force.at(spoken.now).status == "fresh"  # to its own end
+    core.connected(spoken.now)
+    spoken.welcome(resumed=True)
+    said = [m for m in spoken.said() if not isinstance(m, Ping)]
+    assert [m.type for m in said] == ["join"]  # the look before is as old as the gap
+    core.leave(["anna"])
+    core.join({"id": "anna"})
+    spoken.calls({"id": "anna", "tick": 6, "epoch": 0, "call": CALL})
+    assert core.members["anna"].force.at(spoken.now).status == "safe" and core.ignored["epoch"] == 1
+    spoken.calls({"id": "anna", "tick": 7, "epoch": 1, "call": CALL})
+    core.look(spoken.now + S // 4)
+    assert core.members["anna"].force.kind == "call"
+    core.look(spoken.now + S)
+    assert core.members["anna"].force.kind == "safe" and "anna" in core.news
+
+
+def test_a_call_whose_stamp_is_not_its_looks_is_void() -> None:
+    spoken = Spoken()
+    spoken.welcome()
+    spoken.core.join({"id": "anna"})
+    spoken.core.see("anna", spoken.now, "x 1", None)
+    spoken.calls({"id": "anna", "tick": 1, "epoch": 0, "seq_obs": 1, "call": CALL, "t_obs_ns": spoken.now + 5})
+    assert spoken.core.ignored == {"stamp": 1}
+
+
+def test_many_members_are_told_in_messages_within_the_limits() -> None:
+    spoken = Spoken()
+    spoken.welcome()
+    for i in range(1500):
+        spoken.core.join({"id": f"m{i}"})
+        spoken.core.see(f"m{i}", spoken.now, "\x01" * 400, None)
+    looks = [m for m in spoken.said() if isinstance(m, ObserveMany)]
+    assert sum(len(m.looks) for m in looks) == 1500 and len(looks) > 1
+    for message in looks:
+        assert len(encode_json(message)) < 1 << 20
+        assert decode_json(encode_json(message)) == message
