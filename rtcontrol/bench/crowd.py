@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -182,7 +183,7 @@ def batches(model: str, rounds: int, sizes: Sequence[int] = SIZES) -> dict[str, 
             for n in sizes:
                 looks = [asked[(STRIDE * i + turn) % len(asked)] for i in range(n)]
                 situation = [CharacterPrompt(f"{n}/{i}", s.observation, s.instruction) for i, s in enumerate(looks)]
-                found, took = watch.time(lambda these=situation: decoder.decide(these))
+                found, took = watch.time(partial(decoder.decide, situation))
                 for one in found:
                     if isinstance(one, Exception):
                         raise one

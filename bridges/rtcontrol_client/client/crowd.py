@@ -173,7 +173,13 @@ class Crowd:
         by `leave` and another `join` alone."""
         given = safe_call if isinstance(safe_call, list) or safe_call is None else [safe_call]
         calls = given and [{"name": call} if isinstance(call, str) else call for call in given]
-        told = {"id": member, "instruction": instruction, "hz": hz, "deadline_ms": deadline_ms, "ttl_ms": ttl_ms}
+        told: dict[str, Any] = {
+            "id": member,
+            "instruction": instruction,
+            "hz": hz,
+            "deadline_ms": deadline_ms,
+            "ttl_ms": ttl_ms,
+        }
         told |= {"priority": priority, "every_tick": every_tick, "safe_calls": calls}
         with checked("join"), self._link.lock:
             self._core.join(plain(told, "member"))

@@ -112,12 +112,14 @@ class PartFault:
     def message_part(self) -> MemberError:
         """As an `error` tells it."""
         error = self.error
-        words = {
-            "message": error.message[:300],
-            "remedy": error.remedy[:300],
-            "field": error.field and error.field[:100],
-        }
-        return MemberError(id=self.id, code=error.code.value, seq=self.seq, **words)
+        return MemberError(
+            id=self.id,
+            code=error.code.value,
+            message=error.message[:300],
+            remedy=error.remedy[:300],
+            field=error.field and error.field[:100],
+            seq=self.seq,
+        )
 
 
 _schema = cache(lambda kind: kind.model_json_schema(by_alias=True))

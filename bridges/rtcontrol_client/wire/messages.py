@@ -22,7 +22,6 @@ from rtcontrol_client.wire.base import (
     Nanoseconds,
     OfSession,
     OnMiss,
-    Outcomes,
     Pacing,
     SafeCalls,
     Seconds,
@@ -33,6 +32,7 @@ from rtcontrol_client.wire.base import (
 )
 from rtcontrol_client.wire.base import FunctionCall as FunctionCall
 from rtcontrol_client.wire.base import MessagePart as MessagePart
+from rtcontrol_client.wire.base import Outcomes as Outcomes
 from rtcontrol_client.wire.base import Token as Token
 from rtcontrol_client.wire.base import whole as whole
 from rtcontrol_client.wire.crowd import CallMany, CrowdTerms, CrowdWish, Join, Leave, MemberError, ObserveMany

@@ -194,7 +194,7 @@ class GameSession:
         self._thread = threading.Thread(target=self._work, args=(run,), name=self.id, daemon=True)
         self._thread.start()
 
-    def _work(self, run: Run) -> None:
+    def _work(self, run: Run[ControlLoop]) -> None:
         try:
             run.loop.run()
         except UserError as error:

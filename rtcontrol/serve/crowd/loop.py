@@ -160,13 +160,13 @@ class CrowdLoop:
 
     def _take_in(self) -> None:
         for _ in range(len(self._inbox)):
-            message = self._inbox.popleft()
+            message, faults = self._inbox.popleft(), list[PartFault]()
             if isinstance(message, Join):
-                for member in self.roster.join(message, faults := []):
+                for member in self.roster.join(message, faults):
                     self._renew(member)
                 self._tell_faults(message, faults)
             elif isinstance(message, ObserveMany):
-                for member in self.roster.observe(message, time.monotonic_ns(), faults := []):
+                for member in self.roster.observe(message, time.monotonic_ns(), faults):
                     self._seen(member)
                 self._tell_faults(message, faults)
             elif isinstance(message, Leave):

@@ -45,9 +45,10 @@ class CrowdReplies:
             self._events.safe(member, why, now)
         member.standing, member.held_until_ns, member.newest_decided = "safe", NEVER, None
         calls = member.terms.safe_calls
-        made = {"call": calls[0], "calls": calls} if calls else {}
-        told = {"id": member.id, "epoch": member.epoch, "ttl_ms": member.terms.ttl_ms, "status": "safe"}
-        self._out.append(MemberCall(tick=self.k if tick is None else tick.k, cause=cause or why, **told, **made))
+        made: dict[str, Any] = {"call": calls[0], "calls": calls} if calls else {}
+        told: dict[str, Any] = {"id": member.id, "epoch": member.epoch, "status": "safe", **made}
+        told |= {"tick": self.k if tick is None else tick.k, "cause": cause or why}
+        self._out.append(MemberCall(ttl_ms=member.terms.ttl_ms, **told))
 
     def trouble(self, tick: MemberTick, found: CharacterDecision) -> None:
         """No decision was made of a look: told once for each text, which may be looked at in many ticks."""

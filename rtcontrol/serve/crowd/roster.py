@@ -9,7 +9,7 @@ from rtcontrol.envs.remote_parts import RemoteData
 from rtcontrol.loop.requests import echo
 from rtcontrol.serve.crowd.member import CrowdDefaults, CrowdMember, MemberSight
 from rtcontrol_client.wire import Code, WireError
-from rtcontrol_client.wire.crowd import Join, Leave, Member, MemberLook, ObserveMany, OfParts, PartFault
+from rtcontrol_client.wire.crowd import Join, Leave, Member, MemberLook, ObserveMany, PartFault
 
 SHOWN = 64  # refused parts of a message are told
 
@@ -88,7 +88,7 @@ class Roster:
         return member
 
 
-def refusal_of_parts(message: OfParts, faults: list[PartFault]) -> WireError | None:
+def refusal_of_parts(message: Join | ObserveMany, faults: list[PartFault]) -> WireError | None:
     """The parts that came to nothing, as their sender is told."""
     every = [*message.faults, *faults]
     if not every:

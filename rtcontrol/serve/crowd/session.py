@@ -102,7 +102,8 @@ class CrowdSession(Session):
         terms, peer, roster = self.terms, self.peer, self.roster
         if terms is None or peer is None or roster is None:
             return
-        again = {"resumed": self.runs > 1 or self.hello.resume is not None, "t_client_ns": self.hello.t_client_ns}
+        again: dict[str, Any] = {"resumed": self.runs > 1 or self.hello.resume is not None}
+        again["t_client_ns"] = self.hello.t_client_ns
         made = terms.welcome(self._owner.options, self.token, roster.defaults.instruction, **again)
         peer.send(made.model_copy(update={"crowd": CrowdTerms(members=roster.limit, parts=PARTS)}))
         if self.paused:
@@ -225,7 +226,8 @@ class CrowdSession(Session):
 
     def _wire(self) -> dict[str, Any]:
         crowd, roster = self.crowd, self.roster
-        told = {"client": self.hello.client.model_dump(), "session": self.id, "refused": dict(self.refused)}
+        told: dict[str, Any] = {"client": self.hello.client.model_dump(), "session": self.id}
+        told["refused"] = dict(self.refused)
         if crowd is not None and roster is not None:
             told |= {"observations": roster.looks, "batches": crowd.batches, "late_dropped": crowd.late_dropped}
         return told

@@ -162,7 +162,7 @@ COMMANDS += [
     "replay;data from-recording;drill;bench record;bench watch;bench batch;bench heads;bench prefix;bench memory"
 ]
 COMMANDS += ["data convert;data stats;data show;data synthesise"]
-COMMANDS += ["bench dtype;bench engines;bench all;bench tables"]
+COMMANDS += ["bench dtype;bench engines;bench all;bench tables;bench crowd"]
 
 
 @pytest.mark.parametrize("group", ["", "models", "bench", "keys", "bridge"])

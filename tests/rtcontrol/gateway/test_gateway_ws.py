@@ -18,6 +18,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from rtcontrol_client.wire import LIMITS, decode_json, encode_json
+from rtcontrol_client.wire.crowd import CallMany, CrowdWish, Join, Member, MemberLook, ObserveMany
 from rtcontrol_client.wire.messages import CallMessage, Hello, Message, Observe, Ping, Pong, Program, Welcome
 from tests.helpers.processes import until
 
@@ -236,3 +237,19 @@ def test_many_clients_at_once_all_get_their_calls(served: Served) -> None:
 
     with ThreadPoolExecutor(20) as clients:
         assert all(clients.map(ask, range(20)))
+
+
+def test_a_crowd_comes_in_by_websocket_too(served: Served) -> None:
+    with line(served) as client:
+        welcome = client.hello(crowd=CrowdWish())
+        assert welcome.crowd is not None
+        client.send(Join(session=welcome.session, members=[Member(id="anna"), Member(id="bert")]))
+        heard: set[str] = set()
+        while heard != {"anna", "bert"}:
+            client.seq += 1
+            given = {"seq": client.seq, "t_ns": time.monotonic_ns(), "text": STATE}
+            looks = [MemberLook(id=name, **given) for name in ("anna", "bert")]
+            client.send(ObserveMany(session=welcome.session, looks=looks))
+            heard |= {call.id for call in client.until(CallMany).calls if call.status == "fresh"}
+        text = served.get("metrics")
+        assert 'rtcontrol_session_ticks_total{agent="lander",model="noop",session="' in text
