@@ -72,7 +72,7 @@ class CrowdLoop:
         self._numbers = itertools.count()
         self._waiting: list[MemberTick] = []
         self._batch: CrowdBatch | None = None
-        self._paused, self._noted = False, 0
+        self._paused, self._noted, self._now = False, 0, 0
         self.batches = self.late_dropped = 0
         self.account, self.recorder = events.account, events.recorder
 
@@ -159,6 +159,7 @@ class CrowdLoop:
         return min(IDLE_NS, max(0, last - now))
 
     def _take_in(self) -> None:
+        self._now = time.monotonic_ns()
         for _ in range(len(self._inbox)):
             message, faults = self._inbox.popleft(), list[PartFault]()
             if isinstance(message, Join):
@@ -166,7 +167,7 @@ class CrowdLoop:
                     self._renew(member)
                 self._tell_faults(message, faults)
             elif isinstance(message, ObserveMany):
-                for member in self.roster.observe(message, time.monotonic_ns(), faults):
+                for member in self.roster.observe(message, self._now, faults):
                     self._seen(member)
                 self._tell_faults(message, faults)
             elif isinstance(message, Leave):
@@ -196,7 +197,8 @@ class CrowdLoop:
         """Its next release comes at its own rate, counted from the last one: at once where it rested."""
         member.stretch = 1
         if member.look is not None and member.tick is None and not self._paused:
-            now, last = time.monotonic_ns(), member.released_ns
+            # Of one instant for all of a message: who has the same rate has the same deadlines.
+            now, last = self._now, member.released_ns
             self._schedule(member, now if last is None else max(now, last + member.period_ns))
 
     def _schedule(self, member: CrowdMember, t_ns: int) -> None:

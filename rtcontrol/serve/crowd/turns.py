@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from rtcontrol.hosts.scheduler import EdfScheduler
@@ -36,17 +38,35 @@ def urgency(tick: MemberTick) -> tuple[int, int, int, int]:
 def choose(waiting: Sequence[MemberTick], now_ns: int, expected: Callable[[int], float], most: int) -> CrowdTurn:
     """As many of the most urgent as are expected to be decided within MARGIN of the time to the earliest deadline among
     them, `most` at most; `expected` nanoseconds of so many together. At least one, before its deadline: what was slow
-    once would else never be tried again."""
+    once would else never be tried again.
+
+    Where not all can be in time, those of the lowest priority wait, whenever their deadlines are.
+    """
     ordered = sorted(waiting, key=urgency)
     alone = expected(1)
     first = next((i for i, tick in enumerate(ordered) if now_ns + alone <= tick.deadline_ns), len(ordered))
     if first == len(ordered) and ordered and now_ns < ordered[-1].deadline_ns:
         first -= 1
-    hopeless, left = ordered[:first], ordered[first:]
+    hopeless = ordered[:first]
+    left, later = in_time(ordered[first:], now_ns, expected)
     count = min(1, len(left))
     while count < min(len(left), most) and expected(count + 1) <= MARGIN * (left[0].deadline_ns - now_ns):
         count += 1
-    return CrowdTurn(hopeless, left[:count], left[count:])
+    return CrowdTurn(hopeless, left[:count], [*left[count:], *later])
+
+
+def in_time(
+    ordered: Sequence[MemberTick], now_ns: int, expected: Callable[[int], float]
+) -> tuple[list[MemberTick], list[MemberTick]]:
+    """Of these, by deadline, as many as are in time if they are decided in this order, and the others: whenever one
+    more would be late, the one of the lowest priority among them, whoever had its turn last, gives way."""
+    kept: list[tuple[int, int, int, MemberTick]] = []
+    later: list[MemberTick] = []
+    for i, tick in enumerate(ordered):
+        heapq.heappush(kept, (tick.member.terms.priority, -tick.member.served, i, tick))
+        if len(kept) > 1 and now_ns + expected(len(kept)) > tick.deadline_ns:
+            later.append(heapq.heappop(kept)[3])
+    return [tick for _, _, _, tick in sorted(kept, key=itemgetter(2))], later
 
 
 class BatchTimes:

@@ -1,0 +1,164 @@
+"""The loop of a crowd, with drawn members, looks and deciders: its accounts add up, and nobody's call is another's."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from rtcontrol.hosts.crowd import crowd_source
+from rtcontrol.hosts.deciders import ExpertSource
+from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.hosts.protocol import DecisionRequest
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.models.call import Call
+from rtcontrol.run import assembly
+from rtcontrol.serve.crowd.accounts import CrowdEvents
+from rtcontrol.serve.crowd.loop import CrowdLoop
+from rtcontrol.serve.crowd.member import CrowdDefaults
+from rtcontrol.serve.crowd.roster import Roster
+from rtcontrol.telemetry import report, table
+from rtcontrol.telemetry.recorder import Recorder
+from rtcontrol_client.wire import WireError
+from rtcontrol_client.wire.crowd import Join, Leave, Member, MemberCall, MemberLook, ObserveMany
+
+NAMES = ("anna", "bert", "carl", "dora", "emil")
+TOKEN = "t" * 16
+agent = replace(assembly.agent("lander"), observe=lambda data: str(getattr(data, "text", None)))
+
+
+def told(text: str) -> Call:
+    """The call that says whose it is."""
+    return Call("engines", {"main": 10 * (sum(map(ord, text)) % 11), "side": 0})
+
+
+def script(slow: float) -> Callable[[DecisionRequest], Call | None]:
+    def decide(request: DecisionRequest) -> Call | None:
+        time.sleep(slow)
+        if request.observation.startswith("bad"):
+            raise ValueError("nobody knows what to do")
+        return None if request.observation.startswith("null") else told(request.observation)
+
+    return decide
+
+
+@dataclass
+class Flown:
+    """A loop on a thread of its own, and all that it said."""
+
+    slow: float = 0.0
+    calls: list[MemberCall] = field(default_factory=list)
+    refused: list[WireError] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        config = RunConfig(env="remote", hz=50, max_age_ms=80, hold_ms=60, model="expert", agent="lander")
+        recorder = Recorder(Path(self.folder.name) / "record.mcap", config.header(60.0, agent))
+        self.pool = InProcessPool()
+        self.pool.start()
+        host = self.pool.open("crowd", crowd_source(ExpertSource(script(self.slow))))
+        defaults = CrowdDefaults(agent, config, None, "go", 100.0)
+        events = CrowdEvents(recorder, True)
+        self.loop = CrowdLoop(Roster(defaults, 4), host, events, self.calls.extend, self.refused.append)
+        self.thread = threading.Thread(target=self.loop.run)
+        self.thread.start()
+
+    def end(self) -> dict[str, Any]:
+        """Its report."""
+        self.loop.stop("over")
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+        self.loop.host.close()
+        self.pool.close()
+        recorder = self.loop.recorder
+        recorder.close()
+        assert recorder.fault is None, recorder.fault
+        self.loop.account.check()
+        again = report.of_record(Path(self.folder.name) / "record.mcap")
+        found = report.build(self.loop.account, "record.mcap")
+        assert again["crowd"] == found["crowd"] if "crowd" in found else "crowd" not in again
+        self.folder.cleanup()
+        return found
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("join"), st.sampled_from(NAMES), st.sampled_from([5.0, 20.0, 50.0])),
+        st.tuples(st.just("leave"), st.sampled_from(NAMES)),
+        st.tuples(st.just("see"), st.sampled_from(NAMES), st.sampled_from(["still", "moved", "bad", "null"])),
+        st.tuples(st.just("wait"), st.sampled_from([0.001, 0.01, 0.04])),
+        st.tuples(st.sampled_from(["pause", "resume"])),
+    ),
+    min_size=5,
+    max_size=60,
+)
+
+
+@settings(max_examples=25)
+@given(steps, st.sampled_from([0.0, 0.002, 0.03]))
+def test_whatever_happens_the_accounts_add_up_and_calls_are_of_the_look_that_they_answer(
+    drawn: list[tuple[Any, ...]], slow: float
+) -> None:
+    flown, seen, lives = Flown(slow), dict[tuple[str, int], str](), 0
+    for seq, (kind, *rest) in enumerate(drawn):
+        if kind == "join":
+            lives += 1
+            joins = [Member(id=rest[0], hz=rest[1], epoch=lives)]
+            flown.loop.post(Join(session=TOKEN, members=joins))
+        elif kind == "leave":
+            flown.loop.post(Leave(session=TOKEN, ids=[rest[0]]))
+        elif kind == "see":
+            text = f"{rest[1]} {rest[0]} {seq // 7}"
+            seen[rest[0], seq] = text
+            looks = [MemberLook(id=rest[0], seq=seq, t_ns=seq, text=text)]
+            flown.loop.post(ObserveMany(session=TOKEN, looks=looks))
+        elif kind == "wait":
+            time.sleep(rest[0])
+        else:
+            flown.loop.call_soon(flown.loop.hold_all if kind == "pause" else flown.loop.release_all)
+    made = flown.end()
+    assert made["releases"] == made["ticks"] + made["skipped_releases"]
+    assert made["ticks"] == made["on_time"] + made["misses"]
+    members = made.get("crowd", {"by_member": {}})["by_member"].values()
+    for name in ("releases", "ticks", "on_time", "misses", "skipped_releases", "null", "held"):
+        assert sum(one[name] for one in members) == made[name], name
+    newest: dict[str, int] = {}
+    for call in flown.calls:
+        assert call.tick > newest.get(call.id, -1), "ticks of a member grow"
+        newest[call.id] = call.tick
+        if call.status == "fresh":
+            assert call.seq_obs is not None
+            text = seen[call.id, call.seq_obs]
+            assert not text.startswith("bad")
+            assert (call.call is None) == text.startswith("null")
+            if call.call is not None:
+                assert call.call.arguments == told(text).arguments
+
+
+def test_a_decoder_that_is_too_slow_for_all_decides_for_the_most_urgent_and_tells_the_others() -> None:
+    flown = Flown(slow=0.008)
+    members = [Member(id=name, priority=9 * (name == "carl"), every_tick=True) for name in NAMES[:4]]
+    flown.loop.post(Join(session=TOKEN, members=members))
+    for seq in range(60):
+        looks = [MemberLook(id=name, seq=seq, t_ns=seq, text=f"{seq} {name}") for name in NAMES[:4]]
+        flown.loop.post(ObserveMany(session=TOKEN, looks=looks))
+        time.sleep(0.02)
+    made = flown.end()
+    by_member = made["crowd"]["by_member"]
+    shares = {name: one["on_time"] / one["releases"] for name, one in by_member.items()}
+    assert shares["carl"] == max(shares.values()) and made["misses_by_cause"]["decide"] > 0
+    assert all(one["on_time"] for one in by_member.values()), "nobody is forgotten"
+    console = Console(file=io.StringIO(), width=200)
+    table.show(made, console)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "crowd of 4:" in shown and "missed" in shown
+    assert next(iter(by_member)) in shown.partition("crowd of 4")[2]
