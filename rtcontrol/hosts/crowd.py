@@ -58,10 +58,10 @@ def unpack(reply: DecisionReply, count: int) -> list[CharacterDecision]:
     if reply.error is not None or len(found) != count:
         why = reply.error or f"the decoder gave {len(found)} decisions for {count}"
         return [CharacterDecision(None, why, reply.mistake)] * count
-    return [_unpacked(one) for one in found]
+    return [_character(one) for one in found]
 
 
-def _unpacked(one: Sequence[Any]) -> CharacterDecision:
+def _character(one: Sequence[Any]) -> CharacterDecision:
     call, figures, error, mistake = one
     if error is not None:
         return CharacterDecision(None, error, mistake and (mistake[0], mistake[1]))

@@ -17,6 +17,7 @@ from rtcontrol_client.client.session import InForce, all_of
 from rtcontrol_client.wire import Message, messages
 from rtcontrol_client.wire.base import Token
 from rtcontrol_client.wire.crowd import (
+    MEMBERS,
     CallMany,
     CrowdWish,
     Join,
@@ -64,6 +65,7 @@ class CrowdCore(Core):
         self.refusals: deque[MemberError] = deque(maxlen=REFUSALS)
         self._lives = itertools.count()  # a life has a higher number than all before it, whoever's they were
         self._looks: dict[str, MemberLook] = {}  # the newest of each that was not said
+        self._left: deque[str] = deque(maxlen=MEMBERS)
         self._looked_ns = 0
 
     # What the user says.
@@ -86,6 +88,7 @@ class CrowdCore(Core):
             self._looks.pop(name, None)
             self.news.discard(name)
         if gone:
+            self._left.extend(gone)
             self.say(Leave(session=self.token, ids=gone))
 
     def change(self, ids: Sequence[str], **terms: Any) -> None:
@@ -182,8 +185,12 @@ class CrowdCore(Core):
         if welcome.crowd is None:
             self.end(ClientError("The server knows no crowds.", "Update it, or use Client for each."), now_ns)
             return
-        # All that waits of members is told by their joining; those that are there already go on.
+        # All that waits of members is told by their joining, and those that are there already go on; who left lately is
+        # told again, as that may be lost.
         self.drop(Join, Leave)
+        gone = [name for name in dict.fromkeys(self._left) if name not in self.members]
+        if welcome.resumed and gone:
+            self.say(Leave(session=self.token, ids=gone))
         for some in in_messages([member.terms for member in self.members.values()]):
             self.say(Join(session=self.token, members=some))
         for name, member in self.members.items():

@@ -153,17 +153,20 @@ def test_members_join_again_after_a_resume_and_calls_of_former_lives_are_void() 
     spoken.calls({"id": "anna", "tick": 4, "epoch": 0, "call": None}, {"id": "bert", "tick": 5, "epoch": 0})
     assert core.ignored == {"order": 1, "member": 1}
     core.see("anna", spoken.now, "x 2", None)
+    core.join({"id": "carl"})
+    core.leave(["carl"])
     core.lost(spoken.now, "cut")
     assert core.members["anna"].force.at(spoken.now).status == "fresh"  # to its own end
     core.connected(spoken.now)
     spoken.welcome(resumed=True)
     said = [m for m in spoken.said() if not isinstance(m, Ping)]
-    assert [m.type for m in said] == ["join"]  # the look before is as old as the gap
+    assert [m.type for m in said] == ["leave", "join"]  # the look before is as old as the gap
+    assert said[0].ids == ["carl"] and [one.id for one in said[1].members] == ["anna"]
     core.leave(["anna"])
     core.join({"id": "anna"})
     spoken.calls({"id": "anna", "tick": 6, "epoch": 0, "call": CALL})
     assert core.members["anna"].force.at(spoken.now).status == "safe" and core.ignored["epoch"] == 1
-    spoken.calls({"id": "anna", "tick": 7, "epoch": 1, "call": CALL})
+    spoken.calls({"id": "anna", "tick": 7, "epoch": 2, "call": CALL})
     core.look(spoken.now + S // 4)
     assert core.members["anna"].force.kind == "call"
     core.look(spoken.now + S)
