@@ -22,7 +22,7 @@ from rtcontrol.serve.crowd.accounts import CrowdEvents, KnownCause
 from rtcontrol.serve.crowd.member import NEVER, CrowdMember, MemberTick
 from rtcontrol.serve.crowd.replies import CrowdReplies
 from rtcontrol.serve.crowd.roster import Roster, refusal_of_parts
-from rtcontrol.serve.crowd.turns import BatchTimes, choose, stretched
+from rtcontrol.serve.crowd.turns import PHASES, BatchTimes, choose, stretched
 from rtcontrol.telemetry.causes import Cause
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.crowd import Join, Leave, MemberCall, ObserveMany, PartFault
@@ -222,7 +222,9 @@ class CrowdLoop:
         assert look is not None, "who saw nothing has no releases"
         period_ns = member.terms.period_ns
         skipped = (now - t_ns) // period_ns if member.stretch == 1 else 0
-        if member.released_ns is not None:
+        if member.released_ns is None:
+            member.phase_ns = member.serial % PHASES * period_ns // PHASES
+        else:
             member.rested += max(0, (t_ns - member.released_ns) // period_ns - 1)
         release_ns = t_ns + skipped * period_ns
         self.events.released(t_ns)
@@ -364,7 +366,8 @@ class CrowdLoop:
         tick.done, member.tick = True, None
         self.events.settled(tick, kind, now, *found, **more)
         member.stretch = stretched(member.stretch) if kind in ("call", "null") and member.rests else 1
-        self._schedule(member, tick.release_ns + member.period_ns)
+        phase_ns, member.phase_ns = member.phase_ns, 0
+        self._schedule(member, tick.release_ns + member.period_ns + phase_ns)
 
     def _stop_tick(self, member: CrowdMember, now: int) -> None:
         """People hold the calls back: its open tick, if there is one, is over."""

@@ -114,6 +114,7 @@ class CrowdMember:
         "id",
         "look",
         "newest_decided",
+        "phase_ns",
         "refused_text",
         "released_ns",
         "rested",
@@ -137,6 +138,7 @@ class CrowdMember:
         self.taken = True  # the newest look was decided upon
         self.stamp = 0  # of its next instant: older ones are void
         self.released_ns: int | None = None
+        self.phase_ns = 0  # its next release comes so much later, once
         self.stretch = 1
         self.rested = 0  # releases that were left out since the last tick
         self.served = 0  # grows over all members: who has the lowest was asked for longest ago

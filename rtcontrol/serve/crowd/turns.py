@@ -11,6 +11,9 @@ from rtcontrol.hosts.scheduler import EdfScheduler
 from rtcontrol.serve.crowd.member import MemberTick
 
 MOST = 8  # periods of a member to whom nothing happens
+# Members of one rate, seen in one message, are released at so many instants of their period: a batch of a quarter of
+# them takes a quarter of the time until the last one's call, and little more of the decoder's in all.
+PHASES = 4
 # A batch is expected to take this much of the time that is left: one that takes twice as long is still in time, and one
 # that is late costs a miss of everybody in it.
 MARGIN = 0.5

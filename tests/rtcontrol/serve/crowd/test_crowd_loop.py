@@ -27,6 +27,7 @@ from rtcontrol.serve.crowd.loop import CrowdLoop
 from rtcontrol.serve.crowd.member import CrowdDefaults
 from rtcontrol.serve.crowd.roster import Roster
 from rtcontrol.telemetry import report, table
+from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol_client.wire import WireError
 from rtcontrol_client.wire.crowd import Join, Leave, Member, MemberCall, MemberLook, ObserveMany
@@ -162,3 +163,22 @@ def test_a_decoder_that_is_too_slow_for_all_decides_for_the_most_urgent_and_tell
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "crowd of 4:" in shown and "missed" in shown
     assert next(iter(by_member)) in shown.partition("crowd of 4")[2]
+
+
+def test_members_of_one_rate_are_released_in_turns_of_their_period() -> None:
+    flown = Flown()
+    flown.loop.post(Join(session=TOKEN, members=[Member(id=name, hz=5, every_tick=True) for name in NAMES[:4]]))
+    for seq in range(12):
+        looks = [MemberLook(id=name, seq=seq, t_ns=seq, text=f"{seq} {name}") for name in NAMES[:4]]
+        flown.loop.post(ObserveMany(session=TOKEN, looks=looks))
+        time.sleep(0.06)
+    record = flown.loop.recorder
+    flown.loop.stop("over")
+    flown.thread.join(30)
+    record.close()
+    found = [event for event in read_record(Path(flown.folder.name) / "record.mcap") if "kind" in event]
+    flown.end()
+    first = {event["member"]: event["t_s"] for event in reversed(found)}
+    later = {event["member"]: event["t_s"] for event in found if event["t_s"] > first[event["member"]] + 0.1}
+    assert len(set(first.values())) == 1, "all at once, as they were seen"
+    assert len({round(t_s % 0.2, 3) for t_s in later.values()}) == 4
