@@ -57,10 +57,11 @@ class CrowdLoop:
         refuse: Callable[[WireError], None],
     ) -> None:
         self.roster, self.host, self.events, self._refuse = roster, host, events, refuse
-        self.words = CrowdReplies(events, send, refuse)
+        self.replies = CrowdReplies(events, send, refuse)
         config, agent = roster.defaults.config, roster.defaults.agent
         self._config, self._tools = config, agent.tools
-        self._hold_ns = 0 if config.on_miss == "safe" else round(1e6 * (config.hold_ms or agent.fallback.hold_ms))
+        hold_ms = agent.fallback.hold_ms if config.hold_ms is None else config.hold_ms
+        self._hold_ns = 0 if config.on_miss == "safe" else round(1e6 * hold_ms)
         self._gate = ConfidenceGate(config.floors, agent.tools, agent.null_is_doubt)
         self._confirm = frozenset(config.confirm) | frozenset(agent.confirm)
         self.shares: deque[float] = deque(maxlen=SHARES)  # ns of a decision, in a batch
@@ -105,7 +106,7 @@ class CrowdLoop:
         now = time.monotonic_ns()
         for member in self.roster.members.values():
             self._stop_tick(member, now)
-            self.words.act_safe(member, "pause", now, None)
+            self.replies.act_safe(member, "pause", now, None)
         self._waiting.clear()
 
     def release_all(self) -> None:
@@ -132,8 +133,8 @@ class CrowdLoop:
             now = time.monotonic_ns()
             for member in self.roster.members.values():
                 member.tick = None  # what is in flight at the end is no release
-                self.words.act_safe(member, "exit", now, None)
-            self.words.flush()
+                self.replies.act_safe(member, "exit", now, None)
+            self.replies.flush()
             self._note_host()
             self.events.emit({"end": self.ended_by or self.host.gave_up, "t_s": self.events.t_s(now)})
 
@@ -144,7 +145,7 @@ class CrowdLoop:
         self._miss_late(now)
         self._release_due(now)
         self._ask(now)
-        self.words.flush()
+        self.replies.flush()
         reply = self.host.wait(self._wait_ns())
         if reply is not None:
             self._answered(reply)
@@ -163,8 +164,12 @@ class CrowdLoop:
         for _ in range(len(self._inbox)):
             message, faults = self._inbox.popleft(), list[PartFault]()
             if isinstance(message, Join):
+                before = [self.roster.members.get(part.id) for part in message.members]
                 for member in self.roster.join(message, faults):
                     self._renew(member)
+                for old in before:
+                    if old is not None and self.roster.members[old.id] is not old:
+                        self._gone(old)  # another life has begun
                 self._tell_faults(message, faults)
             elif isinstance(message, ObserveMany):
                 for member in self.roster.observe(message, self._now, faults):
@@ -213,7 +218,7 @@ class CrowdLoop:
             if member.stamp != stamp or self.roster.members.get(member.id) is not member:
                 continue
             if member.held_until_ns <= t_ns:
-                self.words.act_safe(member, "miss", now, None)
+                self.replies.act_safe(member, "miss", now, None)
                 continue
             self._release(member, t_ns, now)
 
@@ -228,8 +233,8 @@ class CrowdLoop:
             member.rested += max(0, (t_ns - member.released_ns) // period_ns - 1)
         release_ns = t_ns + skipped * period_ns
         self.events.released(t_ns)
-        self.words.k += 1 + skipped
-        tick = MemberTick(member, self.words.k, release_ns, release_ns + member.terms.deadline_ns, now, skipped)
+        self.replies.k += 1 + skipped
+        tick = MemberTick(member, self.replies.k, release_ns, release_ns + member.terms.deadline_ns, now, skipped)
         member.released_ns, member.tick = release_ns, tick
         if now - look.arrived_ns > self._config.max_age_ns:
             tick.look = look
@@ -241,15 +246,16 @@ class CrowdLoop:
     # -- decisions ----------------------------------------------------------------------------------------------------
 
     def _ask(self, now: int) -> None:
+        self._waiting = [tick for tick in self._waiting if not tick.done]
         if self._batch is not None or not self._waiting or not self.host.alive():
             return
-        turn = choose([t for t in self._waiting if not t.done], now, self.times.expected, self.times.most)
+        turn = choose(self._waiting, now, self.times.expected, self.times.most)
         self._waiting = turn.waiting
         for tick in turn.hopeless:
             self._missed(tick, self._late_cause(tick, "queued"), now)
         if not turn.batch:
             return
-        self.words.flush()  # who cannot be met is told so before the others are decided
+        self.replies.flush()  # who cannot be met is told so before the others are decided
         self.batches += 1
         asked, data = [], {}
         for tick in turn.batch:
@@ -285,14 +291,14 @@ class CrowdLoop:
     def _decided(self, tick: MemberTick, found: CharacterDecision, decide_ns: int, now: int) -> None:
         decision, member = found.decision, tick.member
         if decision is None:
-            self.words.trouble(tick, found)
+            self.replies.trouble(tick, found)
             self._missed(tick, (Cause.DECIDE, "error"), now, found, decide_ns, error=found.error)
             return
         why = "confidence" if self._gate.doubt(decision) is not None else None
         if why is None and decision.call is not None and decision.call.name in self._confirm:
             why = "confirm"  # nobody is asked for each of a crowd
         if why is not None:
-            self.words.say(tick, "held", cause=why)
+            self.replies.say(tick, "held", cause=why)
             self._settle(tick, "held", now, found, decide_ns, why=why)
             return
         call = decision.call
@@ -303,7 +309,7 @@ class CrowdLoop:
                 self._missed(tick, (Cause.INVALID, None), now, found, decide_ns, error=str(error))
                 return
         confidence = min(decision.confidence.values(), default=None)
-        self.words.say(tick, "fresh", call=wire_call(call), confidence=confidence and min(1.0, confidence))
+        self.replies.say(tick, "fresh", call=wire_call(call), confidence=confidence and min(1.0, confidence))
         if call is not None or member.standing == "call":
             member.standing = "call"
             assert tick.look is not None, "it was decided upon"
@@ -353,11 +359,11 @@ class CrowdLoop:
         if member.standing == "call" and self._hold_ns and member.held_until_ns == NEVER:
             member.held_until_ns = member.effect_ns + self._hold_ns
         if member.standing == "call" and self._hold_ns and now < member.held_until_ns:
-            self.words.say(tick, "held", cause=cause[0].value)
+            self.replies.say(tick, "held", cause=cause[0].value)
             action = "hold"
         else:
             action = "none" if member.standing == "safe" else "safe"
-            self.words.act_safe(member, "miss", now, tick, cause[0].value)
+            self.replies.act_safe(member, "miss", now, tick, cause[0].value)
         self._settle(tick, "miss", now, found, decide_ns, cause, action=action, **more)
 
     def _settle(self, tick: MemberTick, kind: str, now: int, *found: Any, **more: Any) -> None:

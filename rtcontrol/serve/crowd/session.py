@@ -132,9 +132,9 @@ class CrowdSession(Session):
             host.close()
             raise
         events = CrowdEvents(recorder, terms.config.record_observations != "no")
-        before = -1 if self.crowd is None else self.crowd.words.k  # its client takes no tick twice
+        before = -1 if self.crowd is None else self.crowd.replies.k  # its client takes no tick twice
         self.crowd, self.counting = CrowdLoop(self.roster, host, events, self._tell_calls, self._refused_parts), True
-        self.crowd.words.k = before
+        self.crowd.replies.k = before
         if self._lost or self.why is not None:
             self.crowd.stop(self.why or LOST)
         return Run(self.crowd, recorder, self._record_path(out))

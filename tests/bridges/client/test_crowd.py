@@ -15,7 +15,7 @@ from rtcontrol_client.client.crowd_core import CrowdCore, CrowdOptions
 from rtcontrol_client.wire import decode_json, encode_json
 from rtcontrol_client.wire.crowd import CallMany, Join, MemberCall, ObserveMany
 from rtcontrol_client.wire.messages import FunctionCall, Hello, Ping, Welcome
-from tests.bridges.client.worlds import Process, free_port
+from tests.bridges.client.worlds import Process, Proxy, free_port
 from tests.conformance import load
 from tests.helpers.processes import until
 
@@ -193,3 +193,23 @@ def test_many_members_are_told_in_messages_within_the_limits() -> None:
     for message in looks:
         assert len(encode_json(message)) < 1 << 20
         assert decode_json(encode_json(message)) == message
+
+
+def test_a_cut_connection_is_resumed_and_the_members_go_on(server: Process) -> None:
+    proxy = Proxy(int(server.endpoint.rpartition(":")[2]))
+    try:
+        with Crowd.connect(f"tcp://127.0.0.1:{proxy.port}", agent="lander", hz=20, safe_call=SAFE) as crowd:
+            crowd.join("anna", ttl_ms=2000)
+            crowd.join("bert", ttl_ms=2000)
+            until_fresh(crowd, "anna", "bert")
+            for _ in range(2):
+                proxy.cut()
+                crowd.leave("bert")
+                until(lambda: not crowd.connected, "the cut is not noticed")
+                until(lambda: crowd.connected, "it does not come back")
+                crowd.join("bert", ttl_ms=2000)
+                until_fresh(crowd, "anna", "bert")
+            counts = crowd.statistics
+            assert counts["sessions"] == 1 and counts["resumed"] == 2
+    finally:
+        proxy.close()

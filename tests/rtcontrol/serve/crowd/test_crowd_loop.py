@@ -31,6 +31,7 @@ from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol_client.wire import WireError
 from rtcontrol_client.wire.crowd import Join, Leave, Member, MemberCall, MemberLook, ObserveMany
+from tests.helpers.processes import until
 
 NAMES = ("anna", "bert", "carl", "dora", "emil")
 TOKEN = "t" * 16
@@ -39,7 +40,8 @@ agent = replace(assembly.agent("lander"), observe=lambda data: str(getattr(data,
 
 def told(text: str) -> Call:
     """The call that says whose it is."""
-    return Call("engines", {"main": 10 * (sum(map(ord, text)) % 11), "side": 0})
+    number = sum(map(ord, text))
+    return Call("engines", {"main": (0, 50, 60, 70, 80, 90, 100)[number % 7], "side": 50 * (number // 7 % 5 - 2)})
 
 
 def script(slow: float) -> Callable[[DecisionRequest], Call | None]:
@@ -47,6 +49,8 @@ def script(slow: float) -> Callable[[DecisionRequest], Call | None]:
         time.sleep(slow)
         if request.observation.startswith("bad"):
             raise ValueError("nobody knows what to do")
+        if request.observation.startswith("odd"):
+            return Call("engines", {"main": 1, "side": 0})
         return None if request.observation.startswith("null") else told(request.observation)
 
     return decide
@@ -95,7 +99,7 @@ steps = st.lists(
     st.one_of(
         st.tuples(st.just("join"), st.sampled_from(NAMES), st.sampled_from([5.0, 20.0, 50.0])),
         st.tuples(st.just("leave"), st.sampled_from(NAMES)),
-        st.tuples(st.just("see"), st.sampled_from(NAMES), st.sampled_from(["still", "moved", "bad", "null"])),
+        st.tuples(st.just("see"), st.sampled_from(NAMES), st.sampled_from(["still", "moved", "bad", "odd", "null"])),
         st.tuples(st.just("wait"), st.sampled_from([0.001, 0.01, 0.04])),
         st.tuples(st.sampled_from(["pause", "resume"])),
     ),
@@ -139,7 +143,7 @@ def test_whatever_happens_the_accounts_add_up_and_calls_are_of_the_look_that_the
         if call.status == "fresh":
             assert call.seq_obs is not None
             text = seen[call.id, call.seq_obs]
-            assert not text.startswith("bad")
+            assert not text.startswith(("bad", "odd"))
             assert (call.call is None) == text.startswith("null")
             if call.call is not None:
                 assert call.call.arguments == told(text).arguments
@@ -182,3 +186,15 @@ def test_members_of_one_rate_are_released_in_turns_of_their_period() -> None:
     later = {event["member"]: event["t_s"] for event in found if event["t_s"] > first[event["member"]] + 0.1}
     assert len(set(first.values())) == 1, "all at once, as they were seen"
     assert len({round(t_s % 0.2, 3) for t_s in later.values()}) == 4
+
+
+def test_another_life_under_the_same_name_ends_the_tick_of_the_one_before() -> None:
+    flown = Flown(slow=0.05)
+    for epoch in range(6):
+        flown.loop.post(Join(session=TOKEN, members=[Member(id="anna", epoch=epoch, hz=5)]))
+        looks = [MemberLook(id="anna", seq=epoch, t_ns=epoch, text=f"{epoch} anna")]
+        flown.loop.post(ObserveMany(session=TOKEN, looks=looks))
+        time.sleep(0.01)
+    until(lambda: any(call.epoch == 5 and call.status == "fresh" for call in flown.calls), "no call of the last life")
+    assert {call.epoch for call in flown.calls} <= {0, 5}
+    flown.end()
