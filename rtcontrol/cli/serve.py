@@ -68,6 +68,7 @@ def _serve(options: ServerOptions) -> int:
 
 
 def _run(options: ServerOptions, ending: Shutdown) -> int:
+    from rtcontrol.serve.operators import decoders_of
     from rtcontrol.serve.server import Server
 
     gateway = None if options.http is None else _gateway(options, options.http)
@@ -80,7 +81,7 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
         with Server(options, options.bind, keys=options.keys, http=gateway, neuro=games, **told) as server:
             for endpoint in server.endpoints:
                 say(f"listening on {endpoint}")
-            for one in server.admission.decoders():
+            for one in decoders_of(server.admission.pool):
                 say(f"{one['decoder']}: {one['state']}, pid {one.get('pid')} on node {one.get('node')}")
             if server.gateway is not None:
                 say(f"listening on {server.gateway.url}")

@@ -28,6 +28,7 @@ from rtcontrol.gateway.source import content, no_content, public_name, source, t
 from rtcontrol.gateway.websocket import WebSockets
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.models.errors import UserError
+from rtcontrol.serve.operators import served_model
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.telemetry.causes import script
 from rtcontrol_client.wire import PROTOCOL
@@ -175,7 +176,7 @@ class Gateway(HTTPServer):
                 options.model, options.engine, tools, options.value_tokens, allow_null, options.arguments
             ),
             *limits,
-            lambda tools: trained(options.model and (admission.served_model or options.model), tools),
+            lambda tools: trained(options.model and (served_model(admission.options) or options.model), tools),
             admission.reading,
         )
         texts = ToolSets(

@@ -15,6 +15,7 @@ from rtcontrol.gateway.access import Refusal, check_token
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.openai_api import error_boundary
 from rtcontrol.gateway.options import GatewayOptions
+from rtcontrol.serve.operators import change_model, decoders_of, drain, served_model
 from rtcontrol.serve.session_manager import SessionManager
 
 
@@ -29,7 +30,7 @@ class FleetRequest(BaseModel):
 
 def routes(admission: SessionManager, options: GatewayOptions, metrics: Metrics) -> list[Route]:
     def shown() -> Response:
-        figures: dict[str, Any] = {"model": admission.served_model, "decoders": admission.decoders()}
+        figures: dict[str, Any] = {"model": served_model(admission.options), "decoders": decoders_of(admission.pool)}
         return JSONResponse(figures)
 
     async def fleet(request: Request) -> Response:
@@ -44,9 +45,9 @@ def routes(admission: SessionManager, options: GatewayOptions, metrics: Metrics)
         if (wanted.drain is None) == (wanted.model is None):
             raise Refusal(400, "invalid", "The body has neither or both of `drain` and `model`.", "Give one of them.")
         if wanted.drain is not None:
-            await asyncio.to_thread(admission.drain, wanted.drain)
+            await asyncio.to_thread(drain, admission, wanted.drain)
         elif wanted.model is not None:
-            await asyncio.to_thread(admission.change_model, wanted.model)
+            await asyncio.to_thread(change_model, admission, wanted.model)
         return shown()
 
     return [Route("/v1/fleet", error_boundary("fleet", fleet, metrics), methods=["GET", "POST"])]

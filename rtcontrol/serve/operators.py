@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.hosts.protocol import DecoderPool
@@ -11,6 +12,18 @@ from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
 from rtcontrol.serve.options import ServeOptions
+from rtcontrol.serve.session import Session
+
+
+class ManagedSessions(Protocol):
+    """What is changed: a server's sessions, and where they decide."""
+
+    options: ServeOptions
+    pool: DecoderPool
+    say: Callable[[str], None]
+
+    def all(self) -> list[Session]: ...
+
 
 FLEET = "Start the server with --decoders N, N above 1."
 
@@ -36,21 +49,31 @@ def served_model(options: ServeOptions) -> str | None:
     return assembly.agent(options.agent).model
 
 
-def changed(options: ServeOptions, pool: DecoderPool, model: str) -> ServeOptions:
-    """Serve another model from now on, to sessions that are there and to those that come; gives the options for these.
+def drain(server: ManagedSessions, decoder: str) -> None:
+    """Move its sessions, and end it; blocks meanwhile. Raises UserError."""
+    operations_of(server.pool).drain(decoder)
+    server.say(f"{decoder}: drained, and ended")
+
+
+def change_model(server: ManagedSessions, model: str) -> None:
+    """Serve another model from now on, to sessions that are there and to those that come; blocks until all have it.
     Raises UserError, and then all is as before."""
-    operations, name = operations_of(pool), served_model(options)
-    if name is None or name in PLAIN or is_endpoint(name):
+    operations, before = operations_of(server.pool), served_model(server.options)
+    if before is None or before in PLAIN or is_endpoint(before):
         raise UserError(
-            f"The server serves {name or 'no model of its own'}: there is nothing to change.",
+            f"The server serves {before or 'no model of its own'}: there is nothing to change.",
             "Start it with `--model CHECKPOINT`.",
         )
     if model in PLAIN or is_endpoint(model):
         raise UserError(
             f"{model} is no checkpoint that the decoders could load.", "Give a checkpoint's folder or name."
         )
-    after = replace(options, model=model)
+    after = replace(server.options, model=model)
     after.check()
-    if model != name:
-        operations.change(name, model)
-    return after
+    if model != before:
+        operations.change(before, model)
+    server.options = after
+    for session in server.all():
+        if session.terms is not None and session.terms.model == before:
+            session.terms = replace(session.terms, model=model)
+    server.say(f"the model is {model} from now on")

@@ -7,7 +7,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rtcontrol.envs.remote import RemoteEnvironment
@@ -19,7 +18,7 @@ from rtcontrol.serve.crowd.session import CrowdSession, of_crowd
 from rtcontrol.serve.errors import AGAIN, stopped
 from rtcontrol.serve.guest import Guest
 from rtcontrol.serve.limits import TokenBucket, shortage, weigh
-from rtcontrol.serve.operators import changed, decoders_of, operations_of, served_model
+from rtcontrol.serve.operators import decoders_of
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
 from rtcontrol.serve.session import BY_HAND, BYE, LOST, STOPPED, Session
@@ -156,29 +155,6 @@ class SessionManager:
             "decoder": self.pool.alive(),
             "messages_dropped": self.counts["dropped"],
         }
-
-    @property
-    def served_model(self) -> str | None:
-        """Of clients that name none; None where it depends on their tools."""
-        return served_model(self.options)
-
-    def decoders(self) -> list[dict[str, Any]]:
-        """Of several decoders, what there is to see of each."""
-        return decoders_of(self.pool)
-
-    def drain(self, decoder: str) -> None:
-        """Move its sessions, and end it; blocks meanwhile. Raises UserError."""
-        operations_of(self.pool).drain(decoder)
-        self.say(f"{decoder}: drained, and ended")
-
-    def change_model(self, model: str) -> None:
-        """Serve another one; blocks until all sessions have it. Raises UserError, and then all is as before."""
-        before = self.served_model
-        self.options = changed(self.options, self.pool, model)
-        for session in self.all():
-            if session.terms is not None and session.terms.model == before:
-                session.terms = replace(session.terms, model=model)
-        self.say(f"the model is {model} from now on")
 
     def sessions(self) -> list[dict[str, Any]]:
         """One entry a session, for /metrics: id, state, agent, model, pacing, hz, counts, recent latency."""

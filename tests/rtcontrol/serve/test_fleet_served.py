@@ -20,6 +20,7 @@ from flown import Flown
 from rtcontrol.hosts import load
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.errors import UserError
+from rtcontrol.serve.operators import decoders_of
 from rtcontrol.serve.options import ServeOptions, decoders_between
 from tests.bridges.client.worlds import Process, free_port
 from tests.helpers.processes import until
@@ -264,7 +265,7 @@ def test_each_decoder_gives_its_own_time_away(bench: Any, monkeypatch: pytest.Mo
     made, half = bench(model="lander", host="ray", decoders="2"), {"agent": "lander", "hz": 20}
     for _ in range(2):
         made.enter(**half)
-    shown = made.admission.decoders()
+    shown = decoders_of(made.admission.pool)
     assert [one["sessions"] for one in shown] == [1, 1] and [one["busy"] for one in shown] == [0.5, 0.5]
     error = made.peer().denied(**half)
     assert error.code == "busy" and "50% of its time by 1 other session" in error.message
@@ -277,4 +278,4 @@ def test_several_that_come_at_once_share_the_decoders(bench: Any, monkeypatch: p
     made = bench(model="lander", host="ray", decoders="2")
     with Flown(made.server.endpoints[0], 2, 20.0) as flown:
         flown.go_on()
-        assert [one["sessions"] for one in made.admission.decoders()] == [1, 1]
+        assert [one["sessions"] for one in decoders_of(made.admission.pool)] == [1, 1]
