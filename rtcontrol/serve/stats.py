@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from rtcontrol.hosts.protocol import Host
 from rtcontrol.serve.negotiate import Terms
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import ANSWERS, Account
@@ -72,6 +73,9 @@ class CountedLoop(Protocol):
 
     @property
     def recorder(self) -> Recorder: ...
+
+    @property
+    def host(self) -> Host: ...
 
 
 Loop = TypeVar("Loop", bound=CountedLoop)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rtcontrol.hosts.crowd import CharacterAsk, crowd_request, crowd_source, unpack
+from rtcontrol.hosts.load import Need, undisturbed
 from rtcontrol.hosts.protocol import DecisionReply, DecoderUnavailable, Host
 from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.loop.config import instruction_text, size
@@ -19,7 +20,6 @@ from rtcontrol.serve.crowd.loop import CrowdLoop, CrowdMessage
 from rtcontrol.serve.crowd.member import CrowdDefaults
 from rtcontrol.serve.crowd.roster import Roster
 from rtcontrol.serve.errors import placed, undecodable
-from rtcontrol.serve.limits import Need, undisturbed
 from rtcontrol.serve.negotiate import CONTROL, EXECUTED, Terms, negotiate
 from rtcontrol.serve.session import BY_HAND, LOST, Session
 from rtcontrol.serve.stats import Run, figures_of, write_report
@@ -95,7 +95,7 @@ class CrowdSession(Session):
         crowd, roster = self.crowd, self.roster
         if crowd is not None and roster is not None and crowd.shares and roster.members:
             hz = sum(1e9 / member.period_ns for member in list(roster.members.values()))
-            self._needed = Need(hz, undisturbed(list(crowd.shares)) / 1e9)
+            self._needed = Need(hz, undisturbed(list(crowd.shares)) / 1e9, getattr(crowd.host, "place", ""))
         return self._needed if self.why is None else None
 
     def welcome(self) -> None:
