@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,11 +18,13 @@ from typing import Any
 import pytest
 from flown import Flown
 
+from rtcontrol.bench.wire import TEXT
 from rtcontrol.hosts import load
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.operators import decoders_of
 from rtcontrol.serve.options import ServeOptions, decoders_between
+from rtcontrol_client import Crowd
 from tests.bridges.client.worlds import Process, free_port
 from tests.helpers.processes import until
 from tests.helpers.ray_cluster import RayCluster
@@ -145,6 +148,30 @@ def test_a_decoder_is_killed_under_load_and_its_sessions_go_on_with_safe_calls_i
             missed = [call for call in client.calls[mark:] if call.cause == "host"]
             assert all(call.status == "safe" for call in missed), "nothing may be held, and was"
         assert any(call.cause == "host" for client in flown.clients for call in client.calls)
+
+
+def test_a_crowd_goes_on_at_another_decoder_when_its_own_is_killed(served: Served) -> None:
+    served.all_up()
+    names = [f"villager {number}" for number in range(6)]
+    with Crowd.connect(served.endpoint, agent="lander", hz=5) as crowd:
+        for name in names:
+            crowd.join(name, instruction="land on the pad", every_tick=True)
+
+        def all_decided_since(began_ns: int) -> bool:
+            crowd.observe(dict.fromkeys(names, TEXT))
+            crowd.wait(0.1)
+            now_ns = time.monotonic_ns()
+            ages = [one.age_ms for one in map(crowd.call, names) if one.status == "fresh"]
+            return len(ages) == len(names) and all(age is not None and now_ns - 1e6 * age > began_ns for age in ages)
+
+        until(lambda: all_decided_since(0), "no calls", 60.0)
+        victim = served.busiest()
+        assert victim["sessions"] == 1
+        os.kill(victim["pid"], signal.SIGKILL)
+        until(lambda: served.busiest()["decoder"] != victim["decoder"], "the crowd did not move", 60.0)
+        killed_ns = time.monotonic_ns()
+        until(lambda: all_decided_since(killed_ns), "no calls of the other decoder", 60.0)
+        assert not crowd.refusals
 
 
 def test_a_decoder_is_drained_under_load_and_no_tick_is_lost_by_that(served: Served) -> None:
