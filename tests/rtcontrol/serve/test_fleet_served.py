@@ -269,7 +269,6 @@ def test_a_node_dies_and_its_sessions_go_on_at_the_other(tmp_path: Path, served:
         for client, mark in zip(flown[0].clients, marks[0], strict=True):
             missed = [call for call in client.calls[mark:] if call.cause == "host"]
             assert all(call.status == "safe" for call in missed)
-        assert any("host" in key for one, mark in zip(flown, marks, strict=True) for key in one.outcomes(mark))
         other.all_up()  # what ran on the node comes up at the other
         assert {one["node"] for one in other.decoders()} == {head}
         assert victim["pid"] not in [one["pid"] for one in other.decoders()]
