@@ -170,13 +170,19 @@ class Gateway(HTTPServer):
 
     def __init__(self, admission: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
         limits = (options.tool_sets, options.decide_timeout_s, options.open_timeout_s)
+        began = served_model(admission.options)
+
+        def now_served() -> str | None:
+            now = served_model(admission.options)
+            return options.model if options.model is None or now == began else now
+
         self._tool_sets = ToolSets(
             pool,
             lambda tools, allow_null: source(
                 options.model, options.engine, tools, options.value_tokens, allow_null, options.arguments
             ),
             *limits,
-            lambda tools: trained(options.model and (served_model(admission.options) or options.model), tools),
+            lambda tools: trained(now_served(), tools),
             admission.reading,
         )
         texts = ToolSets(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flown import Flown
+from many_clients import Flown
 
 from rtcontrol.bench.wire import TEXT
 from rtcontrol.hosts import load
