@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import tempfile
 import threading
 import time
@@ -24,7 +25,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.run import assembly
 from rtcontrol.serve.crowd.accounts import CrowdEvents
 from rtcontrol.serve.crowd.loop import CrowdLoop
-from rtcontrol.serve.crowd.member import CrowdDefaults
+from rtcontrol.serve.crowd.member import CrowdDefaults, MemberTick
 from rtcontrol.serve.crowd.roster import Roster
 from rtcontrol.telemetry import report, table
 from rtcontrol.telemetry.record_reader import read_record
@@ -74,7 +75,8 @@ class Flown:
         defaults = CrowdDefaults(agent, config, None, "go", 100.0)
         events = CrowdEvents(recorder, True)
         self.loop = CrowdLoop(Roster(defaults, 4), host, events, self.calls.extend, self.refused.append)
-        self.thread = threading.Thread(target=self.loop.run)
+        # A test that fails must not keep the process.
+        self.thread = threading.Thread(target=self.loop.run, daemon=True)
         self.thread.start()
 
     def end(self) -> dict[str, Any]:
@@ -198,3 +200,26 @@ def test_another_life_under_the_same_name_ends_the_tick_of_the_one_before() -> N
     until(lambda: any(call.epoch == 5 and call.status == "fresh" for call in flown.calls), "no call of the last life")
     assert {call.epoch for call in flown.calls} <= {0, 5}
     flown.end()
+
+
+def test_what_is_decided_for_a_life_that_is_over_is_not_told() -> None:
+    flown, seqs = Flown(slow=0.02), itertools.count()
+    names = [f"villager {number}" for number in range(8)]
+    flown.loop.post(Join(session=TOKEN, members=[Member(id=name, epoch=0, hz=1, every_tick=True) for name in names]))
+    together: list[MemberTick] = []
+
+    def under_way() -> bool:
+        seq = next(seqs)
+        looks = [MemberLook(id=name, seq=seq, t_ns=seq, text=f"{seq} {name}") for name in names]
+        flown.loop.post(ObserveMany(session=TOKEN, looks=looks))
+        batch = flown.loop._batch
+        together[:] = [] if batch is None else [tick for tick in batch.ticks if not tick.done]
+        return len(together) > 1
+
+    until(under_way, "no two are decided for at once", every=0.003)
+    over, other = together[:2]
+    flown.loop.post(Join(session=TOKEN, members=[Member(id=over.member.id, epoch=1, hz=1)]))
+    until(lambda: (other.member.id, other.k) in [(call.id, call.tick) for call in flown.calls], "no answer")
+    flown.end()
+    assert (over.member.id, over.k) not in [(call.id, call.tick) for call in flown.calls if call.status == "fresh"]
+    assert flown.loop.late_dropped >= 1
