@@ -100,10 +100,11 @@ def test_who_finds_its_decoder_full_goes_to_one_with_room_before_its_first_tick(
 def test_a_tick_under_way_is_answered_before_its_session_goes(fleet: ManagedFleet, host: FleetHost) -> None:
     called(host, 0)
     first = host.place
-    host.submit(request(1, "sleep 0.5"))
     moving = fleet.move(host, without=first)
+    host.submit(request(1, "sleep 4"))  # only now: the next decider is warmed up with the last one
     assert moving is not None and moving.result() == ""
-    reply = None
+    reply = host.wait(0)
+    assert reply is None, "it was answered before there was somewhere to go"
     while reply is None:
         reply = host.wait(20_000_000)
         assert host.alive()  # as the loop asks meanwhile
