@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import fields
 from typing import Any, Self, TypeVar
 
-from rtcontrol_client.client.connection import NOBODY
 from rtcontrol_client.client.errors import ClientError, Closed, checked
 from rtcontrol_client.client.handler import Handler, Loop
 from rtcontrol_client.client.link import Link
@@ -113,11 +112,7 @@ class Client:
 
     def unwelcomed(self, seconds: float) -> ClientError:
         """What to say where no welcome came within so long."""
-        where, trouble = self.endpoint, self.trouble
-        if trouble == NOBODY:
-            return ClientError(f"No rtcontrol server answers at {where}.", f"Start one: rtcontrol serve --bind {where}")
-        remedy = "Correct that, or give another server's address (with keys where it uses --keys)."
-        return ClientError(f"No welcome from {where} in {seconds:g} s: {trouble}.", remedy)
+        return self._core.unwelcomed(self.endpoint, seconds)
 
     # What is.
 
@@ -134,8 +129,7 @@ class Client:
     @property
     def trouble(self) -> str:
         """What keeps the session from being live, as far as is known: the server's words, or the connection's state."""
-        said = self._core.last_error
-        return f"the server answered {said.removesuffix('.')}" if said else self._core.connection.trouble
+        return self._core.trouble
 
     @property
     def welcome(self) -> Welcome:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 
-from rtcontrol_client.client.connection import OffsetFilter, S, ServerConnection
+from rtcontrol_client.client.connection import NOBODY, OffsetFilter, S, ServerConnection
 from rtcontrol_client.client.errors import ClientError, Refused
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.session import QUEUE, SessionState, all_of
@@ -51,6 +51,19 @@ class Core(SessionState):
             self.unanswered = self.refused = None
             self.begins(self.force.ends("session_ended"), now_ns)
             self.version += 1
+
+    @property
+    def trouble(self) -> str:
+        """What keeps the session from being live, as far as is known: the server's words, or the connection's state."""
+        said = self.last_error
+        return f"the server answered {said.removesuffix('.')}" if said else self.connection.trouble
+
+    def unwelcomed(self, where: str, seconds: float) -> ClientError:
+        """What to say where no welcome came from this address within so long."""
+        if self.trouble == NOBODY:
+            return ClientError(f"No rtcontrol server answers at {where}.", f"Start one: rtcontrol serve --bind {where}")
+        remedy = "Correct that, or give another server's address (with keys where it uses --keys)."
+        return ClientError(f"No welcome from {where} in {seconds:g} s: {self.trouble}.", remedy)
 
     # What the connection says.
 

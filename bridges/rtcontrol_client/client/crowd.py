@@ -12,7 +12,6 @@ from dataclasses import fields
 from typing import Any, Self
 
 from rtcontrol_client.client.client import COUNTS
-from rtcontrol_client.client.connection import NOBODY
 from rtcontrol_client.client.crowd_core import CrowdCore, CrowdOptions
 from rtcontrol_client.client.errors import ClientError, Closed, checked
 from rtcontrol_client.client.link import Link
@@ -82,9 +81,7 @@ class Crowd:
         if core.error is not None:
             raise core.error
         if core.welcome is None:
-            trouble = core.last_error or core.connection.trouble
-            remedy = f"Start one: rtcontrol serve --bind {self.endpoint}" if trouble == NOBODY else "Correct that."
-            raise ClientError(f"No welcome from {self.endpoint} in {limit_s:g} s: {trouble}.", remedy)
+            raise core.unwelcomed(self.endpoint, limit_s or 0)
 
     # -- what is ------------------------------------------------------------------------------------------------------
 

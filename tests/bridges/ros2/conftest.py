@@ -17,6 +17,8 @@ from tests.bridges.ros2.brain import Brain
 from tests.helpers.processes import Program, until
 from tests.helpers.ros_domain import own_domain
 
+TOLD = "guard: the bridge {}: the safe call is published"  # on stderr, by the guard
+
 NODE = EXAMPLE.parents[1] / "rclpy_node" / "rtcontrol_bridge" / "node.py"
 
 
@@ -210,3 +212,11 @@ def peer(ros: str, domain: dict[str, str], tmp_path: Path) -> Iterator[Peer]:
     found = Peer(ros, domain, tmp_path / "peer.log")
     yield found
     found.kill()
+
+
+@pytest.fixture(scope="module")
+def own_brain() -> Iterator[Brain]:
+    """A module's own."""
+    found = Brain()
+    yield found
+    found.close()

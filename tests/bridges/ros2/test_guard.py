@@ -25,13 +25,12 @@ from rtcontrol_client.ros2.guard import GRACE_S, HOLD_S, MOST_S, Guard, Watch
 from rtcontrol_client.wire.messages import FunctionCall
 from tests.bridges.client.worlds import until
 from tests.bridges.ros2.brain import Brain
-from tests.bridges.ros2.conftest import Flight, flown
+from tests.bridges.ros2.conftest import TOLD, Flight, flown
 from tests.bridges.ros2.mapping import mapper, put
 from tests.helpers.processes import Program, environment, full_pipe, python
 from tests.helpers.ros_domain import own_domain
 
 NOWHERE = {"ROS_STATIC_PEERS": "no-such-host.invalid"}
-TOLD = "guard: the bridge {}: the safe call is published"
 
 
 @pytest.fixture(scope="module")

@@ -18,17 +18,8 @@ pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not ins
 
 from rtcontrol_client.wire.messages import FunctionCall
 from tests.bridges.ros2.brain import Brain
-from tests.bridges.ros2.conftest import Flight, Peer, SimulatedRobot, flown, our_node
+from tests.bridges.ros2.conftest import TOLD, Flight, Peer, SimulatedRobot, flown, our_node
 from tests.helpers.processes import Program, until
-
-TOLD = "guard: the bridge {}: the safe call is published"
-
-
-@pytest.fixture(scope="module")
-def own_brain() -> Iterator[Brain]:
-    found = Brain()
-    yield found
-    found.close()
 
 
 @pytest.fixture(scope="module")

@@ -176,13 +176,6 @@ def test_ros_knows_the_bridge_as_a_node_with_its_topics_until_it_ends(
 
 
 @pytest.fixture(scope="module")
-def own_brain() -> Iterator[Brain]:
-    found = Brain()
-    yield found
-    found.close()
-
-
-@pytest.fixture(scope="module")
 def to_brain(ros: str, own_brain: Brain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flight]:
     yield from flown(tmp_path_factory.mktemp("flight"), own_brain.endpoint, ros=ros)
 
