@@ -111,7 +111,8 @@ class Ros2Bridge:
         self._late_ticks = self._ticks = 0
 
     def protect(self, guard: Guard) -> None:
-        """From now on it is told what is in force; `run` ends with its farewell."""
+        """Nobody drives before it is ready: no observation is sent. It is told what is in force; `run` ends with its
+        farewell."""
         self._guard, self._actuator.heartbeat = guard, guard.beat
 
     def stop(self) -> None:
@@ -173,7 +174,8 @@ class Ros2Bridge:
             channel.advance()
         look = self._observer.look()
         client = self._client
-        if look is not None and client is not None and client.error is None:
+        guarded = self._guard is None or self._guard.ready
+        if look is not None and guarded and client is not None and client.error is None:
             try:
                 # Text where the file has a template, else the server writes it.
                 client.observe(look.text, None if look.text is not None else look.data, t_ns=look.t_ns)

@@ -97,6 +97,7 @@ class ActionClient:
         self._lock = threading.Lock()
         self._goal: _Goal | None = None
         self._swept = self._wanted = self._homeless = False
+        self._sweep_s: float | None = None  # when that was asked, where it is not answered
         self._owed = 0  # results that were asked for and have not come, also of goals before this one
         self._trouble: str | None = None
 
@@ -144,7 +145,8 @@ class ActionClient:
         if not self._wires.send.ready():
             self._homeless = True
             return False
-        if self._wanted:  # those of an older bridge are canceled first: that would cancel this one, too
+        # Those of an older bridge are canceled first: a server that reads both at once would cancel this one, too.
+        if self._wanted or (self._sweep_s is not None and self._now() < self._sweep_s + self._answer_s):
             return False
         made = _Goal(uuid.uuid4().bytes, order.key, self._now())
         request = self._kind.send.request()
@@ -167,7 +169,7 @@ class ActionClient:
 
     def _sweep(self) -> None:
         if self._wanted and self._wires.cancel.ready() and self._send_cancel(NOBODY):
-            self._wanted, self._swept = False, True
+            self._wanted, self._swept, self._sweep_s = False, True, self._now()
 
     def _ask_cancel(self, goal: _Goal) -> None:
         goal.cancels = True
@@ -186,7 +188,10 @@ class ActionClient:
         results = self._wires.ask.answers()
         ours = self._owed <= 1 and self._wires.ask.exact()
         self._owed = max(0, self._owed - len(results))
-        refusals = [answer for answer in self._wires.cancel.answers() if answer.return_code == 1]
+        canceled = self._wires.cancel.answers()
+        if canceled:
+            self._sweep_s = None
+        refusals = [answer for answer in canceled if answer.return_code == 1]
         for wire in (self._wires.send, self._wires.ask, self._wires.cancel):
             wire.ready()  # from now on, that is: who looks late waits
         self._homeless = self._homeless and not self._wires.send.ready()

@@ -5,7 +5,7 @@ rclpy node starts one that publishes by rclpy.
 Each beat of the bridge says until when the call in force may go on; it comes before that call is published, and that
 there is none after the safe call was. The guard publishes where that instant is over without another beat, until one
 comes, and where the pipe between them ends without a farewell. Its publishers are its own, made at its start: a robot
-needs about a second to find them.
+needs about a second to find them, and the bridge lets nobody drive before the guard says that it has been found.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 import rtcontrol_client
 from rtcontrol_client import Standing
 from rtcontrol_client.ros2.actuate import Ros2Actuator, Written
-from rtcontrol_client.ros2.channels import Exchange, channels
+from rtcontrol_client.ros2.channels import Channel, Exchange, channels
 from rtcontrol_client.ros2.config import RobotConfig
 from rtcontrol_client.ros2.errors import Ros2BridgeError
 from rtcontrol_client.ros2.mapper import Mapper
@@ -40,7 +41,9 @@ HOLD_S = 1.0  # behind the bridge's end, and behind the first subscriber that wa
 MOST_S = 5.0  # behind the bridge's end, where no subscriber is found
 AGAIN_S = 5.0  # from one start of the process to the next
 END_S = 2.0
-BYE, SAFE = b"bye", b"-"
+MEET_S = 4.0  # a guard that no subscriber, server or simulator's clock has met by then is as ready as it can be
+READY_S = 10.0  # so long nobody drives because the guard is not ready
+BYE, SAFE, READY = b"bye", b"-", b"+"
 # -P: a file of the working folder is no module of ours.
 PROGRAM = ("-P", "-m", "rtcontrol_client.ros2.guard")
 log = logging.getLogger("rtcontrol.ros2")
@@ -64,16 +67,32 @@ class Guard:
         self._text = os.memfd_create("robot.json")
         os.write(self._text, config.model_dump_json(by_alias=True, exclude_unset=True).encode())
         given = ["--config", f"/proc/self/fd/{self._text}", "--hz", f"{hz:g}", "--promise-ms", f"{period_ms:g}"]
-        self._command = [sys.executable, *program, *given, *last]
+        self._command, self._last = [sys.executable, *program, *given], last
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._started = -AGAIN_S
+        self._began, self._started, self._ready = time.monotonic(), -AGAIN_S, False
+        self._word = -1  # by which the process says that it is ready
         self.mend()
 
     @property
     def pid(self) -> int | None:
         """Of the process, where it runs."""
         return None if self._process is None else self._process.pid
+
+    @property
+    def ready(self) -> bool:
+        """Whether the robot may be driven: the guard has met it, or was waited for in vain, which is warned of."""
+        with self._lock:
+            if not self._ready and self._word >= 0:
+                with contextlib.suppress(BlockingIOError):
+                    self._ready = os.read(self._word, 1) == READY
+            if not self._ready and time.monotonic() > self._began + READY_S:
+                self._ready = True
+                log.warning(
+                    "The guard is not ready after %g s: nobody stops the robot if this bridge is killed before it is.",
+                    READY_S,
+                )
+            return self._ready
 
     def mend(self) -> None:
         """Start the process where there is none. Takes milliseconds."""
@@ -96,6 +115,7 @@ class Guard:
         with self._lock:
             process, self._process, self._started = self._process, None, float("inf")
             os.close(self._text)
+            self._forget_word()
         if process is None:
             return
         assert process.stdin is not None
@@ -127,19 +147,34 @@ class Guard:
         process.kill()
         process.wait()
 
+    def _forget_word(self) -> None:
+        if self._word >= 0:
+            os.close(self._word)
+            self._word = -1
+
     def _start(self) -> None:
         self._started = time.monotonic()
+        self._forget_word()
+        self._word, word = os.pipe()
+        os.set_blocking(self._word, False)
         folders = (str(Path(rtcontrol_client.__file__).parents[1]), os.environ.get("PYTHONPATH"))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
         pipe = subprocess.PIPE
         try:
             # A session of its own: what the terminal sends is the bridge's.
             self._process = subprocess.Popen(
-                self._command, stdin=pipe, start_new_session=True, bufsize=0, env=environment, pass_fds=[self._text]
+                [*self._command, "--ready-fd", str(word), *self._last],
+                stdin=pipe,
+                start_new_session=True,
+                bufsize=0,
+                env=environment,
+                pass_fds=[self._text, word],
             )
         except OSError as error:
             log.warning("The guard cannot be started (%s): nobody stops the robot if this bridge is killed.", error)
             return
+        finally:
+            os.close(word)
         assert self._process.stdin is not None
         os.set_blocking(self._process.stdin.fileno(), False)
 
@@ -229,18 +264,30 @@ def guard(given: Sequence[str], network: Callable[[], SafeNetwork]) -> int:
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--hz", type=float, required=True)
     parser.add_argument("--promise-ms", type=float, required=True)
+    parser.add_argument("--ready-fd", type=int)
     options = parser.parse_args(given)
     try:
         config = RobotConfig.model_validate_json(options.config.read_bytes())
-        watching(Mapper(config, "the bridge's file"), network(), options.hz, options.promise_ms)
+        mapper = Mapper(config, "the bridge's file")
+        watching(mapper, network(), options.hz, options.promise_ms, partial(_say_ready, options.ready_fd))
     except Ros2BridgeError as error:
         write_now(2, f"guard: {error.what} {error.remedy}\n".encode())
         return 2
     return 0
 
 
-def watching(mapper: Mapper, bus: SafeNetwork, hz: float, promise_ms: float) -> None:
-    """Publish what is due. Raises Ros2BridgeError where the network cannot be used."""
+def _say_ready(file: int | None) -> None:
+    if file is not None:
+        with contextlib.suppress(OSError):  # nobody waits for it any more
+            os.write(file, READY)
+        os.close(file)
+
+
+def watching(
+    mapper: Mapper, bus: SafeNetwork, hz: float, promise_ms: float, ready: Callable[[], None] = lambda: None
+) -> None:
+    """Publish what is due; `ready` is called once, when the robot is there to hear it. Raises Ros2BridgeError where the
+    network cannot be used."""
     call, steady = mapper.config.safe, mapper.steady()
     named = {publication.topic for publication in mapper.publications(call.name, call.arguments, 0)}
     outputs = {
@@ -248,9 +295,11 @@ def watching(mapper: Mapper, bus: SafeNetwork, hz: float, promise_ms: float) -> 
         for topic in mapper.topics
         if topic.name in named
     }
-    asked = channels(mapper, bus, named, alone=True)
-    actuator, watch, why = Ros2Actuator(mapper, {**outputs, **asked}, hz, clock_of(mapper, bus.input)), Watch(), ""
+    asked, clock = channels(mapper, bus, named, alone=True), clock_of(mapper, bus.input)
+    told: dict[str, SafeOutput | Channel] = {**outputs, **asked}
+    actuator, watch, why = Ros2Actuator(mapper, told, hz, clock), Watch(), ""
     safe, period_s = Standing(None, "safe", cause="guard"), 0.5 / max(hz, 1.0)
+    began, waits = time.monotonic(), True
     while not watch.done(time.monotonic()):
         if watch.over:
             time.sleep(period_s)
@@ -260,8 +309,13 @@ def watching(mapper: Mapper, bus: SafeNetwork, hz: float, promise_ms: float) -> 
             wait_s = 0.0  # all that is there: its end, too
         for channel in asked.values():
             channel.advance()
-        if any(output.readers() for output in [*outputs.values(), *asked.values()]):
+        met = [bool(one.readers()) for one in told.values()]
+        if any(met):
             watch.meet(time.monotonic())
+        clock.read()
+        if waits and ((all(met) and clock.trouble() is None) or time.monotonic() > began + MEET_S):
+            waits = False
+            ready()
         if not watch.due(time.monotonic()):
             why = ""
             continue

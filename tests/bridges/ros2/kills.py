@@ -1,5 +1,6 @@
-"""`python -m tests.bridges.ros2.kills [--times 20] [--stop] [--node kilted|jazzy]`: the bridge, or our rclpy node of
-that ROS, is killed in flight so many times, or stopped (SIGSTOP); how soon the robot is told to stand by the guard."""
+"""`python -m tests.bridges.ros2.kills [--times 20] [--stop | --first] [--node kilted|jazzy]`: the bridge, or our rclpy
+node of that ROS, is killed in flight so many times, or stopped (SIGSTOP), or killed when the robot first moves; how
+soon the robot is told to stand by the guard."""
 
 from __future__ import annotations
 
@@ -22,6 +23,9 @@ SETTLE_S, NODE_SETTLE_S = 3.0, 8.0  # until a guard that starts with the bridge,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=20)
+    parser.add_argument(
+        "--first", action="store_true", help="as soon as the robot moves, in place of some seconds later"
+    )
     parser.add_argument("--stop", action="store_true", help="SIGSTOP in place of SIGKILL")
     parser.add_argument(
         "--node", choices=("kilted", "jazzy"), help="our rclpy node and a robot, by the Python of RTCONTROL_ROS_KILTED"
@@ -35,9 +39,8 @@ def main() -> None:
         for number in range(asked.times):
             fresh = flight.running.popen.poll() is not None or not number
             flight.go()
-            time.sleep(
-                (NODE_SETTLE_S if ros and fresh else SETTLE_S if fresh else 1.0) + random.Random(number).random() / 16
-            )  # at any phase of a tick
+            flown_s = 0.0 if asked.first else NODE_SETTLE_S if ros and fresh else SETTLE_S if fresh else 1.0
+            time.sleep(flown_s + random.Random(number).random() / 16)  # at any phase of a tick
             moving = flight.robot.report()["moving"]
             begin = time.monotonic()
             flight.running.popen.send_signal(signal.SIGSTOP if asked.stop else signal.SIGKILL)

@@ -25,7 +25,7 @@ from rtcontrol_client.ros2.guard import GRACE_S, HOLD_S, MOST_S, Guard, Watch
 from rtcontrol_client.wire.messages import FunctionCall
 from tests.bridges.client.worlds import until
 from tests.bridges.ros2.brain import Brain
-from tests.bridges.ros2.conftest import TOLD, Flight, flown
+from tests.bridges.ros2.conftest import TOLD, Flight, SimulatedRobot, Start, flown
 from tests.bridges.ros2.mapping import mapper, put
 from tests.helpers.processes import Program, environment, full_pipe, python
 from tests.helpers.ros_domain import own_domain
@@ -62,6 +62,43 @@ def test_a_bridge_that_is_killed_leaves_a_robot_that_stands(flight: Flight) -> N
     flight.robot.until_it_stands()
     until(lambda: TOLD.format("was killed") in flight.running.log(), flight.running.log())
     until(lambda: not guard.is_running() or guard.status() == psutil.STATUS_ZOMBIE, "the guard goes on for ever")
+
+
+# A guard that is up a second later than its bridge stops a robot that was killed in between too late.
+def test_nobody_drives_before_the_guard_is_ready(
+    brain: Brain, robot: SimulatedRobot, bridge: Start, domain: dict[str, str]
+) -> None:
+    running = bridge(brain.endpoint)
+    until(lambda: guards(running), running.log())
+    (guard,) = guards(running)
+    guard.suspend()
+    try:
+        running.says("in session")
+        robot.until_ready()
+        time.sleep(2.0)
+        assert robot.report()["moving"] == [0.0, 0.0]
+    finally:
+        guard.resume()
+    robot.until_it_moves()
+    assert "is not ready" not in running.log()
+    guard.kill()  # the next one: it drove already
+    running.says("The guard has ended")
+    mark = time.monotonic()
+    until(lambda: robot.since(mark)["commands"], "it waits for the other guard")
+
+
+def test_a_guard_that_never_gets_ready_is_told_of_and_the_robot_driven(
+    brain: Brain, robot: SimulatedRobot, bridge: Start
+) -> None:
+    running = bridge(brain.endpoint)
+    until(lambda: guards(running), running.log())
+    (guard,) = guards(running)
+    guard.suspend()
+    try:
+        running.says("The guard is not ready after 10 s: nobody stops the robot if this bridge is killed before it is.")
+        robot.until_it_moves()
+    finally:
+        guard.resume()
 
 
 def test_a_bridge_that_stands_still_leaves_a_robot_that_stands_and_goes_on_when_it_can(flight: Flight) -> None:

@@ -279,7 +279,8 @@ def test_a_result_beside_another_client_is_only_taken_where_the_status_agrees_wh
     assert one.after(5.0) == "succeeded" and one.client.trouble() is None
 
 
-def test_a_goal_waits_until_those_of_an_older_bridge_are_canceled_and_is_not_canceled_with_them() -> None:
+@pytest.mark.parametrize("answered", [True, False])
+def test_a_goal_waits_until_those_of_an_older_bridge_are_canceled_and_is_not_canceled_with_them(answered: bool) -> None:
     one = Counting()
     one.cancel.there = False  # its services are found one after the other
     one.want(None)
@@ -287,6 +288,9 @@ def test_a_goal_waits_until_those_of_an_older_bridge_are_canceled_and_is_not_can
     one.cancel.there = True
     one.after(0.1)
     assert one.canceled() == [NOBODY] and not one.send.told
+    assert not one.want(5) and not one.send.told  # its server may read both at once, the goal first
+    one.cancel.said += [SimpleNamespace(return_code=2)] * answered
+    one.after(0.1 if answered else 1.0)
     assert one.want(5) and len(one.send.told) == 1
     one.after(1.0)
     assert one.canceled() == [NOBODY]
