@@ -21,7 +21,7 @@ from rtcontrol.agents import Agent, Fallback, Goals, Tools
 from rtcontrol.agents.signatures import defined
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.gym_making import RULE, GymOptions, make, wrong_option
-from rtcontrol.envs.spaces import UnlikeSpace, action_names, action_of, flat, levels_of, names_of, numbers_of
+from rtcontrol.envs.spaces import UnlikeSpace, action_names, action_of, are_whole, flat, levels_of, names_of, numbers_of
 from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
@@ -98,6 +98,7 @@ class GymWorld:
     def agent(self) -> Agent:
         """Its agent: one tool `act`, and what is seen as whole numbers and text."""
         options, scale = self.options, 10**self.options.precision
+        whole = {name for name, so in zip(self.shown, are_whole(self.env.observation_space), strict=True) if so}
 
         def shown(key: str, value: Any) -> int | str:
             if isinstance(value, str):
@@ -106,6 +107,8 @@ class GymWorld:
                 raise UserError(
                     f"{self.name}: {key} is NaN, which is no number.", "Let its observation have a number there."
                 )
+            if key in whole and math.isfinite(number):
+                return round(number)
             return round(max(-FARTHEST, min(FARTHEST, number * scale)))
 
         def observe(data: Mapping[str, Any]) -> str:

@@ -131,6 +131,13 @@ def names_of(name: str, space: Any) -> list[str]:
     return _once(found)
 
 
+def are_whole(space: Any) -> Iterator[bool]:
+    """Whether each of `names_of` is a whole number by its space: the number of a state, a count, a byte."""
+    for _, part in _parts(space):
+        kind = not _is_text(part) and part.dtype.kind in "biu"
+        yield from itertools.repeat(kind, 1 if _is_text(part) else math.prod(part.shape))
+
+
 def _once(names: Iterable[str]) -> list[str]:
     found, taken = [*names], set[str]()
     for i, plain in enumerate(found):

@@ -127,6 +127,14 @@ def test_what_is_seen_is_whole_numbers_of_the_precision() -> None:
     assert agent.observe({"x": 1.26, "v": -0.04, "angle": 1e30, "spin": -3}) == "x 13 v 0 angle 9999 spin -30"
 
 
+def test_a_whole_number_of_the_space_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert made(monkeypatch, spaces.Discrete(500), spaces.Discrete(2)).agent().observe({"o": 314.0}) == "o 314"
+    part = {"at": spaces.Discrete(500), "ram": spaces.Box(0, 255, (2,), np.uint8), "on": spaces.MultiBinary(2)}
+    world = made(monkeypatch, spaces.Dict({**part, "x": PLAIN}), spaces.Discrete(2), "?precision=1")
+    seen = {name: 0.5 if name.startswith("x") else 123.0 for name in world.shown}
+    assert world.agent().observe(seen) == "at 123 on_1 123 on_2 123 ram_1 123 ram_2 123 x_1 5 x_2 5"
+
+
 @pytest.mark.parametrize(
     ("query", "success"),
     [("", None), ("?success=return>=3", True), ("?success=return>3", False), ("?success=steps<=3", True),
