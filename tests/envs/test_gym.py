@@ -404,7 +404,7 @@ def test_text_and_small_grids_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     world.reset(0)
     seen, words = world.observe(), world.agent().observe(world.observe())
     assert seen["mission"] == "go to the\nred ball" and len(str(seen["say"])) == 9
-    assert words.startswith("grid_1 300 ") and "grid_6 300 mission go to the red ball say " in words
+    assert words.startswith("grid_1 3 ") and "grid_6 3 mission go to the red ball say " in words
     world._seen = {**world._seen, "mission": 7}
     with pytest.raises(UserError, match="holds 7 in mission, where its space has text"):
         world.observe()
