@@ -44,9 +44,12 @@ def main() -> None:
             moving = flight.robot.report()["moving"]
             begin = time.monotonic()
             flight.running.popen.send_signal(signal.SIGSTOP if asked.stop else signal.SIGKILL)
-            flight.robot.until_it_stands()
-            told = [t for t, v, w in flight.robot.since(begin)["commands"] if t >= begin and not (v or w)]
-            found.append(1e3 * (told[0] - begin))
+
+            def told(begin: float = begin) -> list[float]:
+                return [t for t, v, w in flight.robot.since(begin)["commands"] if t >= begin and not (v or w)]
+
+            until(told, "nobody told it to stand")  # it may stand already, on a busy machine
+            found.append(1e3 * (told()[0] - begin))
             print(f"{number + 1}: driven at {moving}, told to stand after {found[-1]:.1f} ms", flush=True)
             if asked.stop:
                 flight.running.popen.send_signal(signal.SIGCONT)
