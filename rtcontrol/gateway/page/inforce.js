@@ -68,6 +68,28 @@ export class InForce {
     return this.expiresNs !== null && nowNs > this.expiresNs ? this.#safe() : nothing();
   }
 
+  /**
+   * Carry out what was returned: `act(call, kind)` for each of its calls, null where nothing is known to be safe. Gives
+   * the calls for which it threw, and what it threw; a safe call that could not be carried out is owed.
+   */
+  carryOut({ act: kind, calls }, act) {
+    const again = calls === this.owed;
+    const failed = [];
+    const errors = [];
+    for (const call of kind === null || calls.length ? calls : [null]) {
+      try {
+        act?.(call, kind);
+      } catch (fault) {
+        failed.push(call);
+        errors.push(calls.length > 1 ? `${call.name}: ${fault}` : `${fault}`);
+        if (!again) console.error(fault);
+      }
+    }
+    // What could not be made safe is tried again; nothing of it counts as in force before.
+    if (kind === "safe") this.owed = failed.length ? failed.filter(Boolean) : null;
+    return { failed, errors };
+  }
+
   /** The server is dead: a call with a time-to-live lives on for it, one without ends now. */
   serverLost() {
     return this.kind === "call" && this.expiresNs === null ? this.#safe() : nothing();

@@ -75,6 +75,37 @@ const WORDS = string(0, Infinity);
 const each = (check, names) => Object.fromEntries(names.split(" ").map((name) => [name, check]));
 const maybe = (check, names) => each(optional(check), names);
 
+const CALL_FIELDS = {
+  ...each(COUNT, "tick epoch"),
+  seq_obs: optional(COUNT),
+  t_obs_ns: optional(NS),
+  status: oneOf("fresh", "held", "safe"),
+  call: optional(CALL),
+  calls: SAFE_CALLS,
+  ttl_ms: MS,
+  confidence: optional(number(0, 1)),
+  cause: optional(WORDS),
+  timing: optional(part(maybe(MS, "age_ms decide_ms late_ms"))),
+};
+
+// Of a crowd: so many members, and so many parts of a message.
+const MOST = 4096;
+const PARTS = 1024;
+const MEMBERS = integer(1, MOST);
+const MEMBER = part({
+  id: NAME,
+  epoch: optional(COUNT),
+  instruction: optional(TEXT),
+  hz: optional(HERTZ),
+  ...maybe(MS, "deadline_ms ttl_ms"),
+  priority: optional(integer(0, 9)),
+  every_tick: optional(boolean),
+  safe_calls: SAFE_CALLS,
+});
+const LOOK = part({ id: NAME, seq: COUNT, t_ns: NS, text: optional(TEXT), data: optional(map) });
+/** The messages with a part a member, and the list that has them. */
+export const WITH_PARTS = { join: "members", observe_many: "looks", call_many: "calls" };
+
 const FIELDS = {
   hello: {
     protocol: list(2, 2, COUNT),
@@ -91,6 +122,7 @@ const FIELDS = {
     ...maybe(MS, "deadline_ms ttl_ms max_age_ms hold_ms"),
     on_miss: optional(ON_MISS),
     robot: optional(NAME),
+    crowd: optional(part({ members: optional(MEMBERS) })),
     resume: optional(TOKEN),
   },
   welcome: {
@@ -112,6 +144,7 @@ const FIELDS = {
     hz: HERTZ,
     ...each(MS, "period_ms deadline_ms ttl_ms max_age_ms hold_ms heartbeat_ms"),
     on_miss: ON_MISS,
+    crowd: optional(part(each(MEMBERS, "members parts"))),
     session_grace_s: number(0, Infinity),
     limits: (v, path) => {
       map(v, path);
@@ -127,20 +160,7 @@ const FIELDS = {
     data: optional(map),
     arrays: optional(list(0, 16, ARRAY)),
   },
-  call: {
-    session: TOKEN,
-    ...each(COUNT, "tick epoch"),
-    seq_obs: optional(COUNT),
-    ...maybe(NS, "t_obs_ns release_ns"),
-    status: oneOf("fresh", "held", "safe"),
-    call: optional(CALL),
-    calls: SAFE_CALLS,
-    ttl_ms: MS,
-    ...each(NS, "deadline_ns t_server_ns"),
-    confidence: optional(number(0, 1)),
-    cause: optional(WORDS),
-    timing: optional(part(maybe(MS, "age_ms decide_ms late_ms"))),
-  },
+  call: { session: TOKEN, ...CALL_FIELDS, release_ns: optional(NS), ...each(NS, "deadline_ns t_server_ns") },
   executed: {
     session: TOKEN,
     ...each(COUNT, "tick epoch"),
@@ -184,7 +204,14 @@ const FIELDS = {
     ...maybe(COUNT, "seq dropped"),
     t_client_ns: optional(NS),
     ...maybe(boolean, "retryable fatal"),
+    members: optional(
+      list(0, 64, part({ ...each(WORDS, "code message"), ...maybe(WORDS, "id remedy field"), seq: optional(COUNT) })),
+    ),
   },
+  join: { session: TOKEN, members: list(0, PARTS, MEMBER) },
+  leave: { session: TOKEN, ids: list(0, MOST, NAME) },
+  observe_many: { session: TOKEN, looks: list(0, PARTS, LOOK) },
+  call_many: { session: TOKEN, t_server_ns: NS, calls: list(0, PARTS, part({ id: NAME, ...CALL_FIELDS })) },
   bye: { session: optional(TOKEN), reason: optional(string(0, 1024)) },
 };
 
@@ -200,6 +227,24 @@ export function validate(message) {
   if (message.type === "observe" && !message.text && message.text !== "" && !message.data && !message.arrays?.length) {
     fail("text", "one of text, data and arrays is needed");
   }
+}
+
+/** Leaves out the parts that are wrong, each by itself; `first` is asked before the fields. Gives how many there were. */
+export function leaveOutWrongParts(message, first) {
+  const name = WITH_PARTS[message.type];
+  const given = message[name];
+  if (!Array.isArray(given) || given.length > PARTS) return 0;
+  message[name] = given.filter((one) => {
+    try {
+      if (isMap(one)) first(one);
+      FIELDS[message.type][name]([one], name);
+      return true;
+    } catch (error) {
+      if (error instanceof WireError) return false;
+      throw error;
+    }
+  });
+  return given.length - message[name].length;
 }
 
 function check(value, fields, path) {

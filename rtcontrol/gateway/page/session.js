@@ -7,6 +7,7 @@ import { decode, encode, PROTOCOL, WireError } from "./wire.js";
 
 const BACK_OFF_MS = [250, 500, 1000, 2000, 4000];
 const SUBPROTOCOL = "rtcontrol.v1";
+const FULL_BYTES = 65536; // that wait in the socket
 
 export class Session {
   /**
@@ -41,19 +42,30 @@ export class Session {
   close(reason = "") {
     this.wanted = false;
     clearTimeout(this.retry);
-    if (this.state === "live") this.#send({ type: "bye", session: this.welcome.session, reason });
+    if (this.welcome) this.send({ type: "bye", session: this.welcome.session, reason });
     this.#drop();
-    this.#carryOut(this.inForce.serverLeft());
+    this.ended("serverLeft");
     this.welcome = null;
     this.#become("closed");
   }
 
+  /** End it for good, because it is of no use: `why` is for people. */
+  refuse(why) {
+    this.close(why);
+    this.#become("refused", why);
+  }
+
+  /** Whether something may be said now: there is a session, and the line is not full. */
+  get hasRoom() {
+    return this.state === "live" && this.socket.bufferedAmount <= FULL_BYTES;
+  }
+
   /** Show the world as it is now; false while there is no session or the line is full. */
   observe(data, tNs = nowNs()) {
-    if (this.state !== "live" || this.socket.bufferedAmount > 65536) return false;
+    if (!this.hasRoom) return false;
     this.seq += 1;
     const [session, epoch] = [this.welcome.session, this.inForce.epoch];
-    return this.#send({ type: "observe", session, seq: this.seq, epoch, t_ns: tNs, data });
+    return this.send({ type: "observe", session, seq: this.seq, epoch, t_ns: tNs, data });
   }
 
   /** Change the goal; false while there is no session. It is said (again) after each welcome until it is answered. */
@@ -64,7 +76,7 @@ export class Session {
 
   #instruct() {
     if (this.state !== "live") return false;
-    return this.#send({ type: "instruct", session: this.welcome.session, instruction: this.untold });
+    return this.send({ type: "instruct", session: this.welcome.session, instruction: this.untold });
   }
 
   /** The server says what is in force: also of free words, which it understood as something else, this is the answer. */
@@ -116,7 +128,7 @@ export class Session {
     this.heart = setInterval(() => this.#beat(), this.welcome?.heartbeat_ms || 1000);
     this.helloNs = nowNs();
     const stamp = { t_client_ns: this.helloNs };
-    this.#send({ type: "hello", protocol: PROTOCOL, client, ...stamp, ...this.hello, instruction, resume });
+    this.send({ type: "hello", protocol: PROTOCOL, client, ...stamp, ...this.hello, instruction, resume });
   }
 
   #beat() {
@@ -130,7 +142,7 @@ export class Session {
   }
 
   #ping() {
-    this.#send({ type: "ping", id: (this.pingId += 1), t_ns: nowNs() });
+    this.send({ type: "ping", id: (this.pingId += 1), t_ns: nowNs() });
   }
 
   #receive(text) {
@@ -141,7 +153,7 @@ export class Session {
       message = decode(text);
     } catch (error) {
       if (!(error instanceof WireError)) throw error;
-      this.#send({ type: "error", code: error.code, message: error.message, field: error.field });
+      this.send({ type: "error", code: error.code, message: error.message, field: error.field });
       return;
     }
     switch (message.type) {
@@ -157,25 +169,25 @@ export class Session {
         this.#instructed(message.instruction);
         return this.on.instruct?.(message.instruction, message.said);
       case "error":
-        return this.#told(message);
+        return this.refused(message);
       case "bye":
         this.welcome = null;
-        this.#carryOut(this.inForce.serverLeft());
+        this.ended("serverLeft");
         return this.#lost();
+      default:
+        return this.heard(message, tNs);
     }
   }
 
   #pong({ id, t_ns }, tNs) {
-    this.#send({ type: "pong", id, t_ping_ns: t_ns, t_received_ns: tNs, t_sent_ns: nowNs() });
+    this.send({ type: "pong", id, t_ping_ns: t_ns, t_received_ns: tNs, t_sent_ns: nowNs() });
   }
 
   #welcomed(message) {
-    if (!message.resumed) {
-      this.#carryOut(this.inForce.newSession(message.epoch, this.hello.safe_calls ?? safeCalls(message)));
-      this.seq = 0;
-      this.clock = new ClockOffset(); // maybe another machine's
-    }
+    if (!message.resumed) this.clock = new ClockOffset(); // maybe another machine's
     this.welcome = message;
+    this.begun(message);
+    if (!this.wanted) return;
     this.releaseNs = message.release_ns === undefined ? null : Number(message.release_ns);
     this.attempts = 0;
     this.#become("live");
@@ -195,32 +207,38 @@ export class Session {
     this.#carryOut(this.inForce.receive(message, tNs));
   }
 
-  #carryOut({ act, calls, expired, tick }) {
-    const again = calls === this.inForce.owed;
-    const failed = [];
-    const errors = [];
-    for (const call of act === null || calls.length ? calls : [null]) {
-      try {
-        this.on.act?.(call, act);
-      } catch (fault) {
-        failed.push(call);
-        errors.push(calls.length > 1 ? `${call.name}: ${fault}` : `${fault}`);
-        if (!again) console.error(fault);
-      }
-    }
-    // What could not be made safe is tried again; nothing of it counts as in force before.
-    if (act === "safe") this.inForce.owed = failed.length ? failed.filter(Boolean) : null;
+  #carryOut(step) {
+    const { act, expired, tick } = step;
+    const { failed, errors } = this.inForce.carryOut(step, this.on.act);
     if (tick !== null && this.state === "live") {
       const [session, epoch] = [this.welcome.session, this.inForce.epoch];
       const outcome = expired ? "expired" : failed.length ? "failed" : "executed";
       const error = outcome === "failed" ? errors.join("; ") : null;
-      this.#send({ type: "executed", session, tick, epoch, outcome, t_ns: nowNs(), error });
+      this.send({ type: "executed", session, tick, epoch, outcome, t_ns: nowNs(), error });
     }
     // What was done before would else go on for as long as this call.
     if (act === "call" && failed.length) this.#carryOut(this.inForce.serverLeft());
   }
 
-  #told(message) {
+  // What a client of many characters (crowd.js) has of its own.
+
+  /** A session is there: resumed, or a new one, whose ticks begin anew. */
+  begun(welcome) {
+    if (welcome.resumed) return;
+    this.#carryOut(this.inForce.newSession(welcome.epoch, this.hello.safe_calls ?? safeCalls(welcome)));
+    this.seq = 0;
+  }
+
+  /** The server is dead, or the session has ended: `rule` is that of what is in force. */
+  ended(rule) {
+    this.#carryOut(this.inForce[rule]());
+  }
+
+  /** A message of a type that only others know. */
+  heard() {}
+
+  /** The server refused something. */
+  refused(message) {
     this.on.error?.(message);
     if (message.t_client_ns !== undefined && message.t_client_ns !== this.helloNs) return; // of another hello
     if (message.code === "instruction") this.untold = null; // refused: not said again
@@ -228,7 +246,7 @@ export class Session {
     const live = this.state === "live";
     const unbound = message.code === "session" || (live && message.code === "state" && message.retryable);
     if (message.fatal || (unbound && !live)) this.welcome = null;
-    if (message.fatal) this.#carryOut(this.inForce.serverLeft());
+    if (message.fatal) this.ended("serverLeft");
     if (message.fatal && !message.retryable) {
       this.wanted = false;
       this.#drop();
@@ -240,7 +258,7 @@ export class Session {
 
   #lost() {
     this.#drop();
-    this.#carryOut(this.inForce.serverLost());
+    this.ended("serverLost");
     if (!this.wanted) return this.state !== "refused" && this.#become("closed");
     const wait = BACK_OFF_MS[Math.min(this.attempts, BACK_OFF_MS.length - 1)] * (0.75 + Math.random() / 2);
     this.attempts += 1;
@@ -255,7 +273,8 @@ export class Session {
     if (socket && socket.readyState < 2) socket.close();
   }
 
-  #send(message) {
+  /** Say it; false where there is no connection. Throws WireError for what is no message. */
+  send(message) {
     if (this.socket?.readyState !== 1) return false;
     this.socket.send(encode(message));
     return true;

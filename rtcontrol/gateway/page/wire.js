@@ -1,6 +1,6 @@
 // Protocol 1.1 as JSON texts: encode, decode and check every message (docs/protocol.md). No DOM, no dependencies.
 
-import { fail, isMap, PROTOCOL, validate, WireError } from "./messages.js";
+import { fail, isMap, leaveOutWrongParts, PROTOCOL, validate, WireError, WITH_PARTS } from "./messages.js";
 
 export { PROTOCOL, WireError };
 export const LIMITS = {
@@ -39,13 +39,32 @@ export function decode(text, limits = LIMITS) {
     throw new WireError("malformed", "no JSON");
   }
   if (!isMap(value)) throw new WireError("malformed", "not a map");
-  checkValue(value, limits);
+  const wrong = checkParts(value, limits);
   const message = Object.fromEntries(Object.entries(value).filter(([, v]) => v !== null));
   validate(message);
+  if (wrong) message.faults = wrong;
   return message;
 }
 
-/** Depth, lengths, item counts and numbers, without recursion; marked numbers become numbers. */
+/** `checkValue` of a message; where it has a part a member, wrong parts are left out. Gives how many there were. */
+function checkParts(value, limits) {
+  const name = Object.hasOwn(WITH_PARTS, value.type) ? WITH_PARTS[value.type] : null;
+  if (name === null || !Array.isArray(value[name])) {
+    checkValue(value, limits);
+    return 0;
+  }
+  let total = checkValue({ ...value, [name]: value[name].map(() => null) }, limits);
+  const inner = { ...limits, max_depth: limits.max_depth - 2 };
+  const wrong = leaveOutWrongParts(value, (one) => {
+    total += checkValue(one, inner);
+  });
+  if (total > limits.max_total_items) {
+    throw new WireError("too_large", `above max_total_items = ${limits.max_total_items}`);
+  }
+  return wrong;
+}
+
+/** Depth, lengths, item counts and numbers, without recursion; marked numbers become numbers. Gives how many items. */
 function checkValue(root, limits) {
   const stack = [[root, 1, ""]];
   let total = 0;
@@ -76,6 +95,7 @@ function checkValue(root, limits) {
       else if (typeof inner === "object" && inner !== null) stack.push([inner, depth + 1, here]);
     }
   }
+  return total;
 }
 
 const LONE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/;

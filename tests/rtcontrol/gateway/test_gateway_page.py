@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import queue
 import random
-import secrets
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import chromium
 import pytest
 from chromium import Chromium
+from gateway_peer import NODE, REST, Page, Peer, has_websocket
 from gateway_served import TOKEN, TURN, Serve, Served
-from websockets.exceptions import ConnectionClosedError
-from websockets.sync.server import Server, ServerConnection, serve
-from websockets.typing import Subprotocol
 
 from rtcontrol.envs.paddle.world import PaddleWorld
 from rtcontrol.gateway.app import PAGE
-from rtcontrol_client.wire import PROTOCOL, decode_json, encode_json
+from rtcontrol_client.wire import decode_json
 from rtcontrol_client.wire.messages import (
     Bye,
     CallMessage,
@@ -35,17 +28,11 @@ from rtcontrol_client.wire.messages import (
     FunctionCall,
     Hello,
     Instruct,
-    Message,
     Observe,
-    Ping,
-    Pong,
-    Program,
-    Welcome,
 )
 from tests import conformance
 from tests.helpers.processes import until
 
-NODE = shutil.which("node")
 HERE = Path(__file__).parent
 under_node = pytest.mark.skipif(NODE is None, reason="there is no `node` to run the page's modules")
 in_chromium = pytest.mark.skipif(chromium.BINARY is None, reason="there is no Chromium to show the page")
@@ -65,7 +52,7 @@ def node(tmp_path: Path, script: str, *arguments: str) -> Any:
 def test_the_pages_protocol_passes_the_conformance_vectors(tmp_path: Path) -> None:
     told = node(tmp_path, "vectors.mjs", str(conformance.FOLDER))
     assert told["wrong"] == []
-    valid = {v["name"]: v for v in conformance.load("valid")}
+    valid = {v["name"]: v for v in [*conformance.load("valid"), *conformance.load("crowd")["valid"]]}
     assert {name for name, _ in told["again"]} == set(valid)
     for name, text in told["again"]:
         assert decode_json(text) == decode_json(json.dumps(valid[name]["json"])), name
@@ -229,125 +216,9 @@ def test_a_game_made_for_simpletools_server_runs_from_the_static_folder(
     assert set(page.value("rtcontrol.directions")) <= {"straight", "left", "right"}
 
 
-SCRIPT = Path(__file__).parent / "page" / "session.mjs"
-FLAG = "--experimental-websocket"
-
-
-@cache
-def _has_websocket() -> bool:
-    if NODE is None:
-        return False
-    asked = [NODE, FLAG, "-e", "process.exit(typeof WebSocket === 'function' ? 0 : 1)"]
-    return subprocess.run(asked, capture_output=True, check=False).returncode == 0
-
-
-M = TypeVar("M", bound=Message)
 MOVE = FunctionCall(name="move", arguments={"velocity": 2})
-REST = FunctionCall(name="move", arguments={"velocity": 0})
 OBSERVE = "session.observe({x: 1})"
 LAMP = FunctionCall(name="lamp", arguments={"level": 0})
-
-
-class Peer:
-    """The server's end, one connection at a time; messages of all connections land in `heard`."""
-
-    def __init__(self) -> None:
-        self.heard: queue.Queue[tuple[ServerConnection, Message]] = queue.Queue()
-        self.line: ServerConnection | None = None
-        self.server: Server = serve(
-            self._serve, "127.0.0.1", 0, compression=None, subprotocols=[Subprotocol("rtcontrol.v1")]
-        )
-        self.url = f"ws://127.0.0.1:{self.server.socket.getsockname()[1]}/ws"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def _serve(self, line: ServerConnection) -> None:
-        with contextlib.suppress(ConnectionClosedError):
-            for text in line:
-                message = decode_json(text)
-                if isinstance(message, Ping):
-                    now = time.monotonic_ns()
-                    pong = Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now, t_sent_ns=now)
-                    line.send(encode_json(pong))
-                else:
-                    self.heard.put((line, message))
-
-    def expect(self, kind: type[M]) -> M:
-        """The next message of the kind; its connection is the one that is answered from now on."""
-        while True:
-            self.line, message = self.heard.get(timeout=10)
-            if isinstance(message, kind):
-                return message
-
-    def send(self, message: Message) -> None:
-        assert self.line is not None
-        self.line.send(encode_json(message))
-
-    def cut(self) -> None:
-        assert self.line is not None
-        self.line.close()
-
-    def welcome(self, resume: str | None = None, **changes: Any) -> str:
-        token = resume or secrets.token_urlsafe(24)
-        told: dict[str, Any] = {
-            "protocol": list(PROTOCOL),
-            "server": Program(name="test"),
-            "session": token,
-            "resumed": resume is not None,
-            **dict.fromkeys(("epoch", "t_client_ns", "t_server_ns"), 0),
-            "tools": [{"type": "function", "function": {"name": "move"}}],
-            "instruction": "play",
-            "model": "none",
-            "model_trained_on_tools": False,
-            "safe_call": REST,
-            "pacing": "server",
-            "hz": 10.0,
-            **dict.fromkeys(("period_ms", "deadline_ms", "hold_ms"), 100.0),
-            **dict.fromkeys(("ttl_ms", "heartbeat_ms", "max_age_ms"), 60_000.0),
-            "on_miss": "hold",
-            "session_grace_s": 30.0,
-            "limits": {},
-        }
-        self.send(Welcome(**{**told, **changes}))
-        return token
-
-
-class Page:
-    """The session in its process."""
-
-    def __init__(self, folder: Path, url: str) -> None:
-        shutil.copytree(PAGE, folder / "page")
-        (folder / "page" / "package.json").write_text('{"type": "module"}')
-        command = [str(NODE), FLAG, "--no-warnings", str(SCRIPT), str(folder / "page"), url]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._events: queue.Queue[list[Any]] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._events.put(json.loads(line))
-
-    def until(self, *event: Any) -> list[list[Any]]:
-        """Waits for an event; all since the last one that was waited for."""
-        seen: list[list[Any]] = []
-        while not seen or seen[-1] != [*event]:
-            try:
-                seen.append(self._events.get(timeout=10))
-            except queue.Empty:
-                raise AssertionError(f"no {event}, but {seen}") from None
-        return seen
-
-    def do(self, script: str) -> Any:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{script}\n")
-        self._process.stdin.flush()
-        while (event := self._events.get(timeout=10))[0] != "did":
-            pass
-        return event[1]
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
 
 
 @pytest.fixture
@@ -359,9 +230,9 @@ def peer() -> Iterator[Peer]:
 
 @pytest.fixture
 def session_page(tmp_path: Path, peer: Peer) -> Iterator[Page]:
-    if not _has_websocket():
+    if not has_websocket():
         pytest.skip("there is no `node` with a WebSocket to run the page's")
-    one = Page(tmp_path, peer.url)
+    one = Page(tmp_path, "session.mjs", peer.url)
     yield one
     one.end()
 

@@ -1,0 +1,260 @@
+"""The page's client of a crowd, under Node: against a server that a test plays, and against a real one."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gateway_peer import Page, Peer, has_websocket
+from gateway_served import Serve
+
+from rtcontrol_client.wire.crowd import CallMany, CrowdTerms, Join, Leave, MemberCall, MemberError, ObserveMany
+from rtcontrol_client.wire.messages import Bye, ErrorMessage, FunctionCall, Hello, Instruct
+
+STAY = {"name": "move", "arguments": {"velocity": 0}}
+MOVE = FunctionCall(name="move", arguments={"velocity": 2})
+TERMS = CrowdTerms(members=64, parts=64)
+FALLING = "x 0 y 60 vx 0 vy -3 angle 0 spin 0 legs 0 0"
+Start = Callable[..., Page]
+
+
+@pytest.fixture
+def peer() -> Iterator[Peer]:
+    one = Peer()
+    yield one
+    one.server.shutdown()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    if not has_websocket():
+        pytest.skip("there is no `node` with a WebSocket to run the page's")
+    started: list[Page] = []
+
+    def begin(url: str, **hello: Any) -> Page:
+        folder = tmp_path / str(len(started))
+        started.append(Page(folder, "crowd.mjs", url, json.dumps({"agent": "paddle", "hz": 10, **hello})))
+        return started[-1]
+
+    yield begin
+    for one in started:
+        one.end()
+
+
+def welcomed(peer: Peer, page: Page, *members: str, **changes: Any) -> str:
+    hello = peer.expect(Hello)
+    assert hello.crowd is not None and hello.resume is None
+    token = peer.welcome(crowd=TERMS, **changes)
+    page.until("state", "live")
+    for name in members:
+        page.do(f"crowd.join('{name}', {{safe_calls: [{json.dumps(STAY)}]}})")
+        assert [one.id for one in peer.expect(Join).members] == [name]
+    return token
+
+
+def say(peer: Peer, token: str, *calls: dict[str, Any]) -> None:
+    told = {"epoch": 0, "status": "fresh", "call": MOVE, "ttl_ms": 60_000.0}
+    made = [MemberCall(**{**told, **call}) for call in calls]
+    peer.send(CallMany(session=token, t_server_ns=1, calls=made))
+
+
+def look(page: Page, peer: Peer, **texts: str) -> dict[str, dict[str, Any]]:
+    """What members see; gives what their calls are to name, by member."""
+    assert page.do(f"crowd.observe({json.dumps(texts)})") is True
+    return {one.id: {"id": one.id, "seq_obs": one.seq, "t_obs_ns": one.t_ns} for one in peer.expect(ObserveMany).looks}
+
+
+def test_one_message_carries_many_looks_and_one_answer_many_calls(peer: Peer, start: Start) -> None:
+    page = start(peer.url)
+    token = welcomed(peer, page, "anna", "bert")
+    seen = look(page, peer, anna="well north", bert="well south")
+    say(peer, token, {"tick": 0, **seen["anna"]}, {"tick": 1, "epoch": 1, **seen["bert"]})
+    page.until("act", "anna", "call", MOVE.model_dump())
+    page.until("act", "bert", "call", MOVE.model_dump())
+    assert page.do("crowd.call('anna').status") == "fresh"
+    assert page.do("[crowd.statistics().fresh, crowd.statistics().p50 > 0]") == [2, True]
+
+
+def test_each_call_ends_with_its_own_time_to_live_and_its_members_safe_call_follows(peer: Peer, start: Start) -> None:
+    page = start(peer.url)
+    token = welcomed(peer, page, "anna", "bert")
+    seen = look(page, peer, anna="a", bert="b")
+    say(peer, token, {"tick": 0, "ttl_ms": 800.0, **seen["anna"]}, {"tick": 1, "epoch": 1, **seen["bert"]})
+    page.until("act", "bert", "call", MOVE.model_dump())
+    page.until("act", "anna", "safe", STAY)
+    assert page.do("[crowd.call('anna').cause, crowd.call('bert').status]") == ["expired", "fresh"]
+
+
+def test_a_clock_that_is_set_neither_ends_a_call_nor_makes_an_old_one_young(peer: Peer, start: Start) -> None:
+    page = start(peer.url)
+    token = welcomed(peer, page, "anna")
+    page.do("(globalThis.Date = class extends Date { static now() { return 0; } }, null)")
+    seen = look(page, peer, anna="a")["anna"]
+    say(peer, token, {"tick": 0, **seen})
+    page.until("act", "anna", "call", MOVE.model_dump())
+    page.do("(globalThis.Date.now = () => 9e15, crowd.look(), null)")
+    assert page.do("crowd.call('anna').status") == "fresh"
+    # A look of another time: its call would live for longer than what it answers allows.
+    say(peer, token, {"tick": 1, **seen, "t_obs_ns": seen["t_obs_ns"] + 1_000})
+    say(peer, token, {"tick": 2, **seen, "status": "held", "call": None, "cause": "decide"})
+    page.until("call", "anna", "held", "decide")
+    assert page.do("crowd.count.ignored") == 1
+
+
+def test_who_leaves_is_safe_at_once_and_calls_of_a_former_life_are_void(peer: Peer, start: Start) -> None:
+    page = start(peer.url)
+    token = welcomed(peer, page, "anna")
+    seen = look(page, peer, anna="a")["anna"]
+    say(peer, token, {"tick": 0, **seen})
+    page.until("act", "anna", "call", MOVE.model_dump())
+    page.do("crowd.leave('anna')")
+    page.do("crowd.join('anna')")
+    assert peer.expect(Leave).ids == ["anna"]
+    assert [(one.id, one.epoch) for one in peer.expect(Join).members] == [("anna", 1)]
+    say(
+        peer,
+        token,
+        {"tick": 1, **seen},
+        {"tick": 2, "epoch": 1, "status": "held", "call": None, "cause": "decide"} | {"id": "anna"},
+    )
+    page.until("call", "anna", "held", "decide")
+    assert page.do("[crowd.count.ignored, crowd.call('anna').status]") == [1, "safe"]
+
+
+# pusher/pusher-websocket-dotnet#8, freenet/river#556: after a reconnect a client believes that it is still subscribed.
+def test_after_a_cut_the_members_join_again_and_after_a_lost_session_too(peer: Peer, start: Start) -> None:
+    page = start(peer.url)
+    token = welcomed(peer, page, "anna", "bert", "cora")
+    say(peer, token, {"tick": 0, **look(page, peer, anna="a")["anna"]})
+    page.until("act", "anna", "call", MOVE.model_dump())
+    peer.cut()
+    page.until("state", "waiting")
+    page.do("crowd.leave('cora')")
+    page.do("crowd.instruct('go home', 'bert')")
+    assert peer.expect(Hello).resume == token
+    peer.welcome(resume=token, crowd=TERMS)
+    assert peer.expect(Leave).ids == ["cora"]  # this may have been lost
+    again = peer.expect(Join).members
+    assert [(one.id, one.epoch, one.instruction) for one in again] == [("anna", 0, None), ("bert", 1, "go home")]
+    page.until("state", "live")
+    assert page.do("crowd.call('anna').status") == "fresh"  # it goes on
+    peer.cut()
+    assert peer.expect(Hello).resume == token
+    peer.send(ErrorMessage(code="session", message="There is no such session.", remedy="Say hello.", retryable=True))
+    assert peer.expect(Hello).resume is None
+    peer.welcome(crowd=TERMS)
+    page.until("act", "anna", "safe", STAY)
+    assert [one.id for one in peer.expect(Join).members] == ["anna", "bert"]
+
+
+def test_bye_and_a_fatal_error_end_what_is_in_force_for_all(peer: Peer, start: Start) -> None:
+    page = start(peer.url)
+    token = welcomed(peer, page, "anna")
+    say(peer, token, {"tick": 0, **look(page, peer, anna="a")["anna"]})
+    page.until("act", "anna", "call", MOVE.model_dump())
+    peer.send(Bye(session=token, reason="over"))
+    page.until("act", "anna", "safe", STAY)
+
+
+def test_a_server_that_knows_no_crowds_is_left_with_the_reason(peer: Peer, start: Start) -> None:
+    page = start(peer.url)
+    peer.expect(Hello)
+    peer.welcome()
+    peer.expect(Bye)
+    page.until("state", "refused", "The server knows no crowds. Update it, or open a session for each.")
+
+
+def test_a_wrong_part_is_left_out_and_the_others_count(peer: Peer, start: Start) -> None:
+    page = start(peer.url)
+    token = welcomed(peer, page, "anna", "bert")
+    seen = look(page, peer, anna="a", bert="b")
+    good = {"tick": 1, "epoch": 1, "status": "fresh", "call": MOVE.model_dump(), "ttl_ms": 60_000, **seen["bert"]}
+    wrong = [7, {**good, "id": "anna", "tick": float("nan")}, {**good, "id": "anna", "status": "odd"}]
+    told = {"type": "call_many", "session": token, "t_server_ns": 1, "calls": [*wrong, good]}
+    assert peer.line is not None
+    peer.line.send(json.dumps(told))
+    page.until("act", "bert", "call", MOVE.model_dump())
+    assert page.do("[crowd.count.ignored, crowd.call('anna').cause]") == [3, "no_call_yet"]
+
+
+def test_what_is_wrong_is_said_before_anything_is_sent(peer: Peer, start: Start) -> None:
+    page = start(peer.url)
+    welcomed(peer, page, "anna")
+    for wrong, what in [
+        ("crowd.join('anna')", "There is a member anna already"),
+        ("crowd.join('bert', {hz: 0})", "members[0].hz: not within"),
+        ("crowd.observe({bert: 'b'})", "There is no member bert"),
+        ("crowd.observe({anna: 7})", "looks[0].text: not a string"),
+        ("crowd.instruct(7, 'anna')", "members[0].instruction: not a string"),
+    ]:
+        assert what in str(page.do(wrong)), wrong
+    page.do("crowd.instruct('go home')")
+    assert peer.expect(Instruct).instruction == "go home"
+    assert [(one.id, one.instruction) for one in peer.expect(Join).members] == [("anna", "go home")]
+
+
+def test_who_was_not_let_in_is_safe_and_nothing_is_said_of_it(peer: Peer, start: Start) -> None:
+    page = start(peer.url)
+    welcomed(peer, page, "anna", "bert")
+    part = MemberError(id="bert", code="invalid", message="hz 99 is above 60.", field="hz")
+    peer.send(ErrorMessage(code="invalid", message="1 part of join is refused.", members=[part]))
+    page.until("refused", "bert", "invalid")
+    assert page.do("[crowd.call('bert').cause, crowd.refusals.length]") == ["refused", 1]
+    assert set(look(page, peer, anna="a", bert="b")) == {"anna"}
+
+
+def test_a_call_that_throws_is_followed_by_safe_which_is_tried_until_it_no_longer_does(
+    peer: Peer, start: Start
+) -> None:
+    page = start(peer.url)
+    token = welcomed(peer, page, "anna", "bert")
+    page.do("(crowd.stuck = {anna: 3}, null)")
+    seen = look(page, peer, anna="a", bert="b")
+    say(peer, token, {"tick": 0, **seen["anna"]}, {"tick": 1, "epoch": 1, **seen["bert"]})
+    page.until("act", "bert", "call", MOVE.model_dump())  # what happens to one is its own
+    page.until("act", "anna", "safe", STAY)
+
+
+# can1357/oh-my-pi#4248, websockets/ws#1620: sent to a socket that is open and slow, messages gather without bound.
+def test_on_a_line_that_is_full_only_the_newest_look_of_each_waits(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        page = start(f"ws://127.0.0.1:{deaf.getsockname()[1]}/ws")
+        line, _ = deaf.accept()
+        with line:
+            page.do("(crowd.join('anna'), crowd.join('bert'), null)")
+            full = "(crowd.state = 'live', crowd.welcome = {session: 'x'.repeat(16)}, crowd.sent = [], "
+            full += "crowd.socket = {readyState: 1, bufferedAmount: 1e6, send: (text) => crowd.sent.push(text), close() {}}, null)"
+            page.do(full)
+            for i in range(1_000):
+                assert page.do(f"crowd.observe({{anna: 'look {i}', bert: 'look {i}'}})") is False
+            assert page.do("[crowd.sent.length, crowd.looks.size, crowd.count.superseded]") == [0, 2, 1_998]
+            page.do("(crowd.socket.bufferedAmount = 0, crowd.look(), null)")
+            (sent,) = page.do("crowd.sent")
+            assert [one["text"] for one in json.loads(sent)["looks"]] == ["look 999", "look 999"]
+
+
+def test_many_members_are_told_in_messages_within_the_limits(peer: Peer, start: Start) -> None:
+    page = start(peer.url)
+    assert page.do("crowd.inMessages(Array.from({length: 600}, (_, id) => ({id})))") == [256, 256, 88]
+    assert page.do("crowd.inMessages(Array.from({length: 4}, () => ({text: 'ä'.repeat(30000)})))") == [1, 1, 1, 1]
+    assert page.do("crowd.inMessages(Array.from({length: 4}, () => ({data: Array(5000).fill(1)})))") == [1, 1, 1, 1]
+
+
+def test_a_real_server_decides_for_each_of_them(serve: Serve, start: Start) -> None:
+    served = serve(sessions="random")
+    page = start(served.ws, agent="lander", hz=20)
+    page.until("state", "live")
+    page.do("(crowd.join('anna'), crowd.join('bert', {priority: 9}), crowd.join('cora', {hz: 1e4}), null)")
+    page.until("refused", "cora", "invalid")
+    end = time.monotonic() + 20
+    while page.do("crowd.call('anna').status + crowd.call('bert').status") != "freshfresh" and time.monotonic() < end:
+        page.do(f"crowd.observe({{anna: '{FALLING}', bert: '{FALLING}'}})")
+    assert page.do("[crowd.call('anna').calls[0].name, crowd.call('bert').calls[0].name]") == ["engines", "engines"]
+    page.do("crowd.leave('bert')")
+    assert page.do("[...crowd.members.keys()]") == ["anna", "cora"]
+    assert page.do("crowd.refusals.map(({field}) => field)") == ["hz"]
