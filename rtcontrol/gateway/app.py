@@ -10,7 +10,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
@@ -150,6 +150,7 @@ def build(
         *view.routes(lambda name: view.find(admission, name), lambda: view.listed(admission)),
         WebSocketRoute("/{path:path}", no_socket),
         *([] if options.static is None else [Mount("/static", StaticFiles(directory=options.static, html=True))]),
+        Route("/crowd", lambda request: FileResponse(PAGE / "crowd.html")),
         Route("/causes.js", lambda request: Response(script(), media_type="text/javascript")),
         Mount("/", StaticFiles(directory=PAGE, html=True)),
     ]

@@ -227,8 +227,8 @@ def test_on_a_line_that_is_full_only_the_newest_look_of_each_waits(start: Start)
         line, _ = deaf.accept()
         with line:
             page.do("(crowd.join('anna'), crowd.join('bert'), null)")
-            full = "(crowd.state = 'live', crowd.welcome = {session: 'x'.repeat(16)}, crowd.sent = [], "
-            full += "crowd.socket = {readyState: 1, bufferedAmount: 1e6, send: (text) => crowd.sent.push(text), close() {}}, null)"
+            full = "(crowd.state = 'live', crowd.welcome = {session: 'x'.repeat(16)}, crowd.sent = [], crowd.socket = "
+            full += "{readyState: 1, bufferedAmount: 1e6, send: (text) => crowd.sent.push(text), close() {}}, null)"
             page.do(full)
             for i in range(1_000):
                 assert page.do(f"crowd.observe({{anna: 'look {i}', bert: 'look {i}'}})") is False

@@ -104,6 +104,7 @@ def successes(name: str, goal: Any, seeds: int, instruction: str | None = None) 
         ("paddle", 3_000_000, 12_000_000),
         ("driver", 2_100_000, 8_000_000),
         ("simpletool-games", 1_500_000, 4 << 20),
+        ("village", 800_000, 2 << 20),
     ],
 )
 def test_bundled_model_is_within_its_size(name: str, parameters: int, size: int) -> None:
