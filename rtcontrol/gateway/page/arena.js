@@ -36,7 +36,12 @@ const village = new Village(seed, Math.min(Math.max(Math.trunc(Number(options.ge
 const view = new VillageView($("village"));
 const byId = new Map(village.villagers.map((one) => [one.id, one]));
 // Of each villager what is shown: its goal, its last calls, when it missed and was told something last.
-const shown = new Map(village.villagers.map((one) => [one, { goal: FIRST, calls: [], missedAt: NaN, heardAt: NaN, away: false, unsure: false }]));
+const shown = new Map(
+  village.villagers.map((one) => [
+    one,
+    { goal: FIRST, calls: [], missedAt: NaN, heardAt: NaN, away: false, unsure: false },
+  ]),
+);
 const counts = { ticks: 0, misses: 0, causes: new Map(), frames: 0 };
 
 // ---------------------------------------------------------------------------------------------------- connection
@@ -51,7 +56,14 @@ const STATES = {
 
 const crowd = new Crowd(
   `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws`,
-  { tools: TOOLS, instruction: FIRST, hz: HZ, ttl_ms: TTL_MS, safe_calls: STAY, crowd: { members: village.villagers.length } },
+  {
+    tools: TOOLS,
+    instruction: FIRST,
+    hz: HZ,
+    ttl_ms: TTL_MS,
+    safe_calls: STAY,
+    crowd: { members: village.villagers.length },
+  },
   { state: onState, welcome: onWelcome, call: onCall, act: onAct, error: onError },
   { token: options.get("token") },
 );
@@ -84,7 +96,8 @@ function onWelcome({ model, trained }) {
 
 function onError({ code, message, remedy, members }) {
   const first = members?.[0];
-  $("force").textContent = `Not taken: ${first ? `${first.id}: ${first.message} ${first.remedy ?? ""}` : `${message} ${remedy ?? ""}`}`;
+  $("force").textContent =
+    `Not taken: ${first ? `${first.id}: ${first.message} ${first.remedy ?? ""}` : `${message} ${remedy ?? ""}`}`;
   console.warn(`rtcontrol: ${code}: ${message} ${remedy ?? ""}`);
 }
 
@@ -135,7 +148,11 @@ function tell(sentence) {
   const quote = document.createElement("q");
   quote.textContent = goal;
   const asked = sleep ? "asleep: out of the crowd until they are told something else," : "told";
-  $("force").replaceChildren(`${who}: ${count(villagers)} ${asked} `, quote, crowd.state === "live" ? "" : " as soon as they are connected");
+  $("force").replaceChildren(
+    `${who}: ${count(villagers)} ${asked} `,
+    quote,
+    crowd.state === "live" ? "" : " as soon as they are connected",
+  );
   for (const chip of $("chips").children) chip.setAttribute("aria-pressed", String(chip.textContent === sentence));
 }
 
@@ -195,12 +212,17 @@ document.addEventListener("visibilitychange", () => {
   else crowd.open();
 });
 
-const NAMES = "paper ink line bad grass meadow blade flower path shore water ripple wall wall-shade roof roof-dark thatch wood stone stone-light window leaf leaf-light awning sail fox skin hair eye shadow outline label halo heard red blue green yellow purple serif";
+const NAMES =
+  "paper ink line bad grass meadow blade flower path shore water ripple wall wall-shade roof roof-dark " +
+  "thatch wood stone stone-light window leaf leaf-light awning sail fox skin hair eye shadow outline label " +
+  "halo heard red blue green yellow purple serif";
 let colours = {};
 function readColours() {
   const style = getComputedStyle(document.documentElement);
   const camel = (name) => name.replace(/-(.)/, (_, letter) => letter.toUpperCase());
-  colours = Object.fromEntries(NAMES.split(" ").map((name) => [camel(name), style.getPropertyValue(`--${name}`).trim()]));
+  colours = Object.fromEntries(
+    NAMES.split(" ").map((name) => [camel(name), style.getPropertyValue(`--${name}`).trim()]),
+  );
 }
 readColours();
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", readColours);
@@ -238,20 +260,23 @@ function showFigures(now) {
   $("frames").textContent = Math.round((counts.frames - figures.frames) / seconds);
   $("rate").textContent = Math.round((counts.ticks - figures.ticks) / seconds);
   for (const name of ["ticks", "misses"]) $(name).textContent = counts[name].toLocaleString("en");
-  const rows = [...counts.causes].sort((a, b) => b[1] - a[1]).map(([cause, n]) => {
-    const row = document.createElement("li");
-    row.title = CAUSES[cause] ?? "";
-    const number = document.createElement("i");
-    number.textContent = n;
-    row.append(cause.replaceAll("_", " "), number);
-    return row;
-  });
+  const rows = [...counts.causes]
+    .sort((a, b) => b[1] - a[1])
+    .map(([cause, n]) => {
+      const row = document.createElement("li");
+      row.title = CAUSES[cause] ?? "";
+      const number = document.createElement("i");
+      number.textContent = n;
+      row.append(cause.replaceAll("_", " "), number);
+      return row;
+    });
   $("causes").replaceChildren(...rows);
   figuresAt = now;
   figures = { ...counts };
   const lost = village.villagers.filter((one) => shown.get(one).unsure).length;
   $("unsure").hidden = lost === 0;
-  $("unsure").textContent = `${lost} ${lost === 1 ? "does" : "do"} not understand what they were told, and stand still.`;
+  $("unsure").textContent =
+    `${lost} ${lost === 1 ? "does" : "do"} not understand what they were told, and stand still.`;
 }
 
 for (const one of village.villagers) crowd.join(one.id, { instruction: FIRST });

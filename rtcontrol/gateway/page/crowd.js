@@ -45,7 +45,8 @@ export class Crowd extends Session {
    * WireError for fields that the protocol forbids, Error where there is one of that name.
    */
   join(id, terms = {}) {
-    if (this.members.has(id)) throw new Error(`There is a member ${id} already. Let it leave first, or use instruct().`);
+    if (this.members.has(id))
+      throw new Error(`There is a member ${id} already. Let it leave first, or use instruct().`);
     const made = { ...terms, id, epoch: this.lives };
     validate({ type: "join", session: NOBODY, members: [made] });
     this.lives += 1;
@@ -107,8 +108,10 @@ export class Crowd extends Session {
     const { inForce, last, refused } = member;
     this.#carryOut(id, inForce.look(tNs));
     if (refused) return { status: "safe", calls: inForce.safeCalls, cause: "refused", message: null };
-    if (inForce.kind === "none") return { status: "safe", calls: inForce.safeCalls, cause: "no_call_yet", message: null };
-    if (inForce.kind === "call") return { status: last.status, calls: inForce.calls, cause: last.cause ?? null, message: last };
+    if (inForce.kind === "none")
+      return { status: "safe", calls: inForce.safeCalls, cause: "no_call_yet", message: null };
+    if (inForce.kind === "call")
+      return { status: last.status, calls: inForce.calls, cause: last.cause ?? null, message: last };
     const told = last?.status === "safe" ? (last.cause ?? null) : this.state === "live" ? "expired" : "server_lost";
     return { status: "safe", calls: inForce.calls, cause: told, message: last };
   }
@@ -137,7 +140,11 @@ export class Crowd extends Session {
     this.looks.clear(); // as old as the gap
     const gone = this.gone.filter((id) => !this.members.has(id));
     if (welcome.resumed && gone.length) this.send({ type: "leave", session: welcome.session, ids: [...new Set(gone)] });
-    this.#say("join", "members", [...this.members.values()].map(({ terms }) => terms));
+    this.#say(
+      "join",
+      "members",
+      [...this.members.values()].map(({ terms }) => terms),
+    );
     for (const [id, { inForce, terms }] of this.members) {
       const safe = this.#safeCalls(terms);
       if (welcome.resumed) inForce.safeCalls = safe;

@@ -10,7 +10,9 @@ export class OnePanel {
     const option = (value, text) => Object.assign(document.createElement("option"), { value, textContent: text });
     const names = village.villagers.map((one) => option(one.id, `${one.number} ${one.name}, ${one.colour}`));
     $("who").replaceChildren(option("", "nobody"), ...names);
-    $("who").addEventListener("change", () => choose(village.villagers.find(({ id }) => id === $("who").value) ?? null));
+    $("who").addEventListener("change", () =>
+      choose(village.villagers.find(({ id }) => id === $("who").value) ?? null),
+    );
     $("only").addEventListener("click", () => tell(this.chosen));
   }
 
@@ -30,9 +32,12 @@ export class OnePanel {
     this.at = now;
     const one = this.chosen;
     const { goal, calls, away } = this.shown.get(one);
-    const { status, calls: inForce, cause, message } = away
-      ? { status: "asleep", calls: [], cause: null, message: null }
-      : this.crowd.call(one.id);
+    const {
+      status,
+      calls: inForce,
+      cause,
+      message,
+    } = away ? { status: "asleep", calls: [], cause: null, message: null } : this.crowd.call(one.id);
     put("one-goal", goal);
     put("one-call", `${inForce.map(text).join(" ") || "–"}`);
     $("one-call").title = cause ? `${status}: ${cause}` : status;
@@ -51,8 +56,14 @@ export class OnePanel {
       const row = document.createElement("tr");
       row.classList.toggle("missed", Boolean(message.cause));
       const all = message.calls ?? (message.call ? [message.call] : []);
-      const what = message.cause ? `${message.status}: ${message.cause.replaceAll("_", " ")}` : all.map(text).join(" ") || "as before";
-      for (const cell of [`${((now - at) / 1e3).toFixed(1)} s`, what, latencyMs === null ? "–" : `${Math.round(latencyMs)} ms`]) {
+      const what = message.cause
+        ? `${message.status}: ${message.cause.replaceAll("_", " ")}`
+        : all.map(text).join(" ") || "as before";
+      for (const cell of [
+        `${((now - at) / 1e3).toFixed(1)} s`,
+        what,
+        latencyMs === null ? "–" : `${Math.round(latencyMs)} ms`,
+      ]) {
         row.append(Object.assign(document.createElement("td"), { textContent: cell }));
       }
       return row;

@@ -1,5 +1,5 @@
-// Who is meant by a sentence: plain rules, no model. "everyone in red, gather at the well" is for those in red, and they
-// are told "gather at the well". What they then do is the model's. No DOM.
+// Who is meant by a sentence: plain rules, no model. "everyone in red, gather at the well" is for those in red, and
+// they are told "gather at the well". What they then do is the model's. No DOM.
 
 import { COLOURS, NAMES, PLACES } from "./village.js";
 
@@ -15,7 +15,8 @@ const NAMED = `(?:${any(NAMES.map((name) => name.toLowerCase()))})`;
 const EVERYONE = "(?:everyone|everybody|all of you|all(?:\\s+(?:the\\s+)?villagers)?|(?:the\\s+)?villagers)";
 const DRESSED = `(?:\\s+(?:dressed\\s+|wearing\\s+|who wear\\s+)?(?:in\\s+)?(${COLOUR_LIST}))?`;
 const STANDING = `(?:\\s+(?:who are\\s+|standing\\s+)?(?:near|at|by|around|close to)\\s+the\\s+(${PLACE}))?`;
-const BUT = `(?:\\s+(?:but|except)(?:\\s+for)?\\s+(?:the\\s+)?(?:those\\s+in\\s+)?(${COLOUR_LIST}|${NAMED}(?:\\s+and\\s+${NAMED})*))?`;
+const OUT = `${COLOUR_LIST}|${NAMED}(?:\\s+and\\s+${NAMED})*`;
+const BUT = `(?:\\s+(?:but|except)(?:\\s+for)?\\s+(?:the\\s+)?(?:those\\s+in\\s+)?(${OUT}))?`;
 const END = "(?=\\s|,|:|$)\\s*[,:]?\\s*(.*)$";
 
 // The first that fits counts. Each gives who of all is meant, and the rest of the sentence.
@@ -41,7 +42,13 @@ const RULES = [
 const coloursOf = (text) => text.match(new RegExp(COLOUR, "g"));
 
 /** As the model reads it: small letters, no stops. */
-export const plain = (text) => text.toLowerCase().replace(/[’`]/g, "'").replace(/[^a-z0-9' ]+/g, " ").replace(/\s+/g, " ").trim();
+export const plain = (text) =>
+  text
+    .toLowerCase()
+    .replace(/[’`]/g, "'")
+    .replace(/[^a-z0-9' ]+/g, " ")
+    .replace(/\s+/g, " ")
+    .trim();
 
 /**
  * { villagers, goal, who }: those who are meant, what they are told, and the words for them; `error` where nobody is, or
@@ -55,7 +62,8 @@ export function meant(sentence, village) {
     const goal = plain(found.at(-1));
     const villagers = chosen(read(found), village);
     const who = text.slice(0, text.length - found.at(-1).length).replace(/[\s,:]+$/, "");
-    if (!villagers.length) return { error: `Nobody is meant by “${who}”. There are villagers 1 to ${village.villagers.length}.` };
+    if (!villagers.length)
+      return { error: `Nobody is meant by “${who}”. There are villagers 1 to ${village.villagers.length}.` };
     if (!goal) return { error: `${count(villagers)} meant by “${who}”: say what they are to do, too.` };
     return { villagers, goal, who };
   }

@@ -3,11 +3,37 @@
 import { HEIGHT, HOUSES, PLACES, WIDTH } from "./village.js";
 
 const TREES = [
-  [5, 9], [11, 6], [29, 7], [41, 6], [70, 6], [75, 9], [96, 7], [97, 47], [91, 54], [66, 55], [6, 55], [22, 54], [3, 22], [97, 24],
-  [57, 19], [28, 35], [59, 53], [4, 37], [88, 42], [13, 10], [72, 53], [94, 51],
+  [5, 9],
+  [11, 6],
+  [29, 7],
+  [41, 6],
+  [70, 6],
+  [75, 9],
+  [96, 7],
+  [97, 47],
+  [91, 54],
+  [66, 55],
+  [6, 55],
+  [22, 54],
+  [3, 22],
+  [97, 24],
+  [57, 19],
+  [28, 35],
+  [59, 53],
+  [4, 37],
+  [88, 42],
+  [13, 10],
+  [72, 53],
+  [94, 51],
 ];
 const PATHS = [
-  ["well", "market"], ["well", "church"], ["well", "pond"], ["market", "mill"], ["oak", "well"], ["oak", "church"], ["market", "pond"],
+  ["well", "market"],
+  ["well", "church"],
+  ["well", "pond"],
+  ["market", "mill"],
+  ["oak", "well"],
+  ["oak", "church"],
+  ["market", "pond"],
 ];
 
 function shape(g, fill, ...points) {
@@ -36,7 +62,8 @@ function box(g, fill, x, y, width, height, radius = 0.2) {
 export function ground(g, c) {
   g.fillStyle = c.grass;
   g.fillRect(0, 0, WIDTH, HEIGHT);
-  for (let i = 0; i < 26; i += 1) oval(g, c.meadow, (i * 37.7) % 104, (i * 23.3) % 62, 6 + ((i * 7) % 6), 2.5 + ((i * 5) % 3));
+  for (let i = 0; i < 26; i += 1)
+    oval(g, c.meadow, (i * 37.7) % 104, (i * 23.3) % 62, 6 + ((i * 7) % 6), 2.5 + ((i * 5) % 3));
   g.strokeStyle = c.path;
   g.lineCap = "round";
   for (const [from, to] of PATHS) road(g, PLACES[from], PLACES[to], 2.3);
@@ -57,7 +84,12 @@ function road(g, from, to, width) {
   g.lineWidth = width;
   g.beginPath();
   g.moveTo(from.x, from.y + 1);
-  g.quadraticCurveTo((from.x + to.x) / 2 + (to.y - from.y) / 7, (from.y + to.y) / 2 - (to.x - from.x) / 9, to.x, to.y + 1);
+  g.quadraticCurveTo(
+    (from.x + to.x) / 2 + (to.y - from.y) / 7,
+    (from.y + to.y) / 2 - (to.x - from.x) / 9,
+    to.x,
+    to.y + 1,
+  );
   g.stroke();
 }
 
@@ -87,8 +119,21 @@ function tree(g, c, x, y, size) {
 function oak(g, c, x, y) {
   oval(g, c.shadow, x + 1, y + 0.5, 4.8, 1.5);
   shape(g, c.wood, [x - 1.1, y + 0.7], [x - 0.55, y - 3.5], [x + 0.55, y - 3.5], [x + 1.1, y + 0.7]);
-  for (const [dx, dy, r] of [[-2.6, -4.4, 2.3], [2.6, -4.5, 2.4], [0, -4.2, 2.8], [-1.3, -6.8, 2.3], [1.5, -6.9, 2.2]]) oval(g, c.leaf, x + dx, y + dy, r);
-  for (const [dx, dy, r] of [[-2.4, -5.2, 1.1], [1, -7.5, 1.2], [2.6, -5.3, 0.9], [-0.7, -5.3, 1]]) oval(g, c.leafLight, x + dx, y + dy, r);
+  for (const [dx, dy, r] of [
+    [-2.6, -4.4, 2.3],
+    [2.6, -4.5, 2.4],
+    [0, -4.2, 2.8],
+    [-1.3, -6.8, 2.3],
+    [1.5, -6.9, 2.2],
+  ])
+    oval(g, c.leaf, x + dx, y + dy, r);
+  for (const [dx, dy, r] of [
+    [-2.4, -5.2, 1.1],
+    [1, -7.5, 1.2],
+    [2.6, -5.3, 0.9],
+    [-0.7, -5.3, 1],
+  ])
+    oval(g, c.leafLight, x + dx, y + dy, r);
 }
 
 function house(g, c, x, y, i) {
@@ -138,8 +183,18 @@ function market(g, c, x, y) {
   oval(g, c.shadow, x + 0.8, y + 2.2, 5.6, 1.1);
   for (const dx of [-4.2, 3.9]) box(g, c.wood, x + dx, y - 2, 0.35, 4.2, 0);
   box(g, c.wood, x - 4.3, y + 0.2, 8.6, 1.7);
-  [c.roof, c.leafLight, c.thatch, c.roof, c.leafLight].forEach((fill, i) => oval(g, fill, x - 3.4 + i * 1.7, y + 0.1, 0.75, 0.5));
-  for (let i = 0; i < 8; i += 1) shape(g, i % 2 ? c.sail : c.awning, [x - 4 + i, y - 4.2], [x - 3 + i, y - 4.2], [x - 3.6 + 1.2 * i, y - 1.7], [x - 4.8 + 1.2 * i, y - 1.7]);
+  [c.roof, c.leafLight, c.thatch, c.roof, c.leafLight].forEach((fill, i) =>
+    oval(g, fill, x - 3.4 + i * 1.7, y + 0.1, 0.75, 0.5),
+  );
+  for (let i = 0; i < 8; i += 1)
+    shape(
+      g,
+      i % 2 ? c.sail : c.awning,
+      [x - 4 + i, y - 4.2],
+      [x - 3 + i, y - 4.2],
+      [x - 3.6 + 1.2 * i, y - 1.7],
+      [x - 4.8 + 1.2 * i, y - 1.7],
+    );
 }
 
 function well(g, c, x, y) {

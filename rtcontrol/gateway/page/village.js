@@ -14,13 +14,23 @@ export const PLACES = {
   pond: { x: 45, y: 50, here: 11, solid: 5.2 },
 };
 export const HOUSES = [
-  [36, 13], [48, 9], [61, 12], [34, 26], [66, 24], [8, 31], [30, 45], [62, 47], [78, 51], [93, 33],
+  [36, 13],
+  [48, 9],
+  [61, 12],
+  [34, 26],
+  [66, 24],
+  [8, 31],
+  [30, 45],
+  [62, 47],
+  [78, 51],
+  [93, 33],
 ].map(([x, y]) => ({ x, y, here: 5.5, solid: 2.9 }));
 export const COLOURS = ["red", "blue", "green", "yellow", "purple"];
-export const NAMES =
-  ("Ada Ben Cora Dan Edda Finn Greta Hugo Ida Jon Kaja Leo Mia Nils Olga Paul Runa Sam Tilda Udo Vera Wim Yara Zeno Anna " +
-    "Bert Clara Dora Emil Frida Gus Hanna Ivo Jana Karl Lotte Max Nora Otto Pia Rolf Sina Tom Ulla Viktor Wanda Xenia Yves " +
-    "Zita Arno").split(" ");
+export const NAMES = (
+  "Ada Ben Cora Dan Edda Finn Greta Hugo Ida Jon Kaja Leo Mia Nils Olga Paul Runa Sam Tilda Udo Vera Wim Yara Zeno Anna " +
+  "Bert Clara Dora Emil Frida Gus Hanna Ivo Jana Karl Lotte Max Nora Otto Pia Rolf Sina Tom Ulla Viktor Wanda Xenia Yves " +
+  "Zita Arno"
+).split(" ");
 
 const SPEED = { walk: 5.5, run: 11 }; // units a second
 const TURN_S = 0.14; // until a new call's velocity is mostly taken up

@@ -4,7 +4,10 @@ import { DIRECTIONS } from "./village.js";
 
 function tool(name, description, aims = true) {
   const properties = aims ? { direction: { type: "string", enum: DIRECTIONS } } : {};
-  return { type: "function", function: { name, description, parameters: { type: "object", properties, required: Object.keys(properties) } } };
+  return {
+    type: "function",
+    function: { name, description, parameters: { type: "object", properties, required: Object.keys(properties) } },
+  };
 }
 
 export const TOOLS = [

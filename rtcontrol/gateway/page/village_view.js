@@ -19,7 +19,7 @@ export class VillageView {
     this.things = standing();
   }
 
-  /** `state(villager)`: { status, missedAt, heardAt, selected, away, unsure } as it is shown. `now` as of performance.now(). */
+  /** `state(villager)` as shown: { status, missedAt, heardAt, selected, away, unsure }; `now` by performance.now(). */
   draw(village, state, { colours: c, dpr, now }) {
     const { canvas, context: g } = this;
     fit(canvas, dpr);
@@ -74,7 +74,7 @@ export class VillageView {
     g.globalAlpha = away ? 0.35 : 1;
     ellipse(g, c.shadow, one.x + 0.25, one.y + 0.1, 0.85, 0.33);
     // A call that is held on is paler, a safe one paler still: what is seen is what is in force.
-    g.globalAlpha = away ? 0.35 : { fresh: 1, held: 0.6 }[status] ?? 0.4;
+    g.globalAlpha = away ? 0.35 : ({ fresh: 1, held: 0.6 }[status] ?? 0.4);
     g.fillStyle = c.hair;
     const stride = moving ? Math.sin(one.walked * 1.9) * 0.3 : 0;
     g.fillRect(x - 0.42 + stride, one.y - 0.5, 0.32, 0.5);
@@ -162,7 +162,14 @@ export class VillageView {
     g.fillRect(-0.8, -0.6, 0.28, 0.65);
     g.fillRect(0.5, -0.6, 0.28, 0.65);
     g.beginPath();
-    for (const [px, py] of [[0.7, -1.6], [0.85, -2.3], [1.2, -1.75], [2.1, -1.15], [0.9, -0.75]]) g.lineTo(px, py);
+    for (const [px, py] of [
+      [0.7, -1.6],
+      [0.85, -2.3],
+      [1.2, -1.75],
+      [2.1, -1.15],
+      [0.9, -0.75],
+    ])
+      g.lineTo(px, py);
     g.fill();
     ellipse(g, c.eye, 1.25, -1.35, 0.12, 0.12);
     g.restore();
