@@ -43,7 +43,8 @@ class Client:
 
     @classmethod
     def connect(cls, endpoint: str, **options: Any) -> Self:
-        """Connect to a server and wait for its welcome. The options are those of `Options`.
+        """Connect to a server and wait for its welcome. The options are those of `Options`. Of a list of endpoints
+        (`tcp://a:5555,tcp://b:5555`) the next one is tried where a connection is lost, or a server lets nobody in.
 
         Raises ClientError: a mistake in the options, or no server within `connect_timeout_s`; Refused: by the server.
         """
@@ -120,6 +121,11 @@ class Client:
     def connected(self) -> bool:
         """Whether the session is live now."""
         return self._core.connection.open
+
+    @property
+    def address(self) -> str:
+        """Which of the server's addresses the newest connection goes to."""
+        return self._link.address
 
     @property
     def error(self) -> ClientError | None:

@@ -24,7 +24,8 @@ class ServerConnection:
 
     def __init__(self, backoff_s: tuple[float, float], now_ns: int, listens: bool) -> None:
         self.up = self.open = False
-        self.astray = False  # the server holds it for another session: it is to be closed
+        self.addresses = 1  # how many servers there are to try, one after the other
+        self._leaves: str | None = None  # why it is to be closed, and another one made
         self.greeted_ns: int | None = None  # when the first hello of this greeting was said
         self.trouble = NOBODY
         self.listens, self._backoff_s = listens, backoff_s
@@ -36,7 +37,7 @@ class ServerConnection:
         """It is there: a hello is due."""
         self.up, self.trouble, self.heard_ns = True, "the server says nothing", now_ns
         self._retry_ns = self.hello_ns = 0
-        self.greeted_ns, self.astray = None, False
+        self.greeted_ns, self._leaves = None, None
 
     def welcomed(self, heartbeat_ms: float) -> None:
         """The server's heartbeat counts from now on."""
@@ -51,8 +52,8 @@ class ServerConnection:
 
     def dead(self, now_ns: int) -> str | None:
         """Why it is to be given up, if it is."""
-        if self.up and self.astray:
-            return "the server has another session on this connection"
+        if self.up and self._leaves is not None:
+            return self._leaves
         return "the server is silent" if self.up and now_ns > self._dead_ns() else None
 
     def opens(self, now_ns: int) -> bool:
@@ -73,6 +74,17 @@ class ServerConnection:
         """Another hello: as soon as the server takes one, or `later`, after a growing, random pause (it is full)."""
         soonest_ns = max(now_ns, self._said_hello_ns + BETWEEN_HELLOS_NS)
         self.hello_ns = now_ns + self._pause_ns(*LATER_S) if later else soonest_ns
+
+    def leave(self, why: str) -> None:
+        """It is to be closed, and another one made."""
+        self._leaves = why
+
+    def refused(self, now_ns: int) -> None:
+        """This server lets nobody in now: the next one of several is tried, a single one is asked again later."""
+        if self.addresses > 1:
+            self.leave("the server lets nobody in now")
+        else:
+            self.again(now_ns, later=True)
 
     def wake_ns(self) -> int | None:
         """When something becomes due by itself."""

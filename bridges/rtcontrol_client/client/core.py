@@ -61,7 +61,8 @@ class Core(SessionState):
     def unwelcomed(self, where: str, seconds: float) -> ClientError:
         """What to say where no welcome came from this address within so long."""
         if self.trouble == NOBODY:
-            return ClientError(f"No rtcontrol server answers at {where}.", f"Start one: rtcontrol serve --bind {where}")
+            first = where.partition(",")[0]
+            return ClientError(f"No rtcontrol server answers at {where}.", f"Start one: rtcontrol serve --bind {first}")
         remedy = "Correct that, or give another server's address (with keys where it uses --keys)."
         return ClientError(f"No welcome from {where} in {seconds:g} s: {self.trouble}.", remedy)
 
@@ -96,6 +97,10 @@ class Core(SessionState):
                 # The connection is still there: whoever hangs at its other end is greeted as soon as it goes on.
                 self.connected(now_ns)
         return self.connection.opens(now_ns)
+
+    def elsewhere(self) -> None:
+        """The next connection goes to another address: maybe to another machine, whose clock is another one."""
+        self.offset, self._pinged_ns, self._release_ns = OffsetFilter(), 0, None
 
     def due(self, now_ns: int) -> list[Message]:
         """What must be said now."""
@@ -177,11 +182,11 @@ class Core(SessionState):
         elif isinstance(message, messages.ErrorMessage):
             self._error(message, now_ns)
         elif isinstance(message, messages.Bye) and message.session in (None, self.token):
-            if self.options.persist:
+            if self.options.persist or self.connection.addresses > 1:
                 self._known = False
                 self.begins(self.force.ends("session_ended"), now_ns)
                 self._greet_anew(now_ns)
-                self.connection.again(now_ns, later=True)
+                self.connection.refused(now_ns)
             else:
                 why = f"The server ended the session ({message.reason[:200]})."
                 self.end(ClientError(why, "Connect anew."), now_ns)
@@ -291,7 +296,7 @@ class Core(SessionState):
                 return
         unknown = message.code == Code.SESSION or (connection.open and message.code == Code.STATE and message.retryable)
         if message.code == Code.STATE and not (connection.open or message.retryable or message.fatal):
-            connection.astray = True
+            connection.leave("the server has another session on this connection")
         elif not message.retryable and (message.fatal or not (connection.open or unknown)):
             self.end(Refused(message), now_ns)
         elif unknown or message.fatal:
@@ -301,10 +306,13 @@ class Core(SessionState):
             first = not connection.open and self._known
             self._known = self._known and connection.open and not message.fatal
             self._greet_anew(now_ns)
-            connection.again(now_ns, later=not unknown)
-            connection.hello_ns = now_ns if unknown and first else connection.hello_ns
+            if unknown:
+                connection.again(now_ns, later=False)
+                connection.hello_ns = now_ns if first else connection.hello_ns
+            else:
+                connection.refused(now_ns)
         elif not connection.open:
-            connection.again(now_ns, later=True)
+            connection.refused(now_ns)
         elif self.unanswered is not None and message.seq == self.unanswered.seq:
             self.unanswered, self.refused = None, self.last_error
             self.version += 1

@@ -47,8 +47,9 @@ class Crowd:
 
     @classmethod
     def connect(cls, endpoint: str, **options: Any) -> Self:
-        """Connect to a server and wait for its welcome. The options are those of `Client`, for members that bring
-        nothing else, and `members`: how many there will be at most. Raises ClientError, and Refused, as `Client`."""
+        """Connect to a server and wait for its welcome. The endpoint (or a list of them) and the options are those of
+        `Client`, for members that bring nothing else, and `members`: how many there will be at most. Raises
+        ClientError, and Refused, as `Client`."""
         crowd = cls(endpoint, options)
         try:
             crowd._await_welcome()
@@ -89,6 +90,11 @@ class Crowd:
     def connected(self) -> bool:
         """Whether the session is live now."""
         return self._core.connection.open
+
+    @property
+    def address(self) -> str:
+        """Which of the server's addresses the newest connection goes to."""
+        return self._link.address
 
     @property
     def error(self) -> ClientError | None:

@@ -16,7 +16,7 @@ from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.errors import ClientError
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.wire import LIMITS, Message, WireError, decode_msgpack, encode_msgpack
-from rtcontrol_client.wire.endpoint import FORM, Endpoint, EndpointError
+from rtcontrol_client.wire.endpoint import FORM, Endpoint, EndpointError, endpoints_of
 from rtcontrol_client.wire.messages import Bye, Welcome
 
 HIGH_WATER = 64
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 class Link:
     """Carries a Core over one DEALER, which is made anew for each connection (a client that listens binds it once).
+    Of a list of endpoints each new connection goes to the next one, round and round.
     `lock` guards the core; `changed` is called, without the lock, in the link's thread whenever something a user may
     wait for has changed; `wake` ends the thread's wait, from any thread. What a welcome warns of is logged, each once.
     Raises ClientError: no endpoint, no keys."""
@@ -47,11 +48,14 @@ class Link:
     ) -> None:
         self.core, self.lock = make(options, time.monotonic_ns(), listens), threading.Lock()
         try:
-            self._where = Endpoint.parse(endpoint)
+            self._addresses = endpoints_of(endpoint)
         except EndpointError as error:
             raise ClientError(error.what, error.remedy) from None
-        self._endpoint, self._keys, self._changed, self._closing = endpoint, options.key_pairs(), changed, False
-        self._opened = 0
+        if listens and len(self._addresses) > 1:
+            raise ClientError(f"A client that listens has one address, not {endpoint}.", "Give one of them.")
+        self.core.connection.addresses = len(self._addresses)
+        self._keys, self._changed, self._closing = options.key_pairs(), changed, False
+        self._opened = 0  # how many connections were made
         self._came, self._peers = list[int](), set[int]()  # who listens: who connected, and shook hands, by descriptor
         self._told = 0  # the version of the core that `changed` was called for
         self._welcome: Welcome | None = None  # whose warnings were logged
@@ -67,6 +71,11 @@ class Link:
         self._open()
         self._thread = threading.Thread(target=self._run, name="rtcontrol-client", daemon=True)
         self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """Where the newest connection goes."""
+        return self._addresses[max(self._opened - 1, 0) % len(self._addresses)]
 
     def wake(self) -> None:
         # A full pipe wakes as well; a closed one needs no waking.
@@ -141,7 +150,7 @@ class Link:
             self._welcome = welcome
             for warning in dict.fromkeys(welcome.warnings):
                 if warning not in self._warned:  # a session is resumed again and again
-                    log.warning("The server at %s warns: %s", self._endpoint, warning)
+                    log.warning("The server at %s warns: %s", self.address, warning)
             self._warned.update(welcome.warnings)
         if (version := self.core.version) != self._told:
             self._told = version
@@ -171,9 +180,13 @@ class Link:
             self._monitor.close(linger=0)
             self._socket.close(linger=0)
         listens = self.core.connection.listens
+        rounds, self._opened = self._opened // len(self._addresses), self._opened + 1
+        if len(self._addresses) > 1:
+            self.core.elsewhere()
+        where = Endpoint.parse(self.address)
         # Of a name libzmq tries one address: that of IPv6 every other time.
-        ipv6 = self._where.ipv6_only if listens else self._where.ipv6
-        self._ipv6, self._opened = bool(self._opened % 2) if ipv6 is None else ipv6, self._opened + 1
+        ipv6 = where.ipv6_only if listens else where.ipv6
+        self._ipv6 = bool(rounds % 2) if ipv6 is None else ipv6
         socket = self._dealer(self._context)
         socket.linger, socket.sndhwm, socket.rcvhwm = LINGER_MS, HIGH_WATER, HIGH_WATER
         socket.reconnect_ivl = -1  # core.py does it, with a back-off, and knows when
@@ -185,10 +198,10 @@ class Link:
         for each in (socket, self._monitor, self._wake_out.fileno()):
             self._poller.register(each, zmq.POLLIN)
         try:
-            (socket.bind if listens else socket.connect)(self._endpoint)
+            (socket.bind if listens else socket.connect)(self.address)
         except zmq.ZMQError as error:
             self._release()
-            what = f"{self._endpoint} cannot be used ({error.strerror})."
+            what = f"{self.address} cannot be used ({error.strerror})."
             raise ClientError(what, f"Write {FORM}; to listen, is the port free?") from None
 
     def _dealer(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
@@ -208,7 +221,7 @@ class Link:
         socket = self._dealer(context)
         socket.linger, socket.sndhwm, socket.rcvhwm = 0, 1, HIGH_WATER
         socket.reconnect_ivl, socket.reconnect_ivl_max, socket.sndbuf = 100, 2000, SEND_BUFFER
-        socket.connect(self._endpoint)
+        socket.connect(self.address)
         return socket
 
     def _release(self) -> None:

@@ -94,8 +94,13 @@ class PictureSender:
     def _run(self) -> None:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()  # its own: the link's ends with the link
         socket: zmq.Socket[bytes] | None = None
+        where = ""
         try:
             while self._await():
+                if socket is not None and where != self._link.address:  # the session went to another server
+                    socket.close(0)
+                    socket = None
+                where = self._link.address
                 socket = socket or self._link.beside(context)
                 went = self._tell() if socket is None else self._send(socket)
                 self.counts["sent" if went else "dropped"] += 1

@@ -48,7 +48,11 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", type=Path, help="the robot's file (robot.yaml)")
-    parser.add_argument("--connect", default="tcp://127.0.0.1:5555", help="the server (default: %(default)s)")
+    parser.add_argument(
+        "--connect",
+        default="tcp://127.0.0.1:5555",
+        help="the server, or tcp://A:PORT,tcp://B:PORT (default: %(default)s)",
+    )
     parser.add_argument("--hz", type=float, help="observations and decisions a second (default: the file's)")
     parser.add_argument("--instruct", help="the instruction (default: the file's)")
     parser.add_argument("--keys", type=Path, help="this client's .key_secret, for a server with keys")

@@ -33,6 +33,8 @@ class Endpoint:
         scheme, mark, rest = text.partition("://")
         if mark and rest and scheme in ("ipc", "inproc"):
             return cls(scheme)
+        if mark and "," in rest and "://" in rest:
+            raise EndpointError(f"{text} is a list of endpoints.", "Give one here.")
         if not mark or scheme != "tcp":
             guess = f" Did you mean tcp://{text}?" if not mark and text.rpartition(":")[2].isdigit() else ""
             raise EndpointError(f"{text} is no endpoint.", f"Write {FORM}.{guess}")
@@ -68,6 +70,31 @@ class Endpoint:
         except (OSError, UnicodeError):
             return False  # libzmq will say so, or it is an interface
         return socket.AF_INET6 in found and socket.AF_INET not in found
+
+
+def endpoints_of(text: str) -> tuple[str, ...]:
+    """Where a client may connect, in order: of one endpoint, or of `tcp://a:5555,tcp://b:5555`. Raises EndpointError
+    where one of them is none, is empty, comes twice, or names no port."""
+    one_path = text.startswith("ipc://") and text.count("://") == 1  # which may have commas
+    listed = (text,) if one_path else tuple(one.strip() for one in text.split(","))
+    for one in listed if len(listed) > 1 else ():
+        if not one:
+            raise EndpointError(
+                f"{text!r} has an empty place.", "Write the endpoints with one comma between two of them."
+            )
+        if listed.count(one) > 1:
+            raise EndpointError(f"{one} comes twice in {text}.", "Name each server once.")
+        try:
+            found = Endpoint.parse(one)
+        except EndpointError as error:
+            raise EndpointError(f"In the list {text}: {error.what}", error.remedy) from None
+        if found.port == "*":
+            raise EndpointError(
+                f"In the list {text}: {one} names no port.", "Give the port that the server listens on."
+            )
+    if len(listed) == 1:
+        Endpoint.parse(text)
+    return listed
 
 
 def host_port(text: str) -> tuple[str, str]:
