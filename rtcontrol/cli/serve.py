@@ -28,6 +28,8 @@ Examples:
 
   rtcontrol serve --model lander --decoders 2      (or 2:8, by what is in use: docs/scaling.md)
 
+  RAY_ADDRESS=10.0.0.1:6379 rtcontrol serve --model lander --fleet lab      (one of several servers of its decoders)
+
   rtcontrol serve --agent lander --interpreter runs/interpreter      (what is said: docs/interpreter.md)
 
   rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys      (rtcontrol keys new NAME makes the keys)

@@ -73,6 +73,7 @@ class FleetPool:
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         try:
             self.ray.start(stopped)
+            self._begin(stopped)
         except Stopped:
             return {}
         for _ in range(self.count):
@@ -96,7 +97,14 @@ class FleetPool:
         for member in members:
             member.close()
         self._closer.shutdown(wait=False, cancel_futures=True)
+        self._end()
         self.ray.close()
+
+    def _begin(self, stopped: Callable[[], bool]) -> None:
+        """Ray is there, and no decoder yet. Raises UserError, and Stopped."""
+
+    def _end(self) -> None:
+        """No decoder is used any more, and Ray is still there."""
 
     # -- decoders -----------------------------------------------------------------------------------------------------
 
@@ -110,7 +118,7 @@ class FleetPool:
         name = f"decoder-{next(self._numbers)}"
         with self.lock:
             number = self.model if model is None else model
-            member = FleetMember(name, self, self.ray, self._limit + SPARE, self._share, number)
+            member = self._member(name, number)
             self.members.append(member)
         try:
             if member.start(given_up):
@@ -148,6 +156,9 @@ class FleetPool:
                 there = ", ".join(member.decoder for member in self.members)
                 raise UserError(f"There is no decoder {name[:40]!r}.", f"There are {there}.")
             return found
+
+    def _member(self, name: str, model: int) -> FleetMember:
+        return FleetMember(name, self, self.ray, self._limit + SPARE, self._share, model)
 
     def _share(self) -> dict[str, Any]:
         return fleet_share(self.count, self._processors)

@@ -142,6 +142,14 @@ class DecoderActor:
                     closed.append(key)
             return len(self._deciders)
 
+    def close_all(self, prefix: bytes) -> int:
+        """The same of all whose key begins so: of a server that is gone."""
+        with self._lock:
+            gone = [key for key in {*self._deciders, *self._opening} if key.startswith(prefix)]
+        for key in gone:
+            self.close(key)
+        return len(gone)
+
     def _serve(self, name: str, work: Callable[[zmq.Socket[bytes]], None]) -> str:
         """Start `work` on a new ROUTER and a thread of its own; gives the endpoint."""
         router = self._context.socket(zmq.ROUTER)

@@ -42,7 +42,10 @@ _NUMBERS = itertools.count()
 
 
 class HostOwner(Protocol):
-    """What a host asks of the pool that it is a part of."""
+    """What a host asks of the pool that it is a part of. `prefix`: what the keys of its sessions begin with, where
+    others than this process use the decoder, too."""
+
+    prefix: bytes
 
     def start(self, stopped: Callable[[], bool]) -> dict[str, Any]: ...
 
@@ -68,7 +71,7 @@ class RayHost:
         self.shares: deque[float] = deque(maxlen=SHARES)
         self.events: list[HostEvent] = []
         self.gave_up: str | None = None
-        self.source, self.session, self.key = source, session, b"%d" % next(_NUMBERS)
+        self.source, self.session, self.key = source, session, b"%s%d" % (pool.prefix, next(_NUMBERS))
         self.info: dict[str, Any] = {}
         self.last: DecisionRequest | None = None
         self.lost_ns: int | None = None  # when the decider was lost that is not back

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import threading
 import time
@@ -18,7 +17,7 @@ from rtcontrol.hosts.inprocess import Places
 from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecoderUnavailable
 from rtcontrol.hosts.ray_actor import BUILDERS, RESCUERS, DecoderActor
 from rtcontrol.hosts.ray_host import DecoderLink, RayHost, until_lost
-from rtcontrol.hosts.ray_start import POLL_S, REMEDY, START_TIMEOUT_S, RaySession, Stopped, ask, share, source_root
+from rtcontrol.hosts.ray_start import POLL_S, REMEDY, START_TIMEOUT_S, RaySession, Stopped, actor_options, ask, share
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
@@ -49,6 +48,7 @@ class RayPool:
     """
 
     name = "ray"
+    prefix = b""
     back_s = START_TIMEOUT_S  # so long a lost process may stay away
 
     def __init__(self, limit: int = LIMIT, gpus: float | None = None, lanes: int = 1, preload: bool = True) -> None:
@@ -103,23 +103,22 @@ class RayPool:
         self._ray.start(stopped)
         import ray
 
-        options: dict[str, Any] = {
-            "max_restarts": -1,
-            "concurrency_groups": {BUILDERS: 1, RESCUERS: 1},
-            **self._share(),
-        }
-        if root := source_root():
-            path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
-            options["runtime_env"] = {"env_vars": {"PYTHONPATH": path}}
-        where = (self._ray.folder, socket.gethostname())
         try:
-            self.actor = ray.remote(**options)(DecoderActor).remote(*self._arguments, *where)
+            self.actor = self._made()
             answer = ask(self.actor.start.remote(), stopped)
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise DecoderUnavailable(f"Ray cannot run the decoder's process: {reason}.", REMEDY) from error
         self._began = time.monotonic()
         return answer
+
+    def _made(self) -> Any:
+        """The actor."""
+        import ray
+
+        options = {"concurrency_groups": {BUILDERS: 1, RESCUERS: 1}, **actor_options(), **self._share()}
+        where = (self._ray.folder, socket.gethostname())
+        return ray.remote(**options)(DecoderActor).remote(*self._arguments, *where)
 
     def _share(self) -> dict[str, Any]:
         """What the actor takes, and where Ray puts it. Raises UserError."""

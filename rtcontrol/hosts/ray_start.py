@@ -48,6 +48,15 @@ def source_root() -> str | None:
     return str(root) if (root / "pyproject.toml").is_file() else None
 
 
+def actor_options() -> dict[str, Any]:
+    """Of every actor: Ray starts a lost one again, and it finds this source tree."""
+    options: dict[str, Any] = {"max_restarts": -1}
+    if root := source_root():
+        path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
+        options["runtime_env"] = {"env_vars": {"PYTHONPATH": path}}
+    return options
+
+
 class Stopped(Exception):
     """The run was ended while its decoder was being started."""
 

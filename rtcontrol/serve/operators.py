@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from rtcontrol.hosts.deciders import PLAIN
+from rtcontrol.hosts.load import Need
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.models.errors import UserError
@@ -32,6 +33,12 @@ def decoders_of(pool: DecoderPool) -> list[dict[str, Any]]:
     """The decoders of a server that has several; of others none."""
     shown = getattr(pool, "decoders", None)
     return [] if shown is None else list(shown())
+
+
+def needs_elsewhere(pool: DecoderPool) -> Sequence[Need]:
+    """What sessions of other servers need of the decoders of this one."""
+    told = getattr(pool, "needs_elsewhere", None)
+    return () if told is None else told()
 
 
 def operations_of(pool: DecoderPool) -> Any:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rtcontrol.hosts.deciders import FREE_VALUE, PLAIN, ModelSource, QuestionSource, STSource
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
+from rtcontrol.hosts.load import Need
 from rtcontrol.hosts.protocol import DeciderSource, DecoderPool, DecoderUnavailable, Host
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
 from rtcontrol.serve.negotiate import Terms
-from rtcontrol.serve.options import ServeOptions, decoders_between
+from rtcontrol.serve.options import ServeOptions, decoders_between, fleet_terms
 
 # Beside the sessions: those that are just ending, the gateway's sets of tools, and the model.
 SPARE = 32
@@ -82,6 +83,11 @@ class Pools:
             raise DecoderUnavailable(error.what, error.remedy) from error
         return self._models.open(session, source, hz)
 
+    def needs_elsewhere(self) -> Sequence[Need]:
+        """What sessions of other servers need of the same decoders."""
+        told = getattr(self._models, "needs_elsewhere", None)
+        return told() if told is not None and self._started else ()
+
     @property
     def operations(self) -> Any:
         """Of several decoders, `drain` and `change`; None where there is one."""
@@ -123,6 +129,10 @@ def _models(options: ServeOptions, limit: int) -> DecoderPool:
     if options.host == "inprocess":
         return InProcessPool(limit)
     least, most = decoders_between(options.decoders)
+    if options.fleet is not None:
+        from rtcontrol.hosts.shared_fleet import SharedFleet
+
+        return SharedFleet(options.fleet, fleet_terms(options), limit, least, options.busy_max, options.threads or 1)
     if most > 1:
         from rtcontrol.hosts.fleet_care import ManagedFleet
 

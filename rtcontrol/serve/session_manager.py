@@ -18,7 +18,7 @@ from rtcontrol.serve.crowd.session import CrowdSession, of_crowd
 from rtcontrol.serve.errors import AGAIN, stopped
 from rtcontrol.serve.guest import Guest
 from rtcontrol.serve.limits import TokenBucket, shortage, weigh
-from rtcontrol.serve.operators import decoders_of
+from rtcontrol.serve.operators import decoders_of, needs_elsewhere
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
 from rtcontrol.serve.session import BY_HAND, BYE, LOST, STOPPED, Session
@@ -280,7 +280,8 @@ class SessionManager:
         with self._lock:
             if not session.welcomed and (need := session.need()) is not None:
                 others = [other for other in self._sessions.all() if other.welcomed]
-                weigh(need, (n for other in others if (n := other.need()) is not None), self.options.busy_max)
+                needs = [n for other in others if (n := other.need()) is not None]
+                weigh(need, [*needs, *needs_elsewhere(self.pool)], self.options.busy_max)
             session.state, session.welcomed = "live", True
 
     def ended(self, session: Session, error: WireError | None) -> None:

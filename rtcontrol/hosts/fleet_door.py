@@ -1,0 +1,147 @@
+"""A server's part in a shared fleet: it comes in, tells what its sessions need, hears what those of the others do."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rtcontrol.hosts.fleet_book import BOOK, FleetBook, SeatEntry, difference, namespace_of
+from rtcontrol.hosts.load import DecoderSeat
+from rtcontrol.hosts.protocol import DecoderUnavailable
+from rtcontrol.hosts.ray_start import START_TIMEOUT_S, Stopped, actor_options
+from rtcontrol.models.errors import UserError
+
+log = logging.getLogger("rtcontrol.host")
+
+BEAT_S, ANSWER_S, AGAIN_S = 0.5, 5.0, 0.2
+LEFT_S = 2.0
+
+
+class FleetDoor:
+    """`terms`: what all servers of the fleet must have in common, by what people call it. `seats` gives what the own
+    sessions need; `lapsed` is called where the decoders have forgotten this server, which was silent for too long."""
+
+    def __init__(
+        self,
+        fleet: str,
+        terms: Mapping[str, Any],
+        seats: Callable[[], Sequence[SeatEntry]] = tuple,
+        lapsed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.fleet, self.space, self.id = fleet, namespace_of(fleet), f"{secrets.token_hex(6)}-"
+        self.servers = 0
+        self._terms, self._seats, self._lapsed = dict(terms), seats, lapsed
+        self._others: dict[str, list[DecoderSeat]] = {}
+        self._book: Any = None
+        self._heard = True
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._beat_on, name="fleet-door", daemon=True)
+
+    def join(self, stopped: Callable[[], bool]) -> None:
+        """Come in; the first one makes the fleet. Raises UserError where it has other terms, and Stopped."""
+        import ray
+
+        give_up = time.monotonic() + START_TIMEOUT_S
+        while True:
+            if stopped():
+                raise Stopped
+            try:
+                if self._beat():
+                    break
+                why = "it is just being ended"
+            except (ray.exceptions.RayError, ValueError) as error:
+                # Of one that has just ended Ray may give the name, or a dead actor: it is asked again.
+                why = _line(error)
+                self._book = None
+            if time.monotonic() > give_up:
+                raise DecoderUnavailable(f"The fleet {self.fleet} cannot be joined: {why}.", "Look at `ray status`.")
+            self._closed.wait(AGAIN_S)
+        self._thread.start()
+
+    def others(self, decoder: str) -> Sequence[DecoderSeat]:
+        """The sessions that other servers have on a decoder."""
+        return self._others.get(decoder, ())
+
+    def leave(self) -> None:
+        """It uses no decoder any more; the last one ends them. Waits for that to be heard, not for it to be done."""
+        import ray
+
+        self._closed.set()
+        if not self._thread.is_alive():
+            return
+        self._thread.join(ANSWER_S)
+        try:
+            if self._book is not None and ray.is_initialized():
+                ray.get(self._book.leave.remote(self.id), timeout=LEFT_S)
+        except Exception as error:  # then the lease ends it
+            log.warning("the fleet %s did not hear that this server ends: %s", self.fleet, _line(error))
+
+    def _found(self) -> Any:
+        """The book, which is made where there is none."""
+        import ray
+
+        if self._book is None:
+            options = {**actor_options(), "name": BOOK, "namespace": self.space, "num_cpus": 0}
+            options |= {"lifetime": "detached", "get_if_exists": True}
+            self._book = ray.remote(**options)(FleetBook).remote(self.fleet)
+        return self._book
+
+    def _beat(self) -> bool:
+        """Whether it is in. Raises UserError: the fleet has other terms; RayError."""
+        import ray
+
+        answer = ray.get(self._found().beat.remote(self.id, self._terms, list(self._seats())), timeout=ANSWER_S)
+        if "terms" in answer:
+            raise refused(self.fleet, answer["terms"], self._terms)
+        if "ended" in answer:
+            self._book = None
+            return False
+        now_s, others = time.monotonic(), dict[str, list[DecoderSeat]]()
+        for decoder, session, prefix, hz, share_s, ago_s in answer["seats"]:
+            others.setdefault(decoder, []).append(DecoderSeat(session, prefix, hz, share_s, now_s - ago_s))
+        self._others, self.servers = others, answer["servers"]
+        if answer["lapsed"]:
+            log.warning("this server was silent for too long: its sessions are built again in the fleet's decoders")
+            self._lapsed()
+        return True
+
+    def _beat_on(self) -> None:
+        while not self._closed.wait(BEAT_S):
+            try:
+                heard, why = self._beat(), "it is just being ended"
+            except Exception as error:
+                heard, why = False, _line(error)
+                self._book = None
+            if heard != self._heard:
+                log.warning(*((AGAIN, self.fleet) if heard else (AWAY, self.fleet, why)))
+            self._heard = heard
+            if not heard:
+                self._others = {}
+
+
+AWAY = "the fleet %s is not heard (%s): what other servers' sessions need is not counted meanwhile"
+AGAIN = "the fleet %s is heard again"
+
+
+def refused(fleet: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> UserError:
+    """Why a server is not let in."""
+    name = difference(theirs, ours)
+    assert name is not None, "they differ"
+    there, here = theirs.get(name), ours.get(name)
+    what = f"The fleet {fleet} has {name} {_shown(there)}, and this server {_shown(here)}."
+    if name.startswith("--"):
+        given = f"Leave {name} out" if there is None else f"Give {name} {there}"
+        return UserError(what, f"{given}, as the fleet's other servers do, or another --fleet NAME.")
+    return UserError(what, f"Install {name} {_shown(there)} here, or give another --fleet NAME.")
+
+
+def _shown(value: Any) -> str:
+    return "of no value" if value is None else str(value)
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
