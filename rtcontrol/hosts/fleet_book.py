@@ -49,7 +49,7 @@ class FleetBook:
     starts it again where it is lost: it then learns all from the next beats. Methods are called by Ray, one at a
     time."""
 
-    def __init__(self, fleet: str, lease_s: float = LEASE_S) -> None:
+    def __init__(self, fleet: str, lease_s: float) -> None:
         self._fleet, self._lease_s = fleet, lease_s
         self._terms: dict[str, Any] | None = None  # of the first server
         self._servers: dict[str, BookedServer] = {}

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import secrets
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rtcontrol.hosts.fleet_book import BOOK, FleetBook, SeatEntry, difference, namespace_of
+from rtcontrol.hosts.fleet_book import BOOK, LEASE_S, FleetBook, SeatEntry, difference, namespace_of
 from rtcontrol.hosts.load import DecoderSeat
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.hosts.ray_start import START_TIMEOUT_S, Stopped, actor_options
 from rtcontrol.models.errors import UserError
+from rtcontrol_client.wire.endpoint import host_port
 
 log = logging.getLogger("rtcontrol.host")
 
@@ -38,6 +40,8 @@ class FleetDoor:
         self._others: dict[str, list[DecoderSeat]] = {}
         self._book: Any = None
         self._heard = True
+        self._head: tuple[str, int] | None = None  # where the cluster's head listens
+        self._headless = False
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="fleet-door", daemon=True)
 
@@ -60,6 +64,8 @@ class FleetDoor:
             if time.monotonic() > give_up:
                 raise DecoderUnavailable(f"The fleet {self.fleet} cannot be joined: {why}.", "Look at `ray status`.")
             self._closed.wait(AGAIN_S)
+        host, port = host_port(ray.get_runtime_context().gcs_address)
+        self._head = host, int(port)
         self._thread.start()
 
     def others(self, decoder: str) -> Sequence[DecoderSeat]:
@@ -87,7 +93,7 @@ class FleetDoor:
         if self._book is None:
             options = {**actor_options(), "name": BOOK, "namespace": self.space, "num_cpus": 0}
             options |= {"lifetime": "detached", "get_if_exists": True}
-            self._book = ray.remote(**options)(FleetBook).remote(self.fleet)
+            self._book = ray.remote(**options)(FleetBook).remote(self.fleet, LEASE_S)
         return self._book
 
     def _beat(self) -> bool:
@@ -111,6 +117,8 @@ class FleetDoor:
 
     def _beat_on(self) -> None:
         while not self._closed.wait(BEAT_S):
+            if not self._look_for_head():
+                continue  # Ray would be waited for
             try:
                 heard, why = self._beat(), "it is just being ended"
             except Exception as error:
@@ -122,7 +130,25 @@ class FleetDoor:
             if not heard:
                 self._others = {}
 
+    def _look_for_head(self) -> bool:
+        """Whether the cluster's head is there. Ray itself says nothing until it ends this process."""
+        assert self._head is not None, "it was joined"
+        try:
+            socket.create_connection(self._head, timeout=1.0).close()
+            headless = False
+        except OSError:
+            headless = True
+        if headless != self._headless:
+            log.warning(HEADLESS if headless else HEAD_BACK, *self._head)
+        self._headless = headless
+        return not headless
 
+
+HEADLESS = (
+    "Ray's head at %s:%d does not answer: sessions go on at the decoders that are left, and none comes back. "
+    "Start the cluster again, and this server; Ray ends it after a minute."
+)
+HEAD_BACK = "Ray's head at %s:%d answers again"
 AWAY = "the fleet %s is not heard (%s): what other servers' sessions need is not counted meanwhile"
 AGAIN = "the fleet %s is heard again"
 

@@ -41,6 +41,10 @@ class RayCluster:
         self._do("kill", node)
         self.nodes.remove(node)
 
+    def behead(self) -> None:
+        """All processes of the head, with SIGKILL."""
+        self._do("behead", self.nodes.pop(0))
+
     def drain(self, node: str) -> None:
         """Say that the node goes, as a cloud does that takes it back: Ray starts nothing there any more."""
         self._do("drain", node)
@@ -83,6 +87,8 @@ def main() -> None:
             named = ["--address", cluster.address, "--node-id", others[node].node_id]
             program = str(Path(sys.executable).with_name("ray"))
             subprocess.run([program, "drain-node", *named, *reason], check=True, stdout=subprocess.DEVNULL)
+        elif what == "behead":
+            cluster.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
         else:
             cluster.remove_node(others.pop(node), allow_graceful=False)
         print(json.dumps([node]), flush=True)

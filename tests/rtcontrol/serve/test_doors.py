@@ -1,0 +1,236 @@
+"""Several servers of one fleet of decoders in a Ray cluster, each a process: clients go on at another one, whatever
+becomes of theirs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from many_clients import Flown
+
+from rtcontrol.bench.wire import TEXT
+from rtcontrol.models.errors import UserError
+from rtcontrol.serve.options import ServeOptions
+from rtcontrol_client import Client
+from tests.bridges.client.worlds import Process, free_port
+from tests.helpers.processes import environment, until
+from tests.helpers.ray_cluster import RayCluster
+from tests.rtcontrol.serve.test_fleet_served import start
+
+pytestmark = pytest.mark.serial
+
+LAB = ("--host", "ray", "--model", "lander", "--decoders", "2")
+
+
+@dataclass
+class Door:
+    """A server of a fleet, and the address of its page."""
+
+    process: Process
+    url: str
+
+    @property
+    def endpoint(self) -> str:
+        return self.process.endpoint
+
+    def decoders(self) -> list[dict[str, Any]]:
+        with urllib.request.urlopen(f"{self.url}/v1/fleet") as answer:
+            shown: list[dict[str, Any]] = json.load(answer)["decoders"]
+        return shown
+
+    def pids(self) -> list[int]:
+        return [one["pid"] for one in self.decoders()]
+
+    def sessions(self) -> int:
+        """Of all servers of the fleet."""
+        return sum(one["sessions"] for one in self.decoders())
+
+
+Opening = Callable[..., Door]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    with RayCluster() as made:
+        yield made
+
+
+@pytest.fixture
+def open_door(cluster: RayCluster, tmp_path: Path) -> Iterator[Opening]:
+    with opening(cluster, tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def opening(cluster: RayCluster, out: Path) -> Iterator[Opening]:
+    doors: list[Door] = []
+
+    def made(fleet: str, *options: str) -> Door:
+        folder, web = out / f"{fleet}-{len(doors)}", free_port()
+        folder.mkdir()
+        given = (*(options or LAB), "--fleet", fleet, "--http", f"127.0.0.1:{web}")
+        doors.append(Door(Process(folder, free_port(), *given), f"http://127.0.0.1:{web}"))
+        start(doors[-1].process, cluster)
+        return doors[-1]
+
+    yield made
+    for door in doors:
+        door.process.stop()
+
+
+def until_fresh_at(client: Client, door: Door) -> None:
+    def fresh() -> bool:
+        client.observe(text=TEXT)
+        return client.wait(0.05).status == "fresh" and client.address == door.endpoint
+
+    until(fresh, f"no fresh call at {door.endpoint}: {client.trouble}")
+
+
+def ended(pids: list[int]) -> None:
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the decoders did not end", 120.0)
+
+
+def test_client_of_a_killed_server_goes_on_at_another_one_with_the_same_decoders(open_door: Opening) -> None:
+    first, second = open_door("lab"), open_door("lab")
+    pids = first.pids()
+    assert second.pids() == pids, "each has decoders of its own"
+    options: dict[str, Any] = {"agent": "lander", "hz": 10, "ttl_ms": 600}
+    with (
+        Flown(second.endpoint, 2, 10.0) as others,
+        Client.connect(f"{first.endpoint},{second.endpoint}", **options) as client,
+    ):
+        until_fresh_at(client, first)
+        others.go_on()
+        until(lambda: first.sessions() == second.sessions() == 3, "what is at the other one is not counted")
+        marks = others.marks()
+        first.process.kill()
+        until_fresh_at(client, second)
+        assert client.error is None and client.statistics["sessions"] == 2
+        others.go_on()
+        until(lambda: second.sessions() == 3, "sessions of a server that is gone count for ever")
+        assert not [key for key in others.outcomes(marks) if "host" in key], "the others lost something by that"
+        others.check_once()
+        assert second.pids() == pids, "the decoders ended with the server that had made them"
+    assert second.process.end() == 128 + signal.SIGTERM
+    ended(pids)
+    assert "Traceback" not in second.process.logs(), second.process.logs()
+
+
+def test_server_that_is_stopped_leaves_the_decoders_to_the_others(open_door: Opening) -> None:
+    first, second = open_door("lab"), open_door("lab")
+    pids = first.pids()
+    with Flown(second.endpoint, 2, 10.0) as flown:
+        flown.go_on()
+        marks = flown.marks()
+        assert first.process.end() == 128 + signal.SIGTERM
+        flown.go_on(10)
+        assert second.pids() == pids
+        assert not [key for key in flown.outcomes(marks) if "host" in key]
+    second.process.kill()  # the last one: nobody says that it ends
+    ended(pids)
+
+
+def test_two_fleets_of_one_cluster_have_decoders_of_their_own(open_door: Opening) -> None:
+    one = open_door("one", *LAB[:-1], "1")
+    other = open_door("other", "--host", "ray", "--agent", "paddle")
+    assert not set(one.pids()) & set(other.pids())
+    with Flown(one.endpoint, 2, 10.0) as flown, Flown(other.endpoint, 1, 5.0, agent="paddle") as paddle:
+        flown.go_on()
+        paddle.go_on()
+        assert one.sessions() == 2 and other.sessions() == 1
+        gone = one.pids()
+        assert one.process.end() == 128 + signal.SIGTERM
+        ended(gone)
+        paddle.go_on()
+
+
+OTHER_VERSION = "import rtcontrol.models as m; m.__version__ = '9.9'; from rtcontrol.cli import main; main()"
+
+
+def refused(cluster: RayCluster, tmp_path: Path, *options: str, code: str | None = None) -> str:
+    """What a server says that ends for a mistake."""
+    begun = ["-c", code] if code else ["-m", "rtcontrol"]
+    given = [*begun, "serve", "--bind", f"tcp://127.0.0.1:{free_port()}", "--out", str(tmp_path / "refused"), *options]
+    env = {name: value for name, value in environment(RAY_ADDRESS=cluster.address).items() if "RAY_AUTH" not in name}
+    done = subprocess.run([sys.executable, *given], env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    return " ".join(done.stderr.split())
+
+
+def test_server_of_another_version_or_model_is_not_let_in_and_told_why(
+    open_door: Opening, cluster: RayCluster, tmp_path: Path
+) -> None:
+    door = open_door("lab", *LAB[:-1], "1")
+    with Flown(door.endpoint, 2, 10.0) as flown:
+        flown.go_on()
+        told = refused(cluster, tmp_path, *LAB[:-1], "1", "--fleet", "lab", code=OTHER_VERSION)
+        assert "has rtcontrol 0.1.0, and this server 9.9" in told and "or give another --fleet NAME" in told
+        told = refused(cluster, tmp_path, "--host", "ray", "--model", "paddle", "--fleet", "lab")
+        assert "has --model lander, and this server paddle" in told and "Give --model lander" in told
+        told = refused(cluster, tmp_path, *LAB, "--fleet", "lab")
+        assert "has --decoders 1, and this server 2" in told
+        flown.go_on()
+        flown.check_once()
+
+
+def test_decoders_of_a_fleet_are_not_changed_by_one_server(open_door: Opening, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    door = open_door("lab", *LAB[:-1], "1", "--token-file", str(token))
+    for body in ({"drain": "decoder-1"}, {"model": "paddle"}):
+        headers = {"content-type": "application/json", "authorization": f"Bearer {token.read_text().strip()}"}
+        asked = urllib.request.Request(f"{door.url}/v1/fleet", json.dumps(body).encode(), headers)
+        with pytest.raises(urllib.error.HTTPError) as told:
+            urllib.request.urlopen(asked)
+        assert told.value.code == 400 and "those of all its servers" in told.value.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"fleet": "a b"}, "is no name"),
+        ({"fleet": "a/b"}, "is no name"),
+        ({"fleet": "lab", "host": "inprocess"}, "exclude each other"),
+        ({"fleet": "lab", "standby": True}, "exclude each other"),
+        ({"fleet": "lab", "decoders": "1:2"}, "a fixed number of decoders"),
+        ({"fleet": "lab", "model": "random"}, "needs no decoders that could be shared"),
+        ({"fleet": "lab"}, "RAY_ADDRESS names none"),
+    ],
+)
+def test_what_no_fleet_can_be_shared_with_is_told(
+    options: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(UserError, match=says):
+        ServeOptions(**options).check()
+
+
+def test_killed_head_is_told_and_every_client_ends_safe(tmp_path: Path) -> None:
+    # ray-project/ray: a driver is ended by Ray a minute after its head is gone.
+    with RayCluster() as cluster, opening(cluster, tmp_path) as made:
+        door = made("lab")
+        with Client.connect(door.endpoint, agent="lander", hz=10, ttl_ms=600) as client:
+            until_fresh_at(client, door)
+            cluster.behead()
+            until(lambda: "Ray's head at" in door.process.logs(), "nobody is told")
+            assert "Start the cluster again, and this server" in door.process.logs()
+
+            def over() -> bool:
+                client.observe(text=TEXT)
+                return door.process.process is not None and door.process.process.poll() is not None
+
+            until(over, "Ray ends nobody any more: say so", 180.0, every=0.1)
+            until(lambda: client.call().status == "safe", "a call outlives its ttl")
+            assert client.call().call is not None, "the agent's safe call"
+    assert os.environ.get("RAY_ADDRESS") is None
