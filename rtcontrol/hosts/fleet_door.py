@@ -68,6 +68,11 @@ class FleetDoor:
         self._head = host, int(port)
         self._thread.start()
 
+    @property
+    def heard(self) -> bool:
+        """Whether the cluster and the fleet answer."""
+        return self._heard and not self._headless
+
     def others(self, decoder: str) -> Sequence[DecoderSeat]:
         """The sessions that other servers have on a decoder."""
         return self._others.get(decoder, ())

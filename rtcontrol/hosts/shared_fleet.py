@@ -51,6 +51,14 @@ class SharedMember(FleetMember):
                 self._closed.wait(POLL_S)
         return super()._start(stopped)
 
+    def _ray_again(self) -> dict[str, Any] | None:
+        if self._door.heard:
+            return super()._ray_again()
+        while not self._door.heard:  # it is this server that is cut off: others may use the decoder
+            if self._closed.wait(POLL_S):
+                return None
+        return self._until_back()
+
     def _made(self) -> Any:
         import ray
 

@@ -20,7 +20,7 @@ from rtcontrol_client.client.connection import S, ServerConnection
 from rtcontrol_client.wire import Code, decode_msgpack
 from rtcontrol_client.wire.endpoint import EndpointError, endpoints_of
 from rtcontrol_client.wire.messages import ErrorMessage, Hello, Observe, Picture
-from tests.bridges.client.worlds import OWN, STRAIGHT, Joining, Process, free_port, until
+from tests.bridges.client.worlds import OWN, STRAIGHT, Joining, Process, free_port, until, until_fresh_at
 from tests.conformance.check.stand import Stand
 from tests.helpers.processes import python
 
@@ -65,28 +65,18 @@ def listed(*servers: Process | Stand) -> str:
     return ",".join(server.endpoint for server in servers)
 
 
-def until_fresh_at(client: Client, server: Process) -> None:
-    """Observe until a call of this server is in force."""
-
-    def fresh() -> bool:
-        client.observe(text="left 40 right 10")
-        return client.wait(0.05).status == "fresh" and client.address == server.endpoint
-
-    until(fresh, f"no fresh call at {server.endpoint}: {client.trouble}")
-
-
 def test_client_of_a_killed_server_goes_on_at_the_other_one_and_back_when_that_one_is_killed(
     two: tuple[Process, Process],
 ) -> None:
     # eclipse/paho.mqtt.javascript#204, eclipse/paho.mqtt.c#989: the second failover tried the first server no more.
     first, second = two
     with Client.connect(listed(first, second), **OWN, hz=20, ttl_ms=400) as client:
-        until_fresh_at(client, first)
+        until_fresh_at(client, first.endpoint)
         first.kill()
-        until_fresh_at(client, second)
+        until_fresh_at(client, second.endpoint)
         first.start()
         second.kill()
-        until_fresh_at(client, first)
+        until_fresh_at(client, first.endpoint)
         assert client.error is None
         assert client.statistics["sessions"] == 3, "they share no sessions: each time it begins a new one"
 
@@ -96,22 +86,22 @@ def test_call_in_force_ends_by_its_time_to_live_while_a_server_hangs_and_the_nex
 ) -> None:
     first, second = two
     with Client.connect(listed(first, second), **OWN, hz=20, ttl_ms=400) as client:
-        until_fresh_at(client, first)
+        until_fresh_at(client, first.endpoint)
         first.signal(signal.SIGSTOP)
         until(lambda: client.call().status == "safe", "a call outlives its ttl")
         assert client.call().arguments == STRAIGHT["arguments"]
-        until_fresh_at(client, second)
+        until_fresh_at(client, second.endpoint)
         first.signal(signal.SIGCONT)
 
 
 def test_client_of_a_server_that_is_stopped_or_full_is_let_in_by_the_other_one(two: tuple[Process, Process]) -> None:
     first, second = two
     with Client.connect(first.endpoint, **OWN) as other, Client.connect(listed(first, second), **OWN) as client:
-        until_fresh_at(client, second)
+        until_fresh_at(client, second.endpoint)
         assert "busy" in str(client.statistics["last_error"])
         other.close()
         assert second.end() == 128 + signal.SIGTERM
-        until_fresh_at(client, first)
+        until_fresh_at(client, first.endpoint)
         assert client.error is None, "the bye of a server that stops ends no client that has another one"
 
 

@@ -80,6 +80,22 @@ class Process:
                 self.kill()
 
 
+def until_fresh_at(client: Client, endpoint: str, text: str = "left 40 right 10") -> None:
+    """Observe until the server there has decided anew: what is in force may be of the one before."""
+    counts: list[int] = []
+
+    def fresh() -> bool:
+        client.observe(text=text)
+        client.wait(0.05)
+        if not client.connected or client.address != endpoint:
+            counts.clear()
+            return False
+        counts.append(client.statistics["fresh"])
+        return counts[-1] > counts[0]
+
+    until(fresh, f"no fresh call at {endpoint}: {client.trouble}")
+
+
 class Proxy:
     """Passes bytes on to a port, until it is cut."""
 

@@ -23,7 +23,7 @@ from rtcontrol.bench.wire import TEXT
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol_client import Client
-from tests.bridges.client.worlds import Process, free_port
+from tests.bridges.client.worlds import Process, free_port, until_fresh_at
 from tests.helpers.processes import environment, until
 from tests.helpers.ray_cluster import RayCluster
 from tests.rtcontrol.serve.test_fleet_served import start
@@ -89,14 +89,6 @@ def opening(cluster: RayCluster, out: Path) -> Iterator[Opening]:
         door.process.stop()
 
 
-def until_fresh_at(client: Client, door: Door) -> None:
-    def fresh() -> bool:
-        client.observe(text=TEXT)
-        return client.wait(0.05).status == "fresh" and client.address == door.endpoint
-
-    until(fresh, f"no fresh call at {door.endpoint}: {client.trouble}")
-
-
 def ended(pids: list[int]) -> None:
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the decoders did not end", 120.0)
 
@@ -110,12 +102,12 @@ def test_client_of_a_killed_server_goes_on_at_another_one_with_the_same_decoders
         Flown(second.endpoint, 2, 10.0) as others,
         Client.connect(f"{first.endpoint},{second.endpoint}", **options) as client,
     ):
-        until_fresh_at(client, first)
+        until_fresh_at(client, first.endpoint, TEXT)
         others.go_on()
         until(lambda: first.sessions() == second.sessions() == 3, "what is at the other one is not counted")
         marks = others.marks()
         first.process.kill()
-        until_fresh_at(client, second)
+        until_fresh_at(client, second.endpoint, TEXT)
         assert client.error is None and client.statistics["sessions"] == 2
         others.go_on()
         until(lambda: second.sessions() == 3, "sessions of a server that is gone count for ever")
@@ -221,7 +213,7 @@ def test_killed_head_is_told_and_every_client_ends_safe(tmp_path: Path) -> None:
     with RayCluster() as cluster, opening(cluster, tmp_path) as made:
         door = made("lab")
         with Client.connect(door.endpoint, agent="lander", hz=10, ttl_ms=600) as client:
-            until_fresh_at(client, door)
+            until_fresh_at(client, door.endpoint, TEXT)
             cluster.behead()
             until(lambda: "Ray's head at" in door.process.logs(), "nobody is told")
             assert "Start the cluster again, and this server" in door.process.logs()
