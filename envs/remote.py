@@ -85,6 +85,16 @@ class RemoteEnvironment:
         """As many episodes as were asked for have ended, as the client's resets tell."""
         return self._wanted is not None and len(self.episodes) >= self._wanted
 
+    @property
+    def last_seq(self) -> int:
+        """The client's number of its newest observation; -1 before the first."""
+        return self._seq
+
+    def take_up(self, epoch: int, seq: int, tick: int) -> None:
+        """The session goes on that was elsewhere: in this epoch, behind this observation, with ticks from this one on;
+        numbers here that are greater stay."""
+        self.epoch, self._seq, self._tick = max(self.epoch, epoch), max(self._seq, seq), max(self._tick, tick)
+
     # -- the client's messages, on the transport's thread -------------------------------------------------------------
 
     def observe(self, message: Observe) -> None:
@@ -137,7 +147,7 @@ class RemoteEnvironment:
             again = sent is not None and sent.told
             if sent is not None and sent.epoch == message.epoch:
                 sent.told = True
-            forgotten = message.tick < next(iter(self._sent), 0)
+            forgotten = message.tick < next(iter(self._sent), self._first_tick)
         if forgotten:
             return
         if sent is None or again:

@@ -7,9 +7,9 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 log = logging.getLogger("rtcontrol.host")
 
@@ -24,6 +24,16 @@ REMEMBERED = 256
 # A session on a decoder, as its server tells it: decoder, session, prefix, rate, share (None: not measured yet), and
 # the seconds since it came there.
 SeatEntry = tuple[str, str, str, float, float | None, float]
+
+
+class SessionShelf(Protocol):
+    """Sessions that may go on at another server."""
+
+    def kept(self) -> Mapping[str, Mapping[str, Any]]:
+        """What that one needs of each, by its token. `hello` is large, and is told once."""
+
+    def moved(self, tokens: Iterable[str]) -> None:
+        """These went on elsewhere."""
 
 
 def namespace_of(fleet: str) -> str:
@@ -44,6 +54,15 @@ class BookedServer:
     seats: list[SeatEntry] = field(default_factory=list)
 
 
+@dataclass
+class BookedSession:
+    """What is kept of a session, whose it is, and since when."""
+
+    server: str
+    since_s: float
+    state: dict[str, Any]
+
+
 class FleetBook:
     """Each server tells it every half second what its sessions need (`beat`), and is told the same of the others. Ray
     starts it again where it is lost: it then learns all from the next beats. Methods are called by Ray, one at a
@@ -54,6 +73,7 @@ class FleetBook:
         self._terms: dict[str, Any] | None = None  # of the first server
         self._servers: dict[str, BookedServer] = {}
         self._lapsed: dict[str, None] = {}
+        self._sessions: dict[str, BookedSession] = {}
         self._lock = threading.Lock()
         self._ended = False
         self._alone_s = time.monotonic()  # when the last one was there
@@ -61,10 +81,17 @@ class FleetBook:
         self._left = threading.Event()
         threading.Thread(target=self._watch, name="fleet-book", daemon=True).start()
 
-    def beat(self, server: str, terms: Mapping[str, Any], seats: Sequence[SeatEntry]) -> dict[str, Any]:
-        """What the server's sessions need, and that it lives. Gives the `terms` of the fleet where the server has
-        others: then it is not let in; `ended` where the fleet is just being ended: it is asked again; else the `seats`
-        of the others' sessions, how many `servers` there are, and whether this one's lease had `lapsed`."""
+    def beat(
+        self,
+        server: str,
+        terms: Mapping[str, Any],
+        seats: Sequence[SeatEntry],
+        sessions: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> dict[str, Any]:
+        """What the server's sessions need, what is kept of them, and that it lives. Gives the `terms` of the fleet
+        where the server has others: then it is not let in; `ended` where the fleet is just being ended: it is asked
+        again; else the `seats` of the others' sessions, how many `servers` there are, whether this one's lease had
+        `lapsed`, and the tokens of sessions that `lack` their hello here, or that have `moved` to another server."""
         now_s = time.monotonic()
         with self._lock:
             if self._ended:
@@ -78,12 +105,45 @@ class FleetBook:
             self._servers[server] = BookedServer(now_s, list(seats))
             there = {name: one for name, one in self._servers.items() if now_s - one.heard_s <= SILENT_S}
             others = [seat for name, one in there.items() if name != server for seat in one.seats]
-            return {"seats": others, "servers": len(there), "lapsed": lapsed}
+            lack, moved = self._keep(server, sessions or {}, now_s)
+            return {"seats": others, "servers": len(there), "lapsed": lapsed, "lack": lack, "moved": moved}
+
+    def claim(self, server: str, token: str, key: str | None) -> dict[str, Any] | None:
+        """What is kept of a session, which is this server's from now on; `elsewhere`: it was another's. None where
+        there is none, or its client has another CURVE key."""
+        with self._lock:
+            found = self._sessions.get(token)
+            if found is None or "hello" not in found.state or found.state["key"] != key:
+                return None
+            before, found.server, found.since_s = found.server, server, time.monotonic()
+            return {**found.state, "elsewhere": before != server}
+
+    def _keep(
+        self, server: str, sessions: Mapping[str, Mapping[str, Any]], now_s: float
+    ) -> tuple[list[str], list[str]]:
+        """Write down a server's sessions; gives which of them lack their hello, and which are another's by now."""
+        moved = []
+        for token, state in sessions.items():
+            found = self._sessions.setdefault(token, BookedSession(server, now_s, {}))
+            if found.server == server:
+                found.state.update(state)
+            else:
+                moved.append(token)
+        own = {token: one for token, one in self._sessions.items() if one.server == server}
+        for token, one in own.items():
+            if token not in sessions and now_s - one.since_s > self._lease_s:  # one that was claimed is just beginning
+                del self._sessions[token]
+        return [token for token, one in own.items() if "hello" not in one.state], moved
+
+    def _forget(self, server: str) -> None:
+        for token in [token for token, one in self._sessions.items() if one.server == server]:
+            del self._sessions[token]
 
     def leave(self, server: str) -> int:
         """The server has ended; gives how many are left. With the last one the fleet ends."""
         with self._lock:
             self._servers.pop(server, None)
+            self._forget(server)
             self._gone.append(server)
             self._ended = self._ended or not self._servers
             self._left.set()
@@ -111,6 +171,7 @@ class FleetBook:
             gone = [name for name, one in self._servers.items() if now_s - one.heard_s > self._lease_s]
             for name in gone:
                 del self._servers[name]
+                self._forget(name)
                 self._lapsed[name] = None
                 if len(self._lapsed) > REMEMBERED:
                     del self._lapsed[next(iter(self._lapsed))]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rtcontrol.hosts.fleet_book import BOOK, LEASE_S, FleetBook, SeatEntry, difference, namespace_of
+from rtcontrol.hosts.fleet_book import BOOK, LEASE_S, FleetBook, SeatEntry, SessionShelf, difference, namespace_of
 from rtcontrol.hosts.load import DecoderSeat
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.hosts.ray_start import START_TIMEOUT_S, Stopped, actor_options
@@ -39,6 +39,8 @@ class FleetDoor:
         self._terms, self._seats, self._lapsed = dict(terms), seats, lapsed
         self._others: dict[str, list[DecoderSeat]] = {}
         self._book: Any = None
+        self.sessions: SessionShelf | None = None  # what other servers may go on with
+        self._written: set[str] = set()  # whose hello the book has
         self._heard = True
         self._head: tuple[str, int] | None = None  # where the cluster's head listens
         self._headless = False
@@ -77,6 +79,19 @@ class FleetDoor:
         """The sessions that other servers have on a decoder."""
         return self._others.get(decoder, ())
 
+    def claim(self, token: str, key: str | None) -> Mapping[str, Any] | None:
+        """What the book has of a session, which is this server's from now on; None where it has nothing, or is away."""
+        import ray
+
+        if (book := self._book) is None or not self.heard:
+            return None
+        try:
+            found: Mapping[str, Any] | None = ray.get(book.claim.remote(self.id, token, key), timeout=ANSWER_S)
+        except Exception as error:
+            log.warning("the fleet %s was not asked for a session: %s", self.fleet, _line(error))
+            return None
+        return found
+
     def leave(self) -> None:
         """It uses no decoder any more; the last one ends them. Waits for that to be heard, not for it to be done."""
         import ray
@@ -105,7 +120,10 @@ class FleetDoor:
         """Whether it is in. Raises UserError: the fleet has other terms; RayError."""
         import ray
 
-        answer = ray.get(self._found().beat.remote(self.id, self._terms, list(self._seats())), timeout=ANSWER_S)
+        kept = {} if self.sessions is None else self.sessions.kept()
+        told = {token: _told(state, token not in self._written) for token, state in kept.items()}
+        said = self._found().beat.remote(self.id, self._terms, list(self._seats()), told)
+        answer = ray.get(said, timeout=ANSWER_S)
         if "terms" in answer:
             raise refused(self.fleet, answer["terms"], self._terms)
         if "ended" in answer:
@@ -115,6 +133,9 @@ class FleetDoor:
         for decoder, session, prefix, hz, share_s, ago_s in answer["seats"]:
             others.setdefault(decoder, []).append(DecoderSeat(session, prefix, hz, share_s, now_s - ago_s))
         self._others, self.servers = others, answer["servers"]
+        self._written = set(told) - set(answer["lack"])
+        if answer["moved"] and self.sessions is not None:
+            self.sessions.moved(answer["moved"])
         if answer["lapsed"]:
             log.warning("this server was silent for too long: its sessions are built again in the fleet's decoders")
             self._lapsed()
@@ -168,6 +189,12 @@ def refused(fleet: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> U
         given = f"Leave {name} out" if there is None else f"Give {name} {there}"
         return UserError(what, f"{given}, as the fleet's other servers do, or another --fleet NAME.")
     return UserError(what, f"Install {name} {_shown(there)} here, or give another --fleet NAME.")
+
+
+def _told(state: Mapping[str, Any], whole: bool) -> dict[str, Any]:
+    """Of a session, as it goes through Ray: in plain values; its hello where it is not there yet."""
+    told = {name: value for name, value in state.items() if name != "hello"}
+    return {**told, "hello": state["hello"].model_dump()} if whole else told
 
 
 def _shown(value: Any) -> str:

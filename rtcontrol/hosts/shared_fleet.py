@@ -103,7 +103,7 @@ class SharedFleet(ManagedFleet):
     ) -> None:
         super().__init__(limit, decoders, decoders, given_away, processors)
         self.operations = SharedOperations()  # type: ignore[assignment]
-        self._care = SharedCare(self, self.operations)  # type: ignore[arg-type]
+        self._care = SharedCare(self, self.operations)
         self.door = FleetDoor(fleet, terms, self._seats, self._renew)
 
     def load(self) -> FleetLoad:

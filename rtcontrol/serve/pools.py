@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from rtcontrol.hosts.deciders import FREE_VALUE, PLAIN, ModelSource, QuestionSource, STSource
+from rtcontrol.hosts.fleet_book import SessionShelf
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
 from rtcontrol.hosts.load import Need
 from rtcontrol.hosts.protocol import DeciderSource, DecoderPool, DecoderUnavailable, Host
@@ -38,6 +39,7 @@ class Pools:
         self._lock = threading.Lock()
         self._started = False
         self._model: Host | None = None
+        self._sessions: SessionShelf | None = None
         self._stopped: Callable[[], bool] = lambda: False
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
@@ -52,6 +54,8 @@ class Pools:
                 self._models.close()
                 self._started = False
                 self._models = _models(self._options, self._limit)
+            if self._door is not None and self._sessions is not None:
+                self._door.sessions = self._sessions
             info = self._models.start(self._stopped)
             try:
                 if self._options.loads is not None and not self._stopped():
@@ -82,6 +86,19 @@ class Pools:
         except UserError as error:
             raise DecoderUnavailable(error.what, error.remedy) from error
         return self._models.open(session, source, hz)
+
+    def hand_over(self, sessions: SessionShelf) -> None:
+        """These are kept where other servers find them, once there is such a place."""
+        self._sessions = sessions
+
+    def claim(self, token: str, key: str | None) -> Mapping[str, Any] | None:
+        """What is kept of a session, which is this server's from now on; None where there is none, or no such place."""
+        door = self._door
+        return None if door is None else door.claim(token, key)
+
+    @property
+    def _door(self) -> Any:
+        return getattr(self._models, "door", None)
 
     def needs_elsewhere(self) -> Sequence[Need]:
         """What sessions of other servers need of the same decoders."""

@@ -12,6 +12,7 @@ from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.run import assembly
+from rtcontrol.serve.handover import Handover
 from rtcontrol.serve.housekeeping import Housekeeping
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.pools import Pools
@@ -36,7 +37,7 @@ class Server:
     ) -> None:
         self.options = options = options.ready()
         self._say, self._stopped = say, stopped
-        self._pool: DecoderPool = Pools(options)
+        self._pool = Pools(options)
         # 16 Hz: the scale of what counts as a pause.
         self._watch = PauseWatch(62_500_000)
         self.admission = SessionManager(options, self._pool, self._watch, say)
@@ -51,6 +52,7 @@ class Server:
     def __enter__(self) -> Self:
         with self._stack as stack:
             stack.callback(self._write)
+            self._pool.hand_over(Handover(self.admission))
             self._pool.start(self._stopped)
             stack.callback(self._pool.close)
             options = self.options

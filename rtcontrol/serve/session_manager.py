@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rtcontrol.envs.remote import RemoteEnvironment
@@ -17,6 +17,7 @@ from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve.crowd.session import CrowdSession, of_crowd
 from rtcontrol.serve.errors import AGAIN, stopped
 from rtcontrol.serve.guest import Guest
+from rtcontrol.serve.handover import open_session
 from rtcontrol.serve.limits import TokenBucket, shortage, weigh
 from rtcontrol.serve.operators import decoders_of, needs_elsewhere
 from rtcontrol.serve.options import ServeOptions
@@ -78,6 +79,7 @@ class SessionManager:
             options.max_sessions,
             options.out,
             lambda number, peer, hello: (make or open_session)(number, peer, hello, self),
+            options.fleet is not None,
         )
         self._refused: Counter[str] = Counter()
         self._ended = ServerStats()
@@ -185,6 +187,11 @@ class SessionManager:
         """The sessions that are not over."""
         with self._lock:
             return self._sessions.all()
+
+    def moved(self, tokens: Iterable[str]) -> None:
+        """These sessions went on at other servers: they end here."""
+        with self._lock:
+            self._sessions.let_go(set(tokens))
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -379,11 +386,6 @@ class SessionManager:
                 self.drop(min(strangers, key=lambda p: p.in_ns).connection)
             peer = self._peers[connection] = Peer(connection, self.options)
             return peer
-
-
-def open_session(number: int, peer: Peer[Session], hello: Hello, owner: SessionManager) -> Session:
-    """Of the kind that is asked for."""
-    return (Session if hello.crowd is None else CrowdSession)(number, peer, hello, owner)
 
 
 def _counted(session: Guest) -> CountedLoop | None:

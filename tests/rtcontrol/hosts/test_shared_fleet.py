@@ -299,6 +299,37 @@ def test_who_comes_back_after_its_lease_is_told_so_once(book: FleetBook) -> None
     assert book.beat("one", TERMS, [SEAT])["lapsed"] is False
 
 
+KEPT = {"key": None, "epoch": 3, "seq": 7, "instruction": "go", "paused": False}
+
+
+def test_session_is_told_to_whoever_claims_it_and_its_server_is_told_that_it_went(book: FleetBook) -> None:
+    assert book.beat("one", TERMS, [], {"token": KEPT})["lack"] == ["token"], "its hello was not told yet"
+    assert book.claim("two", "token", None) is None
+    assert book.beat("one", TERMS, [], {"token": {**KEPT, "hello": {}}})["lack"] == []
+    assert book.beat("one", TERMS, [], {"token": {**KEPT, "seq": 8}})["lack"] == [], "it is told once"
+    assert book.claim("two", "token", "a key of its own") is None, "another client's"
+    assert book.claim("one", "token", None) == {**KEPT, "seq": 8, "hello": {}, "elsewhere": False}
+    assert book.claim("two", "token", None) == {**KEPT, "seq": 8, "hello": {}, "elsewhere": True}
+    assert book.beat("two", TERMS, [], {})["moved"] == [], "it is just beginning there"
+    assert book.beat("one", TERMS, [], {"token": KEPT})["moved"] == ["token"]
+    assert book.claim("one", "token", None) == {**KEPT, "seq": 8, "hello": {}, "elsewhere": True}
+
+
+def test_session_of_a_server_that_was_killed_is_kept_for_a_lease_and_of_one_that_ended_not(book: FleetBook) -> None:
+    state = {**KEPT, "hello": {}}
+    for server in ("one", "two"):
+        book.beat(server, TERMS, [], {server: state})
+    book.leave("one")
+    assert book.claim("two", "one", None) is None, "it said bye to its client"
+    book.beat("three", TERMS, [])
+    book._servers["three"].heard_s += LEASE_S
+    assert book.claim("three", "two", None) is not None
+    book.beat("two", TERMS, [], {"late": state})
+    book._servers["three"].heard_s += LEASE_S
+    assert book._expire(time.monotonic() + LEASE_S + 1) == ["two", "one"]
+    assert book.claim("three", "late", None) is None
+
+
 def test_waiting_for_a_fleet_ends_when_the_server_is_stopped(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     door, stop = FleetDoor("nowhere", TERMS), threading.Event()
     monkeypatch.setattr(door, "_beat", lambda: False)  # as of a fleet that is being ended for ever

@@ -1,0 +1,114 @@
+"""Sessions of a fleet's servers: each server keeps what a session needs in the fleet's book, so that a client whose
+server died goes on with it at another one, by its token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+
+from rtcontrol.envs.remote import RemoteEnvironment
+from rtcontrol.serve.crowd.session import CrowdSession
+from rtcontrol.serve.negotiate import Terms
+from rtcontrol.serve.peer import Peer
+from rtcontrol.serve.session import Session, SessionOwner
+from rtcontrol_client.wire import Code, WireError
+from rtcontrol_client.wire.messages import Hello
+
+
+class FleetSession(Session):
+    """As `Session`; a hello that resumes one that this server does not have asks the book for it. Its ticks go on from
+    the time of day in microseconds wherever it is resumed: so they grow, whichever servers it was at."""
+
+    def __init__(self, number: int, peer: Peer[Session], hello: Hello, owner: SessionOwner) -> None:
+        super().__init__(number, peer, hello, owner)
+        self._adopts, self._numbers = hello.resume is not None, (0, -1)
+        self._resumes = self._adopts
+        if hello.resume is not None:
+            self.token = hello.resume
+
+    def kept(self) -> dict[str, Any] | None:
+        """What another server needs to go on with it; None while it cannot be resumed."""
+        env, loop = self.env, self.loop
+        if not self.welcomed or self.why is not None or env is None or loop is None:
+            return None
+        told = self._instruction or loop.instruction
+        numbers = {"epoch": env.epoch, "seq": env.last_seq}
+        return {"key": self.key, "instruction": told, "paused": self.paused, **numbers, "hello": self.hello}
+
+    def make_env(self, terms: Terms) -> RemoteEnvironment:
+        env = super().make_env(terms)
+        if self._resumes:
+            env.take_up(*self._numbers, time.time_ns() // 1000)
+        return env
+
+    def _work(self) -> None:
+        try:
+            if self._adopts or self.runs:
+                self._take_up()
+        except WireError as error:
+            self._owner.ended(self, error)
+            return
+        super()._work()
+
+    def _take_up(self) -> None:
+        """Go on with what the book has of it: of this server, or of one that had it meanwhile."""
+        claim, self._resumes = getattr(self._owner.pool, "claim", None), True
+        kept = None if claim is None else claim(self.token, self.key)
+        if kept is None:
+            if self._adopts:
+                raise unknown()
+            return  # the book does not know it (yet): it is this server's
+        try:
+            before = Hello.model_validate(kept["hello"])
+        except ValidationError:
+            raise unknown() from None
+        if self._adopts:
+            told = {"t_client_ns": self.hello.t_client_ns, "resume": self.token}
+            self.hello, self._adopts = before.model_copy(update=told), False
+        elif not kept["elsewhere"]:
+            return
+        self.paused = bool(kept["paused"])
+        self._instruction = self._proven = kept["instruction"]
+        self._numbers = kept["epoch"], kept["seq"]
+
+
+def unknown() -> WireError:
+    """Neither here nor in the book, or of another client."""
+    what = "There is no such session (any more) at the fleet's servers."
+    return WireError(Code.SESSION, what, "Say hello without `resume`.", field="resume", retryable=True)
+
+
+def open_session(number: int, peer: Peer[Session], hello: Hello, owner: SessionOwner) -> Session:
+    """Of the kind that is asked for."""
+    if hello.crowd is not None:
+        return CrowdSession(number, peer, hello, owner)
+    return (Session if owner.options.fleet is None else FleetSession)(number, peer, hello, owner)
+
+
+class HeldSessions(Protocol):
+    """A server's sessions."""
+
+    def all(self) -> list[Session]: ...
+
+    def moved(self, tokens: Iterable[str]) -> None:
+        """These went on at other servers: they end here."""
+
+
+class Handover:
+    """What a server's door tells the book of its sessions, and hears of them."""
+
+    def __init__(self, server: HeldSessions) -> None:
+        self._server = server
+
+    def kept(self) -> Mapping[str, Mapping[str, Any]]:
+        """Of each that can be resumed, by its token."""
+        fleet = [one for one in self._server.all() if isinstance(one, FleetSession)]
+        found = ((one.token, one.kept()) for one in fleet)
+        return {token: state for token, state in found if state is not None}
+
+    def moved(self, tokens: Iterable[str]) -> None:
+        """These went on at other servers."""
+        self._server.moved(tokens)
