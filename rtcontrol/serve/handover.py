@@ -97,7 +97,7 @@ class HeldSessions(Protocol):
         """These went on at other servers: they end here."""
 
 
-class Handover:
+class SessionKeeper:
     """What a server's door tells the book of its sessions, and hears of them."""
 
     def __init__(self, server: HeldSessions) -> None:

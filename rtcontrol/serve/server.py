@@ -12,7 +12,7 @@ from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.run import assembly
-from rtcontrol.serve.handover import Handover
+from rtcontrol.serve.handover import SessionKeeper
 from rtcontrol.serve.housekeeping import Housekeeping
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.pools import Pools
@@ -52,7 +52,7 @@ class Server:
     def __enter__(self) -> Self:
         with self._stack as stack:
             stack.callback(self._write)
-            self._pool.hand_over(Handover(self.admission))
+            self._pool.hand_over(SessionKeeper(self.admission))
             self._pool.start(self._stopped)
             stack.callback(self._pool.close)
             options = self.options

@@ -287,6 +287,7 @@ def test_what_no_fleet_can_be_shared_with_is_told(
         ServeOptions(**options).check()
 
 
+@pytest.mark.slow
 def test_killed_head_is_told_and_every_client_ends_safe(tmp_path: Path) -> None:
     # ray-project/ray#45570: what uses Ray is ended a minute after the head has gone, without a word before.
     with RayCluster() as cluster, opening(cluster, tmp_path) as made:
