@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from rtcontrol.bench.processes import cpu_s
 from rtcontrol.bench.situations import Situation, situations
 from rtcontrol.bench.wire import Servers, dealer, free_port, pong, wait_for
 from rtcontrol.models.crowd import CharacterPrompt, CrowdDecoder
@@ -30,15 +31,24 @@ END_S = 20.0
 class CrowdLoad:
     """One raw peer with a crowd: all see something `looks_hz` times a second, in turns of what there is to be seen."""
 
-    def __init__(self, endpoint: str, members: int, hz: float, asked: Sequence[Situation], every_tick: bool) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        members: int,
+        hz: float,
+        asked: Sequence[Situation],
+        every_tick: bool,
+        agent: str = "lander",
+    ) -> None:
         self.socket = dealer(endpoint)
         self._asked, self._ids = asked, [f"m{i:04d}" for i in range(members)]
         self._seq = 0
         self.token = ""
+        self.bytes = 0  # of all messages both ways
         self.status: Counter[str] = Counter()
         self.causes: Counter[str] = Counter()
         self.age_ms = Series()
-        hello = {"agent": "lander", "hz": hz, "crowd": CrowdWish(members=members), "client": Program(name="bench")}
+        hello = {"agent": agent, "hz": hz, "crowd": CrowdWish(members=members), "client": Program(name="bench")}
         self._send(Hello(protocol=list(PROTOCOL), t_client_ns=time.monotonic_ns(), **hello))  # type: ignore[arg-type]
         self._take_until(lambda: bool(self.token), 120.0)
         parts = [Member(id=name, every_tick=every_tick, instruction=self._of(i)[0]) for i, name in enumerate(self._ids)]
@@ -49,7 +59,7 @@ class CrowdLoad:
         """Observe and count for so long; gives how long it was."""
         self.status.clear()
         self.causes.clear()
-        self.age_ms = Series()
+        self.age_ms, self.bytes = Series(), 0
         began = told = time.monotonic()
         while (now := time.monotonic()) - began < seconds:
             self._look()
@@ -80,7 +90,9 @@ class CrowdLoad:
         end = time.monotonic() + seconds
         while not done() and (left := end - time.monotonic()) > 0:
             if self.socket.poll(max(1, int(1e3 * left))):
-                self._take(decode_msgpack(self.socket.recv_multipart()))
+                parts = self.socket.recv_multipart()
+                self.bytes += sum(map(len, parts))
+                self._take(decode_msgpack(parts))
 
     def _take(self, message: Message) -> None:
         if isinstance(message, CallMany):
@@ -103,7 +115,9 @@ class CrowdLoad:
             self.token = ""
 
     def _send(self, message: Message) -> None:
-        self.socket.send_multipart(encode_msgpack(message))
+        parts = encode_msgpack(message)
+        self.bytes += sum(map(len, parts))
+        self.socket.send_multipart(parts)
 
 
 def serve(
@@ -123,9 +137,9 @@ def serve(
         wait_for(port, servers)
         load = CrowdLoad(endpoint, members, hz, situations("lander", 400), every_tick)
         load.run(WARM_S, looks_hz)
-        before, busy = _cpu_s(servers.pid), os.getloadavg()[0]
+        before, busy = cpu_s(servers.pid), os.getloadavg()[0]
         took = load.run(seconds, looks_hz, step)
-        cpu_s = _cpu_s(servers.pid) - before
+        spent_s = cpu_s(servers.pid) - before
         servers.check()
         calls = sum(load.status.values())
         counted = {"status": dict(load.status), "causes": dict(load.causes), "look_to_call_ms": load.age_ms.summary()}
@@ -139,8 +153,8 @@ def serve(
         "machine_load": busy,
         "calls": calls,
         "calls_a_second": round(calls / took, 1),
-        "server_cpu_s": round(cpu_s, 3),
-        "calls_a_cpu_second": round(calls / cpu_s, 1) if cpu_s else None,
+        "server_cpu_s": round(spent_s, 3),
+        "calls_a_cpu_second": round(calls / spent_s, 1) if spent_s else None,
         **counted,
         "report": {
             name: report.get(name)
@@ -161,24 +175,25 @@ def _report(out: Path) -> dict[str, Any]:
     return {}
 
 
-def _cpu_s(pid: int) -> float:
-    """Of a process and its threads, until now."""
-    fields = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def batches(model: str, rounds: int, sizes: Sequence[int] = SIZES) -> dict[str, Any]:
+def batches(
+    model: str,
+    rounds: int,
+    sizes: Sequence[int] = SIZES,
+    agent: str = "lander",
+    threads: int | None = None,
+    step: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
     """Milliseconds of a batch by its size, by the clock and of this thread's own, all sizes taking turns."""
     from rtcontrol.bench.timing import Stopwatch, like
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.run import assembly
 
-    asked = situations("lander", 400)
-    decoder = CrowdDecoder(DeciderSpec(model, tuple(assembly.agent("lander").tools.openai())))
+    asked = situations(agent, 400)
+    decoder = CrowdDecoder(DeciderSpec(model, tuple(assembly.agent(agent).tools.openai()), threads=threads))
     runner: Any = decoder.lone.runner
     watch = Stopwatch(runner.model.device)
     wall, cpu = {n: Series() for n in sizes}, {n: Series() for n in sizes}
-    with like(runner) as threads:
+    with like(runner) as used:
         for turn in range(rounds + 2):
             for n in sizes:
                 looks = [asked[(STRIDE * i + turn) % len(asked)] for i in range(n)]
@@ -190,10 +205,12 @@ def batches(model: str, rounds: int, sizes: Sequence[int] = SIZES) -> dict[str, 
                 if turn >= 2:
                     wall[n].add(took.wall_ms)
                     cpu[n].add(took.cpu_ms)
+            step()
     shown = {str(n): {"wall_ms": wall[n].summary(), "cpu_ms": cpu[n].summary()} for n in sizes}
     most = max(sizes)
     ratio = {
         way: round(many[most].percentile(50) / many[1].percentile(50), 2)
         for way, many in (("wall", wall), ("cpu", cpu))
     }
-    return {"sizes": shown, "largest": most, "over_one_alone": ratio, "rounds": rounds, "threads": threads}
+    figures = {"sizes": shown, "largest": most, "over_one_alone": ratio, "rounds": rounds, "threads": used}
+    return {**figures, "together": runner.caps.batch}

@@ -12,6 +12,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from rtcontrol.bench.processes import cpu_s
 from rtcontrol.bench.situations import Situation, agent_of, situations
 from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.fleet import FleetPool
@@ -70,10 +71,10 @@ def _compare(
         spent: dict[str, list[float]] = {way: [] for way in WAYS}
         for turn in range(rounds):
             for way in WAYS if turn % 2 == 0 else WAYS[::-1]:
-                before = sum(map(_processor_s, pids))
+                before = sum(map(cpu_s, pids))
                 rate, count = _rate(hosts[way], asked, seconds)
                 rates[way].append(round(rate, 2))
-                spent[way].append(round(1e3 * (sum(map(_processor_s, pids)) - before) / count, 4))
+                spent[way].append(round(1e3 * (sum(map(cpu_s, pids)) - before) / count, 4))
                 done()
     finally:
         fleet.close()
@@ -89,12 +90,6 @@ def _compare(
         "median_processor_ms": {way: median(spent[way]) for way in WAYS},
         "ratio": round(medians["two"] / medians["one"], 3),
     }
-
-
-def _processor_s(pid: int) -> float:
-    """What a process had of all processors until now."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _rate(hosts: Sequence[Host], asked: Sequence[Situation], seconds: float) -> tuple[float, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,20 +22,23 @@ from rtcontrol_client.wire.messages import Bye, CallMessage, ErrorMessage, Messa
 
 
 class LoadClient:
-    """One server-paced client: it observes twice a period and counts what it is told."""
+    """One server-paced client: it observes twice a period, of `texts` one after the other, and counts what it is told,
+    and the bytes of all messages both ways."""
 
-    def __init__(self, endpoint: str, hz: float) -> None:
+    def __init__(self, endpoint: str, hz: float, agent: str = "lander", texts: Sequence[str] = (TEXT,)) -> None:
         self.socket = dealer(endpoint)
         self._hz, self._period_s = hz, 0.5 / hz
         self.due = time.monotonic()
+        self._texts, self._looks = texts, 0
         self._session: WireSession | None = None
+        self.bytes = 0
         self.ticks: list[int] = []
         self._before: int | None = None  # the last tick of the warm-up
         self._came_s = self.due  # when the last tick came, or the counting began
         self.status: Counter[str] = Counter()
         self.causes: Counter[str] = Counter()
         self.way_ms: list[float] = []
-        self.socket.send_multipart(encode_msgpack(hello("lander", pacing="server", hz=hz)))
+        self._send(hello(agent, pacing="server", hz=hz))
 
     @property
     def ready(self) -> bool:
@@ -44,11 +47,25 @@ class LoadClient:
     def observe(self) -> None:
         self.due += self._period_s
         if self._session is not None:
-            self.socket.send_multipart(encode_msgpack(self._session.observe(TEXT)))
+            self._looks += 1
+            self._send(self._session.observe(self._texts[self._looks % len(self._texts)]))
 
     def receive(self) -> None:
         while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            self._take(decode_msgpack(self.socket.recv_multipart()))
+            parts = self.socket.recv_multipart()
+            self.bytes += sum(map(len, parts))
+            self._take(decode_msgpack(parts))
+
+    def bye(self) -> None:
+        """The session is over; nothing is waited for."""
+        if self._session is not None:
+            self._send(Bye(session=self._session.welcome.session))
+        self.socket.close(200)
+
+    def _send(self, message: Message) -> None:
+        parts = encode_msgpack(message)
+        self.bytes += sum(map(len, parts))
+        self.socket.send_multipart(parts)
 
     def _take(self, message: Message) -> None:
         now = time.monotonic_ns()
@@ -62,7 +79,7 @@ class LoadClient:
             if message.cause is not None:
                 self.causes[message.cause] += 1
         elif isinstance(message, Ping):
-            self.socket.send_multipart(encode_msgpack(pong(message)))
+            self._send(pong(message))
         elif isinstance(message, ErrorMessage):
             raise UserError(f"The server refused a client: {message.message}", message.remedy)
         elif isinstance(message, Bye):
@@ -72,7 +89,7 @@ class LoadClient:
         """What was counted until now was the warm-up."""
         self._before = self.ticks[-1] if self.ticks else self._before
         self._came_s = time.monotonic()
-        self.ticks, self.way_ms = [], []
+        self.ticks, self.way_ms, self.bytes = [], [], 0
         self.status.clear()
         self.causes.clear()
 
@@ -113,19 +130,15 @@ def load(
         if http:
             wait_for(web, servers)
         made = [LoadClient(endpoint, hz) for _ in range(clients)]
-        poller = zmq.Poller()
-        for client in made:
-            poller.register(client.socket, zmq.POLLIN)
-        by_socket = {client.socket: client for client in made}
-        _until(made, poller, by_socket, lambda: all(c.ready for c in made), 120.0, lambda s: servers.check())
+        drive(made, lambda: all(c.ready for c in made), 120.0, lambda s: servers.check())
         if not all(c.ready for c in made):
             raise UserError("Not every client was welcomed in 120 s.", "Give fewer --clients.")
         if http:
             servers.start(["-m", "rtcontrol.bench.http_load", f"http://127.0.0.1:{web}"])
-        _until(made, poller, by_socket, lambda: False, 2.0, lambda s: None)
+        drive(made, lambda: False, 2.0, lambda s: None)
         for client in made:
             client.forget()
-        _until(made, poller, by_socket, lambda: False, seconds, step)
+        drive(made, lambda: False, seconds, step)
         end_s = time.monotonic()
         servers.check()
         for client in made:
@@ -147,14 +160,14 @@ def load(
     }
 
 
-def _until(
-    clients: list[LoadClient],
-    poller: zmq.Poller,
-    by_socket: dict[Any, LoadClient],
-    done: Callable[[], bool],
-    seconds: float,
-    step: Callable[[float], None],
+def drive(
+    clients: Sequence[LoadClient], done: Callable[[], bool], seconds: float, step: Callable[[float], None]
 ) -> None:
+    """All observe and receive until `done`, or for so many seconds; `step` is given the seconds since it was called."""
+    poller = zmq.Poller()
+    for client in clients:
+        poller.register(client.socket, zmq.POLLIN)
+    by_socket = {client.socket: client for client in clients}
     order = [(client.due, n) for n, client in enumerate(clients)]
     heapq.heapify(order)
     began = time.monotonic()

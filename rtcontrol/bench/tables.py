@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rtcontrol.bench.batch import PAPER, SIZES
+from rtcontrol.bench.capacity_tables import capacity
 from rtcontrol.bench.pretrained_tables import equal, pretrained
 from rtcontrol.telemetry.figure_table import NOT_MEASURED, Document, Table, conditions, ms
 
@@ -371,6 +372,7 @@ TABLES: dict[str, Callable[[Document], list[Table]]] = {
     "decide": decide,
     "sizes": sizes,
     "batch": batch,
+    "capacity": capacity,
     "heads": heads,
     "prefix": prefix,
     "memory": memory,

@@ -35,6 +35,7 @@ LAZY = {
     "bench": "rtcontrol.cli.bench:app",
     "keys": "rtcontrol.cli.keys:app",
     "bridge": "rtcontrol.cli.bridge:app",
+    "plan": "rtcontrol.cli.plan:plan",
     "replay": "rtcontrol.cli.replay:replay",
     "data": "rtcontrol.cli.data:app",
     "eval": "rtcontrol.cli.eval:app",
