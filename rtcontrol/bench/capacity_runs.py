@@ -39,7 +39,7 @@ def measure(models: Sequence[str], quick: bool, progress: Progress) -> dict[str,
         step(MEMORY_STEPS)
         costs[model] = model_cost(agent, timed, kept)
         checks += [{"model": model, **row} for row in model_checks(costs[model], timed, kept)]
-        runs[model] = {"cpu_ms": {name: ms["cpu_ms"]["p50"] for name, ms in timed["sizes"].items()}, "mib": kept}
+        runs[model] = {"cpu_ms": timed["median_cpu_ms"], "mib": kept}
     first, cost = models[0], costs[models[0]]
     runs["served"] = loads = served(first, cost.agent, seconds, step)
     capacity = Capacity(first, cost, door_cost(cost, loads))
@@ -57,7 +57,7 @@ def measure(models: Sequence[str], quick: bool, progress: Progress) -> dict[str,
 def model_cost(agent: str, timed: Mapping[str, Any], kept: Mapping[str, Any]) -> ModelCost:
     """Fitted to the runs that are no checks."""
     most = int(timed["together"])
-    took = {name: float(one["cpu_ms"]["p50"]) for name, one in timed["sizes"].items()}
+    took = timed["median_cpu_ms"]
     rows = [(-(-size // most), size) for size in SIZES]
     pass_ms, each_ms = fitted(rows, [took[str(size)] for size in SIZES])
     return ModelCost(agent, BatchCost(pass_ms, each_ms, most), **capacity_memory.costs(kept))
@@ -65,7 +65,7 @@ def model_cost(agent: str, timed: Mapping[str, Any], kept: Mapping[str, Any]) ->
 
 def model_checks(cost: ModelCost, timed: Mapping[str, Any], kept: Mapping[str, Any]) -> list[Row]:
     """By the sizes and the memory that nothing was fitted to."""
-    took = {name: float(one["cpu_ms"]["p50"]) for name, one in timed["sizes"].items()}
+    took = timed["median_cpu_ms"]
     found = [_row(f"a batch of {n}", cost.batch.ms(n), took[str(n)], "ms of a core") for n in CHECK_SIZES]
     return found + [_row(*one, "MiB") for one in capacity_memory.checks(kept, cost)]
 

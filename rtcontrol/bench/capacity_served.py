@@ -89,7 +89,7 @@ def _sessions(
     drive(clients, lambda: False, SETTLE_S, lambda s: None)
     for client in clients:
         client.forget()
-    watch = Watch(servers.pid)
+    watch = ServedWatch(servers.pid)
     drive(clients, lambda: False, seconds, lambda s: servers.check())
     figures = watch.figures(sum(len(client.ticks) for client in clients), sum(client.bytes for client in clients))
     for client in clients:
@@ -102,7 +102,7 @@ def _crowd(
 ) -> dict[str, Any]:
     crowd = CrowdLoad(endpoint, load.count, load.hz, asked, every_tick=True, agent=agent)
     crowd.run(SETTLE_S, 2 * load.hz)
-    watch = Watch(servers.pid)
+    watch = ServedWatch(servers.pid)
     took_s = crowd.run(seconds, 2 * load.hz)
     servers.check()
     # What is told beside a decision, such as the safe call after a miss, is none.
@@ -112,7 +112,7 @@ def _crowd(
     return figures
 
 
-class Watch:
+class ServedWatch:
     """What a server's parts take from now on."""
 
     def __init__(self, server: int) -> None:

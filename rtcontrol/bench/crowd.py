@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -193,6 +194,7 @@ def batches(
     runner: Any = decoder.lone.runner
     watch = Stopwatch(runner.model.device)
     wall, cpu = {n: Series() for n in sizes}, {n: Series() for n in sizes}
+    every: dict[int, list[float]] = {n: [] for n in sizes}
     with like(runner) as used:
         for turn in range(rounds + 2):
             for n in sizes:
@@ -205,6 +207,7 @@ def batches(
                 if turn >= 2:
                     wall[n].add(took.wall_ms)
                     cpu[n].add(took.cpu_ms)
+                    every[n].append(took.cpu_ms)
             step()
     shown = {str(n): {"wall_ms": wall[n].summary(), "cpu_ms": cpu[n].summary()} for n in sizes}
     most = max(sizes)
@@ -213,4 +216,5 @@ def batches(
         for way, many in (("wall", wall), ("cpu", cpu))
     }
     figures = {"sizes": shown, "largest": most, "over_one_alone": ratio, "rounds": rounds, "threads": used}
-    return {**figures, "together": runner.caps.batch}
+    exact = {str(n): round(median(took), 4) for n, took in every.items()}  # a summary's are those of its bins
+    return {**figures, "together": runner.caps.batch, "median_cpu_ms": exact}

@@ -35,6 +35,19 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class DoorGroup:
+    """So many doors alike: the decoders of each, and how many sessions, or characters, come to it."""
+
+    doors: int
+    decoders: int
+    count: int
+
+
+def _cores(groups: tuple[DoorGroup, ...]) -> int:
+    return sum(one.doors * (1 + one.decoders) for one in groups)
+
+
+@dataclass(frozen=True)
 class Sizing:
     """Of a capacity, for `count` sessions, or characters of crowds, at `hz`. UserError where there is none."""
 
@@ -58,40 +71,39 @@ class Sizing:
             )
         if not 1 <= self.cores_per_node <= 4096:
             raise UserError(f"--cores-per-node {self.cores_per_node} is no machine.", "Give 1 to 4096.")
-        for what, fits, took_ms in (
-            ("decision", self.per_decoder, self.capacity.alone_ms(self.crowd)),
-            ("tick of the door", self.per_door, self._door_ms),
-        ):
-            if not fits:
-                raise self._impossible(what, took_ms)
+        if not self.per_decoder:
+            raise self._impossible(f"One decision of {self.capacity.model}", *self._costs_ms[0])
+        if not self.per_door:
+            raise self._impossible("One tick at the door", *self._costs_ms[1])
 
-    def _impossible(self, what: str, took_ms: float) -> UserError:
+    @property
+    def _costs_ms(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Of one alone at a decoder, and at a door: of each tick, and of each second."""
+        door = self.capacity.door
+        decoder = self.capacity.alone_ms(self.crowd), door.decoder_idle_ms
+        if self.crowd:
+            return decoder, (door.call_ms + door.crowd_ms, door.crowd_idle_ms)
+        return decoder, (door.tick_ms, door.idle_ms)
+
+    def _impossible(self, what: str, took_ms: float, idle_ms: float) -> UserError:
         period_ms, given_ms = MS / self.hz, self.busy_max * MS / self.hz
         left = f"--hz {self.hz:g} leaves {period_ms:.3g} ms"
         left += "" if took_ms >= period_ms else f", of which --busy-max gives away {given_ms:.3g}"
-        highest = math.floor(100 * (self.busy_max * MS - self._idle_ms) / took_ms) / 100
+        highest = min((self.busy_max * MS - idle) / took for took, idle in self._costs_ms if took > 0)
+        highest = math.floor(100 * highest) / 100
         lower = f"Ask for at most {highest:g} Hz, or take" if highest >= MIN_HZ else "Take"
         return UserError(
-            f"One {what} of {self.capacity.model} takes {took_ms:.3g} ms of a core, and {left}.",
+            f"{what} takes {took_ms:.3g} ms of a core, and {left}.",
             f"{lower} a smaller model or a faster machine (`rtcontrol bench capacity` measures both).",
         )
-
-    @property
-    def _idle_ms(self) -> float:
-        door = self.capacity.door
-        return max(door.decoder_idle_ms, door.crowd_idle_ms if self.crowd else door.idle_ms)
-
-    @property
-    def _door_ms(self) -> float:
-        door = self.capacity.door
-        return door.call_ms + door.crowd_ms if self.crowd else door.tick_ms
 
     # -- what one of each carries --------------------------------------------------------------------------------------
 
     @cached_property
     def per_decoder(self) -> int:
-        """As many as one decoder decides for within `busy_max` of its core."""
-        return largest(lambda count: self.decoder_busy(count) <= self.busy_max)
+        """As many as one decoder decides for within `busy_max` of its core; above a crowd's size, whole crowds."""
+        most = largest(lambda count: self.decoder_busy(count) <= self.busy_max)
+        return most // CROWD * CROWD if self.crowd and most > CROWD else most
 
     @cached_property
     def per_door(self) -> int:
@@ -129,18 +141,33 @@ class Sizing:
 
     # -- how many of each ----------------------------------------------------------------------------------------------
 
+    @cached_property
+    def layout(self) -> tuple[DoorGroup, ...]:
+        """The doors that need the fewest cores: all alike, and a last one with what is left. Servers share no decoders,
+        so it depends on the decoders of each."""
+        most = min(math.ceil(self.per_door / self.per_decoder), MOST_DECODERS)
+        layouts = (self._layout(decoders) for decoders in range(1, most + 1))
+        return min(layouts, key=lambda groups: (_cores(groups), len(groups), sum(one.doors for one in groups)))
+
+    def _layout(self, decoders: int) -> tuple[DoorGroup, ...]:
+        each = min(self.per_door, decoders * self.per_decoder)
+        doors, rest = divmod(self.count, each)
+        last = DoorGroup(1, math.ceil(rest / self.per_decoder), rest)
+        groups = (DoorGroup(doors, decoders, each), last)
+        return tuple(one for one in groups if one.doors and one.count)
+
     @property
     def doors(self) -> int:
-        return math.ceil(self.count / self.per_door)
+        return sum(one.doors for one in self.layout)
 
     @property
     def decoders(self) -> int:
-        """Servers share none: of each further door one may be half empty."""
-        return math.ceil(self.count / self.per_decoder) + self.doors - 1
+        return sum(one.doors * one.decoders for one in self.layout)
 
     @property
     def cores(self) -> int:
-        return self.doors + self.decoders
+        """One for each door and each decoder."""
+        return _cores(self.layout)
 
     @property
     def nodes(self) -> int:
@@ -149,12 +176,14 @@ class Sizing:
     @property
     def at_a_door(self) -> int:
         """So many at the fullest door."""
-        return math.ceil(self.count / self.doors)
+        return max(one.count for one in self.layout)
 
     @property
     def on_a_decoder(self) -> int:
-        """So many on the fullest decoder."""
-        return math.ceil(self.at_a_door / (self.decoders // self.doors))
+        """So many on the fullest decoder: of characters as many as it carries, as crowds stay whole."""
+        if self.crowd:
+            return min(self.per_decoder, self.at_a_door)
+        return max(math.ceil(one.count / one.decoders) for one in self.layout)
 
     # -- what comes of it ----------------------------------------------------------------------------------------------
 
@@ -208,26 +237,32 @@ class Sizing:
             Limit("a door's core", self.door_busy(self.at_a_door) / self.busy_max),
             Limit("a door's link", self.link_mbit(self.at_a_door) / (self.busy_max * LINK_MBIT)),
             Limit("connections of a door", sessions / DOOR_SESSIONS),
-            Limit("decoders of a door", math.ceil(self.decoders / self.doors) / MOST_DECODERS),
+            Limit("decoders of a door", max(one.decoders for one in self.layout) / MOST_DECODERS),
         )
         return tuple(sorted(found, key=lambda one: one.share, reverse=True))
 
     def commands(self) -> list[tuple[int, str]]:
         """How often each line is to be started."""
-        each, more = divmod(self.decoders, self.doors)
-        counts = [(more, each + 1), (self.doors - more, each)]
-        sessions = self.crowds(self.at_a_door)
-        line = f"rtcontrol serve --model {self.capacity.model} --threads 1 --hz {self.hz:g} --max-sessions {sessions}"
+        line = (
+            f"rtcontrol serve --model {self.capacity.model} --threads 1 --hz {self.hz:g} --busy-max {self.busy_max:g}"
+        )
         line += f" --hz-max {self.hz:g}" if self.hz > ServeOptions().hz_max else ""
-        line += f" --busy-max {self.busy_max:g} --bind tcp://0.0.0.0:5555 --keys keys"
-        return [(times, f"{line} --decoders {decoders}") for times, decoders in counts if times]
+        line += " --bind tcp://0.0.0.0:5555 --keys keys"
+        return [
+            (one.doors, f"{line} --max-sessions {self.crowds(one.count)} --decoders {one.decoders}")
+            for one in self.layout
+        ]
 
     def document(self, price: float | None = None) -> dict[str, Any]:
         """All figures."""
         given = {"model": self.capacity.model, "count": self.count, "kind": "characters" if self.crowd else "sessions"}
         given |= {"hz": self.hz, "cores_per_node": self.cores_per_node, "busy_max": self.busy_max}
         found = {"doors": self.doors, "decoders": self.decoders, "cores": self.cores, "nodes": self.nodes}
-        one = {"per_decoder": self.per_decoder, "per_door": self.per_door, "at_a_door": self.at_a_door}
+        one: dict[str, int | None] = {
+            "per_decoder": self.per_decoder,
+            "per_door": self.per_door,
+            "at_a_door": self.at_a_door,
+        }
         one |= {"on_a_decoder": self.on_a_decoder, "per_crowd": self.per_crowd if self.crowd else None}
         busy = {"decoder": self.decoder_busy(self.on_a_decoder), "door": self.door_busy(self.at_a_door)}
         memory = {"all": self.mib, "node": self.node_mib, "decoder": self.decoder_mib, "door": self.door_mib}
@@ -264,7 +299,7 @@ def carried(nodes: int, capacity: Capacity, hz: float, crowd: bool, cores_per_no
     count = largest(lambda count: sizing(count).nodes <= nodes)
     if not count:
         raise UserError(
-            f"{nodes} machine of {cores_per_node} core is too small: a door and a decoder need one each.",
+            "One machine of one core is too small: a door and a decoder need one each.",
             "Give more --cores-per-node, or more --nodes.",
         )
     return sizing(count)

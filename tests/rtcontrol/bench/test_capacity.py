@@ -165,7 +165,7 @@ def test_a_run_that_had_all_of_a_core_is_no_check_and_nothing_is_fitted_to_it() 
 def test_a_models_costs_come_from_the_sizes_that_are_no_checks() -> None:
     sizes = (*capacity_runs.SIZES, *capacity_runs.CHECK_SIZES)
     wrong = {size: 2.0 if size in capacity_runs.CHECK_SIZES else 1.0 for size in sizes}
-    timed = {"together": 64, "sizes": {str(n): {"cpu_ms": {"p50": wrong[n] * BATCH.ms(n)}} for n in sizes}}
+    timed = {"together": 64, "median_cpu_ms": {str(n): wrong[n] * BATCH.ms(n) for n in sizes}}
     own = {
         "prefix_tokens": 100,
         "mib": {str(n): 200.0 + 0.6 * n for n in (*capacity_memory.FIT, capacity_memory.CHECK)},
