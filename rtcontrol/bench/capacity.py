@@ -63,7 +63,8 @@ class ModelCost:
 class DoorCost:
     """Of the parts that know no model. Milliseconds of a core: of a door with sessions for each tick (two looks
     before each) and each second; of a door with crowds for each member's call (the same), each period of a crowd and
-    each second; of a decoder beside the decision itself for each tick, call and second. Bytes of a session's tick, a
+    each second; of a decoder for each second. What a decision takes in a server is `session_factor` or `crowd_factor`
+    times what it takes in a process that does nothing else. Bytes of a session's tick, a
     member's call and a crowd's period on the wire, both ways. MiB of a door and of each session there, of what a
     decoder and each session in it have beside the model's own, and of Ray on a machine, which has `ray_ms` of each
     second for itself."""
@@ -73,9 +74,9 @@ class DoorCost:
     call_ms: float
     crowd_ms: float
     crowd_idle_ms: float
-    decoder_tick_ms: float
-    decoder_call_ms: float
     decoder_idle_ms: float
+    session_factor: float
+    crowd_factor: float
     tick_bytes: float
     call_bytes: float
     crowd_bytes: float
@@ -89,7 +90,7 @@ class DoorCost:
     @classmethod
     def nothing(cls) -> DoorCost:
         """What decisions cost without it."""
-        return cls(**dict.fromkeys((one.name for one in fields(cls)), 0.0))
+        return cls(**{one.name: float(one.name.endswith("_factor")) for one in fields(cls)})
 
 
 @lru_cache(maxsize=4096)
@@ -133,21 +134,25 @@ class Capacity:
 
     def alone_ms(self, crowd: bool = False) -> float:
         """One decision alone."""
-        return self.cost.batch.ms(1) + (self.door.decoder_call_ms if crowd else self.door.decoder_tick_ms)
+        return self.batch_ms(1, crowd)
+
+    def batch_ms(self, count: int, crowd: bool = False) -> float:
+        """Of so many together in a server."""
+        return self.cost.batch.ms(count) * (self.door.crowd_factor if crowd else self.door.session_factor)
 
     def sessions_busy(self, sessions: int, hz: float) -> float:
         """The part of a core that a decoder needs for so many sessions."""
         if not sessions:
             return self.door.decoder_idle_ms / MS
-        each = session_share_ms(self.cost.batch, sessions, hz) + self.door.decoder_tick_ms
+        each = session_share_ms(self.cost.batch, sessions, hz) * self.door.session_factor
         return (sessions * hz * each + self.door.decoder_idle_ms) / MS
 
     def crowd_busy(self, characters: int, hz: float) -> float:
         """The same for characters in as few crowds as `CROWD` allows, each decided in `PHASES` batches of a period."""
-        period_ms = characters * self.door.decoder_call_ms
+        period_ms = 0.0
         for size, crowds in _shares(characters, math.ceil(characters / CROWD) or 1):
             for count, batches in _shares(size, PHASES):
-                period_ms += crowds * batches * self.cost.batch.ms(count)
+                period_ms += crowds * batches * self.batch_ms(count, crowd=True)
         return (hz * period_ms + self.door.decoder_idle_ms) / MS
 
     def door_busy(self, ticks_per_s: float) -> float:

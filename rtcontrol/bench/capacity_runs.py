@@ -82,8 +82,7 @@ def _known(loads: Sequence[Row], check: bool) -> list[tuple[ServedLoad, Row]]:
 
 
 def door_cost(cost: ModelCost, loads: Sequence[Row]) -> DoorCost:
-    """Of the parts that know no model, from the runs that are no checks; what the decisions themselves take is left out
-    by the model's own cost."""
+    """Of the parts that know no model, from the runs that are no checks, beside what the model itself costs."""
     known = _known(loads, check=False)
     apart = [(load, run) for load, run in known if not load.crowd], [(load, run) for load, run in known if load.crowd]
     alone, crowds = ([_rates(load, run) for load, run in part] for part in apart)
@@ -92,10 +91,9 @@ def door_cost(cost: ModelCost, loads: Sequence[Row]) -> DoorCost:
     call_ms, crowd_ms, crowd_idle_ms = fitted([(calls, periods, 1.0) for _, calls, periods in crowds], server[1])
     (tick_bytes,) = fitted([(ticks,) for ticks, _, _ in alone], size[0])
     call_bytes, crowd_bytes = fitted([(calls, periods) for _, calls, periods in crowds], size[1])
-    rates = [_rates(load, run) for load, run in known]
-    whole = [MS * run["busy"]["decoder"] for _, run in known]
-    beside = [ms - _decided_ms(cost, load, run) for ms, (load, run) in zip(whole, known, strict=True)]
-    decoder = fitted([(ticks, calls, 1.0) for ticks, calls, _ in rates], beside, whole)
+    decided = [(_decided_ms(cost, load, run), load.crowd) for load, run in known]
+    rows = [(0.0 if crowd else ms, ms if crowd else 0.0, 1.0) for ms, crowd in decided]
+    decoder = fitted(rows, [MS * run["busy"]["decoder"] for _, run in known])
     sessions = [(load.count, run["mib"]) for load, run in known if not load.crowd]
     door_mib, door_session_mib = fitted([(1.0, n) for n, _ in sessions], [mib["server"] for _, mib in sessions])
     spare = [mib["decoder"] - cost.model_mib - n * cost.sequence_mib for n, mib in sessions]
@@ -107,9 +105,9 @@ def door_cost(cost: ModelCost, loads: Sequence[Row]) -> DoorCost:
         call_ms=call_ms,
         crowd_ms=crowd_ms,
         crowd_idle_ms=crowd_idle_ms,
-        decoder_tick_ms=decoder[0],
-        decoder_call_ms=decoder[1],
         decoder_idle_ms=decoder[2],
+        session_factor=decoder[0],
+        crowd_factor=decoder[1],
         tick_bytes=tick_bytes,
         call_bytes=call_bytes,
         crowd_bytes=crowd_bytes,

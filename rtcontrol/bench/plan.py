@@ -218,10 +218,8 @@ class Sizing:
     def together_ms(self) -> float:
         """Of a decoder's core, until the last call where all of its ticks fall together; of a crowd, those of one of
         its `PHASES`."""
-        on, door, batch = self.on_a_decoder, self.capacity.door, self.capacity.cost.batch
-        if self.crowd:
-            on = math.ceil(on / PHASES)
-        return batch.ms(on) + on * (door.decoder_call_ms if self.crowd else door.decoder_tick_ms)
+        on = math.ceil(self.on_a_decoder / PHASES) if self.crowd else self.on_a_decoder
+        return self.capacity.batch_ms(on, self.crowd)
 
     @property
     def waits(self) -> str:

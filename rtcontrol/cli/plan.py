@@ -14,9 +14,8 @@ from rtcontrol.models.errors import UserError
 def plan(
     sessions: Annotated[int | None, typer.Option(help="Robots or games, each with a connection of its own.")] = None,
     characters: Annotated[int | None, typer.Option(help="Characters of crowds (docs/crowds.md).")] = None,
-    nodes: Annotated[
-        int | None, typer.Option(help="The other way round: how many sessions these carry; with --characters 0, those.")
-    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="The other way round: how many sessions these carry.")] = None,
+    crowds: Annotated[bool, typer.Option("--crowds", help="--nodes: how many characters of crowds.")] = False,
     hz: Annotated[float, typer.Option(help="Decisions a second of each.")] = 5.0,
     model: Annotated[str, typer.Option(help="What decides: one that was measured.")] = "lander",
     cores_per_node: Annotated[int, typer.Option(help="Processor cores of a machine.")] = 16,
@@ -42,7 +41,7 @@ def plan(
 
       rtcontrol plan --characters 1000000 --hz 1 --cores-per-node 64 --price-per-node-hour 1.5
 
-      rtcontrol plan --nodes 4 --hz 10 --json plan.json
+      rtcontrol plan --nodes 4 --hz 10 --json plan.json      (--crowds: how many characters)
 
       rtcontrol plan --sessions 200 --hz 10 --model runs/mine --measured capacity.json
     """
@@ -50,20 +49,18 @@ def plan(
     from rtcontrol.bench.capacity_tables import sizing_table
     from rtcontrol.bench.plan import Sizing, carried
 
-    if nodes is None and (sessions is None) == (characters is None):
-        raise UserError("It is not clear for how many.", "Give either --sessions or --characters, or --nodes.")
-    if nodes is not None and (sessions or characters):
-        raise UserError("--nodes asks how many they carry.", "Leave out the number of sessions or characters.")
+    given = [count for count in (sessions, characters, nodes) if count is not None]
+    if len(given) != 1:
+        raise UserError("It is not clear for how many.", "Give one of --sessions, --characters and --nodes.")
+    if crowds and nodes is None:
+        raise UserError("--crowds is for --nodes, which is not given.", "Give --characters, or --nodes.")
     if price_per_node_hour is not None and not 0 <= price_per_node_hour < float("inf"):
         raise UserError(f"--price-per-node-hour {price_per_node_hour:g} is no price.", "Give 0 or more.")
     costs = read(measured)
-    crowd = characters is not None
     if nodes is not None:
-        sizing = carried(nodes, costs.of(model), hz, crowd, cores_per_node, busy_max)
+        sizing = carried(nodes, costs.of(model), hz, crowds, cores_per_node, busy_max)
     else:
-        count = characters if characters is not None else sessions
-        assert count is not None
-        sizing = Sizing(costs.of(model), count, hz, crowd, cores_per_node, busy_max)
+        sizing = Sizing(costs.of(model), given[0], hz, characters is not None, cores_per_node, busy_max)
     console = for_people(json_file)
     show_table(console, sizing_table(sizing, price_per_node_hour), show_header=False)
     if sizing.nodes > 1:

@@ -37,9 +37,9 @@ from tests.helpers.processes import ROOT
 BATCH = BatchCost(2.4, 1.3, 64)
 MODEL = ModelCost("lander", BATCH, 280.0, 0.4, 0.002, 133)
 DOOR = DoorCost(
-    tick_ms=1.5, idle_ms=15.0, call_ms=0.2, crowd_ms=8.0, crowd_idle_ms=10.0, decoder_tick_ms=0.3, decoder_call_ms=0.1,
-    decoder_idle_ms=12.0, tick_bytes=600.0, call_bytes=310.0, crowd_bytes=500.0, door_mib=128.0, door_session_mib=1.0,
-    decoder_mib=75.0, decoder_session_mib=3.0, ray_mib=500.0, ray_ms=17.0,
+    tick_ms=1.5, idle_ms=15.0, call_ms=0.2, crowd_ms=8.0, crowd_idle_ms=10.0, decoder_idle_ms=12.0,
+    session_factor=1.1, crowd_factor=1.05, tick_bytes=600.0, call_bytes=310.0, crowd_bytes=500.0, door_mib=128.0,
+    door_session_mib=1.0, decoder_mib=75.0, decoder_session_mib=3.0, ray_mib=500.0, ray_ms=17.0,
 )  # fmt: skip
 CAPACITY = Capacity("lander", MODEL, DOOR)
 
@@ -103,7 +103,7 @@ def test_one_more_character_takes_more_of_a_core(characters: int, hz: float) -> 
 
 
 def test_a_crowd_is_decided_in_four_batches_of_a_period_and_no_larger_than_a_decoder_remembers() -> None:
-    busy = lambda count: CAPACITY.crowd_busy(count, 1.0) * 1e3 - DOOR.decoder_idle_ms - count * DOOR.decoder_call_ms  # noqa: E731
+    busy = lambda count: (CAPACITY.crowd_busy(count, 1.0) * 1e3 - DOOR.decoder_idle_ms) / DOOR.crowd_factor  # noqa: E731
     assert busy(64) == pytest.approx(4 * BATCH.ms(16))
     assert busy(3) == pytest.approx(3 * BATCH.ms(1))
     assert busy(CROWD + 1) == pytest.approx(8 * BATCH.pass_ms + (CROWD + 1) * BATCH.each_ms)

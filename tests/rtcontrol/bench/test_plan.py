@@ -188,7 +188,7 @@ def test_figures_alone_stand_on_standard_output(measured: str, capsys: pytest.Ca
 
 
 def test_the_other_way_round(measured: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for more in ((), ("--characters", "0")):
+    for more in ((), ("--crowds",)):
         given = ("plan", "--nodes", "3", "--cores-per-node", "8", "--measured", measured, "--json", "-", *more)
         assert call(*given) == 0
         found = json.loads(capsys.readouterr().out)
@@ -199,9 +199,10 @@ def test_the_other_way_round(measured: str, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("given", "what"),
     [
-        ((), "Give either --sessions or --characters"),
-        (("--sessions", "5", "--characters", "5"), "Give either --sessions or --characters"),
-        (("--nodes", "2", "--sessions", "5"), "Leave out the number"),
+        ((), "Give one of --sessions, --characters and --nodes"),
+        (("--sessions", "5", "--characters", "5"), "Give one of"),
+        (("--nodes", "2", "--sessions", "5"), "Give one of"),
+        (("--sessions", "5", "--crowds"), "--crowds is for --nodes"),
         (("--nodes", "0"), "Give 1 to"),
         (("--nodes", "1", "--cores-per-node", "1"), "a door and a decoder need one each"),
         (("--sessions", "0"), "Give 1 to"),
@@ -209,7 +210,7 @@ def test_the_other_way_round(measured: str, capsys: pytest.CaptureFixture[str]) 
         (("--sessions", "5", "--hz", "nan"), "is no rate"),
         (
             ("--sessions", "5", "--hz", "1000"),
-            "takes 4 ms of a core, and --hz 1000 leaves 1 ms. Ask for at most 197 Hz",
+            "takes 4.07 ms of a core, and --hz 1000 leaves 1 ms. Ask for at most 193.61 Hz",
         ),
         (("--sessions", "5", "--hz", "230"), "of which --busy-max gives away 3.48"),
         (("--sessions", "5", "--cores-per-node", "0"), "is no machine"),
