@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,6 +30,7 @@ def measure(models: Sequence[str], quick: bool, progress: Progress) -> dict[str,
     that cannot be measured."""
     began, load = datetime.now(UTC), round(os.getloadavg()[0], 2)
     rounds, seconds = (3, 1.0) if quick else (ROUNDS, SECONDS)
+    asked = [replace(load, hz=load.hz / 4) for load in LOADS] if quick else LOADS
     step = stepped(progress, len(models) * (rounds + 2 + MEMORY_STEPS) + len(LOADS) * seconds)
     costs: dict[str, ModelCost] = {}
     checks, runs = list[Row](), dict[str, Any]()
@@ -41,7 +43,7 @@ def measure(models: Sequence[str], quick: bool, progress: Progress) -> dict[str,
         checks += [{"model": model, **row} for row in model_checks(costs[model], timed, kept)]
         runs[model] = {"cpu_ms": timed["median_cpu_ms"], "mib": kept}
     first, cost = models[0], costs[models[0]]
-    runs["served"] = loads = served(first, cost.agent, seconds, step)
+    runs["served"] = loads = served(first, cost.agent, seconds, step, asked)
     capacity = Capacity(first, cost, door_cost(cost, loads))
     checks += [{"model": first, **row} for row in served_checks(capacity, loads)]
     conditions = {"quick": quick, "measured": began.strftime("%Y-%m-%d"), "load": load}
@@ -73,12 +75,15 @@ def model_checks(cost: ModelCost, timed: Mapping[str, Any], kept: Mapping[str, A
 def _known(loads: Sequence[Row], check: bool) -> list[tuple[ServedLoad, Row]]:
     """Runs to fit, or to check, with their loads: without those where a process had no more to give, which tell of
     nothing but its limit. UserError where too few are left."""
-    by_name = {load.name: load for load in LOADS}
-    found = [(by_name[run["load"]], run) for run in loads if run["check"] == check and not run["full"]]
-    if not check and len(found) < sum(not load.check for load in LOADS):
-        full = ", ".join(run["load"] for run in loads if run["full"])
+    found = [(_load(run), run) for run in loads if run["check"] == check and not run["full"]]
+    if not check and len(found) < sum(not run["check"] for run in loads):
+        full = ", ".join(_load(run).name for run in loads if run["full"])
         raise UserError(f"The server had no time left at {full}: its costs cannot be told.", "Take a smaller model.")
     return found
+
+
+def _load(run: Row) -> ServedLoad:
+    return ServedLoad(run["kind"], run["count"], run["hz"], run["check"])
 
 
 def door_cost(cost: ModelCost, loads: Sequence[Row]) -> DoorCost:
@@ -142,7 +147,7 @@ def _decided_ms(cost: ModelCost, load: ServedLoad, run: Row) -> float:
 
 def served_checks(capacity: Capacity, loads: Sequence[Row]) -> list[Row]:
     """Of each run that is a check: door and decoder, and the wire."""
-    found = []
+    found, most = [], max(load.count for load, _ in _known(loads, check=False) if not load.crowd)
     for load, run in _known(loads, check=True):
         ticks, calls, periods = _rates(load, run)
         hz = run["ticks_per_s"] / load.count
@@ -155,7 +160,7 @@ def served_checks(capacity: Capacity, loads: Sequence[Row]) -> list[Row]:
             _row(f"wire, {load.name}", link, MBIT * run["bytes_per_s"], "Mbit/s"),
         ]
         # What a process has had once it keeps: the memory of the largest load alone tells of its own.
-        if load.count > max(one.count for one in LOADS if not one.check and not one.crowd) and not load.crowd:
+        if not load.crowd and load.count > most:
             decoder_mib, door_mib = capacity.decoder_mib(load.count), capacity.door_mib(load.count)
             found.append(_row(f"decoder's memory, {load.name}", decoder_mib, run["mib"]["decoder"], "MiB"))
             found.append(_row(f"door's memory, {load.name}", door_mib, run["mib"]["server"], "MiB"))

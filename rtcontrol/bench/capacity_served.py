@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -71,7 +71,7 @@ def served(
             except UserError as error:
                 what = f"{load.name} were not served to the end ({error.what.rstrip('.')})."
                 raise UserError(what, "Measure again on a machine that does nothing else meanwhile.") from error
-            found.append({"load": load.name, "check": load.check, **run})
+            found.append({**asdict(load), **run})
             step(seconds)
     return found
 

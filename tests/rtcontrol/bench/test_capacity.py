@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +139,7 @@ def runs(capacity: Capacity = CAPACITY, full: str = "") -> list[dict[str, Any]]:
         mib = {"server": capacity.door_mib(load.count), "decoder": capacity.decoder_mib(load.count), "ray": 500.0}
         parts = {"server": door, "decoder": busy, "ray": 0.017}
         rest = {"ticks_per_s": per_s, "bytes_per_s": mbit / 8e-6, "full": load.name == full}
-        found.append({"load": load.name, "check": load.check, "busy": parts, "mib": mib, **rest})
+        found.append({**asdict(load), "busy": parts, "mib": mib, **rest})
     return found
 
 
