@@ -21,6 +21,7 @@ MODELS = ("lander", "base", "driver", "paddle")
 SIZES, CHECK_SIZES = (1, 4, 16, 64), (2, 8, 32)
 ROUNDS, SECONDS = 12, 6.0
 MEMORY_STEPS = 10  # of the progress
+QUIETER = "Measure again on a machine that does nothing else meanwhile, or take a smaller model."
 Row = dict[str, Any]
 
 
@@ -36,7 +37,7 @@ def measure(models: Sequence[str], quick: bool, progress: Progress) -> dict[str,
     checks, runs = list[Row](), dict[str, Any]()
     for model in models:
         agent = agent_of(model)
-        timed = batches(model, rounds, (*SIZES, *CHECK_SIZES), agent, 1, step)
+        timed = batches(model, rounds, (*SIZES, *CHECK_SIZES), agent, 1, step, again=True)
         kept = capacity_memory.runs(model, agent, check=model == models[0])
         step(MEMORY_STEPS)
         costs[model] = model_cost(agent, timed, kept)
@@ -44,6 +45,8 @@ def measure(models: Sequence[str], quick: bool, progress: Progress) -> dict[str,
         runs[model] = {"cpu_ms": timed["median_cpu_ms"], "mib": kept}
     first, cost = models[0], costs[models[0]]
     runs["served"] = loads = served(first, cost.agent, seconds, step, asked)
+    for run in loads if quick else ():
+        run["full"] = False  # whatever came of so little: its figures are none
     capacity = Capacity(first, cost, door_cost(cost, loads))
     checks += [{"model": first, **row} for row in served_checks(capacity, loads)]
     conditions = {"quick": quick, "measured": began.strftime("%Y-%m-%d"), "load": load}
@@ -73,12 +76,12 @@ def model_checks(cost: ModelCost, timed: Mapping[str, Any], kept: Mapping[str, A
 
 
 def _known(loads: Sequence[Row], check: bool) -> list[tuple[ServedLoad, Row]]:
-    """Runs to fit, or to check, with their loads: without those where a process had no more to give, which tell of
-    nothing but its limit. UserError where too few are left."""
+    """Runs to fit, or to check, with their loads: without those where a process had no more to give, or calls were
+    late, which tell of nothing but a limit. UserError where too few are left."""
     found = [(_load(run), run) for run in loads if run["check"] == check and not run["full"]]
     if not check and len(found) < sum(not run["check"] for run in loads):
         full = ", ".join(_load(run).name for run in loads if run["full"])
-        raise UserError(f"The server had no time left at {full}: its costs cannot be told.", "Take a smaller model.")
+        raise UserError(f"The server had no time left at {full}: its costs cannot be told.", QUIETER)
     return found
 
 

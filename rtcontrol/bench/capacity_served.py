@@ -18,7 +18,9 @@ from rtcontrol.models.errors import UserError
 
 STRIDE = 7  # situations between one client's and the next one's
 COMING_S, SETTLE_S, WELCOME_S = 1.0, 1.0, 60.0
-FULL = 0.9  # of a core: a process that has more of it shows its limit, and not its cost
+# A process that has more of a core than the first shows its limit, and not its cost; so does a server of whose calls
+# fewer than the second are in time.
+FULL, IN_TIME = 0.9, 0.9
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ def _sessions(
         client.forget()
     watch = ServedWatch(servers.pid)
     drive(clients, lambda: False, seconds, lambda s: servers.check())
-    figures = watch.figures(sum(len(client.ticks) for client in clients), sum(client.bytes for client in clients))
+    ticks, size = sum(len(client.ticks) for client in clients), sum(client.bytes for client in clients)
+    figures = watch.figures(load, ticks, sum(client.status["fresh"] for client in clients), size)
     for client in clients:
         client.bye()
     return figures
@@ -109,7 +112,7 @@ def _crowd(
     servers.check()
     # What is told beside a decision, such as the safe call after a miss, is none.
     calls = min(sum(crowd.status.values()), round(load.count * load.hz * took_s))
-    figures = watch.figures(calls, crowd.bytes)
+    figures = watch.figures(load, calls, crowd.status["fresh"], crowd.bytes)
     crowd.bye()
     return figures
 
@@ -127,11 +130,14 @@ class ServedWatch:
         self._tree: ServerTree = found
         self._before, self._began_s = found.cpu_s(), time.monotonic()
 
-    def figures(self, ticks: int, size: int) -> dict[str, Any]:
-        """Each part's share of a core, `full` where one had nearly all of it; MiB; ticks and bytes a second."""
+    def figures(self, load: ServedLoad, ticks: int, fresh: int, size: int) -> dict[str, Any]:
+        """Each part's share of a core; MiB; ticks and bytes a second; `in_time`: the share of the ticks that were due
+        whose decisions came; `full` where that, or a share of a core, is beyond what tells of a cost."""
         took_s = time.monotonic() - self._began_s
         busy = {part: (now - self._before[part]) / took_s for part, now in self._tree.cpu_s().items()}
         mib = {part: round(one, 1) for part, one in self._tree.rss_mib().items()}
         rates = {"ticks_per_s": round(ticks / took_s, 3), "bytes_per_s": round(size / took_s)}
-        full = max(busy["server"], busy["decoder"]) > FULL
-        return {"busy": {part: round(one, 4) for part, one in busy.items()}, "mib": mib, **rates, "full": full}
+        in_time = fresh / (load.count * load.hz * took_s)
+        full = max(busy["server"], busy["decoder"]) > FULL or in_time < IN_TIME
+        shown = {part: round(one, 4) for part, one in busy.items()}
+        return {"busy": shown, "mib": mib, **rates, "in_time": round(in_time, 3), "full": full}

@@ -183,8 +183,10 @@ def batches(
     agent: str = "lander",
     threads: int | None = None,
     step: Callable[[], None] = lambda: None,
+    again: bool = False,
 ) -> dict[str, Any]:
-    """Milliseconds of a batch by its size, by the clock and of this thread's own, all sizes taking turns."""
+    """Milliseconds of a batch by its size, by the clock and of this thread's own, all sizes taking turns; with `again`
+    each right after one of its own size that is not counted: else a small one finds the caches of a large one."""
     from rtcontrol.bench.timing import Stopwatch, like
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.run import assembly
@@ -197,14 +199,15 @@ def batches(
     every: dict[int, list[float]] = {n: [] for n in sizes}
     with like(runner) as used:
         for turn in range(rounds + 2):
-            for n in sizes:
-                looks = [asked[(STRIDE * i + turn) % len(asked)] for i in range(n)]
+            for n, counted in ((n, counted) for n in sizes for counted in ((False, True) if again else (True,))):
+                first = 2 * turn + counted if again else turn
+                looks = [asked[(STRIDE * i + first) % len(asked)] for i in range(n)]
                 situation = [CharacterPrompt(f"{n}/{i}", s.observation, s.instruction) for i, s in enumerate(looks)]
                 found, took = watch.time(partial(decoder.decide, situation))
                 for one in found:
                     if isinstance(one, Exception):
                         raise one
-                if turn >= 2:
+                if turn >= 2 and counted:
                     wall[n].add(took.wall_ms)
                     cpu[n].add(took.cpu_ms)
                     every[n].append(took.cpu_ms)
