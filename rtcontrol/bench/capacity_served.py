@@ -90,6 +90,8 @@ def _sessions(
     drive(clients, lambda: all(client.ready for client in clients), WELCOME_S, lambda s: servers.check())
     if not all(client.ready for client in clients):
         raise UserError(f"Not all of {load.name} were welcomed in {WELCOME_S:g} s.", "Measure on a quieter machine.")
+    # Their decoders are still being built, and warmed up.
+    drive(clients, lambda: all(client.status["fresh"] for client in clients), WELCOME_S, lambda s: servers.check())
     drive(clients, lambda: False, SETTLE_S, lambda s: None)
     for client in clients:
         client.forget()
@@ -106,7 +108,10 @@ def _crowd(
     load: ServedLoad, endpoint: str, agent: str, asked: Sequence[Situation], seconds: float, servers: Servers
 ) -> dict[str, Any]:
     crowd = CrowdLoad(endpoint, load.count, load.hz, asked, every_tick=True, agent=agent)
+    end_s = time.monotonic() + WELCOME_S
     crowd.run(SETTLE_S, 2 * load.hz)
+    while crowd.status["fresh"] < load.count / 2 and time.monotonic() < end_s:
+        crowd.run(SETTLE_S, 2 * load.hz)
     watch = ServedWatch(servers.pid)
     took_s = crowd.run(seconds, 2 * load.hz)
     servers.check()
