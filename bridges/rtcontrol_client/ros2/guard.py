@@ -41,7 +41,7 @@ HOLD_S = 1.0  # behind the bridge's end, and behind the first subscriber that wa
 MOST_S = 5.0  # behind the bridge's end, where no subscriber is found
 AGAIN_S = 5.0  # from one start of the process to the next
 END_S = 2.0
-MEET_S = 4.0  # a guard that no subscriber, server or simulator's clock has met by then is as ready as it can be
+MEET_S = 4.0  # a guard that no subscriber or server has met by then is as ready as it can be
 READY_S = 10.0  # so long nobody drives because the guard is not ready
 BYE, SAFE, READY = b"bye", b"-", b"+"
 # -P: a file of the working folder is no module of ours.
@@ -313,7 +313,7 @@ def watching(
         if any(met):
             watch.meet(time.monotonic())
         clock.read()
-        if waits and ((all(met) and clock.trouble() is None) or time.monotonic() > began + MEET_S):
+        if waits and clock.trouble() is None and (all(met) or time.monotonic() > began + MEET_S):
             waits = False
             ready()
         if not watch.due(time.monotonic()):

@@ -99,7 +99,7 @@ def test_a_camera_is_recorded_as_it_came_whatever_its_format_is_called(
     server: Process, domain: dict[str, str], bridge: Start, tmp_path: Path
 ) -> None:
     camera = DdsCamera(domain)
-    running = bridge(server.endpoint, "--no-guard", config=robot_file(tmp_path))
+    running = bridge(server.endpoint, "--no-guard", "--connect-timeout", "30", config=robot_file(tmp_path))
     running.says("in session")
     for form, data in IMAGES:
         for _ in range(20):
@@ -115,7 +115,7 @@ def test_a_depth_image_is_told_and_not_sent_and_the_bridge_goes_on(
 ) -> None:
     # ros4hri/hri_body_detect#2: a header stands before the PNG.
     camera = DdsCamera(domain)
-    running = bridge(server.endpoint, "--no-guard", config=robot_file(tmp_path))
+    running = bridge(server.endpoint, "--no-guard", "--connect-timeout", "30", config=robot_file(tmp_path))
     says = "pictures of the format '16UC1; compressedDepth png' are not sent: The picture has 12 bytes before its PNG"
     until(lambda: camera.show(*DEPTH) or says in running.log(), f"not said: {running.log()}", every=0.05)
     until(lambda: camera.show(*IMAGES[0]) or "picture is in order" in running.log(), "it stays refused", every=0.05)
@@ -127,7 +127,7 @@ def test_a_camera_that_is_there_and_falls_silent_is_told_until_it_goes_on(
     server: Process, domain: dict[str, str], bridge: Start, tmp_path: Path
 ) -> None:
     camera = DdsCamera(domain)
-    running = bridge(server.endpoint, "--no-guard", config=robot_file(tmp_path))
+    running = bridge(server.endpoint, "--no-guard", "--connect-timeout", "30", config=robot_file(tmp_path))
     running.says("in session")
     camera.show(*IMAGES[0])
     says = f"{CAMERA}: no picture has come for 10 s"
@@ -196,7 +196,17 @@ def test_the_topic_alone_is_enough() -> None:
 
 
 def by_dds(ros: str, endpoint: str, config: Path, domain: dict[str, str], log: Path) -> Program:
-    command = ["-m", "rtcontrol_client.ros2", "--config", str(config), "--connect", endpoint, "--no-guard"]
+    command = [
+        "-m",
+        "rtcontrol_client.ros2",
+        "--config",
+        str(config),
+        "--connect",
+        endpoint,
+        "--no-guard",
+        "--connect-timeout",
+        "30",
+    ]
     return Program(command, log, env=domain)
 
 
