@@ -242,6 +242,7 @@ def raylet_ended(address: str) -> Iterator[None]:
                     os.kill(int(path.name), 9)
 
 
+@pytest.mark.slow
 @pytest.mark.serial
 def test_a_doors_script_makes_it_a_machine_of_the_cluster_that_has_no_decoders(tmp_path: Path) -> None:
     keys, bin_ = tmp_path / "keys", tmp_path / "bin"
