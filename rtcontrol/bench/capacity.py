@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from rtcontrol.models.checkpoint import hub
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.crowd import SEQUENCES
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.crowd.turns import PHASES
@@ -216,11 +218,13 @@ class Measured:
     path: str = ""
 
     def of(self, model: str) -> Capacity:
-        """UserError for a model that is not measured there."""
+        """UserError for a model that is not measured there, or that is none."""
         if model not in self.models:
+            if not hub.is_id(model):  # whose files are not fetched for this
+                Checkpoint.open(model)
             raise UserError(
                 f"{self.path} holds no costs of the model {model!r}, but of {', '.join(self.models)}.",
-                f"Measure it here, in two minutes: `{MEASURE.format(model=model)}`; then add --measured capacity.json.",
+                f"Measure it here, in 4 minutes: `{MEASURE.format(model=model)}`; then add --measured capacity.json.",
             )
         return Capacity(model, self.models[model], self.door)
 

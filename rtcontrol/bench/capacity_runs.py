@@ -19,7 +19,7 @@ from rtcontrol.models.errors import UserError
 MODELS = ("lander", "base", "driver", "paddle")
 # Sizes of batches that the costs are fitted to, and that they are checked by.
 SIZES, CHECK_SIZES = (1, 4, 16, 64), (2, 8, 32)
-ROUNDS, SECONDS = 12, 6.0
+ROUNDS, SECONDS = 12, 5.0
 MEMORY_STEPS = 10  # of the progress
 QUIETER = "Measure again on a machine that does nothing else meanwhile, or take a smaller model."
 Row = dict[str, Any]
@@ -32,7 +32,7 @@ def measure(models: Sequence[str], quick: bool, progress: Progress) -> dict[str,
     began, load = datetime.now(UTC), round(os.getloadavg()[0], 2)
     rounds, seconds = (3, 1.0) if quick else (ROUNDS, SECONDS)
     asked = [replace(load, hz=load.hz / 4) for load in LOADS] if quick else LOADS
-    step = stepped(progress, len(models) * (rounds + 2 + MEMORY_STEPS) + len(LOADS) * seconds)
+    step = stepped(progress, len(models) * (rounds + 2 + MEMORY_STEPS) + 2 * len(LOADS) * seconds)
     costs: dict[str, ModelCost] = {}
     checks, runs = list[Row](), dict[str, Any]()
     for model in models:

@@ -59,23 +59,31 @@ LOADS = (
 def served(
     model: str, agent: str, seconds: float, step: Callable[[float], None], loads: Sequence[ServedLoad] = LOADS
 ) -> list[dict[str, Any]]:
-    """Each load for so many seconds, one after the other, on one server with one decoder of one thread: what each part
-    took of a core, ticks and bytes a second, MiB. UserError where the server does not serve them."""
+    """Each load for so many seconds, one after the other and once more in the opposite order (a virtual machine gets
+    faster and slower meanwhile), on one server with one decoder of one thread: what each part took of a core, ticks and
+    bytes a second, MiB. UserError where the server does not serve them."""
     port, asked = free_port(), situations(agent, 400)
-    endpoint, found = f"tcp://127.0.0.1:{port}", list[dict[str, Any]]()
+    endpoint, found = f"tcp://127.0.0.1:{port}", dict[ServedLoad, dict[str, Any]]()
     with TemporaryDirectory() as out, Servers() as servers:
         line = ["serve", "--model", model, "--threads", "1", "--bind", endpoint, "--out", out, "--busy-max", "100"]
         servers.start(["-m", "rtcontrol", *line])
         wait_for(port, servers)
-        for load in loads:
+        for load in (*loads, *reversed(loads)):
             try:
                 run = (_crowd if load.crowd else _sessions)(load, endpoint, agent, asked, seconds, servers)
             except UserError as error:
                 what = f"{load.name} were not served to the end ({error.what.rstrip('.')})."
                 raise UserError(what, "Measure again on a machine that does nothing else meanwhile.") from error
-            found.append({**asdict(load), **run})
+            found[load] = _mean(found[load], run) if load in found else run
             step(seconds)
-    return found
+    return [{**asdict(load), **run} for load, run in found.items()]
+
+
+def _mean(first: dict[str, Any], again: dict[str, Any]) -> dict[str, Any]:
+    """Of two runs of a load; memory is that of the first: what a process has had once it keeps."""
+    between = {name: round((first[name] + again[name]) / 2, 3) for name in ("ticks_per_s", "bytes_per_s", "in_time")}
+    busy = {part: round((one + again["busy"][part]) / 2, 4) for part, one in first["busy"].items()}
+    return {**first, **between, "busy": busy, "full": first["full"] or again["full"]}
 
 
 def _sessions(

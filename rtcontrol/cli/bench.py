@@ -310,7 +310,7 @@ def capacity(
     quick: Annotated[bool, typer.Option("--quick", help="A little of each, to see that it works.")] = False,
 ) -> Document:
     """What `rtcontrol plan` sizes by: what decisions, doors, memory and the wire cost on this machine. One model takes
-    two minutes, each further one half a minute more. Servers are started for the first one.
+    four minutes, each further one half a minute more. Servers are started for the first one.
 
     Costs are fitted to some runs, and others show how far they are from what is measured. Measure on a machine that
     does nothing else.

@@ -32,7 +32,7 @@ def plan(
     """How many doors, decoders and machines so many sessions or characters need, what breaks first, and the commands
     that start it (docs/scaling.md).
 
-    By costs that were measured on one machine: `rtcontrol bench capacity` measures yours in two minutes. A door is an
+    By costs that were measured on one machine: `rtcontrol bench capacity` measures yours in four minutes. A door is an
     `rtcontrol serve`; its decoders have one thread each.
 
     Examples:

@@ -205,6 +205,14 @@ def test_costs_that_are_none_are_refused(tmp_path: Path, key: str, value: Any) -
         read(tmp_path / "capacity.json")
 
 
+@pytest.mark.parametrize(("model", "told"), [("nobody", "There is no folder 'nobody'"), ("village", "Measure it here")])
+def test_what_is_no_model_is_told_so_and_not_to_be_measured(
+    capsys: pytest.CaptureFixture[str], model: str, told: str
+) -> None:
+    shown = refused(capsys, "plan", "--sessions", "5", "--model", model)
+    assert told in shown and ("Measure it here" in shown) == (model == "village")
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"costs": 1}', '{"costs": {"door": {}, "models": {}}}'])
 def test_a_file_that_holds_no_costs_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     (tmp_path / "capacity.json").write_text(text)

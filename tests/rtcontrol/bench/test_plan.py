@@ -215,7 +215,7 @@ def test_the_other_way_round(measured: str, capsys: pytest.CaptureFixture[str]) 
         (("--sessions", "5", "--hz", "230"), "of which --busy-max gives away 3.48"),
         (("--sessions", "5", "--cores-per-node", "0"), "is no machine"),
         (("--sessions", "5", "--price-per-node-hour", "-1"), "is no price"),
-        (("--sessions", "5", "--model", "nobody"), "rtcontrol bench capacity nobody --json capacity.json"),
+        (("--sessions", "5", "--model", "village"), "rtcontrol bench capacity village --json capacity.json"),
     ],
 )
 def test_what_cannot_be_planned_is_told_with_what_can(
