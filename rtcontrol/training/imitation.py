@@ -37,7 +37,7 @@ from rtcontrol.training.card import shape_of, skill_card, write_card
 from rtcontrol.training.gate import ROWS, fit_gate
 from rtcontrol.training.model_size import Learner, from_base
 from rtcontrol.training.out_of_scope import Nonsense, with_nonsense
-from rtcontrol.training.tool_randomization import DISTRACTING, MANY, FieldNames, dressed, plain
+from rtcontrol.training.tool_randomization import DISTRACTING, MANY, STRANGERS, FieldNames, dressed, plain
 from rtcontrol.training.word_vectors import MARKS, SCHEMA_PHRASES, common_words, give_meaning, whole_words
 
 # A model whose words begin with vectors reads most that it was never taught: so many in a sentence are believed
@@ -180,10 +180,11 @@ class Recipe:
     ) -> list[Row]:
         """Rows of so many `parallel` episodes: half of these under the tools' own names, since those are what the model
         will be asked with, the others under one of so many `ways`. Where it goes `far`, half of the ways have many
-        tools more, and half of them other names of what is observed."""
+        tools more, most of these of other trades, and half of them other names of what is observed."""
         tools = self.agent.tools.schemas
         more = [MANY if far and number % 2 else DISTRACTING for number in range(ways)]
-        drawn = [plain(tools), *(dressed(rng, tools, distracting=most) for most in more)]
+        strangers = STRANGERS if far else 0.0
+        drawn = [plain(tools), *(dressed(rng, tools, distracting=most, strangers=strangers) for most in more)]
         fields = [
             None,
             *(FieldNames(rng.getrandbits(32)) if far and number // 2 % 2 else None for number in range(ways)),

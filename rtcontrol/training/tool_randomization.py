@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from rtcontrol.models.call import Call
 from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.models.train.tasks import schemas
+from rtcontrol.training.other_trades import a_stranger
 
 
 class Synonyms(NamedTuple):
@@ -49,7 +50,8 @@ PARAMETERS = {
 WORDS = {"straight": ("ahead", "onward", "forward"), "left": ("lefthand",), "right": ("righthand",)}
 TAUGHT = Synonyms(TOOLS, PARAMETERS, WORDS)
 DISTRACTING = 3
-MANY = 8
+MANY = 10
+STRANGERS = 0.7  # of the companions of a tool set that goes far
 _FIELD = re.compile(r"(?:(?<=\d )|^)[a-z]+|[a-z]+(?= -?\d)")
 _SOUNDS = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
 
@@ -98,9 +100,11 @@ def dressed(
     synonyms: float = 0.5,
     distracting: int = DISTRACTING,
     known: Synonyms = TAUGHT,
+    strangers: float = 0.0,
 ) -> Dressed:
-    """The tools and up to so many `distracting` ones in any order, their parameters and words in any order, each name
-    one of its `synonyms`, of those `known`, so often."""
+    """The tools and up to so many `distracting` ones in any order, of which so many are `strangers` (other_trades.py)
+    and the others of a game's trade; their parameters and words in any order, each name one of its `synonyms`, of those
+    `known`, so often."""
     made, names = [], {}
     for tool in tools:
         name = _another(rng, tool.name, known.tools, synonyms)
@@ -116,11 +120,25 @@ def dressed(
         names[tool.name] = name, written
     taken = {tool.name for tool in made}
     moving = {*schemas.VERBS["move"]}  # these may be asked for
-    verbs = [verb for verb in schemas.verbs(rng, rng.randint(0, distracting)) if verb not in taken | moving]
+    companions = rng.randint(0, distracting)
+    strange = sum(rng.random() < strangers for _ in range(companions)) if strangers else 0
+    for _ in range(strange):
+        made.append(a_stranger(rng, {*meaningful(tools), *taken}))
+        taken.add(made[-1].name)
+    verbs = [verb for verb in schemas.verbs(rng, companions - strange) if verb not in taken | moving]
     for verb in verbs:
         way = {"way": schemas.words(rng, rng.choice(schemas.WAYS))} if rng.random() < 0.7 else {}
         made.append(schemas.a_tool(rng, verb, way)[0])
     return Dressed(schemas.arranged(rng, made), names)
+
+
+def meaningful(tools: Sequence[ToolSchema]) -> set[str]:
+    """The words of all names of these tools, their parameters and their words that training may draw."""
+    own = {tool.name for tool in tools} | {parameter.name for tool in tools for parameter in tool.parameters}
+    others = [
+        name for table in TAUGHT for one, names in table.items() if one in own or table is WORDS for name in names
+    ]
+    return {part for name in (*own, *others) for part in name.split("_")}
 
 
 def plain(tools: Sequence[ToolSchema]) -> Dressed:

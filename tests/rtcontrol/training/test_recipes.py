@@ -48,15 +48,18 @@ from rtcontrol.training.base_worlds import RECIPES, Worlds, WorldsRun
 from rtcontrol.training.controllers import ENVS, recipe_of
 from rtcontrol.training.gate import HELD, SPARED, gate_between, sureness
 from rtcontrol.training.imitation import Recipe
+from rtcontrol.training.other_trades import a_stranger
 from rtcontrol.training.out_of_scope import WORLDS, Nonsense, with_nonsense
 from rtcontrol.training.tool_randomization import (
     DISTRACTING,
+    MANY,
     PARAMETERS,
     TOOLS,
     WORDS,
     Dressed,
     FieldNames,
     dressed,
+    meaningful,
     plain,
 )
 from rtcontrol.training.word_vectors import (
@@ -408,6 +411,27 @@ def test_names_orders_and_companions_differ() -> None:
     assert {len(way.tools) for way in ways} == {6, 7, 8, 9}
     listed = {tuple(t.parameters[0].schema["enum"]) for way in ways for t in way.tools if t.name == "brake"}
     assert len(listed) > 20
+
+
+@pytest.mark.parametrize("world", RECIPES)
+@law(20)
+@given(seed=st.integers(0, 10**9))
+def test_strangers_beside_a_skills_tools_are_of_no_meaning_that_it_may_draw(world: str, seed: int) -> None:
+    tools = tuple(RECIPES[world].agent.tools.schemas)
+    way = dressed(Random(seed), tools, 1.0, MANY, strangers=1.0)
+    mine = {written for written, _ in way.names.values()}
+    others = [tool for tool in way.tools if tool.name not in mine]
+    parts = {part.lower() for tool in others for part in re.findall("[A-Z]?[a-z]+", tool.name)}
+    assert not parts & meaningful(tools)
+    assert len({tool.name for tool in way.tools}) == len(way.tools) == len(tools) + len(others) <= len(tools) + MANY
+
+
+def test_strangers_ask_for_values_of_every_kind() -> None:
+    rng = Random(0)
+    asked = [p.schema for _ in range(300) for p in a_stranger(rng, ()).parameters]
+    kinds = Counter("enum" if "enum" in schema else schema["type"] for schema in asked)
+    assert {*kinds} == {"string", "boolean", "integer", "number", "enum"} and min(kinds.values()) > 20
+    assert len({len(a_stranger(rng, ()).parameters) for _ in range(50)}) == 4
 
 
 ROAD_SEEN = "speed 66 limit 80 lane 2 3 light none junction -150 way onward"
