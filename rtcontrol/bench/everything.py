@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
+from rtcontrol.bench import crowd as bench_crowd
 from rtcontrol.bench import decide as decide_bench
+from rtcontrol.bench import fleet as bench_fleet
 from rtcontrol.bench import pretrained as pretrained_bench
 from rtcontrol.bench.batch import SIZES, bench_batch
 from rtcontrol.bench.chat import bench_chat, tokenizer_of_qwen
@@ -184,6 +186,25 @@ def load(seconds: float, progress: Progress, cases: Sequence[tuple[int, float, s
     return {"bench": "load", "cases": found}
 
 
+def crowd(
+    members: int, hz: float, seconds: float, model: str, door: tuple[int, float, float], rounds: int, progress: Progress
+) -> dict[str, Any]:
+    """The document of `bench crowd`; the `door`'s members, their rate and its seconds."""
+    step = stepped(progress, seconds + door[2] + rounds + 2)
+    found = {
+        "batch": bench_crowd.batches(model, rounds, step=step),
+        "crowd": bench_crowd.serve(members, hz, seconds, model, 2 * hz, True, step),
+        "door": bench_crowd.serve(*door, "noop", door[1], True, step),
+    }
+    return {"bench": "crowd", **found}
+
+
+def fleet(sessions: int, seconds: float, rounds: int, model: str | None, progress: Progress) -> dict[str, Any]:
+    """The document of `bench fleet`."""
+    step = stepped(progress, len(bench_fleet.WAYS) * rounds)
+    return {"bench": "fleet", **bench_fleet.compare(model, sessions, seconds, rounds, step)}
+
+
 def serving(options: ServingOptions, decisions: int, python: Path, progress: Progress) -> dict[str, Any]:
     """The document of `bench serving`."""
     return {"bench": "serving", "cases": bench_serving(options, decisions, python, progress)}
@@ -231,6 +252,10 @@ MEASURES: dict[str, Measure] = {
     "memory": lambda o, p: memory(o, 2 if o.quick else 20, p),
     "wire": lambda o, p: wire(o, 100 if o.quick else 2_000, p),
     "load": lambda o, p: load(2.0 if o.quick else 20.0, p, LOADS[:1] if o.quick else LOADS),
+    "crowd": lambda o, p: crowd(
+        64, 5.0, 2.0 if o.quick else 600.0, "lander", (500, 5.0, 2.0 if o.quick else 60.0), 3 if o.quick else 20, p
+    ),
+    "fleet": lambda o, p: fleet(8, 0.5 if o.quick else 5.0, 1 if o.quick else 4, None, p),
     "dtype": lambda o, p: dtype(o, 16 if o.quick else 300, p),
     "engines": lambda o, p: engines(o, (), 8 if o.quick else 500, p),
     "equal": _equal_gemma,

@@ -88,6 +88,11 @@ between tokens; the best of the other side is *forced tokens skipped*.""",
         "Observation out to call in, client-paced, loopback, servers in processes of their own; the ways take turns.",
     ),
     "load": ("Many clients", "Every tick's call is counted, those that never came, and the misses by cause."),
+    "crowd": ("Crowds", "Many characters of one connection ([crowds.md](crowds.md)); `rtcontrol bench crowd`."),
+    "fleet": (
+        "A second decoder",
+        "The same sessions by one decoder and by two ([scaling.md](scaling.md)); each asks again when it is answered.",
+    ),
     "dtype": ("bf16", "The same situations decided by fp32 and by bf16, packed, token by token and many together."),
     "pretrained": (
         "A pretrained model",
@@ -119,7 +124,7 @@ DECISIONS = (
     *("serving", "chat", "speculative", "sizes", "batch", "heads"),
     *("prefix", "memory", "dtype", "pretrained", "equal", "engines"),
 )
-FILES = (*DECISIONS, "wire", "load")
+FILES = (*DECISIONS, "wire", "load", "crowd", "fleet")
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from rtcontrol.bench.batch import PAPER, SIZES
 from rtcontrol.bench.capacity_tables import capacity
 from rtcontrol.bench.pretrained_tables import equal, pretrained
+from rtcontrol.bench.scaling_tables import crowd, fleet
 from rtcontrol.telemetry.figure_table import NOT_MEASURED, Document, Table, conditions, ms
 
 SERVING = {
@@ -378,6 +379,8 @@ TABLES: dict[str, Callable[[Document], list[Table]]] = {
     "memory": memory,
     "wire": wire,
     "load": load,
+    "crowd": crowd,
+    "fleet": fleet,
     "dtype": dtype,
     "engines": engines,
     "pretrained": pretrained,

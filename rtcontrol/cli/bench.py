@@ -9,8 +9,7 @@ import typer
 from rich.progress import Progress
 
 from rtcontrol.bench.options import BenchOptions, Threads
-from rtcontrol.cli import bench_loop, bench_pretrained
-from rtcontrol.cli.bench_crowd import crowd
+from rtcontrol.cli import bench_loop, bench_pretrained, bench_scaling
 from rtcontrol.cli.bench_group import Document, app, measures
 from rtcontrol.cli.figures import Shown
 from rtcontrol.envs.registry import agent_names
@@ -333,7 +332,7 @@ def everything_there_is(
     again: Annotated[bool, typer.Option("--again", help="Also what is measured already.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A few of each, to see that it works.")] = False,
 ) -> None:
-    """Measure what docs/benchmarks.md shows, one JSON file each, and write the page: about 20 minutes on two cores.
+    """Measure what docs/benchmarks.md shows, one JSON file each, and write the page: about half an hour on two cores.
 
     What has a file is not measured again, so that an interrupted run goes on: begin with --again, go on without. What
     needs something that is not here (vLLM, Qwen's tokenizer) is told, and keeps the file that it has.
@@ -382,7 +381,7 @@ def tables(folder: Folder = PAGES) -> None:
         print(f"Written: {path}")
 
 
-for bench in bench_pretrained.BENCHES:
+for bench in (*bench_pretrained.BENCHES, *bench_scaling.BENCHES):
     measures(bench)
-for command in (*bench_loop.COMMANDS, crowd):
+for command in bench_loop.COMMANDS:
     app.command()(command)

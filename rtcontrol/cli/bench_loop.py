@@ -219,41 +219,4 @@ def _do(planned: list[Any], jobs: int, console: Any) -> None:
         kept.do_all(planned, jobs, told)
 
 
-def fleet(
-    sessions: Annotated[int, typer.Option(min=2, help="Sessions, each of which asks again at once.")] = 8,
-    seconds: Annotated[float, typer.Option(min=0.5, help="Of each turn.")] = 5.0,
-    rounds: Annotated[int, typer.Option(min=1, help="How often the two ways take turns.")] = 4,
-    model: Annotated[
-        str | None, typer.Option(help="What decides. (default: random weights of 15 M parameters)")
-    ] = None,
-    json_file: JsonFile = None,
-) -> None:
-    """Decisions a second of two decoders beside one (docs/scaling.md): as many sessions on one of them, then half of
-    them on each, in turns. Each has one thread; the sessions ask from a process of their own.
-
-    Examples:
-
-      rtcontrol bench fleet
-
-      rtcontrol bench fleet --sessions 2 --seconds 10 --json fleet.json
-    """
-    from rtcontrol.bench.fleet import WAYS, compare
-
-    console = for_people(json_file)
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("turns", total=len(WAYS) * rounds)
-        found = compare(model, sessions, seconds, rounds, lambda: bar.advance(task))
-    table = Table("", title=f"{sessions} sessions, decisions a second ({found['cores']} cores, load {found['load']:g})")
-    for way in WAYS:
-        table.add_column(f"{way} decoder{'s' if way == 'two' else ''}", justify="right")
-    for turn in range(rounds):
-        table.add_row(f"turn {turn + 1}", *(f"{found['decisions_per_s'][way][turn]:.1f}" for way in WAYS))
-    table.add_row("median", *(f"{found['median'][way]:.1f}" for way in WAYS))
-    spent = (f"{found['median_processor_ms'][way]:.2f}" for way in WAYS)
-    table.add_row("ms of a processor for each", *spent)
-    console.print(table)
-    console.print(f"two beside one: {found['ratio']:.2f}")
-    save(json_file, found)
-
-
-COMMANDS = (train, watch, record, fleet, experiments)
+COMMANDS = (train, watch, record, experiments)
