@@ -15,15 +15,20 @@ from mcp import Client, StdioServerParameters
 
 
 async def main(url: str = "http://127.0.0.1:8090") -> None:
-    line = ["-m", "rtcontrol", "mcp", "--connect", url, "--instruct"]
-    server = StdioServerParameters(command=sys.executable, args=line, env={**os.environ})
+    command = ["-m", "rtcontrol", "mcp", "--connect", url, "--instruct"]
+    server = StdioServerParameters(command=sys.executable, args=command, env={**os.environ})
     async with Client(server) as client:
+        before = ""
 
         async def tool(name: str, **arguments: object) -> str:
+            nonlocal before
             result = await client.call_tool(name, arguments)
             told = result.content[0].text
             shown = told if name not in ("status", "report") else brief(json.loads(told))
-            print(f"{name}({', '.join(map(repr, arguments.values()))}) -> {shown}", flush=True)
+            line = f"{name}({', '.join(map(repr, arguments.values()))}) -> {shown}"
+            if line != before:
+                print(line, flush=True)
+            before = line
             return told
 
         async with asyncio.timeout(60):

@@ -111,7 +111,11 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                far = sockets.create_connection(("127.0.0.1", self._to))
+                try:
+                    far = sockets.create_connection(("127.0.0.1", self._to))
+                except OSError:  # there is no server for now
+                    near.close()
+                    continue
                 self._open += [near, far]
                 for a, b in ((near, far), (far, near)):
                     threading.Thread(target=self._pass, args=(a, b), daemon=True).start()
