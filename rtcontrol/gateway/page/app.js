@@ -5,6 +5,7 @@ import { StripChart } from "./chart.js";
 import { nowNs } from "./clock.js";
 import { CourtView } from "./court.js";
 import { LEVEL_SPEED, STEPS_A_SECOND, World } from "./game.js";
+import { showLink, SOCKET } from "./link.js";
 import { Pilot } from "./pilot.js";
 import { Session } from "./session.js";
 
@@ -29,42 +30,14 @@ let shown = ""; // the text of the call that the page shows
 
 // ---------------------------------------------------------------------------------------------------- connection
 
-const STATES = {
-  connecting: "connecting",
-  opening: "connected, waking the model",
-  live: "connected",
-  waiting: "connection lost, trying again",
-  refused: "refused",
-  closed: "disconnected while this tab is hidden",
-};
-
 const session = new Session(
-  `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws`,
+  SOCKET,
   { agent: "paddle", pacing: "server", hz: HZ, capabilities: ["executed"] },
-  { state: onState, welcome: onWelcome, call: onCall, act: onAct, instruct: (text, said) => onInstruct(text, false, said), error: onError },
+  { welcome: onWelcome, call: onCall, act: onAct, instruct: (text, said) => onInstruct(text, false, said), error: onError },
   { token },
 );
 
-function onState(state, detail) {
-  $("link").dataset.state = state;
-  $("link-text").textContent = state === "refused" ? `refused: ${detail}` : STATES[state];
-  if (state === "waiting" && !detail.opened) whyNot();
-}
-
-/** A browser does not say why a handshake failed: ask over HTTP. */
-async function whyNot() {
-  try {
-    const headers = session.token ? { authorization: `Bearer ${session.token}` } : {};
-    const answer = await fetch("health", { headers });
-    if (answer.status === 401 && !$("gate").open) $("gate").showModal();
-  } catch {
-    // The server is away; the session tries again by itself.
-  }
-}
-
-$("gate-form").addEventListener("submit", () => {
-  session.token = $("token").value.trim();
-});
+showLink(session);
 
 function onWelcome(welcome) {
   chart.deadline = welcome.deadline_ms;

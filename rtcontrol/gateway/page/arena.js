@@ -3,6 +3,7 @@
 import { CAUSES } from "./causes.js";
 import { nowNs } from "./clock.js";
 import { Crowd } from "./crowd.js";
+import { showLink, SOCKET } from "./link.js";
 import { OnePanel } from "./one_villager.js";
 import { count, meant } from "./sayings.js";
 import { TOOLS } from "./village_tools.js";
@@ -46,16 +47,8 @@ const counts = { ticks: 0, misses: 0, causes: new Map(), frames: 0 };
 
 // ---------------------------------------------------------------------------------------------------- connection
 
-const STATES = {
-  connecting: "connecting",
-  opening: "connected, waking the model",
-  live: "connected",
-  waiting: "connection lost, trying again",
-  closed: "disconnected while this tab is hidden",
-};
-
 const crowd = new Crowd(
-  `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws`,
+  SOCKET,
   {
     tools: TOOLS,
     instruction: FIRST,
@@ -64,31 +57,11 @@ const crowd = new Crowd(
     safe_calls: STAY,
     crowd: { members: village.villagers.length },
   },
-  { state: onState, welcome: onWelcome, call: onCall, act: onAct, error: onError },
+  { welcome: onWelcome, call: onCall, act: onAct, error: onError },
   { token: options.get("token") },
 );
+showLink(crowd);
 const panel = new OnePanel({ crowd, village, shown, choose, tell: aimAt });
-
-function onState(state, detail) {
-  $("link").dataset.state = state;
-  $("link-text").textContent = state === "refused" ? `refused: ${detail}` : STATES[state];
-  if (state === "waiting" && !detail.opened) whyNot();
-}
-
-/** A browser does not say why a handshake failed: ask over HTTP. */
-async function whyNot() {
-  try {
-    const headers = crowd.token ? { authorization: `Bearer ${crowd.token}` } : {};
-    const answer = await fetch("health", { headers });
-    if (answer.status === 401 && !$("gate").open) $("gate").showModal();
-  } catch {
-    // The server is away; the crowd tries again by itself.
-  }
-}
-
-$("gate-form").addEventListener("submit", () => {
-  crowd.token = $("token").value.trim();
-});
 
 function onWelcome({ model, trained }) {
   $("model-name").textContent = `${model}${trained === false ? " (not trained for this)" : ""}, ${HZ} Hz each`;
