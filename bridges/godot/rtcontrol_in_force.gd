@@ -4,6 +4,7 @@
 extends Reference
 
 var kind = "none"
+var calls = [] # in force
 var epoch = 0
 var last_tick = -1
 var expires_ns = -1 # never
@@ -29,7 +30,7 @@ func new_session(new_epoch):
 
 func reset(new_epoch):
 	epoch = new_epoch
-	_set("none", -1)
+	_become("none", -1, [])
 
 
 func receive(message, now):
@@ -49,7 +50,7 @@ func receive(message, now):
 		return late
 	var until = int(message["t_obs_ns"]) + int(message["ttl_ms"] * 1e6) if message["ttl_ms"] != 0 else -1
 	if call != null:
-		_set("call", until)
+		_become("call", until, [call])
 		return {"act": "call", "calls": [call], "expired": false, "tick": last_tick}
 	# A decision to go on does not revive what has run out.
 	var step = look(now)
@@ -84,13 +85,14 @@ static func listed(message):
 	return message.get("calls", [message["call"]] if message.get("call") else [])
 
 
-func _safe(calls = [], tick = -1):
-	_set("safe", -1)
-	return {"act": "safe", "calls": safe_calls if calls.empty() else calls, "expired": false, "tick": tick}
+func _safe(told = [], tick = -1):
+	_become("safe", -1, safe_calls if told.empty() else told)
+	return {"act": "safe", "calls": calls, "expired": false, "tick": tick}
 
 
-func _set(new_kind, until):
+func _become(new_kind, until, new_calls):
 	kind = new_kind
+	calls = new_calls
 	expires_ns = until
 	owed = []
 

@@ -7,7 +7,7 @@ const MAX_DEPTH = 16
 const NEEDED = {
 	"welcome": {"session": "text", "resumed": "flag", "epoch": "count", "heartbeat_ms": "number", "hz": "number",
 		"instruction": "text", "safe_call": "call?", "safe_calls": "calls?", "trained": "flag?", "release_ns": "instant?",
-		"period_ms": "number", "warnings": "list?", "protocol": "list"},
+		"period_ms": "number", "warnings": "list?", "protocol": "list", "crowd": "terms?"},
 	"call": {"session": "text", "tick": "count", "epoch": "count", "status": "text", "ttl_ms": "number",
 		"seq_obs": "count?", "t_obs_ns": "instant?", "call": "call?", "calls": "calls?", "release_ns": "instant?", "confidence": "share?", "cause": "text?",
 		"timing": "times?", "deadline_ns": "instant", "t_server_ns": "instant"},
@@ -15,9 +15,17 @@ const NEEDED = {
 	"ping": {"id": "count", "t_ns": "instant"},
 	"pong": {"id": "count", "t_ping_ns": "instant", "t_received_ns": "instant", "t_sent_ns": "instant"},
 	"error": {"code": "text", "message": "text", "remedy": "text?", "t_client_ns": "instant?", "retryable": "flag?",
-		"fatal": "flag?"},
+		"fatal": "flag?", "members": "refusals?"},
 	"bye": {"session": "text?", "reason": "text?"},
+	"call_many": {"session": "text", "t_server_ns": "instant", "calls": "parts"},
 }
+# Of a crowd: a part of call_many, of an error, and the welcome's terms.
+const CALL = {"id": "id", "tick": "count", "epoch": "count", "status": "text", "ttl_ms": "number", "seq_obs": "count?",
+	"t_obs_ns": "instant?", "call": "call?", "calls": "calls?", "confidence": "share?", "cause": "text?", "timing": "times?"}
+const REFUSAL = {"code": "text", "message": "text", "remedy": "text?", "id": "text?", "field": "text?", "seq": "count?"}
+const TERMS = {"members": "count", "parts": "count"}
+const PARTS = 1024
+const STATUSES = ["fresh", "held", "safe"]
 
 
 # Bytes to a message, or a String that says what is wrong with them. A message of an unknown type is an empty map.
@@ -59,27 +67,54 @@ static func read(packet):
 	var message = parsed.result
 	if not is_finite(message):
 		return "a number beyond what the engine can hold"
-	for key in message.keys():
-		if message[key] == null:
-			message.erase(key)
+	_without_nulls(message)
 	if not message.get("type") is String:
 		return "type: missing, or no string"
 	if not NEEDED.has(message["type"]):
 		return {}
-	var needed = NEEDED[message["type"]]
-	for key in needed:
-		var kind = needed[key]
-		if not (is_of(message[key], kind.rstrip("?")) if message.has(key) else kind.ends_with("?")):
-			return "%s: missing or wrong" % key
-	if message["type"] == "call" and not message["status"] in ["fresh", "held", "safe"]:
-		return "status: missing or wrong"
+	var wrong = _wrong(message, NEEDED[message["type"]])
+	if wrong == "" and message["type"] == "call" and not message["status"] in STATUSES:
+		wrong = "status"
+	if wrong != "":
+		return "%s: missing or wrong" % wrong
+	if message["type"] == "call_many":
+		_leave_out_wrong_parts(message)
 	return message
 
 
-# A message as JSON. What JSON forbids, and the engine writes nevertheless, becomes a space: control characters, and \v.
+# The first field that is missing, or wrong; empty where none is.
+static func _wrong(map, needed):
+	for key in needed:
+		var kind = needed[key]
+		if not (is_of(map[key], kind.rstrip("?")) if map.has(key) else kind.ends_with("?")):
+			return key
+	return ""
+
+
+static func _without_nulls(map):
+	for key in map.keys():
+		if map[key] == null:
+			map.erase(key)
+
+
+# Each part is refused by itself; `faults` says how many were.
+static func _leave_out_wrong_parts(message):
+	var given = message["calls"]
+	var good = []
+	for call in given:
+		if call is Dictionary:
+			_without_nulls(call)
+			if _wrong(call, CALL) == "" and call["status"] in STATUSES:
+				good.append(call)
+	message["calls"] = good
+	message["faults"] = given.size() - good.size()
+
+
+# A message as JSON; unlike to_json it keeps the order of keys, for a tool with its parameters in another order is another
+# one. What JSON forbids, and the engine writes nevertheless, becomes a space: control characters, and \v.
 # No RegEx where none is needed: Debian's 3.2.3 prints an error at each use of one.
 static func write(message):
-	var bytes = to_json(message).to_utf8()
+	var bytes = JSON.print(message).to_utf8()
 	for i in bytes.size():
 		if bytes[i] < 32:
 			bytes[i] = 32
@@ -122,6 +157,20 @@ static func is_of(value, wanted):
 			return value is bool
 		"list":
 			return value is Array
+		"id":
+			return value is String and value.length() in range(1, 65)
+		"parts":
+			return value is Array and value.size() <= PARTS
+		"refusals":
+			for one in value if value is Array else []:
+				if not one is Dictionary:
+					return false
+				_without_nulls(one)
+				if _wrong(one, REFUSAL) != "":
+					return false
+			return value is Array and value.size() <= 64
+		"terms":
+			return value is Dictionary and _wrong(value, TERMS) == ""
 		"times":
 			for key in value if value is Dictionary else {}:
 				if not is_of(value[key], "number"):

@@ -73,7 +73,7 @@ func _obey(command):
 			tell({"event": "stats", "counts": client.counts, "state": client.state, "in_force": client.rule.kind, "owed": client.rule.owed,
 				"epoch": client.rule.epoch, "too_old": _too_old, "latency_ms": latencies, "age_ms": ages,
 				"memory_kb": OS.get_static_memory_usage() / 1024, "frames": _frames,
-				"parcels": root.get_child(0).parcels})
+				"address": client.address, "parcels": root.get_child(0).parcels})
 		"forget":
 			latencies.clear()
 			ages.clear()

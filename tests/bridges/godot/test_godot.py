@@ -437,13 +437,31 @@ def test_without_a_server_the_game_plays_on(godot: Start) -> None:
 
 # What the client is told; it is not asked to read its own. Nor vectors whose names begin with "big": the engine reads
 # numbers as doubles, in which instants beyond 2^53 ns are inexact.
-HEARD = {"welcome", "call", "instruct", "error", "ping", "pong", "bye"}
+HEARD = {"welcome", "call", "instruct", "error", "ping", "pong", "bye", "call_many"}
 # The vectors' own number beyond doubles is in a ping.
 CALL = '{"type":"call","session":"q7Jr0c2yT5mX9vKd_f3A","tick":9,"epoch":2,"status":"fresh","t_obs_ns":1,"ttl_ms":0,'
 CALL += '"deadline_ns":0,"t_server_ns":0,"call":{"name":"go","arguments":%s}}'
 OWN = [
     {"name": f"beyond doubles: {arguments}", "json": CALL % arguments}
     for arguments in ('{"way":"left","more":1e999}', '{"way":"left","more":[{"x":-1e999}]}')
+]
+# Of a crowd of anna and bert: one part is wrong, or nobody's.
+FRESH = '"tick":%d,"epoch":%d,"status":"fresh","t_obs_ns":1,"ttl_ms":0,"call":{"name":"go","arguments":{"way":"left"}}}'
+MANY = (
+    '{"type":"call_many","session":"q7Jr0c2yT5mX9vKd","t_server_ns":1,"calls":[%s,{"id":"bert",' + FRESH % (2, 1) + "]}"
+)
+PARTS = [
+    {"name": f"part: {part}", "json": MANY % part}
+    for part in (
+        "7",
+        "null",
+        '{"id":"anna"}',
+        '{"id":"",' + FRESH % (1, 0),
+        '{"id":"anna",' + FRESH.replace('"fresh"', '"done"') % (1, 0),
+        '{"id":"carl",' + FRESH % (1, 0),
+        '{"id":"anna",' + FRESH % (1, 7),
+        '{"id":"anna",' + FRESH.replace('"go"', '"fly"') % (1, 0),
+    )
 ]
 CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]")
 
@@ -464,10 +482,13 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, A
     cases = {
         "valid": [
             {"name": v["name"], "text": json.dumps(v["json"], ensure_ascii=False)}
-            for v in heard("valid")
+            for v in [*heard("valid"), *load("crowd")["valid"]]
             if v["from"] == "server"
         ],
         "invalid": [{"name": v["name"], "text": expand(v["json"])} for v in [*heard("invalid"), *OWN] if "json" in v],
+        "crowd": [
+            {"name": v["name"], "text": expand(v["json"])} for v in [*load("crowd")["invalid"], *PARTS] if "json" in v
+        ],
         **ttl,
     }
     (folder / "cases.json").write_text(json.dumps(cases, ensure_ascii=False), "utf-8")
@@ -497,12 +518,14 @@ def same(found: Any, wanted: Any) -> bool:
 
 @pytest.mark.skipif(MISSING, reason=REASON)
 def test_valid_messages_are_read(told: dict[str, list[dict[str, Any]]]) -> None:
-    given = {v["name"]: v["json"] for v in heard("valid")}
+    given = {v["name"]: v["json"] for v in [*heard("valid"), *load("crowd")["valid"]]}
     assert len(told["valid"]) > 20
     for line in told["valid"]:
         if line["name"].startswith("big"):
             continue
         wanted = {k: v for k, v in given[line["name"]].items() if v is not None}
+        if wanted["type"] == "call_many":
+            assert line["read"].pop("faults") == 0
         assert same(line["read"], wanted if wanted["type"] in HEARD else {}), (line["name"], line["read"])
 
 
@@ -517,6 +540,17 @@ def test_nothing_is_executed_upon_an_invalid_message_and_the_session_goes_on(
         # A bye that is too long is believed nevertheless, where the engine could read it: safe is never wrong.
         allowed = [([], live), (["stop"], waiting)] if '"bye"' in given[line["name"]] else [([], live)]
         assert (line["done"], line["state"]) in allowed, line
+
+
+@pytest.mark.skipif(MISSING, reason=REASON)
+def test_crowd_leaves_out_a_wrong_part_and_ignores_a_wrong_message(told: dict[str, list[dict[str, Any]]]) -> None:
+    assert len(told["crowd"]) > 30
+    for line in told["crowd"]:
+        part = line["name"].startswith("part")
+        unfit = ["stop"] if "fly" in line["name"] else []
+        assert (line["done"], line["state"]) == ([unfit, ["left"] if part else []], 3), line
+        assert line["errors"] == 0 or not part, line
+        assert (line["ignored"] != {}) == (part and not unfit), line
 
 
 @pytest.mark.skipif(MISSING, reason=REASON)

@@ -4,6 +4,7 @@
 extends SceneTree
 
 const Client = preload("res://rtcontrol_client.gd")
+const Crowd = preload("res://rtcontrol_crowd.gd")
 const Wire = preload("res://rtcontrol_wire.gd")
 const InForce = preload("res://rtcontrol_in_force.gd")
 
@@ -33,6 +34,8 @@ func _initialize():
 		tell({"of": "valid", "name": case["name"], "read": Wire.read(case["text"].to_utf8())})
 	for case in cases["invalid"]:
 		_invalid(case)
+	for case in cases["crowd"]:
+		_of_crowd(case)
 	for case in cases["age"]:
 		var late = InForce.too_old(case["t_obs_ns"], case["ttl_ms"], int(case["now_ns"]))
 		tell({"of": "age", "name": case["name"], "verdict": "expire" if late else "execute"})
@@ -65,6 +68,28 @@ func _invalid(case):
 		"session": client.get("_session"), "state": client.state})
 	client.state = client.ENDED
 	world.free()
+
+
+# As if it came to a crowd of two, in the session that the vectors name.
+func _of_crowd(case):
+	var crowd = Crowd.new()
+	var worlds = {}
+	crowd.safe_tool = "stop"
+	crowd.add_tool("go", "Go.", {"way": {"type": "string"}}, ["way"])
+	crowd.add_tool("stop", "Stop.")
+	for id in ["anna", "bert"]:
+		worlds[id] = Recorder.new()
+		crowd.join(id, worlds[id])
+	crowd.state = crowd.LIVE
+	crowd.welcome = {"hz": 16.0, "protocol": [1.0, 1.0]}
+	crowd.set("_session", "q7Jr0c2yT5mX9vKd")
+	crowd.hear(case["text"].to_utf8())
+	tell({"of": "crowd", "name": case["name"], "state": crowd.state, "errors": crowd.counts["errors"], "ignored": crowd.ignored,
+		"done": [worlds["anna"].done, worlds["bert"].done]})
+	crowd.state = crowd.ENDED
+	crowd.free()
+	for id in worlds:
+		worlds[id].free()
 
 
 func _sequence(sequence):

@@ -1,0 +1,353 @@
+"""The crowd's client for Godot in the engine itself: what it says of its members, what each of them is made to do, and
+the sample's village at a real server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcontrol.training import village
+from rtcontrol_client.wire.crowd import (
+    CallMany,
+    CrowdTerms,
+    Join,
+    Leave,
+    MemberCall,
+    MemberError,
+    MemberLook,
+    ObserveMany,
+)
+from rtcontrol_client.wire.messages import ErrorMessage, FunctionCall, Hello, Instruct
+from tests.bridges.client.worlds import until
+from tests.bridges.godot.engine import MISSING, REASON, Engine, Relay, Served, Start
+from tests.bridges.program import starting
+from tests.conformance.check.stand import Stand
+
+TERMS = CrowdTerms(members=512, parts=256)
+GO = FunctionCall(name="go", arguments={"way": "left"})
+TTL_MS = 1500.0  # of the sample's members
+
+
+@pytest.fixture
+def godot(tmp_path: Path) -> Iterator[Start]:
+    """Starts a crowd under its driver: `godot(url, option...)`."""
+    if MISSING:
+        pytest.skip(REASON)
+    yield from starting(lambda url, *options: Engine(tmp_path, "crowd_driver.gd", f"--url={url}", *options))
+
+
+@pytest.fixture
+def crowd(godot: Start, stand: Stand) -> Iterator[Engine]:
+    """Anna and bert, whose server is the test's."""
+    relay = Relay(stand.endpoint)
+    engine = godot(relay.url, "--bare", "--join=anna,bert")
+    stand.expect(Hello, 20.0, "hello")
+    yield engine
+    assert engine.faults() == []
+    assert relay.refused == []
+    relay.close()
+
+
+def joined(stand: Stand, **changes: Any) -> dict[str, int]:
+    """Who joins after the welcome, with the epochs of their lives."""
+    stand.welcome(**{"crowd": TERMS, **changes})
+    return {member.id: member.epoch for member in stand.expect(Join, 5.0, "join").members}
+
+
+def looks(stand: Stand, *names: str) -> dict[str, MemberLook]:
+    """The newest looks, from one message with all of these."""
+    seen = stand.expect(ObserveMany, 5.0, "looks", lambda m: set(names) <= {look.id for look in m.looks})
+    return {look.id: look for look in seen.looks}
+
+
+def answer(stand: Stand, epoch: int, look: MemberLook, **changes: Any) -> MemberCall:
+    """A fresh call upon a look, with the next tick, unless it is said otherwise."""
+    stand.tick += 1
+    fields: dict[str, Any] = {
+        "status": "fresh",
+        "seq_obs": look.seq,
+        "t_obs_ns": look.t_ns,
+        "call": GO,
+        "ttl_ms": 400.0,
+    }
+    return MemberCall(**{"id": look.id, "tick": stand.tick, "epoch": epoch, **fields, **changes})
+
+
+def tell(stand: Stand, *calls: MemberCall) -> None:
+    stand.send(CallMany(session=stand.token, t_server_ns=time.monotonic_ns(), calls=list(calls)))
+
+
+def test_one_message_has_all_looks_one_answer_all_calls_and_each_ends_in_its_own_time(
+    crowd: Engine, stand: Stand
+) -> None:
+    hello = stand.hello
+    assert hello is not None and hello.crowd is not None and hello.tools is not None
+    # A parameter before another one stays before it: sorted, it would be another tool, which no model was trained on.
+    function = hello.tools[0]["function"]
+    assert list(function["parameters"]["properties"]) == ["way", "fast"]
+    assert list(function) == ["name", "description", "parameters"]
+    epochs = joined(stand)
+    assert sorted(epochs) == ["anna", "bert"] and epochs["anna"] != epochs["bert"]
+    seen = looks(stand, "anna", "bert")
+    tell(
+        stand,
+        answer(stand, epochs["anna"], seen["anna"], ttl_ms=200.0),
+        answer(stand, epochs["bert"], seen["bert"], ttl_ms=60_000.0),
+    )
+    crowd.event("acted", member="anna", cause="call")
+    crowd.event("acted", member="bert", cause="call")
+    safe = crowd.event("acted", cause="expired")
+    assert safe["member"] == "anna" and safe["call"]["name"] == "stop"
+    assert 200 < safe["age_ms"] <= 200 + safe["frames_ms"]
+    stats = crowd.stats()
+    assert (stats["calls"]["anna"]["status"], stats["calls"]["anna"]["cause"]) == ("safe", "expired")
+    assert stats["calls"]["bert"]["calls"] == [{"name": "go", "arguments": {"way": "left"}}]
+    assert (stats["accounts"]["anna"]["expired"], stats["accounts"]["bert"]["expired"]) == (1, 0)
+    assert stats["statistics"]["latency_ms"]["p99"] > 0
+
+
+def test_misses_are_told_of_each_and_a_safe_tool_that_would_not_is_tried_until_it_does(
+    crowd: Engine, stand: Stand
+) -> None:
+    epochs = joined(stand)
+    seen = looks(stand, "anna", "bert")
+    tell(stand, *(answer(stand, epochs[name], seen[name], ttl_ms=60_000.0) for name in ("anna", "bert")))
+    crowd.event("acted", member="bert", cause="call")
+    crowd.say("stuck anna 3")
+    crowd.stats()
+    stop = FunctionCall(name="stop")
+    missed = answer(stand, epochs["anna"], seen["anna"], status="safe", call=stop, cause="decide")
+    held = answer(stand, epochs["bert"], seen["bert"], status="held", call=None, cause="decide")
+    tell(stand, missed, held)
+    assert crowd.event("told", member="anna", outcome="refused")["tick"] == missed.tick
+    assert crowd.event("acted", member="anna", cause="told")["call"]["name"] == "stop"
+    stats = crowd.stats()
+    anna, bert = (stats["accounts"][name] for name in ("anna", "bert"))
+    assert (anna["missed"], anna["safe"], anna["causes"]) == (1, 1, {"decide": 1})
+    assert (bert["missed"], bert["held"], bert["causes"]) == (1, 1, {"decide": 1})
+    assert (stats["calls"]["anna"]["cause"], stats["calls"]["bert"]["status"]) == ("decide", "held")
+
+
+def test_calls_of_a_former_life_of_another_look_and_of_an_earlier_tick_are_void(crowd: Engine, stand: Stand) -> None:
+    epochs = joined(stand)
+    seen = looks(stand, "anna", "bert")
+    late = answer(stand, epochs["bert"], seen["bert"])
+    tell(stand, answer(stand, epochs["bert"], seen["bert"], t_obs_ns=seen["bert"].t_ns + 1, ttl_ms=60_000.0))
+    tell(stand, answer(stand, epochs["bert"], seen["bert"]), late)
+    crowd.event("acted", member="bert", cause="call")
+    crowd.say("leave anna")
+    assert stand.expect(Leave, 5.0, "leave").ids == ["anna"]
+    # Back under the same name, with nothing of its former life in force: MirrorNetworking/Mirror#3823, #3785.
+    crowd.say('join anna {"priority": 9, "hz": 2.5, "every_tick": true, "instruction": "go home", "safe_tool": "hold"}')
+    again = stand.expect(Join, 5.0, "join").members[0]
+    assert (again.priority, again.hz, again.every_tick, again.instruction) == (9, 2.5, True, "go home")
+    assert again.safe_calls == [FunctionCall(name="hold")] and again.epoch > epochs["anna"]
+    tell(stand, answer(stand, epochs["anna"], seen["anna"]))
+    tell(stand, answer(stand, again.epoch, looks(stand, "anna")["anna"]))
+    crowd.event("acted", member="anna", cause="call")
+    assert crowd.event("acted", member="anna", cause="expired")["call"]["name"] == "hold"
+    stats = crowd.stats()
+    assert stats["statistics"]["ignored_by_reason"] == {"stamp": 1, "order": 1, "epoch": 1}
+    assert stats["too_old"] == 0
+
+
+def test_members_join_again_after_a_loss_and_whoever_left_meanwhile_leaves(crowd: Engine, stand: Stand) -> None:
+    # colyseus/colyseus-unity-sdk#49: after the client was back, nothing that the server told arrived any more.
+    epochs = joined(stand)
+    tell(stand, answer(stand, epochs["anna"], looks(stand, "anna")["anna"], ttl_ms=60_000.0))
+    crowd.event("acted", member="anna", cause="call")
+    stand.alive = False
+    crowd.event("lost")
+    crowd.say("leave bert")
+    crowd.say("join carl {}")
+    crowd.event("joined", taken=True)
+    assert crowd.stats()["calls"]["anna"]["status"] == "fresh", "what is in force runs to its own end"
+    stand.alive = True
+    hello = stand.expect(Hello, 20.0, "hello")
+    assert hello.resume == stand.token
+    stand.welcome(resumed=True, crowd=TERMS)
+    assert stand.expect(Leave, 5.0, "leave").ids == ["bert"]
+    back = {one.id: one.epoch for one in stand.expect(Join, 5.0, "join").members}
+    assert back["anna"] == epochs["anna"] and set(back) == {"anna", "carl"}
+    tell(stand, answer(stand, back["anna"], looks(stand, "anna")["anna"], ttl_ms=60_000.0))
+    crowd.event("told", member="anna", outcome="executed")
+    # Nobody knows the session: a new one, whose welcome ends what was in force.
+    stand.send(ErrorMessage(code="state", message="No session.", retryable=True))
+    hello = stand.expect(Hello, 5.0, "hello")
+    stand.send(ErrorMessage(code="session", message="Unknown.", retryable=True, t_client_ns=hello.t_client_ns))
+    assert stand.expect(Hello, 5.0, "hello", lambda m: m.resume is None).crowd is not None
+    assert set(joined(stand)) == {"anna", "carl"}
+    assert crowd.event("acted", member="anna", cause="left")["call"]["name"] == "stop"
+
+
+def test_who_is_not_let_in_says_nothing_and_a_freed_node_leaves_by_itself(crowd: Engine, stand: Stand) -> None:
+    # godotengine/godot#44134: one that is gone is sent for without end, with an error each time.
+    epochs = joined(stand)
+    part = MemberError(id="bert", code="busy", message="Full.", remedy="Wait.")
+    stand.send(ErrorMessage(code="busy", message="One is refused.", members=[part]))
+    assert crowd.event("refused", member="bert")["why"] == "busy: Full. Wait."
+    stand.pump(0.3)
+    stand.heard.clear()
+    stand.pump(0.5)
+    said = {look.id for message in stand.heard if isinstance(message, ObserveMany) for look in message.looks}
+    assert said == {"anna"}
+    assert crowd.stats()["calls"]["bert"]["cause"] == "refused"
+    tell(stand, answer(stand, epochs["anna"], looks(stand, "anna")["anna"]))
+    crowd.event("acted", member="anna", cause="call")
+    crowd.say("free anna")
+    assert stand.expect(Leave, 5.0, "leave").ids == ["anna"]
+    assert set(crowd.stats()["accounts"]) == {"bert"}
+
+
+def test_goal_of_one_and_of_all_and_mistakes_are_said_before_anything_is_sent(crowd: Engine, stand: Stand) -> None:
+    joined(stand)
+    crowd.say("instruct anna go home")
+    assert [(one.id, one.instruction) for one in stand.expect(Join, 5.0, "terms").members] == [("anna", "go home")]
+    crowd.say("instruct all run")
+    assert stand.expect(Instruct, 5.0, "instruct").instruction == "run"
+    assert {one.instruction for one in stand.expect(Join, 5.0, "terms").members} == {"run"}
+    wrong = ['"hz": 0', '"priority": 10', '"priority": 1.5', '"every_tick": 1', '"safe_tool": "go"', '"colour": "red"']
+    for terms in [*wrong, '"ttl_ms": -1', '"instruction": 7', '"deadline_ms": 0']:
+        crowd.say(f"join carl {{{terms}}}")
+        crowd.event("joined", taken=False)
+    crowd.say("join anna {}")
+    crowd.event("joined", taken=False)
+    assert stand.pump(0.5, lambda m: isinstance(m, Join)) is None
+    assert "colour is nothing that a member brings" in crowd.errors()
+    assert "There is a member" not in crowd.errors() and "there is a member anna already" in crowd.errors()
+
+
+def test_sample_has_the_tools_that_the_bundled_model_was_taught_word_for_word(godot: Start, stand: Stand) -> None:
+    relay = Relay(stand.endpoint)
+    engine = godot(relay.url)
+    assert stand.expect(Hello, 20.0, "hello").tools == village.tools
+    assert len(joined(stand, crowd=TERMS)) == 20
+    things = set(str(looks(stand, "villager-1", "villager-20")["villager-1"].text).split())
+    assert {*village.PLACES, "home", "fox", "whim"} <= things
+    assert engine.faults() == []
+    relay.close()
+
+
+def test_server_that_knows_no_crowds_is_left_with_the_reason(crowd: Engine, stand: Stand) -> None:
+    stand.welcome()
+    assert "knows no crowds" in crowd.event("ended")["why"]
+
+
+def test_server_that_reads_slowly_is_told_the_newest_looks_alone_and_the_connection_holds(
+    crowd: Engine, stand: Stand
+) -> None:
+    # godotengine/godot#53924: what is beyond the engine's buffer ends the connection without a word. #99747: what is
+    # sent to a server that is gone is lost without a word.
+    crowd.say("many 60")
+    crowd.say("letters 3000")
+    crowd.stats()
+    assert len(joined(stand, heartbeat_ms=60_000.0)) == 62
+    stand.alive = False  # no pong says that it has read
+    stand.pump(1.5)
+    said = [look.t_ns for m in stand.heard if isinstance(m, ObserveMany) for look in m.looks]
+    assert 3000 * len(said) < 256_000, "more is sent than the server has read"
+    before = crowd.stats()
+    assert before["statistics"]["superseded"] > 60
+    stand.alive = True
+    stand.heard.clear()
+    stand.pump(3.0)
+    newer = [look.t_ns for m in stand.heard if isinstance(m, ObserveMany) for look in m.looks]
+    assert len(newer) > 62 and min(newer[20:]) > max(said)
+    assert crowd.stats()["statistics"]["sessions"] == 1
+    assert [event for event in crowd.events if event["event"] == "lost"] == []
+
+
+def test_an_answer_beyond_64_kib_is_heard_whole(crowd: Engine, stand: Stand) -> None:
+    # godotengine/godot#38959, #84423: a message of more than 64 KB ended the connection, or nothing was heard after it.
+    crowd.say("many 300")
+    crowd.say("letters -1")  # they have nothing to say
+    crowd.stats()
+    stand.welcome(crowd=TERMS)
+    epochs: dict[str, int] = {}
+    while len(epochs) < 302:
+        epochs |= {one.id: one.epoch for one in stand.expect(Join, 5.0, "joins").members}
+    calls = []
+    for name, epoch in epochs.items():
+        look = MemberLook(id=name, seq=1, t_ns=0)
+        calls.append(answer(stand, epoch, look, t_obs_ns=0, ttl_ms=0.0, timing={"age_ms": 1.25, "decide_ms": 22.5}))
+    tell(stand, *calls)
+    crowd.event("told", member="member-299", outcome="executed")
+    assert crowd.stats()["statistics"]["executed"] == 302
+
+
+# --------------------------------------------------------------------------------------------------- the real server
+
+
+class Peopled(Served):
+    """With the bundled models: the village's is found by its tools."""
+
+    def __init__(self, out: Path) -> None:
+        super().__init__(out)
+        at = self._command.index("--model")
+        del self._command[at : at + 2]
+
+
+def all_fresh(engine: Engine) -> bool:
+    return {call["status"] for call in engine.stats()["calls"].values()} == {"fresh"}
+
+
+def killed_and_back(engine: Engine, served: Served) -> None:
+    """All are safe in their time, and decided for again when there is another server."""
+    served.kill()
+    engine.event("lost")
+    safe = [engine.event("acted", cause="expired") for _ in range(20)]
+    assert len({one["member"] for one in safe}) == 20
+    for one in safe:
+        assert one["call"]["name"] == "stay" and TTL_MS < one["age_ms"] <= TTL_MS + one["frames_ms"]
+    assert {call["status"] for call in engine.stats()["calls"].values()} == {"safe"}
+    served.start()
+    engine.event("welcomed", resumed=False)
+    until(lambda: all_fresh(engine), "nobody is decided for any more", 30, every=0.2)
+    stats = engine.stats()
+    counts = stats["statistics"]
+    # The one error: the new server does not know the token.
+    assert (counts["sessions"], counts["errors"], counts["refused"], stats["too_old"]) == (2, 1, 0, 0)
+    engine.say("quit")
+    assert engine.process.wait(20) == 0
+    assert engine.faults() == []
+
+
+def test_each_is_safe_in_its_time_when_the_server_is_killed_and_all_go_on_at_its_successor(
+    godot: Start, tmp_path: Path
+) -> None:
+    served = Served(tmp_path)
+    served.start()
+    try:
+        engine = godot(served.url)
+        engine.event("welcomed")
+        until(lambda: all_fresh(engine), "nobody is decided for", 30, every=0.2)
+        killed_and_back(engine, served)
+    finally:
+        served.kill()
+
+
+@pytest.mark.slow
+def test_twenty_villagers_gather_at_the_well_by_the_bundled_model_and_who_stands_there_is_asked_less_often(
+    godot: Start, tmp_path: Path
+) -> None:
+    served = Peopled(tmp_path)
+    served.start()
+    try:
+        engine = godot(served.url)
+        engine.event("welcomed")
+        until(lambda: engine.stats()["gathered"] == 20, "they do not gather", 60, every=0.5)
+        before = engine.stats()
+        time.sleep(5)
+        after = engine.stats()
+        fresh = after["statistics"]["fresh"] - before["statistics"]["fresh"]
+        rate = fresh / (after["at_ms"] - before["at_ms"]) * 1e3 / 20
+        print(f"\n{rate:.1f} calls a second each, of 4: {after['statistics']}")
+        assert 0 < rate < 4, "who stands and sees the same is asked at its full rate"
+        assert after["too_old"] == 0 and after["gathered"] == 20
+        killed_and_back(engine, served)
+    finally:
+        served.kill()
