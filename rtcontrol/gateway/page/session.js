@@ -5,12 +5,17 @@ import { ClockOffset, nowNs } from "./clock.js";
 import { InForce, safeCalls } from "./inforce.js";
 import { decode, encode, PROTOCOL, WireError } from "./wire.js";
 
-const BACK_OFF_MS = [250, 500, 1000, 2000, 4000];
+const BACK_OFF_MS = [100, 200, 400, 800, 1600, 2000];
+const CONNECT_MS = 10_000; // in which a connection must come up,
+const NEXT_MS = 2000; // and where there is another server to go to
+const SILENCE_MS = 10_000; // a welcome may take longer, but not an answer to our pings
 const SUBPROTOCOL = "rtcontrol.v1";
 const FULL_BYTES = 65536; // that wait in the socket
 
 export class Session {
   /**
+   * `url`: ws://HOST:PORT/ws, or several with commas between them: where one is lost, silent or full, the next one is
+   * tried, and the session resumed there by its token. Throws Error for a list that is none.
    * `hello`: the fields beside protocol, client and stamps. `on`: { state(name, detail), welcome(message),
    * call(message, latencyMs), act(call, kind), instruct(text, said), error(message) }, each optional. `act` is told what to
    * execute from now on, of several safe calls each by itself; null: nothing is known to be safe, stop in your own way.
@@ -18,7 +23,8 @@ export class Session {
    * States: connecting, opening (until the welcome), live, waiting (for the next attempt), refused, closed.
    */
   constructor(url, hello, on = {}, { token = null, WebSocketClass = globalThis.WebSocket } = {}) {
-    Object.assign(this, { url, hello, on, token, WebSocketClass });
+    Object.assign(this, { urls: addresses(url), hello, on, token, WebSocketClass });
+    this.address = null; // of the newest connection
     this.state = "closed";
     this.welcome = null;
     this.inForce = new InForce();
@@ -34,7 +40,7 @@ export class Session {
   }
 
   open() {
-    this.wanted = true;
+    this.wanted = this.stays = true;
     this.#connect();
   }
 
@@ -102,13 +108,24 @@ export class Session {
     this.#carryOut(this.inForce.look(tNs));
   }
 
+  /** Each connection goes to the next address, round and round; but where one knew no session, the same one is told. */
   #connect() {
+    const before = this.address;
+    if (before === null || !this.stays) this.address = this.urls[(this.urls.indexOf(before) + 1) % this.urls.length];
+    this.stays = false;
+    if (this.address !== before) {
+      this.clock = new ClockOffset(); // maybe another machine's
+      this.releaseNs = null;
+    }
     this.#become("connecting");
     const protocols = this.token ? [SUBPROTOCOL, `rtcontrol.token.${this.token}`] : [SUBPROTOCOL];
-    const socket = new this.WebSocketClass(this.url, protocols);
+    const socket = new this.WebSocketClass(this.address, protocols);
     this.socket = socket;
     this.opened = false;
+    clearTimeout(this.patience);
+    this.patience = setTimeout(() => socket === this.socket && this.#lost(), this.urls.length > 1 ? NEXT_MS : CONNECT_MS);
     socket.onopen = () => {
+      clearTimeout(this.patience);
       this.opened = true;
       this.#become("opening");
       this.#hello();
@@ -134,7 +151,7 @@ export class Session {
   #beat() {
     const silent = performance.now() - this.lastHeard;
     const heartbeat = this.welcome?.heartbeat_ms || 1000;
-    if (silent > 3 * heartbeat + 500) {
+    if (silent > (this.state === "live" ? 3 * heartbeat + 500 : SILENCE_MS)) {
       this.#lost();
     } else {
       this.#ping();
@@ -251,12 +268,13 @@ export class Session {
       this.wanted = false;
       this.#drop();
       this.#become("refused", `${message.message} ${message.remedy ?? ""}`.trim());
-    } else if (unbound || message.fatal) {
-      this.#lost();
+    } else if (unbound || message.fatal || (!live && message.retryable && message.seq === undefined)) {
+      this.#lost(unbound);
     }
   }
 
-  #lost() {
+  #lost(stays = false) {
+    this.stays = stays;
     this.#drop();
     this.ended("serverLost");
     if (!this.wanted) return this.state !== "refused" && this.#become("closed");
@@ -268,6 +286,7 @@ export class Session {
 
   #drop() {
     clearInterval(this.heart);
+    clearTimeout(this.patience);
     const socket = this.socket;
     this.socket = null;
     if (socket && socket.readyState < 2) socket.close();
@@ -285,4 +304,15 @@ export class Session {
     this.state = state;
     this.on.state?.(state, detail);
   }
+}
+
+/** Where a session may connect, in order. Throws Error where one of a list is none, is empty, or comes twice. */
+function addresses(url) {
+  const listed = String(url).split(",").map((one) => one.trim());
+  for (const one of listed.length > 1 ? listed : []) {
+    if (!/^wss?:\/\/[^/]/.test(one))
+      throw new Error(`${one || "An empty place"} is no address in ${url}. Write ws://HOST:PORT/ws, with commas between several.`);
+  }
+  if (new Set(listed).size < listed.length) throw new Error(`An address comes twice in ${url}. Name each server once.`);
+  return listed;
 }

@@ -13,7 +13,7 @@ namespace RtControl.Unity
     [DisallowMultipleComponent]
     public sealed class RtControlClient : MonoBehaviour
     {
-        [Tooltip("Of `rtcontrol serve --bind`.")]
+        [Tooltip("Of `rtcontrol serve --bind`; or several, with commas: after a loss the next one is tried.")]
         [SerializeField] private string endpoint = "tcp://127.0.0.1:5555";
 
         [Tooltip("The goal in words.")]
@@ -253,7 +253,7 @@ namespace RtControl.Unity
             bool lasts = trouble == null || client.Ended != null || now - _troubleSince > TroubleSeconds;
             if (trouble == _told || !lasts) return;
             _told = trouble;
-            if (trouble == null) Debug.Log("rtcontrol: connected to " + endpoint, this);
+            if (trouble == null) Debug.Log("rtcontrol: connected to " + client.Address, this);
             else Debug.LogWarning("rtcontrol: " + trouble + " (" + endpoint + ")", this);
         }
     }

@@ -13,30 +13,36 @@ namespace RtControl
         private const int LingerMs = 30;
         private const int JoinMs = 90;
         private const int FirstPauseMs = 100, LongestPauseMs = 2000;
+
+        // Of several servers, one that does not come up in this time is left for the next.
+        private const long ConnectNs = 2000000000L;
         private const int Turn = 64;
 
         public readonly object Lock = new object();
         public readonly Talk Talk;
 
         private readonly Func<string, IRtTransport> _make;
-        private readonly string _endpoint;
+        private readonly IList<string> _endpoints;
         private readonly Random _random = new Random();
         private readonly Thread _thread;
         private volatile IRtTransport _transport;
         private volatile bool _closing;
         private volatile bool _up;
+        private bool _reached; // something could be said: libzmq is up before anybody is there
         private volatile string _trouble = "nobody answers";
+        private volatile int _at; // of the endpoints, where the newest connection goes
         private int _attempts;
-        private long _retryNs;
+        private long _retryNs, _openedNs;
         private readonly ManualResetEvent _nudge = new ManualResetEvent(false);
 
         public Link(RtOptions options)
         {
             _make = options.Transport ?? (endpoint => new ZmtpTransport(endpoint));
-            _endpoint = options.Endpoint;
-            Talk = new Talk(options);
+            _endpoints = RtEndpoints.Of(options.Endpoint);
+            Talk = new Talk(options) { Servers = _endpoints.Count };
             // Here, so that a mistake in the endpoint is told to the caller.
-            _transport = _make(_endpoint);
+            _transport = _make(_endpoints[0]);
+            _openedNs = MonotonicClock.NowNs;
             _thread = new Thread(Run) { IsBackground = true, Name = "rtcontrol" };
             _thread.Start();
         }
@@ -45,6 +51,12 @@ namespace RtControl
         public string Trouble
         {
             get { return Talk.Open ? null : Talk.Ended ?? (_up ? Talk.Refusal : null) ?? _trouble; }
+        }
+
+        /// <summary>Of several endpoints, where the newest connection goes.</summary>
+        public string Address
+        {
+            get { return _endpoints[_at]; }
         }
 
         public void Wake()
@@ -100,18 +112,31 @@ namespace RtControl
                 if (_up) wakeNs = Math.Min(wakeNs, Talk.WakeNs());
                 else if (Talk.Rule.ExpiresNs != InForce.Never) wakeNs = Math.Min(wakeNs, Talk.Rule.ExpiresNs + 1);
                 if (_transport == null && Talk.Ended == null) wakeNs = Math.Min(wakeNs, _retryNs);
+                else if (!_reached && _endpoints.Count > 1) wakeNs = Math.Min(wakeNs, _openedNs + ConnectNs + 1);
                 // Rounded up: a timer that fires too early would spin.
                 waitMs = (int)Math.Max(0, (wakeNs - nowNs + 999999) / 1000000);
             }
-            if (connect) _transport = _make(_endpoint);
+            if (connect) Connect();
             else if (_transport != null) _transport.Wait(waitMs);
             else _nudge.WaitOne(waitMs);
         }
 
+        // Each connection goes to the next one, round and round.
+        private void Connect()
+        {
+            _at = (_at + 1) % _endpoints.Count;
+            if (_endpoints.Count > 1)
+                lock (Lock) Talk.Elsewhere();
+            _transport = _make(_endpoints[_at]);
+            _openedNs = MonotonicClock.NowNs;
+            _reached = false;
+        }
+
         private void Carry()
         {
-            if (_transport.State == RtTransportState.Connecting) return;
-            if (_transport.State == RtTransportState.Lost)
+            bool late = _endpoints.Count > 1 && !_reached && MonotonicClock.NowNs - _openedNs > ConnectNs;
+            if (_transport.State == RtTransportState.Connecting && !late) return;
+            if (_transport.State == RtTransportState.Lost || late)
             {
                 Lose(_transport.Trouble);
                 return;
@@ -123,18 +148,19 @@ namespace RtControl
             }
             _up = true;
             Hear();
-            bool silent, astray;
+            bool silent;
+            string leaves;
             List<RtMap> due;
             lock (Lock)
             {
                 long nowNs = MonotonicClock.NowNs;
                 silent = Talk.Silent(nowNs);
-                astray = Talk.Astray;
-                due = silent || astray ? new List<RtMap>() : Talk.Due(nowNs);
+                leaves = Talk.Leaves;
+                due = silent || leaves != null ? new List<RtMap>() : Talk.Due(nowNs);
                 if (silent && Talk.Open) _trouble = "the server is silent";
             }
             Say(due);
-            if (silent || astray) Lose(astray ? "the server has another session on this connection" : _trouble);
+            if (silent || leaves != null) Lose(leaves ?? _trouble);
         }
 
         private void Hear()
@@ -171,6 +197,7 @@ namespace RtControl
             {
                 // All of it was checked when it was given.
                 bool sent = _transport.Send(Codec.Encode(due[i]));
+                _reached = _reached || sent;
                 lock (Lock)
                 {
                     if (sent) Talk.Said(MonotonicClock.NowNs);

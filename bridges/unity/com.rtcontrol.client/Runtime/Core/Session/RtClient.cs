@@ -39,6 +39,12 @@ namespace RtControl
             get { lock (_link.Lock) return _link.Trouble; }
         }
 
+        /// <summary>Of several endpoints, the one that the newest connection goes to.</summary>
+        public string Address
+        {
+            get { return _link.Address; }
+        }
+
         /// <summary>Why the session has ended for good; null while it has not. A lost connection does not end it.</summary>
         public string Ended
         {

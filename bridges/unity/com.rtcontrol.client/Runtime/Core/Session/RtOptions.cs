@@ -6,7 +6,10 @@ namespace RtControl
     /// <summary>What a client asks for when it connects. What is null is left to the server.</summary>
     public sealed class RtOptions
     {
-        /// <summary><c>tcp://HOST:PORT</c>; with CURVE keys also <c>ipc://PATH</c>.</summary>
+        /// <summary>
+        /// <c>tcp://HOST:PORT</c>; with CURVE keys also <c>ipc://PATH</c>. Or several, with commas between them: where one is
+        /// lost, silent, full or stopped, the next one is tried, and the session resumed there by its token.
+        /// </summary>
         public string Endpoint = "tcp://127.0.0.1:5555";
 
         /// <summary>For the server's logs.</summary>

@@ -68,8 +68,11 @@ namespace RtControl
         /// <summary>Why the present connection brought no welcome yet, where the server has told.</summary>
         public string Refusal { get; private set; }
 
-        /// <summary>The server holds this connection for another session: it is to be closed.</summary>
-        public bool Astray { get; private set; }
+        /// <summary>Why this connection is to be closed, and another one made; null where it is not.</summary>
+        public string Leaves { get; private set; }
+
+        /// <summary>How many there are to try, one after the other.</summary>
+        public int Servers = 1;
 
         public long Epoch { get; private set; }
         public RtCounts Counts;
@@ -172,8 +175,8 @@ namespace RtControl
         {
             _helloNs = 0;
             _heardNs = nowNs;
-            _greeted = Astray = false;
-            Refusal = null;
+            _greeted = false;
+            Refusal = Leaves = null;
             _roomNs = 0;
         }
 
@@ -188,6 +191,14 @@ namespace RtControl
             Open = _greeted = false;
             // An observation as old as the gap helps nobody.
             _outbox.RemoveAll(IsOfItsTime);
+        }
+
+        /// <summary>The next connection goes to another server, maybe of another machine, whose clock is another one.</summary>
+        public void Elsewhere()
+        {
+            Offset = new ClockOffset();
+            _pingedNs = -ClockPingNs;
+            _releaseNs = -1;
         }
 
         /// <summary>What must be said now.</summary>

@@ -190,7 +190,7 @@ namespace RtControl
                 }
             }
             bool unknown = code == "session" || (Open && code == "state" && retryable);
-            if (!Open && code == "state" && !retryable && !fatal) Astray = true;
+            if (!Open && code == "state" && !retryable && !fatal) Leaves = "the server has another session on this connection";
             else if (!retryable && (fatal || !(Open || unknown))) End("The server refused: " + LastError);
             else if (unknown || fatal)
             {
@@ -199,9 +199,10 @@ namespace RtControl
                 if (!Open || fatal) _known = false;
                 if (fatal) Begin(Rule.ServerLeft(), null, "session_ended");
                 Lost();
-                _helloNs = !unknown ? LaterNs(nowNs) : first ? nowNs : Math.Max(nowNs, _saidHelloNs + BetweenHellosNs);
+                if (!unknown) Later(nowNs);
+                else _helloNs = first ? nowNs : Math.Max(nowNs, _saidHelloNs + BetweenHellosNs);
             }
-            else if (!Open) _helloNs = LaterNs(nowNs);
+            else if (!Open) Later(nowNs);
         }
 
         private void HearBye(RtMap message, long nowNs)
@@ -212,7 +213,7 @@ namespace RtControl
                 Counts.Ignored++;
                 return;
             }
-            if (!Options.Persist)
+            if (!Options.Persist && Servers == 1)
             {
                 End("The server ended the session (" + message.Text("reason", "") + ").");
                 return;
@@ -220,12 +221,14 @@ namespace RtControl
             _known = false;
             Begin(Rule.ServerLeft(), null, "session_ended");
             Lost();
-            _helloNs = LaterNs(nowNs);
+            Later(nowNs);
         }
 
-        private long LaterNs(long nowNs)
+        /// <summary>This server lets nobody in now: the next of several is tried, a single one is asked again later.</summary>
+        private void Later(long nowNs)
         {
-            return nowNs + (long)(HelloAgainNs * (0.5 + _random.NextDouble()));
+            if (Servers > 1) Leaves = "the server lets nobody in now";
+            _helloNs = nowNs + (long)(HelloAgainNs * (0.5 + _random.NextDouble()));
         }
 
         /// <summary>Hands an act to the main thread; one that it has not taken yet gives way.</summary>
