@@ -78,7 +78,7 @@ class Sessions:
 
     def _resume(self, peer: Peer[Session], hello: Hello, token: str) -> None:
         tokens = (*(s.token for s in self._sessions.values()), *self._stopped)
-        if self._adopts and hello.crowd is None and not any(same(token, one) for one in tokens):
+        if self._adopts and not any(same(token, one) for one in tokens):
             self._open(peer, hello)
             return
         session = self._find(token, peer.connection.key)

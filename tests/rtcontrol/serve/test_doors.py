@@ -24,11 +24,12 @@ from rtcontrol.bench.wire import TEXT
 from rtcontrol.hosts.fleet_door import BEAT_S
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol_client import Client
+from rtcontrol_client import Client, Crowd
 from rtcontrol_client.wire.messages import Bye, CallMessage, ControlMessage, ErrorMessage, Instruct, Reset
 from tests.bridges.client.worlds import Process, free_port, until_fresh_at
 from tests.helpers.processes import environment, until
 from tests.helpers.ray_cluster import RayCluster
+from tests.rtcontrol.serve.crowd.crowd_peer import CrowdPeer
 from tests.rtcontrol.serve.test_fleet_served import start
 from tests.rtcontrol.serve.wire_peer import WirePeer
 
@@ -196,6 +197,67 @@ def test_session_goes_on_at_any_server_with_all_that_was_said_and_its_ticks_grow
         error = refusal.denied(resume="x" * 32)
         assert error.code == "session" and error.retryable and not error.fatal
         refusal.close()
+
+
+def test_crowd_goes_on_at_any_server_with_its_members_and_their_ticks_grow(open_door: Opening) -> None:
+    # colyseus/colyseus-unity-sdk#49: after the client was back, nothing that the server told arrived any more.
+    first, second = open_door("lab"), open_door("lab")
+    with (
+        WirePeer(first.endpoint) as peer,
+        WirePeer(second.endpoint) as other,
+        Crowd.connect(f"{first.endpoint},{second.endpoint}", agent="lander", hz=10) as crowd,
+    ):
+        crowd.join("cora", ttl_ms=600)
+        until_decided(crowd, first.endpoint)
+        raw = CrowdPeer(peer, capabilities=["control"])
+        raw.join({"id": "anna", "epoch": 3, "hz": 7, "priority": 9, "ttl_ms": 777}, {"id": "bert", "epoch": 4})
+        raw.join("carl")
+        last = max(call.tick for call in raw.until_fresh(["anna", "bert"]).values())
+        raw.leave("carl")
+        peer.send(Instruct(session=peer.token, instruction="land to the left of the pad"))
+        peer.expect(Instruct)
+        peer.send(ControlMessage(session=peer.token, say="pause"))
+        peer.expect(ControlMessage, state="paused")
+        time.sleep(4 * BEAT_S)  # what was said in the last half second may be lost with the server
+
+        elsewhere = CrowdPeer(other, resume=peer.token)  # the first one still lives
+        welcome = other.welcome
+        assert welcome is not None and (welcome.resumed, welcome.session) == (True, peer.token)
+        assert welcome.instruction == "land to the left of the pad"
+        other.expect(ControlMessage, state="paused")
+        peer.expect(Bye, reason="it went on at another server")
+        other.send(ControlMessage(session=other.token, say="resume"))
+        other.expect(ControlMessage, state="running")
+        elsewhere.see(["anna", "carl"])
+        refused = other.expect(ErrorMessage).members or []
+        assert [(part.id, part.code) for part in refused] == [("anna", "sequence"), ("carl", "state")]
+        elsewhere.seq = raw.seq
+        found = elsewhere.until_fresh(["anna", "bert"])
+        assert (found["anna"].epoch, found["anna"].ttl_ms, found["bert"].epoch) == (3, 777.0, 4)
+        assert min(call.tick for call in found.values()) > last
+        elsewhere.join({"id": "anna", "epoch": 2})
+        assert other.expect(ErrorMessage).code == "epoch"
+
+        first.process.kill()
+        until_decided(crowd, second.endpoint)
+        figures = crowd.statistics
+        assert (figures["sessions"], figures["resumed"]) == (1, 1), "the session did not go on"
+
+
+def until_decided(crowd: Crowd, endpoint: str) -> None:
+    """Observe until the server there has decided anew."""
+    counts: list[int] = []
+
+    def fresh() -> bool:
+        crowd.observe(dict.fromkeys(crowd.members, TEXT))
+        crowd.wait(0.05)
+        if not crowd.connected or crowd.address != endpoint:
+            counts.clear()
+            return False
+        counts.append(crowd.statistics["fresh"])
+        return counts[-1] > counts[0]
+
+    until(fresh, f"no fresh call at {endpoint}: {crowd.error}")
 
 
 def test_server_that_is_stopped_leaves_the_decoders_to_the_others(open_door: Opening) -> None:
