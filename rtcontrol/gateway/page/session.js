@@ -261,6 +261,7 @@ export class Session {
     if (message.code === "instruction") this.untold = null; // refused: not said again
     // Live, this connection has no session any more, as after a takeover: resume it. Resuming, nobody knows it: anew.
     const live = this.state === "live";
+    const away = !live && message.retryable && message.seq === undefined && message.code !== "state"; // it lets nobody in
     const unbound = message.code === "session" || (live && message.code === "state" && message.retryable);
     if (message.fatal || (unbound && !live)) this.welcome = null;
     if (message.fatal) this.ended("serverLeft");
@@ -268,7 +269,7 @@ export class Session {
       this.wanted = false;
       this.#drop();
       this.#become("refused", `${message.message} ${message.remedy ?? ""}`.trim());
-    } else if (unbound || message.fatal || (!live && message.retryable && message.seq === undefined)) {
+    } else if (unbound || message.fatal || away) {
       this.#lost(unbound);
     }
   }
