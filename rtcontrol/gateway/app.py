@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
 from rtcontrol.gateway import body, chat, fleet, openai_api, simpletool, systemone, view
-from rtcontrol.gateway.access import Refusal
+from rtcontrol.gateway.access import AccessGate, Refusal
 from rtcontrol.gateway.chat import ContentHeads, WrittenContent
 from rtcontrol.gateway.chat_request import ChatRequest
 from rtcontrol.gateway.decide import Timed, ToolSets, Unavailable
@@ -166,8 +166,8 @@ def _simpletool_error(error: Exception) -> tuple[int, str]:
     return 200, str(error)
 
 
-class Gateway(HTTPServer):
-    """HTTP and WebSocket for an admission."""
+class GatewayApp:
+    """The routes for an admission, and what decides for them. `app` is without its gate, `gated` behind it."""
 
     def __init__(self, admission: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
         limits = (options.tool_sets, options.decide_timeout_s, options.open_timeout_s)
@@ -193,13 +193,32 @@ class Gateway(HTTPServer):
             reading=admission.reading,
         )
         self._content = ContentHeads(texts, lambda: no_content(options.model))
-        metrics = Metrics(admission)
-        app = build(admission, self._tool_sets, self._content, options, metrics)
-        super().__init__(app, options, "--http", lambda code: metrics.refused.labels(code).inc())
+        self._metrics = Metrics(admission)
+        self.app = build(admission, self._tool_sets, self._content, options, self._metrics)
+        self.gated = AccessGate(self.app, options, self.refused)
+
+    def refused(self, code: str) -> None:
+        """Count a request that went no further."""
+        self._metrics.refused.labels(code).inc()
+
+    def start(self) -> None:
+        """Somebody else's server calls it."""
+
+    def close(self) -> None:
+        """What decides for it ends."""
+        self._tool_sets.close()
+        self._content.close()
+
+
+class Gateway(HTTPServer):
+    """HTTP and WebSocket for an admission."""
+
+    def __init__(self, admission: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
+        self._made = GatewayApp(admission, pool, options)
+        super().__init__(self._made.app, options, "--http", self._made.refused)
 
     def close(self) -> None:
         try:
             super().close()
         finally:
-            self._tool_sets.close()
-            self._content.close()
+            self._made.close()

@@ -17,12 +17,15 @@ SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_pre
 
 
 class RayCluster:
-    """`address` is for RAY_ADDRESS, `nodes` are the first digits of Ray's names of them; the head is the first."""
+    """`address` is for RAY_ADDRESS, `nodes` are the first digits of Ray's names of them; the head is the first.
+    `dashboard` is its address, where one was asked for (its port, not 0)."""
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: int = NODES, cpus: int = CPUS, dashboard: int = 0, **more: str) -> None:
         env = {name: value for name, value in environment(**SETTINGS).items() if not name.startswith("RAY_AUTH")}
         env.pop("RAY_ADDRESS", None)
-        command = [sys.executable, "-m", "tests.helpers.ray_cluster"]
+        env |= more
+        self.dashboard = f"http://127.0.0.1:{dashboard}"
+        command = [sys.executable, "-m", "tests.helpers.ray_cluster", *map(str, (nodes, cpus, dashboard))]
         self._process = subprocess.Popen(
             command, env=env, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -72,9 +75,12 @@ class RayCluster:
 def main() -> None:
     from ray.cluster_utils import Cluster
 
-    one: dict[str, Any] = {"num_cpus": CPUS, "object_store_memory": 80_000_000}
-    cluster = Cluster(initialize_head=True, head_node_args={**one, "include_dashboard": False})
-    others = {node.node_id[:8]: node for node in (cluster.add_node(**one) for _ in range(NODES - 1))}
+    nodes, cpus, dashboard = map(int, sys.argv[1:])
+    one: dict[str, Any] = {"num_cpus": cpus, "object_store_memory": 80_000_000}
+    of_head: dict[str, Any] = {"include_dashboard": bool(dashboard)}
+    of_head |= {"dashboard_port": dashboard} if dashboard else {}
+    cluster = Cluster(initialize_head=True, head_node_args={**one, **of_head})
+    others = {node.node_id[:8]: node for node in (cluster.add_node(**one) for _ in range(nodes - 1))}
     print(json.dumps([cluster.address, cluster.head_node.node_id[:8], *others]), flush=True)
     for line in sys.stdin:
         what, _, node = line.strip().partition(" ")
