@@ -15,7 +15,9 @@ COPY agents agents
 COPY envs envs
 COPY models models
 COPY rtcontrol rtcontrol
-RUN /opt/rtcontrol/bin/pip install --extra-index-url "${TORCH_INDEX}" "torch==${TORCH}" ./bridges .
+# Such as [ray-serve].
+ARG EXTRAS=
+RUN /opt/rtcontrol/bin/pip install --extra-index-url "${TORCH_INDEX}" "torch==${TORCH}" ./bridges ".${EXTRAS}"
 
 FROM python:${PYTHON} AS light
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1

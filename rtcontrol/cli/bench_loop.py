@@ -219,4 +219,36 @@ def _do(planned: list[Any], jobs: int, console: Any) -> None:
         kept.do_all(planned, jobs, told)
 
 
-COMMANDS = (train, watch, record, experiments)
+def proxy(
+    urls: Annotated[list[str], typer.Argument(metavar="URL...", help="Pages' addresses: http://127.0.0.1:8080.")],
+    trips: Annotated[int, typer.Option(min=100, help="Round trips of each kind, by each address.")] = 1000,
+    token_file: Annotated[Path | None, typer.Option(help="File of the access token, where one is asked for.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """What a proxy costs: the round trip of a session by WebSocket, by a door's own address and by others, such as that
+    of Ray Serve's proxy (docs/scaling.md). A ping is answered at once; a call is decided for the lander. In turns.
+
+    Example: rtcontrol bench proxy http://127.0.0.1:8080 http://127.0.0.1:8000 --json proxy.json
+    """
+    from rtcontrol.bench.addresses import TRIPS, compare
+    from rtcontrol.bench.wire import BLOCK
+    from rtcontrol.gateway.options import read_token
+
+    if token_file is not None and not token_file.exists():
+        raise UserError(f"--token-file {token_file} is not there.", "Give the file of the servers' token.")
+    token = None if token_file is None else read_token(token_file)
+    console = for_people(json_file)
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task("turns", total=len(TRIPS) * (trips // BLOCK))
+        found = compare(urls, trips, token, lambda: bar.advance(task))
+    table = Table("", title=f"{found['trips']} round trips each, ms ({found['cores']} cores, load {found['load']:g})")
+    for trip in TRIPS:
+        table.add_column(f"{trip}, p50", justify="right")
+        table.add_column("p99", justify="right")
+    for url, of in found["ms"].items():
+        table.add_row(url, *(f"{of[trip][key]:.2f}" for trip in TRIPS for key in ("p50", "p99")))
+    console.print(table)
+    save(json_file, found)
+
+
+COMMANDS = (train, watch, record, proxy, experiments)
