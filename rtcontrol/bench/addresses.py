@@ -59,7 +59,7 @@ class AddressedSession(WebSocket):
 
 
 def compare(urls: Sequence[str], trips: int, token: str | None, advance: Callable[[], None]) -> dict[str, Any]:
-    """Milliseconds of `trips` pings and as many calls by each address, in turns, after each of which `advance` is called."""
+    """Milliseconds of `trips` pings and calls by each address, in turns. `advance` is called after each turn."""
     found: dict[str, dict[str, list[float]]] = {url: {trip: [] for trip in TRIPS} for url in urls}
     with ExitStack() as stack:
         sessions = {url: stack.enter_context(closing(AddressedSession(url, token))) for url in found}

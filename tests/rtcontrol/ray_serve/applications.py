@@ -23,15 +23,16 @@ TOKEN_ENV, TOKEN = "RTCONTROL_TOKEN", "a-token-of-the-tests-0123456789"
 MANIFEST: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "deploy" / "rayservice.yaml").read_text("utf-8"))
 APPLICATIONS = "/api/serve/applications/"
 STATE = "x 0 y 100 vx 0 vy 0 angle 0 spin 0 legs 0 0"
-AT_ONCE = 4
+AT_ONCE, WAITING = 4, 2
 
 
 class Applications:
     """`open` is the manifest's, without a token; `guarded` has one, a prefix and no decoders, and takes `AT_ONCE`
-    requests; `wrong` has an argument that is none. `keyless` has an environment variable that is not there."""
+    requests, beside `WAITING`; `wrong` has an argument that is none. `env` is for a program of the cluster."""
 
     def __init__(self, cluster: RayCluster, key: str, out: Path) -> None:
         self.port, self.out = free_port(), out
+        self.env = {"RAY_ADDRESS": cluster.address, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": key}
         self.url = f"http://127.0.0.1:{self.port}"
         self._dashboard = httpx.Client(base_url=cluster.dashboard, headers={"authorization": f"Bearer {key}"})
         config: dict[str, Any] = yaml.safe_load(MANIFEST["spec"]["serveConfigV2"])
@@ -39,7 +40,8 @@ class Applications:
         (made,) = config["applications"]
         noop = {**made, "args": {"model": "noop", "token_env": TOKEN_ENV}}
         guarded = {**noop, "name": "guarded", "route_prefix": "/guarded"}
-        guarded["deployments"] = [{"name": "Door", "max_ongoing_requests": AT_ONCE}]
+        bounds = {"max_ongoing_requests": AT_ONCE, "max_queued_requests": WAITING}
+        guarded["deployments"] = [{"name": "Door", **bounds}]
         wrong = {**noop, "name": "wrong", "route_prefix": "/wrong", "args": {"modle": "lander"}}
         made |= {"name": "open"}
         made["args"] |= {"decoders": 1, "out": str(out), "token_env": None, "allow_origin": None}
@@ -54,12 +56,22 @@ class Applications:
     def status(self, name: str) -> dict[str, Any]:
         """What Serve says of it."""
         found: dict[str, Any] = self._dashboard.get(APPLICATIONS, timeout=60.0).json()
-        return dict(found["applications"].get(name, {"status": "GONE"}))
+        return dict(found["applications"].get(name, {"status": "GONE", "message": "", "deployments": {}}))
 
     def replicas(self, name: str = "open") -> dict[str, int]:
         """The pids of those that run, by their names."""
         there = self.status(name)["deployments"]["Door"]["replicas"]
         return {one["replica_id"]: one["pid"] for one in there if one["state"] == "RUNNING"}
+
+    def dying(self, name: str) -> list[str]:
+        """Those that Serve is ending."""
+        there = self.status(name)["deployments"]["Door"]["replicas"]
+        return [one["replica_id"] for one in there if one["state"] == "STOPPING"]
+
+    def message(self, name: str) -> str:
+        """All that Serve says of it, and of its replicas."""
+        shown = self.status(name)
+        return " ".join([shown["message"], *(one["message"] for one in shown["deployments"].values())])
 
     def are_up(self, *names: str) -> bool:
         shown = {name: self.status(name) for name in names}
@@ -114,10 +126,12 @@ class Line:
             if (call := self.until(CallMessage)).status == "fresh":
                 return call
 
-    def until_cut(self) -> None:
-        """Read until the connection is over."""
+    def is_cut(self, timeout_s: float = 0.0) -> bool:
+        """Whether the connection is over; what still comes is read."""
         try:
             while True:
-                self.socket.recv(timeout=60.0)
+                self.socket.recv(timeout=timeout_s)
         except ConnectionClosed:
-            return
+            return True
+        except TimeoutError:
+            return False

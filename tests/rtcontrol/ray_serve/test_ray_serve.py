@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import ctypes
+import json
 import os
+import queue
 import signal
 import socket
 import struct
@@ -17,14 +20,15 @@ import httpx
 import pytest
 
 pytest.importorskip("fastapi", reason="the ray-serve extra is not installed")
-from applications import AT_ONCE, STATE, TOKEN, Applications
+from applications import AT_ONCE, STATE, TOKEN, WAITING, Applications
 from websockets.exceptions import InvalidStatus
 
 from rtcontrol.hosts.fleet_door import BEAT_S
 from rtcontrol.run import assembly
 from rtcontrol_client.wire import encode_json
 from rtcontrol_client.wire.messages import Hello, Instruct, Program
-from tests.helpers.processes import until
+from tests.helpers.processes import Program as Child
+from tests.helpers.processes import cli, free_port, until
 
 pytestmark = pytest.mark.serial
 
@@ -71,7 +75,7 @@ def test_a_session_goes_on_at_another_replica_when_its_own_is_killed(served: App
         until(lambda: all(sessions(served) for _ in range(8)), "the others do not hear of it")
         time.sleep(2 * BEAT_S)  # what was said a moment ago is not known there yet
         os.kill(served.replicas()[before], signal.SIGKILL)
-        first.until_cut()
+        assert first.is_cut(60.0)
     until(lambda: before not in served.replicas(), "Serve did not miss it")
     with served.line() as second:
         second.seq = first.seq
@@ -177,6 +181,11 @@ def upgraded(served: Applications) -> socket.socket:
     return bare
 
 
+def opened_sessions(served: Applications) -> int:
+    """Of `guarded`."""
+    return int(served.get("/guarded/health", headers=bearer()).json()["sessions_total"])
+
+
 def all_let_go(served: Applications) -> None:
     """As many as a replica takes at once are answered, and it holds no WebSocket."""
     with ThreadPoolExecutor(AT_ONCE) as many:
@@ -200,12 +209,79 @@ def test_a_client_that_stops_reading_holds_none_either(served: Applications) -> 
     """Serve's proxy waits for its word that the connection may end; the replica does not."""
     hello = Hello(protocol=[1, 1], client=Program(name="test"), t_client_ns=0, agent="lander")
     text = encode_json(hello).encode()
+    before = opened_sessions(served)
     with contextlib.ExitStack() as stack:
         for _ in range(AT_ONCE - 1):
             silent = stack.enter_context(upgraded(served))
             silent.sendall(b"\x81\xfe" + struct.pack("!H", len(text)) + b"\0\0\0\0" + text)
-        until(lambda: '"live":3' in served.get("/guarded/health", headers=bearer()).text, "they have no sessions")
+        until(lambda: opened_sessions(served) == before + AT_ONCE - 1, "they have no sessions")
         all_let_go(served)
+
+
+def test_more_requests_than_may_wait_are_told_so_at_once(served: Applications) -> None:
+    asked, answers = AT_ONCE + WAITING, queue.SimpleQueue[int]()
+
+    def ask() -> None:
+        answers.put(served.get("/guarded/health", headers=bearer()).status_code)
+
+    with ThreadPoolExecutor(asked) as many:
+        with contextlib.ExitStack() as stack:
+            for _ in range(AT_ONCE):
+                stack.enter_context(upgraded(served))
+            for _ in range(asked):
+                many.submit(ask)
+            refused = [answers.get(timeout=60.0) for _ in range(AT_ONCE)]
+            assert set(refused) == {503} and answers.empty()
+        assert [answers.get(timeout=60.0) for _ in range(WAITING)] == [200] * WAITING
+
+
+@pytest.mark.slow
+def test_doors_of_other_terms_are_refused_and_those_by_zeromq_come_in(served: Applications, tmp_path: Path) -> None:
+    (made,) = copy.deepcopy(served.config["applications"][:1])
+    web = free_port()
+    given = ["--model", "lander", "--fleet", "lab", "--decoders", "1", "--threads", "1", "--out", f"{tmp_path}/out"]
+    given += ["--http", f"127.0.0.1:{web}", "--bind", f"tcp://127.0.0.1:{free_port()}"]
+    door = Child(["-m", "rtcontrol", "serve", *given], tmp_path / "log", env=served.env)
+    try:
+        door.says(f"listening on http://127.0.0.1:{web}/", 120.0)
+        direct = f"http://127.0.0.1:{web}"
+        pids = [[one["pid"] for one in httpx.get(f"{url}/v1/fleet").json()["decoders"]] for url in (direct, served.url)]
+        assert pids[0] == pids[1], "each has decoders of its own"
+        done = cli("bench", "proxy", direct, served.url, "--trips", "100", "--json", str(tmp_path / "proxy.json"))
+        assert done.returncode == 0 and list(json.loads((tmp_path / "proxy.json").read_text())["ms"])[1] == served.url
+        made["args"]["decoders"] = 2
+        served.tell({**served.config, "applications": [made]})
+        differs = "The fleet lab has --decoders 1, and this server 2"
+        until(lambda: differs in served.message("open"), "it was let in", 240.0, 0.5)
+    finally:
+        door.end()
+    served.tell({**served.config, "applications": served.config["applications"][:2]})
+    until(lambda: served.are_up("open", "guarded"), "it does not go on", 240.0, 0.5)
+
+
+@pytest.mark.slow
+def test_a_session_whose_replica_is_taken_away_goes_on_at_one_that_is_left(served: Applications) -> None:
+    until(lambda: len(served.replicas()) == 2, "there are not two", 120.0, 0.2)
+    (made, *others) = copy.deepcopy(served.config["applications"][:2])
+    made["args"]["doors"] = 1
+    with contextlib.ExitStack() as stack:
+        lines = [stack.enter_context(served.line(additional_headers={"x-session-id": f"s{n}"})) for n in range(8)]
+        for line in lines:
+            line.hello()
+            line.until_fresh()
+        gone = served.replicas()
+        time.sleep(2 * BEAT_S)
+        served.tell({**served.config, "applications": [made, *others]})
+        until(lambda: len(served.replicas()) == 1 and not served.dying("open"), "it stayed", 120.0, 0.2)
+        cut = [line for line in lines if line.is_cut()]
+        assert 0 < len(cut) < len(lines) and len(gone) == 2
+        for line in cut:
+            with served.line() as again:
+                again.seq = line.seq
+                assert again.hello(resume=line.welcome.session).resumed
+                again.until_fresh()
+    served.tell({**served.config, "applications": served.config["applications"][:2]})
+    until(lambda: served.are_up("open", "guarded") and len(served.replicas()) == 2, "it does not come back", 240.0, 0.5)
 
 
 def test_an_application_that_is_taken_away_ends_in_good_order(served: Applications) -> None:
