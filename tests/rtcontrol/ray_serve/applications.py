@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from rtcontrol_client.wire import decode_json, encode_json
-from rtcontrol_client.wire.messages import CallMessage, Hello, Message, Observe, Ping, Pong, Program, Welcome
+from rtcontrol_client.wire.messages import Bye, CallMessage, Hello, Message, Observe, Ping, Pong, Program, Welcome
 from tests.helpers.processes import ROOT, free_port
 from tests.helpers.ray_cluster import RayCluster
 
@@ -125,6 +125,11 @@ class Line:
             self.send(Observe(session=token, seq=self.seq, epoch=epoch, t_ns=time.monotonic_ns(), text=STATE))
             if (call := self.until(CallMessage)).status == "fresh":
                 return call
+
+    def bye(self) -> None:
+        """End the session."""
+        self.send(Bye(session=self.welcome.session))
+        self.until(Bye)
 
     def is_cut(self, timeout_s: float = 0.0) -> bool:
         """Whether the connection is over; what still comes is read."""
