@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from rtcontrol.models.errors import UserError
 from rtcontrol.ray_serve.door import ABORT, BehindServe
 from rtcontrol.ray_serve.options import FLEET, DoorOptions
-from tests.helpers.processes import python
+from tests.helpers.processes import ROOT, python
 
 TOKEN = "a-token-of-the-tests-0123456789"
 
@@ -41,6 +42,16 @@ def test_text_and_yaml_say_the_same() -> None:
     assert (text.served, text.doors, text.origins) == (yaml.served, yaml.doors, yaml.origins)
     assert text.served.decoders == "2" and text.served.session_grace_s == 5.0 and text.served.fleet == "lab"
     assert text.origins == {"http://a.example", "http://b.example:81"}
+
+
+def test_the_pages_command_has_arguments_that_there_are() -> None:
+    pytest.importorskip("fastapi", reason="the ray-serve extra is not installed")
+    from ray.serve.scripts import convert_args_to_dict
+
+    page = (ROOT / "docs" / "scaling.md").read_text("utf-8")
+    (words,) = re.findall(r"^    serve run rtcontrol\.ray_serve:build (.*)$", page, re.MULTILINE)
+    options = DoorOptions.parse(convert_args_to_dict(words.split()))
+    assert (options.served.fleet, options.served.decoders, options.doors) == ("lab", "2", 2)
 
 
 def test_decoders_are_shared_also_where_no_fleet_is_named_and_where_there_are_none_it_has_none() -> None:
