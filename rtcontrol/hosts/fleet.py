@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
-from rtcontrol.hosts.deciders import FREE_VALUE, ModelSource, STSource
 from rtcontrol.hosts.fleet_host import FleetHost, Part
 from rtcontrol.hosts.fleet_member import FleetMember, FleetRay, fleet_share
+from rtcontrol.hosts.fleet_models import FleetModels, prefix_of, until_away
 from rtcontrol.hosts.load import DecoderLoad, DecoderSeat, FleetLoad
 from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecoderUnavailable
 from rtcontrol.hosts.ray_host import RayHost
@@ -31,7 +28,7 @@ AWAY = "No decoder is there now: all are away, or end."
 CLOSED = "The decoders are closed."
 
 
-class FleetPool:
+class FleetPool(FleetModels):
     """A `DecoderPool` of several decoders, each an actor of its own, in a Ray that is started here or joined.
 
     A session goes to the least loaded decoder that holds its model and tools and has room for it, else to the least
@@ -50,19 +47,15 @@ class FleetPool:
         processors: int = 1,
     ) -> None:
         """Between `decoders` and `most` of them; each takes so many `processors` where there are no GPUs."""
+        super().__init__()
         self.gave_up: str | None = None
         self.given_away, self.count = given_away, decoders
         self.most = decoders if most is None else most
-        self.members: list[FleetMember] = []
         self.hosts: set[FleetHost] = set()
-        self.lock = threading.RLock()  # of these, and of who goes where
-        self.closed = threading.Event()
-        self.model = 0  # the number of the models that are served; it grows with each change
-        self._served: list[dict[str, str]] = [{}]  # by this number: what is served in the place of a model
+        self.lock = threading.RLock()  # of these, the members, and of who goes where
         self.unmet = 0.0  # what sessions asked for lately that no decoder had room for
         self.doubted: Callable[[FleetHost, str], None] = lambda host, error: None
         self._limit, self._numbers = limit, itertools.count(1)
-        self._residents: dict[str, DeciderSource] = {}
         # One more while one is changed for another.
         self._processors = processors
         self.ray = FleetRay((self.most + 1) * processors, self._leave_ray, self._give_up)
@@ -76,15 +69,14 @@ class FleetPool:
             self._begin(stopped)
         except Stopped:
             return {}
-        for _ in range(self.count):
-            if stopped() or self.add(stopped) is None:
-                return {}
+        if not self._first(stopped):
+            return {}
         return {"decoders": [{"decoder": member.decoder, **member.process} for member in self.members]}
 
     def open(self, session: str, source: DeciderSource, hz: float = 0.0) -> FleetHost:
         host = FleetHost(self, source, session, prefix_of(source), hz)
         host.start()
-        self._keep(source)
+        self.keep(source)
         return host
 
     def alive(self) -> bool:
@@ -103,6 +95,10 @@ class FleetPool:
     def _begin(self, stopped: Callable[[], bool]) -> None:
         """Ray is there, and no decoder yet. Raises UserError, and Stopped."""
 
+    def _first(self, stopped: Callable[[], bool]) -> bool:
+        """The decoders of the beginning; whether they are there. Raises UserError."""
+        return all(not stopped() and self.add(stopped) is not None for _ in range(self.count))
+
     def _end(self) -> None:
         """No decoder is used any more, and Ray is still there."""
 
@@ -111,19 +107,20 @@ class FleetPool:
     def add(self, stopped: Callable[[], bool] = lambda: False, model: int | None = None) -> FleetMember | None:
         """One more decoder, with all models loaded that are kept; None where it was `stopped`. `model`: the number of
         those that it serves (None: as all). Raises UserError."""
+        return self.admit(f"decoder-{next(self._numbers)}", self.model if model is None else model, stopped)
+
+    def admit(self, name: str, model: int, stopped: Callable[[], bool] = lambda: False) -> FleetMember | None:
+        """The same with a name."""
 
         def given_up() -> bool:
             return stopped() or self.closed.is_set()
 
-        name = f"decoder-{next(self._numbers)}"
         with self.lock:
-            number = self.model if model is None else model
-            member = self._member(name, number)
+            member = self._member(name, model)
             self.members.append(member)
         try:
             if member.start(given_up):
-                for key, source in list(self._residents.items()):
-                    self._reside(member, key, source, given_up)
+                self.reside_all(member, given_up)
                 if not given_up():
                     member.state = "up"
                     log.info("%s is there (%s)", name, member.process)
@@ -140,13 +137,6 @@ class FleetPool:
         with self.lock:
             if member in self.members:
                 self.members.remove(member)
-
-    def keep_loaded(self, source: DeciderSource) -> None:
-        """Load what the source builds in all decoders, those of later too. Raises UserError."""
-        key = prefix_of(source)
-        self._residents[key] = source
-        for member in list(self.members):
-            self._reside(member, key, source, self.closed.is_set)
 
     def named(self, name: str) -> FleetMember:
         """Raises UserError where there is none."""
@@ -210,7 +200,7 @@ class FleetPool:
                 member = self.named(chosen)
             try:
                 # Where it is lost meanwhile another is asked; the last one is waited for.
-                part = self._build(host, member, stopped if last or name is None else _until_away(stopped, member))
+                part = self._build(host, member, stopped if last or name is None else until_away(stopped, member))
             except BaseException:
                 self.forget(host)
                 raise
@@ -232,7 +222,7 @@ class FleetPool:
             host.going = name
             member = self.named(name)
         try:
-            return self._build(host, member, _until_away(self.closed.is_set, member))
+            return self._build(host, member, until_away(self.closed.is_set, member))
         finally:
             host.going = None
 
@@ -276,7 +266,7 @@ class FleetPool:
     def _offer(self, host: FleetHost, member: FleetMember) -> str:
         part, why = None, f"{member.decoder} was lost, or ends"
         try:
-            part = self._build(host, member, _until_away(lambda: host.closed or self.closed.is_set(), member))
+            part = self._build(host, member, until_away(lambda: host.closed or self.closed.is_set(), member))
         except UserError as error:
             why = str(error)
         except Exception as error:
@@ -294,7 +284,7 @@ class FleetPool:
 
     def _build(self, host: FleetHost, member: FleetMember, stopped: Callable[[], bool]) -> Part | None:
         """None where it was `stopped`. Raises UserError."""
-        source = self._translated(host.source, member)
+        source = self.translated(host.source, member)
         made = RayHost(member, source, host.session)
         made.woken, made.urgent = host.woken, host.part is not None and not host.up
         made.last = None if host.part is None else host.part.host.last
@@ -303,49 +293,6 @@ class FleetPool:
             return Part(member, made, source, member.model)
         made.close()
         return None
-
-    def models(self, number: int) -> dict[str, str]:
-        """What is served in the place of a model, by the decoders of this number."""
-        return self._served[number]
-
-    def served_as(self, models: dict[str, str]) -> int:
-        """The number of decoders that serve these."""
-        self._served.append(models)
-        return len(self._served) - 1
-
-    def _translated(self, source: DeciderSource, member: FleetMember) -> DeciderSource:
-        """The same by the model that the decoder serves in the place of the source's."""
-        spec: Any = getattr(source, "spec", None)
-        name = self._served[member.model].get(getattr(spec, "model", ""))
-        return source if name is None else replace(source, spec=replace(spec, model=name))  # type: ignore[type-var]
-
-    # -- models that are kept loaded ----------------------------------------------------------------------------------
-
-    def _keep(self, source: DeciderSource) -> None:
-        """Load the model of a session in the other decoders, too, so that it finds it there when its own is lost."""
-        if not isinstance(source, STSource):
-            return
-        resident = ModelSource(replace(source.spec, tools=(FREE_VALUE,)))
-        if (key := prefix_of(resident)) in self._residents:
-            return
-        self._residents[key] = resident
-        for member in list(self.members):
-            try:
-                member.builder.submit(self._try_reside, member, key, resident)
-            except RuntimeError:
-                continue
-
-    def _try_reside(self, member: FleetMember, key: str, source: DeciderSource) -> None:
-        try:
-            self._reside(member, key, source, self.closed.is_set)
-        except Exception as error:
-            log.warning("%s does not keep a model loaded: %s", member.decoder, error)
-
-    def _reside(self, member: FleetMember, key: str, source: DeciderSource, stopped: Callable[[], bool]) -> None:
-        host = RayHost(member, self._translated(source, member), f"a model of {member.decoder}")
-        host.start(_until_away(stopped, member) if member.state == "up" else stopped)
-        if host.up:
-            member.residents[key] = host
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
@@ -368,14 +315,3 @@ class FleetPool:
         log.error("no more decisions: %s", why)
         for host in list(self.hosts):
             host.wake()
-
-
-def _until_away(stopped: Callable[[], bool], member: FleetMember) -> Callable[[], bool]:
-    return lambda: stopped() or not member.alive()
-
-
-def prefix_of(source: DeciderSource) -> str:
-    """What sources have in common that share a model and its tools."""
-    spec = getattr(source, "spec", None)
-    told = repr(source) if spec is None else json.dumps([type(source).__name__, spec.model, spec.tools], default=repr)
-    return hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()

@@ -11,13 +11,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from rtcontrol.hosts.fleet_roster import Roster
+from rtcontrol.models.errors import UserError
+
 log = logging.getLogger("rtcontrol.host")
 
-BOOK, DECODER = "book", "decoder-"
+BOOK, DECODER, MODEL = "book", "decoder-", "--model"
 # A server that said nothing for so long counts no more, as its clients ask elsewhere for a place; after `LEASE_S` what
 # it had in the decoders is freed.
 SILENT_S, LEASE_S = 3.0, 30.0
 LOOK_S = 0.2
+# So often decoders are looked for that are on no list: of a server that died while it made them.
+SWEEP_S = 6.0
 # Servers are remembered whose lease was over.
 REMEMBERED = 256
 
@@ -34,6 +39,9 @@ class SessionShelf(Protocol):
 
     def moved(self, tokens: Iterable[str]) -> None:
         """These went on elsewhere."""
+
+    def serve(self, models: Mapping[str, str]) -> None:
+        """What the fleet serves in the place of a model, from now on."""
 
 
 def namespace_of(fleet: str) -> str:
@@ -52,6 +60,8 @@ class BookedServer:
 
     heard_s: float
     seats: list[SeatEntry] = field(default_factory=list)
+    unmet: float = 0.0  # what its sessions asked for lately that no decoder had room for
+    report: dict[str, Any] | None = None  # how far it has followed the roster; None while it begins
 
 
 @dataclass
@@ -65,11 +75,16 @@ class BookedSession:
 
 class FleetBook:
     """Each server tells it every half second what its sessions need (`beat`), and is told the same of the others. Ray
-    starts it again where it is lost: it then learns all from the next beats. Methods are called by Ray, one at a
+    starts it again where it is lost: it then learns all from the next beats. It keeps the list of the decoders
+    (`Roster`), and the one server at a time that changes it, until that is silent. Methods are called by Ray, one at a
     time."""
 
-    def __init__(self, fleet: str, lease_s: float) -> None:
+    def __init__(self, fleet: str, lease_s: float, least: int = 1, most: int = 1) -> None:
         self._fleet, self._lease_s = fleet, lease_s
+        self._roster = Roster(least, most)
+        self._blank = _is_again()  # it was lost, and nobody has told it of the decoders yet
+        self._removed: dict[str, tuple[int, float]] = {}  # decoders to be ended: since which version, and when
+        self._swept_s = time.monotonic()
         self._terms: dict[str, Any] | None = None  # of the first server
         self._servers: dict[str, BookedServer] = {}
         self._lapsed: dict[str, None] = {}
@@ -87,26 +102,87 @@ class FleetBook:
         terms: Mapping[str, Any],
         seats: Sequence[SeatEntry],
         sessions: Mapping[str, Mapping[str, Any]] | None = None,
+        fleet: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """What the server's sessions need, what is kept of them, and that it lives. Gives the `terms` of the fleet
-        where the server has others: then it is not let in; `ended` where the fleet is just being ended: it is asked
-        again; else the `seats` of the others' sessions, how many `servers` there are, whether this one's lease had
-        `lapsed`, and the tokens of sessions that `lack` their hello here, or that have `moved` to another server."""
-        now_s = time.monotonic()
+        """What the server's sessions need, what is kept of them, and that it lives; of the `fleet` what it could not
+        give (`unmet`), how far it follows the roster (`report`), and the `version` of that which it has, or all of it
+        (`roster`). Gives the `terms` of the fleet where the server has others: then it is not let in; `ended` where the
+        fleet is just being ended, or `behind` where the server knows more of the decoders: it is asked again; else the
+        `seats` of the others' sessions and what they are `unmet`, how many `servers` there are, whether this one's
+        lease had `lapsed` and whether it is the one that `operates`, the tokens of sessions that `lack` their hello
+        here, or that have `moved` to another server, and the `roster`."""
+        now_s, fleet = time.monotonic(), fleet or {}
         with self._lock:
             if self._ended:
                 return {"ended": True}
             if self._terms is None:
                 self._terms = dict(terms)
-            if difference(self._terms, terms) is not None:
+            if self._differs(terms):
                 return {"terms": self._terms}
+            if (plain := fleet.get("roster")) is not None:
+                self._restore(Roster.read(plain))
+            elif fleet.get("version", 0) > (0 if self._blank else self._roster.version):
+                return {"behind": True}
+            elif self._blank and now_s - self._alone_s < SILENT_S:
+                return {"ended": True}
             lapsed = server in self._lapsed
             self._lapsed.pop(server, None)
-            self._servers[server] = BookedServer(now_s, list(seats))
-            there = {name: one for name, one in self._servers.items() if now_s - one.heard_s <= SILENT_S}
-            others = [seat for name, one in there.items() if name != server for seat in one.seats]
+            unmet, report = fleet.get("unmet", 0.0), fleet.get("report")
+            self._servers[server] = BookedServer(now_s, list(seats), unmet, report)
+            there = self._there(now_s)
+            others = {name: one for name, one in there.items() if name != server}
             lack, moved = self._keep(server, sessions or {}, now_s)
-            return {"seats": others, "servers": len(there), "lapsed": lapsed, "lack": lack, "moved": moved}
+            return {
+                "seats": [seat for one in others.values() for seat in one.seats],
+                "unmet": sum(one.unmet for one in others.values()),
+                "servers": len(there),
+                "lapsed": lapsed,
+                "lack": lack,
+                "moved": moved,
+                "operates": next((name for name, one in there.items() if one.report is not None), None) == server,
+                "roster": self._roster.plain(),
+            }
+
+    def _restore(self, roster: Roster) -> None:
+        """The book was lost: of what servers have of the decoders the newest counts."""
+        if self._blank or roster.version > self._roster.version:
+            self._roster, self._blank = roster.restored(), False
+
+    def operate(self, server: str, what: str, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """What a server does with the roster, by the name of its method. Gives what that `gives`, and the `roster`
+        after it; or `refused`, with what and the remedy."""
+        with self._lock:
+            if server not in self._there(time.monotonic()):
+                return {"refused": ("The fleet's book does not hear this server.", "Try again.")}
+            before = set(self._roster.decoders)
+            try:
+                gives = getattr(self._roster, what)(*arguments, **options)
+            except UserError as error:
+                return {"refused": (error.what, error.remedy)}
+            self._note_removed(before)
+            return {"gives": gives, "roster": self._roster.plain()}
+
+    def progress(self) -> dict[str, Any]:
+        """The `roster`, and how far each server that is heard follows it."""
+        with self._lock:
+            there = self._there(time.monotonic())
+            reports = {name: one.report for name, one in there.items() if one.report is not None}
+            return {"roster": self._roster.plain(), "reports": reports}
+
+    def _there(self, now_s: float) -> dict[str, BookedServer]:
+        """Those that are heard, the eldest first."""
+        return {name: one for name, one in self._servers.items() if now_s - one.heard_s <= SILENT_S}
+
+    def _differs(self, terms: Mapping[str, Any]) -> bool:
+        """A server may also come with the model that is now served in the place of the fleet's first."""
+        assert self._terms is not None, "somebody was here"
+        name = difference(self._terms, terms)
+        now = self._roster.served[self._roster.model].get(self._terms.get(MODEL) or "")
+        return name is not None and (now is None or difference({**self._terms, MODEL: now}, terms) is not None)
+
+    def _note_removed(self, before: set[str]) -> None:
+        for name in before - set(self._roster.decoders):
+            self._removed[name] = self._roster.version, time.monotonic()
 
     def claim(self, server: str, token: str, key: str | None) -> dict[str, Any] | None:
         """What is kept of a session, which is this server's from now on; `elsewhere`: it was another's. None where
@@ -143,6 +219,7 @@ class FleetBook:
         """The server has ended; gives how many are left. With the last one the fleet ends."""
         with self._lock:
             self._servers.pop(server, None)
+            self._lapse([server])
             self._forget(server)
             self._gone.append(server)
             self._ended = self._ended or not self._servers
@@ -161,6 +238,7 @@ class FleetBook:
                 if self._ended:
                     self._end()
                     return
+                self._end_removed(time.monotonic())
             except Exception:  # Ray is away: it is tried again
                 log.exception("fleet %s: the book stumbled", self._fleet)
                 time.sleep(LOOK_S)
@@ -168,6 +246,7 @@ class FleetBook:
     def _expire(self, now_s: float) -> list[str]:
         """Servers that are gone, by their word or for their silence."""
         with self._lock:
+            self._lapse([name for name in self._servers if name not in self._there(now_s)])
             gone = [name for name, one in self._servers.items() if now_s - one.heard_s > self._lease_s]
             for name in gone:
                 del self._servers[name]
@@ -183,14 +262,45 @@ class FleetBook:
             left, self._gone = self._gone, []
             return [*gone, *left]
 
+    def _lapse(self, servers: Iterable[str]) -> None:
+        """Give up what these were changing."""
+        before = set(self._roster.decoders)
+        for server in servers:
+            if self._roster.lapse(server):
+                log.warning("fleet %s: a server is gone that changed the decoders: that is given up", self._fleet)
+        self._note_removed(before)
+
+    def _end_removed(self, now_s: float) -> None:
+        """End the decoders that nobody uses any more, once all servers know; and those that are on no list."""
+        with self._lock:
+            reports = [one.report or {} for one in self._there(now_s).values()]
+            heard = min((report.get("version", 0) for report in reports), default=0)
+            over = [name for name, (version, s) in self._removed.items() if heard >= version or now_s - s > SILENT_S]
+            for name in over:
+                del self._removed[name]
+            if now_s - self._swept_s > SWEEP_S and self._roster.change is None and not self._blank:
+                self._swept_s = now_s
+                listed = {*self._roster.decoders, *self._removed}
+                over += [name for name in self._names() if name not in listed]
+        import ray
+
+        for name in over:
+            with contextlib.suppress(ValueError):  # it has just ended
+                ray.kill(ray.get_actor(name, namespace=namespace_of(self._fleet)))
+
+    def _names(self) -> list[str]:
+        import ray
+
+        listed, space = ray.util.list_named_actors(all_namespaces=True), namespace_of(self._fleet)
+        return [one["name"] for one in listed if one["namespace"] == space and one["name"].startswith(DECODER)]
+
     def _decoders(self) -> list[Any]:
         import ray
 
-        space, found = namespace_of(self._fleet), []
-        for one in ray.util.list_named_actors(all_namespaces=True):
-            if one["namespace"] == space and one["name"].startswith(DECODER):
-                with contextlib.suppress(ValueError):  # it has just ended
-                    found.append(ray.get_actor(one["name"], namespace=space))
+        found = []
+        for name in self._names():
+            with contextlib.suppress(ValueError):  # it has just ended
+                found.append(ray.get_actor(name, namespace=namespace_of(self._fleet)))
         return found
 
     def _end(self) -> None:
@@ -199,3 +309,12 @@ class FleetBook:
         for decoder in self._decoders():
             ray.kill(decoder)
         ray.kill(ray.get_actor(BOOK, namespace=namespace_of(self._fleet)))
+
+
+def _is_again() -> bool:
+    """Whether this process is an actor's that Ray has started again."""
+    import ray
+
+    with contextlib.suppress(Exception):  # it is no actor's
+        return bool(ray.get_runtime_context().was_current_actor_reconstructed)
+    return False

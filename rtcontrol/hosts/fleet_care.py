@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from rtcontrol.hosts.fleet import FleetPool
 from rtcontrol.hosts.fleet_operations import FleetOperations
@@ -26,11 +26,24 @@ UNMET_S = 30.0
 LEAVE_AGAIN_S = 5.0
 
 
+class DecoderOperations(Protocol):
+    """What is done with decoders; each blocks until it is done. Raises UserError."""
+
+    @property
+    def busy(self) -> bool: ...
+
+    def grow(self, by: int) -> None: ...
+
+    def drain(self, name: str) -> None: ...
+
+    def replace(self, name: str) -> None: ...
+
+
 class FleetCare:
     """A thread of its own, and one more while a decoder is started or ended. Without a `scaling` the number of decoders
     stays."""
 
-    def __init__(self, fleet: FleetPool, operations: FleetOperations, scaling: Scaling | None = None) -> None:
+    def __init__(self, fleet: FleetPool, operations: DecoderOperations, scaling: Scaling | None = None) -> None:
         self._fleet, self._operations, self._scaling = fleet, operations, scaling
         self._thread = threading.Thread(target=self._look_after, name="fleet-care", daemon=True)
         self._changing: threading.Thread | None = None
@@ -70,8 +83,10 @@ class FleetCare:
                 fleet.move(host, to)
             self._over = 0
         self._leave_machines(now_s)
-        if self._scaling is not None:
-            self._scale(self._scaling, now_s, load.used)
+        self._note_unmet(now_s)
+        used = load.used + self._unmet_of_all()
+        if self._scaling is not None and self._decides:
+            self._scale(self._scaling, now_s, used)
 
     def _leave_machines(self, now_s: float) -> None:
         """Start others in the place of decoders whose machine Ray is about to take away, and move all there."""
@@ -93,14 +108,29 @@ class FleetCare:
         self._changing = threading.Thread(target=self._try, args=(what,), name="fleet-change", daemon=True)
         self._changing.start()
 
-    def _scale(self, scaling: Scaling, now_s: float, used: float) -> None:
+    @property
+    def _decides(self) -> bool:
+        """Whether this is who decides how many decoders there are."""
+        return True
+
+    def _count(self) -> int:
+        """The decoders that are there or on their way."""
+        return sum(member.state in ("starting", "up") for member in self._fleet.members)
+
+    def _note_unmet(self, now_s: float) -> None:
         fleet = self._fleet
         if fleet.unmet > 0:
             self._unmet, self._unmet_s, fleet.unmet = fleet.unmet, now_s, 0.0
         elif now_s - self._unmet_s > UNMET_S:
             self._unmet = 0.0
-        count = sum(member.state in ("starting", "up") for member in fleet.members)
-        wanted = scaling.look(now_s, used + self._unmet, count)
+
+    def _unmet_of_all(self) -> float:
+        """What was asked for lately that nobody had room for."""
+        return self._unmet
+
+    def _scale(self, scaling: Scaling, now_s: float, used: float) -> None:
+        count = self._count()
+        wanted = scaling.look(now_s, used, count)
         if wanted == count or self._is_changing:
             return
         self._request(wanted)
@@ -148,8 +178,8 @@ class ManagedFleet(FleetPool):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.operations = FleetOperations(self)
-        scaling = Scaling(self.count, self.most, self.given_away) if self.most > self.count else None
-        self._care = FleetCare(self, self.operations, scaling)
+        self.scaling = Scaling(self.count, self.most, self.given_away) if self.most > self.count else None
+        self._care = FleetCare(self, self.operations, self.scaling)
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         info = super().start(stopped)

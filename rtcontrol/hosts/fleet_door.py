@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rtcontrol.hosts.fleet_book import BOOK, LEASE_S, FleetBook, SeatEntry, SessionShelf, difference, namespace_of
+from rtcontrol.hosts.fleet_roster import Roster
 from rtcontrol.hosts.load import DecoderSeat
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.hosts.ray_start import START_TIMEOUT_S, Stopped, actor_options
@@ -19,13 +20,19 @@ from rtcontrol_client.wire.endpoint import host_port
 
 log = logging.getLogger("rtcontrol.host")
 
-BEAT_S, ANSWER_S, AGAIN_S = 0.5, 5.0, 0.2
+# While the decoders are changed it is told and heard more often.
+BEAT_S, CHANGE_BEAT_S, ANSWER_S, AGAIN_S = 0.5, 0.1, 5.0, 0.2
 LEFT_S = 2.0
 
 
 class FleetDoor:
-    """`terms`: what all servers of the fleet must have in common, by what people call it. `seats` gives what the own
-    sessions need; `lapsed` is called where the decoders have forgotten this server, which was silent for too long."""
+    """`terms`: what all servers of the fleet must have in common, by what people call it; there are `between` so many
+    decoders and so many. `seats` gives what the own sessions need; `lapsed` is called where the decoders have forgotten
+    this server, which was silent for too long.
+
+    `roster` is the book's newest list of the decoders; `report` how far this server has followed it, None until it has
+    begun; `operates` says whether it is the one that decides how many there are.
+    """
 
     def __init__(
         self,
@@ -33,7 +40,15 @@ class FleetDoor:
         terms: Mapping[str, Any],
         seats: Callable[[], Sequence[SeatEntry]] = tuple,
         lapsed: Callable[[], None] = lambda: None,
+        between: tuple[int, int] = (1, 1),
     ) -> None:
+        self.roster = Roster(*between)
+        self.roster.version = 0  # none of the book's yet
+        self.report: dict[str, Any] | None = None
+        self.operates, self.unmet, self.unmet_elsewhere = False, 0.0, 0.0
+        self._between = between
+        self._soon = threading.Event()  # the next beat is due
+        self._roster_lock = threading.Lock()
         self.fleet, self.space, self.id = fleet, namespace_of(fleet), f"{secrets.token_hex(6)}-"
         self.servers = 0
         self._terms, self._seats, self._lapsed = dict(terms), seats, lapsed
@@ -92,11 +107,54 @@ class FleetDoor:
             return None
         return found
 
+    def operate(self, what: str, *arguments: Any, **options: Any) -> Any:
+        """What this server does with the roster, by the name of its method there. Raises UserError where that is
+        refused, or the book does not answer."""
+        answer = self._ask("operate", self.id, what, *arguments, **options)
+        if "refused" in answer:
+            raise UserError(*answer["refused"])
+        self._soon.set()
+        return answer["gives"]
+
+    def progress(self) -> Mapping[str, Mapping[str, Any]]:
+        """How far each server follows the roster. Raises UserError."""
+        reports: Mapping[str, Mapping[str, Any]] = self._ask("progress")["reports"]
+        return reports
+
+    def lists(self, decoder: str) -> bool:
+        """Whether the fleet has this decoder (still). Raises UserError where the book does not answer."""
+        self._ask("progress")
+        return decoder in self.roster.decoders
+
+    def beat_soon(self) -> None:
+        """There is something to tell."""
+        self._soon.set()
+
+    def _ask(self, what: str, *arguments: Any, **options: Any) -> dict[str, Any]:
+        import ray
+
+        try:
+            if (book := self._book) is None:
+                raise ConnectionError("it is not heard just now")
+            answer: dict[str, Any] = ray.get(getattr(book, what).remote(*arguments, **options), timeout=ANSWER_S)
+        except Exception as error:
+            what = f"The book of the fleet {self.fleet} does not answer ({_line(error)})."
+            raise DecoderUnavailable(what, "Look at `ray status`, and try again.") from error
+        if "roster" in answer:
+            self._take(answer["roster"])
+        return answer
+
+    def _take(self, plain: Mapping[str, Any]) -> None:
+        with self._roster_lock:  # answers may come in another order than they were made
+            if plain["version"] > self.roster.version:
+                self.roster = Roster.read(plain)
+
     def leave(self) -> None:
         """It uses no decoder any more; the last one ends them. Waits for that to be heard, not for it to be done."""
         import ray
 
         self._closed.set()
+        self._soon.set()
         if not self._thread.is_alive():
             return
         self._thread.join(ANSWER_S)
@@ -113,7 +171,7 @@ class FleetDoor:
         if self._book is None:
             options = {**actor_options(), "name": BOOK, "namespace": self.space, "num_cpus": 0}
             options |= {"lifetime": "detached", "get_if_exists": True}
-            self._book = ray.remote(**options)(FleetBook).remote(self.fleet, LEASE_S)
+            self._book = ray.remote(**options)(FleetBook).remote(self.fleet, LEASE_S, *self._between)
         return self._book
 
     def _beat(self) -> bool:
@@ -122,8 +180,12 @@ class FleetDoor:
 
         kept = {} if self.sessions is None else self.sessions.kept()
         told = {token: _told(state, token not in self._written) for token, state in kept.items()}
-        said = self._found().beat.remote(self.id, self._terms, list(self._seats()), told)
-        answer = ray.get(said, timeout=ANSWER_S)
+        seats, fleet = list(self._seats()), {"unmet": self.unmet, "report": self.report}
+        for more in ({"version": self.roster.version}, {"roster": self.roster.plain()}):
+            said = self._found().beat.remote(self.id, self._terms, seats, told, {**fleet, **more})
+            answer = ray.get(said, timeout=ANSWER_S)
+            if "behind" not in answer:
+                break
         if "terms" in answer:
             raise refused(self.fleet, answer["terms"], self._terms)
         if "ended" in answer:
@@ -133,6 +195,8 @@ class FleetDoor:
         for decoder, session, prefix, hz, share_s, ago_s in answer["seats"]:
             others.setdefault(decoder, []).append(DecoderSeat(session, prefix, hz, share_s, now_s - ago_s))
         self._others, self.servers = others, answer["servers"]
+        self.operates, self.unmet_elsewhere = answer["operates"], answer["unmet"]
+        self._take(answer["roster"])
         self._written = set(told) - set(answer["lack"])
         if answer["moved"] and self.sessions is not None:
             self.sessions.moved(answer["moved"])
@@ -142,7 +206,11 @@ class FleetDoor:
         return True
 
     def _beat_on(self) -> None:
-        while not self._closed.wait(BEAT_S):
+        while not self._closed.is_set():
+            self._soon.wait(BEAT_S if self.roster.change is None else CHANGE_BEAT_S)
+            self._soon.clear()
+            if self._closed.is_set():
+                return
             if not self._look_for_head():
                 continue  # Ray would be waited for
             try:
@@ -154,7 +222,7 @@ class FleetDoor:
                 log.warning(*((AGAIN, self.fleet) if heard else (AWAY, self.fleet, why)))
             self._heard = heard
             if not heard:
-                self._others = {}
+                self._others, self.operates = {}, False
 
     def _look_for_head(self) -> bool:
         """Whether the cluster's head is there. Ray itself says nothing until it ends this process."""

@@ -5,20 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 
 from rtcontrol.hosts.fleet import FleetPool
 from rtcontrol.hosts.fleet_host import FleetHost
+from rtcontrol.hosts.fleet_leaving import Leaving
 from rtcontrol.hosts.fleet_member import FleetMember
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
 
-# So long sessions may take until all have gone; and so long a session that asks seldom is on trial with a new model.
-GONE_S, TRIAL_S = 60.0, 5.0
 LOOK_S = 0.02
+FAILED = "Look at the model by hand, with `rtcontrol run --model`."
 
 
 class FleetOperations:
@@ -40,35 +38,34 @@ class FleetOperations:
                 self._fleet.add()
 
     def drain(self, name: str) -> None:
-        """Move a decoder's sessions to others, each between two ticks, and end it."""
+        """Move a decoder's sessions to others, each between two ticks, and end it. Another one is started first, where
+        there would be fewer than the server was started with, or none that takes sessions."""
+        self._end(name, self._is_needed)
+
+    def replace(self, name: str) -> None:
+        """The same, with another decoder in its place in any case: its machine goes."""
+        self._end(name, lambda member: True)
+
+    def _end(self, name: str, needed: Callable[[FleetMember], bool]) -> None:
         fleet = self._fleet
         with self._alone():
-            member = fleet.named(name)
+            member, made = fleet.named(name), None
             with fleet.lock:
-                if not any(other.takes for other in fleet.members if other is not member):
-                    raise UserError(
-                        f"{name} is the only decoder that takes sessions.", "Start another one first: --decoders."
-                    )
-                before, member.state = member.state, "draining"
+                instead = needed(member)
+                before, member.state = member.state, "draining"  # nobody comes any more
             try:
+                made = fleet.add(model=member.model) if instead else None
                 self._empty(member)
             except BaseException:
                 member.state = before
+                if made is not None:
+                    self._leave(made)
                 raise
             fleet.remove(member)
 
-    def replace(self, name: str) -> None:
-        """The same, with another decoder started first in its place: its machine goes."""
-        with self._alone():
-            member, before = self._fleet.named(name), self._fleet.named(name).state
-            member.state = "draining"  # nobody comes any more
-            try:
-                self._fleet.add(model=member.model)
-                self._empty(member)
-            except BaseException:
-                member.state = before
-                raise
-            self._fleet.remove(member)
+    def _is_needed(self, member: FleetMember) -> bool:
+        stay = [other for other in self._fleet.members if other.state in ("starting", "up") and other is not member]
+        return len(stay) < self._fleet.count or not any(other.takes for other in stay)
 
     def change(self, name: str, to: str) -> None:
         """Serve the model `to` in the place of the one that is asked for as `name`.
@@ -111,41 +108,26 @@ class FleetOperations:
     def _empty(self, member: FleetMember, to: FleetMember | None = None) -> None:
         """Until nobody is there any more who would miss it: all have gone (to one decoder), or go with their next
         request."""
-        fleet, moving = self._fleet, dict[FleetHost, Future[str]]()
-        give_up = time.monotonic() + GONE_S
-        while there := [host for host in list(fleet.hosts) if _is_at(host, member)]:
-            if self._failed is not None:
-                raise UserError(self._failed, "Look at the model by hand, with `rtcontrol run --model`.")
-            for host in there:
-                if host in moving and moving[host].done() and (why := moving.pop(host).result()) and not host.closed:
-                    raise UserError(f"{host.session} cannot leave {member.decoder}: {why.rstrip('.')}.", "Try again.")
-                if host in moving or host.going is not None or host.part is None:
-                    continue
-                began = fleet.move(host, None if to is None else to.decoder, member.decoder)
-                if began is not None:
-                    moving[host] = began
-                elif not host.closed and host.going is None:
-                    busy = f"No other decoder has room for {host.session}"
-                    raise UserError(f"{busy}, which is at {member.decoder}.", "Start another one first: --decoders.")
-            if all(host.idle for host in there):
-                return
-            if time.monotonic() > give_up:
-                raise UserError(f"{len(there)} sessions did not leave {member.decoder} in {GONE_S:g} s.", "Try again.")
-            if fleet.closed.wait(LOOK_S):
+        leaving = Leaving(self._fleet, member, to)
+        while not leaving.look():
+            self._check()
+            if self._fleet.closed.wait(LOOK_S):
                 raise UserError("The server is ending.", "Nothing is to be done.")
+        self._check()
+
+    def _check(self) -> None:
+        if self._failed is not None:
+            raise UserError(self._failed, FAILED)
 
     def _hand_over(self, member: FleetMember, made: FleetMember) -> None:
         """Until all of one decoder's sessions are at the new one, and have been on trial there."""
         member.state = "draining"
-        while True:
-            self._empty(member, made)
-            while any(_is_tried(host, made) for host in list(self._fleet.hosts)):
-                if self._fleet.closed.wait(LOOK_S):
-                    break
-            if self._failed is not None:
-                raise UserError(self._failed, "Look at the model by hand, with `rtcontrol run --model`.")
-            if all(host.idle for host in list(self._fleet.hosts) if _is_at(host, member)):
-                return  # otherwise one has come back, as the new decoder was lost
+        leaving = Leaving(self._fleet, member, made)
+        while not leaving.look() or leaving.tried:
+            self._check()
+            if self._fleet.closed.wait(LOOK_S):
+                raise UserError("The server is ending.", "Nothing is to be done.")
+        self._check()
 
     def _go_back(self, old: list[FleetMember], fresh: list[FleetMember], model: int) -> None:
         fleet = self._fleet
@@ -161,18 +143,11 @@ class FleetOperations:
             except UserError as error:
                 log.error("a decoder with the model before does not start: %s", error)
         for made in fresh:
-            made.state = "draining"
-            with contextlib.suppress(UserError):
-                self._empty(made)
-            fleet.remove(made)
+            self._leave(made)
 
-
-def _is_at(host: FleetHost, member: FleetMember) -> bool:
-    part = host.part
-    return host.going == member.decoder or (part is not None and part.member is member)
-
-
-def _is_tried(host: FleetHost, made: FleetMember) -> bool:
-    part = host.part
-    there = part is not None and part.member is made
-    return there and host.on_trial and time.monotonic() - host.moved_s < TRIAL_S
+    def _leave(self, made: FleetMember) -> None:
+        """Of a change that failed: what was made for it ends."""
+        made.state = "draining"
+        with contextlib.suppress(UserError):
+            self._empty(made)
+        self._fleet.remove(made)

@@ -11,18 +11,18 @@ from typing import Any
 
 from rtcontrol.hosts.fleet import SPARE
 from rtcontrol.hosts.fleet_book import SeatEntry
-from rtcontrol.hosts.fleet_care import FleetCare, ManagedFleet
+from rtcontrol.hosts.fleet_care import LEAVE_AGAIN_S, FleetCare, ManagedFleet
 from rtcontrol.hosts.fleet_door import FleetDoor
+from rtcontrol.hosts.fleet_follow import FleetFollower
 from rtcontrol.hosts.fleet_member import FleetMember
-from rtcontrol.hosts.load import FleetLoad, Need
+from rtcontrol.hosts.load import FleetLoad, Need, Scaling
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.hosts.ray_actor import BUILDERS, RESCUERS, DecoderActor
 from rtcontrol.hosts.ray_start import POLL_S, Stopped, actor_options
-from rtcontrol.models.errors import UserError
+from rtcontrol.hosts.shared_operations import SharedOperations
 
 # A name may for a moment be that of a decoder that has just ended.
 STARTS = 5
-SHARED = "The decoders of a fleet are those of all its servers: they are neither drained nor changed by one of them."
 
 
 class SharedMember(FleetMember):
@@ -32,6 +32,7 @@ class SharedMember(FleetMember):
         self.prefix = door.id.encode()
         super().__init__(*arguments)
         self._door = door
+        self.since = door.roster.version  # an older list need not have it
 
     def renew(self) -> None:
         """The decoder has forgotten this server: all of its sessions are built there again."""
@@ -52,18 +53,29 @@ class SharedMember(FleetMember):
         return super()._start(stopped)
 
     def _ray_again(self) -> dict[str, Any] | None:
-        if self._door.heard:
+        if not self._door.heard:  # it is this server that is cut off: others may use the decoder
+            while not self._door.heard:
+                if self._closed.wait(POLL_S):
+                    return None
+            return self._until_back()
+        if self._is_listed():
             return super()._ray_again()
-        while not self._door.heard:  # it is this server that is cut off: others may use the decoder
-            if self._closed.wait(POLL_S):
-                return None
-        return self._until_back()
+        self._closed.wait(POLL_S)  # it has ended for all, and does so here
+        return None
+
+    def _is_listed(self) -> bool:
+        try:
+            return self._door.lists(self.decoder)
+        except DecoderUnavailable:
+            return False
 
     def _made(self) -> Any:
         import ray
 
         with contextlib.suppress(ValueError):
             return ray.get_actor(self.decoder, namespace=self._door.space)
+        if not self._door.lists(self.decoder):
+            raise DecoderUnavailable(f"{self.decoder} has ended.", "Nothing is to be done.")
         options = {"concurrency_groups": {BUILDERS: 1, RESCUERS: 1}, **actor_options(), **self._share()}
         options |= {"name": self.decoder, "namespace": self._door.space, "lifetime": "detached", "get_if_exists": True}
         # Not in a folder of this server, which ends before it: others talk to it by tcp from wherever they are.
@@ -74,37 +86,55 @@ class SharedMember(FleetMember):
         self.actor = None
 
 
-class SharedOperations:
-    """What one server alone does not do."""
-
-    busy = False
-
-    def drain(self, name: str) -> None:
-        raise UserError(SHARED, "End the servers of the fleet, and start them with other --decoders.")
-
-    def change(self, name: str, to: str) -> None:
-        raise UserError(
-            SHARED, "Start servers with another --fleet NAME and that model, and give clients their address."
-        )
-
-
 class SharedCare(FleetCare):
-    """Moves sessions of its own server alone."""
+    """Moves sessions of its own server alone. How many decoders there are is decided by one server, the eldest that is
+    heard; it also puts in order what a server left that died while it changed them."""
+
+    def __init__(self, fleet: SharedFleet, operations: SharedOperations, scaling: Scaling | None = None) -> None:
+        super().__init__(fleet, operations, scaling)
+        self._door, self._shared = fleet.door, operations
+        self._tidy_s = 0.0
 
     def _leave_machines(self, now_s: float) -> None:
-        """Ray starts a decoder elsewhere once its machine is gone."""
+        if not self._decides:
+            return
+        if self._shared.tidy_due and now_s >= self._tidy_s and not self._is_changing:
+            self._tidy_s = now_s + LEAVE_AGAIN_S
+            self._begin(self._shared.tidy)
+        else:
+            super()._leave_machines(now_s)
+
+    @property
+    def _decides(self) -> bool:
+        return self._door.operates and self._door.heard
+
+    def _count(self) -> int:
+        return int(self._door.roster.wanted)
+
+    def _unmet_of_all(self) -> float:
+        self._door.unmet = unmet = super()._unmet_of_all()
+        return unmet + self._door.unmet_elsewhere
 
 
 class SharedFleet(ManagedFleet):
-    """A `FleetPool` whose decoders other servers use, too. What their sessions need counts as that of its own."""
+    """A `FleetPool` whose decoders other servers use, too. What their sessions need counts as that of its own, and its
+    decoders are those of the fleet's list."""
 
     def __init__(
-        self, fleet: str, terms: Mapping[str, Any], limit: int, decoders: int, given_away: float, processors: int
+        self,
+        fleet: str,
+        terms: Mapping[str, Any],
+        limit: int,
+        decoders: int,
+        given_away: float,
+        processors: int,
+        most: int | None = None,
     ) -> None:
-        super().__init__(limit, decoders, decoders, given_away, processors)
-        self.operations = SharedOperations()  # type: ignore[assignment]
-        self._care = SharedCare(self, self.operations)
-        self.door = FleetDoor(fleet, terms, self._seats, self._renew)
+        super().__init__(limit, decoders, most, given_away, processors)
+        self.door = FleetDoor(fleet, terms, self._seats, self._renew, (self.count, self.most))
+        self.operations = operations = SharedOperations(self, self.door)  # type: ignore[assignment]
+        self._care = SharedCare(self, operations, self.scaling)
+        self._follower = FleetFollower(self, self.door, self)
 
     def load(self) -> FleetLoad:
         load = super().load()
@@ -121,13 +151,58 @@ class SharedFleet(ManagedFleet):
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         try:
-            return super().start(stopped)
+            if info := super().start(stopped):
+                self._follower.start()
+            return info
         except BaseException:
             self.close()
             raise
 
+    def close(self) -> None:
+        self.closed.set()
+        self._follower.join()
+        super().close()
+
+    def follow_models(self, served: Sequence[dict[str, str]], model: int) -> None:
+        with self.lock:
+            self._served[: len(served)] = served
+            self.model = model
+        for host in list(self.hosts):
+            if host.on_trial and host.part is not None and host.part.model != model:
+                host.withdraw()
+
+    def in_force(self, models: Mapping[str, str]) -> None:
+        if self.door.sessions is not None:
+            self.door.sessions.serve(models)
+
     def _begin(self, stopped: Callable[[], bool]) -> None:
         self.door.join(stopped)
+
+    def _first(self, stopped: Callable[[], bool]) -> bool:
+        while missing := self._missing():
+            self._join_first(missing[0], stopped)
+            if stopped() or self.closed.is_set():
+                return False
+        return True
+
+    def _join_first(self, name: str, stopped: Callable[[], bool]) -> None:
+        roster = self.door.roster
+        self.follow_models(roster.served, roster.model)
+
+        def gone() -> bool:
+            return name not in self.door.roster.decoders
+
+        try:
+            self.admit(name, roster.decoders[name].model, lambda: stopped() or gone())
+        except DecoderUnavailable:
+            if not gone():
+                raise
+
+    def _missing(self) -> list[str]:
+        """Decoders of the fleet's list that are not joined yet."""
+        there = {member.decoder for member in self.members}
+        listed = self.door.roster.decoders.items()
+        return [name for name, one in listed if one.state == "up" and name not in there]
 
     def _end(self) -> None:
         self.door.leave()

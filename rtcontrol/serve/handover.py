@@ -13,6 +13,7 @@ from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.serve.crowd.loop import CrowdLoop
 from rtcontrol.serve.crowd.session import CrowdSession
 from rtcontrol.serve.negotiate import Terms
+from rtcontrol.serve.operators import ManagedSessions, served_model, take_model
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.session import Session, SessionOwner
 from rtcontrol.serve.stats import Run
@@ -132,10 +133,8 @@ def open_session(number: int, peer: Peer[Session], hello: Hello, owner: SessionO
     return (Session if owner.options.fleet is None else FleetSession)(number, peer, hello, owner)
 
 
-class HeldSessions(Protocol):
+class HeldSessions(ManagedSessions, Protocol):
     """A server's sessions."""
-
-    def all(self) -> list[Session]: ...
 
     def moved(self, tokens: Iterable[str]) -> None:
         """These went on at other servers: they end here."""
@@ -156,3 +155,9 @@ class SessionKeeper:
     def moved(self, tokens: Iterable[str]) -> None:
         """These went on at other servers."""
         self._server.moved(tokens)
+
+    def serve(self, models: Mapping[str, str]) -> None:
+        """What the fleet serves in the place of a model, from now on; it may have been changed at another server."""
+        before = served_model(self._server.options)
+        if before is not None and (model := models.get(before, before)) != before:
+            take_model(self._server, before, model)

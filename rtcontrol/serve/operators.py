@@ -75,11 +75,17 @@ def change_model(server: ManagedSessions, model: str) -> None:
         raise UserError(
             f"{model} is no checkpoint that the decoders could load.", "Give a checkpoint's folder or name."
         )
-    after = replace(server.options, model=model)
-    after.check()
+    replace(server.options, model=model).check()
     if model != before:
         operations.change(before, model)
-    server.options = after
+    take_model(server, before, model)
+
+
+def take_model(server: ManagedSessions, before: str, model: str) -> None:
+    """The server serves another model from now on: its decoders do so already."""
+    if served_model(server.options) == model and model != before:
+        return
+    server.options = replace(server.options, model=model)
     for session in server.all():
         if session.terms is not None and session.terms.model == before:
             session.terms = replace(session.terms, model=model)

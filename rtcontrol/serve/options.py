@@ -72,10 +72,6 @@ def check_fleet(options: ServeOptions) -> None:
     if options.host != "ray" or options.standby:
         given = "--standby" if options.standby else f"--host {options.host}"
         raise UserError(f"--fleet {options.fleet} and {given} exclude each other.", "Leave one of them out.")
-    if len(set(decoders_between(options.decoders))) > 1:
-        raise UserError(
-            f"A fleet has a fixed number of decoders, and --decoders is {options.decoders}.", "Give one number."
-        )
     if options.model in PLAIN or is_endpoint(options.model):
         raise UserError(f"--model {options.model} needs no decoders that could be shared.", "Leave --fleet out.")
     if not os.environ.get("RAY_ADDRESS"):

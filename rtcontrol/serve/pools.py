@@ -149,7 +149,8 @@ def _models(options: ServeOptions, limit: int) -> DecoderPool:
     if options.fleet is not None:
         from rtcontrol.hosts.shared_fleet import SharedFleet
 
-        return SharedFleet(options.fleet, fleet_terms(options), limit, least, options.busy_max, options.threads or 1)
+        terms, each = fleet_terms(options), options.threads or 1
+        return SharedFleet(options.fleet, terms, limit, least, options.busy_max, each, most)
     if most > 1:
         from rtcontrol.hosts.fleet_care import ManagedFleet
 
