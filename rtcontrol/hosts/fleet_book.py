@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -313,8 +314,9 @@ class FleetBook:
 
 def _is_again() -> bool:
     """Whether this process is an actor's that Ray has started again."""
-    import ray
-
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return False
     with contextlib.suppress(Exception):  # it is no actor's
         return bool(ray.get_runtime_context().was_current_actor_reconstructed)
     return False

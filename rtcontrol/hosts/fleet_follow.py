@@ -21,6 +21,7 @@ log = logging.getLogger("rtcontrol.host")
 FOLLOW_S = 0.05
 # So long after a decoder could not be joined, or left, it is tried again.
 AGAIN_S = 1.0
+DOUBTED = "trial"
 
 
 class FollowedFleet(Protocol):
@@ -108,7 +109,7 @@ class FleetFollower:
             self._fleet.admit(name, model, lambda: name not in self._door.roster.decoders)
         except UserError as error:
             log.warning("%s is not joined: %s", name, error)
-            self._failed.setdefault("", f"{name} cannot be used by a server: {error.what}")
+            self._failed.setdefault(f"join {name}", f"{name} cannot be used by a server: {error.what}")
         except Exception:
             log.exception("%s is not joined", name)
         finally:
@@ -122,6 +123,8 @@ class FleetFollower:
             to = members.get(into or "")
             if member is None:
                 clear.append(name)  # it was never joined
+            elif into is not None and DOUBTED in self._failed:
+                continue  # nobody is sent to that model again
             elif member.state == "draining" and (into is None) == (to is None) and now_s >= self._again.get(name, 0.0):
                 leaving = self._leaving.get(name)
                 if leaving is None or leaving.to is not to:
@@ -135,7 +138,7 @@ class FleetFollower:
         return clear
 
     def _doubt(self, host: FleetHost, error: str) -> None:
-        self._failed.setdefault("", f"{host.session} got no decision from it ({error}).")
+        self._failed.setdefault(DOUBTED, f"{host.session} got no decision from it ({error}).")
 
     def _tell(self, version: int, clear: list[str], token: str | None) -> None:
         joined = [member.decoder for member in list(self._fleet.members) if member.state != "starting"]

@@ -110,6 +110,7 @@ class Roster:
                 "The decoders are just being put in order, after a change that was given up.", "Try again in a minute."
             )
         self.change = RosterChange(secrets.token_hex(8), server, what, self.model, self.wanted)
+        self.version += 1
         return self.change.token
 
     def enter(self, token: str, model: int | None = None, *, spare: bool = False) -> str:
@@ -170,7 +171,8 @@ class Roster:
         if self._listed(name).state == "up":
             raise UserError(f"{name} has sessions.", "Drain it first.")
         self._drop([name])
-        change.made = [made for made in change.made if self.decoders[made].model != change.model]
+        stays = [made for made, one in self.decoders.items() if one.state == "up" and one.model == change.model]
+        change.made = [made for made in change.made if made not in stays]
         self.version += 1
 
     def end(self, token: str) -> None:

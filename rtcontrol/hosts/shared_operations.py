@@ -152,6 +152,26 @@ class SharedOperations:
                 raise UserError(f"{len(late)} servers of the fleet did not follow in {STEP_S:g} s.", "Try again.")
         raise UserError("The server is ending.", "Nothing is to be done.")
 
+    def _put_in_order(self) -> None:
+        """After a change that was given up; another server may do it. Raises UserError where that takes too long."""
+        began = time.monotonic()
+        while not self._door.roster.tidy or self._door.roster.change is not None:
+            try:
+                self.tidy()
+            except UserError:
+                if time.monotonic() - began > STEP_S or self._fleet.closed.wait(LOOK_S):
+                    raise
+                self._door.progress()
+        self._followed()
+
+    def _followed(self) -> None:
+        """Until all servers that are heard know that it is done; for a while."""
+        began, version = time.monotonic(), self._door.roster.version
+        with contextlib.suppress(UserError):
+            while any(report["version"] < version for report in self._door.progress().values()):
+                if time.monotonic() - began > AWAY_S or self._fleet.closed.wait(LOOK_S):
+                    return
+
     @contextlib.contextmanager
     def _alone(self, what: str) -> Iterator[str]:
         if not self._busy.acquire(blocking=False):
@@ -163,13 +183,11 @@ class SharedOperations:
             except BaseException:
                 with contextlib.suppress(UserError):
                     self._door.operate("give_up", token)
-                    self._busy.release()
-                    try:
-                        self.tidy()
-                    finally:
-                        self._busy.acquire()
+                with contextlib.suppress(UserError):
+                    self._put_in_order()
                 raise
             self._door.operate("end", token)
+            self._followed()
         finally:
             self._busy.release()
 

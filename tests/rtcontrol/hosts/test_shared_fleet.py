@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from fleet_asked import Asking, modelled
 from pooled import called, request
 from zmq.utils.monitor import parse_monitor_message
 
-from rtcontrol.hosts import fleet_door
-from rtcontrol.hosts.fleet_book import BOOK, FleetBook, SeatEntry, namespace_of
+from rtcontrol.hosts import fleet_door, load
+from rtcontrol.hosts.fleet_book import BOOK, namespace_of
 from rtcontrol.hosts.fleet_door import FleetDoor
 from rtcontrol.hosts.ray_start import RaySession
 from rtcontrol.hosts.shared_fleet import SharedFleet
@@ -44,12 +45,12 @@ def cluster(no_ray: None) -> Iterator[None]:
     session.end()
 
 
-def shared(name: str = "lab", decoders: int = 2, **terms: Any) -> SharedFleet:
-    return SharedFleet(name, {**TERMS, **terms}, 8, decoders, 0.8, 1)
+def shared(name: str = "lab", decoders: int = 2, most: int | None = None, **terms: Any) -> SharedFleet:
+    return SharedFleet(name, {**TERMS, **terms}, 8, decoders, 0.8, 1, most)
 
 
 def pids(fleet: SharedFleet) -> list[int]:
-    return [int(member.process.get("pid", 0)) for member in fleet.members]
+    return sorted(int(member.process.get("pid", 0)) for member in fleet.members)
 
 
 def actors(name: str) -> list[str]:
@@ -168,6 +169,196 @@ def test_server_that_stands_still_for_longer_than_its_lease_gets_its_sessions_ba
         until(lambda: len(kept(first, second)) == 1, "it has more deciders than one")
 
 
+def asking_at(stack: ExitStack, *fleets: SharedFleet, model: str = "old") -> list[Asking]:
+    """A session at each, all on one decoder."""
+    made = [stack.enter_context(Asking(fleet.open("s", modelled(model), 5.0))) for fleet in fleets]
+    place = made[0].host.place
+    for fleet, one in zip(fleets, made, strict=True):
+        if one.host.place != place:
+            fleet.move(one.host, place)
+        until(lambda one=one: one.host.place == place and one.host.going is None)
+        one.go_on()
+    return made
+
+
+def tidied(*fleets: SharedFleet, count: int = 2) -> None:
+    """Until all have so many decoders again, and the same."""
+
+    def even() -> bool:
+        there = [sorted(m.decoder for m in fleet.members if m.takes) for fleet in fleets]
+        return all(len(one) == count and one == there[0] for one in there) and all(f.door.roster.tidy for f in fleets)
+
+    until(even, "the decoders are not in order", 60.0)
+
+
+def test_decoder_is_drained_at_any_server_and_all_move_their_sessions(both: tuple[SharedFleet, SharedFleet]) -> None:
+    # vllm-project/production-stack#166: what one router knows of its own requests alone is not the load.
+    first, second = both
+    with ExitStack() as stack:
+        asking = asking_at(stack, *both)
+        gone = asking[0].host.place
+        pid = asking[0].host.info["pid"]
+        with ThreadPoolExecutor(2) as pool:
+            draining = pool.submit(second.operations.drain, gone)
+            until(lambda: first.operations.busy, "the other server does not hear of it")
+            with pytest.raises(UserError, match=f"another server drains {gone}"):
+                first.operations.drain(gone)
+            draining.result(60)
+        for fleet in both:
+            assert gone not in [member.decoder for member in fleet.members] and len(fleet.members) == 2
+        assert pids(first) == pids(second), "the number is fixed: another one was started in its place"
+        until(lambda: not Path(f"/proc/{pid}").exists(), "its process is left")
+        for one in asking:
+            one.go_on()
+            assert None not in one.called() and not one.stray and one.host.place != gone
+        with pytest.raises(UserError, match=f"There is no decoder '{gone}'"):
+            first.operations.drain(gone)
+
+
+def test_model_is_changed_at_one_server_for_all_and_for_those_that_come_later(
+    both: tuple[SharedFleet, SharedFleet],
+) -> None:
+    # triton-inference-server/server#2076: the old model was unloaded before the new one was there.
+    first, second = both
+    with ExitStack() as stack:
+        asking = asking_at(stack, *both)
+        before = {member.decoder for member in first.members}
+        second.operations.change("old", "new")
+        assert all(before.isdisjoint(member.decoder for member in fleet.members) for fleet in both)
+        for one in asking:
+            mark = len(one.answers)
+            one.go_on()
+            assert set(one.called(mark)) == {"new"} and None not in one.called() and not one.stray
+        late = shared()
+        late.start()
+        stack.callback(late.close)
+        assert pids(late) == pids(first)
+        assert called(late.open("late", modelled("old")), 0) == 'new(at="x 0")'
+        first.operations.change("new", "old")
+        assert called(late.open("later", modelled("old")), 0) == 'old(at="x 0")'
+        for one in asking:
+            one.go_on()
+            assert one.called()[-1] == "old" and None not in one.called()
+
+
+@pytest.mark.parametrize("model", ["broken", "bad"])
+def test_model_that_does_not_serve_at_one_server_leaves_all_with_the_one_before(
+    both: tuple[SharedFleet, SharedFleet], model: str
+) -> None:
+    # ray-project/ray#66252: replicas that were well were not routed to any more, as the update of others had failed.
+    first, second = both
+    with ExitStack() as stack:
+        (asking,) = asking_at(stack, second)  # the one that is asked has no session that could fail
+        with pytest.raises(UserError, match="All sessions stay with the model before"):
+            first.operations.change("old", model)
+        tidied(*both)
+        mark = len(asking.answers)
+        asking.go_on()
+        assert set(asking.called(mark)) == {"old"} and asking.called().count(None) <= 1
+        for fleet in both:
+            assert called(fleet.open("later", modelled("old")), 0) == 'old(at="x 0")'
+
+
+def silenced(fleet: SharedFleet) -> None:
+    """It says nothing any more, as one that hangs."""
+    fleet.door._closed.set()
+    fleet.door._soon.set()
+    fleet.door._thread.join()
+
+
+def test_server_that_hangs_holds_up_nobody_else(both: tuple[SharedFleet, SharedFleet]) -> None:
+    # ray-project/ray#60754: what was drained waited for ever for what was stuck there.
+    third = shared()
+    third.start()
+    with ExitStack() as stack:
+        stack.callback(third.close)
+        asking = asking_at(stack, *both, third)
+        gone = asking[0].host.place
+        third.closed.set()  # nothing of it goes on but its session
+        silenced(third)
+        both[1].operations.drain(gone)
+        for one in asking[:2]:
+            one.go_on()
+            assert one.host.place != gone and None not in one.called()
+
+
+def test_server_that_dies_while_it_changes_the_model_gives_that_up_and_another_puts_all_in_order(
+    both: tuple[SharedFleet, SharedFleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third, held = shared(), threading.Event()
+    third.start()
+    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
+        stack.callback(third.close)
+        stack.callback(held.set)
+        asking = asking_at(stack, *both)
+        monkeypatch.setattr(third.operations, "_leave", lambda *arguments: held.wait(60) and None)
+        changing = pool.submit(third.operations.change, "old", "new")
+        until(lambda: all("new" in one.called() for one in asking), "nobody went over", 60.0)
+        silenced(third)
+        until(lambda: all(fleet.door.roster.change is None for fleet in both), "it holds the decoders for ever", 60.0)
+        tidied(*both)
+        held.set()  # it comes to itself
+        with pytest.raises(UserError, match="does not hear this server|was silent for too long"):
+            changing.result(60)
+        for one in asking:
+            one.go_on()
+            assert one.called()[-1] == "old" and one.called().count(None) == 0 and not one.stray
+        assert pids(both[0]) == pids(both[1])
+
+
+def test_book_that_is_killed_keeps_the_model_and_the_decoders(both: tuple[SharedFleet, SharedFleet]) -> None:
+    first, second = both
+    with ExitStack() as stack:
+        asking = asking_at(stack, *both)
+        first.operations.drain(asking[0].host.place)
+        before = sorted(first.door.roster.decoders)
+        ray.kill(ray.get_actor(BOOK, namespace=namespace_of("lab")), no_restart=False)
+        until(lambda: not first.door.heard or not second.door.heard or first.door._book is None, "it was not missed")
+        until(lambda: first.door.heard and second.door.heard, "it is not back", 60.0)
+        assert sorted(first.door.roster.decoders) == sorted(second.door.roster.decoders) == before
+        for one in asking:
+            one.go_on()
+            assert None not in one.called()
+
+
+def test_decoders_come_and_go_with_the_load_of_all_servers_and_one_decides(
+    cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # knative/serving#2111: each of several autoscalers acted by itself.
+    monkeypatch.setattr(load, "DOWN_S", 1.0)
+    several = [shared("grown", 1, most=2) for _ in range(2)]
+    try:
+        for fleet in several:
+            fleet.start()
+        hosts = [fleet.open("s", modelled("left"), 6.0) for fleet in several]
+        most = 0
+        with Asking(hosts[0], "sleep 0.06") as one, Asking(hosts[1], "sleep 0.06") as other:  # 0.36 each
+
+            def grown() -> bool:
+                nonlocal most
+                most = max(most, len([name for name in actors("grown") if name != BOOK]))
+                return all(len([m for m in fleet.members if m.takes]) == 2 for fleet in several)
+
+            until(grown, "no second decoder was started", 120.0)
+            one.go_on()
+            other.go_on()
+            end_s = time.monotonic() + 2 * load.UP_S
+            until(lambda: grown() and time.monotonic() > end_s)
+            assert most == 2, "each server started one"
+            operating = [fleet for fleet in several if fleet.door.operates]
+            assert len(operating) == 1
+        for host in hosts:
+            host.close()
+        until(lambda: all(len(fleet.members) == 1 for fleet in several), "the second one was not ended", 60.0)
+        until(lambda: len(actors("grown")) == 2, "more than one was ended, or less")
+        silenced(operating[0])
+        left = next(fleet for fleet in several if fleet is not operating[0])
+        until(lambda: left.door.operates, "nobody decides any more")
+    finally:
+        for fleet in several:
+            fleet.close()
+
+
 def test_port_of_a_decoder_decides_for_nobody_who_has_not_its_key(both: tuple[SharedFleet, SharedFleet]) -> None:
     answer = both[0].members[0]._answer
     assert answer is not None and answer["lanes"][0].startswith("tcp://"), "it is reached from other machines"
@@ -267,67 +458,6 @@ def test_book_that_was_started_again_ends_a_fleet_whose_servers_are_gone(cluster
     ray.kill(ray.get_actor(BOOK, namespace=namespace_of("forgotten")), no_restart=False)
     until(lambda: not actors("forgotten"), "something is left")
     fleet.close()
-
-
-SEAT: SeatEntry = ("decoder-1", "a", "p", 10.0, 0.05, 1.0)
-
-
-@pytest.fixture
-def book(monkeypatch: pytest.MonkeyPatch) -> FleetBook:
-    """Outside of Ray: who is in it, and who is told what."""
-    monkeypatch.setattr(FleetBook, "_watch", lambda self: None)
-    return FleetBook("lab", LEASE_S)
-
-
-def test_who_leaves_counts_no_more_and_with_the_last_one_nobody_comes_in(book: FleetBook) -> None:
-    book.beat("one", TERMS, [SEAT])
-    assert book.beat("two", TERMS, [])["seats"] == [SEAT]
-    assert book.beat("one", TERMS, [SEAT])["seats"] == [], "its own are not told to it"
-    assert book.leave("one") == 1
-    assert book.beat("two", TERMS, [])["seats"] == []
-    assert book.leave("two") == 0
-    assert book.beat("three", TERMS, []) == {"ended": True}
-
-
-def test_who_comes_back_after_its_lease_is_told_so_once(book: FleetBook) -> None:
-    book.beat("one", TERMS, [SEAT])
-    book.beat("two", TERMS, [])
-    assert book._expire(time.monotonic() + LEASE_S - 1) == []
-    book._servers["two"].heard_s += LEASE_S
-    assert book._expire(time.monotonic() + LEASE_S + 1) == ["one"]
-    assert book.beat("one", TERMS, [SEAT])["lapsed"] is True
-    assert book.beat("one", TERMS, [SEAT])["lapsed"] is False
-
-
-KEPT = {"key": None, "epoch": 3, "seq": 7, "instruction": "go", "paused": False}
-
-
-def test_session_is_told_to_whoever_claims_it_and_its_server_is_told_that_it_went(book: FleetBook) -> None:
-    assert book.beat("one", TERMS, [], {"token": KEPT})["lack"] == ["token"], "its hello was not told yet"
-    assert book.claim("two", "token", None) is None
-    assert book.beat("one", TERMS, [], {"token": {**KEPT, "hello": {}}})["lack"] == []
-    assert book.beat("one", TERMS, [], {"token": {**KEPT, "seq": 8}})["lack"] == [], "it is told once"
-    assert book.claim("two", "token", "a key of its own") is None, "another client's"
-    assert book.claim("one", "token", None) == {**KEPT, "seq": 8, "hello": {}, "elsewhere": False}
-    assert book.claim("two", "token", None) == {**KEPT, "seq": 8, "hello": {}, "elsewhere": True}
-    assert book.beat("two", TERMS, [], {})["moved"] == [], "it is just beginning there"
-    assert book.beat("one", TERMS, [], {"token": KEPT})["moved"] == ["token"]
-    assert book.claim("one", "token", None) == {**KEPT, "seq": 8, "hello": {}, "elsewhere": True}
-
-
-def test_session_of_a_server_that_was_killed_is_kept_for_a_lease_and_of_one_that_ended_not(book: FleetBook) -> None:
-    state = {**KEPT, "hello": {}}
-    for server in ("one", "two"):
-        book.beat(server, TERMS, [], {server: state})
-    book.leave("one")
-    assert book.claim("two", "one", None) is None, "it said bye to its client"
-    book.beat("three", TERMS, [])
-    book._servers["three"].heard_s += LEASE_S
-    assert book.claim("three", "two", None) is not None
-    book.beat("two", TERMS, [], {"late": state})
-    book._servers["three"].heard_s += LEASE_S
-    assert book._expire(time.monotonic() + LEASE_S + 1) == ["two", "one"]
-    assert book.claim("three", "late", None) is None
 
 
 def test_waiting_for_a_fleet_ends_when_the_server_is_stopped(cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
