@@ -21,6 +21,8 @@ BOOK, DECODER, MODEL = "book", "decoder-", "--model"
 # A server that said nothing for so long counts no more, as its clients ask elsewhere for a place; after `LEASE_S` what
 # it had in the decoders is freed.
 SILENT_S, LEASE_S = 3.0, 30.0
+# Where decoders are changed, a server that does so, or has to follow, is waited for so long.
+CHANGE_S = 10.0
 LOOK_S = 0.2
 # So often decoders are looked for that are on no list: of a server that died while it made them.
 SWEEP_S = 6.0
@@ -153,7 +155,7 @@ class FleetBook:
         """What a server does with the roster, by the name of its method. Gives what that `gives`, and the `roster`
         after it; or `refused`, with what and the remedy."""
         with self._lock:
-            if server not in self._there(time.monotonic()):
+            if server not in self._there(time.monotonic(), CHANGE_S):
                 return {"refused": ("The fleet's book does not hear this server.", "Try again.")}
             before = set(self._roster.decoders)
             try:
@@ -166,13 +168,13 @@ class FleetBook:
     def progress(self) -> dict[str, Any]:
         """The `roster`, and how far each server that is heard follows it."""
         with self._lock:
-            there = self._there(time.monotonic())
+            there = self._there(time.monotonic(), CHANGE_S)
             reports = {name: one.report for name, one in there.items() if one.report is not None}
             return {"roster": self._roster.plain(), "reports": reports}
 
-    def _there(self, now_s: float) -> dict[str, BookedServer]:
+    def _there(self, now_s: float, within_s: float = SILENT_S) -> dict[str, BookedServer]:
         """Those that are heard, the eldest first."""
-        return {name: one for name, one in self._servers.items() if now_s - one.heard_s <= SILENT_S}
+        return {name: one for name, one in self._servers.items() if now_s - one.heard_s <= within_s}
 
     def _differs(self, terms: Mapping[str, Any]) -> bool:
         """A server may also come with the model that is now served in the place of the fleet's first."""
@@ -247,7 +249,9 @@ class FleetBook:
     def _expire(self, now_s: float) -> list[str]:
         """Servers that are gone, by their word or for their silence."""
         with self._lock:
-            self._lapse([name for name in self._servers if name not in self._there(now_s)])
+            change = self._roster.change
+            if change is not None and change.server not in self._there(now_s, CHANGE_S):
+                self._lapse([change.server])
             gone = [name for name, one in self._servers.items() if now_s - one.heard_s > self._lease_s]
             for name in gone:
                 del self._servers[name]
@@ -274,9 +278,9 @@ class FleetBook:
     def _end_removed(self, now_s: float) -> None:
         """End the decoders that nobody uses any more, once all servers know; and those that are on no list."""
         with self._lock:
-            reports = [one.report or {} for one in self._there(now_s).values()]
+            reports = [one.report or {} for one in self._there(now_s, CHANGE_S).values()]
             heard = min((report.get("version", 0) for report in reports), default=0)
-            over = [name for name, (version, s) in self._removed.items() if heard >= version or now_s - s > SILENT_S]
+            over = [name for name, (version, s) in self._removed.items() if heard >= version or now_s - s > CHANGE_S]
             for name in over:
                 del self._removed[name]
             if now_s - self._swept_s > SWEEP_S and self._roster.change is None and not self._blank:

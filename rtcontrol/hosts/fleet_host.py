@@ -146,8 +146,10 @@ class FleetHost:
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         if self._part is None:
-            self._part = self._fleet.seat_of(self, stopped)
+            self._part = part = self._fleet.seat_of(self, stopped)
             self.going = None
+            if self.closed:
+                part.close()
         return self.info
 
     @property

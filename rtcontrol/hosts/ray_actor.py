@@ -27,6 +27,7 @@ from rtcontrol.hosts.scheduler import EdfScheduler, Turn
 
 PING = b""
 BUILDERS, RESCUERS = "build", "rescue"
+REMEMBERED = 4096
 WARM_ROUNDS, RESCUE_ROUNDS = 3, 1
 # The deciding thread asks for the interpreter some hundred times a decision, and a build holds it for long: with
 # Python's own 5 ms a decision would take a second meanwhile.
@@ -76,6 +77,7 @@ class DecoderActor:
         self._deciders: dict[bytes, list[Decider]] = {}
         self._lock, self._building = threading.Lock(), threading.Lock()
         self._opening: set[bytes] = set()
+        self._over: dict[bytes, None] = {}  # sessions that were closed
         self._closed: list[deque[bytes]] = [deque() for _ in range(lanes)]
         self._answer: dict[str, Any] | None = None
         self._beat = Heartbeat()
@@ -111,6 +113,8 @@ class DecoderActor:
 
     def _open(self, key: bytes, source: DeciderSource, warm: DecisionRequest | None, urgent: bool) -> dict[str, Any]:
         with self._lock:
+            if key in self._over:
+                return {"pid": os.getpid(), "info": {}}  # nobody waits for it any more
             deciders = self._deciders.get(key)
             self._opening.add(key)
             alone = not self._deciders
@@ -134,7 +138,15 @@ class DecoderActor:
         return {"pid": os.getpid(), "info": info}
 
     def close(self, key: bytes) -> int:
-        """Free the session's deciders, also those still being built; gives how many sessions there are."""
+        """Free the session's deciders, also those still being built, or to be built: their `open` may come later. Gives
+        how many sessions there are."""
+        with self._lock:
+            self._over[key] = None
+            if len(self._over) > REMEMBERED:
+                del self._over[next(iter(self._over))]
+        return self._close(key)
+
+    def _close(self, key: bytes) -> int:
         with self._lock:
             self._opening.discard(key)
             if self._deciders.pop(key, None) is not None:
@@ -147,7 +159,7 @@ class DecoderActor:
         with self._lock:
             gone = [key for key in {*self._deciders, *self._opening} if key.startswith(prefix)]
         for key in gone:
-            self.close(key)
+            self._close(key)
         return len(gone)
 
     def _serve(self, name: str, work: Callable[[zmq.Socket[bytes]], None]) -> str:

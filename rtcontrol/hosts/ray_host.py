@@ -71,7 +71,7 @@ class RayHost:
         self.shares: deque[float] = deque(maxlen=SHARES)
         self.events: list[HostEvent] = []
         self.gave_up: str | None = None
-        self.source, self.session, self.key = source, session, b"%s%d" % (pool.prefix, next(_NUMBERS))
+        self.source, self.session = source, session
         self.info: dict[str, Any] = {}
         self.last: DecisionRequest | None = None
         self.lost_ns: int | None = None  # when the decider was lost that is not back
@@ -79,8 +79,13 @@ class RayHost:
         self.urgent = False  # its ticks miss while its decider is built
         self.woken = WakeFile()
         self._pool, self._own = pool, own
+        self.renew()
         self._link: DecoderLink | None = None
         self._offers: deque[DecoderLink] = deque()
+
+    def renew(self) -> None:
+        """Another key: what had the one before was freed for good."""
+        self.key = b"%s%d" % (self._pool.prefix, next(_NUMBERS))
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         if not self.info:

@@ -66,6 +66,7 @@ class RayPool:
         self._answer: dict[str, Any] | None = None  # of the process that is up
         self._hosts: set[RayHost] = set()
         self._busy = 0  # threads that use Ray
+        self._unfreed: deque[bytes] = deque(maxlen=LIMIT)  # of sessions that ended while the process was away
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         try:
@@ -177,12 +178,11 @@ class RayPool:
                     f"The decoder's process was lost {ATTEMPTS} times while it made the decider of {host.session}.",
                     "It may need more memory than there is (see `rtcontrol doctor`); choose a smaller model.",
                 )
-        except UserError:
-            with self._changed:
-                self._free(host.key)
-            raise
         finally:
             if host not in self._hosts:
+                with self._changed:  # it may be there, or still be built
+                    self._free(host.key)
+                host.renew()
                 self._places.free()
 
     def release(self, host: RayHost) -> None:
@@ -229,10 +229,13 @@ class RayPool:
         return False
 
     def _free(self, key: bytes) -> None:
-        """Where the process is away, there is nothing to free. Locked, and so before Ray is shut down."""
-        if self._answer is not None:
-            with contextlib.suppress(Exception):
-                self.actor.close.remote(key)
+        """Locked, and so before Ray is shut down. Where the process is away it is freed when that is back: it may only
+        have been silent."""
+        if self._answer is None:
+            self._unfreed.append(key)
+            return
+        with contextlib.suppress(Exception):
+            self.actor.close.remote(key)
 
     # -- what is lost comes back: the watcher's thread ----------------------------------------------------------------
 
@@ -325,6 +328,8 @@ class RayPool:
             if not self._closed.is_set():
                 self._answer = answer
                 self._changed.notify_all()
+                while self._unfreed:
+                    self._free(self._unfreed.popleft())
                 again = (answer, list(self._hosts))
                 threading.Thread(target=self._reopen, args=again, name="pool-reopen", daemon=True).start()
 

@@ -21,8 +21,9 @@ from rtcontrol.hosts.protocol import (
 )
 from rtcontrol.hosts.ray_actor import yield_processor
 from rtcontrol.hosts.ray_host import RayHost
-from rtcontrol.hosts.ray_pool import READY_MS, RayPool
+from rtcontrol.hosts.ray_pool import AGAIN_S, READY_MS, RayPool
 from rtcontrol.hosts.ray_start import POLL_S, RaySession, Stopped
+from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
 
@@ -113,6 +114,7 @@ class SparePool(RayPool):
     def __init__(self, first: RayOwner, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._first = first
+        self._refused = ""  # why it was not started again
         self._ray = JoinedRay(first)  # type: ignore[assignment]
 
     def leave_ray(self) -> None:
@@ -137,11 +139,16 @@ class SparePool(RayPool):
                 return None
         import ray
 
-        with self._using_ray(), contextlib.suppress(Stopped, DecoderUnavailable):
-            with contextlib.suppress(Exception):
-                ray.kill(self.actor)  # Ray would start it again beside its successor
-            return self._start(lambda: self._closed.is_set() or not self._first.up)
-        self._closed.wait(POLL_S)
+        wait_s = POLL_S
+        try:
+            with self._using_ray(), contextlib.suppress(Stopped, DecoderUnavailable):
+                with contextlib.suppress(Exception):
+                    ray.kill(self.actor)  # Ray would start it again beside its successor
+                return self._start(lambda: self._closed.is_set() or not self._first.up)
+        except UserError as error:  # no GPU is free, say, and one may be later: the other decoder decides meanwhile
+            (log.debug if str(error) == self._refused else log.warning)("the further decoder waits: %s", error)
+            self._refused, wait_s = str(error), AGAIN_S
+        self._closed.wait(wait_s)
         return None
 
 

@@ -13,6 +13,8 @@ Turn = tuple[Any, DecisionRequest]
 # A request that nobody limits has as much time, so that it does not wait behind the others for ever.
 UNLIMITED_NS = 1_000_000_000
 NEWEST = 0.1  # weight of the newest time of a number of decisions
+# What so many later turns of its kind had no part in is no evidence any more, where there is a newer one.
+OLD_TURNS = 64
 
 
 class EdfScheduler:
@@ -22,7 +24,8 @@ class EdfScheduler:
         self._depth, self._now = depth, now
         self._waiting: dict[Any, deque[tuple[int, DecisionRequest]]] = {}  # with when each was asked
         self._since: dict[Any, int] = {}  # when the session began to wait
-        self._took: dict[Hashable, dict[int, float]] = {}  # by kind: ns of so many decisions together
+        self._took: dict[Hashable, dict[int, tuple[float, int]]] = {}  # by kind: ns of so many together, and when last
+        self._turns: dict[Hashable, int] = {}  # of each kind, so far
 
     def put(self, key: Any, request: DecisionRequest) -> None:
         now = self._now()
@@ -53,14 +56,18 @@ class EdfScheduler:
 
     def took(self, kind: Hashable, count: int, ns: int) -> None:
         """So many decisions of a kind together took so long."""
-        times = self._took.setdefault(kind, {})
-        before = times.get(count, ns)
-        times[count] = before + NEWEST * (ns - before)
+        times, turn = self._took.setdefault(kind, {}), self._turns.get(kind, 0) + 1
+        before, last = times.get(count, (float(ns), turn))
+        if turn - last > OLD_TURNS:
+            before = float(ns)
+        times[count], self._turns[kind] = (before + NEWEST * (ns - before), turn), turn
 
     def expected(self, kind: Hashable, count: int) -> float:
         """Nanoseconds of so many decisions together: at most as many times as long as fewer, so that a number that was
-        slow once is tried again."""
-        return min((ns * count / n for n, ns in self._took.get(kind, {}).items() if n <= count), default=0.0)
+        slow once is tried again. One that was fast once counts as long as there is nothing newer."""
+        since = self._turns.get(kind, 0) - OLD_TURNS
+        found = [(ns * count / n, turn) for n, (ns, turn) in self._took.get(kind, {}).items() if n <= count]
+        return min([ns for ns, turn in found if turn >= since] or [ns for ns, _ in found], default=0.0)
 
     def cancel(self, key: Any, tick: int) -> None:
         # The session keeps its place: with requests that are given up before their turn comes it would starve.

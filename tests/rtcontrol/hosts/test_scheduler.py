@@ -12,7 +12,7 @@ from rtcontrol.agents import Tools
 from rtcontrol.gateway.source import source
 from rtcontrol.hosts.deciders import RandomSource, build
 from rtcontrol.hosts.protocol import DecisionRequest
-from rtcontrol.hosts.scheduler import UNLIMITED_NS, EdfScheduler
+from rtcontrol.hosts.scheduler import OLD_TURNS, UNLIMITED_NS, EdfScheduler
 from rtcontrol.models.errors import UserError
 from tests.rtcontrol.hosts.pooled import request
 
@@ -118,6 +118,20 @@ def test_a_number_of_decisions_that_was_slow_once_is_tried_again() -> None:
         rota.put(key, due(1, 12))
     assert [rota.expected("model", n) for n in (1, 2, 3)] == [4 * MS, 8 * MS, 12 * MS]
     assert keys(rota.take(one_kind)) == ["a", "b", "c"]
+
+
+def test_a_number_of_decisions_that_was_fast_once_is_not_trusted_for_ever() -> None:
+    rota, _ = rota_at()
+    rota.took("model", 1, 1 * MS)  # when the machine did nothing else
+    for _ in range(OLD_TURNS + 1):
+        rota.took("model", 4, 20 * MS)
+    assert rota.expected("model", 4) == pytest.approx(20 * MS)
+    assert rota.expected("model", 2) == 2 * MS, "there is nothing newer"
+    for key in ("a", "b", "c", "d"):
+        rota.put(key, due(1, 12))
+    assert keys(rota.take(one_kind)) == ["a", "b", "c"], "four would be late"
+    rota.took("model", 1, 6 * MS)
+    assert rota.expected("model", 1) == 6 * MS, "it counts anew"
 
 
 def together_ms(count: int) -> float:
