@@ -142,11 +142,11 @@ def test_a_decoder_is_drained_while_it_decides_and_no_tick_is_lost(fleet: Manage
             one.go_on()
         first = hosts[0].place
         fleet.operations.drain(first)
-        assert [member.decoder for member in fleet.members] == [hosts[0].place] != [first]
+        # ray-project/ray#43030: the next one was started only when the one that drains had ended.
+        names = [member.decoder for member in fleet.members]
+        assert len(names) == 2 and first not in names and hosts[0].place in names, "two, as they were asked for"
         for one in asking:
             one.go_on()
-        with pytest.raises(UserError, match="is the only decoder that takes sessions"):
-            fleet.operations.drain(hosts[0].place)
         with pytest.raises(UserError, match=f"There is no decoder '{first}'"):
             fleet.operations.drain(first)
         for one in asking:

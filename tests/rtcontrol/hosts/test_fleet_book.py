@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
-from rtcontrol.hosts.fleet_book import FleetBook, SeatEntry
+from rtcontrol.hosts.fleet_book import CHANGE_S, SILENT_S, FleetBook, SeatEntry
+from rtcontrol.hosts.fleet_roster import Roster
 
 LEASE_S = 4.0
 TERMS = {"rtcontrol": "1.0", "--model": "lander"}
@@ -68,3 +70,71 @@ def test_session_of_a_server_that_was_killed_is_kept_for_a_lease_and_of_one_that
     book._servers["three"].heard_s += LEASE_S
     assert book._expire(time.monotonic() + LEASE_S + 1) == ["two", "one"]
     assert book.claim("three", "late", None) is None
+
+
+def done(book: FleetBook, server: str, what: str, *arguments: object, **options: object) -> Any:
+    """What a server does with the list of decoders, which is not refused."""
+    answer = book.operate(server, what, *arguments, **options)
+    assert "refused" not in answer, answer
+    return answer["gives"]
+
+
+def test_who_comes_after_a_change_may_name_the_model_of_before_or_the_one_now_served(book: FleetBook) -> None:
+    book.beat("one", TERMS, [])
+    mine, other = {**TERMS, "--model": "mine"}, {**TERMS, "--model": "other"}
+    assert book.beat("two", mine, []) == {"terms": TERMS}
+    token = done(book, "one", "begin", "one", "changes the model to mine")
+    number = done(book, "one", "serve", token, {"lander": "mine", "mine": "mine"})
+    name = done(book, "one", "enter", token, number, spare=True)
+    done(book, "one", "started", token, name)
+    done(book, "one", "drain", token, "decoder-1", name)
+    done(book, "one", "remove", token, "decoder-1")
+    done(book, "one", "end", token)
+    for terms in (TERMS, mine):
+        roster = book.beat("two", terms, [])["roster"]
+        assert roster["served"][roster["model"]] == {"lander": "mine", "mine": "mine"}
+    assert book.beat("three", other, []) == {"terms": TERMS}
+
+
+def test_eldest_server_that_is_heard_operates_and_one_that_begins_does_not(book: FleetBook) -> None:
+    begun = {"report": {"version": 1}}
+
+    def operates(server: str, fleet: dict[str, Any]) -> bool:
+        found: bool = book.beat(server, TERMS, [], {}, fleet)["operates"]
+        return found
+
+    assert not operates("one", {}), "it begins"
+    assert operates("two", begun)
+    assert operates("one", begun) and not operates("two", begun), "the eldest"
+    book._servers["one"].heard_s -= SILENT_S + 1
+    assert operates("two", begun)
+    assert operates("one", begun) and not operates("two", begun)
+    book.leave("one")
+    assert operates("two", begun)
+
+
+def test_change_of_a_server_that_is_silent_or_leaves_is_given_up(book: FleetBook) -> None:
+    # knative/serving#2111: of several that act only one may, and another once that one is gone.
+    for gone in (lambda: book.leave("one"), lambda: book._expire(time.monotonic() + CHANGE_S + 1)):
+        for server in ("one", "two"):
+            book.beat(server, TERMS, [])
+        token = done(book, "one", "begin", "one", "drains decoder-1")
+        assert "refused" in book.operate("two", "begin", "two", "drains decoder-1")
+        book._servers["two"].heard_s += CHANGE_S
+        gone()
+        assert book._roster.change is None
+        assert "refused" in book.operate("one", "end", token)
+        token = done(book, "two", "begin", "two", "drains decoder-1")
+        done(book, "two", "end", token)
+
+
+def test_book_that_was_lost_asks_for_the_list_and_takes_the_newest(book: FleetBook) -> None:
+    book._blank = True
+    assert book.beat("new", TERMS, []) == {"ended": True}, "it would begin with decoders that are not there"
+    older, newer = Roster(1, 1), Roster(1, 1)
+    newer.end(newer.begin("one", "something"))
+    assert book.beat("one", TERMS, [], {}, {"version": older.version}) == {"behind": True}
+    assert book.beat("one", TERMS, [], {}, {"roster": older.plain()})["roster"]["version"] == older.version
+    assert book.beat("two", TERMS, [], {}, {"version": newer.version}) == {"behind": True}
+    assert book.beat("two", TERMS, [], {}, {"roster": newer.plain()})["roster"]["version"] == newer.version
+    assert book.beat("new", TERMS, [])["roster"]["version"] == newer.version
