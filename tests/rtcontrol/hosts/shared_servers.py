@@ -57,7 +57,7 @@ def tidied(*fleets: SharedFleet, count: int = 2) -> None:
         there = [sorted(m.decoder for m in fleet.members if m.takes) for fleet in fleets]
         return all(len(one) == count and one == there[0] for one in there) and all(f.door.roster.tidy for f in fleets)
 
-    until(even, "the decoders are not in order", 60.0)
+    until(even, "the decoders are not in order", 120.0)
 
 
 def silenced(fleet: SharedFleet) -> None:

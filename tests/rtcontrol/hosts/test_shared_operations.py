@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import random
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +42,7 @@ def test_decoder_is_drained_at_any_server_and_all_move_their_sessions(both: tupl
             until(lambda: first.operations.busy, "the other server does not hear of it")
             with pytest.raises(UserError, match=f"another server drains {gone}"):
                 first.operations.drain(gone)
-            draining.result(60)
+            draining.result(240)
         for fleet in both:
             assert gone not in [member.decoder for member in fleet.members] and len(fleet.members) == 2
         assert pids(first) == pids(second), "the number is fixed: another one was started in its place"
@@ -107,6 +111,63 @@ def test_session_that_left_a_decoder_that_was_only_silent_has_no_decider_there(
         until(lambda: len(kept(first, second)) == 1, "it has a decider more than it has sessions")
 
 
+class Crowding:
+    """Servers at which sessions come, go, move and lose their decoders, at random."""
+
+    def __init__(self, fleets: list[SharedFleet], seed: int) -> None:
+        self.fleets, self._draw = fleets, random.Random(seed)
+        self.sessions: list[tuple[SharedFleet, Asking]] = []
+
+    def step(self) -> None:
+        what, fleet = self._draw.random(), self._draw.choice(self.fleets)
+        if what < 0.35 and len(self.sessions) < 6:
+            asking = Asking(fleet.open("s", modelled(self._draw.choice(["left", "right"])), 5.0))
+            asking.__enter__()
+            self.sessions.append((fleet, asking))
+        elif what < 0.55 and self.sessions:
+            self.end(self._draw.randrange(len(self.sessions)))
+        elif what < 0.93 and self.sessions:
+            fleet, asking = self._draw.choice(self.sessions)
+            with contextlib.suppress(UserError):
+                fleet.move(asking.host, self._draw.choice(fleet.members).decoder)
+        elif what < 0.97:
+            pid = int(self._draw.choice(fleet.members).process.get("pid", 0))
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+        else:
+            with contextlib.suppress(UserError):
+                fleet.operations.drain(self._draw.choice(fleet.members).decoder)
+        time.sleep(self._draw.random() * 0.2)
+
+    def end(self, number: int) -> None:
+        _, asking = self.sessions.pop(number)
+        asking.__exit__()
+        asking.host.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_after_many_moves_and_deaths_each_server_has_as_many_deciders_as_sessions(
+    both: tuple[SharedFleet, SharedFleet], seed: int
+) -> None:
+    # ray-project/ray#13900: what was asked of an actor while it was made was lost, or done for nobody.
+    crowding = Crowding(list(both), seed)
+    for _ in range(150):
+        crowding.step()
+    tidied(*both)
+    for _, asking in crowding.sessions:
+        asking.go_on()
+        assert not asking.stray
+    for fleet, other in (both, both[::-1]):
+        count = sum(one is fleet for one, _ in crowding.sessions)
+        until(lambda fleet=fleet, other=other, count=count: len(kept(fleet, other)) == count, "a decider is left")
+    while crowding.sessions:
+        crowding.end(0)
+    for fleet, other in (both, both[::-1]):
+        until(lambda fleet=fleet, other=other: not kept(fleet, other), "a decider is left")
+
+
 @pytest.mark.slow
 def test_server_that_hangs_holds_up_nobody_else(both: tuple[SharedFleet, SharedFleet]) -> None:
     # ray-project/ray#60754: what was drained waited for ever for what was stuck there.
@@ -143,7 +204,7 @@ def test_server_that_dies_while_it_changes_the_model_gives_that_up_and_another_p
         tidied(*both)
         held.set()  # it comes to itself
         with pytest.raises(UserError, match="does not hear this server|was silent for too long"):
-            changing.result(60)
+            changing.result(240)
         for one in asking:
             one.go_on()
             assert one.called()[-1] == "old" and one.called().count(None) == 0 and not one.stray
