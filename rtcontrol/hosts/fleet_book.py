@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rtcontrol.hosts.fleet_roster import Roster
+from rtcontrol.hosts.fleet_roster import FleetRoster
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
@@ -79,12 +79,12 @@ class BookedSession:
 class FleetBook:
     """Each server tells it every half second what its sessions need (`beat`), and is told the same of the others. Ray
     starts it again where it is lost: it then learns all from the next beats. It keeps the list of the decoders
-    (`Roster`), and the one server at a time that changes it, until that is silent. Methods are called by Ray, one at a
+    (`FleetRoster`), and the one server at a time that changes it, until that is silent. Methods are called by Ray, one at a
     time."""
 
     def __init__(self, fleet: str, lease_s: float, least: int = 1, most: int = 1) -> None:
         self._fleet, self._lease_s = fleet, lease_s
-        self._roster = Roster(least, most)
+        self._roster = FleetRoster(least, most)
         self._blank = _is_again()  # it was lost, and nobody has told it of the decoders yet
         self._removed: dict[str, tuple[int, float]] = {}  # decoders to be ended: since which version, and when
         self._swept_s = time.monotonic()
@@ -123,7 +123,7 @@ class FleetBook:
             if self._differs(terms):
                 return {"terms": self._terms}
             if (plain := fleet.get("roster")) is not None:
-                self._restore(Roster.read(plain))
+                self._restore(FleetRoster.read(plain))
             elif fleet.get("version", 0) > (0 if self._blank else self._roster.version):
                 return {"behind": True}
             elif self._blank and now_s - self._alone_s < SILENT_S:
@@ -146,7 +146,7 @@ class FleetBook:
                 "roster": self._roster.plain(),
             }
 
-    def _restore(self, roster: Roster) -> None:
+    def _restore(self, roster: FleetRoster) -> None:
         """The book was lost: of what servers have of the decoders the newest counts."""
         if self._blank or roster.version > self._roster.version:
             self._roster, self._blank = roster.restored(), False

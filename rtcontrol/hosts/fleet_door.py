@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rtcontrol.hosts.fleet_book import BOOK, LEASE_S, FleetBook, SeatEntry, SessionShelf, difference, namespace_of
-from rtcontrol.hosts.fleet_roster import Roster
+from rtcontrol.hosts.fleet_roster import FleetRoster
 from rtcontrol.hosts.load import DecoderSeat
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.hosts.ray_start import START_TIMEOUT_S, Stopped, actor_options
@@ -42,7 +42,7 @@ class FleetDoor:
         lapsed: Callable[[], None] = lambda: None,
         between: tuple[int, int] = (1, 1),
     ) -> None:
-        self.roster = Roster(*between)
+        self.roster = FleetRoster(*between)
         self.roster.version = 0  # none of the book's yet
         self.report: dict[str, Any] | None = None
         self.operates, self.unmet, self.unmet_elsewhere = False, 0.0, 0.0
@@ -147,7 +147,7 @@ class FleetDoor:
     def _take(self, plain: Mapping[str, Any]) -> None:
         with self._roster_lock:  # answers may come in another order than they were made
             if plain["version"] > self.roster.version:
-                self.roster = Roster.read(plain)
+                self.roster = FleetRoster.read(plain)
 
     def leave(self) -> None:
         """It uses no decoder any more; the last one ends them. Waits for that to be heard, not for it to be done."""

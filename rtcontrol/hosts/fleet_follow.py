@@ -13,7 +13,7 @@ from rtcontrol.hosts.fleet_door import FleetDoor
 from rtcontrol.hosts.fleet_host import FleetHost
 from rtcontrol.hosts.fleet_leaving import Leaving
 from rtcontrol.hosts.fleet_member import FleetMember
-from rtcontrol.hosts.fleet_roster import ListedDecoder, Roster
+from rtcontrol.hosts.fleet_roster import ListedDecoder, FleetRoster
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
@@ -67,7 +67,7 @@ class FleetFollower:
             except Exception:  # one fault must not end it
                 log.exception("the fleet's list of decoders could not be followed")
 
-    def look(self, roster: Roster, now_s: float) -> None:
+    def look(self, roster: FleetRoster, now_s: float) -> None:
         """Do what is to be done by this list, and report."""
         token = None if roster.change is None else roster.change.token
         if token != self._change:

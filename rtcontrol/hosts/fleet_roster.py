@@ -37,7 +37,7 @@ class RosterChange:
     made: list[str] = field(default_factory=list)
 
 
-class Roster:
+class FleetRoster:
     """The decoders by their names, the models that are served by number, and the number in force.
 
     `wanted` decoders, between `least` and `most`; one more while one is there for another. Whoever changes it has the
@@ -62,7 +62,7 @@ class Roster:
         return {**{name: getattr(self, name) for name in PLAIN}, "served": served, "decoders": listed, "change": change}
 
     @classmethod
-    def read(cls, plain: Mapping[str, Any]) -> Roster:
+    def read(cls, plain: Mapping[str, Any]) -> FleetRoster:
         """The same again."""
         roster = cls(plain["least"], plain["most"])
         for name in PLAIN:
@@ -72,7 +72,7 @@ class Roster:
         roster.change = None if plain["change"] is None else RosterChange(**plain["change"])
         return roster
 
-    def restored(self) -> Roster:
+    def restored(self) -> FleetRoster:
         """As the book goes on with it that was lost: a change that was under way is given up."""
         if self.change is not None:
             self.give_up(self.change.token)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.hosts.fleet_book import CHANGE_S, SILENT_S, FleetBook, SeatEntry
-from rtcontrol.hosts.fleet_roster import Roster
+from rtcontrol.hosts.fleet_roster import FleetRoster
 
 LEASE_S = 4.0
 TERMS = {"rtcontrol": "1.0", "--model": "lander"}
@@ -131,7 +131,7 @@ def test_change_of_a_server_that_is_silent_or_leaves_is_given_up(book: FleetBook
 def test_book_that_was_lost_asks_for_the_list_and_takes_the_newest(book: FleetBook) -> None:
     book._blank = True
     assert book.beat("new", TERMS, []) == {"ended": True}, "it would begin with decoders that are not there"
-    older, newer = Roster(1, 1), Roster(1, 1)
+    older, newer = FleetRoster(1, 1), FleetRoster(1, 1)
     newer.end(newer.begin("one", "something"))
     assert book.beat("one", TERMS, [], {}, {"version": older.version}) == {"behind": True}
     assert book.beat("one", TERMS, [], {}, {"roster": older.plain()})["roster"]["version"] == older.version

@@ -10,19 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rtcontrol.hosts.fleet_roster import TIDY, Roster
+from rtcontrol.hosts.fleet_roster import TIDY, FleetRoster
 from rtcontrol.models.errors import UserError
 
 SERVERS = ("one", "two", "three")
 
 
-def states(roster: Roster) -> dict[str, str]:
+def states(roster: FleetRoster) -> dict[str, str]:
     return {name: one.state for name, one in roster.decoders.items()}
 
 
 def test_two_servers_that_see_the_same_need_start_one_decoder() -> None:
     # knative/serving#2111, rancher/system-upgrade-controller#336: several that scale, and each of them does.
-    roster = Roster(1, 2)
+    roster = FleetRoster(1, 2)
     token = roster.begin("one", "starts another one")
     with pytest.raises(UserError, match="another server starts another one"):
         roster.begin("two", "starts another one")
@@ -35,7 +35,7 @@ def test_two_servers_that_see_the_same_need_start_one_decoder() -> None:
 
 
 def test_the_number_stays_where_a_decoder_is_there_for_another_one() -> None:
-    roster = Roster(2, 2)
+    roster = FleetRoster(2, 2)
     token = roster.begin("one", "drains decoder-1")
     with pytest.raises(UserError, match="may not have fewer"):
         roster.drain(token, "decoder-1", fewer=True)
@@ -51,7 +51,7 @@ def test_the_number_stays_where_a_decoder_is_there_for_another_one() -> None:
 
 def test_what_takes_sessions_is_not_removed_and_the_last_of_them_not_drained() -> None:
     # sgl-project/sglang#38524: the last worker of a model was gone before the next one was there.
-    roster = Roster(1, 2)
+    roster = FleetRoster(1, 2)
     token = roster.begin("one", "drains decoder-1")
     with pytest.raises(UserError, match="Drain it first"):
         roster.remove(token, "decoder-1")
@@ -62,7 +62,7 @@ def test_what_takes_sessions_is_not_removed_and_the_last_of_them_not_drained() -
         roster.drain(token, "decoder-7")
 
 
-def changed(roster: Roster, steps: int) -> str:
+def changed(roster: FleetRoster, steps: int) -> str:
     """Begin to change the model, so many decoders far; the last of them drains."""
     token = roster.begin("one", "changes the model")
     number = roster.serve(token, {"old": "new"})
@@ -77,7 +77,7 @@ def changed(roster: Roster, steps: int) -> str:
 
 def test_a_change_of_the_model_whose_server_dies_goes_back() -> None:
     # triton-inference-server/server#2162: a model that could not be loaded anew, and the one before was gone.
-    roster = Roster(2, 2)
+    roster = FleetRoster(2, 2)
     token = changed(roster, 2)
     assert roster.model == 1 and states(roster)["decoder-2"] == "draining"
     assert not roster.lapse("two") and roster.lapse("one")
@@ -96,7 +96,7 @@ def test_a_change_of_the_model_whose_server_dies_goes_back() -> None:
 
 
 def test_a_change_of_the_model_whose_server_dies_at_its_very_end_stays() -> None:
-    roster = Roster(2, 2)
+    roster = FleetRoster(2, 2)
     token = changed(roster, 2)
     roster.remove(token, "decoder-2")
     roster.lapse("one")
@@ -104,9 +104,9 @@ def test_a_change_of_the_model_whose_server_dies_at_its_very_end_stays() -> None
 
 
 def test_a_book_that_was_lost_learns_the_list_and_gives_up_what_was_under_way() -> None:
-    roster = Roster(2, 2)
+    roster = FleetRoster(2, 2)
     changed(roster, 1)
-    anew = Roster.read(roster.plain()).restored()
+    anew = FleetRoster.read(roster.plain()).restored()
     assert anew.change is None and anew.model == 0 and states(anew)["decoder-1"] == "up"
     assert anew.version > roster.version
 
@@ -117,7 +117,7 @@ def test_whatever_servers_do_at_once_there_are_never_more_or_fewer_than_there_ma
     seed: int, least: int, more: int
 ) -> None:
     """Each does what it likes, with its own or an old token, and any of them dies."""
-    draw, roster = random.Random(seed), Roster(least, least + more)
+    draw, roster = random.Random(seed), FleetRoster(least, least + more)
     tokens = ["none"]
     for _ in range(60):
         server, names = draw.choice(SERVERS), [*roster.decoders, "decoder-99"]
