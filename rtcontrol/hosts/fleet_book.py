@@ -79,8 +79,8 @@ class BookedSession:
 class FleetBook:
     """Each server tells it every half second what its sessions need (`beat`), and is told the same of the others. Ray
     starts it again where it is lost: it then learns all from the next beats. It keeps the list of the decoders
-    (`FleetRoster`), and the one server at a time that changes it, until that is silent. Methods are called by Ray, one at a
-    time."""
+    (`FleetRoster`), and the one server at a time that changes it, until that is silent. Methods are called by Ray, one
+    at a time."""
 
     def __init__(self, fleet: str, lease_s: float, least: int = 1, most: int = 1) -> None:
         self._fleet, self._lease_s = fleet, lease_s

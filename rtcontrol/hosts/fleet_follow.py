@@ -13,7 +13,7 @@ from rtcontrol.hosts.fleet_door import FleetDoor
 from rtcontrol.hosts.fleet_host import FleetHost
 from rtcontrol.hosts.fleet_leaving import Leaving
 from rtcontrol.hosts.fleet_member import FleetMember
-from rtcontrol.hosts.fleet_roster import ListedDecoder, FleetRoster
+from rtcontrol.hosts.fleet_roster import FleetRoster, ListedDecoder
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
