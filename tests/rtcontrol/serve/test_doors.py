@@ -41,6 +41,10 @@ pytestmark = pytest.mark.serial
 LAB = ("--host", "ray", "--model", "lander", "--decoders", "2")
 
 
+# One decoder that refuses nobody, however busy the machine is.
+ONE = (*LAB[:-1], "1", "--busy-max", "100")
+
+
 @dataclass
 class Door:
     """A server of a fleet, and the address of its page."""
@@ -347,10 +351,10 @@ def test_operator_drains_and_changes_the_model_at_any_server_and_all_serve_it(
     open_door: Opening, tmp_path: Path
 ) -> None:
     token, mine = tmp_path / "token", copied(tmp_path / "mine")
-    first, second = [open_door("lab", *LAB[:-1], "1", "--token-file", str(token)) for _ in range(2)]
-    with Flown(first.endpoint, 2, 10.0) as one, Flown(second.endpoint, 2, 10.0) as other:
+    first, second = [open_door("lab", *ONE, "--token-file", str(token)) for _ in range(2)]
+    with Flown(first.endpoint, 2, 4.0) as one, Flown(second.endpoint, 2, 4.0) as other:
         for flown in (one, other):
-            flown.go_on()
+            flown.go_on(5)
         marks = one.marks(), other.marks()
         (gone,) = first.decoders()
         (left,) = asked(first, token, drain=gone["decoder"])["decoders"]
@@ -361,12 +365,12 @@ def test_operator_drains_and_changes_the_model_at_any_server_and_all_serve_it(
         status, told = asked(first, token, drain=left["decoder"])
         assert status == 400 and "There is no decoder" in told
         for flown, mark in zip((one, other), marks, strict=True):
-            flown.go_on()
+            flown.go_on(5)
             assert not [key for key in flown.outcomes(mark) if "host" in key or "decide.error" in key]
             flown.check_once()
-        for door in (first, second, open_door("lab", *LAB[:-1], "1")):  # the last one joins with the model of before
-            with Flown(door.endpoint, 1, 10.0) as late:
-                late.go_on()
+        for door in (first, second, open_door("lab", *ONE)):  # the last one joins with the model of before
+            with Flown(door.endpoint, 1, 4.0) as late:
+                late.go_on(3)
                 assert model_of(late) == "mine"
 
 
