@@ -1,10 +1,10 @@
 """`python -m tests.bridges.rig {faults,soak} {carla,ros2,unity,godot} [OPTIONS]`: a real server, a real bridge and its
 world, one fault after another, or for a long time.
 
-Further options are those of `rtcontrol serve` (carla: of `rtcontrol run`); without any, the bundled model decides in
-the Ray host (carla: chance, saying nothing but 50 km/h to a stand-in, which is not CARLA). A soak prints the driven
-process's memory, read every ten seconds, its share of a core, and what it counted. The exit status is 1 where a call
-was executed too old.
+Further options are those of `rtcontrol serve` (carla: of `rtcontrol run`); without any, the bundled model for any tools
+(`base`) decides in the Ray host (carla: chance, saying nothing but 50 km/h to a stand-in, which is not CARLA). A soak
+prints the driven process's memory, read every ten seconds, its share of a core, and what it counted. The exit status is
+1 where a call was executed too old.
 """
 
 from __future__ import annotations

@@ -18,9 +18,7 @@ from typing import Any, ClassVar
 
 import psutil
 
-from rtcontrol.bench.load import unnamed
 from rtcontrol.hosts.ray_actor import DecoderActor
-from rtcontrol.models.checkpoint.checkpoint import ZOO
 from tests.bridges.client.worlds import Process
 from tests.bridges.rig.tap import Tap
 from tests.helpers.processes import environment, free_port, until
@@ -103,18 +101,14 @@ Fault = Callable[[Any], Row]
 
 
 class Served(Process):
-    """`rtcontrol serve` with the options given; without a model among them, the bundled one for any tools: under a path
-    of its own, where what it was trained on is not known."""
+    """`rtcontrol serve` with the options given; without a model among them, the bundled one for any tools."""
 
     def __init__(self, folder: Path, port: int, *options: str) -> None:
         super().__init__(folder, port)
         at = self._command.index("--bind")
         self._command = [sys.executable, "-m", "rtcontrol", "serve", *self._command[at:], *options]
         if "--model" not in options:
-            model = folder / "model"
-            if not model.exists():
-                unnamed(ZOO / "lander", model)
-            self._command += ["--model", str(model)]
+            self._command += ["--model", "base"]
 
 
 class Rig(ABC):
