@@ -286,7 +286,7 @@ class FleetPool(FleetModels):
         """None where it was `stopped`. Raises UserError."""
         source = self.translated(host.source, member)
         made = RayHost(member, source, host.session)
-        made.woken, made.urgent = host.woken, host.part is not None and not host.up
+        made.woken, made.urgent = host.woken, host.part is not None and not host.heard
         made.last = None if host.part is None else host.part.host.last
         made.start(stopped)
         if made.up:

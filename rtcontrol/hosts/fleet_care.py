@@ -70,7 +70,7 @@ class FleetCare:
 
     def _look(self, now_s: float) -> None:
         fleet = self._fleet
-        for host in [host for host in list(fleet.hosts) if host.part is not None and not host.up]:
+        for host in [host for host in list(fleet.hosts) if host.part is not None and not host.heard]:
             assert host.part is not None
             fleet.move(host, without=host.part.member.decoder)
         load = fleet.load()

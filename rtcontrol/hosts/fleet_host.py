@@ -114,6 +114,11 @@ class FleetHost:
         return self._part is not None and self._part.host.up
 
     @property
+    def heard(self) -> bool:
+        """Whether its decoder is there, and answers."""
+        return self._part is not None and self._part.host.up and not self._part.member.silent
+
+    @property
     def idle(self) -> bool:
         """Whether it has somewhere to go, and has asked nothing for long: with its next request it is there."""
         usual_s = 1 / self.hz if self.hz > 0 else 0.0

@@ -24,6 +24,7 @@ State = Literal["starting", "up", "draining", "ended"]
 BACK_S = 30.0
 # So often a decoder is tried again that found no free GPU.
 AGAIN_S = 1.0
+SILENT = "says nothing: its sessions go elsewhere, where there is room"
 
 
 class FleetRay:
@@ -109,6 +110,7 @@ class FleetMember(SparePool):
         super().__init__(ray, limit)
         self.decoder, self.model = name, model
         self.state: State = "starting"
+        self.silent = False  # its process, or the way there: who is on it had better go elsewhere
         self.residents: dict[str, RayHost] = {}  # models that are kept loaded
         # Of each decoder its own: one that hangs holds up nobody who goes to another.
         self.builder = ThreadPoolExecutor(1, f"{name}-builds")
@@ -117,7 +119,7 @@ class FleetMember(SparePool):
     @property
     def takes(self) -> bool:
         """Whether sessions may come."""
-        return self.state == "up" and self.alive()
+        return self.state == "up" and self.alive() and not self.silent
 
     @property
     def process(self) -> dict[str, Any]:
@@ -143,6 +145,10 @@ class FleetMember(SparePool):
         import ray
 
         return isinstance(error, ray.exceptions.ActorDiedError)  # somebody ended it for good
+
+    def _doubt(self, silent: bool) -> None:
+        self.silent = silent
+        log.warning("%s %s", self.decoder, SILENT if silent else "is not silent any more")
 
     def _lose(self, lost_ns: int) -> None:
         super()._lose(lost_ns)

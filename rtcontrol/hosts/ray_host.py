@@ -305,9 +305,15 @@ class DecoderLink:
             lane.close(0)
 
 
-def until_lost(answer: dict[str, Any], others: Sequence[int], stop: threading.Event) -> int | None:
+def until_lost(
+    answer: dict[str, Any],
+    others: Sequence[int],
+    stop: threading.Event,
+    silence: Callable[[bool], None] = lambda silent: None,
+) -> int | None:
     """Watch the process that gave this answer: when it was lost, or one of `others` became readable; None when
-    `stop` was set before."""
+    `stop` was set before. `silence` is told when it has said nothing for so long that it is doubted, and when it goes
+    on."""
     heart = _dealer(answer["heartbeat"], answer["key"])
     monitor = heart.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     poller = zmq.Poller()
@@ -317,6 +323,7 @@ def until_lost(answer: dict[str, Any], others: Sequence[int], stop: threading.Ev
     progress = Progress(answer["pid"]) if answer["heartbeat"].startswith("ipc://") else None
     # In rounds, which this thread itself saw: while it is not run, nobody is silent.
     silent = still = 0
+    doubted = False
     try:
         while not stop.is_set():
             with contextlib.suppress(zmq.Again):
@@ -331,15 +338,20 @@ def until_lost(answer: dict[str, Any], others: Sequence[int], stop: threading.Ev
                     del ready[heart]
                 if ready:
                     return time.monotonic_ns()
+            if doubted != (silent * PING_EVERY_S > DOUBT_AFTER_S):
+                doubted = not doubted
+                silence(doubted)
             if not silent:
                 still = 0
                 continue
             state = None if progress is None else progress.look()
             still = still + 1 if state in (STOPPED, WAITING) else 0
-            doubted = silent * PING_EVERY_S > DOUBT_AFTER_S and still * PING_EVERY_S > STILL_S
-            if state == GONE or doubted or silent * PING_EVERY_S > DEAD_AFTER_S:
+            hangs = doubted and still * PING_EVERY_S > STILL_S
+            if state == GONE or hangs or silent * PING_EVERY_S > DEAD_AFTER_S:
                 return time.monotonic_ns()
         return None
     finally:
+        if doubted:
+            silence(False)
         heart.disable_monitor()
         heart.close(0)

@@ -241,7 +241,7 @@ class RayPool:
 
     def _watch(self, answer: dict[str, Any]) -> None:
         try:
-            while (lost_ns := until_lost(answer, self._ray.files, self._closed)) is not None:
+            while (lost_ns := until_lost(answer, self._ray.files, self._closed, self._doubt)) is not None:
                 self._lose(lost_ns)
                 if time.monotonic() - self._began > STEADY_S:
                     self._tries = 0
@@ -262,6 +262,9 @@ class RayPool:
         except Exception as error:
             log.exception("the decoder is not watched any more")
             self._give_up(f"The decoder is not watched any more ({type(error).__name__}: {error}).")
+
+    def _doubt(self, silent: bool) -> None:
+        """The process has said nothing for a while, or goes on; it is not lost yet."""
 
     def _lose(self, lost_ns: int) -> None:
         with self._changed:
