@@ -88,7 +88,7 @@ between tokens; the best of the other side is *forced tokens skipped*.""",
         "Observation out to call in, client-paced, loopback, servers in processes of their own; the ways take turns.",
     ),
     "load": ("Many clients", "Every tick's call is counted, those that never came, and the misses by cause."),
-    "crowd": ("Crowds", "Many characters of one connection ([crowds.md](crowds.md)); `rtcontrol bench crowd`."),
+    "crowd": ("Crowds", "Many characters of one connection ([crowds.md](crowds.md))."),
     "fleet": (
         "A second decoder",
         "The same sessions by one decoder and by two ([scaling.md](scaling.md)); each asks again when it is answered.",
@@ -113,6 +113,14 @@ calls stand beside those of transformers' model in fp32, which decodes each head
 the same legal tokens. The judge is code of its own: it lists values as tokens, and knows nothing of our tries, masks,
 positions and caches. Free text is not drawn.""",
     ),
+    "fleet": (
+        "Faults of a fleet",
+        """A head, two machines and two servers of one fleet, each machine a network namespace with a Ray node of its
+own, all on this machine, and clients that act by each call ([The drill](drill.md#a-fleet)). *Beyond ttl*: how often a
+client acted by a call that was older than its time-to-live, by its own stamps. *Twice*: ticks that were decided
+twice, or decisions upon an observation before that of the call in force. *On time again*: the slowest session, from the
+fault's begin, or its end where it ends by itself.""",
+    ),
     "engines": (
         "The engines",
         "`torch`, `transformers` and `vllm` ([checkpoints.md](checkpoints.md)) decide the same situations in turns, in "
@@ -124,7 +132,9 @@ DECISIONS = (
     *("serving", "chat", "speculative", "sizes", "batch", "heads"),
     *("prefix", "memory", "dtype", "pretrained", "equal", "engines"),
 )
-FILES = (*DECISIONS, "wire", "load", "crowd", "fleet")
+FILES = (*DECISIONS, "wire", "load", "crowd", "fleet", "fleet-drill")
+# Of what no bench measures.
+COMMANDS = {"fleet-drill": "rtcontrol drill --fleet --json docs/benchmarks/fleet-drill.json"}
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 
 
@@ -165,7 +175,7 @@ def page(folder: Path) -> str:
     for name in FILES:
         title, text = TITLES[name.partition("-")[0]]
         if title != titled:
-            parts += [f"## {title}", f"`rtcontrol bench {name}`. {text}"]
+            parts += [f"## {title}", f"`{COMMANDS.get(name, f'rtcontrol bench {name}')}`. {text}"]
             titled = title
         document, gpu = _read(folder / f"{name}.json"), _read(folder / f"{name}-gpu.json")
         if document is None and gpu is not None:  # what is measured on a GPU alone

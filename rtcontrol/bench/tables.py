@@ -9,6 +9,7 @@ from rtcontrol.bench.capacity_tables import capacity
 from rtcontrol.bench.pretrained_tables import equal, pretrained
 from rtcontrol.bench.scaling_tables import crowd, fleet
 from rtcontrol.telemetry.figure_table import NOT_MEASURED, Document, Table, conditions, ms
+from rtcontrol.telemetry.fleet_table import fleet_faults
 
 SERVING = {
     "one_pass": "one packed pass, text to typed call",
@@ -388,6 +389,7 @@ TABLES: dict[str, Callable[[Document], list[Table]]] = {
     "serving": serving,
     "chat": chat,
     "speculative": speculative,
+    "fleet-drill": fleet_faults,
 }
 
 

@@ -101,7 +101,6 @@ def _drill_fleet(
     out: Path | None,
     json: Path | None,
 ) -> int:
-    from rtcontrol.cli.figures import save
     from rtcontrol.drill.fleet.drill import FleetDrill, drill_fleet, fleet_options
     from rtcontrol.drill.fleet.network import enter
     from rtcontrol.run.options import named_by_time
@@ -115,11 +114,9 @@ def _drill_fleet(
     with Shutdown() as ending, Folder(out or Path(), named_by_time("drill")) as folder:
         ending.of(lambda name: None)
         try:
-            status, document = drill_fleet(told, folder.path.absolute(), ending, widened(Terminal(), LOG_WIDTH))
+            return drill_fleet(told, folder.path.absolute(), ending, json, widened(Terminal(), LOG_WIDTH))
         except Interrupted as interrupted:
             return interrupted.status
-        save(json, document)
-    return status
 
 
 def _is_default(ctx: typer.Context, name: str) -> bool:

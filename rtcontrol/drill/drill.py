@@ -86,7 +86,7 @@ def drill(told: Drill, out: Path, ending: Shutdown, file: Path | None, console: 
     result = _sum(parts, told.seed)
     for path in (out / "drill.json", file):
         if path is not None:
-            _write(path, result)
+            write_verdict(path, result)
     show(result, console)
     say(f"drill: {out / 'drill.json'}")
     clean = result["attributed"] == result["injected"] and not (result["unknown"] or result["invariants_violated"])
@@ -160,7 +160,8 @@ def _sum(parts: Sequence[Mapping[str, Any]], seed: int) -> dict[str, Any]:
     return result
 
 
-def _write(path: Path, result: Mapping[str, Any]) -> None:
+def write_verdict(path: Path, result: Mapping[str, Any]) -> None:
+    """As JSON. UserError where it cannot be written."""
     try:
         replace_file(path, json.dumps(result, indent=2) + "\n")
     except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from rtcontrol.drill.drill import write_verdict
 from rtcontrol.drill.fleet.faults import FLEET_FAULTS
 from rtcontrol.drill.fleet.machines import RayMachines
 from rtcontrol.drill.fleet.network import MachineNetwork
@@ -20,15 +20,16 @@ from rtcontrol.drill.fleet.scene import FleetOptions, FleetScene
 from rtcontrol.envs import registry
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import replace_file
 from rtcontrol.run.run import MISSED, OK
 from rtcontrol.telemetry.fleet_table import fleet_faults
+from rtcontrol.telemetry.run_folder import describe
 from rtcontrol_client.console import printable
 from rtcontrol_client.shutdown import Shutdown
 
 MACHINES = 2
 LOOKS, LOOK_STEPS = 40, 6
 BENCH = "fleet-drill"
+BUSY = 0.5  # of the machine's load before
 MOST_HZ, MOST_CLIENTS = 50.0, 64
 
 
@@ -76,10 +77,10 @@ def observations(agent: str) -> list[str]:
     return texts
 
 
-def drill_fleet(told: FleetDrill, out: Path, ending: Shutdown, console: Console) -> tuple[int, dict[str, Any]]:
-    """Start the fleet, inject, watch, show the table, write fleet-drill.json. Gives the exit status (0 where every law
-    holds at every fault; else 3, or a signal's) and what is in the file."""
-    names, began = told.names(), time.monotonic()
+def drill_fleet(told: FleetDrill, out: Path, ending: Shutdown, file: Path | None, console: Console) -> int:
+    """Start the fleet, inject, watch, show the table, write fleet-drill.json (and `file`). Gives the exit status: 0
+    where every law holds at every fault; else 3, or a signal's. UserError where the fleet cannot be started."""
+    names, began, machine = told.names(), time.monotonic(), describe()
 
     def say(line: str) -> None:
         console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
@@ -102,18 +103,21 @@ def drill_fleet(told: FleetDrill, out: Path, ending: Shutdown, console: Console)
         "bench": BENCH,
         "measured": time.strftime("%Y-%m-%d"),
         "quick": bool(told.only) or told.options != FleetOptions(told.options.model, told.options.agent),
-        "busy": False,
+        "busy": (machine["load"] or 0.0) > BUSY,
         "model": told.options.model,
         "hz": told.options.hz,
         "clients": told.options.clients,
         "seconds": round(time.monotonic() - began),
+        "machine": machine,
         "faults": [row.document() for row in rows],
     }
-    replace_file(out / f"{BENCH}.json", json.dumps(document, indent=1) + "\n")
+    for path in (out / f"{BENCH}.json", file):
+        if path is not None:
+            write_verdict(path, document)
     show(document, console)
     say(f"drill: {out / BENCH}.json")
     broken = any(row.broken for row in rows)
-    return ending.status or (MISSED if broken else OK), document
+    return ending.status or (MISSED if broken else OK)
 
 
 def _row(name: str, scene: FleetScene, say: Callable[[str], None], at_s: float) -> FleetRow:

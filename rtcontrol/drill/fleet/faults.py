@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rtcontrol.drill.fleet.machines import HEAD_GONE_S, RayMachine, pulsed
 from rtcontrol.drill.fleet.rows import FleetRow
-from rtcontrol.drill.fleet.scene import FleetScene
+from rtcontrol.drill.fleet.scene import WHOLE_S, FleetScene
 from rtcontrol.drill.fleet.ticks import Flock
 from rtcontrol.models.errors import UserError
 
@@ -58,6 +58,7 @@ def kill_decoder(scene: FleetScene, row: FleetRow) -> None:
 
 
 def kill_node(scene: FleetScene, row: FleetRow) -> None:
+    scene.apart()
     with scene.flock() as flock:
         flock.ready()
         victim, machine = scene.busiest(scene.doors[0])
@@ -65,13 +66,18 @@ def kill_node(scene: FleetScene, row: FleetRow) -> None:
         machine.kill()
         _watched(scene, row, flock, begin_ns)
     row.notes.append(f"{victim['sessions']} sessions were there")
-    _again_elsewhere(scene, row, begin_ns)
     scene.machines.remove(machine)
     scene.machines.fill()
+    _again_elsewhere(scene, row, begin_ns, victim["pid"])
 
 
-def _again_elsewhere(scene: FleetScene, row: FleetRow, begin_ns: int) -> None:
-    """Until Ray has started what is lost on another machine."""
+def _again_elsewhere(scene: FleetScene, row: FleetRow, begin_ns: int, pid: int) -> None:
+    """Until Ray has started what was lost on another machine. UserError where it does not."""
+    give_up = time.monotonic() + WHOLE_S
+    while any(pid in [one.get("pid") for one in door.decoders()] for door in scene.doors) and not scene.over():
+        if time.monotonic() > give_up:
+            raise UserError("A decoder that was lost is not started elsewhere.", f"See {scene.out}.")
+        time.sleep(0.1)
     scene.whole()
     row.notes.append(f"its decoder was there again, elsewhere, after {(time.monotonic_ns() - begin_ns) / 1e9:.0f} s")
 
@@ -100,6 +106,7 @@ def kill_door(scene: FleetScene, row: FleetRow) -> None:
 
 
 def slow_node(scene: FleetScene, row: FleetRow) -> None:
+    scene.apart()
     with scene.flock() as flock:
         flock.ready()
         victim, machine = scene.busiest(scene.doors[0])
@@ -115,6 +122,7 @@ def slow_node(scene: FleetScene, row: FleetRow) -> None:
 
 
 def cut_short(scene: FleetScene, row: FleetRow) -> None:
+    scene.apart()
     with scene.flock() as flock:
         flock.ready()
         victim, machine = scene.busiest(scene.doors[0])
@@ -142,6 +150,7 @@ def _cut_and_mended(scene: FleetScene, row: FleetRow, flock: Flock, machines: Se
 
 
 def half_open(scene: FleetScene, row: FleetRow) -> None:
+    scene.apart()
     with scene.flock() as flock:
         flock.ready()
         victim, machine = scene.busiest(scene.doors[0])
@@ -159,6 +168,7 @@ def half_open(scene: FleetScene, row: FleetRow) -> None:
 def cut_for_good(scene: FleetScene, row: FleetRow) -> None:
     """Until Ray has given the machine up, and its decoder is there again elsewhere. Then it comes back, with a decoder
     that is nobody's any more."""
+    scene.apart()
     with scene.flock() as flock:
         flock.ready()
         victim, machine = scene.busiest(scene.doors[0])
@@ -166,7 +176,7 @@ def cut_for_good(scene: FleetScene, row: FleetRow) -> None:
         begin_ns = time.monotonic_ns()
         machine.link.cut()
         _watched(scene, row, flock, begin_ns)
-        _again_elsewhere(scene, row, begin_ns)
+        _again_elsewhere(scene, row, begin_ns, victim["pid"])
         machine.link.mend()
         mended_ns = time.monotonic_ns()
         give_up = time.monotonic() + ENDED_S

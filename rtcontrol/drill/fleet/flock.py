@@ -92,8 +92,9 @@ class FlownSession:
         line = {"c": self._number, "n": counts, "st": standing.status, "why": standing.cause, "up": client.connected}
         line |= {"at": client.address, "s": self._session[:8], "error": self._error, "resumed": figures["resumed"]}
         line |= {"beyond": self.beyond, "twice": self.twice + figures["ignored"].get("order", 0)}
+        self._told_ns = now_ns
         if line != self._last:
-            self._last, self._told_ns = line, now_ns
+            self._last = line
             with self._lock:
                 print(json.dumps({**line, "t": now_ns}), flush=True)
 

@@ -35,9 +35,11 @@ class FleetRow:
     def fill(self, effects: Sequence[ClientEffect], signs: Sequence[tuple[float, str]] = ()) -> None:
         """By what became of the sessions, and by what servers said (ms after the fault, and the words)."""
         self.sessions = len(effects)
+        # Who names the fault counts, before who only misses.
+        blamed = [(one.blamed_ms, f"a client: {one.blamed}") for one in effects if one.blamed_ms is not None]
         noticed = [(one.noticed_ms, f"a client: {one.noticed}") for one in effects if one.noticed_ms is not None]
-        if all_signs := sorted([*noticed, *signs]):
-            self.found_ms, self.found = all_signs[0]
+        if found := sorted([*blamed, *signs]) or sorted(noticed):
+            self.found_ms, self.found = found[0]
         for name in ("held", "safe", "lost", "ticks", "twice"):
             setattr(self, name, sum(getattr(one, name) for one in effects))
         self.beyond_ttl = sum(one.beyond for one in effects)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +21,11 @@ FLEET, DECODERS = "drill", 2
 # Of the clients: a call is held for two periods of 10 Hz, and never acted by after six.
 HOLD_MS, TTL_MS = 200.0, 600.0
 WHOLE_S = 120.0
+PARTINGS, LOST_S = 6, 1.0
 # What servers say of a fault, and what that is called in the table.
 SIGNS = {
     "decoder lost": "a server: decoder lost",
+    "says nothing": "a server: nothing is heard of a decoder",
     "Ray's head at": "a server: the head does not answer",
     "is not heard": "a server: the fleet is not heard",
     "leaves its machine": "a server: a decoder's machine goes",
@@ -74,7 +78,9 @@ class FleetScene:
         given: dict[str, Any] = {"agent": self.options.agent, "ttl_ms": TTL_MS, "hold_ms": HOLD_MS}
         where = [door.endpoint for door in self.doors] if endpoints is None else endpoints
         count = self.options.clients if clients is None else clients
-        return Flock(where, count, self.options.hz, self.texts, self.machines.env, given, self.over)
+        return Flock(
+            where, count, self.options.hz, self.texts, self.machines.env, given, self.over, self.out / "clients.log"
+        )
 
     def busiest(self, door: FleetServer) -> tuple[dict[str, Any], RayMachine]:
         """The decoder with most sessions, as the page shows it, and its machine. UserError where it is nowhere."""
@@ -83,6 +89,19 @@ class FleetScene:
         if machine is None:
             raise UserError("The drill's decoder is on none of its machines.", f"See {door.name}.log in {self.out}.")
         return shown, machine
+
+    def apart(self) -> None:
+        """Wait until each decoder of the fleet is on a machine of its own: one that shares it is ended, and Ray starts
+        it again. UserError where they do not part."""
+        for _ in range(PARTINGS):
+            self.whole()
+            pids = [int(one["pid"]) for one in self.doors[0].decoders()]
+            machines = [self.machines.of(pid) for pid in pids]
+            if len({id(machine) for machine in machines}) == len(machines) or self.over():
+                return
+            os.kill(pids[-1], signal.SIGKILL)
+            time.sleep(LOST_S)
+        raise UserError("The drill's decoders are all on one machine.", f"See {self.out}.")
 
     def whole(self, door: FleetServer | None = None) -> float:
         """Wait until all decoders are there again; gives the seconds. UserError where they do not come."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Self
 
 from rtcontrol.models.errors import UserError
@@ -48,8 +49,9 @@ class ClientLine:
 
 @dataclass(frozen=True, slots=True)
 class ClientEffect:
-    """What a fault did to one session. Times in ms since the fault began; `again_ms`: None where it was not on time
-    again, 0 where no tick was lost."""
+    """What a fault did to one session. Times in ms since the fault began: `noticed_ms` of the first tick that was not
+    decided, `blamed_ms` of the first that was told for the decoder or the connection; `again_ms`: None where it was not
+    on time again, 0 where no tick was lost."""
 
     lost: int
     ticks: int
@@ -58,6 +60,8 @@ class ClientEffect:
     safe_ms: float
     noticed_ms: float | None
     noticed: str
+    blamed_ms: float | None
+    blamed: str
     again_ms: float | None
     beyond: int
     twice: int
@@ -84,22 +88,30 @@ def effect(lines: Sequence[ClientLine], begin_ns: int, end_ns: int, hz: float) -
     counted = (
         [0, 0, 0] if start is None or last is None else [b - a for a, b in zip(start.counts, last.counts, strict=True)]
     )
-    noticed = next((one for one in within if one.status != "fresh" or not one.up), None)
-    why = ""
-    if noticed is not None:
-        why = f"{noticed.status} ({noticed.cause})" if noticed.up and noticed.status != "fresh" else "connection lost"
+    noticed_ms, noticed = _first([one for one in within if one.status != "fresh" or not one.up], begin_ns)
+    blamed_ms, blamed = _first([one for one in within if one.cause == "host" or not one.up], begin_ns)
     return ClientEffect(
         lost,
         ticks,
         counted[HELD],
         counted[SAFE],
         _safe_ms(lines, begin_ns, end_ns),
-        None if noticed is None else (noticed.t_ns - begin_ns) / 1e6,
-        why,
+        noticed_ms,
+        noticed,
+        blamed_ms,
+        blamed,
         _again_ms(there, gaps, begin_ns, end_ns, hz),
         0 if last is None else last.beyond - (start.beyond if start else 0),
         0 if last is None else last.twice - (start.twice if start else 0),
     )
+
+
+def _first(lines: Sequence[ClientLine], begin_ns: int) -> tuple[float | None, str]:
+    """When the first of these came, and what it says."""
+    if not lines:
+        return None, ""
+    one = lines[0]
+    return (one.t_ns - begin_ns) / 1e6, f"{one.status} ({one.cause})" if one.up else "connection lost"
 
 
 def _decided(lines: Sequence[ClientLine]) -> list[ClientLine]:
@@ -163,19 +175,22 @@ class Flock:
     env: Mapping[str, str]
     options: Mapping[str, Any]
     over: Callable[[], bool]
+    log: Path
     lines: dict[int, list[ClientLine]] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         told = {"endpoints": list(self.endpoints), "clients": self.clients, "texts": list(self.texts)}
         told["options"] = {**self.options, "hz": self.hz}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "rtcontrol.drill.fleet.flock", json.dumps(told)],
-            env=dict(self.env),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        with self.log.open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "rtcontrol.drill.fleet.flock", json.dumps(told)],
+                env=dict(self.env),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
         threading.Thread(target=self._read, name="flock-lines", daemon=True).start()
         return self
 
