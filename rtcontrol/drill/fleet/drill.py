@@ -17,6 +17,7 @@ from rtcontrol.drill.fleet.machines import RayMachines
 from rtcontrol.drill.fleet.network import MachineNetwork
 from rtcontrol.drill.fleet.rows import FleetRow
 from rtcontrol.drill.fleet.scene import FleetOptions, FleetScene
+from rtcontrol.drill.fleet.ticks import NotSteadyError
 from rtcontrol.envs import registry
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.errors import UserError
@@ -116,7 +117,7 @@ def drill_fleet(told: FleetDrill, out: Path, ending: Shutdown, file: Path | None
             write_verdict(path, document)
     show(document, console)
     say(f"drill: {out / BENCH}.json")
-    broken = any(row.broken for row in rows)
+    broken = any(row.broken or row.not_steady for row in rows)
     return ending.status or (MISSED if broken else OK)
 
 
@@ -128,6 +129,9 @@ def _row(name: str, scene: FleetScene, say: Callable[[str], None], at_s: float) 
     if not row.impossible:
         try:
             fault.inject(scene, row)
+        except NotSteadyError as error:
+            row.impossible, row.not_steady = error.what, True
+            say(f"{error.what} {error.remedy}")
         except UserError as error:
             if not scene.over():
                 row.broken.append(error.what)

@@ -12,7 +12,8 @@ from rtcontrol.drill.fleet.ticks import ClientEffect
 @dataclass
 class FleetRow:
     """One fault. Times in ms since it began, of the slowest session; `again_ms` since the fault ended (`mended_ms`).
-    `broken`: laws that do not hold. `impossible`: why it was not injected."""
+    `broken`: laws that do not hold. `impossible`: why it was not injected; `not_steady`: because clients were not
+    decided for at each tick before."""
 
     fault: str
     about: str
@@ -31,6 +32,7 @@ class FleetRow:
     notes: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     impossible: str = ""
+    not_steady: bool = False
 
     def fill(self, effects: Sequence[ClientEffect], signs: Sequence[tuple[float, str]] = ()) -> None:
         """By what became of the sessions, and by what servers said (ms after the fault, and the words)."""

@@ -164,6 +164,10 @@ def _safe_ms(lines: Sequence[ClientLine], begin_ns: int, end_ns: int) -> float:
 SAFE_STATUS = "safe"
 
 
+class NotSteadyError(UserError):
+    """The clients were not decided for at each tick before anything was broken: nothing was."""
+
+
 @dataclass
 class Flock:
     """Clients in a process of their own, from `with` on."""
@@ -211,8 +215,7 @@ class Flock:
                 self.lines.setdefault(one["c"], []).append(ClientLine.parse(one))
 
     def ready(self, seconds: float = READY_S) -> None:
-        """Wait until each was decided for, at so many ticks in a row, and told nothing else. UserError where that does
-        not come."""
+        """Wait until each was decided for at so many ticks in a row. Raises NotSteadyError where that does not come."""
         give_up = time.monotonic() + seconds
         began_ns = time.monotonic_ns()
         while not self.over():

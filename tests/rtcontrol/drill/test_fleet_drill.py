@@ -202,7 +202,7 @@ def drilled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assert "Traceback" not in done.stderr, done.stderr
     document = json.loads((out / "fleet.json").read_text())
     print(done.stdout)
-    broken = any(row["broken"] for row in document["faults"])
+    broken = any(row["broken"] or row["not_steady"] for row in document["faults"])
     assert done.returncode == (3 if broken else 0), done.stdout + done.stderr
     return {row["fault"]: row for row in document["faults"]}
 
