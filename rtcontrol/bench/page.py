@@ -113,7 +113,7 @@ calls stand beside those of transformers' model in fp32, which decodes each head
 the same legal tokens. The judge is code of its own: it lists values as tokens, and knows nothing of our tries, masks,
 positions and caches. Free text is not drawn.""",
     ),
-    "fleet": (
+    "fleet-drill": (
         "Faults of a fleet",
         """A head, two machines and two servers of one fleet, each machine a network namespace with a Ray node of its
 own, all on this machine, and clients that act by each call ([The drill](drill.md#a-fleet)). *Beyond ttl*: how often a
@@ -134,7 +134,7 @@ DECISIONS = (
 )
 FILES = (*DECISIONS, "wire", "load", "crowd", "fleet", "fleet-drill")
 # Of what no bench measures.
-COMMANDS = {"fleet-drill": "rtcontrol drill --fleet --json docs/benchmarks/fleet-drill.json"}
+COMMANDS = {"fleet-drill": "rtcontrol drill --fleet"}
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 
 
@@ -173,7 +173,7 @@ def page(folder: Path) -> str:
     ]
     titled = ""
     for name in FILES:
-        title, text = TITLES[name.partition("-")[0]]
+        title, text = TITLES[name if name in TITLES else name.partition("-")[0]]
         if title != titled:
             parts += [f"## {title}", f"`{COMMANDS.get(name, f'rtcontrol bench {name}')}`. {text}"]
             titled = title

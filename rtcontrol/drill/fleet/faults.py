@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rtcontrol.drill.fleet.machines import HEAD_GONE_S, RayMachine, pulsed
 from rtcontrol.drill.fleet.rows import FleetRow
-from rtcontrol.drill.fleet.scene import WHOLE_S, FleetScene
+from rtcontrol.drill.fleet.scene import TTL, WHOLE_S, FleetScene
 from rtcontrol.drill.fleet.ticks import Flock
 from rtcontrol.models.errors import UserError
 
@@ -39,6 +39,7 @@ class FleetFault:
 
 def _watched(scene: FleetScene, row: FleetRow, flock: Flock, begin_ns: int, felt_s: float = FELT_S) -> int:
     """Until the sessions are on time again: the row's figures, its laws, and the instant."""
+    felt_s = max(felt_s, TTL / scene.options.hz)
     time.sleep(max(0.0, felt_s - (time.monotonic_ns() - begin_ns) / 1e9))
     end_ns = flock.settled(begin_ns, AGAIN_S)
     row.fill(flock.effects(begin_ns, end_ns), scene.signs(begin_ns))

@@ -18,8 +18,8 @@ from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.errors import UserError
 
 FLEET, DECODERS = "drill", 2
-# Of the clients: a call is held for two periods of 10 Hz, and never acted by after six.
-HOLD_MS, TTL_MS = 200.0, 600.0
+# Of the clients: for so many periods a call is held, and acted by at most.
+HOLD, TTL = 2, 6
 WHOLE_S = 120.0
 PARTINGS, LOST_S = 6, 1.0
 # What servers say of a fault, and what that is called in the table.
@@ -75,7 +75,8 @@ class FleetScene:
 
     def flock(self, endpoints: Sequence[str] | None = None, clients: int | None = None) -> Flock:
         """Clients of the fleet's servers, or of these."""
-        given: dict[str, Any] = {"agent": self.options.agent, "ttl_ms": TTL_MS, "hold_ms": HOLD_MS}
+        period_ms = 1e3 / self.options.hz
+        given: dict[str, Any] = {"agent": self.options.agent, "ttl_ms": TTL * period_ms, "hold_ms": HOLD * period_ms}
         where = [door.endpoint for door in self.doors] if endpoints is None else endpoints
         count = self.options.clients if clients is None else clients
         return Flock(
