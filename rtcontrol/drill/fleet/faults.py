@@ -177,6 +177,7 @@ def cut_for_good(scene: FleetScene, row: FleetRow) -> None:
         begin_ns = time.monotonic_ns()
         machine.link.cut()
         _watched(scene, row, flock, begin_ns)
+        scene.machines.fill(1)  # in its place
         _again_elsewhere(scene, row, begin_ns, victim["pid"])
         machine.link.mend()
         mended_ns = time.monotonic_ns()
@@ -191,7 +192,6 @@ def cut_for_good(scene: FleetScene, row: FleetRow) -> None:
         row.count_twice(flock.effects(begin_ns, end_ns))
     row.notes.append(f"{victim['sessions']} sessions were there")
     scene.machines.remove(machine)
-    scene.machines.fill()
 
 
 def change_model(scene: FleetScene, row: FleetRow) -> None:
@@ -238,7 +238,6 @@ def drain_node(scene: FleetScene, row: FleetRow) -> None:
         machine.kill()
     row.notes.append(f"{victim['sessions']} sessions had left it after {left_s:.1f} s")
     scene.machines.remove(machine)
-    scene.machines.fill()
     scene.whole()
 
 

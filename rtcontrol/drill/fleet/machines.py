@@ -20,8 +20,8 @@ from rtcontrol.hosts.processes import MARK, OPEN, Guardian, kill_marked, marked
 from rtcontrol.models.errors import UserError
 
 START_S = 120.0
-# Of each machine, by its own word: enough for all decoders, wherever Ray puts them.
-PROCESSORS = 6
+# Of a machine, by its own word: for one decoder of the fleet, so that each has a machine of its own.
+PROCESSORS = 1
 STORE_BYTES = 80_000_000
 STARTED = "Ray runtime started"
 # Ray tells a dead machine after tens of seconds, and ends who has lost its head after a minute: the drill waits for
@@ -172,10 +172,10 @@ class RayMachines:
             machine.close()
         self.guardian.end()
 
-    def fill(self) -> None:
-        """Start machines until there are as many as in the beginning."""
+    def fill(self, more: int = 0, processors: int = PROCESSORS) -> None:
+        """Start machines until there are as many as in the beginning, and so many `more`."""
         fresh = []
-        while len(self.workers) < self._count and not self._over():
+        while len(self.workers) < self._count + more and not self._over():
             self._number += 1
             name = f"machine-{self._number}"
             machine = RayMachine(name, self._out / f"{name}.log", self.env, self.network.link())
@@ -183,7 +183,7 @@ class RayMachines:
             fresh.append(machine)
             where = self.network.head if machine.link is None else machine.link.address
             machine.begin(
-                self._temp, f"--address={self.address}", f"--node-ip-address={where}", f"--num-cpus={PROCESSORS}"
+                self._temp, f"--address={self.address}", f"--node-ip-address={where}", f"--num-cpus={processors}"
             )
         for machine in fresh:
             machine.wait(self._over)

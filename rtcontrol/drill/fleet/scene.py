@@ -13,7 +13,7 @@ from typing import Any
 
 from rtcontrol.drill.fleet.doors import FleetServer
 from rtcontrol.drill.fleet.machines import RayMachine, RayMachines
-from rtcontrol.drill.fleet.ticks import Flock
+from rtcontrol.drill.fleet.ticks import Flock, NotSteadyError
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.errors import UserError
 
@@ -21,7 +21,7 @@ FLEET, DECODERS = "drill", 2
 # Of the clients: for so many periods a call is held, and acted by at most.
 HOLD, TTL = 2, 6
 WHOLE_S = 120.0
-PARTINGS, LOST_S = 6, 1.0
+PARTINGS, LOST_S = 3, 1.0
 # What servers say of a fault, and what that is called in the table.
 SIGNS = {
     "decoder lost": "a server: decoder lost",
@@ -63,8 +63,9 @@ class FleetScene:
         return self.doors[-1]
 
     def open_single(self) -> FleetServer:
-        """The server that has decoders of its own, which are changed and drained."""
+        """The server that has decoders of its own, which are changed and drained, on machines for these."""
         if self.single is None:
+            self.machines.fill(DECODERS, DECODERS + 1)  # room for one more at each change
             self.single = self._server("single", "--max-sessions", "256")
             self.single.wait(self.over)
         return self.single
@@ -84,16 +85,18 @@ class FleetScene:
         )
 
     def busiest(self, door: FleetServer) -> tuple[dict[str, Any], RayMachine]:
-        """The decoder with most sessions, as the page shows it, and its machine. UserError where it is nowhere."""
+        """The decoder with most sessions, as the page shows it, and its machine. NotSteadyError where it is nowhere."""
         shown = max(door.decoders(), key=lambda one: int(one["sessions"]), default={})
         machine = self.machines.of(int(shown.get("pid", 0)))
         if machine is None:
-            raise UserError("The drill's decoder is on none of its machines.", f"See {door.name}.log in {self.out}.")
+            raise NotSteadyError(
+                "The drill's decoder is on none of its machines.", f"See {door.name}.log in {self.out}."
+            )
         return shown, machine
 
     def apart(self) -> None:
-        """Wait until each decoder of the fleet is on a machine of its own: one that shares it is ended, and Ray starts
-        it again. UserError where they do not part."""
+        """Wait until each decoder of the fleet is on a machine of its own. Where Ray took too long to start one again,
+        it may share one: it is ended, and started again. NotSteadyError where they do not part."""
         for _ in range(PARTINGS):
             self.whole()
             pids = [int(one["pid"]) for one in self.doors[0].decoders()]
@@ -102,7 +105,7 @@ class FleetScene:
                 return
             os.kill(pids[-1], signal.SIGKILL)
             time.sleep(LOST_S)
-        raise UserError("The drill's decoders are all on one machine.", f"See {self.out}.")
+        raise NotSteadyError("The drill's decoders are on one machine.", f"See {self.out}.")
 
     def whole(self, door: FleetServer | None = None) -> float:
         """Wait until all decoders are there again; gives the seconds. UserError where they do not come."""
