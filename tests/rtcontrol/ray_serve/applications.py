@@ -63,11 +63,6 @@ class Applications:
         there = self.status(name)["deployments"]["Door"]["replicas"]
         return {one["replica_id"]: one["pid"] for one in there if one["state"] == "RUNNING"}
 
-    def dying(self, name: str) -> list[str]:
-        """Those that Serve is ending."""
-        there = self.status(name)["deployments"]["Door"]["replicas"]
-        return [one["replica_id"] for one in there if one["state"] == "STOPPING"]
-
     def message(self, name: str) -> str:
         """All that Serve says of it, and of its replicas."""
         shown = self.status(name)

@@ -263,31 +263,6 @@ def test_doors_of_other_terms_are_refused_and_those_by_zeromq_come_in(served: Ap
     until(lambda: served.are_up("open", "guarded"), "it does not go on", 240.0, 0.5)
 
 
-@pytest.mark.slow
-def test_a_session_whose_replica_is_taken_away_goes_on_at_one_that_is_left(served: Applications) -> None:
-    until(lambda: len(served.replicas()) == 2, "there are not two", 120.0, 0.2)
-    (made, *others) = copy.deepcopy(served.config["applications"][:2])
-    made["args"]["doors"] = 1
-    with contextlib.ExitStack() as stack:
-        lines = [stack.enter_context(served.line(additional_headers={"x-session-id": f"s{n}"})) for n in range(8)]
-        for line in lines:
-            line.hello()
-            line.until_fresh()
-        gone = served.replicas()
-        time.sleep(2 * BEAT_S)
-        served.tell({**served.config, "applications": [made, *others]})
-        until(lambda: len(served.replicas()) == 1 and not served.dying("open"), "it stayed", 120.0, 0.2)
-        cut = [line for line in lines if line.is_cut()]
-        assert 0 < len(cut) < len(lines) and len(gone) == 2
-        for line in cut:
-            with served.line() as again:
-                again.seq = line.seq
-                assert again.hello(resume=line.welcome.session).resumed
-                again.until_fresh()
-    served.tell({**served.config, "applications": served.config["applications"][:2]})
-    until(lambda: served.are_up("open", "guarded") and len(served.replicas()) == 2, "it does not come back", 240.0, 0.5)
-
-
 def test_an_application_that_is_taken_away_ends_in_good_order(served: Applications) -> None:
     doors = served.replicas()
     served.tell({**served.config, "applications": served.config["applications"][1:2]})
