@@ -18,27 +18,26 @@ KINDS = ("string", "string", "string", "boolean", "boolean", "integer", "number"
 
 
 @cache
-def everyday_words() -> list[str]:
-    """Frequent words, sorted."""
+def _words() -> list[str]:
     frequent = [word for word in list(word_vectors()[0])[:EVERYDAY] if word.isalpha() and len(word) > 1]
     return sorted({*frequent, *(word for word in ENGLISH_WORDS.split() if len(word) > 1)})
 
 
 def _name(rng: Random, most: int) -> str:
-    parts = rng.choices(everyday_words(), k=rng.randint(1, most))
+    parts = rng.choices(_words(), k=rng.randint(1, most))
     return parts[0] + "".join(part.capitalize() for part in parts[1:]) if rng.random() < 0.15 else "_".join(parts)
 
 
 def _sentence(rng: Random) -> str:
     if rng.random() < 0.3:
         return ""
-    return " ".join(rng.choices(everyday_words(), k=rng.randint(2, 7))).capitalize() + "."
+    return " ".join(rng.choices(_words(), k=rng.randint(2, 7))).capitalize() + "."
 
 
 def _value(rng: Random) -> dict[str, Any]:
     kind = rng.choice(KINDS)
     if kind == "words":
-        return {"enum": rng.sample(everyday_words(), rng.randint(2, 4)), "type": "string"}
+        return {"enum": rng.sample(_words(), rng.randint(2, 4)), "type": "string"}
     if kind == "numbers":
         return {"enum": sorted(rng.sample(range(0, 101, 5), rng.randint(2, 5))), "type": "integer"}
     found: dict[str, Any] = {"type": kind}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from rtcontrol.models.call import Call
 from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.models.train.tasks import schemas
-from rtcontrol.training.other_trades import a_stranger, everyday_words
+from rtcontrol.training.other_trades import a_stranger
 
 
 class Synonyms(NamedTuple):
@@ -57,12 +57,11 @@ _SOUNDS = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aei
 
 
 class FieldNames:
-    """An observation's fields under other names, made up or everyday words of another meaning: the same ones for all
-    that is seen of one way. A field is a word that begins the text, follows a number, or stands before one."""
+    """An observation's fields under made-up names: the same ones for all that is seen of one way. A field is a word
+    that begins the text, follows a number, or stands before one."""
 
     def __init__(self, seed: int) -> None:
         self._rng = Random(seed)
-        self._everyday = self._rng.random() < 0.5
         self._names: dict[str, str] = {}
 
     def __call__(self, seen: str) -> str:
@@ -71,15 +70,10 @@ class FieldNames:
 
     def _name(self, field: str, words: Container[str]) -> str:
         while field not in self._names:
-            name = self._drawn()
+            name = "".join(self._rng.choices(_SOUNDS, k=self._rng.randint(2, 3)))
             if name not in self._names.values() and name not in words:
                 self._names[field] = name
         return self._names[field]
-
-    def _drawn(self) -> str:
-        if self._everyday:
-            return self._rng.choice(everyday_words())
-        return "".join(self._rng.choices(_SOUNDS, k=self._rng.randint(2, 3)))
 
 
 @dataclass(frozen=True)
