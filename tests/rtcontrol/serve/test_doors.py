@@ -148,12 +148,9 @@ def heard(peer: WirePeer, what: str, fits: Callable[[Any], bool]) -> Any:
 
 
 def until_fresh_after(peer: WirePeer, tick: int) -> CallMessage:
-    """Observe until a later tick than this one was decided."""
-
-    def fits(one: Any) -> bool:
-        return isinstance(one, CallMessage) and one.status == "fresh" and one.tick > tick
-
-    call: CallMessage = heard(peer, "fresh call", fits)
+    """Observe until something was decided, which is of a later tick than this one."""
+    call: CallMessage = heard(peer, "fresh call", lambda one: isinstance(one, CallMessage) and one.status == "fresh")
+    assert call.tick > tick, "its ticks do not grow"
     return call
 
 
