@@ -8,12 +8,15 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from statistics import median, quantiles
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from websockets.exceptions import WebSocketException
+from websockets.typing import Subprotocol
 
 from rtcontrol.bench.wire import BLOCK, TEXT, WebSocket, hello
+from rtcontrol.gateway.access import SUBPROTOCOL, TOKEN_SUBPROTOCOL
 from rtcontrol.models.errors import UserError
+from rtcontrol_client.wire.endpoint import is_loopback
 from rtcontrol_client.wire.messages import Ping, Pong
 
 AGENT = "lander"
@@ -25,16 +28,23 @@ class AddressedSession(WebSocket):
     """A client-paced session at a page's address (`http://127.0.0.1:8000/`). UserError where there is none."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise UserError(f"{url} is no address of a page.", "Write for example http://127.0.0.1:8080.")
+        parts = _parts(url)
+        if token is not None and parts.scheme == "http" and not is_loopback(str(parts.hostname)):
+            raise UserError(
+                f"The token would go in the clear to {url}.", "Give an https address, or one of this machine."
+            )
         self._url, self._pings = url, 0
-        query = "" if token is None else f"?{urlencode({'token': token})}"
+        self._subprotocols = (SUBPROTOCOL,) if token is None else (SUBPROTOCOL, f"{TOKEN_SUBPROTOCOL}{token}")
         scheme = "wss" if parts.scheme == "https" else "ws"
         try:
-            super().__init__(f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}/ws{query}", hello(AGENT))
+            super().__init__(f"{scheme}://{parts.netloc}{parts.path.rstrip('/')}/ws", hello(AGENT))
         except (OSError, WebSocketException) as error:
             raise self._lost(error) from None
+
+    def _open(self, endpoint: str) -> Any:
+        from websockets.sync.client import connect
+
+        return connect(endpoint, compression=None, subprotocols=[Subprotocol(one) for one in self._subprotocols])
 
     def ping(self) -> None:
         """There and back by the session's connection: the server answers at once."""
@@ -56,6 +66,17 @@ class AddressedSession(WebSocket):
         return UserError(
             f"{self._url}: no session ({why.rstrip('.')}).", "Is it served there, and is a token asked for?"
         )
+
+
+def _parts(url: str) -> SplitResult:
+    """UserError for what is no address of a page."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    except ValueError:  # such as a port that is no number
+        pass
+    raise UserError(f"{url} is no address of a page.", "Write for example http://127.0.0.1:8080.")
 
 
 def compare(urls: Sequence[str], trips: int, token: str | None, advance: Callable[[], None]) -> dict[str, Any]:

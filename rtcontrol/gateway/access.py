@@ -28,6 +28,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 TASK = "rtcontrol.task"
 SUBPROTOCOL = "rtcontrol.v1"
 TOKEN_SUBPROTOCOL = "rtcontrol.token."
+ABORT = "rtcontrol.abort"  # an extension of a connection's scope, which cuts off a stuck peer
 # Paths that act or tell something about the sessions, as every WebSocket does; the rest are the page's files, which are
 # no secret.
 GUARDED = ("/ws", "/view/", "/v1/", "/metrics", "/health", "/mcp")

@@ -18,7 +18,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import Frame
 from websockets.http11 import Request
 
-from rtcontrol.gateway.access import TASK, AccessGate, App
+from rtcontrol.gateway.access import ABORT, TASK, AccessGate, App
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.models.errors import UserError
 
@@ -104,7 +104,7 @@ class BoundedHTTP(Bounded, H11Protocol):
 
 
 class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
-    """Gives the application a way to cut a stuck peer off (`scope["extensions"]["rtcontrol.abort"]`), and cuts off one
+    """Gives the application a way to cut a stuck peer off (`scope["extensions"]`, `ABORT`), and cuts off one
     that sends pings without reading the pongs, or a message in more than `MAX_FRAGMENTS` fragments."""
 
     spoken = False
@@ -123,7 +123,7 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
         if scope := getattr(self, "scope", None):
-            scope["extensions"]["rtcontrol.abort"] = self.transport.abort
+            scope["extensions"][ABORT] = self.transport.abort
 
     def handle_ping(self) -> None:
         if self.writable.is_set():

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.gateway.access import SUBPROTOCOL
+from rtcontrol.gateway.access import ABORT, SUBPROTOCOL
 from rtcontrol.loop.operator import SAID
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.viewer import snapshot
@@ -95,7 +95,7 @@ async def _show(socket: WebSocket, watched: Watched) -> None:
             await asyncio.sleep(EVERY_S)
         await asyncio.wait_for(socket.close(), STUCK_S)
     except (TimeoutError, WebSocketDisconnect, RuntimeError):  # who takes nothing holds one of few places
-        socket.scope["extensions"].get("rtcontrol.abort", lambda: None)()
+        socket.scope["extensions"].get(ABORT, lambda: None)()
     except Exception:
         log.exception("the live view failed")
         await socket.close(INTERNAL)

@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from rtcontrol.gateway.access import SUBPROTOCOL
+from rtcontrol.gateway.access import ABORT, SUBPROTOCOL
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol_client.wire import Code, Message, WireError, decode_json, encode_json
@@ -112,7 +112,7 @@ class WebSockets:
             return
         client = socket.client
         peer = "ws" if client is None else f"ws:{client.host}:{client.port}"
-        abort = socket.scope["extensions"].get("rtcontrol.abort", lambda: None)
+        abort = socket.scope["extensions"].get(ABORT, lambda: None)
         connection = WebSocketConnection(peer, abort, self._metrics.call_age.observe)
         self._open[connection] = None
         pump = asyncio.create_task(connection.pump(socket))

@@ -9,14 +9,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-from rtcontrol.gateway.access import App, Receive, Scope, Send
+from rtcontrol.gateway.access import ABORT, App, Receive, Scope, Send
 from rtcontrol.gateway.app import GatewayApp
 from rtcontrol.ray_serve.options import DoorOptions
 from rtcontrol.run.options import named_by_time
 from rtcontrol.serve.server import Server
 from rtcontrol.telemetry.run_folder import Folder
-
-ABORT = "rtcontrol.abort"
 
 
 class BehindServe:

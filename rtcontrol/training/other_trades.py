@@ -13,7 +13,7 @@ from rtcontrol.training.word_vectors import ENGLISH_WORDS, word_vectors
 
 EVERYDAY = 3000  # of the most frequent words
 MOST_PARAMETERS = 3
-_PART = re.compile(r"[A-Z]?[a-z]+")
+_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 KINDS = ("string", "string", "string", "boolean", "boolean", "integer", "number", "words", "words", "numbers")
 
 
@@ -21,6 +21,11 @@ KINDS = ("string", "string", "string", "boolean", "boolean", "integer", "number"
 def _words() -> list[str]:
     frequent = [word for word in list(word_vectors()[0])[:EVERYDAY] if word.isalpha() and len(word) > 1]
     return sorted({*frequent, *(word for word in ENGLISH_WORDS.split() if len(word) > 1)})
+
+
+def parts_of(name: str) -> set[str]:
+    """The words of a name, in small letters."""
+    return {part.lower() for part in _PART.findall(name)}
 
 
 def _name(rng: Random, most: int) -> str:
@@ -52,8 +57,7 @@ def a_stranger(rng: Random, taken: Container[str]) -> ToolSchema:
     while True:
         name = _name(rng, 3)
         properties = {_name(rng, 2): _value(rng) for _ in range(rng.randint(0, MOST_PARAMETERS))}
-        parts = {part.lower() for one in (name, *properties) for part in _PART.findall(one)}
-        if not any(part in taken for part in parts):
+        if not any(part in taken for one in (name, *properties) for part in parts_of(one)):
             break
     for schema in properties.values():
         if rng.random() < 0.2:

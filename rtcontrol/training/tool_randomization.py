@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from rtcontrol.models.call import Call
 from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.models.train.tasks import schemas
-from rtcontrol.training.other_trades import a_stranger
+from rtcontrol.training.other_trades import a_stranger, parts_of
 
 
 class Synonyms(NamedTuple):
@@ -122,9 +122,11 @@ def dressed(
     moving = {*schemas.VERBS["move"]}  # these may be asked for
     companions = rng.randint(0, distracting)
     strange = sum(rng.random() < strangers for _ in range(companions)) if strangers else 0
+    avoided = meaningful(tools)
     for _ in range(strange):
-        made.append(a_stranger(rng, {*meaningful(tools), *taken}))
+        made.append(a_stranger(rng, avoided))
         taken.add(made[-1].name)
+        avoided |= parts_of(made[-1].name)
     verbs = [verb for verb in schemas.verbs(rng, companions - strange) if verb not in taken | moving]
     for verb in verbs:
         way = {"way": schemas.words(rng, rng.choice(schemas.WAYS))} if rng.random() < 0.7 else {}
@@ -133,12 +135,12 @@ def dressed(
 
 
 def meaningful(tools: Sequence[ToolSchema]) -> set[str]:
-    """The words of all names of these tools, their parameters and their words that training may draw."""
-    own = {tool.name for tool in tools} | {parameter.name for tool in tools for parameter in tool.parameters}
-    others = [
-        name for table in TAUGHT for one, names in table.items() if one in own or table is WORDS for name in names
-    ]
-    return {part for name in (*own, *others) for part in name.split("_")}
+    """The words of all names of these tools, their parameters and their listed values that training may draw."""
+    asked = [parameter for tool in tools for parameter in tool.parameters]
+    listed = [value for parameter in asked for value in parameter.schema.get("enum", ()) if isinstance(value, str)]
+    own = {*(tool.name for tool in tools), *(parameter.name for parameter in asked), *listed}
+    others = [name for table in TAUGHT for one, names in table.items() if one in own for name in names]
+    return set().union(*(parts_of(name) for name in (*own, *others)))
 
 
 def plain(tools: Sequence[ToolSchema]) -> Dressed:

@@ -94,6 +94,8 @@ class FleetServer:
             raise UserError(
                 f"The model was not changed: {error.read().decode(errors='replace')[:300]}", f"See {self._log}."
             ) from None
+        except OSError as error:  # a line that is lost, and an answer that does not come
+            raise UserError(f"The model was not changed ({error}).", f"See {self._log}.") from None
 
     def kill(self) -> None:
         """SIGKILL."""

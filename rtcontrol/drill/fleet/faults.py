@@ -199,7 +199,7 @@ def change_model(scene: FleetScene, row: FleetRow) -> None:
     with scene.flock([door.endpoint], ROLLED) as flock:
         flock.ready()
         begin_ns = time.monotonic_ns()
-        seconds, failed = scene.options.ticks / (ROLLED * hz), list[str]()
+        seconds, done, failed = scene.options.ticks / (ROLLED * hz), list[str](), list[str]()
         changes = [scene.copied("changed"), scene.options.model]
 
         def change() -> None:
@@ -207,6 +207,7 @@ def change_model(scene: FleetScene, row: FleetRow) -> None:
                 time.sleep(max(0.0, begin_ns / 1e9 + seconds * (0.1 + 0.4 * turn) - time.monotonic()))
                 try:
                     door.change(model)
+                    done.append(model)
                 except UserError as error:
                     failed.append(error.what)
 
@@ -215,7 +216,7 @@ def change_model(scene: FleetScene, row: FleetRow) -> None:
         while not scene.over() and (changing.is_alive() or (time.monotonic_ns() - begin_ns) / 1e9 < seconds):
             time.sleep(0.1)
         _watched(scene, row, flock, begin_ns, seconds)
-    row.notes.append(f"changed {len(changes) - len(failed)} times, decoder by decoder")
+    row.notes.append(f"changed {len(done)} times, decoder by decoder")
     row.broken += [f"the model was not changed: {what}" for what in failed]
     scene.whole(door)
 

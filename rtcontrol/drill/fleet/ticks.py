@@ -18,7 +18,8 @@ from rtcontrol.models.errors import UserError
 # On time again: with the first of so many decided ticks in a row.
 IN_A_ROW = 8
 READY_S, END_S = 120.0, 20.0
-FRESH, HELD, SAFE = range(3)
+FRESH, HELD, SAFE = range(3)  # of the counts
+SAFE_STATUS = "safe"  # of what is in force
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +162,6 @@ def _safe_ms(lines: Sequence[ClientLine], begin_ns: int, end_ns: int) -> float:
     return (total + (end_ns - since if since is not None else 0)) / 1e6
 
 
-SAFE_STATUS = "safe"
-
-
 class NotSteadyError(UserError):
     """The clients were not decided for at each tick before anything was broken: nothing was."""
 
@@ -226,7 +224,7 @@ class Flock:
             if time.monotonic() > give_up or self._process.poll() is not None:
                 errors = [lines[-1].error for lines in list(self.lines.values()) if lines[-1].error]
                 said = errors[0] if errors else "they are not decided for at each tick"
-                raise UserError(
+                raise NotSteadyError(
                     f"The drill's clients do not get going: {said}", "Give a lower --hz, or a faster model."
                 )
             time.sleep(0.05)

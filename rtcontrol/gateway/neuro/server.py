@@ -18,6 +18,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from rtcontrol.gateway.access import ABORT
 from rtcontrol.gateway.app import PAGE
 from rtcontrol.gateway.decide import Unavailable, read_tools
 from rtcontrol.gateway.errors import RequestError
@@ -230,7 +231,7 @@ class GameConnection:
     def _send(self, message: dict[str, Any]) -> None:
         if len(self._queue) >= QUEUED:
             self._tell(f"cut off, {QUEUED} messages behind")
-            self._socket.scope["extensions"].get("rtcontrol.abort", lambda: None)()
+            self._socket.scope["extensions"].get(ABORT, lambda: None)()
             return
         self._queue.append(message)
         self._ready.set()

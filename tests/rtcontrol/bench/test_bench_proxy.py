@@ -47,5 +47,13 @@ def test_what_is_no_page_is_told(tmp_path: Path) -> None:
     for url, words in (("127.0.0.1:8080", "no address of a page"), (f"http://127.0.0.1:{free_port()}", "no session")):
         done = cli("bench", "proxy", url)
         assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr, done.stderr
+    token = tmp_path / "token"
+    token.touch(0o600)
+    token.write_text(TOKEN)
+    wrong = {"http://:8080": "no address", "http://h:abc": "no address", "http://h:99999": "no address"}
+    for url, words in {**wrong, "http://192.0.2.1:8080": "in the clear"}.items():
+        done = cli("bench", "proxy", url, "--token-file", str(token))
+        told = done.stdout + done.stderr
+        assert done.returncode == 2 and words in told and "Traceback" not in told and TOKEN not in told, told
     done = cli("bench", "proxy", "http://127.0.0.1:1", "--token-file", str(tmp_path / "none"))
     assert done.returncode == 2 and "is not there" in done.stderr and not (tmp_path / "none").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from rtcontrol.drill.fleet.faults import FLEET_FAULTS
 from rtcontrol.drill.fleet.flock import FlownSession
 from rtcontrol.drill.fleet.network import ENTERED, HERE, WAYS
 from rtcontrol.drill.fleet.rows import FleetRow
-from rtcontrol.drill.fleet.ticks import ClientLine, effect
+from rtcontrol.drill.fleet.ticks import ClientLine, Flock, NotSteadyError, effect
 from rtcontrol.telemetry.fleet_table import COLUMNS, fleet_faults
 from rtcontrol_client.client.session import Standing
 from rtcontrol_client.wire.messages import FunctionCall, Hello
@@ -239,3 +240,13 @@ def test_clients_of_the_drill_have_nothing_of_the_project_but_the_light_client(t
     )
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['rtcontrol.drill.fleet.flock']"
+
+
+def test_clients_that_are_not_decided_for_are_no_law_that_is_broken(tmp_path: Path) -> None:
+    given = {"agent": "lander", "ttl_ms": 300.0, "hold_ms": 600.0}
+    nobody = f"tcp://127.0.0.1:{free_port()}"
+    with (
+        Flock([nobody], 1, 10.0, ["x 0"], os.environ, given, lambda: False, tmp_path / "clients.log") as flock,
+        pytest.raises(NotSteadyError, match="do not get going"),
+    ):
+        flock.ready(3.0)
