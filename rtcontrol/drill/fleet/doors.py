@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from rtcontrol.hosts.processes import MARK
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.web import WebClient, WebError
 
 START_S, END_S = 180.0, 30.0
+LOOK_S = 5.0
 PAGE_S = 120.0  # a change of the model takes as long as its decoders need to start
 
 
@@ -77,25 +77,27 @@ class FleetServer:
 
     def decoders(self) -> list[dict[str, Any]]:
         """As the page shows them; none where it does not answer."""
+        client = WebClient(f"{self.url}/v1/fleet", {}, proxies=False)
         try:
-            with urllib.request.urlopen(f"{self.url}/v1/fleet", timeout=5.0) as answer:
-                shown: list[dict[str, Any]] = json.load(answer)["decoders"]
-        except (OSError, ValueError):
+            shown: list[dict[str, Any]] = client.get(LOOK_S).result().json()["decoders"]
+        except (WebError, ValueError):
             return []
+        finally:
+            client.close()
         return shown
 
     def change(self, model: str) -> None:
         """Of the model, as an operator does it. UserError where it is refused."""
-        headers = {"content-type": "application/json", "authorization": f"Bearer {self._token.read_text().strip()}"}
-        asked = urllib.request.Request(f"{self.url}/v1/fleet", json.dumps({"model": model}).encode(), headers)
+        headers = {"authorization": f"Bearer {self._token.read_text().strip()}"}
+        client = WebClient(f"{self.url}/v1/fleet", headers, proxies=False)
         try:
-            urllib.request.urlopen(asked, timeout=PAGE_S).close()
-        except urllib.error.HTTPError as error:
-            raise UserError(
-                f"The model was not changed: {error.read().decode(errors='replace')[:300]}", f"See {self._log}."
-            ) from None
-        except OSError as error:  # a line that is lost, and an answer that does not come
+            answer = client.post({"model": model}, PAGE_S).result()
+        except WebError as error:
             raise UserError(f"The model was not changed ({error}).", f"See {self._log}.") from None
+        finally:
+            client.close()
+        if answer.status != HTTPStatus.OK:
+            raise UserError(f"The model was not changed: {answer.text[:300]}", f"See {self._log}.")
 
     def kill(self) -> None:
         """SIGKILL."""

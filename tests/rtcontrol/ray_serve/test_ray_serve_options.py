@@ -75,7 +75,6 @@ def test_decoders_are_shared_also_where_no_fleet_is_named_and_where_there_are_no
         ({"threads": True}, "It needs a whole number"),
         ({"confirm_instruction": "perhaps"}, "It needs true or false"),
         ({"model": ["lander"]}, "It needs text"),
-        ({"decoders": "2:4"}, "Give one number"),
         ({"fleet": "two words"}, "Give up to 64 letters"),
         ({"hz": 1e9}, "Give 0.001 to"),
         ({"allow_origin": "example.com", "token_env": "T"}, "There is no wildcard"),
