@@ -125,6 +125,7 @@ export class Session {
     clearTimeout(this.patience);
     this.patience = setTimeout(() => socket === this.socket && this.#lost(), this.urls.length > 1 ? NEXT_MS : CONNECT_MS);
     socket.onopen = () => {
+      if (socket !== this.socket) return;
       clearTimeout(this.patience);
       this.opened = true;
       this.#become("opening");

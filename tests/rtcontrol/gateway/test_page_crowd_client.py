@@ -152,6 +152,21 @@ def test_after_a_cut_the_members_join_again_and_after_a_lost_session_too(peer: P
     assert [one.id for one in peer.expect(Join).members] == ["anna", "bert"]
 
 
+# meteor/meteor#14730: a replaced socket's open event greets over the one that replaced it.
+def test_a_former_connection_that_opens_late_does_not_disturb_the_one_that_is_there(peer: Peer, start: Start) -> None:
+    page = start(peer.url)
+    token = welcomed(peer, page, "anna")
+    page.do("(crowd.former = crowd.socket, null)")
+    peer.cut()
+    assert peer.expect(Hello).resume == token
+    peer.welcome(resume=token, crowd=TERMS)
+    page.until("state", "waiting")
+    page.until("state", "live")
+    page.do("(crowd.former.dispatchEvent(new Event('open')), null)")
+    assert page.do("crowd.state") == "live"
+    assert set(look(page, peer, anna="a")) == {"anna"}
+
+
 def test_bye_and_a_fatal_error_end_what_is_in_force_for_all(peer: Peer, start: Start) -> None:
     page = start(peer.url)
     token = welcomed(peer, page, "anna")
