@@ -56,9 +56,10 @@ export class Crowd extends Session {
 
   /** They are gone at once, and nothing of theirs is in force; of one that is not there, nothing. */
   leave(...ids) {
-    const gone = ids.filter((id) => this.members.has(id));
+    const gone = [...new Set(ids)].filter((id) => this.members.has(id));
     for (const id of gone) {
-      this.#carryOut(id, this.members.get(id).inForce.serverLeft());
+      const member = this.members.get(id);
+      if (member) this.#carryOut(member, member.inForce.serverLeft());
       this.members.delete(id);
       this.looks.delete(id);
     }
@@ -106,7 +107,7 @@ export class Crowd extends Session {
   call(id, tNs = nowNs()) {
     const member = this.#member(id);
     const { inForce, last, refused } = member;
-    this.#carryOut(id, inForce.look(tNs));
+    this.#carryOut(member, inForce.look(tNs));
     if (refused) return { status: "safe", calls: inForce.safeCalls, cause: "refused", message: null };
     if (inForce.kind === "none")
       return { status: "safe", calls: inForce.safeCalls, cause: "no_call_yet", message: null };
@@ -125,10 +126,10 @@ export class Crowd extends Session {
 
   /** To be called at least every 50 ms: whatever has outlived its time-to-live ends, and looks that wait are said. */
   look(tNs = nowNs()) {
-    for (const [id, { inForce }] of this.members) {
-      const step = inForce.look(tNs);
-      if (step.act !== null && !inForce.owed) this.count.expired += 1;
-      this.#carryOut(id, step);
+    for (const member of this.members.values()) {
+      const step = member.inForce.look(tNs);
+      if (step.act !== null && !member.inForce.owed) this.count.expired += 1;
+      this.#carryOut(member, step);
     }
     this.#flush();
   }
@@ -145,15 +146,16 @@ export class Crowd extends Session {
       "members",
       [...this.members.values()].map(({ terms }) => terms),
     );
-    for (const [id, { inForce, terms }] of this.members) {
+    for (const member of this.members.values()) {
+      const { inForce, terms } = member;
       const safe = this.#safeCalls(terms);
       if (welcome.resumed) inForce.safeCalls = safe;
-      else this.#carryOut(id, inForce.newSession(terms.epoch, safe));
+      else this.#carryOut(member, inForce.newSession(terms.epoch, safe));
     }
   }
 
   ended(rule) {
-    for (const [id, { inForce }] of this.members) this.#carryOut(id, inForce[rule]());
+    for (const member of this.members.values()) this.#carryOut(member, member.inForce[rule]());
   }
 
   heard(message, tNs) {
@@ -194,15 +196,16 @@ export class Crowd extends Session {
     member.last = call;
     this.count.expired += step.expired;
     this.on.call?.(call.id, call, latencyMs);
-    this.#carryOut(call.id, step);
+    if (this.members.get(call.id) !== member) return; // whoever heard it let it leave
+    this.#carryOut(member, step);
   }
 
-  #carryOut(id, step) {
+  #carryOut(member, step) {
     if (step.act === null) return;
-    const { inForce } = this.members.get(id);
-    const { failed } = inForce.carryOut(step, (call, kind) => this.on.act?.(id, call, kind));
+    const { inForce, terms } = member;
+    const { failed } = inForce.carryOut(step, (call, kind) => this.on.act?.(terms.id, call, kind));
     // What was done before would else go on for as long as this call.
-    if (step.act === "call" && failed.length) this.#carryOut(id, inForce.serverLeft());
+    if (step.act === "call" && failed.length) this.#carryOut(member, inForce.serverLeft());
   }
 
   #member(id) {

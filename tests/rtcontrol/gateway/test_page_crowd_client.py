@@ -126,6 +126,35 @@ def test_who_leaves_is_safe_at_once_and_calls_of_a_former_life_are_void(peer: Pe
     assert page.do("[crowd.count.ignored, crowd.call('anna').status]") == [1, "safe"]
 
 
+# playcanvas/engine#3109, phaserjs/phaser#3073: who is removed by its own handler makes the dispatcher throw.
+@pytest.mark.parametrize("event", ["call", "act"])
+@pytest.mark.parametrize("back", ["", "crowd.join('anna');"], ids=["gone", "back"])
+def test_who_leaves_while_its_call_is_heard_or_done_takes_no_others_call_along(
+    peer: Peer, start: Start, event: str, back: str
+) -> None:
+    page = start(peer.url)
+    token = welcomed(peer, page, "anna", "bert")
+    leaves = f"if (event[0] === 'anna' && event[2] !== 'safe') {{ crowd.leave('anna'); {back} fail(); }}"
+    fails = "throw new Error('It is stuck.');" if event == "act" else ""
+    page.do(
+        f"((heard, fail) => crowd.on.{event} = (...event) => {{ heard(...event); {leaves} }})"
+        f"(crowd.on.{event}, () => {{ {fails} }}), null"
+    )
+    seen = look(page, peer, anna="a", bert="b")
+    say(peer, token, {"tick": 0, **seen["anna"]}, {"tick": 1, "epoch": 1, **seen["bert"]})
+    happened = page.until("act", "bert", "call", MOVE.model_dump())
+    done = [one[2] for one in happened if one[:2] == ["act", "anna"]]
+    assert done == (["safe"] if event == "call" else ["call", "safe"])
+    assert page.do("crowd.members.get('anna')?.inForce.kind") == ("none" if back else None)
+
+
+def test_who_is_named_twice_leaves_once(peer: Peer, start: Start) -> None:
+    page = start(peer.url)
+    welcomed(peer, page, "anna", "bert")
+    page.do("crowd.leave('anna', 'anna', 'bert')")
+    assert peer.expect(Leave).ids == ["anna", "bert"]
+
+
 # pusher/pusher-websocket-dotnet#8, freenet/river#556: after a reconnect a client believes that it is still subscribed.
 def test_after_a_cut_the_members_join_again_and_after_a_lost_session_too(peer: Peer, start: Start) -> None:
     page = start(peer.url)
