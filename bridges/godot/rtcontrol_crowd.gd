@@ -89,7 +89,7 @@ func join(id, node, terms = {}):
 	one.driven.connect("trouble", self, "_on_trouble", [id])
 	_lives += 1
 	_members[id] = one
-	_say("join", "members", [one.terms])
+	_say_terms([one])
 	return true
 
 
@@ -116,13 +116,13 @@ func instruct(text, ids = null):
 	for id in some:
 		if not _works("" if _members.has(id) else "there is no member %s. Let it join() first." % id):
 			return false
-	var terms = []
+	var changed = []
 	for id in some:
 		_members[id].terms["instruction"] = text
-		terms.append(_members[id].terms)
+		changed.append(_members[id])
 	if ids == null:
 		_instruct(text)
-	_say("join", "members", terms)
+	_say_terms(changed)
 	return true
 
 
@@ -277,10 +277,7 @@ func _begun(message):
 	# Who left lately is told again, as that may be lost; all that waited of members is told by their joining.
 	if message["resumed"] and not gone.empty():
 		_waiting.append({"type": "leave", "session": _session, "ids": gone})
-	var terms = []
-	for one in _members.values():
-		terms.append(one.terms)
-	_say("join", "members", terms)
+	_say_terms(_members.values())
 	if not message["resumed"]:
 		for one in _members.values():
 			one.driven.carry_out(one.driven.rule.new_session(one.terms["epoch"]), "left")
@@ -354,6 +351,16 @@ func _count(one, name):
 func _ignore(why):
 	counts["ignored"] += 1
 	ignored[why] = ignored.get(why, 0) + 1
+
+
+# While there is no session, joining says them later. Whoever is refused again is told so again.
+func _say_terms(some):
+	var terms = []
+	for one in some:
+		if state == LIVE:
+			one.refused = null
+		terms.append(one.terms)
+	_say("join", "members", terms)
 
 
 # Said as soon as there is room; while there is no session, joining tells all of it later.

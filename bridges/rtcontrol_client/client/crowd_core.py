@@ -96,8 +96,7 @@ class CrowdCore(Core):
         for name in ids:
             member = self.member(name)
             member.terms = member.terms.model_copy(update=terms)
-        for some in in_messages([self.members[name].terms for name in ids]):
-            self.say(Join(session=self.token, members=some))
+        self._say_terms(ids)
 
     def see(self, name: str, t_ns: int, text: str | None, data: dict[str, Any] | None) -> None:
         """What a member saw; it replaces what is not said yet. Of one that was not let in nothing is said. Raises
@@ -121,6 +120,12 @@ class CrowdCore(Core):
         if member is None:
             raise ClientError(f"There is no member {name!r:.80}.", "Let it join() first.")
         return member
+
+    def _say_terms(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.members[name].refused = None  # whoever is refused again is told so again
+        for some in in_messages([self.members[name].terms for name in names]):
+            self.say(Join(session=self.token, members=some))
 
     def _safe_calls(self) -> tuple[messages.FunctionCall, ...]:
         welcome = self.welcome
@@ -191,8 +196,7 @@ class CrowdCore(Core):
         gone = [name for name in dict.fromkeys(self._left) if name not in self.members]
         if welcome.resumed and gone:
             self.say(Leave(session=self.token, ids=gone))
-        for some in in_messages([member.terms for member in self.members.values()]):
-            self.say(Join(session=self.token, members=some))
+        self._say_terms(list(self.members))
         for name, member in self.members.items():
             safe_calls = tuple(member.terms.safe_calls or self._safe_calls())
             if welcome.resumed:

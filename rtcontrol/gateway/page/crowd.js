@@ -51,7 +51,7 @@ export class Crowd extends Session {
     validate({ type: "join", session: NOBODY, members: [made] });
     this.lives += 1;
     this.members.set(id, new CharacterState(made, this.#safeCalls(made)));
-    if (this.state === "live") this.#say("join", "members", [made]);
+    if (this.state === "live") this.#sayTerms([this.members.get(id)]);
   }
 
   /** They are gone at once, and nothing of theirs is in force; of one that is not there, nothing. */
@@ -99,7 +99,7 @@ export class Crowd extends Session {
     validate({ type: "join", session: NOBODY, members: terms.slice(0, 1) });
     for (const made of terms) this.members.get(made.id).terms = made;
     if (!ids.length) super.instruct(instruction);
-    if (this.state === "live") this.#say("join", "members", terms);
+    if (this.state === "live") this.#sayTerms(some.map((id) => this.members.get(id)));
     return this.state === "live";
   }
 
@@ -141,11 +141,7 @@ export class Crowd extends Session {
     this.looks.clear(); // as old as the gap
     const gone = this.gone.filter((id) => !this.members.has(id));
     if (welcome.resumed && gone.length) this.send({ type: "leave", session: welcome.session, ids: [...new Set(gone)] });
-    this.#say(
-      "join",
-      "members",
-      [...this.members.values()].map(({ terms }) => terms),
-    );
+    this.#sayTerms([...this.members.values()]);
     for (const member of this.members.values()) {
       const { inForce, terms } = member;
       const safe = this.#safeCalls(terms);
@@ -224,6 +220,12 @@ export class Crowd extends Session {
     this.looks.clear();
     this.#say("observe_many", "looks", looks);
     return true;
+  }
+
+  #sayTerms(members) {
+    for (const member of members) member.refused = null; // whoever is refused again is told so again
+    const terms = members.map((member) => member.terms);
+    this.#say("join", "members", terms);
   }
 
   #say(type, list, parts) {

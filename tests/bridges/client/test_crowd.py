@@ -13,8 +13,8 @@ from rtcontrol_client import ClientError, Crowd
 from rtcontrol_client.client.connection import S
 from rtcontrol_client.client.crowd_core import CrowdCore, CrowdOptions
 from rtcontrol_client.wire import decode_json, encode_json
-from rtcontrol_client.wire.crowd import CallMany, Join, MemberCall, ObserveMany
-from rtcontrol_client.wire.messages import FunctionCall, Hello, Ping, Welcome
+from rtcontrol_client.wire.crowd import CallMany, Join, MemberCall, MemberError, ObserveMany
+from rtcontrol_client.wire.messages import ErrorMessage, FunctionCall, Hello, Ping, Welcome
 from tests.bridges.client.worlds import Process, Proxy, free_port
 from tests.conformance import load
 from tests.helpers.processes import until
@@ -102,6 +102,20 @@ def test_who_the_server_does_not_let_in_is_safe_and_the_others_are_decided_for(s
         assert crowd.call("bert").cause == "refused" and crowd.call("bert").arguments == SAFE["arguments"]
 
 
+# RandyGaul/cute_headers#305: whoever was refused once stays out, also when the server has room.
+def test_who_was_refused_is_decided_for_once_there_is_room_and_its_terms_are_said_again(server: Process) -> None:
+    with Crowd.connect(server.endpoint, agent="lander", hz=20, members=1, safe_call=SAFE) as crowd:
+        crowd.join("anna")
+        crowd.join("bert")
+        until(lambda: bool(crowd.refusals), "nothing is told")
+        crowd.instruct("hover at 0.7", "bert")
+        until(lambda: len(crowd.refusals) > 1, "its terms are not refused again")
+        assert crowd.call("bert").cause == "refused"
+        crowd.leave("anna")
+        crowd.instruct("land on the pad", "bert")
+        until_fresh(crowd, "bert")
+
+
 def test_an_option_that_a_crowd_has_not_is_refused_at_once() -> None:
     with pytest.raises(ClientError, match="on_call"):
         Crowd.connect("tcp://127.0.0.1:1", on_call=print)
@@ -171,6 +185,27 @@ def test_members_join_again_after_a_resume_and_calls_of_former_lives_are_void() 
     assert core.members["anna"].force.kind == "call"
     core.look(spoken.now + S)
     assert core.members["anna"].force.kind == "safe" and "anna" in core.news
+
+
+def test_who_was_refused_is_shown_again_to_each_server_that_its_terms_are_said_to() -> None:
+    spoken = Spoken()
+    spoken.welcome()
+    core = spoken.core
+    full = ErrorMessage(code="busy", message="Full.", members=[MemberError(id="anna", code="busy", message="Full.")])
+
+    def shown() -> list[str]:
+        core.see("anna", spoken.now, "x 1", None)
+        return [m.type for m in spoken.said() if isinstance(m, Join | ObserveMany)]
+
+    core.join({"id": "anna"})
+    assert shown() == ["join", "observe_many"]
+    for number, resumed in enumerate([True, False]):
+        core.hear(full, spoken.now)
+        assert shown() == [] and core.members["anna"].refused is not None
+        core.lost(spoken.now, "cut")
+        core.connected(spoken.now)
+        spoken.welcome(resumed=resumed, session=core.token if resumed else f"{number}" * 16)
+        assert shown() == ["join", "observe_many"]
 
 
 def test_a_call_whose_stamp_is_not_its_looks_is_void() -> None:

@@ -203,6 +203,29 @@ def test_who_is_not_let_in_says_nothing_and_a_freed_node_leaves_by_itself(crowd:
     assert set(crowd.stats()["accounts"]) == {"bert"}
 
 
+# RandyGaul/cute_headers#305: whoever was refused once stays out, also when the server has room.
+def test_who_was_refused_is_shown_again_once_its_terms_are_said_again(crowd: Engine, stand: Stand) -> None:
+    epochs = joined(stand)
+    part = MemberError(id="bert", code="busy", message="Full.")
+    full = ErrorMessage(code="busy", message="One is refused.", members=[part])
+    stand.send(full)
+    crowd.event("refused", member="bert")
+    assert crowd.stats()["calls"]["bert"]["cause"] == "refused"
+    crowd.say("instruct bert go home")
+    assert [one.id for one in stand.expect(Join, 5.0, "terms").members] == ["bert"]
+    looks(stand, "anna", "bert")
+    stand.send(full)
+    crowd.event("refused", member="bert")
+    assert crowd.stats()["calls"]["bert"]["cause"] == "refused"
+    stand.alive = False
+    crowd.event("lost")
+    stand.alive = True
+    stand.expect(Hello, 20.0, "hello")
+    assert joined(stand, resumed=True) == epochs
+    tell(stand, answer(stand, epochs["bert"], looks(stand, "anna", "bert")["bert"]))
+    crowd.event("acted", member="bert", cause="call")
+
+
 def test_goal_of_one_and_of_all_and_mistakes_are_said_before_anything_is_sent(crowd: Engine, stand: Stand) -> None:
     joined(stand)
     crowd.say("instruct anna go home")

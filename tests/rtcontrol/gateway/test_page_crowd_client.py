@@ -252,6 +252,31 @@ def test_who_was_not_let_in_is_safe_and_nothing_is_said_of_it(peer: Peer, start:
     assert set(look(page, peer, anna="a", bert="b")) == {"anna"}
 
 
+# RandyGaul/cute_headers#305: whoever was refused once stays out, also when the server has room.
+def test_who_was_refused_is_shown_again_once_its_terms_are_said_again(peer: Peer, start: Start) -> None:
+    page = start(peer.url)
+    token = welcomed(peer, page, "anna", "bert")
+    part = MemberError(id="bert", code="busy", message="Full.")
+    full = ErrorMessage(code="busy", message="1 part of join is refused.", members=[part])
+    peer.send(full)
+    page.until("refused", "bert", "busy")
+    page.do("crowd.instruct('go home', 'bert')")
+    assert [one.id for one in peer.expect(Join).members] == ["bert"]
+    assert set(look(page, peer, anna="a", bert="b")) == {"anna", "bert"}
+    peer.send(full)
+    page.until("refused", "bert", "busy")
+    assert page.do("crowd.call('bert').cause") == "refused"
+    assert set(look(page, peer, anna="a", bert="b")) == {"anna"}
+    peer.cut()
+    assert peer.expect(Hello).resume == token
+    peer.welcome(resume=token, crowd=TERMS)
+    page.until("state", "waiting")
+    page.until("state", "live")
+    seen = look(page, peer, anna="a", bert="b")
+    say(peer, token, {"tick": 0, "epoch": 1, **seen["bert"]})
+    page.until("act", "bert", "call", MOVE.model_dump())
+
+
 def test_a_call_that_throws_is_followed_by_safe_which_is_tried_until_it_no_longer_does(
     peer: Peer, start: Start
 ) -> None:
