@@ -97,6 +97,11 @@ func _mistake():
 		if one in _urls:
 			return "url has %s twice." % one
 		_urls.append(one)
+	return _unsafe()
+
+
+# Why the safe tools cannot make it safe, for people; empty where they can.
+func _unsafe():
 	for name in _safe_names():
 		if not _tools.has(name):
 			return "safe_tool must name one of the tools %s." % [_tools.keys()]

@@ -62,7 +62,7 @@ func _init():
 
 # Connect, and keep connected. False, with an error in the console, where that cannot work.
 func start():
-	return _works(_mistake()) and _begin()
+	return _works(_mistake()) and _renew_safe_calls() and _begin()
 
 
 # A member comes in; `terms`: instruction, hz, deadline_ms, ttl_ms, priority (9 is the most urgent), every_tick (it is asked
@@ -77,7 +77,7 @@ func join(id, node, terms = {}):
 	for key in terms:
 		if not key in ["safe_tool", "safe_tools"]:
 			one.terms[key] = terms[key]
-	var own = terms.get("safe_tools", [terms["safe_tool"]] if terms.has("safe_tool") else [])
+	var own = _own_safe_names(terms)
 	if not own.empty():
 		one.terms["safe_calls"] = _calls_of(own)
 	one.driven = Driven.new()
@@ -196,7 +196,24 @@ func _forbids(id, node, terms):
 			for name in [value] if key == "safe_tool" else value:
 				if not _tools.has(name) or not _tools[name]["parameters"]["required"].empty():
 					return "%s of %s must name tools without arguments, not %s." % [key, id, name]
-	return _misfit(node)
+	# Before the start the crowd's may still be set.
+	var unsafe = _unsafe() if state != IDLE and _own_safe_names(terms).empty() else ""
+	return unsafe if unsafe != "" else _misfit(node)
+
+
+static func _own_safe_names(terms):
+	return terms.get("safe_tools", [terms["safe_tool"]] if terms.has("safe_tool") else [])
+
+
+# The crowd's safe calls, for members without their own. False, with an error in the console, where its safe tools are no
+# tools: the members keep what they had.
+func _renew_safe_calls():
+	if not _works(_unsafe()):
+		return false
+	for one in _members.values():
+		if not one.terms.has("safe_calls"):
+			one.driven.rule.safe_calls = _calls_of(_safe_names())
+	return true
 
 
 func _on_acted(call, cause, id):
@@ -268,6 +285,7 @@ func _observe(now):
 func _begun(message):
 	if not message.has("crowd"):
 		return _end("The server knows no crowds. Update it, or use rtcontrol_client.gd for each.")
+	_renew_safe_calls()
 	_looks.clear()
 	_waiting.clear()
 	var gone = []

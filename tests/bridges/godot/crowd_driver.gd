@@ -54,8 +54,7 @@ func _initialize():
 		if argument.begins_with("--url="):
 			client.url = argument.substr(6)
 		if argument.begins_with("--set="):
-			var pair = argument.substr(6).split(":", true, 1)
-			client.set(pair[0], str2var(pair[1]))
+			_adjust(argument.substr(6))
 	for what in ["welcomed", "lost", "heard_call", "acted", "told", "refused", "instructed", "trouble", "ended"]:
 		client.connect(what, self, "_on_" + what)
 	root.add_child(scene)
@@ -63,9 +62,16 @@ func _initialize():
 		if argument.begins_with("--join="):
 			for id in argument.substr(7).split(","):
 				_join(id, {})
+		if argument.begins_with("--then="): # when they have joined, and before the start
+			_adjust(argument.substr(7))
 	if "--bare" in OS.get_cmdline_args():
 		client.start()
 	tell({"event": "ready"})
+
+
+func _adjust(text):
+	var pair = text.split(":", true, 1)
+	client.set(pair[0], str2var(pair[1]))
 
 
 func _join(id, terms):
@@ -102,6 +108,8 @@ func _obey(command):
 		"many":
 			for number in int(words[1]):
 				_join("member-%d" % number, {})
+		"set":
+			_adjust(words[1])
 		"leave":
 			client.leave(words[1])
 		"free":

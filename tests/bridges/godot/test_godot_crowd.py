@@ -203,6 +203,48 @@ def test_who_is_not_let_in_says_nothing_and_a_freed_node_leaves_by_itself(crowd:
     assert set(crowd.stats()["accounts"]) == {"bert"}
 
 
+def test_safe_tools_that_are_named_after_a_member_joined_make_it_safe_and_a_wrong_one_is_refused(
+    godot: Start, stand: Stand
+) -> None:
+    # godotengine/godot#37882: what was computed from an exported property before it was set keeps its default.
+    relay = Relay(stand.endpoint)
+    crowd = godot(relay.url, "--bare", '--set=safe_tool:""', "--join=anna,bert", '--then=safe_tool:"stop"')
+
+    def expires() -> str:
+        """By what anna becomes safe when a call outlives its time-to-live."""
+        tell(stand, answer(stand, epochs["anna"], looks(stand, "anna")["anna"], ttl_ms=1000.0))
+        crowd.event("acted", member="anna", cause="call")
+        return str(crowd.event("acted", member="anna", cause="expired")["call"]["name"])
+
+    def again() -> None:
+        """The connection is lost, and the session goes on."""
+        stand.alive = False
+        crowd.event("lost")
+        stand.alive = True
+        stand.expect(Hello, 20.0, "hello")
+        assert joined(stand, resumed=True) == epochs
+
+    stand.expect(Hello, 20.0, "hello")
+    epochs = joined(stand)
+    assert expires() == "stop"
+    crowd.say('set safe_tool:"hold"')
+    again()
+    assert expires() == "hold"
+    crowd.say('set safe_tool:"fly"')
+    crowd.say("join carl {}")
+    crowd.event("joined", taken=False)
+    assert "safe_tool must name one of the tools" in crowd.errors()
+    crowd.say('join dora {"safe_tool": "stop"}')
+    crowd.event("joined", taken=True)
+    assert [one.id for one in stand.expect(Join, 5.0, "join").members] == ["dora"]
+    crowd.say("leave dora")
+    again()
+    assert expires() == "hold"
+    assert crowd.faults() == []
+    assert relay.refused == []
+    relay.close()
+
+
 # RandyGaul/cute_headers#305: whoever was refused once stays out, also when the server has room.
 def test_who_was_refused_is_shown_again_once_its_terms_are_said_again(crowd: Engine, stand: Stand) -> None:
     epochs = joined(stand)
