@@ -79,8 +79,8 @@ class BookedSession:
 class FleetBook:
     """Each server tells it every half second what its sessions need (`beat`), and is told the same of the others. Ray
     starts it again where it is lost: it then learns all from the next beats. It keeps the list of the decoders
-    (`FleetRoster`), and the one server at a time that changes it, until that is silent. Methods are called by Ray, one
-    at a time."""
+    (`FleetRoster`), and the one server at a time that changes it, until that is silent or works on it no more. Methods
+    are called by Ray, one at a time."""
 
     def __init__(self, fleet: str, lease_s: float, least: int = 1, most: int = 1) -> None:
         self._fleet, self._lease_s = fleet, lease_s
@@ -97,6 +97,7 @@ class FleetBook:
         self._alone_s = time.monotonic()  # when the last one was there
         self._gone: list[str] = []  # those whose deciders are to be freed
         self._left = threading.Event()
+        self._worked_s = time.monotonic()  # when the server that changes the decoders said so last
         threading.Thread(target=self._watch, name="fleet-book", daemon=True).start()
 
     def beat(
@@ -108,12 +109,13 @@ class FleetBook:
         fleet: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """What the server's sessions need, what is kept of them, and that it lives; of the `fleet` what it could not
-        give (`unmet`), how far it follows the roster (`report`), and the `version` of that which it has, or all of it
-        (`roster`). Gives the `terms` of the fleet where the server has others: then it is not let in; `ended` where the
-        fleet is just being ended, or `behind` where the server knows more of the decoders: it is asked again; else the
-        `seats` of the others' sessions and what they are `unmet`, how many `servers` there are, whether this one's
-        lease had `lapsed` and whether it is the one that `operates`, the tokens of sessions that `lack` their hello
-        here, or that have `moved` to another server, and the `roster`."""
+        give (`unmet`), how far it follows the roster (`report`), the token of the `change` that it works on, and the
+        `version` of the roster that it has, or all of it (`roster`). Gives the `terms` of the fleet where the server
+        has others: then it is not let in; `ended` where the fleet is just being ended, or `behind` where the server
+        knows more of the decoders: it is asked again; else the `seats` of the others' sessions and what they are
+        `unmet`, how many `servers` there are, whether this one's lease had `lapsed` and whether it is the one that
+        `operates`, the tokens of sessions that `lack` their hello here, or that have `moved` to another server, and the
+        `roster`."""
         now_s, fleet = time.monotonic(), fleet or {}
         with self._lock:
             if self._ended:
@@ -131,6 +133,8 @@ class FleetBook:
             lapsed = server in self._lapsed
             self._lapsed.pop(server, None)
             unmet, report = fleet.get("unmet", 0.0), fleet.get("report")
+            if (change := self._roster.change) is not None and change.token == fleet.get("change"):
+                self._worked_s = now_s
             self._servers[server] = BookedServer(now_s, list(seats), unmet, report)
             there = self._there(now_s)
             others = {name: one for name, one in there.items() if name != server}
@@ -162,6 +166,7 @@ class FleetBook:
                 gives = getattr(self._roster, what)(*arguments, **options)
             except UserError as error:
                 return {"refused": (error.what, error.remedy)}
+            self._worked_s = time.monotonic()
             self._note_removed(before)
             return {"gives": gives, "roster": self._roster.plain()}
 
@@ -250,7 +255,8 @@ class FleetBook:
         """Servers that are gone, by their word or for their silence."""
         with self._lock:
             change = self._roster.change
-            if change is not None and change.server not in self._there(now_s, CHANGE_S):
+            # Its server is silent, or works on nothing: it never heard that it had begun, or was not heard at its end.
+            if change is not None and now_s - self._worked_s > CHANGE_S:
                 self._lapse([change.server])
             gone = [name for name, one in self._servers.items() if now_s - one.heard_s > self._lease_s]
             for name in gone:
@@ -272,7 +278,9 @@ class FleetBook:
         before = set(self._roster.decoders)
         for server in servers:
             if self._roster.lapse(server):
-                log.warning("fleet %s: a server is gone that changed the decoders: that is given up", self._fleet)
+                log.warning(
+                    "fleet %s: a server works no more on its change of the decoders: that is given up", self._fleet
+                )
         self._note_removed(before)
 
     def _end_removed(self, now_s: float) -> None:

@@ -31,7 +31,8 @@ class FleetDoor:
     this server, which was silent for too long.
 
     `roster` is the book's newest list of the decoders; `report` how far this server has followed it, None until it has
-    begun; `operates` says whether it is the one that decides how many there are.
+    begun; `operates` says whether it is the one that decides how many there are; `change` is the token of the change of
+    the decoders that this server works on: one that it never works on is given up.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class FleetDoor:
         self.roster = FleetRoster(*between)
         self.roster.version = 0  # none of the book's yet
         self.report: dict[str, Any] | None = None
+        self.change: str | None = None
         self.operates, self.unmet, self.unmet_elsewhere = False, 0.0, 0.0
         self._between = between
         self._soon = threading.Event()  # the next beat is due
@@ -180,7 +182,7 @@ class FleetDoor:
 
         kept = {} if self.sessions is None else self.sessions.kept()
         told = {token: _told(state, token not in self._written) for token, state in kept.items()}
-        seats, fleet = list(self._seats()), {"unmet": self.unmet, "report": self.report}
+        seats, fleet = list(self._seats()), {"unmet": self.unmet, "report": self.report, "change": self.change}
         for more in ({"version": self.roster.version}, {"roster": self.roster.plain()}):
             said = self._found().beat.remote(self.id, self._terms, seats, told, {**fleet, **more})
             answer = ray.get(said, timeout=ANSWER_S)

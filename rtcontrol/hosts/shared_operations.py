@@ -78,7 +78,11 @@ class SharedOperations:
 
     def tidy(self) -> None:
         """Start what is missing after a change that was given up, and end what was made for it."""
-        token = self._door.operate("begin", self._door.id, TIDY)
+        with self._by_itself():
+            self._tidy()
+
+    def _tidy(self) -> None:
+        token = self._begin(TIDY)
         try:
             while True:
                 roster = self._door.roster
@@ -93,8 +97,7 @@ class SharedOperations:
                 else:
                     return
         finally:
-            with contextlib.suppress(UserError):
-                self._door.operate("end", token)
+            self._close("end", token)
 
     def _end(self, name: str, what: str, replace: bool) -> None:
         with self._alone(what) as token:
@@ -157,7 +160,7 @@ class SharedOperations:
         began = time.monotonic()
         while not self._door.roster.tidy or self._door.roster.change is not None:
             try:
-                self.tidy()
+                self._tidy()
             except UserError:
                 if time.monotonic() - began > STEP_S or self._fleet.closed.wait(LOOK_S):
                     raise
@@ -174,22 +177,54 @@ class SharedOperations:
 
     @contextlib.contextmanager
     def _alone(self, what: str) -> Iterator[str]:
-        if not self._busy.acquire(blocking=False):
-            raise UserError("The decoders are being changed just now.", "Wait until that is done.")
-        try:
-            token: str = self._door.operate("begin", self._door.id, what)
+        with self._by_itself():
+            token = self._begin(what)
             try:
                 yield token
             except BaseException:
                 with contextlib.suppress(UserError):
-                    self._door.operate("give_up", token)
+                    self._close("give_up", token)
                 with contextlib.suppress(UserError):
                     self._put_in_order()
                 raise
-            self._door.operate("end", token)
+            self._close("end", token)
             self._followed()
+
+    @contextlib.contextmanager
+    def _by_itself(self) -> Iterator[None]:
+        """Raises UserError where this server changes something already."""
+        if not self._busy.acquire(blocking=False):
+            raise UserError("The decoders are being changed just now.", "Wait until that is done.")
+        try:
+            yield
         finally:
             self._busy.release()
+
+    def _begin(self, what: str) -> str:
+        token: str = self._door.operate("begin", self._door.id, what)
+        self._door.change = token
+        return token
+
+    def _close(self, what: str, token: str) -> None:
+        """`end` the change, or `give_up`: again until the book answers; where it does not for long it gives the change
+        up by itself. Raises UserError."""
+        began, again = time.monotonic(), False
+        try:
+            while True:
+                try:
+                    self._door.operate(what, token)
+                    return
+                except DecoderUnavailable:
+                    again = True
+                    if time.monotonic() - began > AWAY_S or self._fleet.closed.wait(LOOK_S):
+                        raise
+                except UserError:
+                    self._door.progress()
+                    if again and self._door.roster.tidy:  # it was done the first time, and the answer was late
+                        return
+                    raise
+        finally:
+            self._door.change = None
 
 
 def _joined(name: str) -> Callable[[Report], bool]:

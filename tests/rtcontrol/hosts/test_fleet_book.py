@@ -128,6 +128,21 @@ def test_change_of_a_server_that_is_silent_or_leaves_is_given_up(book: FleetBook
         done(book, "two", "end", token)
 
 
+def test_change_that_its_server_never_heard_to_have_begun_is_given_up(book: FleetBook) -> None:
+    # hazelcast/hazelcast#7343: a lock whose answer did not come was held, and its holder did not know.
+    token = ""
+    for works in (True, False):
+        book.beat("one", TERMS, [])
+        token = done(book, "one", "begin", "one", "drains decoder-1")
+        book._worked_s -= CHANGE_S + 1
+        book.beat("one", TERMS, [], {}, {"change": token if works else None})
+        book._expire(time.monotonic())
+        assert (book._roster.change is not None) is works
+        if works:
+            done(book, "one", "end", token)
+    assert "refused" in book.operate("one", "end", token)
+
+
 def test_book_that_was_lost_asks_for_the_list_and_takes_the_newest(book: FleetBook) -> None:
     book._blank = True
     assert book.beat("new", TERMS, []) == {"ended": True}, "it would begin with decoders that are not there"

@@ -11,6 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -19,11 +20,15 @@ from pooled import called, naming
 from shared_servers import actors, asking_at, kept, pids, shared, silenced, tidied
 
 from rtcontrol.hosts import load
-from rtcontrol.hosts.fleet_book import BOOK, namespace_of
+from rtcontrol.hosts.fleet import FleetPool
+from rtcontrol.hosts.fleet_book import BOOK, FleetBook, namespace_of
+from rtcontrol.hosts.fleet_door import FleetDoor
 from rtcontrol.hosts.fleet_host import FleetHost
 from rtcontrol.hosts.fleet_member import FleetMember
+from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.hosts.ray_actor import BUILDERS
 from rtcontrol.hosts.shared_fleet import SharedFleet
+from rtcontrol.hosts.shared_operations import SharedOperations
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import until
 
@@ -285,3 +290,48 @@ def test_model_is_changed_at_one_server_for_all_and_for_those_that_come_later(
         stack.callback(late.close)
         assert pids(late) == pids(first)
         assert called(late.open("late", modelled("old")), 0) == 'new(at="x 0")'
+
+
+class LateDoor(FleetDoor):
+    """Its book is in this process. The answers to some steps come too late, after the step was done."""
+
+    def __init__(self, book: FleetBook, late: list[str]) -> None:
+        super().__init__("lab", {})
+        self._here, self._late = book, late
+
+    def beat(self) -> None:
+        self._here.beat(self.id, {}, [], {}, {"change": self.change, "version": self.roster.version})
+
+    def _ask(self, what: str, *arguments: Any, **options: Any) -> dict[str, Any]:
+        answer = getattr(self._here, what)(*arguments, **options)
+        if what == "operate" and arguments[1] in self._late:
+            self._late.remove(arguments[1])
+            raise DecoderUnavailable("The book does not answer.", "Try again.")
+        if "roster" in answer:
+            self._take(answer["roster"])
+        return dict(answer)
+
+
+@pytest.mark.parametrize("late", ["end", "give_up"])
+def test_end_of_a_change_whose_answer_is_late_is_asked_again(monkeypatch: pytest.MonkeyPatch, late: str) -> None:
+    # micro-fan/aiozk#34: who gave up at a timeout left its lock behind.
+    monkeypatch.setattr(FleetBook, "_watch", lambda self: None)
+    book, pool = FleetBook("lab", 30.0), FleetPool()
+    door = LateDoor(book, [late])
+    door.beat()
+    operations = SharedOperations(pool, door)
+    if late == "end":
+        operations.tidy()
+    else:
+        with pytest.raises(UserError, match="There is no decoder"):
+            operations.drain("decoder-9")
+    assert book._roster.change is None and door.change is None and not operations.busy
+
+
+def test_decoders_are_put_in_order_by_one_thread_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FleetBook, "_watch", lambda self: None)
+    door = LateDoor(FleetBook("lab", 30.0), [])
+    door.beat()
+    operations = SharedOperations(FleetPool(), door)
+    with operations._alone("drains decoder-1"), pytest.raises(UserError, match="being changed just now"):
+        operations.tidy()
