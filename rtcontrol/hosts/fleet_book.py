@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rtcontrol.hosts.fleet_roster import FleetRoster
+from rtcontrol.hosts.fleet_roster import RESTORED, FleetRoster
 from rtcontrol.models.errors import UserError
 
 log = logging.getLogger("rtcontrol.host")
@@ -86,9 +86,10 @@ class FleetBook:
         self._fleet, self._lease_s = fleet, lease_s
         self._roster = FleetRoster(least, most)
         self._blank = _is_again()  # it was lost, and nobody has told it of the decoders yet
+        # The version of the list that it began again with, the least that it gave out since, and what it made of that.
+        self._restored = 0, 0, 0
         self._removed: dict[str, tuple[int, float]] = {}  # decoders to be ended: since which version, and when
         self._swept_s = time.monotonic()
-        self._terms: dict[str, Any] | None = None  # of the first server
         self._servers: dict[str, BookedServer] = {}
         self._lapsed: dict[str, None] = {}
         self._sessions: dict[str, BookedSession] = {}
@@ -120,16 +121,16 @@ class FleetBook:
         with self._lock:
             if self._ended:
                 return {"ended": True}
-            if self._terms is None:
-                self._terms = dict(terms)
-            if self._differs(terms):
-                return {"terms": self._terms}
-            if (plain := fleet.get("roster")) is not None:
+            if (plain := fleet.get("roster")) is not None:  # of one that was let in before
                 self._restore(FleetRoster.read(plain))
-            elif fleet.get("version", 0) > (0 if self._blank else self._roster.version):
+            elif self._is_newer(fleet.get("version", 0)):
                 return {"behind": True}
             elif self._blank and now_s - self._alone_s < SILENT_S:
                 return {"ended": True}
+            if self._roster.terms is None:
+                self._roster.terms = dict(terms)
+            if self._differs(self._roster.terms, terms):
+                return {"terms": self._roster.terms}
             lapsed = server in self._lapsed
             self._lapsed.pop(server, None)
             unmet, report = fleet.get("unmet", 0.0), fleet.get("report")
@@ -152,8 +153,20 @@ class FleetBook:
 
     def _restore(self, roster: FleetRoster) -> None:
         """The book was lost: of what servers have of the decoders the newest counts."""
-        if self._blank or roster.version > self._roster.version:
-            self._roster, self._blank = roster.restored(), False
+        if not self._is_newer(version := roster.version):
+            return
+        restored = roster.restored()
+        restored.version = max(restored.version, self._roster.version + 1)
+        least = version + RESTORED if self._blank else self._restored[1]
+        self._roster, self._blank, self._restored = restored, False, (version, least, restored.version)
+
+    def _is_newer(self, version: int) -> bool:
+        """Whether a server has a newer list: of before the book was lost only while nothing was changed since."""
+        if self._blank:
+            return version > 0
+        before, least, now = self._restored
+        is_newer_before = before < version < least and self._roster.version == now
+        return version > self._roster.version or is_newer_before
 
     def operate(self, server: str, what: str, *arguments: Any, **options: Any) -> dict[str, Any]:
         """What a server does with the roster, by the name of its method. Gives what that `gives`, and the `roster`
@@ -181,12 +194,15 @@ class FleetBook:
         """Those that are heard, the eldest first."""
         return {name: one for name, one in self._servers.items() if now_s - one.heard_s <= within_s}
 
-    def _differs(self, terms: Mapping[str, Any]) -> bool:
-        """A server may also come with the model that is now served in the place of the fleet's first."""
-        assert self._terms is not None, "somebody was here"
-        name = difference(self._terms, terms)
-        now = self._roster.served[self._roster.model].get(self._terms.get(MODEL) or "")
-        return name is not None and (now is None or difference({**self._terms, MODEL: now}, terms) is not None)
+    def _differs(self, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+        """A server may also come with the model that is now served in the place of the fleet's first; that is an
+        agent's where the fleet began without one."""
+        if difference({**ours, MODEL: None}, {**theirs, MODEL: None}) is not None:
+            return True
+        now, first, named = self._roster.served[self._roster.model], ours.get(MODEL), theirs.get(MODEL)
+        if first is None or named is None:
+            return first != named and (first is not None or named not in now.values())
+        return now.get(first, first) != now.get(named, named)
 
     def _note_removed(self, before: set[str]) -> None:
         for name in before - set(self._roster.decoders):

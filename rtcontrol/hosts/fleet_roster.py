@@ -10,8 +10,10 @@ from typing import Any, Literal
 
 from rtcontrol.models.errors import UserError
 
-PLAIN = ("least", "most", "version", "wanted", "model", "newest")
+PLAIN = ("least", "most", "version", "wanted", "model", "newest", "terms")
 TIDY = "puts the decoders in order"
+# A list that was restored is newer than any that a server may have from before.
+RESTORED = 1000
 LAPSED = "This server was silent for too long, or the fleet's book was lost: its change of the decoders was given up."
 
 
@@ -40,14 +42,16 @@ class RosterChange:
 class FleetRoster:
     """The decoders by their names, the models that are served by number, and the number in force.
 
-    `wanted` decoders, between `least` and `most`; one more while one is there for another. Whoever changes it has the
-    token of the one change that is under way. What is left of one that was given up is not `tidy`, until somebody has
-    put it in order. Raises UserError for what is refused, and then all stays as it is.
+    `terms` are those of the fleet's first server. `wanted` decoders, between `least` and `most`; one more while one is
+    there for another. Whoever changes it has the token of the one change that is under way. What is left of one that
+    was given up is not `tidy`, until somebody has put it in order. Raises UserError for what is refused, and then all
+    stays as it is.
     """
 
     def __init__(self, least: int, most: int) -> None:
         self.least, self.most = least, most
         self.version, self.wanted, self.model, self.newest = 1, least, 0, least
+        self.terms: dict[str, Any] | None = None  # what its servers have in common; None before the first one
         self.served: list[dict[str, str]] = [{}]
         self.decoders = {f"decoder-{number}": ListedDecoder() for number in range(1, least + 1)}
         self.change: RosterChange | None = None
@@ -74,6 +78,7 @@ class FleetRoster:
 
     def restored(self) -> FleetRoster:
         """As the book goes on with it that was lost: a change that was under way is given up."""
+        self.version += RESTORED
         if self.change is not None:
             self.give_up(self.change.token)
         return self

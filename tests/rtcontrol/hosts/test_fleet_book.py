@@ -96,6 +96,52 @@ def test_who_comes_after_a_change_may_name_the_model_of_before_or_the_one_now_se
     assert book.beat("three", other, []) == {"terms": TERMS}
 
 
+def served_in_its_place(book: FleetBook, server: str, before: str, model: str) -> None:
+    """The fleet's only decoder is changed for one with another model."""
+    token = done(book, server, "begin", server, f"changes the model to {model}")
+    number = done(book, server, "serve", token, {before: model, model: model})
+    old = book._roster.takes[0]
+    name = done(book, server, "enter", token, number, spare=True)
+    done(book, server, "started", token, name)
+    done(book, server, "drain", token, old, name)
+    done(book, server, "remove", token, old)
+    done(book, server, "end", token)
+
+
+def test_book_that_was_lost_after_a_change_lets_in_who_was_in(book: FleetBook) -> None:
+    # ray-project/ray#9286: what was lost began anew, and knew no more whose all was.
+    book.beat("one", TERMS, [])
+    served_in_its_place(book, "one", "lander", "mine")
+    mine, strange = {**TERMS, "--model": "mine"}, {**TERMS, "rtcontrol": "0.9"}
+    roster = book.beat("two", mine, [])["roster"]
+    book = FleetBook("lab", LEASE_S)
+    book._blank = True
+    assert book.beat("three", strange, []) == {"ended": True}
+    assert "roster" in book.beat("two", mine, [], {}, {"roster": roster}), "its terms are not the fleet's first"
+    assert "roster" in book.beat("one", TERMS, [], {}, {"version": roster["version"]})
+    assert book.beat("three", strange, []) == {"terms": TERMS}
+
+
+def test_strange_server_that_comes_first_to_a_book_that_was_lost_does_not_say_who_is_let_in(book: FleetBook) -> None:
+    book.beat("one", TERMS, [])
+    roster = book.beat("one", TERMS, [])["roster"]
+    book = FleetBook("lab", LEASE_S)
+    book._blank, book._alone_s = True, time.monotonic() - SILENT_S - 1
+    assert "roster" in book.beat("three", {**TERMS, "rtcontrol": "0.9"}, []), "nobody else seems to be there"
+    assert book.beat("one", TERMS, [], {}, {"version": roster["version"]}) == {"behind": True}
+    assert "roster" in book.beat("one", TERMS, [], {}, {"roster": roster})
+    assert book.beat("three", {**TERMS, "rtcontrol": "0.9"}, []) == {"terms": TERMS}
+
+
+def test_who_comes_to_a_fleet_that_began_by_an_agent_may_name_the_model_now_served(book: FleetBook) -> None:
+    by_agent = {"rtcontrol": "1.0", "--agent": "mine.py", "--model": None}
+    book.beat("one", by_agent, [])
+    served_in_its_place(book, "one", "lander", "mine")
+    assert "roster" in book.beat("two", {**by_agent, "--model": "mine"}, [])
+    assert "roster" in book.beat("three", by_agent, [])
+    assert book.beat("four", {**by_agent, "--model": "other"}, []) == {"terms": by_agent}
+
+
 def test_eldest_server_that_is_heard_operates_and_one_that_begins_does_not(book: FleetBook) -> None:
     begun = {"report": {"version": 1}}
 
@@ -146,10 +192,18 @@ def test_change_that_its_server_never_heard_to_have_begun_is_given_up(book: Flee
 def test_book_that_was_lost_asks_for_the_list_and_takes_the_newest(book: FleetBook) -> None:
     book._blank = True
     assert book.beat("new", TERMS, []) == {"ended": True}, "it would begin with decoders that are not there"
-    older, newer = FleetRoster(1, 1), FleetRoster(1, 1)
-    newer.end(newer.begin("one", "something"))
+    older, newer = FleetRoster(1, 2), FleetRoster(1, 2)
+    token = newer.begin("one", "starts another one")
+    newer.started(token, newer.enter(token), more=True)
+    newer.end(token)
+
+    def listed(server: str, **fleet: Any) -> list[str]:
+        return list(book.beat(server, TERMS, [], {}, fleet)["roster"]["decoders"])
+
     assert book.beat("one", TERMS, [], {}, {"version": older.version}) == {"behind": True}
-    assert book.beat("one", TERMS, [], {}, {"roster": older.plain()})["roster"]["version"] == older.version
+    assert listed("one", roster=older.plain()) == ["decoder-1"]
+    first = book._roster.version
+    assert listed("one", version=first) == ["decoder-1"]
     assert book.beat("two", TERMS, [], {}, {"version": newer.version}) == {"behind": True}
-    assert book.beat("two", TERMS, [], {}, {"roster": newer.plain()})["roster"]["version"] == newer.version
-    assert book.beat("new", TERMS, [])["roster"]["version"] == newer.version
+    assert listed("two", roster=newer.plain()) == ["decoder-1", "decoder-2"] == listed("new")
+    assert listed("one", version=first) == listed("two") and book._roster.version > first
