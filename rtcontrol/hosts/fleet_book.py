@@ -133,6 +133,8 @@ class FleetBook:
                 return {"terms": self._roster.terms}
             lapsed = server in self._lapsed
             self._lapsed.pop(server, None)
+            if server in self._gone:  # it is back, and all that it has is built again
+                self._gone.remove(server)
             unmet, report = fleet.get("unmet", 0.0), fleet.get("report")
             if (change := self._roster.change) is not None and change.token == fleet.get("change"):
                 self._worked_s = now_s
@@ -255,20 +257,28 @@ class FleetBook:
             self._left.wait(LOOK_S)
             self._left.clear()
             try:
-                if gone := self._expire(time.monotonic()):
-                    for decoder in self._decoders():
-                        for server in gone:
-                            decoder.close_all.remote(server.encode())
+                gone = self._expire(time.monotonic())
                 if self._ended:
                     self._end()
                     return
+                self._free(gone)
                 self._end_removed(time.monotonic())
             except Exception:  # Ray is away: it is tried again
                 log.exception("fleet %s: the book stumbled", self._fleet)
                 time.sleep(LOOK_S)
 
+    def _free(self, gone: Sequence[str]) -> None:
+        """Free the deciders of these servers in all decoders."""
+        if not gone:
+            return
+        for decoder in self._decoders():
+            for server in gone:
+                decoder.close_all.remote(server.encode())
+        with self._lock:
+            self._gone = [server for server in self._gone if server not in gone]
+
     def _expire(self, now_s: float) -> list[str]:
-        """Servers that are gone, by their word or for their silence."""
+        """Servers that are gone, by their word or for their silence, until what they had is freed."""
         with self._lock:
             change = self._roster.change
             # Its server is silent, or works on nothing: it never heard that it had begun, or was not heard at its end.
@@ -286,8 +296,8 @@ class FleetBook:
             # One that was started again, or whose last server was killed, waits for one more lease at most.
             elif gone or now_s - self._alone_s > self._lease_s:
                 self._ended = True
-            left, self._gone = self._gone, []
-            return [*gone, *left]
+            self._gone = [*gone, *self._gone]
+            return list(self._gone)
 
     def _lapse(self, servers: Iterable[str]) -> None:
         """Give up what these were changing."""

@@ -41,6 +41,28 @@ def test_who_comes_back_after_its_lease_is_told_so_once(book: FleetBook) -> None
     assert book.beat("one", TERMS, [SEAT])["lapsed"] is False
 
 
+def test_what_a_dead_server_had_is_freed_once_the_cluster_answers_again(
+    book: FleetBook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # ray-project/ray#43687: what a client had that is gone stayed taken.
+    def away() -> list[Any]:
+        raise ConnectionError("no cluster")
+
+    for server in ("one", "two", "three"):
+        book.beat(server, TERMS, [])
+    for left in ("one", "two"):
+        book.leave(left)
+    monkeypatch.setattr(book, "_decoders", away)
+    with pytest.raises(ConnectionError):
+        book._free(book._expire(time.monotonic()))
+    book.beat("two", TERMS, [])  # it comes back, with deciders of its own
+    monkeypatch.setattr(book, "_decoders", list)
+    gone = book._expire(time.monotonic())
+    assert gone == ["one"]
+    book._free(gone)
+    assert book._expire(time.monotonic()) == []
+
+
 KEPT = {"key": None, "epoch": 3, "seq": 7, "instruction": "go", "paused": False}
 
 
