@@ -96,6 +96,7 @@ class FleetBook:
         self._lock = threading.Lock()
         self._ended = False
         self._alone_s = time.monotonic()  # when the last one was there
+        self._learns_s = self._alone_s + lease_s if self._blank else 0.0  # until then it may not know of all servers
         self._gone: list[str] = []  # those whose deciders are to be freed
         self._left = threading.Event()
         self._worked_s = time.monotonic()  # when the server that changes the decoders said so last
@@ -242,13 +243,14 @@ class FleetBook:
             del self._sessions[token]
 
     def leave(self, server: str) -> int:
-        """The server has ended; gives how many are left. With the last one the fleet ends."""
+        """The server has ended; gives how many are left. With the last one the fleet ends; after a lease where others
+        may be there that were not heard since the book was lost."""
         with self._lock:
             self._servers.pop(server, None)
             self._lapse([server])
             self._forget(server)
             self._gone.append(server)
-            self._ended = self._ended or not self._servers
+            self._ended = self._ended or (not self._servers and time.monotonic() >= self._learns_s)
             self._left.set()
             return len(self._servers)
 

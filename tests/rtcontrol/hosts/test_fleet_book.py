@@ -144,6 +144,20 @@ def test_book_that_was_lost_after_a_change_lets_in_who_was_in(book: FleetBook) -
     assert book.beat("three", strange, []) == {"terms": TERMS}
 
 
+def test_server_that_leaves_soon_after_the_book_was_lost_does_not_end_the_fleet_of_others(book: FleetBook) -> None:
+    book.beat("one", TERMS, [])
+    roster = book.beat("two", TERMS, [])["roster"]
+    again_s = time.monotonic() + LEASE_S
+    book = FleetBook("lab", LEASE_S)
+    book._blank, book._learns_s = True, again_s
+    book.beat("one", TERMS, [], {}, {"roster": roster})
+    book.leave("one")  # the other was not heard yet
+    assert "roster" in book.beat("two", TERMS, [], {}, {"version": roster["version"]})
+    book.leave("two")
+    book._expire(again_s + 2 * LEASE_S)
+    assert book.beat("three", TERMS, []) == {"ended": True}, "nobody came"
+
+
 def test_strange_server_that_comes_first_to_a_book_that_was_lost_does_not_say_who_is_let_in(book: FleetBook) -> None:
     book.beat("one", TERMS, [])
     roster = book.beat("one", TERMS, [])["roster"]
