@@ -70,9 +70,10 @@ class FleetCare:
 
     def _look(self, now_s: float) -> None:
         fleet = self._fleet
-        for host in [host for host in list(fleet.hosts) if host.part is not None and not host.heard]:
-            assert host.part is not None
-            fleet.move(host, without=host.part.member.decoder)
+        for host in list(fleet.hosts):
+            part = host.part  # it may be closed meanwhile
+            if part is not None and not host.heard:
+                fleet.move(host, without=part.member.decoder)
         load = fleet.load()
         relief = load.relief(fleet.given_away, now_s)
         self._over = 0 if relief is None else self._over + 1

@@ -168,7 +168,8 @@ class SharedFleet(ManagedFleet):
             self._served[: len(served)] = served
             self.model = model
         for host in list(self.hosts):
-            if host.on_trial and host.part is not None and host.part.model != model:
+            part = host.part  # it may be closed meanwhile
+            if host.on_trial and part is not None and part.model != model:
                 host.withdraw()
 
     def in_force(self, models: Mapping[str, str]) -> None:
@@ -187,13 +188,15 @@ class SharedFleet(ManagedFleet):
 
     def _join_first(self, name: str, stopped: Callable[[], bool]) -> None:
         roster = self.door.roster
+        if (listed := roster.decoders.get(name)) is None:
+            return
         self.follow_models(roster.served, roster.model)
 
         def gone() -> bool:
             return name not in self.door.roster.decoders
 
         try:
-            self.admit(name, roster.decoders[name].model, lambda: stopped() or gone())
+            self.admit(name, listed.model, lambda: stopped() or gone())
         except DecoderUnavailable:
             if not gone():
                 raise
