@@ -66,7 +66,8 @@ class RayPool:
         self._answer: dict[str, Any] | None = None  # of the process that is up
         self._hosts: set[RayHost] = set()
         self._busy = 0  # threads that use Ray
-        self._unfreed: deque[bytes] = deque(maxlen=LIMIT)  # of sessions that ended while the process was away
+        # Of sessions that ended while the process was away.
+        self._unfreed: deque[bytes] = deque(maxlen=max(limit, LIMIT))
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         try:

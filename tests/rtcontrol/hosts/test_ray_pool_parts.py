@@ -23,8 +23,8 @@ from rtcontrol.gateway.decide import ToolSets, Unavailable
 from rtcontrol.gateway.errors import Tools
 from rtcontrol.hosts.deciders import ANSWERS, NoopSource, QuestionSource, STSource, answer_together, encode_questions
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
-from rtcontrol.hosts.protocol import DecisionRequest, DecoderPool, DecoderUnavailable, Host
-from rtcontrol.hosts.ray_host import DecoderLink, WakeFile
+from rtcontrol.hosts.protocol import LIMIT, DecisionRequest, DecoderPool, DecoderUnavailable, Host
+from rtcontrol.hosts.ray_host import DecoderLink, RayHost, WakeFile
 from rtcontrol.hosts.ray_pool import RayPool, single_host
 from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.models.call import Call, Decision
@@ -229,6 +229,17 @@ def test_a_host_of_its_own_decides_on_its_lanes_at_once(kind: Any, ray_pool: Ray
     finally:
         host.close()
     assert not host.alive()
+
+
+def test_every_session_that_ends_while_the_process_is_away_is_freed_when_that_is_back() -> None:
+    pool = RayPool(limit=LIMIT + 8)
+    hosts = [RayHost(pool, naming("a"), "a") for _ in range(LIMIT + 8)]
+    for host in hosts:
+        pool._hosts.add(host)
+        pool._places.take()
+    for host in hosts:
+        pool.release(host)
+    assert list(pool._unfreed) == [host.key for host in hosts]
 
 
 @pytest.mark.parametrize("kind", [partial(InProcessPool, lanes=0), InProcessPool, RayPool])
