@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from rtcontrol.hosts.fleet_host import FleetHost, Part
@@ -251,10 +252,12 @@ class FleetPool(FleetModels):
             member = self.named(to)
             host.going = to
             try:
-                return member.builder.submit(self._offer, host, member)
+                offered = member.builder.submit(self._offer, host, member)
             except RuntimeError:  # it is just being ended
                 host.going = None
                 return None
+        offered.add_done_callback(partial(_stay_if_cancelled, host, to))
+        return offered
 
     def lost(self, member: FleetMember) -> None:
         """Its sessions go elsewhere, those that ask most often first."""
@@ -272,10 +275,9 @@ class FleetPool(FleetModels):
         except Exception as error:
             log.exception("%s cannot go to %s", host.session, member.decoder)
             why = f"{type(error).__name__}: {error}"
-        if part is not None and host.offer(part):
-            return ""
         if part is not None:
-            why = "the session is over"
+            if not (why := host.offer(part)):
+                return ""
             part.close()
         host.going = None
         if not host.closed:
@@ -315,3 +317,9 @@ class FleetPool(FleetModels):
         log.error("no more decisions: %s", why)
         for host in list(self.hosts):
             host.wake()
+
+
+def _stay_if_cancelled(host: FleetHost, to: str, offered: Future[str]) -> None:
+    """Where the decoder ended before it began to build for the session."""
+    if offered.cancelled() and host.going == to:
+        host.going = None

@@ -23,6 +23,8 @@ PATIENCE = 4
 IDLE_S, IDLE_PERIODS = 1.0, 3
 # So many answers of a new model are looked at before the decider of the old one is given up.
 TRIAL = 8
+# Why a session does not take a part; the last two are over soon.
+OVER, ELSEWHERE, TRIED = "the session is over", "it is going elsewhere already", "it is on trial with a new model"
 
 
 @dataclass(frozen=True)
@@ -129,19 +131,26 @@ class FleetHost:
     def on_trial(self) -> bool:
         return self._before is not None
 
+    @property
+    def bound(self) -> str:
+        """Why it takes no part just now; empty where it would."""
+        if self._offer is not None:
+            return ELSEWHERE
+        before = self._before
+        return TRIED if before is not None and before.host.up else ""
+
     def seat(self) -> DecoderSeat:
         need = None if self._part is None else need_of(self._part.host, self.hz)
         self._share_s = self._share_s if need is None else need.share_s
         return DecoderSeat(self.seated, self.prefix, self.hz, self._share_s, self.moved_s)
 
-    def offer(self, part: Part) -> bool:
-        """A part that it may go over to; False where the session is over, or has another one by now."""
+    def offer(self, part: Part) -> str:
+        """A part that it may go over to. Gives why it does not take it; empty where it does."""
         with self._lock:
-            before = self._before
-            if self.closed or self._offer is not None or (before is not None and before.host.up):
-                return False
+            if self.closed or (why := self.bound):
+                return OVER if self.closed else why
             self._waited, self._offer = 0, part
-            return True
+            return ""
 
     def withdraw(self) -> None:
         """The trial of a new model is over for all: back, where it is on trial."""

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import Future
 
 from rtcontrol.hosts.fleet import FleetPool
-from rtcontrol.hosts.fleet_host import FleetHost
+from rtcontrol.hosts.fleet_host import ELSEWHERE, TRIED, FleetHost
 from rtcontrol.hosts.fleet_member import FleetMember
 from rtcontrol.models.errors import UserError
 
@@ -29,9 +29,11 @@ class Leaving:
         member, moving = self.member, self._moving
         there = [host for host in list(self._fleet.hosts) if is_at(host, member)]
         for host in there:
-            if host in moving and moving[host].done() and (why := moving.pop(host).result()) and not host.closed:
-                raise UserError(f"{host.session} cannot leave {member.decoder}: {why.rstrip('.')}.", "Try again.")
-            if host in moving or host.going is not None or host.part is None:
+            if host in moving and moving[host].done():
+                why = _why_not(moving.pop(host))
+                if why and why not in (ELSEWHERE, TRIED) and not host.closed:
+                    raise UserError(f"{host.session} cannot leave {member.decoder}: {why.rstrip('.')}.", "Try again.")
+            if host in moving or host.going is not None or host.part is None or host.bound:
                 continue
             began = self._fleet.move(host, None if self.to is None else self.to.decoder, member.decoder)
             if began is not None:
@@ -61,3 +63,7 @@ def _is_tried(host: FleetHost, made: FleetMember | None) -> bool:
     part = host.part
     there = part is not None and part.member is made
     return there and host.on_trial and time.monotonic() - host.moved_s < TRIAL_S
+
+
+def _why_not(moved: Future[str]) -> str:
+    return "where it was to go was lost, or ends" if moved.cancelled() else moved.result()
