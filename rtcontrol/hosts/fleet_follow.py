@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 from rtcontrol.hosts.fleet import FleetPool
@@ -27,7 +27,7 @@ DOUBTED = "trial"
 class FollowedFleet(Protocol):
     """A `FleetPool` to which the list is applied."""
 
-    def follow_models(self, served: Sequence[dict[str, str]], model: int) -> None:
+    def follow_models(self, served: Mapping[int, dict[str, str]], model: int) -> None:
         """What decoders serve by number, and the number in force."""
 
     def in_force(self, models: Mapping[str, str]) -> None:
@@ -83,6 +83,10 @@ class FleetFollower:
         for name, one in listed.items():
             if one.state == "up" and name not in names and now_s >= self._again.get(name, 0.0):
                 self._begin(name, one.model)
+        for name in {*list(self._joining), *list(self._again)} - set(listed):
+            self._again.pop(name, None)
+            if name in self._joining and not self._joining[name].is_alive():
+                del self._joining[name]
         self._tell(roster.version, self._clear(listed, now_s), token)
 
     def _follow_one(self, member: FleetMember, one: ListedDecoder | None, version: int) -> None:

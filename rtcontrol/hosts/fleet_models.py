@@ -25,7 +25,7 @@ class FleetModels:
         self.members: list[FleetMember] = []
         self.closed = threading.Event()
         self.model = 0  # it grows with each change
-        self._served: list[dict[str, str]] = [{}]  # by this number: what is served in the place of a model
+        self._served: dict[int, dict[str, str]] = {0: {}}  # by this number: what is served in the place of a model
         self._residents: dict[str, DeciderSource] = {}
 
     def keep_loaded(self, source: DeciderSource) -> None:
@@ -41,8 +41,9 @@ class FleetModels:
 
     def served_as(self, models: dict[str, str]) -> int:
         """The number of decoders that serve these."""
-        self._served.append(models)
-        return len(self._served) - 1
+        number = max(self._served) + 1
+        self._served[number] = models
+        return number
 
     def translated(self, source: DeciderSource, member: FleetMember) -> DeciderSource:
         """The same by the model that the decoder serves in the place of the source's."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from rtcontrol.models.errors import UserError
 
-PLAIN = ("least", "most", "version", "wanted", "model", "newest", "terms")
+PLAIN = ("least", "most", "version", "wanted", "model", "newest", "models", "terms")
 TIDY = "puts the decoders in order"
 # A list that was restored is newer than any that a server may have from before.
 RESTORED = 1000
@@ -40,7 +40,7 @@ class RosterChange:
 
 
 class FleetRoster:
-    """The decoders by their names, the models that are served by number, and the number in force.
+    """The decoders by their names, the models that are `served` by number, and the number in force.
 
     `terms` are those of the fleet's first server. `wanted` decoders, between `least` and `most`; one more while one is
     there for another. Whoever changes it has the token of the one change that is under way. What is left of one that
@@ -52,7 +52,7 @@ class FleetRoster:
         self.least, self.most = least, most
         self.version, self.wanted, self.model, self.newest = 1, least, 0, least
         self.terms: dict[str, Any] | None = None  # what its servers have in common; None before the first one
-        self.served: list[dict[str, str]] = [{}]
+        self.served, self.models = dict[int, dict[str, str]]({0: {}}), 0
         self.decoders = {f"decoder-{number}": ListedDecoder() for number in range(1, least + 1)}
         self.change: RosterChange | None = None
 
@@ -62,7 +62,7 @@ class FleetRoster:
         """In plain values."""
         listed = {name: asdict(one) for name, one in self.decoders.items()}
         change = None if self.change is None else asdict(self.change)
-        served = [dict(models) for models in self.served]
+        served = {number: dict(models) for number, models in self.served.items()}
         return {**{name: getattr(self, name) for name in PLAIN}, "served": served, "decoders": listed, "change": change}
 
     @classmethod
@@ -71,7 +71,7 @@ class FleetRoster:
         roster = cls(plain["least"], plain["most"])
         for name in PLAIN:
             setattr(roster, name, plain[name])
-        roster.served = [dict(models) for models in plain["served"]]
+        roster.served = {number: dict(models) for number, models in plain["served"].items()}
         roster.decoders = {name: ListedDecoder(**one) for name, one in plain["decoders"].items()}
         roster.change = None if plain["change"] is None else RosterChange(**plain["change"])
         return roster
@@ -166,9 +166,10 @@ class FleetRoster:
     def serve(self, token: str, models: Mapping[str, str]) -> int:
         """What is served in the place of a model by decoders to come; gives their number."""
         self._of(token)
-        self.served.append(dict(models))
+        self.models += 1
+        self.served[self.models] = dict(models)
         self.version += 1
-        return len(self.served) - 1
+        return self.models
 
     def remove(self, token: str, name: str) -> None:
         """Nobody is there any more, or it does not start. What was made in its place, with the same model, stays."""
@@ -185,6 +186,7 @@ class FleetRoster:
         self._of(token)
         self.change = None
         self._drop([name for name, one in self.decoders.items() if one.state == "starting"])
+        self._drop_models()
         self.version += 1
 
     def give_up(self, token: str) -> None:
@@ -198,6 +200,7 @@ class FleetRoster:
         for name, one in self.decoders.items():
             leaves = one.model != self.model or (back and name in change.made)
             one.state, one.to = "draining" if leaves else "up", None
+        self._drop_models()
         self.version += 1
 
     def lapse(self, server: str) -> bool:
@@ -216,6 +219,11 @@ class FleetRoster:
         if (one := self.decoders.get(name)) is None:
             raise UserError(f"There is no decoder {name[:40]!r}.", f"There are {', '.join(self.decoders)}.")
         return one
+
+    def _drop_models(self) -> None:
+        """Those that are neither in force nor of a decoder; each keeps its number."""
+        used = {self.model, *(one.model for one in self.decoders.values())}
+        self.served = {number: models for number, models in self.served.items() if number in used}
 
     def _drop(self, names: list[str]) -> None:
         for name in names:

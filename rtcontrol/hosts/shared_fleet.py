@@ -163,9 +163,9 @@ class SharedFleet(ManagedFleet):
         self._follower.join()
         super().close()
 
-    def follow_models(self, served: Sequence[dict[str, str]], model: int) -> None:
+    def follow_models(self, served: Mapping[int, dict[str, str]], model: int) -> None:
         with self.lock:
-            self._served[: len(served)] = served
+            self._served.update(served)
             self.model = model
         for host in list(self.hosts):
             part = host.part  # it may be closed meanwhile

@@ -103,6 +103,25 @@ def test_a_change_of_the_model_whose_server_dies_at_its_very_end_stays() -> None
     assert roster.model == 1 and roster.tidy, "there is no decoder to go back to"
 
 
+def test_models_that_no_decoder_serves_any_more_are_forgotten_and_the_others_keep_their_numbers() -> None:
+    roster = FleetRoster(1, 1)
+    for number in range(1, 30):
+        token = roster.begin("one", "changes the model")
+        assert roster.serve(token, {"old": f"new-{number}"}) == number
+        old, made = roster.takes[0], roster.enter(token, number, spare=True)
+        roster.started(token, made)
+        roster.drain(token, old, made)
+        assert len(roster.served) == 2, "both have sessions"
+        roster.remove(token, old)
+        roster.end(token)
+        assert roster.served == {number: {"old": f"new-{number}"}}
+        roster = FleetRoster.read(roster.plain())
+    token = roster.begin("one", "changes the model")
+    roster.serve(token, {"old": "never"})
+    roster.give_up(token)
+    assert list(roster.served) == [29] == [roster.model]
+
+
 def test_a_book_that_was_lost_learns_the_list_and_gives_up_what_was_under_way() -> None:
     roster = FleetRoster(2, 2)
     changed(roster, 1)
