@@ -57,7 +57,7 @@ class FleetDoor:
         self._others: dict[str, list[DecoderSeat]] = {}
         self._book: Any = None
         self.sessions: SessionShelf | None = None  # what other servers may go on with
-        self._written: set[str] = set()  # whose hello the book has
+        self._written: dict[str, Any] = {}  # whose hello the book has, and which members of a crowd
         self._heard = True
         self._head: tuple[str, int] | None = None  # where the cluster's head listens
         self._headless = False
@@ -181,7 +181,7 @@ class FleetDoor:
         import ray
 
         kept = {} if self.sessions is None else self.sessions.kept()
-        told = {token: _told(state, token not in self._written) for token, state in kept.items()}
+        told = self._told(kept)
         seats, fleet = list(self._seats()), {"unmet": self.unmet, "report": self.report, "change": self.change}
         for more in ({"version": self.roster.version}, {"roster": self.roster.plain()}):
             said = self._found().beat.remote(self.id, self._terms, seats, told, {**fleet, **more})
@@ -199,13 +199,22 @@ class FleetDoor:
         self._others, self.servers = others, answer["servers"]
         self.operates, self.unmet_elsewhere = answer["operates"], answer["unmet"]
         self._take(answer["roster"])
-        self._written = set(told) - set(answer["lack"])
+        self._note_written(kept, answer)
         if answer["moved"] and self.sessions is not None:
             self.sessions.moved(answer["moved"])
         if answer["lapsed"]:
             log.warning("this server was silent for too long: its sessions are built again in the fleet's decoders")
             self._lapsed()
         return True
+
+    def _told(self, kept: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Of each session what the book does not have, in plain values. Where that is not heard all is told again."""
+        written, self._written = self._written, {}
+        return {token: _plain(state, token in written, written.get(token)) for token, state in kept.items()}
+
+    def _note_written(self, kept: Mapping[str, Mapping[str, Any]], answer: Mapping[str, Any]) -> None:
+        elsewhere = {*answer["lack"], *answer["moved"]}
+        self._written = {token: state.get("members") for token, state in kept.items() if token not in elsewhere}
 
     def _beat_on(self) -> None:
         while not self._closed.is_set():
@@ -261,10 +270,15 @@ def refused(fleet: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> U
     return UserError(what, f"Install {name} {_shown(there)} here, or give another --fleet NAME.")
 
 
-def _told(state: Mapping[str, Any], whole: bool) -> dict[str, Any]:
-    """Of a session, as it goes through Ray: in plain values; its hello where it is not there yet."""
+def _plain(state: Mapping[str, Any], is_there: bool, members: Any) -> dict[str, Any]:
+    """Of a session, as it goes through Ray: its hello where it is not there yet, and the members of a crowd where they
+    are others than there."""
     told = {name: value for name, value in state.items() if name != "hello"}
-    return {**told, "hello": state["hello"].model_dump()} if whole else told
+    if not is_there:
+        return {**told, "hello": state["hello"].model_dump()}
+    if members is not None and told.get("members") == members:
+        del told["members"]
+    return told
 
 
 def _shown(value: Any) -> str:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from rtcontrol.hosts.fleet_book import CHANGE_S, SILENT_S, FleetBook, SeatEntry
+from rtcontrol.hosts.fleet_door import FleetDoor
 from rtcontrol.hosts.fleet_roster import FleetRoster
+from rtcontrol_client.wire.messages import Hello, Program
 
 LEASE_S = 4.0
 TERMS = {"rtcontrol": "1.0", "--model": "lander"}
@@ -77,6 +79,31 @@ def test_session_is_told_to_whoever_claims_it_and_its_server_is_told_that_it_wen
     assert book.beat("two", TERMS, [], {})["moved"] == [], "it is just beginning there"
     assert book.beat("one", TERMS, [], {"token": KEPT})["moved"] == ["token"]
     assert book.claim("one", "token", None) == {**KEPT, "seq": 8, "hello": {}, "elsewhere": True}
+
+
+def test_members_of_a_crowd_are_told_where_they_are_others_than_the_book_has(book: FleetBook) -> None:
+    door = FleetDoor("lab", TERMS)
+    hello = Hello(protocol=[1, 0], client=Program(name="c"), t_client_ns=1)
+
+    def beat(members: str, seq: int, heard: bool = True) -> list[str]:
+        kept = {"token": {**KEPT, "hello": hello, "members": members, "seqs": [seq]}}
+        told = door._told(kept)
+        answer = book.beat(door.id, TERMS, [], told)
+        if heard:
+            door._note_written(kept, answer)
+        claimed = book.claim(door.id, "token", None)
+        assert claimed is not None and (claimed["members"], claimed["seqs"]) == (members, [seq])
+        return [name for name in ("hello", "members") if name in told["token"]]
+
+    assert beat("[1]", 1) == ["hello", "members"]
+    assert beat("[1]", 2) == [], "they are much to write"
+    assert beat("[2]", 3, heard=False) == ["members"]
+    assert beat("[1]", 4) == ["hello", "members"], "nobody knows what the book has"
+    assert beat("[1]", 5) == []
+    book._sessions.clear()  # it was lost
+    kept = {"token": {**KEPT, "hello": hello, "members": "[1]", "seqs": [6]}}
+    door._note_written(kept, book.beat(door.id, TERMS, [], door._told(kept)))
+    assert beat("[1]", 7) == ["hello", "members"]
 
 
 def test_session_of_a_server_that_was_killed_is_kept_for_a_lease_and_of_one_that_ended_not(book: FleetBook) -> None:
