@@ -14,9 +14,8 @@ from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
 from rtcontrol.bench.wire import BLOCK, TEXT, WebSocket, hello
-from rtcontrol.gateway.access import SUBPROTOCOL, TOKEN_SUBPROTOCOL
 from rtcontrol.models.errors import UserError
-from rtcontrol_client.wire.endpoint import is_loopback
+from rtcontrol_client.wire.endpoint import SUBPROTOCOL, TOKEN_SUBPROTOCOL, is_loopback
 from rtcontrol_client.wire.messages import Ping, Pong
 
 AGENT = "lander"

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from rtcontrol.gateway.options import DEFAULT_PORTS, GatewayOptions
-from rtcontrol_client.wire.endpoint import is_address, is_loopback
+from rtcontrol_client.wire.endpoint import SUBPROTOCOL, TOKEN_SUBPROTOCOL, is_address, is_loopback
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -26,8 +26,6 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 # Of a scope: what answers it; None once that was cancelled, as nobody waits for the answer.
 TASK = "rtcontrol.task"
-SUBPROTOCOL = "rtcontrol.v1"
-TOKEN_SUBPROTOCOL = "rtcontrol.token."
 ABORT = "rtcontrol.abort"  # an extension of a connection's scope, which cuts off a stuck peer
 # Paths that act or tell something about the sessions, as every WebSocket does; the rest are the page's files, which are
 # no secret.

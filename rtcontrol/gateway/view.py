@@ -15,12 +15,13 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.gateway.access import ABORT, SUBPROTOCOL
+from rtcontrol.gateway.access import ABORT
 from rtcontrol.loop.operator import SAID
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.viewer import snapshot
 from rtcontrol.serve.guest import Guest
 from rtcontrol.serve.session_manager import SessionManager
+from rtcontrol_client.wire.endpoint import SUBPROTOCOL
 
 log = logging.getLogger("rtcontrol.gateway")
 

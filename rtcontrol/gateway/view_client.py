@@ -13,10 +13,10 @@ from urllib.parse import quote
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
-from rtcontrol.gateway.access import SUBPROTOCOL
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.web import WebClient, WebError
 from rtcontrol.telemetry.causes import CAUSES, Cause
+from rtcontrol_client.wire.endpoint import SUBPROTOCOL
 
 ANSWER_S = 3.0
 BACKOFF_S = (0.2, 2.0)

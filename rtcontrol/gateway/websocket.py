@@ -11,10 +11,11 @@ from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from rtcontrol.gateway.access import ABORT, SUBPROTOCOL
+from rtcontrol.gateway.access import ABORT
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol_client.wire import Code, Message, WireError, decode_json, encode_json
+from rtcontrol_client.wire.endpoint import SUBPROTOCOL
 from rtcontrol_client.wire.messages import CallMessage
 
 log = logging.getLogger("rtcontrol.gateway")

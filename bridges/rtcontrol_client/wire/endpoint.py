@@ -72,6 +72,11 @@ class Endpoint:
         return socket.AF_INET6 in found and socket.AF_INET not in found
 
 
+# Of a WebSocket: what it speaks, and what stands before an access token.
+SUBPROTOCOL = "rtcontrol.v1"
+TOKEN_SUBPROTOCOL = "rtcontrol.token."
+
+
 def endpoints_of(text: str) -> tuple[str, ...]:
     """Where a client may connect, in order: of one endpoint, or of `tcp://a:5555,tcp://b:5555`. Raises EndpointError
     where one of them is none, is empty, comes twice, or names no port."""
