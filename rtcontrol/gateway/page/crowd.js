@@ -157,7 +157,10 @@ export class Crowd extends Session {
   heard(message, tNs) {
     if (message.type !== "call_many" || message.session !== this.welcome?.session) return;
     this.count.ignored += message.faults ?? 0;
-    for (const call of message.calls) this.#called(call, tNs);
+    for (const call of message.calls) {
+      if (message.session !== this.welcome?.session) return; // whoever heard the last one ended it
+      this.#called(call, tNs);
+    }
   }
 
   refused(message) {
@@ -192,7 +195,7 @@ export class Crowd extends Session {
     member.last = call;
     this.count.expired += step.expired;
     this.on.call?.(call.id, call, latencyMs);
-    if (this.members.get(call.id) !== member) return; // whoever heard it let it leave
+    if (!this.welcome || this.members.get(call.id) !== member) return; // whoever heard it ended it, or let it leave
     this.#carryOut(member, step);
   }
 

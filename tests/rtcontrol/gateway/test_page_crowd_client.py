@@ -148,6 +148,17 @@ def test_who_leaves_while_its_call_is_heard_or_done_takes_no_others_call_along(
     assert page.do("crowd.members.get('anna')?.inForce.kind") == ("none" if back else None)
 
 
+def test_a_session_that_is_ended_while_a_call_is_heard_leaves_all_safe(peer: Peer, start: Start) -> None:
+    page = start(peer.url)
+    token = welcomed(peer, page, "anna", "bert")
+    page.do("(heard => crowd.on.call = (...event) => { heard(...event); crowd.close(); })(crowd.on.call), null")
+    seen = look(page, peer, anna="a", bert="b")
+    say(peer, token, {"tick": 0, **seen["anna"]}, {"tick": 1, "epoch": 1, **seen["bert"]})
+    happened = page.until("state", "closed")
+    assert [one for one in happened if one[0] == "act" and one[2] == "call"] == []
+    assert page.do("[...crowd.members.values()].map(one => one.inForce.kind)") == ["safe", "safe"]
+
+
 def test_who_is_named_twice_leaves_once(peer: Peer, start: Start) -> None:
     page = start(peer.url)
     welcomed(peer, page, "anna", "bert")
