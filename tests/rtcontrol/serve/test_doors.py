@@ -401,7 +401,7 @@ def test_machine_that_goes_is_left_by_the_sessions_of_all_servers(cluster: RayCl
     # ray-project/ray#65502: nodes were taken back, and what ran there was not moved, as nobody asked which.
     cluster.add()
     doors = [open_door("lab"), open_door("lab")]
-    with Flown(doors[0].endpoint, 2, 10.0) as one, Flown(doors[1].endpoint, 2, 5.0, agent="paddle") as other:
+    with Flown(doors[0].endpoint, 2, 10.0) as one, Flown(doors[1].endpoint, 2, 5.0) as other:
         for flown in (one, other):
             flown.go_on()
         marks = one.marks(), other.marks()
