@@ -12,6 +12,7 @@ import msgpack
 import pytest
 
 from rtcontrol_client.client.connection import OffsetFilter
+from rtcontrol_client.client.phase_lock import PhaseLock
 from rtcontrol_client.client.session import InForce, expired
 from rtcontrol_client.wire import LIMITS, Code, WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
 from rtcontrol_client.wire.messages import ANY, CallMessage, FunctionCall, Message
@@ -131,6 +132,22 @@ def test_clock_offset_after_the_exchanges(vector: dict[str, Any]) -> None:
     found = believed.now(vector["samples"][-1][3] if vector["samples"] else 0)
     wanted = (vector["offset_ns"], vector["rtt_ns"])
     assert ((found.offset_ns, found.rtt_ns) if found else (None, None)) == wanted
+
+
+@named(load("phase"))
+def test_looks_are_due_just_in_time_for_the_next_tick(vector: dict[str, Any]) -> None:
+    lock, clock, period_ns = PhaseLock(), OffsetFilter(), vector["period_ns"]
+    for i, step in enumerate(vector["steps"]):
+        if "ping" in step:
+            clock.add(*step["ping"])
+        elif "next" in step:
+            offset = clock.now(step["next"])
+            assert lock.next_ns(step["release_ns"], period_ns, offset, step["next"]) == step["due_ns"], f"step {i}"
+        elif "observed" in step:
+            lock.observed(step["observed"], period_ns, step["now_ns"])
+        else:
+            rest = {"session": "s" * 16, "tick": i, "epoch": 0, "ttl_ms": 500, "deadline_ns": 0}
+            lock.heard(CallMessage.model_validate(rest | step["heard"]), period_ns, step["now_ns"])
 
 
 def test_literal_messages_of_the_document_are_valid_and_the_same_in_both_encodings() -> None:

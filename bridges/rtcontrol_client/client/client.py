@@ -7,13 +7,14 @@ import inspect
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import fields
 from typing import Any, Self, TypeVar
 
 from rtcontrol_client.client.errors import ClientError, Closed, checked
 from rtcontrol_client.client.handler import Handler, Loop
 from rtcontrol_client.client.link import Link
+from rtcontrol_client.client.looker import Looker
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.pictures import PictureSender, picture
 from rtcontrol_client.client.session import Standing
@@ -33,9 +34,10 @@ class Client:
 
     Example:
 
-        with Client.connect("tcp://127.0.0.1:5555", tools=TOOLS, instruction="Follow the road.", hz=10) as client:
+        with Client.connect(
+            "tcp://127.0.0.1:5555", tools=TOOLS, instruction="Follow the road.", hz=10, look=look
+        ) as client:
             while True:
-                client.observe(text=look())
                 standing = client.wait(0.2)
                 for call in standing.calls:  # several safe calls, where there are several actuators
                     act(call.name, call.arguments)
@@ -79,6 +81,7 @@ class Client:
         if on_safe is not None:
             self._handlers.append(Handler(self._link, True, on_safe, None))
         self._changed()  # something may have come before they were there
+        self._looker = None if self.options.look is None else Looker(self, self.options.look)
         _clients.add(self)
 
     def _changed(self) -> None:
@@ -157,7 +160,8 @@ class Client:
     @property
     def statistics(self) -> dict[str, Any]:
         """Counts since the client was made; `latency_ms` is from the observation's stamp to the call's arrival, of the
-        last 4096 fresh calls; `clock` the server's minus ours, by the fastest recent round trip.
+        last 4096 fresh calls; `clock` the server's minus ours, by the fastest recent round trip; `waited_ms` how long
+        the last 64 observations lay at the server before their tick.
 
         `pictures`: `sent`, `dropped` for a newer one or for want of a connection, `refused` by the server.
         `superseded` observations were replaced by newer ones before they were sent; `expired` calls ran out of their
@@ -165,26 +169,27 @@ class Client:
         """
         with self._link.lock:
             core, clock = self._core, self._core.offset.now(time.monotonic_ns())
-            ms, last = [round(ns / 1e6, 3) for ns in sorted(core.latency_ns)], len(core.latency_ns) - 1
-            latency = {
-                n: ms[min(last, int(s * last + s))] for n, s in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)) if ms
-            }
+            latency, waited = _quantiles(core.latency_ns), _quantiles(core.phase.waits_ns)
             found = {**{name: core.count[name] for name in COUNTS}, "ignored": dict(core.ignored)}
             offset = {"offset_ms": clock.offset_ns / 1e6, "rtt_ms": clock.rtt_ns / 1e6} if clock else {}
             found["pictures"] = {name: self._pictures.counts[name] for name in ("sent", "dropped", "refused")}
-            return {**found, "latency_ms": latency, "clock": offset, "last_error": core.last_error}
+            found |= {"latency_ms": latency, "waited_ms": waited, "clock": offset}
+            return found | {"last_error": core.last_error}
 
     def call(self) -> Standing:
         """What is in force at this instant: never older than its time-to-live, else the safe call."""
         with self._link.lock:
             return self._core.force.at(time.monotonic_ns())
 
-    def next_observation_ns(self, lead_ms: float = 5.0) -> int:
-        """When to look at the world next, by `time.monotonic_ns()`: `lead_ms` (to look, and to send) before a tick of
-        the server's, so that it decides upon what is fresh. A period from now where its ticks are not known: it speaks
-        protocol 1.0, the client paces, or nothing was decided yet."""
+    def next_observation_ns(self, lead_ms: float | None = None) -> int:
+        """When to look at the world next, by `time.monotonic_ns()`, so that the server's tick decides upon what is
+        fresh: it learns from each call how long looking and sending take (or `lead_ms` before a tick). It is the same
+        until then, and the tick after that once you have called `observe`. A period from now where the ticks are not
+        known: the server speaks protocol 1.0, the client paces, or nothing was decided yet. `look=` does all of this
+        by itself."""
         with self._link.lock:
-            return self._core.next_observation_ns(int(lead_ms * 1e6), time.monotonic_ns())
+            lead_ns = None if lead_ms is None else int(lead_ms * 1e6)
+            return self._core.next_observation_ns(lead_ns, time.monotonic_ns())
 
     # What is said.
 
@@ -198,7 +203,9 @@ class Client:
         """
         look = observation(text, data, arrays, t_ns)
         with self._link.lock:
-            seq = self._core.observe(look).seq
+            core = self._core
+            seq = core.observe(look).seq
+            core.phase.observed(seq, core.period_ns, time.monotonic_ns())
         self._link.wake()
         return seq
 
@@ -302,6 +309,8 @@ class Client:
     def close(self) -> None:
         """Say bye and let go; may be called twice. Nothing is in force any more but the safe call, which the handler is
         given before this returns: after 1 s at most, 5 s while it runs. The interpreter's exit closes too."""
+        if self._looker is not None:
+            self._looker.close()
         self._link.close()
         self._pictures.close()
         if self._handlers:
@@ -312,6 +321,12 @@ class Client:
 
     def __exit__(self, *raised: object) -> None:
         self.close()
+
+
+def _quantiles(ns: Collection[int]) -> dict[str, float]:
+    """In ms, with names; empty where there is nothing."""
+    ms, last = [round(each / 1e6, 3) for each in sorted(ns)], len(ns) - 1
+    return {name: ms[min(last, int(s * last + s))] for name, s in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)) if ms}
 
 
 def _is_coroutine(handler: object) -> bool:

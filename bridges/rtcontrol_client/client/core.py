@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from rtcontrol_client.client.connection import NOBODY, OffsetFilter, S, ServerConnection
 from rtcontrol_client.client.errors import ClientError, Refused
 from rtcontrol_client.client.options import Options
+from rtcontrol_client.client.phase_lock import PhaseLock
 from rtcontrol_client.client.session import QUEUE, SessionState, all_of
 from rtcontrol_client.wire import PROTOCOL, Code, Message, messages
 from rtcontrol_client.wire.crowd import ObserveMany
@@ -29,7 +30,7 @@ class Core(SessionState):
     def __init__(self, options: Options, now_ns: int, listens: bool = False) -> None:
         super().__init__(options)
         self.connection = ServerConnection(options.backoff_s, now_ns, listens)
-        self.offset = OffsetFilter()
+        self.offset, self.phase = OffsetFilter(), PhaseLock()
         self.welcome: messages.Welcome | None = None
         self.instruction: str | None = None  # the one in force, as the server told it last
         self.error: ClientError | None = None  # why it ended: nothing is said any more
@@ -100,7 +101,7 @@ class Core(SessionState):
 
     def elsewhere(self) -> None:
         """The next connection goes to another address: maybe to another machine, whose clock is another one."""
-        self.offset, self._pinged_ns, self._release_ns = OffsetFilter(), 0, None
+        self.offset, self.phase, self._pinged_ns, self._release_ns = OffsetFilter(), PhaseLock(), 0, None
 
     def due(self, now_ns: int) -> list[Message]:
         """What must be said now."""
@@ -224,7 +225,7 @@ class Core(SessionState):
             self.count["sessions"] += 1
             self._known, self.token = True, welcome.session
             # Another server, maybe of another machine: its clock is another one.
-            self.offset, self._pinged_ns = OffsetFilter(), 0
+            self.offset, self.phase, self._pinged_ns = OffsetFilter(), PhaseLock(), 0
             # What waited was for the session that is gone; only its newest look at the world is as good as ever.
             looks = [m for m in self.waiting if isinstance(m, Observe)]
             for gone in (self.waiting, self.stamps, self.owed):
@@ -263,6 +264,7 @@ class Core(SessionState):
         if message.status == "fresh" and message.t_obs_ns is not None:
             self.latency_ns.append(now_ns - message.t_obs_ns)
         self._release_ns = self._release_ns if message.release_ns is None else message.release_ns
+        self.phase.heard(message, self.period_ns, now_ns)
         if len(self.own_safe_calls) > 1 and self.welcome is not None and self.welcome.protocol < [1, 1]:
             # A server of 1.0 knows the first of our safe calls alone.
             message = message.model_copy(update={"calls": list(self.own_safe_calls)})
@@ -317,11 +319,20 @@ class Core(SessionState):
             self.unanswered, self.refused = None, self.last_error
             self.version += 1
 
-    def next_observation_ns(self, lead_ns: int, now_ns: int) -> int:
-        """The next instant that lies `lead_ns` before a tick; a period from now where ticks or clock are not known."""
-        period_ns = S // 10 if self.welcome is None else max(1, int(self.welcome.period_ms * 1e6))
-        clock = self.offset.now(now_ns)
-        if self._release_ns is None or clock is None or not self.connection.open:
+    @property
+    def period_ns(self) -> int:
+        """Of the server's ticks; a tenth of a second before it is known."""
+        return S // 10 if self.welcome is None else max(1, int(self.welcome.period_ms * 1e6))
+
+    def next_observation_ns(self, lead_ns: int | None, now_ns: int) -> int:
+        """The next instant that lies `lead_ns` before a tick (None: as long as the phase lock says); a period from now
+        where ticks or clock are not known."""
+        period_ns, clock, release_ns = self.period_ns, self.offset.now(now_ns), self._release_ns
+        if release_ns is None or not self.connection.open:
             return now_ns + period_ns
-        some_ns = self._release_ns - clock.offset_ns - lead_ns
+        if lead_ns is None:
+            return self.phase.next_ns(release_ns, period_ns, clock, now_ns) or now_ns + period_ns
+        if clock is None:
+            return now_ns + period_ns
+        some_ns = release_ns - clock.offset_ns - lead_ns
         return some_ns + ((now_ns - some_ns) // period_ns + 1) * period_ns

@@ -35,6 +35,9 @@ class Options:
     another call is in force. Closing, and the interpreter's exit, wait for it (`Client.close`).
     `on_safe`: a function called with safe instead, in another thread, whatever `on_call` is doing: it runs beside an
     `on_call` that has not returned, which must not undo it (`client.call().status` tells).
+    `look`: a function that looks at the world: it gives the observation as text, or as a map of data, or None where
+    there is nothing to see. It is called in a thread of its own, just in time for each of the server's ticks
+    (`Client.next_observation_ns`); for a server that paces. One that raises is told in the log, and costs its tick.
     `acknowledge`: the model's history shall hold only calls that were acknowledged (default: where there is an
     `on_call`, which does so by itself).
     `persist`: greet anew, for a new session, also after the server's bye (a server that is stopped and started); not
@@ -60,6 +63,7 @@ class Options:
     name: str = "rtcontrol_client"
     on_call: Callable[[Any], Any] | None = None
     on_safe: Callable[[Any], Any] | None = None
+    look: Callable[[], Any] | None = None
     acknowledge: bool | None = None
     persist: bool = False
     keys: str | Path | None = None
@@ -80,9 +84,11 @@ class Options:
             raise ClientError(f"backoff_s is {pauses_s!r:.40}.", "Give the first pause and the longest: (0.1, 2.0).")
         if not isinstance(own["name"], str):
             raise ClientError(f"name is {own['name']!r:.40}.", "Give a string.")
-        for name in ("on_call", "on_safe"):
+        for name in ("on_call", "on_safe", "look"):
             if (handler := getattr(self, name)) is not None and not callable(handler):
                 raise ClientError(f"{name} is {handler!r:.40}.", "Give a function.")
+        if self.look is not None and self.pacing == "client":
+            raise ClientError('look= is for pacing="server".', "Use decide() here.")
 
     @property
     def acknowledges(self) -> bool:

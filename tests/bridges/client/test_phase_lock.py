@@ -1,0 +1,179 @@
+"""When a client looks at the world: just in time for the server's ticks, whatever clocks and ways are like.
+
+Others' users met these: two loops of one rate slide past each other, and a cycle is lost each few minutes
+(ros-controls/ros2_control#2529, UniversalRobots/Universal_Robots_ROS2_Driver#1760); a grid that follows each late step
+drifts (ros-controls/ros2_control#647).
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rtcontrol_client import ClientError
+from rtcontrol_client.client.connection import Offset
+from rtcontrol_client.client.looker import Looker
+from rtcontrol_client.client.options import Options
+from rtcontrol_client.client.phase_lock import PhaseLock
+from rtcontrol_client.wire.messages import CallMessage
+
+MS = 1_000_000
+HANDOVER_NS = MS // 2  # within the server, from an observation's arrival to the tick that may decide upon it
+
+
+def fresh(seq: int, release_ns: int, sent_ns: int, arrived_ns: int, status: str = "fresh") -> CallMessage:
+    timing = {"age_ms": (sent_ns - arrived_ns) / 1e6}
+    rest: dict[str, Any] = {"session": "s" * 16, "epoch": 0, "ttl_ms": 500, "deadline_ns": 0, "status": status}
+    return CallMessage.model_validate(
+        rest | {"tick": seq, "seq_obs": seq, "release_ns": release_ns, "t_server_ns": sent_ns, "timing": timing}
+    )
+
+
+class Course:
+    """A client and a server that ticks each `period_ns`; the server's clock is `ahead_ns`, and gains `drift`."""
+
+    def __init__(self, period_ns: int, ahead_ns: int, drift: float = 0.0) -> None:
+        self.lock, self.period_ns, self.ahead_ns, self.drift = PhaseLock(), period_ns, ahead_ns, drift
+        self.now_ns, self.seq = 1_000_000 * MS, 0
+        self.grid_ns = self.server(self.now_ns)
+        self.release_ns = self.grid_ns
+        self.offset: Offset | None = Offset(ahead_ns, MS)
+
+    def server(self, t_ns: int) -> int:
+        return t_ns + self.ahead_ns + int(self.drift * (t_ns - 1_000_000 * MS))
+
+    def look(self, way_ns: int, late_ns: int = 0) -> int:
+        """One look, begun so late after it was due, and its call; gives how long it waited for its tick."""
+        due_ns = self.lock.next_ns(self.release_ns, self.period_ns, self.offset, self.now_ns)
+        assert due_ns is not None and self.now_ns < due_ns <= self.now_ns + 2 * self.period_ns
+        began_ns = due_ns + late_ns
+        self.seq += 1
+        self.lock.observed(self.seq, self.period_ns, began_ns)
+        arrived_ns = self.server(began_ns + way_ns)
+        ready_ns = arrived_ns + HANDOVER_NS
+        self.release_ns = self.grid_ns + -(-(ready_ns - self.grid_ns) // self.period_ns) * self.period_ns
+        waited_ns, sent_ns = self.release_ns - arrived_ns, self.release_ns + MS
+        self.now_ns = began_ns + way_ns + waited_ns + 2 * MS
+        self.lock.heard(fresh(self.seq, self.release_ns, sent_ns, arrived_ns), self.period_ns, self.now_ns)
+        return waited_ns
+
+
+@settings(deadline=None)
+@given(
+    st.integers(5, 500),
+    st.integers(-(10**12), 10**12),
+    st.floats(0.1, 30),
+    st.lists(st.floats(0, 0.5), min_size=60, max_size=60),
+    st.floats(-2e-4, 2e-4),
+)
+def test_observations_arrive_just_in_time_whatever_the_clocks_say(
+    period_ms: int, ahead_ns: int, way_ms: float, noise_ms: list[float], drift: float
+) -> None:
+    course = Course(period_ms * MS, ahead_ns, drift)
+    waits = [course.look(int((way_ms + more) * MS)) for more in noise_ms]
+    # The noise, the margin, the hand-over, and what a clock loses while ways count.
+    drifted_ns = abs(drift) * 10_000 * MS
+    assert sorted(waits[20:])[len(waits[20:]) // 2] <= 2.5 * MS + drifted_ns
+    assert sum(w > course.period_ns // 2 + 3 * MS + drifted_ns for w in waits[20:]) <= 4
+
+
+def test_a_look_that_is_slow_once_is_not_waited_for_and_one_that_often_is_will_be() -> None:
+    course = Course(62_500_000, 0)
+    waits = [course.look(40 * MS if i == 20 else 2 * MS) for i in range(40)]
+    assert max(waits[22:]) < 2 * MS + HANDOVER_NS
+    often = Course(62_500_000, 0)
+    slow = [often.look(20 * MS if i % 3 else 2 * MS) for i in range(60)]
+    assert sorted(slow[30:])[-1] < 22 * MS, "nobody is too late: to wait for a period costs more"
+
+
+def test_frames_begin_looks_late_by_chance_and_few_of_them_miss_their_tick() -> None:
+    course, frame_ns = Course(62_500_000, 7_000_000_000), 16_666_667
+    late = itertools.cycle(range(0, frame_ns, frame_ns // 7))
+    waits = [course.look(MS, next(late)) for _ in range(120)]
+    assert sum(w > 20 * MS for w in waits[60:]) <= 6 and sum(waits[60:]) / 60 < 12 * MS
+
+
+def test_asked_often_it_names_the_same_instant_until_something_was_observed() -> None:
+    lock, offset = PhaseLock(), Offset(0, MS)
+    first = lock.next_ns(100 * MS, 100 * MS, offset, 120 * MS)
+    assert first is not None and lock.next_ns(100 * MS, 100 * MS, offset, first - 1) == first
+    lock.observed(0, 100 * MS, first + MS)
+    # A lead that became shorter does not make the same tick come again.
+    lock.heard(fresh(0, 200 * MS, 201 * MS, 196 * MS), 100 * MS, first + 2 * MS)
+    again = lock.next_ns(200 * MS, 100 * MS, offset, first + 2 * MS)
+    assert again is not None and again - first > 50 * MS
+
+
+def test_an_observation_that_came_in_the_very_moment_of_a_tick_is_sent_earlier() -> None:
+    lock, period_ns = PhaseLock(), 100 * MS
+    lock.observed(0, period_ns, 195 * MS)
+    # Arrived 0.1 ms before the tick of 200 ms, which did not see it.
+    lock.heard(fresh(0, 300 * MS, 301 * MS, 200 * MS - MS // 10), period_ns, 302 * MS)
+    due_ns = lock.next_ns(300 * MS, period_ns, None, 310 * MS)
+    assert due_ns == 400 * MS - 5 * MS - MS
+
+
+def test_what_is_not_known_is_not_guessed() -> None:
+    lock = PhaseLock()
+    assert lock.next_ns(0, MS, None, 5 * MS) is None
+    lock.observed(0, 100 * MS, MS)
+    for call in (fresh(0, 0, 9, 8, "held"), fresh(7, 0, 9, 8)):
+        lock.heard(call, 100 * MS, 2 * MS)
+    lock.heard(fresh(0, 0, 9, 8).model_copy(update={"release_ns": None}), 100 * MS, 2 * MS)
+    assert lock.next_ns(0, MS, None, 5 * MS) is None and not lock.waits_ns
+
+
+class World:
+    """A client that looks each 5 ms."""
+
+    def __init__(self) -> None:
+        self.connected, self.error = True, None
+        self.seen: list[tuple[Any, int]] = []
+        self.enough = threading.Event()
+
+    def next_observation_ns(self) -> int:
+        return time.monotonic_ns() + 5 * MS
+
+    def observe(self, text: str | None = None, data: Any = None, *, t_ns: int | None = None) -> int:
+        assert t_ns is not None
+        self.seen.append((data if text is None else text, t_ns))
+        if len(self.seen) >= 4:
+            self.enough.set()
+        return len(self.seen)
+
+
+def test_the_worlds_own_look_is_called_for_each_tick_and_its_mistakes_are_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    answers: Iterator[Any] = iter(["text", {"x": 1}, None, ValueError("lens"), ValueError("lens"), "more", {"x": 2}])
+
+    def look() -> Any:
+        answer = next(answers, "on")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    looker = Looker(world, look)
+    assert world.enough.wait(20)
+    looker.close()
+    assert [seen for seen, _ in world.seen[:4]] == ["text", {"x": 1}, "more", {"x": 2}]
+    assert all(t_ns <= time.monotonic_ns() for _, t_ns in world.seen)
+    assert [r.exc_info is not None for r in caplog.records] == [True], "the same twice is told once"
+    count = len(world.seen)
+    time.sleep(0.05)
+    assert len(world.seen) == count
+
+
+def test_look_of_a_client_that_paces_or_that_is_no_function_is_refused() -> None:
+    tools = [{"name": "go", "parameters": {"type": "object", "properties": {}}}]
+    for given_, words in (({"look": 5}, "look is 5"), ({"look": dict, "pacing": "client"}, 'pacing="server"')):
+        with pytest.raises(ClientError, match=words):
+            Options(tools=tools, instruction="Go.", **given_)
