@@ -185,11 +185,18 @@ class Client:
         """When to look at the world next, by `time.monotonic_ns()`, so that the server's tick decides upon what is
         fresh: it learns from each call how long looking and sending take (or `lead_ms` before a tick). It is the same
         until then, and the tick after that once you have called `observe`. A period from now where the ticks are not
-        known: the server speaks protocol 1.0, the client paces, or nothing was decided yet. `look=` does all of this
-        by itself."""
+        known (`timed`). `look=` does all of this by itself."""
+        lead_ns, now_ns = None if lead_ms is None else int(lead_ms * 1e6), time.monotonic_ns()
         with self._link.lock:
-            lead_ns = None if lead_ms is None else int(lead_ms * 1e6)
-            return self._core.next_observation_ns(lead_ns, time.monotonic_ns())
+            due_ns = self._core.next_observation_ns(lead_ns, now_ns)
+            return now_ns + self._core.period_ns if due_ns is None else due_ns
+
+    @property
+    def timed(self) -> bool:
+        """Whether the instants of the server's ticks are known: not of one that speaks protocol 1.0, nor where the
+        client paces, or before anything was decided."""
+        with self._link.lock:
+            return self._core.next_observation_ns(None, time.monotonic_ns()) is not None
 
     # What is said.
 

@@ -324,15 +324,15 @@ class Core(SessionState):
         """Of the server's ticks; a tenth of a second before it is known."""
         return S // 10 if self.welcome is None else max(1, int(self.welcome.period_ms * 1e6))
 
-    def next_observation_ns(self, lead_ns: int | None, now_ns: int) -> int:
-        """The next instant that lies `lead_ns` before a tick (None: as long as the phase lock says); a period from now
-        where ticks or clock are not known."""
+    def next_observation_ns(self, lead_ns: int | None, now_ns: int) -> int | None:
+        """The next instant that lies `lead_ns` before a tick (None: as long as the phase lock says); None where ticks
+        or clock are not known."""
         period_ns, clock, release_ns = self.period_ns, self.offset.now(now_ns), self._release_ns
         if release_ns is None or not self.connection.open:
-            return now_ns + period_ns
+            return None
         if lead_ns is None:
-            return self.phase.next_ns(release_ns, period_ns, clock, now_ns) or now_ns + period_ns
+            return self.phase.next_ns(release_ns, period_ns, clock, now_ns)
         if clock is None:
-            return now_ns + period_ns
+            return None
         some_ns = release_ns - clock.offset_ns - lead_ns
         return some_ns + ((now_ns - some_ns) // period_ns + 1) * period_ns

@@ -23,7 +23,7 @@ from rtcontrol_client.wire.crowd import MemberError, MemberLook, ObserveMany
 from rtcontrol_client.wire.limits import check_size
 from rtcontrol_client.wire.messages import Welcome
 
-NOT_OF_CROWDS = ("pacing", "calls_per_tick", "on_call", "on_safe", "acknowledge")
+NOT_OF_CROWDS = ("pacing", "calls_per_tick", "on_call", "on_safe", "look", "acknowledge")
 _crowds: weakref.WeakSet[Crowd] = weakref.WeakSet()  # to be closed at the interpreter's exit
 
 

@@ -33,6 +33,7 @@ TROUBLE_S = 1.0  # how often the network is asked what is wrong
 PROMISE_PERIODS, PROMISE_MS = 3, 100.0
 DECLINED_S = 10.0  # how often the same refusal of calls is told
 SETTLE_S = 3.0  # discovery takes about a second: nothing is wrong before
+ALIKE = 0.1  # a server's rate that differs by less from the bridge's own gives the bridge its phase
 log = logging.getLogger("rtcontrol.ros2")
 
 
@@ -160,9 +161,19 @@ class Ros2Bridge:
                 if (late := time.monotonic() - release) > 0:
                     self._late_ticks += 1
                     release += period_s * int(late / period_s)  # whole periods are skipped, the phase is kept
+                release = self._in_phase(release, period_s)
                 rest(lambda: self._over, release)
         finally:
             self._close()
+
+    def _in_phase(self, release_s: float, period_s: float) -> float:
+        """The next look is just in time for the server's tick, where it ticks as often as the bridge."""
+        client = self._client
+        if client is None or not self._welcomed or not client.connected or not client.timed:
+            return release_s
+        if abs(client.welcome.period_ms / 1e3 - period_s) > ALIKE * period_s:
+            return release_s
+        return client.next_observation_ns() / 1e9
 
     def _tick(self) -> None:
         self._ticks += 1
@@ -334,6 +345,7 @@ class Ros2Bridge:
             **({} if self._feed is None else {"pictures": self._feed.count}),
             "write_failures": sum(output.failed for output in self._outputs.values()),
             "latency_ms": now.get("latency_ms", self._latency_ms),
+            "waited_ms": now.get("waited_ms", {}),
             "observe_ms": quantiles(list(self._observe_ns)),
             "publish_ms": quantiles(list(self._actuator.write_ns)),
         }
