@@ -1,4 +1,4 @@
-"""The two values that cross every floor: a typed function call, and the decision that produced it."""
+"""The values that cross every floor: a typed function call, and the decision that produced it."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """Calls for the instants after an observation: the first at once, then one every `step_ns`."""
+
+    calls: tuple[Call, ...]
+    step_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What one decision gave.
 
@@ -38,7 +46,8 @@ class Decision:
     union trie: a warning sign in [0, 1]. It is looked at when a call is given, of every 16th, and told with the next
     decision; None with the others. Where several sessions decide together it is not looked at.
     `tokens` went through the model, `reused_tokens` came from the cache. `unknown` are words of the instruction that
-    the checkpoint was never taught: the function's confidence is lowered by them.
+    the checkpoint was never taught: the function's confidence is lowered by them. Of a `plan`, `call` is the
+    first one.
     """
 
     call: Call | None
@@ -48,3 +57,4 @@ class Decision:
     tokens: int = 0
     reused_tokens: int = 0
     unknown: Sequence[str] = ()
+    plan: Plan | None = None
