@@ -50,7 +50,8 @@ class Agent:
     names tools that wait for a person's yes before they act.
 
     `goals` are what it can be told, and `expert` plays them: from a raw observation and a goal, the right call. They
-    make a model of one's own (`rtcontrol fit`), and `--model expert` flies.
+    make a model of one's own (`rtcontrol fit`), and `--model expert` flies. An expert may give a list of calls, a plan:
+    the first one for now, then one for each tick that follows.
     """
 
     name: str
@@ -64,7 +65,7 @@ class Agent:
     allow_null: bool = False
     confirm: Sequence[str] = ()
     goals: Goals | None = None
-    expert: Callable[[Mapping[str, Any], Goal], Call] | None = None
+    expert: Callable[[Mapping[str, Any], Goal], Call | Sequence[Call]] | None = None
     null_is_doubt: bool = False
 
     def __post_init__(self) -> None:

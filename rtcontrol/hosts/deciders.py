@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionLost, DecisionReply, DecisionRequest
-from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.call import Call, Decision, Plan
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import result
 from rtcontrol.models.schema.random_call import check_random, random_call
@@ -234,16 +234,17 @@ def patient(decider: Decider) -> bool:
 
 @dataclass(frozen=True)
 class ExpertSource:
-    """A scripted decider: `function` gives the call for a request, None to leave whatever is in force."""
+    """A scripted decider: `function` gives the call (or a plan) for a request, None to leave whatever is in force."""
 
-    function: Callable[[DecisionRequest], Call | None]
+    function: Callable[[DecisionRequest], Call | Plan | None]
     model: str = "expert"
 
     def build(self) -> ExpertSource:
         return self
 
     def decide(self, request: DecisionRequest) -> Decision:
-        return Decision(self.function(request))
+        decided = self.function(request)
+        return Decision(decided.calls[0], plan=decided) if isinstance(decided, Plan) else Decision(decided)
 
     def info(self) -> dict[str, Any]:
         return {"engine": "script", "model": self.model}

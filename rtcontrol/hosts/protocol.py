@@ -56,7 +56,8 @@ class DecisionReply:
     """The answer to the request of `tick`: a decision, or the error that the decider raised. `decide_ns` is how long
     the decider itself took, for all that were decided `together` with this one (1: alone); `mistake` is a UserError's
     what and remedy (a prompt that does not fit, say), `loss` a DecisionLost's. Where there are two deciders, `by` is
-    which of them it is (first, backup), and `answers` the older request that decides this tick, too.
+    which of them it is (first, backup), and `answers` the older request that decides this tick, too. Of a plan, `steps`
+    are which of how many steps this one is, and `ahead_ns` how long after the observation it is meant for.
 
     On the loop's own machine, stamps of its CLOCK_MONOTONIC: when the request was `received` and `begun` (0 elsewhere),
     and the `gaps` (begin, end) in which the decider's process, where it is another, stood still lately.
@@ -74,6 +75,8 @@ class DecisionReply:
     loss: str | None = None
     by: str = ""
     answers: DecisionRequest | None = None
+    steps: tuple[int, int] | None = None
+    ahead_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +118,15 @@ class Host(Protocol):
     """
 
     name: str
-    incarnation: int
-    events: list[HostEvent]
-    gave_up: str | None
+
+    @property
+    def incarnation(self) -> int: ...
+
+    @property
+    def events(self) -> list[HostEvent]: ...
+
+    @property
+    def gave_up(self) -> str | None: ...
 
     @property
     def shares(self) -> deque[float]: ...

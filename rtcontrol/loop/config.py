@@ -40,6 +40,8 @@ FIRST_IN_FLIGHT = (
     "--backup: so many requests to --model under way at most; a tick beyond is not asked of it. (default: 4; of a "
     "local model, --pipeline)"
 )
+PLAN_STEPS = "Of a model that answers by plans of several calls: execute so many of each at most. (default: all)"
+PLAN_BLEND = "Where two plans meet, numbers go over from the old one's to the new one's in so many ticks. 0: at once."
 MIN_HZ, MAX_HZ = 0.001, 10_000.0
 RECORD_OBSERVATIONS = "no: the record keeps neither what was observed nor what the model read of it; nothing to replay."
 RECORD_PICTURES = "Pictures of the world a second, at most, as its client sends them"
@@ -62,6 +64,7 @@ CALLS_PER_TICK = (
     "Calls of one observation at most: each is decided after the one before has acted, by the deadline. One more than "
     "the calls that the model is shown (an agent's `history`): the bundled agents show none, and take one."
 )
+MOST_STEPS = 1000  # of a plan
 MAX_CALLS = 7  # the last one is decided with six in its history, as many as a prompt shows
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 LEAST_BYTES = 10**6
@@ -166,6 +169,13 @@ def check_calls_per_tick(calls: int) -> None:
         raise UserError(f"--calls-per-tick {calls} is out of range.", f"Give 1 to {MAX_CALLS} calls.")
 
 
+def check_plans(steps: int | None, blend: int) -> None:
+    if steps is not None and not 1 <= steps <= MOST_STEPS:
+        raise UserError(f"--plan-steps {steps} is out of range.", f"Give 1 to {MOST_STEPS}, or leave it out.")
+    if not 0 <= blend <= MOST_STEPS:
+        raise UserError(f"--plan-blend {blend} is out of range.", f"Give 0 to {MOST_STEPS} ticks.")
+
+
 def check_pictures(hz: float, observations: str) -> None:
     if not 0 <= hz <= 100:
         raise UserError(f"--record-pictures {hz:g} is no rate.", "Give 0 (none) to 100 a second.")
@@ -221,6 +231,8 @@ class RunConfig:
     backup_below: Annotated[float, Flag(BACKUP_BELOW)] = 0.5
     backup_after_ms: Annotated[float | None, Flag(BACKUP_AFTER)] = None
     first_in_flight: Annotated[int | None, Flag(FIRST_IN_FLIGHT)] = None
+    plan_steps: Annotated[int | None, Flag(PLAN_STEPS)] = None
+    plan_blend: Annotated[int, Flag(PLAN_BLEND)] = 0
     clock: Annotated[str, Flag("wall: the world runs on; lockstep: it waits.")] = "wall"
     on_miss: Annotated[str, Flag("hold the last call, safe call, or stop the run.")] = "hold"
     hold_ms: Annotated[float | None, Flag("Hold at most so long, then the safe call. (default: the agent's)")] = None
@@ -281,6 +293,7 @@ class RunConfig:
         if not 1 <= self.pipeline <= MAX_PIPELINE:
             raise UserError(f"--pipeline {self.pipeline} is out of range.", f"Give 1 to {MAX_PIPELINE} decisions.")
         check_calls_per_tick(self.calls_per_tick)
+        check_plans(self.plan_steps, self.plan_blend)
         self._positive("deadline_ms", self.deadline_ms)
         self._positive("max_age_ms", self.max_age_ms)
         self._positive("duration", self.duration_s)

@@ -12,6 +12,7 @@ from typing import Any
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Acknowledging, Environment, Observation, WorldError
 from rtcontrol.hosts.failover import BackupHost
+from rtcontrol.hosts.plan_host import PlanHost
 from rtcontrol.hosts.protocol import Host
 from rtcontrol.loop.clock import LockstepClock, LoopClock, WallClock
 from rtcontrol.loop.config import RunConfig
@@ -110,6 +111,9 @@ class ControlLoop:
         self._world_started = self._end_written = False
         if isinstance(host, BackupHost):
             host.first.emit, host.first.notify = self._answered, self.tell
+        planner = host.first.host if isinstance(host, BackupHost) else host
+        if isinstance(planner, PlanHost):
+            planner.emit = self._answered
 
     def instruct(self, text: str) -> bool:
         """From the next release on, decide (and judge) by `text`; with an interpreter, by what it is understood as,
@@ -128,7 +132,7 @@ class ControlLoop:
         return self._outcomes.t_s(time.monotonic_ns()) if self._outcomes.t0_ns else 0.0
 
     def _answered(self, t_ns: int, event: dict[str, Any]) -> None:
-        """The first of two deciders answered."""
+        """The first of two deciders answered, or a plan was made."""
         self.recorder.write({**event, "t_s": self._outcomes.t_s(t_ns)})
 
     @property

@@ -156,7 +156,9 @@ class TickOutcomes(RunEvents):
             line["call"] = call
         if reply is not None and reply.by and reply.decision is not None:
             line["decided_by"] = reply.by
+        if reply is not None and reply.decision is not None:
             line |= {} if reply.answers is None else {"answers": reply.answers.tick}
+            line |= {} if reply.steps is None else {"step": reply.steps[0], "steps": reply.steps[1]}
         if tick.calls:
             return line
         line["epoch"], line["seq"], line["superseded"] = tick.epoch, tick.seq, tick.superseded
@@ -287,7 +289,7 @@ class TickOutcomes(RunEvents):
             error,
             safe_calls,
             None if reply is None else reply.mistake,
-            tick.waited_ns,
+            tick.waited_ns + (0 if reply is None else reply.ahead_ns),
             len(tick.calls),
             more,
         )

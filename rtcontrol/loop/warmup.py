@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.envs.base import Environment, Observation
+from rtcontrol.hosts.plan_host import PlanHost
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, DecoderUnavailable, Host
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
@@ -125,7 +126,8 @@ def warm_up(
     warmup = Warmup(config.pipeline)
     if seen is not None and config.warmup:
         warmup.decide(host, lambda tick: ask(tick, seen), config.warmup, config.warmup_s)
-    if warning := warmup.warning(config):
+    # By a plan's steps ticks are in time that the plan itself is not.
+    if not isinstance(host, PlanHost) and (warning := warmup.warning(config)):
         notify(warning)
     return warmup
 

@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import rtcontrol.agents
-from rtcontrol.agents import Agent, Goal, Goals
+from rtcontrol.agents import Agent, Goal, Goals, InvalidCall
 from rtcontrol.envs.base import Environment, Observation
 from rtcontrol.envs.registry import BundledWorld, by_agent
 from rtcontrol.envs.thread import WorldThread
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
 from rtcontrol.hosts.failover import BackupHost, Handover
 from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.hosts.plan_host import PlanHost, PlanTerms
 from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, Host
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
 from rtcontrol.loop.config import RunConfig
@@ -195,7 +196,7 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
         return RandomSource(tuple(chosen.tools.openai()), config.seed)
     if model == "expert":
         if chosen.expert is not None:
-            return ExpertSource(UserExpert(chosen))
+            return ExpertSource(UserExpert(chosen, config.period_ns))
         if chosen.name not in EXPERTS and config.env not in EXPERTS:
             remedy = "Give another --model, or the agent's file with `goals` and `expert`: --agent FILE.py."
             raise UserError(f"No scripted expert of the agent {chosen.name} is known here.", remedy)
@@ -228,7 +229,7 @@ def reads_data(source: DeciderSource) -> bool:
 def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | None = None) -> Host:
     """Where it decides; where there is a backup, that of the agent `chosen`."""
     if config.backup is None or chosen is None:
-        return _place(config, source, model)
+        return planned(config, source, _place(config, source, model), chosen)
     from rtcontrol.run.model_compatibility import model_for
 
     if is_endpoint(config.backup):
@@ -239,7 +240,7 @@ def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | N
     spare, local = decider(config, chosen, named), isinstance(source, STSource)
     if not local or config.host == "inprocess":
         # Whoever is far away only waits, and a script takes no time: no process is needed for that.
-        return backed(config, source, _place(config, spare, named))
+        return backed(config, source, _place(config, spare, named), chosen)
     if config.standby:
         raise UserError(
             "--standby is for one local model, and here are two: where --model is lost, --backup decides at once.",
@@ -250,10 +251,41 @@ def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | N
     return BackupHost(*two_hosts(source, spare, config.first_in_flight or config.pipeline), handover(config, local))
 
 
-def backed(config: RunConfig, source: DeciderSource, backup: Host) -> BackupHost:
+def backed(config: RunConfig, source: DeciderSource, backup: Host, chosen: Agent) -> BackupHost:
     """A first decider on threads of this process, and its backup."""
     terms = handover(config, isinstance(source, STSource))
-    return BackupHost(InProcessHost(source, terms.in_flight), backup, terms)
+    return BackupHost(planned(config, source, InProcessHost(source, terms.in_flight), chosen), backup, terms)
+
+
+def makes_plans(source: DeciderSource) -> bool:
+    """Whether it may answer by several calls, one for each step."""
+    return reads_data(source) or bool(getattr(source, "makes_plans", False))
+
+
+def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent | None) -> Host:
+    """The host; where its answers may be plans, one that executes them. UserError for terms of plans that it never
+    makes."""
+    if not makes_plans(source):
+        if config.plan_steps is not None or config.plan_blend:
+            raise UserError(
+                "--plan-steps and --plan-blend are for models that answer by plans, and this one answers by calls.",
+                "Leave them out.",
+            )
+        return host
+    if config.calls_per_tick > 1 or chosen is None:
+        return host
+
+    def legal(call: Call) -> bool:
+        try:
+            chosen.tools.validate(call)
+        except InvalidCall:
+            return False
+        return True
+
+    terms = PlanTerms(
+        config.max_age_ns, config.plan_steps, config.plan_blend, config.pipeline, config.clock == "lockstep"
+    )
+    return PlanHost(host, terms, legal)
 
 
 def handover(config: RunConfig, local: bool) -> Handover:

@@ -21,7 +21,7 @@ from rtcontrol.envs.thread import half_made, shut
 from rtcontrol.envs.user_world import NEEDS, UserWorld
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import errors
-from rtcontrol.models.call import Call
+from rtcontrol.models.call import Call, Plan
 from rtcontrol.models.errors import UserError, read_json, read_text
 from rtcontrol.run.tools_only_agent import render
 from rtcontrol.run.user_code import load_module, reason
@@ -178,14 +178,16 @@ def _goals(module: ModuleType, name: str) -> Goals | None:
 
 @dataclass(frozen=True)
 class UserExpert:
-    """An agent's own expert as a function of requests, and of a raw observation and its goal.
+    """An agent's own expert as a function of requests, and of a raw observation and its goal. A list of calls is a
+    plan: the first one for now, then one each `step_ns`.
 
     UserError for words that name no goal; ExpertError where the expert raises or gives no legal call.
     """
 
     agent: Agent
+    step_ns: int = 0
 
-    def __call__(self, request: DecisionRequest) -> Call | None:
+    def __call__(self, request: DecisionRequest) -> Call | Plan | None:
         goals, data = self.agent.goals, request.data
         assert goals is not None, "an agent with an expert has goals"
         goal = goals.recognise(request.instruction)
@@ -197,27 +199,38 @@ class UserExpert:
             )
         if not isinstance(data, Mapping):
             raise ExpertError("only the text of the observation is here, and the expert reads the observation itself")
-        return self.call(data, goal)
+        calls = self.calls(data, goal)
+        if len(calls) > 1 and self.step_ns:
+            return Plan(calls, self.step_ns)
+        return calls[0] if calls else None
 
     def call(self, data: Mapping[str, Any], goal: Goal) -> Call | None:
-        """What the expert calls."""
+        """What the expert calls now."""
+        return next(iter(self.calls(data, goal)), None)
+
+    def calls(self, data: Mapping[str, Any], goal: Goal) -> tuple[Call, ...]:
+        """What it calls now and after; none where it gives no call, and may."""
         function: Callable[..., Any] = self.agent.expert  # type: ignore[assignment]
         try:
-            call = function(data, goal)
+            gave = function(data, goal)
         except Exception as error:
             raise ExpertError(f'told "{goal.text()}" it raised {reason(error)}', errors.where(error) or "") from error
-        if call is None and self.agent.allow_null:
-            return None
+        if gave is None and self.agent.allow_null:
+            return ()
         told = f'told "{goal.text()}" the expert gave'
-        if not isinstance(call, Call):
-            what = f'{told} {call!r:.80}, no call: return Call("tool", {{"parameter": value}})'
-            place = _returned(function, call, data, goal)
+        calls = tuple(gave) if isinstance(gave, list | tuple) else (gave,)
+        if wrong := [call for call in calls if not isinstance(call, Call)] or ([] if calls else [gave]):
+            what = f'{told} {wrong[0]!r:.80}, no call: return Call("tool", {{"parameter": value}})'
+            place = _returned(function, gave, data, goal)
             raise ExpertError(f"{place}: {what}", place)
-        try:
-            return self.agent.tools.validate(call)
-        except InvalidCall as error:
-            place = _returned(function, call, data, goal)
-            raise ExpertError(f"{place}: {told} {call.text()}: {error}", place) from None
+        legal: list[Call] = []
+        for call in calls:
+            try:
+                legal.append(self.agent.tools.validate(call))
+            except InvalidCall as error:
+                place = _returned(function, gave, data, goal)
+                raise ExpertError(f"{place}: {told} {call.text()}: {error}", place) from None
+        return tuple(legal)
 
 
 def _returned(function: Callable[..., Any], gave: Any, *given: Any) -> str:

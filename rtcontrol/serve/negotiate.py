@@ -176,6 +176,8 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     source = _source(config, chosen, model)
     if options.backup is not None and not isinstance(source, STSource):
         config = _with_backup(config, options, chosen, warnings)
+    if assembly.makes_plans(source):
+        config = replace(config, plan_steps=options.plan_steps, plan_blend=options.plan_blend)
     terms = Terms(hello, chosen, named, model, source, config, ttl_ms, trained, tuple(warnings))
     terms.check_welcome(options)
     return terms

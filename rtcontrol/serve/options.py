@@ -21,6 +21,8 @@ from rtcontrol.loop.config import (
     INTERPRETER_S,
     MAX_HZ,
     MIN_HZ,
+    PLAN_BLEND,
+    PLAN_STEPS,
     RECORD_MAX,
     RECORD_OBSERVATIONS,
     RECORD_PICTURES,
@@ -31,6 +33,7 @@ from rtcontrol.loop.config import (
     check_calls_per_tick,
     check_interpreter,
     check_pictures,
+    check_plans,
     check_standby,
     folder,
     size,
@@ -121,6 +124,8 @@ class ServeOptions:
     backup_below: Annotated[float, Flag(BACKUP_BELOW)] = 0.5
     backup_after_ms: Annotated[float | None, Flag(BACKUP_AFTER)] = None
     first_in_flight: Annotated[int | None, Flag(FIRST_IN_FLIGHT)] = None
+    plan_steps: Annotated[int | None, Flag(PLAN_STEPS)] = None
+    plan_blend: Annotated[int, Flag(PLAN_BLEND)] = 0
     interpreter: Annotated[str | None, Flag(f"Of sessions whose agent has goals. {INTERPRETER}")] = None
     interpreter_gate: Annotated[float | None, Flag(INTERPRETER_GATE)] = None
     interpreter_s: Annotated[float, Flag(INTERPRETER_S)] = 5.0
@@ -214,6 +219,7 @@ class ServeOptions:
         check_fleet(self)
         check_backup(self.backup, self.backup_below, self.backup_after_ms, self.first_in_flight)
         check_calls_per_tick(self.calls_per_tick)
+        check_plans(self.plan_steps, self.plan_blend)
         check_interpreter(self.interpreter, self.interpreter_gate, self.interpreter_s, self.confirm_instruction)
         if not 0 < self.confirm_s <= 86_400:
             raise UserError(f"--confirm-s {self.confirm_s:g} is out of range.", "Give above 0 to 86400 seconds.")

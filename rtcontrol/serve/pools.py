@@ -77,7 +77,7 @@ class Pools:
         return self._models.open("the model", source) if keep is None else keep(source)
 
     def open(self, session: str, source: DeciderSource, hz: float = 0.0) -> Host:
-        if isinstance(source, EndpointSource):
+        if isinstance(source, EndpointSource) or assembly.makes_plans(source):
             return _waiting(source)
         if not isinstance(source, STSource | QuestionSource):
             return self._inline.open(session, source)
@@ -130,13 +130,13 @@ def open_host(pool: DecoderPool, session: str, terms: Terms) -> Host:
     config = terms.config
     hz = config.hz * config.calls_per_tick
     if config.backup is None:
-        return pool.open(session, terms.source, hz)
+        return assembly.planned(config, terms.source, pool.open(session, terms.source, hz), terms.agent)
     spare = assembly.decider(config, terms.agent, config.backup)
-    return assembly.backed(config, terms.source, pool.open(session, spare, hz))
+    return assembly.backed(config, terms.source, pool.open(session, spare, hz), terms.agent)
 
 
 def _waiting(source: DeciderSource) -> Host:
-    """On threads of its own: it waits for another machine, and others must not wait with it."""
+    """On threads of its own: it waits for another machine, or is a user's code, and others must not wait with it."""
     host = InProcessHost(source)
     host.start()
     return host

@@ -10,6 +10,7 @@ from typing import Any
 from rtcontrol.telemetry.crowd import count_member
 from rtcontrol.telemetry.decoder_state import kept, restore
 from rtcontrol.telemetry.histogram import Series
+from rtcontrol.telemetry.plans import count_plan
 
 
 class MissRuns:
@@ -101,6 +102,9 @@ class Account:
         self.first_in_time = self.first_late = self.first_unsure = self.first_failed = self.first_lost = 0
         self.late_used = self.late_dropped = self.safe_calls = self.fallback_errors = self.superseded = 0
         self.first_losses: Counter[str] = Counter()
+        self.plans: Counter[str] = Counter()
+        self.plan_losses: Counter[str] = Counter()
+        self.plan_steps: Counter[int] = Counter()
         self.misses_by_cause: Counter[str] = Counter()
         self.misses_by_subcause: Counter[str] = Counter()
         self.skipped_by_cause: Counter[str] = Counter()
@@ -165,6 +169,9 @@ class Account:
             setattr(self, counted, getattr(self, counted) + 1)
             if "loss" in event:
                 self.first_losses[event["loss"]] += 1
+            self._times(event)
+        elif "plan" in event:
+            count_plan(self, event)
             self._times(event)
         elif "late" in event:
             if "waited_ms" not in event:  # one that waited for a yes was no late decision
@@ -243,6 +250,8 @@ class Account:
         if "decided_by" in event:
             decided = f"decided_by_{event['decided_by']}"
             setattr(self, decided, getattr(self, decided) + 1)
+        if "step" in event:
+            self.plan_steps[event["step"]] += 1
         if kind == "call":
             self.calls.add(1)
         self._decided(event, kind == "call")
@@ -303,7 +312,7 @@ class Account:
         where, error = event.get("where"), str(event["error"])
         entry = self.errors.get(key := (where, error.split(":")[0] if where else error))
         if entry is None and len(self.errors) < MAX_ERRORS:
-            kinds = (name for name in ("safe", "late", "overran", "ack", "further", "first") if name in event)
+            kinds = (name for name in ("safe", "late", "overran", "ack", "further", "first", "plan") if name in event)
             cause = event.get("cause") or event.get("fault") or next(kinds, "")
             entry = {"where": where, "error": error, "cause": cause, "count": 0, "first_t_s": event.get("t_s")}
             self.errors[key] = entry

@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rtcontrol.telemetry.causes import stylesheet
 from rtcontrol.telemetry.gates import Gate
+from rtcontrol.telemetry.plans import plans_text
 from rtcontrol.telemetry.recorded import Recorded, begun
 from rtcontrol.telemetry.report import deciders, held, instructions_text, on_time_share, understood
 from rtcontrol.telemetry.timeline import SPANS, STAGES, TIMES_MS, Timeline
@@ -45,7 +46,7 @@ def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
         {
             "name": run.name,
             "report": run.report,
-            "deciders": deciders(run.report),
+            "deciders": "; ".join(filter(None, (deciders(run.report), plans_text(run.report)))),
             "told": instructions_text(run.report),
             "understood": understood(run.report),
             "held": held(run.report),

@@ -12,6 +12,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.telemetry.account import ANSWERS, KINDS, Account
 from rtcontrol.telemetry.crowd import crowd_report
+from rtcontrol.telemetry.plans import plan_report
 from rtcontrol.telemetry.record_reader import read_record
 
 SCHEMA_VERSION = 3
@@ -74,6 +75,7 @@ def build(
         "decided_by": {name: getattr(account, f"decided_by_{name}") for name in ("first", "backup")},
         "first_answers": {name: getattr(account, f"first_{name}") for name in ANSWERS},
         "first_losses": dict(account.first_losses),
+        **plan_report(account),
         "calls": account.calls.summary(),
         "calls_cut": account.calls_cut,
         "forward_passes": account.passes.summary(),

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rtcontrol.telemetry.crowd import worst_members
+from rtcontrol.telemetry.plans import plans_text
 from rtcontrol.telemetry.report import (
     causes,
     deciders,
@@ -55,7 +56,7 @@ def show(report: dict[str, Any], console: Console) -> None:
         f"null {r['null']}, held {r['held']}{rare}",
         soft_wrap=True,
     )
-    for line in (instructions_text(r), understood(r), held(r), deciders(r)):
+    for line in (instructions_text(r), understood(r), held(r), deciders(r), plans_text(r)):
         if line:
             console.print(escape(line), soft_wrap=True)
     if r["calls_cut"] or r["calls"]["max"] > 1:

@@ -1,0 +1,253 @@
+"""Plans: an answer of several calls (a chunk) is executed step by step, while the next one is made."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host, HostEvent
+from rtcontrol.models.call import Call, Decision, Plan
+
+RECENT = 16  # a tick waits for its own plan while half of so many came in time
+# What is left of a tick's time when its own plan is waited for no longer: the step in force has to act by then.
+RESERVE, LEAST_NS = 8, 1_000_000
+MOST = 64  # ticks that are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTerms:
+    """At most `steps` calls of a plan are executed (None: all), none when its observation is older than `max_age_ns`.
+    Where two plans meet the newer one counts from its first step on; with `blend` numbers go over to it in so many
+    steps. At most `in_flight` plans are made at once. Where the world `waits` each tick has a plan of its own, of which
+    the first step is executed."""
+
+    max_age_ns: int
+    steps: int | None = None
+    blend: int = 0
+    in_flight: int = 1
+    waits: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class OpenTick:
+    """What the loop asked; `own` is the answer to it. Until `due_ns` it may be waited for (0: for ever)."""
+
+    request: DecisionRequest
+    asked_ns: int
+    due_ns: int
+    own: DecisionReply | None = None
+    waited: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class PlanInForce:
+    """The plan that answers `request`; so many of its steps were `taken`."""
+
+    plan: Plan
+    request: DecisionRequest
+    decision: Decision
+    taken: int = 0
+
+    def step(self, asked: DecisionRequest, terms: PlanTerms, now_ns: int) -> int | None:
+        """Which of its calls is due now; None where it is of another epoch or instruction, over, or too old."""
+        of = self.request
+        age_ns = now_ns - of.captured_ns
+        if (asked.epoch, asked.instruction) != (of.epoch, of.instruction) or not 0 <= age_ns <= terms.max_age_ns:
+            return None
+        i, n = age_ns // self.plan.step_ns, len(self.plan.calls)
+        return int(i) if i < (n if terms.steps is None else min(n, terms.steps)) else None
+
+
+class PlanHost:
+    """Asks `planner`, and answers each tick at once by the step of the plan in force that is due; where there is none,
+    or the plan for the tick itself is usually there in time, by that one. What is no plan, or has one step, is handed
+    on as it came.
+
+    Step `i` is for the instant `i * step_ns` after the plan's observation: one that comes late begins in its midst.
+    `emit` is told of each plan (its instant, and the event's fields); the owner may set it. `legal` judges what is
+    mixed of two plans.
+    """
+
+    name = "plans"
+
+    def __init__(self, planner: Host, terms: PlanTerms, legal: Callable[[Call], bool]) -> None:
+        self.emit: Callable[[int, dict[str, Any]], None] = lambda t_ns, event: None
+        self.planner, self._terms, self._legal = planner, terms, legal
+        self._open: dict[int, OpenTick] = {}  # not replied to yet
+        self._asked: dict[int, OpenTick] = {}  # of the planner, not answered yet
+        self._plan: PlanInForce | None = None
+        self._before: PlanInForce | None = None  # what the plan in force goes over from
+        self._punctual: deque[bool] = deque(maxlen=RECENT)
+        self._woken = False
+
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        return self.planner.start(stopped)
+
+    @property
+    def incarnation(self) -> int:
+        return self.planner.incarnation
+
+    @property
+    def events(self) -> list[HostEvent]:
+        return self.planner.events
+
+    @property
+    def gave_up(self) -> str | None:
+        return self.planner.gave_up
+
+    @property
+    def shares(self) -> deque[float]:
+        return self.planner.shares
+
+    @property
+    def threads(self) -> Sequence[tuple[int, int]]:
+        return self.planner.threads
+
+    def submit(self, request: DecisionRequest) -> None:
+        now, within = time.monotonic_ns(), request.within_ns
+        self._hear()
+        self._lose(now)
+        due_ns = now + within - max(within // RESERVE, LEAST_NS) if within and not self._terms.waits else 0
+        self._open[request.tick] = asked = OpenTick(request, now, due_ns)
+        for each in (self._open, self._asked):
+            if len(each) > MOST:
+                del each[next(iter(each))]
+        if len(self._asked) < self._terms.in_flight and self.planner.alive():
+            self._asked[request.tick] = asked
+            # What comes later than its deadline may serve ticks to come, as long as its observation may.
+            patience_ns = max(within, self._terms.max_age_ns) if within else 0
+            self.planner.submit(replace(request, within_ns=patience_ns))
+
+    def wait(self, timeout_ns: int) -> DecisionReply | None:
+        now = time.monotonic_ns()
+        until = now + timeout_ns
+        while True:
+            self._hear()
+            for tick, question in self._open.items():
+                if (reply := self._chosen(question, now)) is not None:
+                    del self._open[tick]
+                    return reply
+            dues = (q.due_ns for q in self._open.values() if q.waited and now < q.due_ns)
+            answer = self.planner.wait(min((until, *dues)) - now)
+            now = time.monotonic_ns()
+            if answer is not None:
+                self._answered(answer)
+            elif now >= until or self._woken:
+                self._woken = False
+                return None
+
+    def wake(self) -> None:
+        self._woken = True
+        self.planner.wake()
+
+    def alive(self) -> bool:
+        return self.planner.alive()
+
+    def cancel(self, tick: int) -> None:
+        # Its plan goes on being made: it may serve ticks to come. Only how late it was is told then.
+        if (question := self._open.get(tick)) is not None:
+            question.waited = False
+            if tick not in self._asked:
+                del self._open[tick]
+
+    def close(self) -> None:
+        self.planner.close()
+
+    def _hear(self) -> None:
+        while self._asked and (reply := self.planner.wait(0)) is not None:
+            self._answered(reply)
+
+    def _lose(self, now_ns: int) -> None:
+        """Nobody waits for what the planner lost, or cannot answer in time for any tick."""
+        for tick, question in tuple(self._asked.items()):
+            within_ns = question.request.within_ns
+            if not self.planner.alive() or (within_ns and now_ns - question.asked_ns > 2 * self._patience(within_ns)):
+                self.planner.cancel(tick)
+                del self._asked[tick]
+
+    def _patience(self, within_ns: int) -> int:
+        return max(within_ns, self._terms.max_age_ns)
+
+    def _answered(self, reply: DecisionReply) -> None:
+        if (question := self._asked.pop(reply.tick, None)) is None:
+            return
+        now, request, decision = time.monotonic_ns(), question.request, reply.decision
+        question.own = reply
+        self._punctual.append(not question.due_ns or now <= question.due_ns)
+        plan = None if decision is None else decision.plan
+        event: dict[str, Any] = {"plan": request.tick, "answer_ms": round((now - question.asked_ns) / 1e6, 4)}
+        if decision is None:
+            event |= {"outcome": "failed", "error": reply.error} | ({"loss": reply.loss} if reply.loss else {})
+        elif plan is None or len(plan.calls) < 2 or request.tick < 0:
+            return
+        else:
+            made = PlanInForce(plan, request, decision)
+            newer = self._plan is None or request.tick > self._plan.request.tick
+            over = self._due(made, question, now) is None
+            event |= {"outcome": "over" if over or not newer else "in_force", "steps": len(plan.calls)}
+            if newer and not over:
+                self._before, self._plan = self._plan, made
+        if request.tick >= 0:  # else it is warmed up
+            self.emit(now, event)
+
+    def _chosen(self, question: OpenTick, now_ns: int) -> DecisionReply | None:
+        """The tick's reply, once it is known."""
+        own, asked = question.own, question.request
+        decision = None if own is None else own.decision
+        if own is not None and (not question.waited or asked.tick < 0):
+            return own
+        if decision is not None and (decision.plan is None or len(decision.plan.calls) < 2):
+            return own
+        if not question.waited or (own is None and self._awaited(question, now_ns)):
+            return None
+        plan = self._plan
+        i = None if plan is None else self._due(plan, question, now_ns)
+        if plan is None or i is None:
+            if own is None or decision is None:
+                return own
+            return replace(own, decision=None, error="the plan was over, or too old, before it came")
+        reply = own if own is not None and plan.request is asked else DecisionReply(asked.tick, None, None, 0)
+        older = None if plan.request is asked else plan.request
+        call = self._call(plan, i, asked, now_ns)
+        made = replace(plan.decision, call=call, plan=None)
+        steps = i, len(plan.plan.calls)
+        return replace(reply, decision=made, answers=older, steps=steps, ahead_ns=i * plan.plan.step_ns)
+
+    def _due(self, plan: PlanInForce, question: OpenTick, now_ns: int) -> int | None:
+        """Which step of the plan is due for this tick."""
+        if not question.due_ns:
+            return 0 if plan.request is question.request else None
+        return plan.step(question.request, self._terms, now_ns)
+
+    def _awaited(self, question: OpenTick, now_ns: int) -> bool:
+        """Whether the tick's own plan is waited for still."""
+        punctual = 2 * sum(self._punctual) >= len(self._punctual)
+        return question.request.tick in self._asked and (not question.due_ns or (punctual and now_ns < question.due_ns))
+
+    def _call(self, plan: PlanInForce, i: int, asked: DecisionRequest, now_ns: int) -> Call:
+        """The call of step `i`; in the first ones after another plan, with numbers between that one's and its own."""
+        plan.taken += 1
+        call, before, blend = plan.plan.calls[i], self._before, self._terms.blend
+        if plan.taken > blend or before is None or (j := before.step(asked, self._terms, now_ns)) is None:
+            return call
+        mixed = between(before.plan.calls[j], call, plan.taken / (blend + 1))
+        return mixed if mixed is not call and self._legal(mixed) else call
+
+
+def between(old: Call, new: Call, share: float) -> Call:
+    """`new`, with each number that both calls have at this share of the way from the old one's; `new` itself where they
+    call different tools."""
+    if old.name != new.name:
+        return new
+    mixed = dict(new.arguments)
+    for name, value in new.arguments.items():
+        was = old.arguments.get(name)
+        if isinstance(value, bool) or isinstance(was, bool):
+            continue
+        if isinstance(value, int | float) and isinstance(was, int | float):
+            number = was + (value - was) * share
+            mixed[name] = round(number) if isinstance(value, int) and isinstance(was, int) else number
+    return Call(new.name, mixed)
