@@ -64,6 +64,10 @@ class Trace:
             self._file.close()
 
 
+LEAN = 0.05
+SEND_MS = 3.0  # what is sent so long before a tick of the server's is there in time
+
+
 class Grid:
     """Instants a step apart since `restart`; whole steps that were missed are passed over, the phase is kept."""
 
@@ -74,6 +78,12 @@ class Grid:
     def restart(self) -> None:
         """The next instant is now."""
         self._next_s = time.monotonic()
+
+    def lean(self, late_s: float) -> None:
+        """The instants come so much too soon (below zero: too late): each of them from now on is moved by a part of a
+        step at most, so that the simulation's time keeps its rate but for a moment."""
+        most_s = LEAN * self._step_s
+        self._next_s += min(max(late_s, -most_s), most_s)
 
     def wait(self) -> tuple[float, int]:
         """Sleep until the next instant; gives how late it began, and how many instants were passed over."""
@@ -195,6 +205,7 @@ class CarlaBridge:
             self._step(self._session.standing())
             if k % steps == 0:
                 self._observe()
+                grid.lean(self._session.too_soon_s(SEND_MS))
             self._figures.took("overhead", self._own_s)
             k += 1
 

@@ -80,6 +80,18 @@ class CarlaSession:
         """What is in force now."""
         return self._client.call() if self._client is not None else NOBODY
 
+    def too_soon_s(self, send_ms: float) -> float:
+        """How much sooner than `send_ms` before a tick of the server's it is now; below zero: later, 0: not known, or
+        it has another rate."""
+        client = self._client
+        if client is None or not client.connected or not client.timed:
+            return 0.0
+        period_s = client.welcome.period_ms / 1e3
+        if abs(period_s * self._options.hz - 1.0) > 0.01:
+            return 0.0
+        left_s = client.next_observation_ns(send_ms) / 1e9 - time.monotonic()
+        return left_s if left_s < period_s / 2 else left_s - period_s
+
     def observe(self, data: Mapping[str, Any], t_ns: int) -> bool:
         """Say what is seen; False where there is no session to say it in."""
         if self._client is None or not self.number or self._client.error is not None:

@@ -196,7 +196,7 @@ class Client:
         """Whether the instants of the server's ticks are known: not of one that speaks protocol 1.0, nor where the
         client paces, or before anything was decided."""
         with self._link.lock:
-            return self._core.next_observation_ns(None, time.monotonic_ns()) is not None
+            return self._core.timed(time.monotonic_ns())
 
     # What is said.
 

@@ -324,6 +324,11 @@ class Core(SessionState):
         """Of the server's ticks; a tenth of a second before it is known."""
         return S // 10 if self.welcome is None else max(1, int(self.welcome.period_ms * 1e6))
 
+    def timed(self, now_ns: int) -> bool:
+        """Whether the instants of the server's ticks are known."""
+        clocks = self.phase.learnt or self.offset.now(now_ns) is not None
+        return self._release_ns is not None and self.connection.open and clocks
+
     def next_observation_ns(self, lead_ns: int | None, now_ns: int) -> int | None:
         """The next instant that lies `lead_ns` before a tick (None: as long as the phase lock says); None where ticks
         or clock are not known."""

@@ -29,8 +29,13 @@ class PhaseLock:
         self._due_ns: int | None = None
         self._aimed_ns: int | None = None  # the tick of the instant due, by the server's clock
         self._taken_ns: int | None = None  # and of the last look
-        self._learnt = -1  # the last observation's seq
+        self._newest = -1  # the seq of the last observation that was learnt from
         self.waits_ns = deque[int](maxlen=KEPT)  # from an observation's arrival to its tick
+
+    @property
+    def learnt(self) -> bool:
+        """Whether any way is known."""
+        return bool(self._ways)
 
     def next_ns(self, release_ns: int, period_ns: int, offset: Offset | None, now_ns: int) -> int | None:
         """The next instant to look at the world; the same one until then, or until `observed`. `release_ns` is any
@@ -56,9 +61,9 @@ class PhaseLock:
     def heard(self, call: CallMessage, period_ns: int, now_ns: int) -> None:
         """A fresh call tells when its observation arrived; an older one that was decided again tells nothing new."""
         age_ms, release_ns, seq = call.timing.age_ms, call.release_ns, call.seq_obs
-        if call.status != "fresh" or age_ms is None or release_ns is None or seq is None or seq <= self._learnt:
+        if call.status != "fresh" or age_ms is None or release_ns is None or seq is None or seq <= self._newest:
             return
-        self._learnt = seq
+        self._newest = seq
         if (begun_ns := self._begun.pop(seq, None)) is None:
             return
         arrived_ns = call.t_server_ns - round(age_ms * MS)

@@ -164,6 +164,22 @@ def test_whole_steps_that_were_missed_are_passed_over_and_the_phase_is_kept(cloc
     assert clock.now == pytest.approx(100.0 + 5 * 0.0625)
 
 
+def test_grid_leans_to_the_servers_ticks_by_little_each_time(clock: Clock) -> None:
+    steps, period_s = Grid(0.05), 0.1
+    steps.wait()
+    wanted = 100.03  # and each period after it
+    gaps, before = [], clock.now
+    for k in range(80):
+        if k % 2 == 0:
+            soon_s = (wanted - clock.now) % period_s
+            steps.lean(soon_s if soon_s < period_s / 2 else soon_s - period_s)
+        steps.wait()
+        gaps.append(clock.now - before)
+        before = clock.now
+    assert max(gaps) < 0.05 * 1.051 and min(gaps) > 0.05 * 0.949
+    assert abs((clock.now - wanted + period_s / 2) % period_s - period_s / 2) < 1e-6
+
+
 def test_figures_tell_what_was_on_the_grid_and_how_fast_the_world_went(clock: Clock) -> None:
     made = Figures()
     made.released(1.0, 9)
