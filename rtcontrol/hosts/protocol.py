@@ -13,7 +13,7 @@ from rtcontrol.models.errors import UserError
 # Sessions of one pool.
 LIMIT = 64
 SHARES = 64  # so many are remembered
-LOSSES = ("timeout", "connection", "http", "refused", "malformed")
+LOSSES = ("timeout", "connection", "http", "refused", "malformed", "server_error", "not_finite", "repeated")
 
 
 class DecoderUnavailable(UserError):

@@ -215,6 +215,7 @@ def _share(value: Any) -> float | None:
 
 
 WIRES: dict[str, EndpointWire] = {"decisions": DecisionsWire(), "systemone": SystemOneWire()}
+POLICIES = ("openpi",)  # `rtcontrol.hosts.policy_api`
 KEY = "RTCONTROL_DECISION_KEY"
 LONGEST_S = 10.0
 # So long before the deadline (and so much of the time until then) an answer is given up: the loop hears of it in time,
@@ -224,8 +225,13 @@ LOOK_S = 0.002  # so often it is asked whether anybody still waits
 
 
 def is_endpoint(model: str | None) -> bool:
-    """Whether a model's name is that of an endpoint."""
-    return model is not None and model.partition(":")[0] in WIRES
+    """Whether a model's name is that of an endpoint, one of policies, too."""
+    return model is not None and model.partition(":")[0] in (*WIRES, *POLICIES)
+
+
+def is_policy(model: str | None) -> bool:
+    """Whether it is that of a policy server, which is asked by arrays."""
+    return model is not None and model.partition(":")[0] in POLICIES
 
 
 @dataclass(frozen=True)
@@ -247,6 +253,11 @@ class EndpointSource:
     ) -> EndpointSource:
         """From `decisions:URL#MODEL`; the key is in the environment. Raises UserError."""
         api = name.partition(":")[0]
+        if api not in WIRES:
+            raise UserError(
+                f"{name[:80]} is a policy server: it reads observations, and no text.",
+                "Fly it (`rtcontrol run --model`, docs/policies.md), and name a model that reads text here.",
+            )
         url, model, key = address(name, WIRES[api].path)
         source = cls(api, url, model or "default", tuple(tools), allow_null, late, key)
         CallQuestions(source.tools, allow_null)

@@ -48,7 +48,7 @@ RECORD_PICTURES = "Pictures of the world a second, at most, as its client sends 
 RECORD_MAX = "The record's size, in bytes or with k, M, G; beyond it the oldest part is removed."
 MODEL = (
     "Bundled name, folder or OWNER/NAME[:SUBFOLDER]; or expert, noop, random, decisions:URL#NAME, "
-    "systemone:URL#NAME. (default: the agent's)"
+    "systemone:URL#NAME, openpi:ws://HOST:PORT#MAPPING. (default: the agent's)"
 )
 HOW_ARGUMENTS = "Of a chat model (docs/chat.md): sequential, or parallel, where no argument sees another."
 DTYPE = "Numbers of the model: auto, fp32, bf16; with torch on a CPU int8, too (docs/checkpoints.md)."

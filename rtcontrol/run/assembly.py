@@ -19,8 +19,9 @@ from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSour
 from rtcontrol.hosts.failover import BackupHost, Handover
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.plan_host import PlanHost, PlanTerms
+from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.protocol import DeciderSource, DecisionRequest, Host
-from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
+from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint, is_policy
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
@@ -201,8 +202,10 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
             remedy = "Give another --model, or the agent's file with `goals` and `expert`: --agent FILE.py."
             raise UserError(f"No scripted expert of the agent {chosen.name} is known here.", remedy)
         return ExpertSource(EXPERTS.get(chosen.name) or EXPERTS[config.env])
+    waits = config.late == "use" or config.clock == "lockstep"
+    if is_policy(model):
+        return PolicySource.parse(model, chosen.tools.openai(), config.period_ns, waits)
     if is_endpoint(model):
-        waits = config.late == "use" or config.clock == "lockstep"
         return EndpointSource.parse(model, chosen.tools.openai(), chosen.allow_null, late=waits)
     from rtcontrol.models.checkpoint.checkpoint import resolve
 
@@ -223,7 +226,8 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
 
 def reads_data(source: DeciderSource) -> bool:
     """Whether it decides by the raw observation, which never leaves the process."""
-    return isinstance(source, ExpertSource) and isinstance(source.function, UserExpert)
+    scripted = isinstance(source, ExpertSource) and isinstance(source.function, UserExpert)
+    return scripted or isinstance(source, PolicySource)
 
 
 def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | None = None) -> Host:
@@ -259,7 +263,7 @@ def backed(config: RunConfig, source: DeciderSource, backup: Host, chosen: Agent
 
 def makes_plans(source: DeciderSource) -> bool:
     """Whether it may answer by several calls, one for each step."""
-    return reads_data(source) or bool(getattr(source, "makes_plans", False))
+    return reads_data(source) or isinstance(source, PolicySource)
 
 
 def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent | None) -> Host:

@@ -110,7 +110,7 @@ def _run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts], thre
     )
     chosen = shown(chosen, model)
     source = assembly.decider(options, chosen, model)
-    if assembly.reads_data(source):
+    if assembly.reads_data(source) and options.backup is None:
         options = replace(options, host="inprocess")
     made = assembly.environment(options.env, goal, chosen, thread)
     with closing(made):  # also where it never starts

@@ -15,6 +15,7 @@ from rtcontrol.envs.remote_parts import RemoteTerms, wire_calls
 from rtcontrol.envs.remote_parts import wire_call as told_call
 from rtcontrol.hosts.deciders import PLAIN, STSource
 from rtcontrol.hosts.protocol import DeciderSource
+from rtcontrol.hosts.remote_api import is_policy
 from rtcontrol.loop.clock import ArrivalClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
@@ -324,7 +325,7 @@ def _config(
             clock="lockstep" if hello.pacing == "client" else "wall",
             on_miss=hello.on_miss or "hold",
             hold_ms=agent.fallback.hold_ms,
-            warmup=0 if model in PLAIN else 5,
+            warmup=0 if model in PLAIN or is_policy(model) else 5,  # of no observation yet
             first_observation_s=float("inf"),
             **interpreted,
         )

@@ -204,3 +204,19 @@ def test_every_example_is_run_by_a_test() -> None:
     page = (ROOT / "docs" / "examples.md").read_text("utf-8")
     assert names == set(re.findall(r"\| `([\w.]+)` \|", page))
     assert names == run | set(re.findall(r"\b(ros2_robot\.py|browser\.html)\"", here))
+
+
+def test_a_policy_server_plays_a_game_behind_a_deadline_and_a_safe_call(tmp_path: Path) -> None:
+    port = free_port()
+    server = Program([str(HERE / "policy_server.py"), str(port)], tmp_path / "policy.log")
+    try:
+        server.says(f"a policy at ws://127.0.0.1:{port}")
+        model = f"openpi:ws://127.0.0.1:{port}"
+        given = ("--env", "paddle", "--model", model, "--episodes", "1", "--clock", "lockstep", "--no-live")
+        done = cli("run", *given, "--out", str(tmp_path / "run"))
+        assert done.returncode == 0, done.stderr
+    finally:
+        server.kill()
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert report["releases"] > 100 and report["calls"]["total"] > 100
+    assert "1 of 1 succeeded" in done.stdout

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from rtcontrol.hosts.crowd import CharacterAsk, crowd_request, crowd_source, unpack
 from rtcontrol.hosts.load import Need, undisturbed
+from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.protocol import DecisionReply, DecoderUnavailable, Host
 from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.loop.config import instruction_text, size
@@ -141,7 +142,7 @@ class CrowdSession(Session):
 
     def _agreed(self, terms: Terms) -> Terms:
         """What of them is a crowd's. Raises WireError."""
-        if isinstance(terms.source, EndpointSource):
+        if isinstance(terms.source, EndpointSource | PolicySource):
             remedy = "Name a model that this server has."
             raise WireError(Code.MODEL, "A crowd is not decided elsewhere.", remedy, field="model", fatal=True)
         warnings = list(terms.warnings)

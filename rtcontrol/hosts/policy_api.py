@@ -1,0 +1,230 @@
+"""Decides by a policy server of robots over WebSocket, as openpi has it (`openpi:ws://HOST:PORT`); docs/policies.md.
+
+Whatever is wrong with an answer, and every answer that is not there in time, is a miss, and nothing of it acts.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import math
+import os
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from rtcontrol.agents import InvalidCall, Tools
+from rtcontrol.hosts.array_message import MalformedMessage, pack_message, unpack_message
+from rtcontrol.hosts.policy_link import PolicyLink
+from rtcontrol.hosts.policy_mapping import MOST_ROWS, PolicyMapping
+from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
+from rtcontrol.hosts.remote_api import LONGEST_S, LOOK_S, time_of
+from rtcontrol.models.call import Decision, Plan
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.in_flight import result
+from rtcontrol.models.schema.tool_schema import Slot, tool_schemas
+from rtcontrol_client.wire.endpoint import is_loopback
+
+KEY = "RTCONTROL_POLICY_KEY"
+FIRST_S = 60.0
+REMEMBERED = 64  # answers that are known again
+TIMINGS = ("server_timing", "policy_timing")  # no two answers of one server have the same
+REMEDY = "Check the policy's configuration, or map its actions (docs/policies.md)."
+
+
+@dataclass(frozen=True)
+class PolicySource:
+    """`url` is that of the server; `step_ns` is how long an action stands where the mapping does not say it. With
+    `late` an answer is waited for beyond its request's time."""
+
+    url: str
+    tools: tuple[dict[str, Any], ...]
+    mapping: PolicyMapping
+    step_ns: int
+    late: bool = False
+    key: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, name: str, tools: Sequence[dict[str, Any]], step_ns: int, late: bool = False) -> PolicySource:
+        """From `openpi:ws://HOST:PORT#policy.yaml`; the key is in the environment. Raises UserError."""
+        url, file = _address(name)
+        mapping = PolicyMapping.read(file or None, tool_schemas(list(tools)))
+        return cls(url, tuple(tools), mapping, mapping.step_ns or step_ns, late, _key(url))
+
+    def build(self) -> PolicyDecider:
+        return PolicyDecider(self)
+
+
+def _address(name: str) -> tuple[str, str]:
+    """The server's URL, and the mapping's file, "" where none is named. Raises UserError."""
+    given = name.partition(":")[2]
+    try:
+        parts = urlsplit(given)
+        _ = parts.port
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("ws", "wss") or not parts.hostname or parts.username or parts.password:
+        raise UserError(
+            f"{name[:80]}: its URL is none of a policy server.",
+            f"Write openpi:ws://HOST:PORT, or openpi:ws://HOST:PORT#policy.yaml; a key goes into the environment, as "
+            f"{KEY}.",
+        )
+    return parts._replace(fragment="").geturl(), parts.fragment
+
+
+def _key(url: str) -> str | None:
+    key, parts = os.environ.get(KEY) or None, urlsplit(url)
+    if key is None:
+        return None
+    if parts.scheme == "ws" and not is_loopback(parts.hostname or ""):
+        raise UserError(
+            f"{KEY} would travel to {parts.hostname} in the clear.", "Use wss, or unset it where none is needed."
+        )
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise UserError(f"{KEY} is no key: no header takes it.", "Letters, digits and signs, without spaces.")
+    return key
+
+
+class PolicyDecider:
+    """Asks a policy server, on a connection that is kept open and a thread of its own; one decision at a time."""
+
+    def __init__(self, source: PolicySource) -> None:
+        self._source, self._mapping = source, source.mapping
+        self._tools = Tools(list(source.tools))
+        headers = {"Authorization": f"Api-Key {source.key}"} if source.key is not None else {}
+        self._link = PolicyLink(source.url, headers)
+        self._first = True
+        self._proven = False  # whether an answer was good
+        self._asked = b""
+        self._answers: deque[bytes] = deque(maxlen=REMEMBERED)
+        self._chunks: deque[bytes] = deque(maxlen=REMEMBERED)
+        self._repeats = 0
+        self._heads = [f"arg{k}" for k, _ in enumerate(self._slots(), start=1)]
+
+    def _slots(self) -> tuple[Slot, ...]:
+        return next(schema.slots() for schema in self._tools.schemas if schema.name == self._source.mapping.tool)
+
+    def decide(self, request: DecisionRequest) -> Decision:
+        """Raises DecisionLost, UnmappedObservation, and UserError for a policy that is not the mapping's."""
+        return result(self.decide_in_steps(request))
+
+    def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
+        """`decide`, which may be left alone; where it is given up, the connection is cut."""
+        data = request.data or {}
+        self._mapping = self._mapping.fixed(data)
+        packed = pack_message(self._mapping.told(data, request.instruction))
+        said = yield from self._waited(packed, self._limit_s(request))
+        self._note_given_up(said)
+        return self._read(packed, said)
+
+    def _note_given_up(self, said: bytes) -> None:
+        """Answers that came when nobody waited any more: they may come again, too."""
+        arrived = self._link.arrived
+        while arrived and (earlier := arrived.popleft()) is not said:
+            self._answers.append(blake2b(earlier).digest())
+            with suppress(MalformedMessage, LookupError, TypeError, AttributeError):
+                self._chunks.append(blake2b(unpack_message(earlier)["actions"].tobytes()).digest())
+
+    def _limit_s(self, request: DecisionRequest) -> float:
+        """A policy may be compiled with the first question before a run, and with no other."""
+        first, self._first = self._first and request.tick < 0, False
+        limit_s = None if self._source.late else time_of(request)
+        return FIRST_S if first else LONGEST_S if limit_s is None else limit_s
+
+    def _waited(self, packed: bytes, limit_s: float) -> Generator[None, None, bytes]:
+        job = self._link.ask(packed, limit_s)
+        try:
+            while not concurrent.futures.wait([job], LOOK_S).done:
+                yield
+            return job.result()
+        finally:
+            job.cancel()
+
+    def _read(self, packed: bytes, said: bytes) -> Decision:
+        try:
+            answer = unpack_message(said)
+        except MalformedMessage as error:
+            raise DecisionLost("malformed", f"the policy's answer: {error}") from None
+        if not isinstance(answer, dict):
+            raise DecisionLost("malformed", "the policy's answer is no map")
+        if (status := answer.get("status", "fresh")) != "fresh":
+            raise DecisionLost("refused", f"the policy decided nothing: its answer is {str(status)[:20]!r}")
+        chunk = self._chunk(answer)
+        self._check_new(packed, said, chunk, answer)
+        mapping = self._mapping
+        try:
+            calls = tuple(mapping.call(row) for row in chunk[: mapping.horizon or MOST_ROWS].tolist())
+        except OverflowError as error:
+            raise DecisionLost("not_finite", f"an action is not finite when it is scaled: {error}") from None
+        confidence = self._confidence(answer)
+        for call in calls:
+            try:
+                self._tools.validate(call)
+            except InvalidCall:  # the loop says so: nothing of such a plan acts
+                return Decision(call, confidence, None)
+        self._proven = True
+        return Decision(calls[0], confidence, None, plan=Plan(calls, self._source.step_ns))
+
+    def _chunk(self, answer: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+        """The actions, of the shape, dtype and size that the mapping knows, and finite."""
+        found, dims = answer.get("actions"), len(self._mapping.dims)
+        if not isinstance(found, np.ndarray) or found.dtype.kind != "f" or found.dtype.itemsize > 8:
+            kind = f"numbers of the dtype {found.dtype}" if isinstance(found, np.ndarray) else type(found).__name__
+            raise self._wrong(f"its actions are {kind}, no array of floats")
+        if found.ndim != 2 or found.shape[1] != dims:
+            raise self._wrong(f"its actions have the shape {found.shape}; [steps, {dims}] are mapped")
+        if not 1 <= len(found) <= MOST_ROWS:
+            raise DecisionLost("malformed", f"the policy's answer has {len(found)} actions; 1 to {MOST_ROWS} are taken")
+        if not np.isfinite(found).all():
+            raise DecisionLost("not_finite", "the policy's actions have numbers that are not finite")
+        return found
+
+    def _wrong(self, what: str) -> Exception:
+        """What is not as it is mapped: before the first good answer a mistake that somebody can mend."""
+        if self._proven:
+            return DecisionLost("malformed", f"the policy's answer: {what}")
+        hint = self._link.metadata.get("action_dim")
+        more = f" It says of itself: action_dim {hint}." if isinstance(hint, int) else ""
+        return UserError(f"The policy at {self._source.url} does not fit the agent: {what}.{more}", REMEDY)
+
+    def _check_new(self, packed: bytes, said: bytes, chunk: np.ndarray[Any, Any], answer: Mapping[str, Any]) -> None:
+        """Whether it is an earlier answer again: one whose timing is that of an earlier one, byte for byte, is; and the
+        actions of others may not be so more often than the mapping says."""
+        same, self._asked = packed == self._asked, packed
+        whole, actions = blake2b(said).digest(), blake2b(chunk.tobytes()).digest()
+        timed = any(isinstance(answer.get(name), dict) and answer[name] for name in TIMINGS)
+        if timed and whole in self._answers:
+            raise DecisionLost("repeated", "the policy's answer is an earlier one, byte for byte with its timing")
+        self._answers.append(whole)
+        if actions not in self._chunks:
+            self._repeats = 0
+        elif not same:
+            self._repeats += 1
+        self._chunks.append(actions)
+        most = self._mapping.repeats
+        if most is not None and self._repeats > most:
+            what = (
+                f"the policy's actions are earlier ones, bit for bit, for new observations ({self._repeats} in a row)"
+            )
+            raise DecisionLost("repeated", what)
+
+    def _confidence(self, answer: Mapping[str, Any]) -> dict[str, float]:
+        given = answer.get("confidence", 1.0)
+        number = isinstance(given, int | float | np.number) and math.isfinite(given) and 0 <= given <= 1
+        return dict.fromkeys(("function", *self._heads), float(given) if number else 0.0)
+
+    def info(self) -> dict[str, Any]:
+        mapping = self._mapping
+        dims = [None if dim is None else dim.name for dim in mapping.dims]
+        return {
+            "engine": "openpi",
+            "url": self._source.url,
+            "tool": mapping.tool,
+            "actions": dims,
+            "step_ms": self._source.step_ns / 1e6,
+        }

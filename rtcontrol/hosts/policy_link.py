@@ -1,0 +1,238 @@
+"""A WebSocket to a policy server that may hang, lie or go away: one question at a time, each within its time.
+
+A connection answers strictly one question after the other, and says nothing by itself. One on which an answer did not
+come in time, or something came that nobody waits for, is cut and never used again: what it would say next is an answer
+to an older question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+
+from rtcontrol.hosts.array_message import MOST_BYTES, MalformedMessage, unpack_message
+from rtcontrol.hosts.protocol import DecisionLost
+
+OPEN_S = 10.0  # the handshake, and the server's first message
+RETRY_S = 0.1  # from a try that failed to the next
+# A server that is deciding may be deaf meanwhile: silence is told by the question's own deadline, and by pings in
+# between.
+PING_S, PONG_S = 2.0, 10.0
+ARRIVED = 8  # answers that are kept until somebody looks at them
+TOLD = 300  # characters of a server's words
+
+
+@dataclass
+class _Channel:
+    """An open connection: what it said first, whose answer it owes, and what is wrong with it."""
+
+    connection: ClientConnection
+    metadata: Mapping[str, Any]
+    owed: asyncio.Future[str | bytes] | None = None
+    fault: DecisionLost | None = None
+    reader: asyncio.Task[None] | None = field(default=None, repr=False)
+
+    async def read(self) -> None:
+        try:
+            async for said in self.connection:
+                if self.owed is None or self.owed.done():
+                    self.fault = DecisionLost("malformed", "the policy server said something that nobody asked for")
+                    break
+                self.owed.set_result(said)
+            else:
+                self.fault = _closed(self.connection)
+        except ConnectionClosed:
+            self.fault = _closed(self.connection)
+        self.cut()
+        if self.owed is not None and not self.owed.done():
+            self.owed.set_exception(self.fault)
+
+    def cut(self) -> None:
+        self.fault = self.fault or DecisionLost("connection", "the connection was cut")
+        self.connection.transport.abort()
+
+    async def ask(self, packed: bytes) -> str | bytes:
+        if self.fault is not None:
+            raise self.fault
+        self.owed = asyncio.get_running_loop().create_future()
+        try:
+            await self.connection.send(packed)
+            said = await self.owed
+        except ConnectionClosed:
+            raise self.fault or _closed(self.connection) from None
+        if self.fault is not None and self.fault.loss == "malformed":  # which of them is the answer?
+            raise self.fault
+        return said
+
+
+class PolicyLink:
+    """Asks a policy server on a connection that is kept, and made anew where it is lost; any thread may ask. `metadata`
+    is what the server said first, empty before; `arrived` are answers, also those that nobody waited for any more."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], most_bytes: int = MOST_BYTES) -> None:
+        self.url, self._headers, self._most_bytes = url, headers, most_bytes
+        self.metadata: Mapping[str, Any] = {}
+        self.arrived: deque[bytes] = deque(maxlen=ARRIVED)
+        self.connections = 0
+        self._lock, self._left = threading.Lock(), False
+        self._channel: _Channel | None = None
+        self._opening: asyncio.Task[_Channel] | None = None
+        self._failed: tuple[float, DecisionLost] | None = None
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=_run, args=(self._loop,), name="policy link", daemon=True).start()
+
+    def ask(self, packed: bytes, limit_s: float) -> Future[bytes]:
+        """The answer's bytes to come; cancelling it cuts the connection. It raises DecisionLost, as this does after
+        `close`."""
+        with self._lock:
+            if self._left:
+                raise DecisionLost("connection", "the link was closed")
+            return asyncio.run_coroutine_threadsafe(self._ask(packed, limit_s), self._loop)
+
+    async def _ask(self, packed: bytes, limit_s: float) -> bytes:
+        channel: _Channel | None = None
+        try:
+            async with asyncio.timeout(limit_s):
+                channel = await self._opened()
+                said = await channel.ask(packed)
+        except TimeoutError:
+            what = "no connection" if channel is None else "no answer"
+            raise DecisionLost("timeout", f"{what} within {limit_s * 1e3:.0f} ms") from None
+        else:
+            if isinstance(said, str):
+                raise DecisionLost("server_error", f"the policy server failed: {last_line(said)}")
+            answered, channel = channel, None
+            self._channel = answered
+            self.arrived.append(said)
+            return said
+        finally:
+            if channel is not None:  # whatever it says now is of this question, or of one before
+                channel.cut()
+            self._renew()
+
+    async def _opened(self) -> _Channel:
+        if self._channel is not None and self._channel.fault is None:
+            return self._channel
+        if self._failed is not None and time.monotonic() < self._failed[0] + RETRY_S:
+            raise self._failed[1]
+        self._renew()
+        assert self._opening is not None, "it was begun"
+        return await asyncio.shield(self._opening)
+
+    def _renew(self) -> None:
+        """Where there is no connection, begin one: the next question finds it."""
+        usable = self._channel is not None and self._channel.fault is None
+        if self._left or usable or (self._opening is not None and not self._opening.done()):
+            return
+        self._channel = None
+        self._opening = asyncio.get_running_loop().create_task(self._open())
+        self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def _open(self) -> _Channel:
+        if self._failed is not None:
+            await asyncio.sleep(max(0.0, self._failed[0] + RETRY_S - time.monotonic()))
+        try:
+            async with asyncio.timeout(OPEN_S):
+                made = await self._greeted()
+        except TimeoutError:
+            lost = DecisionLost("timeout", f"{self.url} accepted no connection within {OPEN_S:g} s")
+        except InvalidStatus as refused:
+            status = refused.response.status_code
+            key = "; its key is RTCONTROL_POLICY_KEY" if status in (401, 403) else ""
+            lost = DecisionLost("http", f"{self.url} answered HTTP {status}{key}")
+        except (OSError, WebSocketException, EOFError) as error:
+            lost = DecisionLost("connection", f"{self.url} cannot be reached ({type(error).__name__}: {_short(error)})")
+        except DecisionLost as error:
+            lost = error
+        else:
+            self._failed, self._channel, self.metadata = None, made, made.metadata
+            self.connections += 1
+            return made
+        self._failed = time.monotonic(), lost
+        raise lost
+
+    async def _greeted(self) -> _Channel:
+        """A new connection, once the server has said what it is."""
+        connection = await connect(
+            self.url,
+            compression=None,
+            max_size=self._most_bytes,
+            additional_headers=dict(self._headers),
+            open_timeout=None,
+            ping_interval=PING_S,
+            ping_timeout=PONG_S,
+            close_timeout=0.0,
+            proxy=None,
+        )
+        try:
+            first = await connection.recv()
+            if isinstance(first, str):
+                raise DecisionLost("server_error", f"the policy server failed: {last_line(first)}")
+            metadata = unpack_message(first)
+            if not isinstance(metadata, dict):
+                raise MalformedMessage("it is no map")
+        except MalformedMessage as error:
+            connection.transport.abort()
+            what = f"the first message of {self.url} is not a policy server's: {error}"
+            raise DecisionLost("malformed", what) from None
+        except BaseException:
+            connection.transport.abort()
+            raise
+        made = _Channel(connection, metadata)
+        made.reader = asyncio.get_running_loop().create_task(made.read())
+        return made
+
+    def close(self) -> None:
+        """Cut the connection; what is under way is cancelled."""
+        with self._lock:
+            left, self._left = self._left, True
+        if not left:
+            with contextlib.suppress(RuntimeError):  # Python ends
+                asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+
+    async def _end(self) -> None:
+        if self._channel is not None:
+            self._channel.cut()
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        asyncio.get_running_loop().stop()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_loop"):
+            self.close()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def last_line(text: str) -> str:
+    """Of a traceback what was raised, in short."""
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    return (lines[-1] if lines else "it says nothing")[:TOLD]
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:TOLD]
+
+
+def _closed(connection: ClientConnection) -> DecisionLost:
+    code = connection.close_code
+    if code == 1009:
+        return DecisionLost("malformed", "the policy server sent a message that is too large, or refused ours as such")
+    return DecisionLost("connection", f"the policy server closed the connection (code {code})")

@@ -1,0 +1,180 @@
+"""The mapping between an agent and a policy of arrays, both ways, and what is wrong with a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rtcontrol.hosts.policy_mapping import PolicyMapping, UnmappedObservation
+from rtcontrol.models.call import Call
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.tool_schema import tool_schemas
+
+ENGINES: dict[str, Any] = {
+    "name": "engines",
+    "parameters": {
+        "properties": {
+            "main": {"enum": [0, 50, 60, 100]},
+            "side": {"type": "number", "minimum": -1, "maximum": 1},
+            "turns": {"type": "integer", "minimum": 0, "maximum": 1_000_000},
+        },
+        "required": ["main", "side", "turns"],
+    },
+}
+GRIP: dict[str, Any] = {
+    "name": "grip",
+    "parameters": {
+        "properties": {"closed": {"type": "boolean"}, "way": {"enum": ["left", "stay", "right"]}},
+        "required": ["closed", "way"],
+    },
+}
+FINE: dict[str, Any] = {
+    "name": "fine",
+    "parameters": {
+        "properties": {"at": {"type": "number", "minimum": 0, "maximum": 10, "multipleOf": 0.001}},
+        "required": ["at"],
+    },
+}
+
+
+def mapping(tmp_path: Path, text: str | None, *tools: dict[str, Any]) -> PolicyMapping:
+    if text is None:
+        return PolicyMapping.read(None, tool_schemas(list(tools)))
+    file = tmp_path / "policy.yaml"
+    file.write_text(text)
+    return PolicyMapping.read(str(file), tool_schemas(list(tools)))
+
+
+def test_without_a_file_a_tools_numbers_in_order_are_an_action(tmp_path: Path) -> None:
+    made = mapping(tmp_path, None, ENGINES)
+    call = made.call([57.0, 0.25, 3.4])
+    assert call == Call("engines", {"main": 60, "side": 0.25, "turns": 3})
+    assert type(call.arguments["main"]) is int and type(call.arguments["turns"]) is int
+    assert made.row(call) == [60.0, 0.25, 3.0]
+
+
+def test_the_numbers_of_the_first_observation_in_order_are_the_state(tmp_path: Path) -> None:
+    made = mapping(tmp_path, None, ENGINES).fixed({"x": 1.5, "name": "r2", "legs": True, "image": np.zeros(3)})
+    told = made.told({"legs": False, "x": 2.0}, "land")
+    assert told["observation/state"].tolist() == [2.0, 0.0] and told["observation/state"].dtype == np.float32
+    assert told["prompt"] == "land"
+    assert made.observed({"observation/state": np.array([2.0, 1.0])}) == {"x": 2.0, "legs": 1.0}
+
+
+def test_numbers_are_scaled_ignored_and_levels_named(tmp_path: Path) -> None:
+    text = """
+        prompt: null
+        observation: {state: [x, y], cam: image}
+        actions: [null, {parameter: way, levels: {-1: left, 0: stay, 1: right}},
+                  {parameter: closed, scale: 2, offset: -1, levels: {-1: true, 1: false}}]
+    """
+    made = mapping(tmp_path, text, GRIP)
+    assert made.call([9.9, 0.6, 0.2]) == Call("grip", {"way": "right", "closed": True})
+    assert made.row(Call("grip", {"way": "left", "closed": False})) == [0.0, -1.0, 1.0]
+    image = np.zeros((4, 4, 3), np.uint8)
+    told = made.told({"x": 1, "y": 2, "image": image}, "go")
+    assert set(told) == {"state", "cam"} and told["cam"] is image
+
+
+@pytest.mark.parametrize("row", [[120.1, 0, 0], [-25.1, 0, 0], [50, 1.01, 0], [50, 0, 1_000_001], [50, 0, -1]])
+def test_what_is_out_of_bounds_is_no_legal_call_unless_it_clips(tmp_path: Path, row: list[float]) -> None:
+    from rtcontrol.agents import InvalidCall, Tools
+
+    tools = Tools([ENGINES])
+    with pytest.raises(InvalidCall):
+        tools.validate(mapping(tmp_path, None, ENGINES).call(row))
+    tools.validate(mapping(tmp_path, "clip: true", ENGINES).call(row))
+
+
+def test_half_a_step_beyond_the_last_value_still_means_it(tmp_path: Path) -> None:
+    made = mapping(tmp_path, None, ENGINES)
+    assert made.call([120.0, 0, 0]).arguments["main"] == 100 and made.call([-25.0, 0, 0]).arguments["main"] == 0
+
+
+def test_a_fine_grid_takes_the_nearest_of_its_numbers(tmp_path: Path) -> None:
+    made = mapping(tmp_path, None, FINE)
+    assert made.call([1.23449]).arguments["at"] == 1.234 and made.call([10.2]).arguments["at"] == 10.2
+
+
+def test_a_number_that_overflows_when_it_is_scaled_is_no_call(tmp_path: Path) -> None:
+    with pytest.raises(OverflowError):
+        mapping(tmp_path, "actions: [{parameter: at, scale: 1.0e+300}]", FINE).call([1e300])
+
+
+OBSERVATIONS = {
+    "a field that is not there": {"x": 1.0},
+    "no number": {"x": 1.0, "y": "north"},
+    "not finite": {"x": 1.0, "y": float("nan")},
+}
+
+
+@pytest.mark.parametrize("data", OBSERVATIONS.values(), ids=OBSERVATIONS.keys())
+def test_an_observation_without_what_is_named_is_told_by_its_field(tmp_path: Path, data: dict[str, Any]) -> None:
+    with pytest.raises(UnmappedObservation, match="'y'"):
+        mapping(tmp_path, "observation: {state: [x, y]}", ENGINES).told(data, "")
+
+
+QUESTIONS = {
+    "a key that is not there": {"other": np.zeros(2)},
+    "a wrong shape": {"state": np.zeros((1, 2))},
+    "text": {"state": np.array(["a", "b"])},
+    "not finite": {"state": np.array([1.0, np.inf])},
+}
+
+
+@pytest.mark.parametrize("message", QUESTIONS.values(), ids=QUESTIONS.keys())
+def test_a_question_that_is_not_as_mapped_is_told_by_its_key(tmp_path: Path, message: dict[str, Any]) -> None:
+    with pytest.raises(UnmappedObservation, match="'state'"):
+        mapping(tmp_path, "observation: {state: [x, y]}", ENGINES).observed(message)
+
+
+def test_a_call_that_no_action_stands_for_is_refused(tmp_path: Path) -> None:
+    made = mapping(
+        tmp_path, "actions: [{parameter: way, levels: {-1: left}}, {parameter: closed, levels: {1: true}}]", GRIP
+    )
+    for call in (Call("grip", {"way": "right", "closed": True}), Call("grip", {"way": "left"}), Call("stop", {})):
+        with pytest.raises(UserError, match="There is no action for"):
+            made.row(call)
+
+
+WRONG = {
+    "no YAML": ("a: [", "cannot be read"),
+    "no map": ("3", "no mapping of keys"),
+    "an unknown key": ("action: []", "no key 'action'"),
+    "an unknown tool": ("tool: fly", "no tool 'fly'"),
+    "an unknown parameter": ("actions: [{parameter: thrust}]", "no parameter 'thrust'"),
+    "a parameter twice": ("actions: [{parameter: main}, {parameter: main}]", "twice"),
+    "one that is missing": ("actions: [{parameter: main}]", "its side"),
+    "a scale of nothing": ("actions: [{parameter: main, scale: 0}]", "scale not 0"),
+    "a level that is not allowed": ("actions: [{parameter: main, levels: {1: 55}}]", "may not be '55'"),
+    "levels of no numbers": ("actions: [{parameter: main, levels: {on: 50}}]", "levels"),
+    "no entries": ("actions: []", "no list"),
+    "an entry with another key": ("actions: [{parameter: main, gain: 2}]", "no entry of"),
+    "a field that is a truth value": ("observation: {state: [x, on]}", "quote"),
+    "no fields": ("observation: {state: []}", "names no fields"),
+    "no time": ("step_ms: 0", "no time"),
+    "no count": ("horizon: 0", "no count"),
+    "no prompt": ("prompt: 3", "no text"),
+    "no truth value": ("clip: 3", "neither true nor false"),
+}
+
+
+@pytest.mark.parametrize(("text", "what"), WRONG.values(), ids=WRONG.keys())
+def test_a_mistake_in_the_file_is_told_with_its_name_and_what_to_do(tmp_path: Path, text: str, what: str) -> None:
+    with pytest.raises(UserError, match=what) as caught:
+        mapping(tmp_path, text, ENGINES)
+    assert "policy.yaml" in caught.value.what and caught.value.remedy
+
+
+def test_what_no_number_stands_for_needs_a_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="closed of the tool grip is no number") as caught:
+        mapping(tmp_path, None, GRIP)
+    assert "levels" in caught.value.remedy
+    with pytest.raises(UserError, match="2 tools"):
+        mapping(tmp_path, None, ENGINES, GRIP)
+    assert mapping(tmp_path, "tool: engines", ENGINES, GRIP).tool == "engines"
+    with pytest.raises(UserError, match="cannot be read"):
+        PolicyMapping.read(str(tmp_path / "none.yaml"), tool_schemas([ENGINES]))
