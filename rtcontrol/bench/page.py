@@ -121,6 +121,11 @@ client acted by a call that was older than its time-to-live, by its own stamps. 
 twice, or decisions upon an observation before that of the call in force. *On time again*: the slowest session, from the
 fault's begin, or its end where it ends by itself.""",
     ),
+    "policy-drill": (
+        "Faults of a policy server",
+        """A run whose policy server does wrong on purpose, two good answers apart
+([Policies](policies.md#the-drill)). *Acted*: calls of such an answer that acted, by the world's own account.""",
+    ),
     "engines": (
         "The engines",
         "`torch`, `transformers` and `vllm` ([checkpoints.md](checkpoints.md)) decide the same situations in turns, in "
@@ -132,9 +137,9 @@ DECISIONS = (
     *("serving", "chat", "speculative", "sizes", "batch", "heads"),
     *("prefix", "memory", "dtype", "pretrained", "equal", "engines"),
 )
-FILES = (*DECISIONS, "wire", "load", "crowd", "fleet", "fleet-drill")
+FILES = (*DECISIONS, "wire", "load", "crowd", "fleet", "fleet-drill", "policy-drill")
 # Of what no bench measures.
-COMMANDS = {"fleet-drill": "rtcontrol drill --fleet"}
+COMMANDS = {"fleet-drill": "rtcontrol drill --fleet", "policy-drill": "rtcontrol drill --policy"}
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 
 

@@ -10,6 +10,7 @@ from rtcontrol.bench.pretrained_tables import equal, pretrained
 from rtcontrol.bench.scaling_tables import crowd, fleet
 from rtcontrol.telemetry.figure_table import NOT_MEASURED, Document, Table, conditions, ms
 from rtcontrol.telemetry.fleet_table import fleet_faults
+from rtcontrol.telemetry.policy_table import policy_faults
 
 SERVING = {
     "one_pass": "one packed pass, text to typed call",
@@ -390,6 +391,7 @@ TABLES: dict[str, Callable[[Document], list[Table]]] = {
     "chat": chat,
     "speculative": speculative,
     "fleet-drill": fleet_faults,
+    "policy-drill": policy_faults,
 }
 
 

@@ -10,6 +10,7 @@ import typer
 from rtcontrol.cli.figures import widened
 from rtcontrol.drill.faults import ENDINGS, FAULTS, TIMES
 from rtcontrol.drill.fleet.faults import FLEET_FAULTS
+from rtcontrol.drill.policy.faults import POLICY_FAULTS
 from rtcontrol.models.errors import UserError
 
 HELP = f"""Fly a run, inject faults by a seeded schedule, and check that each miss is told by its true cause.
@@ -24,21 +25,26 @@ Examples:
 
   rtcontrol drill --fleet --json fleet.json      (a fleet of its own on this machine; root: in a network of its own)
 
+  rtcontrol drill --policy --faults 500      (a policy server that does wrong: docs/policies.md)
+
 Faults ({TIMES} times each at least): {", ".join(FAULTS)}. Then, in short runs of their own, the endings
 {", ".join(ENDINGS)}. docs/drill.md says what each is, and what it may be called.
 
 Faults of a fleet (--fleet), once each: {", ".join(FLEET_FAULTS)}.
 
+Faults of a policy server (--policy), --faults in all: {", ".join(POLICY_FAULTS)}.
+
 Exit status: 0 if every fault is attributed, no miss is unknown and no invariant violated (--fleet: every law holds at
-every fault); 3 if not; 2 mistake in what was given; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the run is ended in order, and
-what was injected is judged).
+every fault; --policy: every fault is a miss, and nothing of it acted); 3 if not; 2 mistake in what was given; 129
+SIGHUP, 130 Ctrl-C, 143 SIGTERM (the run is ended in order, and what was injected is judged).
 """
 LOG_WIDTH = 140
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
 # Of the one drill alone, and of the other.
-OF_RUNS, OF_FLEETS = ("env", "minutes", "seed", "host", "standby"), ("clients", "ticks")
+OF_RUNS, OF_FLEETS = ("env", "minutes", "host", "standby"), ("clients", "ticks")
+OF_POLICIES, OF_MODELS = ("faults", "python"), ("agent", "model", "hz")
 FLEET_HZ = 10.0
 
 
@@ -60,6 +66,13 @@ def _drill(
     ] = False,
     clients: Annotated[int, typer.Option(help="--fleet: so many.")] = 6,
     ticks: Annotated[int, typer.Option(help="--fleet: watched while the model is changed.")] = 10_000,
+    policy: Annotated[
+        bool, typer.Option("--policy", help="Drill a run whose policy server does wrong (docs/policies.md).")
+    ] = False,
+    faults: Annotated[int, typer.Option(help="--policy: so many, of all kinds.")] = 500,
+    python: Annotated[
+        str | None, typer.Option(help="--policy: interpreter that has openpi-client. (default: $RTCONTROL_OPENPI)")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder. (default: runs/drill-TIME)")] = None,
 ) -> None:
     from rtcontrol.drill.drill import Drill, drill
@@ -68,7 +81,7 @@ def _drill(
     from rtcontrol.telemetry.table import Terminal
     from rtcontrol_client.shutdown import Interrupted, Shutdown
 
-    _check_given(ctx, fleet)
+    _check_given(ctx, fleet, policy)
     if not 0 < minutes <= 10_000:
         raise UserError(f"--minutes {minutes:g} is no length of a drill.", "Give such as --minutes 10.")
     if json is not None and not json.absolute().parent.is_dir():
@@ -76,6 +89,8 @@ def _drill(
     if json is not None and json.is_dir():
         raise UserError(f"--json {json} is a folder.", "Name a file.")
     names = tuple(name.strip() for given in only or () for name in given.split(","))
+    if policy:
+        raise typer.Exit(_drill_policy(faults, seed, names, python, out, json))
     if fleet:
         rate = FLEET_HZ if _is_default(ctx, "hz") else hz
         raise typer.Exit(_drill_fleet(model, agent, rate, clients, ticks, names, out, json))
@@ -119,15 +134,40 @@ def _drill_fleet(
             return interrupted.status
 
 
+def _drill_policy(
+    faults: int, seed: int, names: tuple[str, ...], python: str | None, out: Path | None, json: Path | None
+) -> int:
+    from rtcontrol.drill.policy.drill import PolicyDrill, drill_policy
+    from rtcontrol.run.options import named_by_time
+    from rtcontrol.telemetry.run_folder import Folder
+    from rtcontrol.telemetry.table import Terminal
+    from rtcontrol_client.shutdown import Interrupted, Shutdown
+
+    told = PolicyDrill(faults, seed, names, python)
+    told.plan()
+    with Shutdown() as ending, Folder(out or Path(), named_by_time("drill")) as folder:
+        ending.of(lambda name: None)
+        try:
+            return drill_policy(told, folder.path.absolute(), ending, json, widened(Terminal(), LOG_WIDTH))
+        except Interrupted as interrupted:
+            return interrupted.status
+
+
 def _is_default(ctx: typer.Context, name: str) -> bool:
     source = ctx.get_parameter_source(name)
     return source is None or source.name == "DEFAULT"
 
 
-def _check_given(ctx: typer.Context, fleet: bool) -> None:
-    """UserError for an option of the other drill."""
-    for name in OF_RUNS if fleet else OF_FLEETS:
-        if not _is_default(ctx, name):
-            if fleet:
-                raise UserError(f"--{name} is of the drill of a run, not of a fleet.", "Leave --fleet or it out.")
-            raise UserError(f"--{name} is of the drill of a fleet.", "Add --fleet, or leave it out.")
+def _check_given(ctx: typer.Context, fleet: bool, policy: bool) -> None:
+    """UserError for an option of another drill."""
+    if fleet and policy:
+        raise UserError("--fleet and --policy are two drills.", "Leave one of them out.")
+    kinds = {"a run": (*OF_RUNS, *OF_MODELS, "seed"), "a fleet": (*OF_FLEETS, *OF_MODELS)}
+    kinds |= {"a policy server": (*OF_POLICIES, "seed")}
+    own = "a fleet" if fleet else "a policy server" if policy else "a run"
+    for kind, names in kinds.items():
+        for name in names:
+            if kind != own and name not in kinds[own] and not _is_default(ctx, name):
+                flag = {"a fleet": "--fleet", "a policy server": "--policy"}.get(kind)
+                remedy = f"Add {flag}, or leave it out." if flag and own == "a run" else f"Leave --{name} out."
+                raise UserError(f"--{name} is of the drill of {kind}, not of {own}.", remedy)

@@ -1,0 +1,182 @@
+"""A policy server that does wrong what its plan says: a real WebSocket server, with openpi-client's own messages where
+that package is installed. It runs as a program of its own, and imports nothing of this project then.
+
+python server.py PORT PLAN.json LOG
+
+The plan is a list of faults, which come one after the other, two good answers apart. The log has a line for each
+question: its number `n`, which the observation carries, and the fault that it met with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+pack: Callable[[Any], bytes]
+unpack: Callable[[bytes], Any]
+try:
+    from openpi_client import msgpack_numpy
+
+    pack, unpack, WIRE = msgpack_numpy.packb, msgpack_numpy.unpackb, "openpi_client"
+except ImportError:
+    from rtcontrol.hosts import array_message
+
+    pack, unpack, WIRE = array_message.pack_message, array_message.unpack_message, "rtcontrol"
+
+STATE, ROWS = "observation/state", 4
+NEW_LOOKS = 12  # observations before the first fault: those of a warm-up are all the same
+APART = 2  # good answers between two faults
+SLOW_S = 0.02  # between two bytes
+
+
+def good_force(n: int) -> float:
+    """What the right answer to observation `n` calls: each has a force of its own, between 0 and 1."""
+    return float(np.float32(0.001 + (n % 90_000) * 1e-5))
+
+
+class Answerer:
+    """Who answers, on all connections."""
+
+    def __init__(self, plan: list[str], log: Path, deadline_s: float) -> None:
+        self._plan, self._deadline_s = plan, deadline_s
+        self._log = log.open("a", buffering=1)
+        self._chance = random.Random(len(plan))
+        self._looks = self._good = 0
+        self._last: int | None = None
+        self._fault: str | None = None  # of the last one
+        self._earlier = b""  # an answer that was good
+        self._earlier_n = 0
+
+    async def serve(self, connection: ServerConnection) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            await connection.send(pack({"name": "drill", "wire": WIRE, "action_dim": 1, "action_horizon": ROWS}))
+            async for asked in connection:
+                assert isinstance(asked, bytes), "a question is binary"
+                n = int(unpack(asked)[STATE][0])
+                fault = self._next(n)
+                self._log.write(json.dumps({"n": n, "fault": fault}) + "\n")
+                if fault is None:
+                    said = self._answer(n)
+                    await connection.send(said)
+                    self._earlier, self._earlier_n = said, n
+                else:
+                    await self._misbehave(connection, n, fault)
+
+    def _next(self, n: int) -> str | None:
+        """The fault of this question, where one is due."""
+        if n == self._last:  # the world stood still: once wrong, always so
+            return self._fault
+        self._last, self._looks, self._fault = n, self._looks + 1, None
+        if self._looks < NEW_LOOKS or self._good < APART or not self._plan:
+            self._good += 1
+        else:
+            self._good, self._fault = 0, self._plan.pop(0)
+        return self._fault
+
+    def _answer(self, n: int, actions: Any = None, **more: Any) -> bytes:
+        rows = [[good_force(n)]] * ROWS if actions is None else actions
+        made = np.array(rows, np.float32) if isinstance(rows, list) else rows
+        return pack({"actions": made, "server_timing": {"infer_ms": time.perf_counter() * 1e3}, **more})
+
+    async def _misbehave(self, connection: ServerConnection, n: int, fault: str) -> None:
+        transport = connection.transport
+        if fault == "frozen":
+            return
+        if fault == "half_open":
+            transport.pause_reading()  # its pings, too, are never answered
+            await asyncio.sleep(60)
+        elif fault == "late":
+            await asyncio.sleep(2 * self._deadline_s)
+            await connection.send(self._answer(n))
+        elif fault in ("drip", "close_midway", "endless"):
+            await self._cut_short(transport, self._answer(n), fault)
+        elif fault == "close":
+            await connection.close()
+        elif fault == "traceback":
+            await connection.send("Traceback (most recent call last):\n  ...\nRuntimeError: CUDA out of memory")
+            await connection.close(1011)
+        elif fault == "two_answers":
+            await connection.send(self._earlier)
+            await connection.send(self._answer(n))
+        else:
+            await connection.send(self._wrong(n, fault))
+
+    @staticmethod
+    async def _cut_short(transport: asyncio.Transport, said: bytes, fault: str) -> None:
+        """Of a frame that begins as a binary message."""
+        size = (1 << 40).to_bytes(8) if fault == "endless" else len(said).to_bytes(8)
+        frame = b"\x82\x7f" + size + said
+        if fault == "drip":
+            for i in range(len(frame)):
+                if transport.is_closing():
+                    return
+                transport.write(frame[i : i + 1])
+                await asyncio.sleep(SLOW_S)
+            return
+        transport.write(frame[: len(frame) // 2] if fault == "close_midway" else frame)
+        await asyncio.sleep(0.005)
+        if fault == "close_midway":
+            transport.abort()
+
+    def _wrong(self, n: int, fault: str) -> bytes:
+        force = good_force(n)
+        one = np.full((ROWS, 1), force, np.float32)
+        wrong: dict[str, Any] = {
+            "empty": np.zeros((0, 1), np.float32),
+            "wrong_shape": np.full((ROWS, 2), force, np.float32),
+            "batch": one[None],
+            "wrong_dtype": np.ones((ROWS, 1), np.int64),
+            "text_actions": np.full((ROWS, 1), "1"),
+            "nan": one * np.float32("nan"),
+            "inf": one * np.float32("inf"),
+            "out_of_bounds": one + 5,
+        }
+        if fault in wrong:
+            return self._answer(n, wrong[fault])
+        if fault == "garbage":
+            return self._chance.randbytes(200)
+        if fault == "truncated":
+            said = self._answer(n)
+            return said[: len(said) // 2]
+        if fault == "no_actions":
+            return pack({"server_timing": {"infer_ms": 1.0}})
+        if fault == "wrong_size":
+            fields = {b"__ndarray__": True, b"data": b"\x00" * 7, b"dtype": "<f4", b"shape": [ROWS, 1]}
+            return pack({"actions": fields})
+        if fault == "replay":
+            return self._earlier
+        if fault == "repeated":
+            return self._answer(self._earlier_n)
+        if fault == "not_fresh":
+            return self._answer(n, status="held")
+        raise ValueError(fault)
+
+
+def _health(connection: ServerConnection, request: Request) -> Response | None:
+    return connection.respond(http.HTTPStatus.OK, "OK\n") if request.path == "/healthz" else None
+
+
+async def main(port: int, plan: Path, log: Path) -> None:
+    told = json.loads(plan.read_text())
+    answerer = Answerer(told["faults"], log, told["deadline_s"])
+    given: dict[str, Any] = {"compression": None, "max_size": None, "process_request": _health}
+    async with serve(answerer.serve, "127.0.0.1", port, **given) as server:
+        print(f"listening, messages of {WIRE}", flush=True)
+        await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])))

@@ -1,0 +1,386 @@
+"""A policy server decides: how it is asked, what is read of its answers, and that all else is lost by its name."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from policy_standin import actions, policy
+from websockets.asyncio.server import serve
+
+from rtcontrol.drill.policy import server as wrongdoer
+from rtcontrol.drill.policy.drill import MAPPING
+from rtcontrol.drill.policy.faults import POLICY_FAULTS
+from rtcontrol.drill.policy.world import press
+from rtcontrol.hosts import policy_link
+from rtcontrol.hosts.array_message import pack_message
+from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.hosts.policy_api import KEY, PolicyDecider, PolicySource
+from rtcontrol.hosts.policy_mapping import UnmappedObservation
+from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
+from rtcontrol.models.call import Call, Decision, Plan
+from rtcontrol.models.errors import UserError
+from tests.helpers.processes import free_port, until
+from tests.rtcontrol.cart import CartWorld, Flight, cart_agent
+
+PRESS = press.schema.exact()
+STEP_NS = 50_000_000
+
+
+def request(n: int, within_s: float = 20.0, **more: Any) -> DecisionRequest:
+    return DecisionRequest(n, 1, f"n {n}", "press", data={"n": float(n)}, within_ns=round(within_s * 1e9), **more)
+
+
+def source(url: str, tmp_path: Path | None = None, mapping: str = "") -> PolicySource:
+    name = f"openpi:{url}"
+    if tmp_path is not None:
+        (tmp_path / "policy.yaml").write_text(mapping)
+        name += f"#{tmp_path / 'policy.yaml'}"
+    return PolicySource.parse(name, [PRESS], STEP_NS)
+
+
+def lost(decider: PolicyDecider, asked: DecisionRequest) -> DecisionLost:
+    with pytest.raises(DecisionLost) as caught:
+        decider.decide(asked)
+    return caught.value
+
+
+def answered(decider: PolicyDecider, n: int) -> Decision:
+    """The first decision there is, of questions from this number on: a connection that was cut is made anew."""
+    made: list[Decision] = []
+
+    def asks() -> bool:
+        try:
+            made.append(decider.decide(request(n + len(made))))
+        except DecisionLost as error:
+            assert error.loss in ("connection", "timeout"), error
+        return bool(made)
+
+    until(asks)
+    return made[0]
+
+
+# -- what is asked and read --------------------------------------------------------------------------------------------
+
+
+def test_an_observation_becomes_a_question_and_its_chunk_a_plan() -> None:
+    with policy(lambda n, asked: actions(0.25, 0.5, -0.5)) as made:
+        decision = source(made.url).build().decide(request(7))
+    calls = tuple(Call("press", {"force": force}) for force in (0.25, 0.5, -0.5))
+    assert decision.plan == Plan(calls, STEP_NS) and decision.call == calls[0]
+    assert decision.confidence == {"function": 1.0, "arg1": 1.0}
+    (asked,) = made.questions
+    assert asked["observation/state"].tolist() == [7.0] and asked["prompt"] == "press"
+
+
+def test_the_mapping_says_how_long_an_action_stands_and_how_many_are_used(tmp_path: Path) -> None:
+    with policy(lambda n, asked: actions(0.1, 0.2, 0.3)) as made:
+        decision = source(made.url, tmp_path, "step_ms: 20\nhorizon: 2").build().decide(request(1))
+    assert decision.plan is not None and decision.plan.step_ns == 20_000_000 and len(decision.plan.calls) == 2
+
+
+def test_a_policys_own_confidence_is_that_of_the_decision() -> None:
+    with policy(lambda n, asked: actions(0.1, confidence=[0.25, 7.0, "sure"][n - 1])) as made:
+        decider = source(made.url).build()
+        found = [decider.decide(request(n)).confidence["function"] for n in (1, 2, 3)]
+    assert found == [0.25, 0.0, 0.0], "what is no probability is no confidence"
+
+
+def test_one_action_out_of_bounds_makes_the_whole_chunk_illegal() -> None:
+    with policy(lambda n, asked: actions(0.1, 0.2, 1.5)) as made:
+        decision = source(made.url).build().decide(request(1))
+    assert decision.plan is None and decision.call == Call("press", {"force": 1.5})
+
+
+def test_a_source_travels_and_tells_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, "a-secret-of-the-tests")
+    made = source("ws://127.0.0.1:1")
+    assert pickle.loads(pickle.dumps(made)).key == "a-secret-of-the-tests" and "secret" not in repr(made)
+    assert "secret" not in str(made.build().info())
+
+
+def test_the_key_is_sent_as_openpis_clients_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, "a-secret-of-the-tests")
+    with policy(lambda n, asked: actions(0.1)) as made:
+        source(made.url).build().decide(request(1))
+    assert made.headers[0]["authorization"] == "Api-Key a-secret-of-the-tests"
+
+
+# -- what is wrong at the start ----------------------------------------------------------------------------------------
+
+
+def test_a_key_does_not_travel_to_another_machine_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, "a-secret-of-the-tests")
+    with pytest.raises(UserError, match="in the clear"):
+        source("ws://10.0.0.7:8000")
+    assert source("wss://10.0.0.7:8000").key == "a-secret-of-the-tests"
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "127.0.0.1:8000", "ws://", "ws://u:p@h:1", "ws://h:port"])
+def test_what_is_no_address_is_told_with_the_right_form(url: str) -> None:
+    with pytest.raises(UserError) as caught:
+        source(url)
+    assert "openpi:ws://HOST:PORT#policy.yaml" in caught.value.remedy
+
+
+UNFIT = {
+    "two numbers an action": (np.zeros((4, 2), np.float32), r"\(4, 2\); \[steps, 1\] are mapped.*action_dim 2"),
+    "a batch": (np.zeros((1, 4, 1), np.float32), r"\(1, 4, 1\)"),
+    "whole numbers": (np.zeros((4, 1), np.int64), "int64, no array of floats"),
+    "a list": ([[0.5]], "list, no array of floats"),
+}
+
+
+@pytest.mark.parametrize(("chunk", "what"), UNFIT.values(), ids=UNFIT.keys())
+def test_a_policy_that_does_not_fit_the_agent_is_a_mistake_before_its_first_good_answer(chunk: Any, what: str) -> None:
+    with policy(lambda n, asked: {"actions": chunk}, {"action_dim": 2}) as made:
+        decider = source(made.url).build()
+        with pytest.raises(UserError, match=what) as caught:
+            decider.decide(request(1))
+    assert "docs/policies.md" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("first", "loss"),
+    [("Traceback\nValueError: no checkpoint", "server_error"), (b"\xc1", "malformed"), (b"\x07", "malformed")],
+)
+def test_a_first_message_that_is_no_metadata_is_lost(first: Any, loss: str) -> None:
+    with policy(lambda n, asked: actions(0.1), first) as made:
+        assert lost(source(made.url).build(), request(1)).loss == loss
+    assert not made.questions
+
+
+@pytest.mark.parametrize("status", [401, 503])
+def test_a_server_that_refuses_the_websocket_is_told_by_its_status(status: int) -> None:
+    with policy(lambda n, asked: actions(0.1), refuse=status) as made:
+        error = lost(source(made.url).build(), request(1))
+    assert error.loss == "http" and f"HTTP {status}" in str(error) and (KEY in str(error)) == (status == 401)
+
+
+def test_nobody_there_is_a_connection_that_was_lost() -> None:
+    error = lost(source(f"ws://127.0.0.1:{free_port()}").build(), request(1))
+    assert error.loss == "connection" and "ConnectionRefusedError" in str(error)
+
+
+# strands-labs/robots#3321: a listener that accepts the connection and says nothing held its client for ever.
+def test_a_listener_that_never_says_anything_costs_the_time_of_the_question_and_no_more() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        decider = source(f"ws://127.0.0.1:{silent.getsockname()[1]}").build()
+        for n in (1, 2):
+            error = lost(decider, request(n, 0.1))
+            assert error.loss == "timeout" and "no connection within" in str(error)
+
+
+def test_an_observation_that_has_not_what_is_named_is_no_loss_of_the_policys(tmp_path: Path) -> None:
+    with policy(lambda n, asked: actions(0.1)) as made:
+        decider = source(made.url, tmp_path, "observation: {state: [speed]}").build()
+        with pytest.raises(UnmappedObservation, match="no 'speed'"):
+            decider.decide(request(1))
+
+
+# -- what is wrong later -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def wrong(fault: str, tmp_path: Path) -> Iterator[str]:
+    """The drill's server, whose third question meets with the fault."""
+    answerer = wrongdoer.Answerer([fault], tmp_path / "log", 0.2)
+    loop, port = asyncio.new_event_loop(), free_port()
+    begun = threading.Event()
+
+    async def serving() -> None:
+        async with serve(answerer.serve, "127.0.0.1", port, compression=None, max_size=None) as server:
+            begun.set()
+            await server.serve_forever()
+
+    def run() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            loop.run_until_complete(serving())
+        loop.close()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert begun.wait(30)
+    try:
+        yield f"ws://127.0.0.1:{port}"
+    finally:
+        loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
+        thread.join(10)
+
+
+# Physical-superintelligence-lab/Psi0#95 and strands-labs/robots#3321 (half-open, silent), robocurve/inspect-robots#356
+# and strands-labs/robots#1754 (numbers that are not finite), huggingface/OpenEnv#1143 (an old answer read as the new).
+@pytest.mark.parametrize("fault", POLICY_FAULTS)
+def test_each_fault_is_lost_by_its_name_and_the_next_question_is_answered_by_its_own_answer(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wrongdoer, "NEW_LOOKS", 3)
+    monkeypatch.setattr(wrongdoer, "SLOW_S", 0.5)
+    silent = "decide.timeout" in POLICY_FAULTS[fault].called
+    with wrong(fault, tmp_path) as url:
+        decider = source(url, tmp_path, MAPPING).build()
+        for n in (1, 2):
+            assert decider.decide(request(n)).call == Call("press", {"force": wrongdoer.good_force(n)})
+        if fault == "out_of_bounds":
+            bad = decider.decide(request(3))
+            assert bad.plan is None and bad.call is not None and bad.call.arguments["force"] > 1
+        else:
+            loss = lost(decider, request(3, 0.3 if silent else 20.0)).loss
+            assert f"decide.{loss}" in POLICY_FAULTS[fault].called
+        until(lambda: answered(decider, 10).call is not None)
+        seen = answered(decider, 20)
+        assert seen.call is not None and seen.call.arguments["force"] >= wrongdoer.good_force(20), "of a later question"
+
+
+# huggingface/OpenEnv#1143: after a timeout the socket was kept, and each answer from then on was one too old.
+def test_an_answer_that_comes_after_its_time_is_never_that_of_a_later_question() -> None:
+    def slowly(n: int, asked: dict[str, Any]) -> dict[str, Any]:
+        if n == 2:
+            time.sleep(0.4)
+        return actions(float(asked["observation/state"][0]) / 100)
+
+    with policy(slowly) as made:
+        decider = source(made.url).build()
+        decider.decide(request(1))
+        assert lost(decider, request(2, 0.1)).loss == "timeout"
+        for n in range(3, 12):
+            found = answered(decider, n).call
+            assert found is not None and found.arguments["force"] >= np.float32(n / 100) - 1e-6
+        assert decider._link.connections >= 2, "the one before was cut"
+
+
+def test_what_nobody_asked_for_cuts_the_connection() -> None:
+    with policy(lambda n, asked: [actions(0.1), actions(0.2)] if n == 1 else actions(0.3)) as made:
+        decider = source(made.url).build()
+        try:
+            decider.decide(request(1))  # the second one may come behind it
+        except DecisionLost as error:
+            assert error.loss == "malformed"
+        until(lambda: decider._link._channel is None or decider._link._channel.fault is not None)
+        assert answered(decider, 2).call == Call("press", {"force": float(np.float32(0.3))})
+
+
+def test_an_answer_that_nobody_waited_for_any_more_is_known_again() -> None:
+    kept: list[bytes] = []
+    asks = threading.Event()
+
+    def replaying(n: int, asked: dict[str, Any]) -> Any:
+        asks.wait(30)
+        kept.append(pack_message(actions(n / 10)))
+        return kept[0] if n == 3 else kept[-1]
+
+    with policy(replaying) as made:
+        decider = source(made.url).build()
+        steps = decider.decide_in_steps(request(1))
+        next(steps)
+        asks.set()
+        until(lambda: bool(decider._link.arrived))  # it is there, and the loop looks elsewhere
+        steps.close()
+        answered(decider, 2)
+        assert lost(decider, request(3)).loss == "repeated"
+
+
+def test_answers_without_timing_may_repeat_their_actions_unless_the_mapping_says_how_often(tmp_path: Path) -> None:
+    with policy(lambda n, asked: {"actions": np.full((1, 1), 0.5)}) as made:
+        free = source(made.url).build()
+        for n in range(1, 9):
+            assert free.decide(request(n)).call == Call("press", {"force": 0.5})
+        strict = source(made.url, tmp_path, "repeats: 2").build()
+        for n in (1, 2, 3):
+            strict.decide(request(n))
+        assert lost(strict, request(4)).loss == "repeated"
+
+
+def test_the_same_observation_may_have_the_same_actions(tmp_path: Path) -> None:
+    with policy(lambda n, asked: {"actions": np.full((1, 1), 0.5)}) as made:
+        decider = source(made.url, tmp_path, "repeats: 0").build()
+        for _ in range(5):
+            decider.decide(request(1))
+        assert lost(decider, request(2)).loss == "repeated"
+
+
+def test_pings_find_a_connection_that_is_dead_between_two_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_link, "PING_S", 0.05)
+    monkeypatch.setattr(policy_link, "PONG_S", 0.05)
+    with relayed() as (url, stop):
+        decider = source(url).build()
+        decider.decide(request(1))
+        stop()
+        until(lambda: decider._link._channel is None or decider._link._channel.fault is not None)
+
+
+@contextmanager
+def relayed() -> Iterator[tuple[str, Callable[[], None]]]:
+    """A policy behind a relay, which from `stop` on carries nothing and closes nothing."""
+    with policy(lambda n, asked: actions(0.1 * n)) as made, socket.create_server(("127.0.0.1", 0)) as door:
+        port, ends, dead = int(made.url.rpartition(":")[2]), list[socket.socket](), threading.Event()
+
+        def carry(one: socket.socket, other: socket.socket) -> None:
+            try:
+                while data := one.recv(65536):
+                    if dead.is_set():
+                        return
+                    other.sendall(data)
+            except OSError:
+                pass
+
+        def accept() -> None:
+            try:
+                while True:
+                    near, _ = door.accept()
+                    far = socket.create_connection(("127.0.0.1", port))
+                    ends.extend((near, far))
+                    for pair in ((near, far), (far, near)):
+                        threading.Thread(target=carry, args=pair, daemon=True).start()
+            except OSError:
+                pass
+
+        threading.Thread(target=accept, daemon=True).start()
+        try:
+            yield f"ws://127.0.0.1:{door.getsockname()[1]}", dead.set
+        finally:
+            door.shutdown(socket.SHUT_RDWR)
+            for end in ends:
+                end.close()
+
+
+# Physical-superintelligence-lab/Psi0#95: a half-open connection, and the controller went on with its last action.
+def test_a_half_open_connection_in_flight_is_followed_by_the_safe_call(tmp_path: Path) -> None:
+    with relayed_cart() as (url, stop):
+        agent = cart_agent(hold_ms=200.0)
+        cart = PolicySource.parse(f"openpi:{url}", agent.tools.openai(), STEP_NS)
+        world = CartWorld()
+        flight = Flight(tmp_path, world=world, agent=agent, host=InProcessHost(cart), duration_s=None, hz=20.0)
+
+        def person() -> None:
+            until(lambda: sum(call.arguments["force"] != 0 for _, call, _ in world.executed) >= 3)
+            stop()
+            stopped_s = time.monotonic()
+            until(lambda: any(at > stopped_s and call.arguments["force"] == 0 for at, call, _ in world.executed))
+            time.sleep(0.3)
+
+        flight.run_beside(person)
+    stops = [i for i, (_, call, _) in enumerate(world.executed) if call.arguments["force"] == 0]
+    assert stops and all(call.arguments["force"] == 0 for _, call, _ in world.executed[stops[0] :])
+    assert flight.loop.account.misses_by_cause["decide"] >= 3
+
+
+@contextmanager
+def relayed_cart() -> Iterator[tuple[str, Callable[[], None]]]:
+    """A policy that pushes, and hangs from `stop` on."""
+    hung = threading.Event()
+
+    def push(n: int, asked: dict[str, Any]) -> Any:
+        return None if hung.is_set() else actions(2.0 if n % 2 else 1.0)
+
+    with policy(push) as made:
+        yield made.url, hung.set
