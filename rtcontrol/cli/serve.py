@@ -42,6 +42,8 @@ Examples:
 
   rtcontrol serve --neuro 127.0.0.1:8000 --model runs/mine      (plays games of the Neuro API: docs/neuro.md)
 
+  rtcontrol serve --agent lander --openpi 127.0.0.1:8000      (answers openpi's clients: docs/policies.md)
+
   rtcontrol serve --model noop --bind ipc:///tmp/rtcontrol.sock      (tries out a client without a model)
 
 docs/protocol.md is what a client must know, docs/security.md who can reach what. Each session leaves its record and
@@ -75,11 +77,13 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
 
     gateway = None if options.http is None else _gateway(options, options.http)
     neuro = None if options.neuro is None else _neuro(options, options.neuro)
+    openpi = None if options.openpi is None else _openpi(options, options.openpi)
     ending.of(lambda name: None)
     with StandardStreams() as output:
         say = output.out.say
         games = None if neuro is None else neuro(say)
-        told: dict[str, Any] = {"say": say, "stopped": ending.called}
+        policies = None if openpi is None else openpi(say)
+        told: dict[str, Any] = {"say": say, "stopped": ending.called, "openpi": policies}
         with Server(options, options.bind, keys=options.keys, http=gateway, neuro=games, **told) as server:
             for endpoint in server.endpoints:
                 say(f"listening on {endpoint}")
@@ -89,6 +93,8 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
                 say(f"listening on {server.gateway.url}")
             if server.neuro is not None:
                 say(f"listening on {server.neuro.address} for games")
+            if server.openpi is not None:
+                say(f"listening on {server.openpi.address} for clients of policy servers")
             ending.wait()
             say(f"{ending.name}: ending {len(server.admission.watched)} sessions")
         say(f"records and reports: {options.out}")
@@ -130,6 +136,18 @@ def _neuro(options: ServerOptions, address: str) -> Callable[[Any], Any]:
     )
     play = NeuroOptions.parse(options.neuro_instruct, options.neuro_deadline_ms, options.neuro_safe, options.neuro_hz)
     return lambda say: lambda admission: NeuroServer(admission, access, play, say)
+
+
+def _openpi(options: ServerOptions, address: str) -> Callable[[Any], Any]:
+    from rtcontrol.gateway import GatewayOptions
+    from rtcontrol.gateway.policy import PolicyOptions, PolicyServer
+    from rtcontrol.run import assembly
+
+    access = GatewayOptions.parse(
+        address, options.allow_origin, options.token_file, require_token=options.require_token, option="--openpi"
+    )
+    offer = PolicyOptions.parse(assembly.agent(str(options.agent)), options.openpi_map)
+    return lambda say: lambda admission: PolicyServer(admission, access, offer, say)
 
 
 app.command(help=EXAMPLES)(command(ServerOptions, "serve", _serve))

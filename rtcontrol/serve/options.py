@@ -260,6 +260,10 @@ class ServerOptions(ServeOptions):
     ] = ()
     neuro_hz: Annotated[float, Flag("Actions that no game forces: so often one may be chosen, or none.")] = 0.0
     neuro_instruct: Annotated[str | None, Flag('What games are played for. (default: "Do what the game asks.")')] = None
+    openpi: Annotated[str | None, Flag("Answer clients of openpi's policy servers here: 127.0.0.1:8000.")] = None
+    openpi_map: Annotated[
+        Path | None, Flag("--openpi: arrays and actions of the agent, a .yaml file (docs/policies.md).")
+    ] = None
     allow_origin: Annotated[
         tuple[str, ...], Flag("Let pages of this origin in; may be repeated.", given=list[str], parse=tuple)
     ] = ()
@@ -278,8 +282,12 @@ class ServerOptions(ServeOptions):
         given: dict[str, object] = {"--allow-origin": self.allow_origin, "--token-file": self.token_file}
         given |= {"--require-token": self.require_token, "--static": self.static}
         idle = [name for name, value in given.items() if value]
-        if self.neuro is not None:
+        if self.neuro is not None or self.openpi is not None:
             idle = [name for name in idle if name == "--static"]
+        if self.openpi is None and self.openpi_map is not None:
+            raise UserError("--openpi-map is for --openpi, which is not given.", "Add --openpi 127.0.0.1:8000.")
+        if self.openpi is not None and self.agent is None:
+            raise UserError("--openpi: nobody says which tool an action is.", "Name an agent: --agent NAME.")
         if self.http is None and idle:
             raise UserError(f"{idle[0]} is for --http, which is not given.", "Add --http 127.0.0.1:8080.")
         told = ("neuro_deadline_ms", "neuro_safe", "neuro_hz", "neuro_instruct")

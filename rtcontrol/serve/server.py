@@ -22,7 +22,8 @@ from rtcontrol.serve.zmq_server import Router
 
 class Server:
     """`endpoints` are bound for ZeroMQ; `http` makes the gateway, `neuro` the place where games
-    of the Neuro API connect. `with` starts and ends it all. Raises UserError."""
+    of the Neuro API connect, `openpi` the one for clients of policy servers. `with` starts and ends it all. Raises
+    UserError."""
 
     def __init__(
         self,
@@ -32,6 +33,7 @@ class Server:
         keys: Path | None = None,
         http: Callable[[SessionManager, DecoderPool], Any] | None = None,
         neuro: Callable[[SessionManager], Any] | None = None,
+        openpi: Callable[[SessionManager], Any] | None = None,
         say: Callable[[str], None] = lambda line: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -41,12 +43,13 @@ class Server:
         # 16 Hz: the scale of what counts as a pause.
         self._watch = PauseWatch(62_500_000)
         self.admission = SessionManager(options, self._pool, self._watch, say)
-        self._endpoints, self._keys, self._http, self._neuro = endpoints, keys, http, neuro
+        self._endpoints, self._keys, self._http, self._neuro, self._openpi = endpoints, keys, http, neuro, openpi
         self._collector = SlackCollector()
         self._stack = ExitStack()
         self.router: Router | None = None
         self.gateway: Any = None
         self.neuro: Any = None
+        self.openpi: Any = None
         self._began = False
 
     def __enter__(self) -> Self:
@@ -66,6 +69,10 @@ class Server:
                 self.neuro = self._neuro(self.admission)
                 self.neuro.start()
                 stack.callback(self.neuro.close)
+            if self._openpi is not None:
+                self.openpi = self._openpi(self.admission)
+                self.openpi.start()
+                stack.callback(self.openpi.close)
             stack.callback(self.admission.close)
             if options.interpreter is not None and options.agent is not None:
                 self.admission.interpreters.start(assembly.agent(options.agent), self._stopped)
