@@ -218,6 +218,10 @@ class PolicyDecider:
         number = isinstance(given, int | float | np.number) and math.isfinite(given) and 0 <= given <= 1
         return dict.fromkeys(("function", *self._heads), float(given) if number else 0.0)
 
+    def close(self) -> None:
+        """Cut the connection."""
+        self._link.close()
+
     def info(self) -> dict[str, Any]:
         mapping = self._mapping
         dims = [None if dim is None else dim.name for dim in mapping.dims]

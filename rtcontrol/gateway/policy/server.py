@@ -26,6 +26,7 @@ from rtcontrol.hosts.array_message import MOST_BYTES, MalformedMessage, pack_mes
 from rtcontrol.hosts.policy_mapping import UnmappedObservation
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.limits import TokenBucket
+from rtcontrol.serve.peer import HELLOS_AT_ONCE, HELLOS_PER_S
 from rtcontrol.serve.session_manager import SessionManager
 
 log = logging.getLogger("rtcontrol.gateway")
@@ -52,6 +53,7 @@ class PolicyServer(HTTPServer):
         admission.guests = lambda: [*others(), *self.sessions]
         app = Starlette(routes=[Route(HEALTH, _healthy), WebSocketRoute("/{path:path}", self._serve)])
         self._lines = TokenBucket(1.0, 10.0)
+        self._joins = TokenBucket(HELLOS_PER_S, HELLOS_AT_ONCE)
         super().__init__(app, replace(access, max_body_bytes=MOST_BYTES), access.option, self._refused)
 
     @property
@@ -74,8 +76,10 @@ class PolicyServer(HTTPServer):
             session.join(max(0.0, give_up - time.monotonic()))
 
     def _join(self, peer: str) -> PolicySession | None:
-        """A session begins; None where there is no room."""
+        """A session begins; None where there is no room, or too many begin at once."""
         with self._lock:
+            if not self._joins.take():
+                return None
             if self._closing or len(self.sessions) >= self._admission.options.max_sessions:
                 return None
             made = PolicySession(self._number, peer, self._admission, self._policy)
