@@ -117,7 +117,7 @@ class PolicyDecider:
         """`decide`, which may be left alone; where it is given up, the connection is cut."""
         data = request.data or {}
         self._mapping = self._mapping.fixed(data)
-        packed = pack_message(self._mapping.told(data, request.instruction))
+        packed = pack_message(self._mapping.question(data, request.instruction))
         said = yield from self._waited(packed, self._limit_s(request))
         self._note_given_up(said)
         return self._read(packed, said)

@@ -72,7 +72,7 @@ class PolicyMapping:
             raise UnmappedObservation("the observation has no numbers: name its fields in a mapping file")
         return replace(self, observation={STATE: numbers})
 
-    def told(self, data: Mapping[str, Any], instruction: str) -> dict[str, Any]:
+    def question(self, data: Mapping[str, Any], instruction: str) -> dict[str, Any]:
         """What the policy is asked. Raises UnmappedObservation."""
         assert self.observation is not None, "it is fixed"
         made: dict[str, Any] = {}

@@ -109,14 +109,14 @@ def drill_policy(drill: PolicyDrill, out: Path, ending: Shutdown | None, file: P
 
 
 @dataclass(frozen=True)
-class Flown:
+class FlownDrill:
     """What the record says, and what acted by the world's own word."""
 
     events: Sequence[Mapping[str, Any]]
     acted: Sequence[tuple[int, float]]
 
 
-def _fly(port: int, plan: Sequence[str], out: Path, stopped: Callable[[], bool]) -> Flown:
+def _fly(port: int, plan: Sequence[str], out: Path, stopped: Callable[[], bool]) -> FlownDrill:
     agent, world = drill_agent(), NumberedWorld()
     (out / "policy.yaml").write_text(MAPPING)
     model = f"openpi:ws://127.0.0.1:{port}#{out / 'policy.yaml'}"
@@ -145,7 +145,7 @@ def _fly(port: int, plan: Sequence[str], out: Path, stopped: Callable[[], bool])
         watching.join()
         recorder.close()
     report.write(report.build(loop.account, "record.mcap", recorder.lost, loop.ended_by), out / "report.json")
-    return Flown(list(read_record(out / "record.mcap")), world.acted)
+    return FlownDrill(list(read_record(out / "record.mcap")), world.acted)
 
 
 def _watch(loop: ControlLoop, log: Path, faults: int, over: threading.Event, stopped: Callable[[], bool]) -> None:
@@ -159,7 +159,7 @@ def _watch(loop: ControlLoop, log: Path, faults: int, over: threading.Event, sto
             return
 
 
-def judge(flown: Flown, asked: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def judge(flown: FlownDrill, asked: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """By kind of fault how many there were, what their ticks were called, and how many acted: which the world's own
     account says, since the force of each good answer is its own."""
     faults = {line["n"]: line["fault"] for line in asked if line["fault"] is not None}

@@ -47,7 +47,7 @@ def good_force(n: int) -> float:
     return float(np.float32(0.001 + (n % 90_000) * 1e-5))
 
 
-class Answerer:
+class WrongPolicy:
     """Who answers, on all connections."""
 
     def __init__(self, plan: list[str], log: Path, deadline_s: float) -> None:
@@ -171,9 +171,9 @@ def _health(connection: ServerConnection, request: Request) -> Response | None:
 
 async def main(port: int, plan: Path, log: Path) -> None:
     told = json.loads(plan.read_text())
-    answerer = Answerer(told["faults"], log, told["deadline_s"])
+    wrong_policy = WrongPolicy(told["faults"], log, told["deadline_s"])
     given: dict[str, Any] = {"compression": None, "max_size": None, "process_request": _health}
-    async with serve(answerer.serve, "127.0.0.1", port, **given) as server:
+    async with serve(wrong_policy.serve, "127.0.0.1", port, **given) as server:
         print(f"listening, messages of {WIRE}", flush=True)
         await server.serve_forever()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.drill.policy.drill import Flown, PolicyDrill, judge
+from rtcontrol.drill.policy.drill import FlownDrill, PolicyDrill, judge
 from rtcontrol.drill.policy.faults import POLICY_FAULTS
 from rtcontrol.drill.policy.server import good_force
 from rtcontrol.drill.policy.world import SAFE_FORCE
@@ -47,12 +47,12 @@ def test_no_fault_in_openpis_own_messages_acts(tmp_path: Path) -> None:
 ASKED = [{"n": 1, "fault": None}, {"n": 2, "fault": "nan"}, {"n": 3, "fault": None}]
 
 
-def flown(*forces: float, kind: str = "miss", **miss: Any) -> Flown:
+def flown(*forces: float, kind: str = "miss", **miss: Any) -> FlownDrill:
     """Of three ticks, the second with a fault, what acted."""
     events: list[dict[str, Any]] = [{"k": k, "data": {"n": float(k)}} for k in (1, 2, 3)]
     told = {"cause": "decide", "subcause": "not_finite"} if kind == "miss" else {}
     events += [{"k": 1, "kind": "call"}, {"k": 2, "kind": kind, **told, **miss}, {"k": 3, "kind": "call"}]
-    return Flown(events, [(i, force) for i, force in enumerate(forces)])
+    return FlownDrill(events, [(i, force) for i, force in enumerate(forces)])
 
 
 def test_a_run_in_which_only_good_answers_acted_is_judged_so() -> None:
@@ -72,7 +72,7 @@ VIOLATED = {
 
 
 @pytest.mark.parametrize("run", VIOLATED.values(), ids=VIOLATED.keys())
-def test_whatever_else_acted_is_a_violation(run: Flown) -> None:
+def test_whatever_else_acted_is_a_violation(run: FlownDrill) -> None:
     assert judge(run, ASKED)["violations"]
 
 

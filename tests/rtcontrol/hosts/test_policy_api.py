@@ -193,12 +193,12 @@ def test_an_observation_that_has_not_what_is_named_is_no_loss_of_the_policys(tmp
 @contextmanager
 def wrong(fault: str, tmp_path: Path) -> Iterator[str]:
     """The drill's server, whose third question meets with the fault."""
-    answerer = wrongdoer.Answerer([fault], tmp_path / "log", 0.2)
+    wrong_policy = wrongdoer.WrongPolicy([fault], tmp_path / "log", 0.2)
     loop, port = asyncio.new_event_loop(), free_port()
     begun = threading.Event()
 
     async def serving() -> None:
-        async with serve(answerer.serve, "127.0.0.1", port, compression=None, max_size=None) as server:
+        async with serve(wrong_policy.serve, "127.0.0.1", port, compression=None, max_size=None) as server:
             begun.set()
             await server.serve_forever()
 

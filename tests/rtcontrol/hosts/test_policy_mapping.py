@@ -58,7 +58,7 @@ def test_without_a_file_a_tools_numbers_in_order_are_an_action(tmp_path: Path) -
 
 def test_the_numbers_of_the_first_observation_in_order_are_the_state(tmp_path: Path) -> None:
     made = mapping(tmp_path, None, ENGINES).fixed({"x": 1.5, "name": "r2", "legs": True, "image": np.zeros(3)})
-    told = made.told({"legs": False, "x": 2.0}, "land")
+    told = made.question({"legs": False, "x": 2.0}, "land")
     assert told["observation/state"].tolist() == [2.0, 0.0] and told["observation/state"].dtype == np.float32
     assert told["prompt"] == "land"
     assert made.observed({"observation/state": np.array([2.0, 1.0])}) == {"x": 2.0, "legs": 1.0}
@@ -75,7 +75,7 @@ def test_numbers_are_scaled_ignored_and_levels_named(tmp_path: Path) -> None:
     assert made.call([9.9, 0.6, 0.2]) == Call("grip", {"way": "right", "closed": True})
     assert made.row(Call("grip", {"way": "left", "closed": False})) == [0.0, -1.0, 1.0]
     image = np.zeros((4, 4, 3), np.uint8)
-    told = made.told({"x": 1, "y": 2, "image": image}, "go")
+    told = made.question({"x": 1, "y": 2, "image": image}, "go")
     assert set(told) == {"state", "cam"} and told["cam"] is image
 
 
@@ -114,7 +114,7 @@ OBSERVATIONS = {
 @pytest.mark.parametrize("data", OBSERVATIONS.values(), ids=OBSERVATIONS.keys())
 def test_an_observation_without_what_is_named_is_told_by_its_field(tmp_path: Path, data: dict[str, Any]) -> None:
     with pytest.raises(UnmappedObservation, match="'y'"):
-        mapping(tmp_path, "observation: {state: [x, y]}", ENGINES).told(data, "")
+        mapping(tmp_path, "observation: {state: [x, y]}", ENGINES).question(data, "")
 
 
 QUESTIONS = {
