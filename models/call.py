@@ -28,6 +28,35 @@ class Call:
         return cls(value["name"], dict(value["arguments"]))
 
 
+Preferred = Mapping[str, tuple[str | None, int]]  # by head
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What hysteresis compares with: the call in force, and by head the text of the value that the last decision
+    preferred to it (None: the null token), with how many decisions in a row did."""
+
+    call: Call
+    preferred: Preferred = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"call": self.call.to_dict(), "preferred": {head: list(one) for head, one in self.preferred.items()}}
+
+    @classmethod
+    def from_dict(cls, value: Mapping[str, Any]) -> InForce:
+        preferred = {head: (text, count) for head, (text, count) in value["preferred"].items()}
+        return cls(Call.from_dict(value["call"]), preferred)
+
+
+@dataclass(frozen=True, slots=True)
+class Steadied:
+    """What hysteresis did to a decision: `preferred` is the next one's, `kept` are the heads of it whose value stayed
+    the one in force all the same."""
+
+    preferred: Preferred = field(default_factory=dict)
+    kept: Sequence[str] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Calls for the instants after an observation: the first at once, then one every `step_ns`."""
@@ -46,8 +75,8 @@ class Decision:
     union trie: a warning sign in [0, 1]. It is looked at when a call is given, of every 16th, and told with the next
     decision; None with the others. Where several sessions decide together it is not looked at.
     `tokens` went through the model, `reused_tokens` came from the cache. `unknown` are words of the instruction that
-    the checkpoint was never taught: the function's confidence is lowered by them. Of a `plan`, `call` is the
-    first one.
+    the checkpoint was never taught: the function's confidence is lowered by them. Of a `plan`, `call` is the first
+    one. `steadied` is set where hysteresis compared with a call in force.
     """
 
     call: Call | None
@@ -58,3 +87,4 @@ class Decision:
     reused_tokens: int = 0
     unknown: Sequence[str] = ()
     plan: Plan | None = None
+    steadied: Steadied | None = None

@@ -7,13 +7,14 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rtcontrol.models.call import Decision
+from rtcontrol.models.call import Decision, InForce
 from rtcontrol.models.checkpoint.prompt import PromptTemplate
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decode.chat_core import ChatCore
 from rtcontrol.models.decode.chat_plan import ChatPlan
 from rtcontrol.models.decode.core import DecoderCore
 from rtcontrol.models.decode.grammar import Grammars
+from rtcontrol.models.decode.hysteresis import Hysteresis
 from rtcontrol.models.decode.protocol import Budget, DecodeError, Runner
 from rtcontrol.models.errors import UserError, too_long
 from rtcontrol.models.in_flight import Decoding, InFlightDecode, evaluate, result
@@ -38,7 +39,8 @@ class DeciderSpec:
     `threads` limits torch's CPU threads (None: one for a small model, else torch's default). A free value has at most
     `value_tokens` tokens. Without a budget of trie nodes (see Budget), one is chosen by what a pass costs on this
     machine. Each of a chat model's
-    `arguments` sees those before it (sequential), or none of the others (parallel); it always calls a tool.
+    `arguments` sees those before it (sequential), or none of the others (parallel); it always calls a tool. With
+    `hysteresis` a value in force stays until another one is clearly preferred (not of a chat model).
     """
 
     model: str
@@ -53,6 +55,7 @@ class DeciderSpec:
     budget_total: int | None = None
     value_tokens: int = 64
     arguments: str = "sequential"
+    hysteresis: Hysteresis | None = None
 
     def build(self) -> STDecider:
         """Load the checkpoint and make its prefix ready. Raises UserError."""
@@ -76,7 +79,10 @@ def core_of(
     template, tokenizer = checkpoint.template, checkpoint.tokenizer
     if isinstance(template, PromptTemplate):
         plan = compile_plan(tools, tokenizer, spec.allow_null, template.overflow)
-        return DecoderCore(plan, tokenizer, vocabulary, limit=spec.value_tokens)
+        return DecoderCore(plan, tokenizer, vocabulary, limit=spec.value_tokens, hysteresis=spec.hysteresis)
+    if spec.hysteresis is not None:
+        what = f"--hysteresis compares the values of heads, and {spec.model} is a chat model: it has none."
+        raise UserError(what, "Leave it out, or use a checkpoint with heads (docs/checkpoints.md).")
     free = any(isinstance(p.domain, Free) for tool in tools for p in tool.parameters)
     grammars = Grammars(tokenizer, vocabulary) if free else None
     chat = ChatPlan(tools, tokenizer, template.syntax, grammars, spec.arguments == "parallel")
@@ -121,25 +127,35 @@ class STDecider:
             raise UserError(f"Unknown way of arguments {self.spec.arguments!r}.", f"Choose {' or '.join(ARGUMENTS)}.")
         return core_of(self.spec, self.checkpoint, self.runner.caps.vocabulary, tools)
 
-    def decide(self, observation: str, instruction: str, history: Sequence[str] = ()) -> Decision:
-        """One decision. Raises UserError when the prompt does not fit the context, and DecodeError."""
-        return result(self.decide_in_steps(observation, instruction, history, sliced=False))
+    def decide(
+        self, observation: str, instruction: str, history: Sequence[str] = (), standing: InForce | None = None
+    ) -> Decision:
+        """One decision; `standing` is the call in force, for hysteresis. Raises UserError when the prompt does not fit
+        the context, and DecodeError."""
+        return result(self.decide_in_steps(observation, instruction, history, standing, sliced=False))
 
     def decide_in_steps(
-        self, observation: str, instruction: str, history: Sequence[str] = (), sliced: bool = True
+        self,
+        observation: str,
+        instruction: str,
+        history: Sequence[str] = (),
+        standing: InForce | None = None,
+        sliced: bool = True,
     ) -> Generator[None, None, Decision]:
         """`decide`, which may be left alone, or given up, wherever it yields: between forward passes, and `sliced` now
         and then within a long prompt."""
-        one = self.begin(observation, instruction, history)
+        one = self.begin(observation, instruction, history, standing)
         yield from self.decoding.in_steps(one, sliced)
         return self.result_of(one)
 
-    def begin(self, observation: str, instruction: str, history: Sequence[str] = ()) -> InFlightDecode:
+    def begin(
+        self, observation: str, instruction: str, history: Sequence[str] = (), standing: InForce | None = None
+    ) -> InFlightDecode:
         """A decision under way, that others may share passes with."""
         fault, self._fault, self._due = self._fault, None, False
         if fault is not None:
             raise fault
-        begun = self.decoding.begin(self.suffix(observation, instruction, history))
+        begun = self.decoding.begin(self.suffix(observation, instruction, history), standing)
         self._hear(instruction)
         return begun
 
@@ -163,9 +179,12 @@ class STDecider:
             except DecodeError as error:
                 self._fault = error
 
-    def decide_many(self, situations: Sequence[tuple[str, str] | Told]) -> list[Decision]:
-        """Decide (observation, instruction) or (observation, instruction, history) in the same forward passes."""
-        made = self.decoding.decode_many([self.suffix(*told) for told in situations])
+    def decide_many(
+        self, situations: Sequence[tuple[str, str] | Told], standing: Sequence[InForce | None] = ()
+    ) -> list[Decision]:
+        """Decide (observation, instruction) or (observation, instruction, history) in the same forward passes;
+        `standing` are the calls in force, none or one for each."""
+        made = self.decoding.decode_many([self.suffix(*told) for told in situations], standing)
         for i, (_, instruction, *_) in enumerate(situations):
             made[i] = self.believed(made[i], instruction)
         return made
@@ -215,7 +234,7 @@ class STDecider:
         }
 
 
-Told = tuple[str, str, Sequence[str]]  # observation, instruction, history
+Told = tuple[str, str, Sequence[str]] | tuple[str, str, Sequence[str], InForce | None]  # as `STDecider.begin` takes it
 
 
 def decide_together(asked: Sequence[tuple[STDecider, Told]]) -> list[Decision | Exception]:

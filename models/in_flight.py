@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.call import Call, Decision, InForce
 from rtcontrol.models.decode.chat_core import ChatCore
 from rtcontrol.models.decode.core import DecoderCore, Drafts
 from rtcontrol.models.decode.protocol import Budget, Cancelled, NotFinite, Runner, Work
@@ -134,10 +134,11 @@ class Decoding:
         """Somebody's guess of the next call: it changes how many passes that takes, and nothing else."""
         self._drafts.call = call
 
-    def begin(self, suffix: Sequence[int]) -> InFlightDecode:
-        """A decision after prefix + `suffix`, for `evaluate`. Raises UserError when the context is too long."""
+    def begin(self, suffix: Sequence[int], standing: InForce | None = None) -> InFlightDecode:
+        """A decision after prefix + `suffix`, for `evaluate`; `standing` is the call in force, for hysteresis. Raises
+        UserError when the context is too long."""
         self._stop.clear()
-        self._last = self.begin_on(self.handle, suffix, self._drafts, self._stop)
+        self._last = self.begin_on(self.handle, suffix, self._drafts, self._stop, standing)
         return self._last
 
     def another(self) -> Any:
@@ -145,7 +146,12 @@ class Decoding:
         return self.runner.copy(self.handle, self._prefix)
 
     def begin_on(
-        self, handle: Any, suffix: Sequence[int], drafts: Drafts | None, stop: threading.Event
+        self,
+        handle: Any,
+        suffix: Sequence[int],
+        drafts: Drafts | None,
+        stop: threading.Event,
+        standing: InForce | None = None,
     ) -> InFlightDecode:
         """A decision on one of `another`'s, which `stop` ends before its next pass. Raises UserError when the context
         is too long."""
@@ -153,7 +159,8 @@ class Decoding:
             drafts = None
         prompt = [*self._prefix, *suffix]
         reused = handle.start(prompt, reserve=self.core.reserve)
-        return InFlightDecode(self.core.begin(drafts, suffix), handle, stop, reused, len(prompt) - reused)
+        steady = {} if standing is None else {"standing": standing}
+        return InFlightDecode(self.core.begin(drafts, suffix, **steady), handle, stop, reused, len(prompt) - reused)
 
     def in_steps(self, one: InFlightDecode, sliced: bool) -> Generator[None, None, None]:
         """A decision that is begun may be left alone, or given up, wherever this yields: between passes, and `sliced`
@@ -162,20 +169,23 @@ class Decoding:
             yield from prefill_in_slices(self.runner, self.handle)
         yield from evaluate(self.runner, [one])
 
-    def decode_many(self, suffixes: Sequence[Sequence[int]]) -> list[Decision]:
-        """Decide after prefix + each suffix in the same passes; equal to deciding each alone. Raises what the first
-        fault is."""
-        return [one.decision() for one in self.decided(suffixes)]
+    def decode_many(self, suffixes: Sequence[Sequence[int]], standing: Sequence[InForce | None] = ()) -> list[Decision]:
+        """Decide after prefix + each suffix in the same passes; equal to deciding each alone. `standing` are the calls
+        in force, none or one for each. Raises what the first fault is."""
+        return [one.decision() for one in self.decided(suffixes, standing)]
 
-    def decided(self, suffixes: Sequence[Sequence[int]]) -> list[InFlightDecode]:
+    def decided(
+        self, suffixes: Sequence[Sequence[int]], standing: Sequence[InForce | None] = ()
+    ) -> list[InFlightDecode]:
         """`decode_many`, each with what was its own fault."""
+        calls = standing or [None] * len(suffixes)
         self._stop.clear()
         batch, made = self.runner.caps.batch, list[InFlightDecode]()
         while len(self._others) < min(len(suffixes), batch):
             self._others.append(self.another())
         for i in range(0, len(suffixes), batch):
-            pairs = zip(self._others, suffixes[i : i + batch], strict=False)
-            made += (now := [self.begin_on(handle, suffix, None, self._stop) for handle, suffix in pairs])
+            begun = zip(self._others, suffixes[i : i + batch], calls[i : i + batch], strict=False)
+            made += (now := [self.begin_on(handle, one, None, self._stop, call) for handle, one, call in begun])
             result(evaluate(self.runner, now))
         return made
 

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.call import Call, Decision, InForce
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.draft_tree import Best, FreeHead, Guesses, Stop
 from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
+from rtcontrol.models.decode.hysteresis import Hysteresis, SteadyWalk
 from rtcontrol.models.decode.plan import NO_TOOL, ROOT, SchemaPlan
 from rtcontrol.models.decode.protocol import Ask, Budget, DecodeError, NotFinite, PassCost, Tree
 from rtcontrol.models.decode.walk import Entry, HeadState, Walk, Walker
@@ -83,7 +84,9 @@ class DecoderCore:
         budget: Budget | None = None,
         limit: int = MAX_TOKENS,
         ahead: int = AHEAD,
+        hysteresis: Hysteresis | None = None,
     ) -> None:
+        self.hysteresis = hysteresis
         self.plan, self.tokenizer, self._limit, self.ahead = plan, tokenizer, limit, ahead
         self.domains = {(k, i): d for k, h in enumerate(plan.heads) for i, d in h.free.items()}
         free = {tool for _, tool in self.domains}
@@ -143,17 +146,25 @@ class DecoderCore:
         """Nodes that a decision with guesses may take."""
         return len(self.walker.first) + (self._limit + GUESSED) * sum(bool(h.free) for h in self.plan.heads)
 
-    def begin(self, drafts: Drafts | None = None, prompt: Sequence[int] = ()) -> Deciding:
+    def begin(
+        self, drafts: Drafts | None = None, prompt: Sequence[int] = (), standing: InForce | None = None
+    ) -> Deciding:
         """A decision. `drafts` guess free values and are changed to this decision's, and the text of `prompt` is
-        looked up for more: they change no call, but how many passes it takes. Without `drafts` nothing is guessed."""
-        return Deciding(self, drafts, prompt)
+        looked up for more: they change no call, but how many passes it takes. Without `drafts` nothing is guessed.
+        `standing` is the call in force, for hysteresis."""
+        return Deciding(self, drafts, prompt, standing)
 
 
 class Deciding(Stepwise):
     """A decision by ST heads."""
 
-    def __init__(self, core: DecoderCore, drafts: Drafts | None, prompt: Sequence[int]) -> None:
+    def __init__(
+        self, core: DecoderCore, drafts: Drafts | None, prompt: Sequence[int], standing: InForce | None = None
+    ) -> None:
         self.core, self.plan = core, core.plan
+        self._steady: SteadyWalk | None = None
+        if core.hysteresis is not None and standing is not None:
+            self._steady = SteadyWalk(core.walker, core.tokenizer, core.hysteresis, standing)
         self.heads = [HeadState() for _ in self.plan.heads]
         self.visited: list[Entry] = []  # the choices that led to the decision
         self._guessing, self._drafts = drafts is not None, drafts or Drafts()
@@ -195,6 +206,7 @@ class Deciding(Stepwise):
 
     def _decide(self) -> Generator[Tree, Sequence[Any], Decision]:
         walker, heads = self.core.walker, self.heads
+        walk = None if self._steady is None else self._steady.walk
         walks, tool = walker.start, None
         while True:
             tree, takes = self._tree(walker.wanted(heads, tool, walks) if self.nodes else walker.first)
@@ -204,7 +216,7 @@ class Deciding(Stepwise):
                 for take, answer in zip(takes, answers, strict=True):
                     take(answer)
                 self._settle(tool)
-            tool, walks, free = walker.look(heads)
+            tool, walks, free = walker.look(heads, walk)
             if tool == NO_TOOL:
                 return self._end(None, walks)
             if tool is None:
@@ -315,7 +327,8 @@ class Deciding(Stepwise):
                 if value is not ABSENT:
                     arguments |= slot.arguments(value)
             call = Call(self.plan.tools[tool].name, arguments)
-        return Decision(call, confidence, None, self.passes, self.nodes, 0)
+        steadied = None if self._steady is None else self._steady.steadied
+        return Decision(call, confidence, None, self.passes, self.nodes, 0, (), steadied)
 
     def _value(self, k: int, tool: int, state: FreeHead) -> Any:
         self._drafts.tokens[k, tool] = list(state.value.tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -38,6 +38,14 @@ def best_of(scores: Sequence[float]) -> tuple[int, float]:
         raise NotFinite
     most = max(scores)
     return scores.index(most), 1.0 / math.fsum(math.exp(score - most) for score in scores)
+
+
+def share_of(scores: Sequence[float], i: int) -> float:
+    """The probability of the score at this place among all. Raises NotFinite."""
+    if not math.isfinite(sum(scores)):
+        raise NotFinite
+    most = max(scores)
+    return math.exp(scores[i] - most) / math.fsum(math.exp(score - most) for score in scores)
 
 
 class Walker:
@@ -78,9 +86,28 @@ class Walker:
             visited.append(node)
             node = children[best]
 
-    def look(self, heads: Sequence[HeadState]) -> tuple[int | None, dict[int, Walk], Sequence[int]]:
-        """(tool as far as known, walks of the heads that have tries, heads whose value of that tool is free)."""
-        walks = {0: self.walk(0, heads[0], FUNCTION_BIT)}
+    def follow(self, head: int, state: HeadState, tools: int, leaf: TrieNode) -> Walk:
+        """Go to a legal leaf, whatever the logits prefer: how probable it is. Raises NotFinite."""
+        node, confidence = ROOT, 1.0
+        visited: list[TrieNode] = []
+        while node != leaf:
+            columns, children = self.choices(head, node, tools)
+            child = leaf[: len(node) + 1]
+            if len(children) > 1 or (self.budget.forced and node not in state.rows):
+                if (row := state.rows.get(node)) is None:
+                    return Walk(node, True, confidence, tuple(visited))
+                confidence *= share_of([row[c] for c in columns], children.index(child))
+                visited.append(node)
+            node = child
+        return Walk(node, False, confidence, tuple(visited))
+
+    def look(
+        self, heads: Sequence[HeadState], walk: Callable[[int, HeadState, int], Walk] | None = None
+    ) -> tuple[int | None, dict[int, Walk], Sequence[int]]:
+        """(tool as far as known, walks of the heads that have tries, heads whose value of that tool is free); each head
+        is walked by `walk`, the function's first (None: greedily)."""
+        walk = walk or self.walk
+        walks = {0: walk(0, heads[0], FUNCTION_BIT)}
         if walks[0].pending:
             tool, tools, active = None, self.possible_tools(walks[0].node), len(self.plan.heads)
         else:
@@ -93,7 +120,7 @@ class Walker:
             if tool is not None and tool in self.plan.heads[k].free:
                 free.append(k)
             elif self.plan.heads[k].trie.tools(ROOT)[0] & tools:
-                walks[k] = self.walk(k, heads[k], tools)
+                walks[k] = walk(k, heads[k], tools)
         return tool, walks, free
 
     def wanted(self, heads: Sequence[HeadState], tool: int | None, walks: dict[int, Walk]) -> list[Entry]:

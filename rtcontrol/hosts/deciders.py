@@ -160,6 +160,11 @@ class ContentSource(STSource):
         return STModel(ContentDecider(self.spec), self.patient)
 
 
+def _asked(request: DecisionRequest) -> Any:
+    what = request.observation, request.instruction, request.history
+    return what if request.standing is None else (*what, request.standing)
+
+
 class STModel:
     """The ST decoder as a decider of requests."""
 
@@ -167,12 +172,11 @@ class STModel:
         self._decider, self.patient = decider, patient
 
     def decide(self, request: DecisionRequest) -> Decision:
-        decision: Decision = self._decider.decide(request.observation, request.instruction, request.history)
+        decision: Decision = self._decider.decide(*_asked(request))
         return decision
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
-        told = request.observation, request.instruction, request.history
-        decision: Decision = yield from self._decider.decide_in_steps(*told, sliced=self.patient)
+        decision: Decision = yield from self._decider.decide_in_steps(*_asked(request), sliced=self.patient)
         return decision
 
     @property
@@ -183,9 +187,7 @@ class STModel:
     def together(asked: Any) -> Generator[None, None, list[Decision | Exception]]:
         from rtcontrol.models.decider import decide_together_in_steps
 
-        return decide_together_in_steps(
-            [(model._decider, (r.observation, r.instruction, r.history)) for model, r in asked]
-        )
+        return decide_together_in_steps([(model._decider, _asked(request)) for model, request in asked])
 
     def cancel(self) -> None:
         self._decider.cancel()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from rtcontrol.models.call import Decision
+from rtcontrol.models.call import Decision, InForce
 from rtcontrol.models.errors import UserError
 
 # Sessions of one pool.
@@ -37,7 +37,8 @@ class DecisionLost(Exception):
 class DecisionRequest:
     """One question to the decider. `data` is the raw observation; it, its number `seq` and its instant `captured_ns`
     never leave the process. `received_ns` is when the decider's process had it, on that machine's CLOCK_MONOTONIC;
-    `within_ns` how long somebody waits for the answer from when it was asked (0: for ever)."""
+    `within_ns` how long somebody waits for the answer from when it was asked (0: for ever); `standing` is the call in
+    force, where there is hysteresis."""
 
     tick: int
     epoch: int
@@ -49,6 +50,7 @@ class DecisionRequest:
     within_ns: int = 0
     seq: int = -1
     captured_ns: int = 0
+    standing: InForce | None = None
 
 
 @dataclass(frozen=True, slots=True)

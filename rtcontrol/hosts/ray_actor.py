@@ -24,6 +24,7 @@ from rtcontrol.hosts.heartbeat import Heartbeat
 from rtcontrol.hosts.inprocess import go_on
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, DecisionRequest
 from rtcontrol.hosts.scheduler import EdfScheduler, Turn
+from rtcontrol.models.call import InForce
 
 PING = b""
 BUILDERS, RESCUERS = "build", "rescue"
@@ -41,8 +42,10 @@ def pack_reply(reply: DecisionReply, gaps: Sequence[tuple[int, int]] = ()) -> by
     packed costs its tick, not the lane."""
     made = reply.decision
     call = made and made.call and (made.call.name, made.call.arguments)
+    steadied = made and made.steadied and (made.steadied.preferred, made.steadied.kept)
     rest = made and (
         *(made.confidence, made.outside_mass, made.forward_passes, made.tokens, made.reused_tokens, made.unknown),
+        steadied,
     )
     try:
         stamps = reply.decide_ns, reply.mistake, reply.received_ns, reply.begun_ns, gaps, reply.together, reply.loss
@@ -269,9 +272,11 @@ class Lane:
                 self.rota.cancel(key, fields)
                 self.cancelled[key] = fields
             else:
-                tick, epoch, observation, instruction, history, within_ns = fields
+                tick, epoch, observation, instruction, history, within_ns, *more = fields
                 asked = tick, epoch, observation, instruction, tuple(history)
-                self.rota.put(key, DecisionRequest(*asked, None, time.monotonic_ns(), within_ns))
+                standing = InForce.from_dict(more[0]) if more else None
+                now = time.monotonic_ns()
+                self.rota.put(key, DecisionRequest(*asked, None, now, within_ns, standing=standing))
                 self._clients[key] = client
         except Exception as error:
             self._router.send_multipart((client, _unsaid(-1, error)))

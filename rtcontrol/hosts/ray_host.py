@@ -27,7 +27,7 @@ from rtcontrol.hosts.protocol import (
     HostEvent,
 )
 from rtcontrol.hosts.ray_actor import PING
-from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.call import Call, Decision, Steadied
 
 log = logging.getLogger("rtcontrol.host")
 
@@ -227,6 +227,15 @@ def _dealer(endpoint: str, curve_key: bytes, identity: bytes = b"") -> zmq.Socke
     return sock
 
 
+def _decision(call: Sequence[Any] | None, fields: Sequence[Any]) -> Decision:
+    confidence, outside_mass, passes, tokens, reused, words, steadied = fields
+    if steadied is not None:
+        preferred, kept = steadied
+        steadied = Steadied({head: (text, count) for head, (text, count) in preferred.items()}, tuple(kept))
+    made = None if call is None else Call(*call)
+    return Decision(made, confidence, outside_mass, passes, tokens, reused, tuple(words), steadied)
+
+
 class DecoderLink:
     """A session's sockets to one life of the decoder's process: one DEALER a lane. Made on one thread, then handed over
     for good to the loop's."""
@@ -265,7 +274,8 @@ class DecoderLink:
         try:
             # Everything but the raw observation.
             asked = request.tick, request.epoch, request.observation, request.instruction, request.history
-            self._lanes[i].send(msgpack.packb((*asked, request.within_ns)), zmq.NOBLOCK)
+            more = () if request.standing is None else (request.standing.to_dict(),)
+            self._lanes[i].send(msgpack.packb((*asked, request.within_ns, *more)), zmq.NOBLOCK)
         except zmq.Again:
             return False
         waiting[i] = request.tick
@@ -292,9 +302,7 @@ class DecoderLink:
                     tick, call, rest, error, decide_ns, mistake, *stamps, together, loss = msgpack.unpackb(body)
                     if self._waiting[i] == tick:
                         self._waiting[i] = None
-                    if rest:
-                        rest[-1] = tuple(rest[-1])  # words
-                    made = rest and Decision(call and Call(*call), *rest)
+                    made = rest and _decision(call, rest)
                     received, begun, gaps = stamps if self._local else (0, 0, ())
                     said = mistake and (mistake[0], mistake[1])
                     return DecisionReply(tick, made, error, decide_ns, said, received, begun, gaps, together, loss)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rtcontrol.models.decider import ARGUMENTS
+from rtcontrol.models.decode.hysteresis import Hysteresis
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.registry import ENGINES
 from rtcontrol.telemetry.run_folder import describe
@@ -53,6 +54,10 @@ MODEL = (
 HOW_ARGUMENTS = "Of a chat model (docs/chat.md): sequential, or parallel, where no argument sees another."
 DTYPE = "Numbers of the model: auto, fp32, bf16; with torch on a CPU int8, too (docs/checkpoints.md)."
 THREADS = "CPU threads of a pass. (default: 1 for a small model, else torch's own; under ray 1)"
+HYSTERESIS = (
+    "A head's value changes only where another is by so much more probable, or preferred in so many ticks in a row: "
+    "margin=0.2, ticks=3, or margin=0.2,ticks=3 (docs/steadiness.md). (default: it follows each decision)"
+)
 INTERPRETER = (
     "Who understands what is said, once for each instruction: a model, chat:URL#NAME, decisions:URL#NAME or "
     "systemone:URL#NAME (docs/interpreter.md). (default: nobody; the model reads it as it is)"
@@ -176,6 +181,17 @@ def check_plans(steps: int | None, blend: int) -> None:
         raise UserError(f"--plan-blend {blend} is out of range.", f"Give 0 to {MOST_STEPS} ticks.")
 
 
+def check_hysteresis(text: str | None, calls: int) -> None:
+    if text is None:
+        return
+    Hysteresis.parse(text)
+    if calls > 1:
+        raise UserError(
+            f"--hysteresis and --calls-per-tick {calls} exclude each other: of several calls none is the one in force.",
+            "Leave one of them out.",
+        )
+
+
 def check_pictures(hz: float, observations: str) -> None:
     if not 0 <= hz <= 100:
         raise UserError(f"--record-pictures {hz:g} is no rate.", "Give 0 (none) to 100 a second.")
@@ -247,6 +263,7 @@ class RunConfig:
             parse=confidence,
         ),
     ] = None
+    hysteresis: Annotated[str | None, Flag(HYSTERESIS)] = None
     confirm: Annotated[
         tuple[str, ...], Flag("This tool waits for a person's yes; may be repeated.", given=list[str], parse=tuple)
     ] = ()
@@ -294,6 +311,7 @@ class RunConfig:
             raise UserError(f"--pipeline {self.pipeline} is out of range.", f"Give 1 to {MAX_PIPELINE} decisions.")
         check_calls_per_tick(self.calls_per_tick)
         check_plans(self.plan_steps, self.plan_blend)
+        check_hysteresis(self.hysteresis, self.calls_per_tick)
         self._positive("deadline_ms", self.deadline_ms)
         self._positive("max_age_ms", self.max_age_ms)
         self._positive("duration", self.duration_s)

@@ -10,6 +10,7 @@ from typing import Any
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Acknowledging, Environment, Observation
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
+from rtcontrol.loop.call_in_force import CallInForce
 from rtcontrol.loop.command import Tick
 from rtcontrol.loop.config import instruction_text, plain_text
 from rtcontrol.telemetry.encoder import plain
@@ -85,9 +86,12 @@ PLAIN = frozenset({bool, int, float, str, type(None)})
 
 class Requests:
     """`history` holds the last calls that acted, as text: by the loop's word, or by the world's own where that
-    `acknowledges`."""
+    `acknowledges`; `steady` is the call in force, where there is hysteresis."""
 
-    def __init__(self, agent: Agent, env: Environment, instructions: Instructions) -> None:
+    def __init__(
+        self, agent: Agent, env: Environment, instructions: Instructions, steady: CallInForce | None = None
+    ) -> None:
+        self.steady = steady
         self.history: deque[str] = deque(maxlen=agent.history)
         self.world = env if isinstance(env, Acknowledging) else None
         self.acknowledges = False
@@ -101,8 +105,10 @@ class Requests:
         text = self._agent.observe(seen.data)
         text = text if isinstance(text, str) and text.isascii() else plain_text(text)
         told = self._instructions.now, tuple(self.history), seen.data
+        standing = None if self.steady is None else self.steady.standing(seen.epoch, told[0])
+        captured_ns = seen.t_capture_ns
         return DecisionRequest(
-            k, seen.epoch, text, *told, within_ns=within_ns, seq=seen.seq, captured_ns=seen.t_capture_ns
+            k, seen.epoch, text, *told, within_ns=within_ns, seq=seen.seq, captured_ns=captured_ns, standing=standing
         )
 
 
@@ -113,5 +119,8 @@ def row(request: DecisionRequest, seen: Observation, t_s: float) -> dict[str, An
         data = plain(data)  # now: the world may change it, and a large array would wait in memory
     elif data:
         data = data.copy()
-    asked = {"observation": request.observation, "instruction": request.instruction, "history": request.history}
+    asked: dict[str, Any] = {"observation": request.observation, "instruction": request.instruction}
+    asked["history"] = request.history
+    if request.standing is not None:
+        asked["in_force"] = request.standing.to_dict()
     return {"k": request.tick, "t_s": t_s, "seq": seen.seq, "epoch": seen.epoch, **asked, "data": data}

@@ -13,6 +13,7 @@ from rtcontrol.envs.base import Observation
 from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop import tick_outcome
 from rtcontrol.loop.actuator import Actuator
+from rtcontrol.loop.call_in_force import CallInForce
 from rtcontrol.loop.command import Command, Completion, Fault, InFlightCall, LegalCalls, OperatorCommand, Tick
 from rtcontrol.loop.context import RunContext
 from rtcontrol.loop.operator import OperatorControl
@@ -47,7 +48,8 @@ class Ticks:
         self._period_ns, self._deadline_ns, self._max_age_ns = config.period_ns, config.deadline_ns, config.max_age_ns
         # The next release is due in a period: where it does not come, a call is held no longer than it may be.
         self._guard_ns = 2 * config.period_ns + (self._policy.hold_ns if config.on_miss == "hold" else 0)
-        self.requests = Requests(agent, env, self.instructions)
+        self._steady = None if config.hysteresis is None else CallInForce(self._policy)
+        self.requests = Requests(agent, env, self.instructions, self._steady)
         self._legal = LegalCalls(agent.tools)
         self._seq: int | None = None
         self.over = False
@@ -135,6 +137,8 @@ class Ticks:
         if self.instructions.waiting:
             self.instructions.change()
         if (world := self.requests.world) is not None and world.heard:
+            if self._steady is not None:
+                self._steady.carried_out(world.heard)
             tick_outcome.acknowledge(outcomes, world.heard, self._ordered)
         if self.operator.asking is not None or self.operator.question is not None:
             self.operator.expire(now)
@@ -229,6 +233,8 @@ class Ticks:
             asked.replied_ns = now
             if reply.answers is not None:
                 asked.answer(reply.answers)
+            if self._steady is not None:
+                self._steady.decided(asked, reply.decision)
         if reply.gaps and reply.gaps[-1][1] > self._heard_ns:
             self._heard_ns = reply.gaps[-1][1]
             self.outcomes.hear(reply)
@@ -334,6 +340,8 @@ class Ticks:
                 policy.limit_ns = policy.hold_ns + acted_ns
             if not self.requests.acknowledges:
                 self.requests.history.append(ordered.text)
+            if self._steady is not None:
+                self._steady.acted(tick, ordered.call)
             call, t_s = ordered.call, round((done.ended_ns - outcomes.t0_ns) / 1e9, 6)
             why = "late" if ordered.late else "further" if tick.calls else "fresh"
             self._emit({"called": call.name, "arguments": call.arguments, "k": tick.k, "why": why, "t_s": t_s})

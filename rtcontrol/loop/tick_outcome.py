@@ -10,6 +10,7 @@ from typing import Any, Literal
 from rtcontrol.envs.base import Acknowledgement, Emission, Emitting
 from rtcontrol.hosts.protocol import DecisionReply, Host
 from rtcontrol.loop.actuator import Actuator
+from rtcontrol.loop.call_in_force import kept_values
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.command import SPANS, Command, Completion, InFlightCall, KnownCause, Tick
 from rtcontrol.loop.context import RunContext
@@ -58,6 +59,7 @@ class TickOutcomes(RunEvents):
         hold_ms = config.hold_ms if config.hold_ms is not None else fallback.hold_ms
         self.policy = FallbackPolicy(config.on_miss, round(hold_ms * 1e6))
         self.emits = isinstance(context.env, Emitting)
+        self._steady = config.hysteresis is not None
         self._last: Tick | None = None
         self._period_ns = config.period_ns
         self.epoch, self.acted_k, self.acted_ns = -1, -1, 0
@@ -159,6 +161,8 @@ class TickOutcomes(RunEvents):
         if reply is not None and reply.decision is not None:
             line |= {} if reply.answers is None else {"answers": reply.answers.tick}
             line |= {} if reply.steps is None else {"step": reply.steps[0], "steps": reply.steps[1]}
+        if self._steady:
+            line |= kept_values(reply)
         if tick.calls:
             return line
         line["epoch"], line["seq"], line["superseded"] = tick.epoch, tick.seq, tick.superseded

@@ -188,9 +188,11 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
     """The recipe of what decides. UserError for a model or an engine that is none."""
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.models.runners import registry
+    from rtcontrol.run.model_compatibility import hysteresis_for
 
     registry.check(config.engine)
     registry.check_options(config.engine, config.dtype, None, config.threads)
+    hysteresis = hysteresis_for(config.hysteresis, model)
     if model == "noop":
         return NoopSource()
     if model == "random":
@@ -220,6 +222,7 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
         history=chosen.history,
         value_tokens=config.value_tokens,
         arguments=config.arguments,
+        hysteresis=hysteresis,
     )
     return STSource(spec)
 

@@ -13,9 +13,11 @@ from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.checkpoint.checkpoint import ZOO, chats, zoo
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
+from rtcontrol.models.decode.hysteresis import Hysteresis
 from rtcontrol.models.errors import UserError, user_path
 from rtcontrol.models.schema.tool_schema import ToolSchema
 
+NO_HEADS = "Leave --hysteresis out, or use a checkpoint with heads: a bundled one, or your own (docs/fit.md)."
 Config = TypeVar("Config", bound=RunConfig)
 NAME_IT = (
     "Use the model {known} (a client's `model`, a command's --model), or start with --model and a checkpoint that was "
@@ -51,6 +53,16 @@ def shown(agent: Agent, model: str) -> Agent:
     doubt = learnt.allow_null and learnt.gate is not None and not agent.allow_null
     allow_null = agent.allow_null or doubt or (not agent.model and learnt.allow_null)
     return replace(agent, history=min(agent.history, learnt.history), allow_null=allow_null, null_is_doubt=doubt)
+
+
+def hysteresis_for(text: str | None, model: str) -> Hysteresis | None:
+    """What is asked for, of a model that tells how probable each value is. UserError for one that does not."""
+    if text is None:
+        return None
+    if model in PLAIN or is_endpoint(model) or chats(model):
+        what = f"--hysteresis compares the probabilities of values, and the model {model} tells none."
+        raise UserError(what, NO_HEADS)
+    return Hysteresis.parse(text)
 
 
 def gate_of(model: str, tools: Sequence[ToolSchema]) -> float | None:

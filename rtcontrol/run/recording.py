@@ -11,6 +11,7 @@ from typing import Any
 from rtcontrol.agents import Agent, Fallback, Tools
 from rtcontrol.envs.recorded import Capture, RecordedLook, RecordedWorld, restored
 from rtcontrol.hosts.deciders import PLAIN
+from rtcontrol.models.call import InForce
 from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.record_reader import read_record, record_in
@@ -21,7 +22,7 @@ MORE = "Record one with `rtcontrol run --record-observations yes` (the default),
 @dataclass(frozen=True, slots=True)
 class Seen:
     """One observation that was decided. `call`: what was decided then (as text, `null` for the null function; None
-    where the tick missed without a decision)."""
+    where the tick missed without a decision); `standing`: with hysteresis, the call that was in force."""
 
     k: int
     t_s: float
@@ -31,6 +32,7 @@ class Seen:
     history: tuple[str, ...]
     data: Any
     call: str | None
+    standing: InForce | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ def recording(path: Path) -> Recording:
                 tuple(look["history"]),
                 restored(look.get("data")),
                 decided.get(k),
+                InForce.from_dict(look["in_force"]) if "in_force" in look else None,
             )
             for k, look in sorted(looks.items())
         )

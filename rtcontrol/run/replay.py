@@ -14,7 +14,7 @@ from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
-from rtcontrol.run.model_compatibility import model_for
+from rtcontrol.run.model_compatibility import hysteresis_for, model_for
 from rtcontrol.run.recording import Recording, Seen
 from rtcontrol.telemetry.histogram import Series
 
@@ -63,6 +63,7 @@ def replay(
         dtype=str(header.get("dtype", "auto")) if engine is None else "auto",  # older records have none
         seed=int(header["seed"]),
         hz=float(header["hz"]) if hz is None else hz,
+        hysteresis=_hysteresis(header.get("hysteresis"), chosen),
     )
     decider = build(assembly.decider(config, agent, chosen))
     made: list[Redecision] = []
@@ -94,9 +95,18 @@ def replay(
     }, made
 
 
+def _hysteresis(recorded: str | None, model: str) -> str | None:
+    """The recorded one, of a model that can have one."""
+    try:
+        return recorded if hysteresis_for(recorded, model) is not None else None
+    except UserError:
+        return None
+
+
 def _request(seen: Seen) -> DecisionRequest:
     # The number of the tick is the recorded one's: what is random by it is the same again.
-    return DecisionRequest(seen.k, seen.epoch, seen.observation, seen.instruction, seen.history, seen.data)
+    asked = seen.k, seen.epoch, seen.observation, seen.instruction, seen.history, seen.data
+    return DecisionRequest(*asked, standing=seen.standing)
 
 
 def _ticks(recording: Recording, hz: float | None) -> Iterator[tuple[int, Seen]]:

@@ -23,7 +23,7 @@ from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.random_call import check_random
 from rtcontrol.run import assembly, interpreting
-from rtcontrol.run.model_compatibility import gated, model_for, shown, trained_on, training_notice
+from rtcontrol.run.model_compatibility import gated, hysteresis_for, model_for, shown, trained_on, training_notice
 from rtcontrol.run.tools_only_agent import tools_only_agent
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.telemetry.run_folder import version
@@ -295,6 +295,12 @@ def _config(
     if calls < asked:
         why = "this server's --calls-per-tick" if calls == options.calls_per_tick else "the agent's history"
         warnings.append(f"calls_per_tick {asked} is above what {why} allows: the session gets {calls}.")
+    hysteresis = options.hysteresis
+    try:
+        hysteresis_for(hysteresis, model)
+    except UserError as error:
+        hysteresis = None
+        warnings.append(f"This session has no hysteresis. {error.what}")
     interpreted: dict[str, Any] = {}
     if options.interpreter is not None and (named is None or interpreting.goal_tools(agent) is None):
         warnings.append("Instructions are taken as they are said: no goals are known that they could be mapped to.")
@@ -319,6 +325,7 @@ def _config(
             host=options.host,
             seed=options.seed,
             calls_per_tick=calls,
+            hysteresis=hysteresis,
             record_observations=options.record_observations,
             record_max=options.record_max,
             record_pictures=options.record_pictures,

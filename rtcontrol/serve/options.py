@@ -16,6 +16,7 @@ from rtcontrol.loop.config import (
     DTYPE,
     FIRST_IN_FLIGHT,
     HOW_ARGUMENTS,
+    HYSTERESIS,
     INTERPRETER,
     INTERPRETER_GATE,
     INTERPRETER_S,
@@ -31,6 +32,7 @@ from rtcontrol.loop.config import (
     Flag,
     check_backup,
     check_calls_per_tick,
+    check_hysteresis,
     check_interpreter,
     check_pictures,
     check_plans,
@@ -138,6 +140,7 @@ class ServeOptions:
     calls_per_tick: Annotated[
         int, Flag("Calls of one observation that a client may ask for; a bundled agent gives one.")
     ] = 1
+    hysteresis: Annotated[str | None, Flag(f"Of each session. {HYSTERESIS}")] = None
     seed: Annotated[int, Flag("Of --model random.")] = 0
     max_sessions: Annotated[int, Flag("Sessions at once.")] = 64
     busy_max: Annotated[
@@ -192,6 +195,7 @@ class ServeOptions:
         from rtcontrol.hosts.remote_api import is_endpoint
         from rtcontrol.models.checkpoint.checkpoint import resolve
         from rtcontrol.run import assembly, interpreting
+        from rtcontrol.run.model_compatibility import hysteresis_for
 
         for option, value in (("--hz", self.hz), ("--hz-max", self.hz_max)):
             if not MIN_HZ <= value <= MAX_HZ:
@@ -220,6 +224,7 @@ class ServeOptions:
         check_backup(self.backup, self.backup_below, self.backup_after_ms, self.first_in_flight)
         check_calls_per_tick(self.calls_per_tick)
         check_plans(self.plan_steps, self.plan_blend)
+        check_hysteresis(self.hysteresis, self.calls_per_tick)
         check_interpreter(self.interpreter, self.interpreter_gate, self.interpreter_s, self.confirm_instruction)
         if not 0 < self.confirm_s <= 86_400:
             raise UserError(f"--confirm-s {self.confirm_s:g} is out of range.", "Give above 0 to 86400 seconds.")
@@ -235,6 +240,8 @@ class ServeOptions:
             assembly.agent(self.agent)
         if self.model is not None and self.model not in PLAIN and not is_endpoint(self.model):
             resolve(self.model)
+        if self.model is not None:
+            hysteresis_for(self.hysteresis, self.model)
         if self.backup is not None and self.backup not in PLAIN:
             resolve(self.backup)
 

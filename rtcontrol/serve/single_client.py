@@ -97,6 +97,7 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
         "hz",
         "seed",
         "calls_per_tick",
+        "hysteresis",
     ]
     options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **{name: getattr(config, name) for name in names}).ready()
     arrived: Queue[SingleClientSession] = Queue()

@@ -150,9 +150,12 @@ class CrowdSession(Session):
             warnings.append(f"A crowd has no {', '.join(unused)}: its history is of calls that were sent.")
         if terms.config.interpreter is not None:
             warnings.append("Instructions of a crowd are taken as they are said.")
+        if terms.config.hysteresis is not None:
+            warnings.append("A crowd has no hysteresis: each value follows its decision.")
         if named := sorted({*terms.config.confirm, *terms.agent.confirm}):
             warnings.append(f"Nobody is asked for a crowd: calls of {', '.join(named)} are held back.")
-        return replace(terms, source=crowd_source(terms.source), warnings=tuple(warnings))
+        config = replace(terms.config, hysteresis=None)
+        return replace(terms, config=config, source=crowd_source(terms.source), warnings=tuple(warnings))
 
     def _record_path(self, out: Path) -> Path:
         return out / ("record.mcap" if self.runs == 1 else f"record-{self.runs}.mcap")

@@ -1,0 +1,275 @@
+"""Hysteresis: a value in force stays until another one is clearly preferred; whatever stays, the call is legal."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from rtcontrol.models.call import Call, Decision, InForce
+from rtcontrol.models.decider import STDecider, decide_together
+from rtcontrol.models.decode.hysteresis import Hysteresis
+from rtcontrol.models.decode.plan import ANY_TOOL, NO_TOOL, ROOT, SchemaPlan
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.random_call import random_call
+from rtcontrol.models.schema.tool_schema import ABSENT
+from tests.models.small import MARGIN, TOLD, Oracle, build, build_checkpoint, law, prompt_of, shown, tool, tool_lists
+
+LAW = law(16)
+TERMS = st.builds(Hysteresis, st.none() | st.sampled_from((0.01, 0.1, 0.3, 0.7, 1.0)), st.none() | st.integers(2, 4))
+MOVES = [tool("go", side=["left", "right"], speed=[0, 1, 2, 3]), tool("stop"), tool("turn_left", side=["left", "red"])]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Oracle]:
+    folder = build_checkpoint(tmp_path_factory.mktemp("steady") / "model", "qwen2")
+    return folder, Oracle.load(folder)
+
+
+@pytest.fixture(scope="module")
+def by_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_checkpoint(tmp_path_factory.mktemp("digits") / "model", "qwen2", seed=3, numbers=())
+
+
+class ByHand:
+    """The same rule by brute force: of each head the probability of each legal value, by the oracle."""
+
+    def __init__(self, oracle: Oracle, plan: SchemaPlan, prompt: list[int], terms: Hysteresis) -> None:
+        self._oracle, self._plan, self._prompt, self._terms = oracle, plan, prompt, terms
+        self.close = math.inf  # how near any choice was to the other one
+        self._rows: dict[tuple[int, ...], Any] = {}
+
+    def decide(self, standing: InForce) -> tuple[str, dict[str, Any]] | None:
+        plan = self._plan
+        names = {t.name: i for i, t in enumerate(plan.tools)}
+        tool = self._head(0, 1 << ANY_TOOL, ANY_TOOL, names[standing.call.name], standing)
+        if tool == NO_TOOL:
+            return None
+        arguments: dict[str, Any] = {}
+        for k, slot in enumerate(plan.slots[tool], start=1):
+            same = plan.tools[tool].name == standing.call.name
+            before = slot.value(standing.call.arguments) if same else None
+            value = self._head(k, 1 << tool, tool, before, standing, same)
+            if value is not ABSENT:
+                arguments |= slot.arguments(value)
+        return plan.tools[tool].name, arguments
+
+    def _head(self, k: int, mask: int, bit: int, before: Any, standing: InForce, compared: bool = True) -> Any:
+        trie = self._plan.heads[k].trie
+        node, values = ROOT, dict[tuple[int, ...], float]()
+        todo = [(ROOT, 1.0)]
+        while todo:
+            at, sure = todo.pop()
+            legal = trie.legal_children(at, mask)
+            if not legal:
+                values[at] = sure
+            for (_, child), share in zip(legal, self._shares(k, at, legal), strict=True):
+                todo.append((child, sure * share))
+        while legal := trie.legal_children(node, mask):
+            shares = self._shares(k, node, legal)
+            if len(shares) > 1:
+                first, second = sorted(shares, reverse=True)[:2]
+                self.close = min(self.close, first - second)
+            _, node = legal[shares.index(max(shares))]
+        best = trie.value(node, bit)
+        leaf = next((leaf for leaf in values if compared and _alike(trie.value(leaf, bit), before)), None)
+        if leaf is None or leaf == node or best == NO_TOOL:
+            return best
+        text = None if k and best in (ABSENT, None) else self._plan.tools[best].name if not k else None
+        if k and text is None and best is not ABSENT and best is not None:
+            text = self._plan.text(bit, k - 1, best)
+        name = self._plan.heads[k].name
+        was, count = standing.preferred.get(name, ("", 0))
+        count = count + 1 if was == text and name in standing.preferred else 1
+        surer = values[node] - values[leaf]
+        if self._terms.margin is not None:
+            self.close = min(self.close, abs(surer - self._terms.margin))
+            if surer >= self._terms.margin:
+                return best
+        return best if self._terms.ticks is not None and count >= self._terms.ticks else trie.value(leaf, bit)
+
+    def _shares(self, k: int, node: tuple[int, ...], legal: Any) -> list[float]:
+        if len(legal) < 2:
+            return [1.0] * len(legal)
+        ids = (*self._prompt, self._plan.heads[k].trie.token(ROOT), *node)
+        if ids not in self._rows:
+            self._rows[ids] = self._oracle.logits(ids)[-1]
+        scores = [float(self._rows[ids][t]) for t, _ in legal]
+        whole = math.fsum(math.exp(score - max(scores)) for score in scores)
+        return [math.exp(score - max(scores)) / whole for score in scores]
+
+
+def _alike(a: Any, b: Any) -> bool:
+    return a is b or (a == b and type(a) is type(b))
+
+
+def drawn(decider: STDecider, seed: int) -> Call:
+    return random_call(list(decider.plan.tools), random.Random(seed))
+
+
+def after(decision: Decision, standing: InForce) -> InForce:
+    """What is in force when the decision acted."""
+    preferred = {} if decision.steadied is None else decision.steadied.preferred
+    return InForce(decision.call or standing.call, preferred)
+
+
+@LAW
+@given(
+    tools=tool_lists(),
+    per_head=st.integers(1, 12),
+    total=st.sampled_from((1, 2, 3, 7, 20, 128)),
+    allow_null=st.booleans(),
+    terms=TERMS,
+    told=TOLD,
+    seed=st.integers(0, 1 << 30),
+    count=st.integers(0, 3),
+)
+def test_what_stays_is_what_brute_force_says_for_every_budget(
+    checkpoint: tuple[Path, Oracle],
+    tools: Any,
+    per_head: int,
+    total: int,
+    allow_null: bool,
+    terms: Hysteresis,
+    told: tuple[str, str],
+    seed: int,
+    count: int,
+) -> None:
+    folder, oracle = checkpoint
+    decider = build(
+        folder, tools, allow_null=allow_null, budget_per_head=per_head, budget_total=total, hysteresis=terms
+    )
+    best = decider.decide(*told)
+    call = drawn(decider, seed)
+    preferred = {} if best.call is None or not count else {"function": (best.call.name, count)}
+    if best.call is not None and best.call.name == call.name:
+        texts = decider.plan.head_values(best.call)
+        preferred |= {head.name: (text, count) for head, text in texts[1:]} if count else {}
+    standing = InForce(call, preferred)
+    hand = ByHand(oracle, decider.plan, prompt_of(decider, *told), terms)
+    expected = hand.decide(standing)
+    got = decider.decide(*told, standing=standing)
+    if hand.close > MARGIN:
+        assert shown(got) == expected
+    assert all(0 < sure <= 1 + 1e-12 for sure in got.confidence.values())
+    assert got.steadied is not None and set(got.steadied.kept) <= set(got.steadied.preferred)
+
+
+@LAW
+@given(tools=tool_lists(), terms=TERMS, prompts=st.lists(TOLD, min_size=2, max_size=6), seed=st.integers(0, 1 << 30))
+def test_a_flight_of_kept_values_is_legal_to_a_foreign_judge_and_consistent(
+    checkpoint: tuple[Path, Oracle], tools: Any, terms: Hysteresis, prompts: list[tuple[str, str]], seed: int
+) -> None:
+    decider = build(checkpoint[0], tools, hysteresis=terms)
+    judges = {one["name"]: Draft202012Validator(one["parameters"]) for one in tools}
+    standing = InForce(drawn(decider, seed))
+    for told in prompts:
+        decision = decider.decide(*told, standing=standing)
+        assert decision.call is not None and decision.steadied is not None
+        judges[decision.call.name].validate(dict(decision.call.arguments))
+        kept = decision.steadied.kept
+        if "function" in kept:
+            assert decision.call.name == standing.call.name
+        elif decision.call.name != standing.call.name:
+            assert not kept, "an argument is kept only with its function"
+        for head in kept:
+            if head != "function":
+                slot = decider.plan.slots[decider.plan.tool_index(decision.call.name)][int(head[3:]) - 1]
+                assert _alike(slot.value(decision.call.arguments), slot.value(standing.call.arguments))
+        standing = after(decision, standing)
+
+
+@LAW
+@given(tools=tool_lists(), terms=TERMS, told=TOLD, seed=st.integers(0, 1 << 30))
+def test_off_or_with_nothing_in_force_the_decision_is_the_same_to_the_bit(
+    checkpoint: tuple[Path, Oracle], tools: Any, terms: Hysteresis, told: tuple[str, str], seed: int
+) -> None:
+    plain, steady = build(checkpoint[0], tools), build(checkpoint[0], tools, hysteresis=terms)
+    expected = plain.decide(*told)
+    assert steady.decide(*told) == expected, "nothing in force"
+    again = plain.decide(*told, standing=InForce(drawn(plain, seed)))
+    assert again.steadied is None and again.call == expected.call
+    # What is preferred is in force already: nothing is compared, and nothing more is computed.
+    same = steady.decide(*told, standing=InForce(drawn(plain, seed) if expected.call is None else expected.call))
+    if expected.call is not None:
+        assert same.steadied is not None and not same.steadied.preferred
+        assert replace(same, steadied=None) == again
+
+
+def test_a_value_is_taken_once_it_is_preferred_so_often_in_a_row_and_not_before(
+    checkpoint: tuple[Path, Oracle],
+) -> None:
+    decider = build(checkpoint[0], MOVES, hysteresis=Hysteresis(ticks=3))
+    best = decider.decide("a", "b").call
+    assert best is not None
+    other = next(t["name"] for t in MOVES if t["name"] != best.name)
+    call = next(c for c in (drawn(decider, n) for n in range(99)) if c.name == other)
+    standing, seen = InForce(call), []
+    for _ in range(3):
+        decision = decider.decide("a", "b", standing=standing)
+        seen.append(decision.call and decision.call.name)
+        standing = after(decision, standing)
+    assert seen == [other, other, best.name]
+    # What is preferred between counts anew.
+    broken = InForce(call, {"function": ("open", 2)})
+    assert (decided := decider.decide("a", "b", standing=broken)).call == replace(call) or decided.call
+    assert decided.steadied is not None and decided.steadied.preferred["function"] == (best.name, 1)
+
+
+def test_a_value_that_its_tools_do_not_have_keeps_nothing(checkpoint: tuple[Path, Oracle]) -> None:
+    # doc-ai/net-runner-ios#26: a smoothed value must not stick when it can no longer be seen.
+    decider = build(checkpoint[0], MOVES, hysteresis=Hysteresis(margin=1.0))
+    best = decider.decide("a", "b")
+    for call in (Call("vanish"), Call("go", {"side": "up", "speed": 9}), Call("go"), Call("")):
+        made = decider.decide("a", "b", standing=InForce(call)).call
+        assert made is not None and (made.name == call.name == "go" or made == best.call)
+
+
+@given(st.integers(0, 1 << 30))
+@LAW
+def test_numbers_that_are_spelled_are_kept_as_listed_ones(by_digits: Path, seed: int) -> None:
+    wide = [tool("go", speed={"type": "integer", "minimum": -5000, "maximum": 5000}), tool("stop")]
+    decider = build(by_digits, wide, hysteresis=Hysteresis(margin=1.0))
+    call = Call("go", {"speed": random.Random(seed).randint(-5000, 5000)})
+    decision = decider.decide("a", "b", standing=InForce(call))
+    assert decision.call == call
+    assert decision.steadied is not None and decision.steadied.preferred.keys() >= set(decision.steadied.kept)
+
+
+def test_sessions_that_decide_together_keep_each_their_own(checkpoint: tuple[Path, Oracle]) -> None:
+    # RuView#1793: what is decided for several must remember for each.
+    deciders = [build(checkpoint[0], MOVES, hysteresis=Hysteresis(margin=1.0)) for _ in range(3)]
+    calls = [Call("stop"), Call("go", {"side": "right", "speed": 2}), None]
+    told = [("a", "b", (), None if call is None else InForce(call)) for call in calls]
+    made = decide_together(list(zip(deciders, told, strict=True)))
+    alone = build(checkpoint[0], MOVES).decide("a", "b").call
+    assert [one.call for one in made if isinstance(one, Decision)] == [*calls[:2], alone]
+    many = deciders[0].decide_many([("a", "b")] * 3, [one[3] for one in told])
+    assert [one.call for one in many] == [*calls[:2], alone]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", ",", "0.2", "margin", "margin=", "margin=nan", "margin=inf", "margin=1e999", "margin=-0.1", "margin=0"),
+        *("margin=1.01", "margin=0x1", "margin=0_1", "margin=0.2,margin=0.3", "ticks=1", "ticks=0", "ticks=-3"),
+        *("ticks=2.5", "ticks=\u0663", "ticks=1001", f"ticks={'9' * 5000}", "margin=0.2;ticks=3", "side=2", "="),
+    ],
+)
+def test_what_is_no_hysteresis_is_refused_with_what_to_give(text: str) -> None:
+    with pytest.raises(UserError) as refused:
+        Hysteresis.parse(text)
+    assert len(refused.value.what) < 300 and "=" in refused.value.remedy + refused.value.what
+
+
+@given(TERMS.filter(lambda terms: terms != Hysteresis()))
+def test_its_text_is_read_back_as_the_same(terms: Hysteresis) -> None:
+    assume(terms.margin is None or terms.margin > 0)
+    assert Hysteresis.parse(str(terms)) == terms
