@@ -344,7 +344,8 @@ class Ticks:
                 self._steady.acted(tick, ordered.call)
             call, t_s = ordered.call, round((done.ended_ns - outcomes.t0_ns) / 1e9, 6)
             why = "late" if ordered.late else "further" if tick.calls else "fresh"
-            self._emit({"called": call.name, "arguments": call.arguments, "k": tick.k, "why": why, "t_s": t_s})
+            event = {"called": call.name, "arguments": call.arguments, "k": tick.k, "epoch": tick.epoch}
+            self._emit({**event, "why": why, "t_s": t_s})
         if ordered.late:
             outcomes.late(tick, reply, done, time.monotonic_ns())
         elif ordered.settled:

@@ -11,6 +11,7 @@ from rtcontrol.telemetry.crowd import count_member
 from rtcontrol.telemetry.decoder_state import kept, restore
 from rtcontrol.telemetry.histogram import Series
 from rtcontrol.telemetry.plans import count_plan
+from rtcontrol.telemetry.steadiness import Steadiness
 
 
 class MissRuns:
@@ -111,7 +112,7 @@ class Account:
         self.acknowledged: Counter[str] = Counter()
         self.held_by: Counter[str] = Counter()  # confidence: unsure, or not understood; confirm; paused, stopped
         self.members: dict[str, dict[str, Any]] = {}  # of a crowd
-        self.miss_runs = MissRuns()
+        self.miss_runs, self.steadiness = MissRuns(), Steadiness()
         self.times = {name: Series() for name in TIMES}
         self.calls, self.passes, self.tokens = _Total(), _Total(), _Total()
         self.last_k, self.last_t_s = -1, 0.0
@@ -162,6 +163,8 @@ class Account:
             self._error(event)
         if "kind" in event:
             self._tick(event)
+        elif "called" in event:
+            self.steadiness.call(event)
         elif "further" in event:
             self._further(event)
         elif "first" in event:
@@ -189,6 +192,7 @@ class Account:
         elif "safe" in event:
             self.safe_calls += event["why"] != "exit" and event.get("in_force", True)
             self.fallback_errors += "error" in event
+            self.steadiness.safe(event)
         elif "episode" in event:
             self._episode(event["episode"])
         elif "host_event" in event:
@@ -201,6 +205,7 @@ class Account:
             _list(self.instructions, event)
         elif "header" in event:
             self.header = event["header"]
+            self.steadiness.header(self.header.get("tools"))
         elif "account" in event:
             if not self.ticks:
                 self.ticks_from = event["account"]["last_k"] + 1
@@ -230,6 +235,7 @@ class Account:
         k, kind = event["k"], event["kind"]
         self.last_k, self.last_t_s = max(self.last_k, k), max(self.last_t_s, event["t_s"])
         self.ticks += 1
+        self.steadiness.tick(event)
         if "member" in event:
             count_member(self.members, event)
         self.superseded += event["superseded"]

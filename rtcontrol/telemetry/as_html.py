@@ -20,6 +20,7 @@ from rtcontrol.telemetry.gates import Gate
 from rtcontrol.telemetry.plans import plans_text
 from rtcontrol.telemetry.recorded import Recorded, begun
 from rtcontrol.telemetry.report import deciders, held, instructions_text, on_time_share, understood
+from rtcontrol.telemetry.steadiness import steadiness
 from rtcontrol.telemetry.timeline import SPANS, STAGES, TIMES_MS, Timeline
 from rtcontrol_client.console import printable, throughout
 
@@ -50,6 +51,7 @@ def render(runs: Sequence[Recorded], gates: Sequence[Gate]) -> str:
             "told": instructions_text(run.report),
             "understood": understood(run.report),
             "held": held(run.report),
+            "steadiness": steadiness(run.report),
             "on_time_share": on_time_share(run.report),
             "derived": run.derived(),
             "gates": [(g.text, g.value(run.report), g.holds(run.report)) for g in gates],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 # So many members are counted each by itself; later ones together, under OTHERS.
@@ -35,9 +36,11 @@ def count_member(members: dict[str, dict[str, Any]], event: Mapping[str, Any]) -
         counted["latency_ms_max"] = max(counted["latency_ms_max"], latency)
 
 
-def crowd_report(members: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What the report says of them: how many, and each by name, the worst first."""
-    listed = {name: _shown(counted) for name, counted in list(members.items())}
+def crowd_report(
+    members: Mapping[str, Mapping[str, Any]], steady: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+) -> dict[str, Any]:
+    """What the report says of them: how many, and each by name, the worst first; `steady` are the calls of each."""
+    listed = {name: _shown(counted) | steady.get(name, {}) for name, counted in list(members.items())}
     order = sorted(listed, key=lambda name: (-listed[name]["missed_share"], -listed[name]["latency_ms"]["max"], name))
     return {
         "members": len(listed),

@@ -23,6 +23,7 @@ from rtcontrol.telemetry.report import (
     on_time_share,
     understood,
 )
+from rtcontrol.telemetry.steadiness import steadiness
 from rtcontrol_client.console import printable, throughout
 
 ROWS = {
@@ -56,7 +57,7 @@ def show(report: dict[str, Any], console: Console) -> None:
         f"null {r['null']}, held {r['held']}{rare}",
         soft_wrap=True,
     )
-    for line in (instructions_text(r), understood(r), held(r), deciders(r), plans_text(r)):
+    for line in (instructions_text(r), understood(r), held(r), deciders(r), plans_text(r), steadiness(r)):
         if line:
             console.print(escape(line), soft_wrap=True)
     if r["calls_cut"] or r["calls"]["max"] > 1:

@@ -74,8 +74,8 @@ class CrowdEvents:
 
     def called(self, tick: MemberTick, call: Call, now_ns: int) -> None:
         """A fresh call left."""
-        told = {"called": call.name, "arguments": dict(call.arguments), "k": tick.k, "why": "fresh"}
-        self.emit({**told, "t_s": self.t_s(now_ns), "member": tick.member.id})
+        told = {"called": call.name, "arguments": dict(call.arguments), "k": tick.k, "epoch": tick.member.epoch}
+        self.emit({**told, "why": "fresh", "t_s": self.t_s(now_ns), "member": tick.member.id})
 
     def safe(self, member: CrowdMember, why: str, now_ns: int) -> None:
         """The safe calls of a member left."""

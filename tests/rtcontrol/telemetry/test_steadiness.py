@@ -1,0 +1,239 @@
+"""How steady calls are: against brute force, in bounded memory, through the record's parts, and as people read it."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from rtcontrol.telemetry import report, steadiness, table
+from rtcontrol.telemetry.account import Account
+from rtcontrol.telemetry.steadiness import WINDOW_S, Steadiness, steps_of
+
+SIDE = {"enum": [-1, 1]}
+TOOLS = [
+    {"name": "engines", "parameters": {"properties": {"main": {"minimum": 0, "maximum": 100}, "side": SIDE}}},
+    {"name": "say", "parameters": {"properties": {"text": {"type": "string"}, "loud": {"type": "boolean"}}}},
+    {"name": "follow", "parameters": {"properties": {}}},
+]
+MAIN = st.sampled_from((0, 3, 5, 6, 50, 100.0))
+CALLS = st.one_of(
+    st.tuples(st.just("engines"), st.fixed_dictionaries({"main": MAIN, "side": st.sampled_from((-1, 1))})),
+    st.tuples(st.just("say"), st.fixed_dictionaries({"text": st.sampled_from("ab"), "loud": st.booleans()})),
+    st.just(("follow", {})),
+)
+GAPS_S = st.sampled_from((0.0625, 0.0625, 0.5, 1.9, 2.5))
+WHY = st.sampled_from(("fresh",) * 6 + ("late", "safe", "further"))
+EVENTS = st.lists(
+    st.tuples(CALLS, GAPS_S, WHY, st.sampled_from((0, 0, 0, 0, 0, 1)), st.sampled_from(("", "", "anna"))), max_size=60
+)
+
+
+def flight(drawn: Sequence[Any]) -> list[dict[str, Any]]:
+    t_s, epochs, events = 0.0, defaultdict[str, int](int), list[dict[str, Any]]()
+    for (name, arguments), gap_s, why, resets, member in drawn:
+        t_s = round(t_s + gap_s, 4)
+        epochs[member] += resets
+        event = {"called": name, "arguments": arguments, "k": len(events), "why": why, "t_s": t_s}
+        events.append(event | {"epoch": epochs[member]} | ({"member": member} if member else {}))
+    return events
+
+
+def fed(events: Sequence[dict[str, Any]]) -> Steadiness:
+    made = Steadiness()
+    made.header(TOOLS)
+    for event in events:
+        made.call(event)
+    return made
+
+
+class ByHand:
+    """The same counts, by looking back over whole lists."""
+
+    def __init__(self, events: Sequence[dict[str, Any]]) -> None:
+        self.calls = self.repeated = 0
+        self.seconds = 0.0
+        self.turned = set[int]()
+        self.by_value = defaultdict[str, int](int)
+        self.dwells, self.value_dwells = list[float](), list[float]()
+        first = [event for event in events if event["why"] != "further"]
+        for member, epoch in {(event.get("member", ""), event["epoch"]) for event in first}:
+            self._flight([e for e in first if (e.get("member", ""), e["epoch"]) == (member, epoch)])
+
+    def _flight(self, flown: Sequence[dict[str, Any]]) -> None:
+        texts = [json.dumps([event["called"], event["arguments"]], sort_keys=True) for event in flown]
+        self.calls += sum(event["why"] != "safe" for event in flown)
+        self.seconds += flown[-1]["t_s"] - flown[0]["t_s"]
+        after = zip(flown[1:], pairwise(texts), strict=True)
+        self.repeated += sum(one == other and event["why"] != "safe" for event, (one, other) in after)
+        starts = [0, *(i for i in range(1, len(texts)) if texts[i] != texts[i - 1])]
+        self.dwells += [1e3 * (flown[b]["t_s"] - flown[a]["t_s"]) for a, b in pairwise(starts)]
+        parts: list[list[dict[str, Any]]] = [[]]  # between safe calls
+        for event in flown:
+            if event["why"] == "safe":
+                parts.append([])
+            else:
+                parts[-1].append(event)
+        for part in parts:
+            lists = defaultdict[str, list[tuple[Any, float, int]]](list)
+            for event in part:
+                values = {f"{event['called']}.{name}": value for name, value in event["arguments"].items()}
+                for key, value in {"function": event["called"], **values}.items():
+                    lists[key].append((value, event["t_s"], event["k"]))
+            for key, line in lists.items():
+                turned = self._turns(key, line)
+                self.by_value[key] += len(turned)
+                self.turned |= turned
+
+    def _turns(self, key: str, line: Sequence[tuple[Any, float, int]]) -> set[int]:
+        changes = [line[0], *(one for before, one in pairwise(line) if one[0] != before[0])]
+        self.value_dwells += [1e3 * (b[1] - a[1]) for a, b in pairwise(changes)]
+        steps = {"engines.main": 5.0, "engines.side": 0.1}
+        if key not in steps:
+            triples = zip(changes, changes[1:], changes[2:], strict=False)
+            return {c[2] for a, b, c in triples if c[0] == a[0] and c[1] - b[1] <= WINDOW_S}
+        large = [(b[0] - a[0], b[1], b[2]) for a, b in pairwise(changes) if abs(b[0] - a[0]) > steps[key]]
+        return {b[2] for a, b in pairwise(large) if a[0] * b[0] < 0 and b[1] - a[1] <= WINDOW_S}
+
+
+@settings(max_examples=300, deadline=None)
+@given(EVENTS)
+def test_the_counts_are_what_brute_force_says(drawn: list[Any]) -> None:
+    events = flight(drawn)
+    made, hand = fed(events), ByHand(events)
+    assert (made.calls, made.repeated, made.reversals) == (hand.calls, hand.repeated, len(hand.turned))
+    assert dict(made.by_value) == {key: n for key, n in hand.by_value.items() if n}
+    assert made.seconds == pytest.approx(hand.seconds)
+    for series, each in ((made.dwell_ms, hand.dwells), (made.value_dwell_ms, hand.value_dwells)):
+        assert series.count == len(each) and series.total == pytest.approx(sum(each))
+        if each:
+            rank = sorted(each)[math.ceil(len(each) * 0.99) - 1]
+            assert series.percentile(99) == pytest.approx(rank, rel=0.006, abs=1e-3)
+    if made.seconds:
+        expected = 60 * len(hand.turned) / hand.seconds
+        assert made.summary()["reversals_a_minute"] == pytest.approx(expected, abs=1e-3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(EVENTS, st.integers(0, 60))
+def test_an_account_that_goes_on_from_a_part_of_a_record_counts_the_same(drawn: list[Any], at: int) -> None:
+    events = flight(drawn)
+    whole, first, second = Account(), Account(), Account()
+    for account in (whole, first, second):
+        account.add({"header": {"tools": TOOLS}})
+    for event in events:
+        whole.add(event)
+    for event in events[:at]:
+        first.add(event)
+    second.add({"account": json.loads(json.dumps(first.state(), allow_nan=False))})
+    for event in events[at:]:
+        second.add(event)
+    assert second.steadiness.summary() == whole.steadiness.summary()
+    assert second.steadiness.of_members() == whole.steadiness.of_members()
+
+
+def turns(*names: str, every_s: float = 0.5) -> int:
+    return fed(flight([((name, {}), every_s, "fresh", 0, "") for name in names])).reversals
+
+
+def test_going_to_and_fro_is_counted_and_moving_on_is_not() -> None:
+    # Xian55/WowClassicGrindBot#852: FollowRoute, Rest, FollowRoute, Rest, though each decision is reasonable.
+    assert turns("follow", "rest", "follow", "rest", "follow") == 3
+    assert turns("follow", "rest", "fight", "loot", "follow") == 0, "a round trip is none"
+
+
+def test_the_window_is_a_time_and_no_number_of_ticks() -> None:
+    # JdeRobot/RoboticsAcademy#966, ruvnet/RuView#1793: a number of frames is another time at each rate.
+    assert turns("follow", "rest", "follow", every_s=0.01) == 1
+    assert turns("follow", *["rest"] * 150, "follow", every_s=0.01) == 1
+    assert turns("follow", "rest", "follow", every_s=WINDOW_S + 0.1) == 0
+
+
+def test_what_is_stale() -> None:
+    made = Steadiness()
+    ticks: list[tuple[str, int, dict[str, Any], bool]] = [
+        ("call", 1, {}, False),
+        ("call", 2, {}, False),
+        ("call", 2, {}, True),
+        ("null", 2, {}, True),
+        ("miss", 3, {"action": "hold"}, True),
+        ("miss", 4, {"action": "safe"}, False),
+        ("held", 5, {}, True),
+        ("call", 3, {"kept": {"function": "go"}}, False),
+        ("overtaken", 3, {}, False),
+    ]
+    for kind, seq, more, stale in ticks:
+        before = made.stale
+        made.tick({"kind": kind, "seq": seq, "epoch": 1, **more})
+        assert made.stale - before == stale, (kind, seq)
+    made.tick({"kind": "call", "seq": 3, "epoch": 2})
+    assert made.stale == 4 and made.summary()["stale_share"] == 0.4 and made.kept == 1
+
+
+def test_more_values_and_members_than_are_followed_are_counted_and_take_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(steadiness, "MOST_TRACKS", 8)
+    monkeypatch.setattr(steadiness, "MOST_MEMBERS", 4)
+    made = Steadiness()
+    for i in range(100):
+        arguments = {f"x{i}": "long " * 1000}
+        made.call({"called": "say", "arguments": arguments, "t_s": i, "why": "fresh", "member": f"m{i % 10}"})
+    assert len(made.tracks) == 8 and len(made.members) == 4 and made.untracked > 0
+    assert max(len(str(track)) for track in made.tracks.values()) < 400
+    assert made.summary()["untracked"] == made.untracked
+
+
+GARBLED = {"b": {"enum": []}, "c": {"minimum": "0", "maximum": 1}, "d": 7, "e": {"minimum": 0, "maximum": math.inf}}
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        *(None, "tools", [None], [{"name": "a"}], [{"parameters": {"properties": 3}}], [{"function": []}]),
+        [{"name": "a", "parameters": {"properties": GARBLED}}],
+    ],
+)
+def test_tools_that_a_record_has_garbled_have_no_ranges(tools: Any) -> None:
+    assert steps_of(tools) == {}
+
+
+def test_a_report_and_its_table_say_how_steady_it_was_also_by_member() -> None:
+    account = Account()
+    about = {"env": "yard", "agent": "guard", "model": "own", "engine": "torch", "host": "ray", "max_age_ms": 250.0}
+    about |= {"hz": 16.0, "clock": "wall", "deadline_ms": 62.5, "instruction": "go"}
+    account.add({"header": {"tools": TOOLS, **about}})
+    for k, name in enumerate(("follow", "rest") * 8):
+        which = {"k": k, "epoch": 1, "t_s": k / 4, "member": "anna"}
+        account.add({"called": name, "arguments": {}, "why": "fresh", **which})
+        tick = {"kind": "call", "call": f"{name}()", "superseded": 0, "seq": k, "latency_ms": 1.0}
+        account.add({**tick, **which, **({"kept": {"function": "x"}} if k < 2 else {})})
+    made = report.build(account, "record.mcap")
+    steady = made["steadiness"]
+    assert steady["reversals"] == 14 and steady["reversals_a_minute"] == pytest.approx(14 / 3.75 * 60, abs=0.01)
+    assert steady["dwell_ms"]["p50"] == pytest.approx(250, rel=0.01) and steady["repeated_share"] == 0.0
+    assert made["crowd"]["by_member"]["anna"]["reversals"] == 14
+    line = steadiness.steadiness(made)
+    assert line == (
+        "steadiness: 224.0 reversals a minute (function 14), a call stays 250 ms (p50), 250 (p99), repeated 0.0 %, "
+        "stale 0.0 %, kept by hysteresis in 2 ticks"
+    )
+    shown = io.StringIO()
+    table.show(made, Console(file=shown, width=250))
+    assert line in shown.getvalue()
+
+
+def test_a_record_of_an_earlier_version_has_no_epochs_and_is_counted() -> None:
+    made = Steadiness()
+    for k in range(4):
+        made.call({"called": "follow", "arguments": {}, "k": k, "why": "fresh", "t_s": k / 4})
+    assert made.calls == 4 and made.repeated == 3 and made.seconds == 0.75
