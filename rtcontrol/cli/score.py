@@ -41,6 +41,8 @@ Examples:
 
   rtcontrol score --env paddle --phrasings list.jsonl --gate 0.6      (or a list of the world's own: seen, unseen)
 
+  rtcontrol score --env lander --steadiness --hysteresis margin=0.2,ticks=3      (docs/steadiness.md)
+
   rtcontrol score --env lander --phrasings list.jsonl --interpreter runs/interpreter      (docs/interpreter.md)
 
   rtcontrol score --env lander --phrasings list.jsonl --interpreter runs/interpreter --understand-only
@@ -162,6 +164,13 @@ def _score(
     understand_only: Annotated[
         bool, typer.Option("--understand-only", help="--interpreter: count what is understood, and fly nothing.")
     ] = False,
+    hysteresis: Annotated[
+        str | None,
+        typer.Option(help="Of the models: margin=0.2, ticks=3, or both, as in `rtcontrol run` (docs/steadiness.md)."),
+    ] = None,
+    steadiness: Annotated[
+        bool, typer.Option("--steadiness", help="Show how steady the calls are, too; --json has it anyway.")
+    ] = False,
     full: Annotated[bool, typer.Option("--full", help="Everything: goals, delays and rates.")] = False,
     engine: Annotated[str, typer.Option(help="What runs the model.")] = "torch",
     json_file: Annotated[
@@ -192,6 +201,7 @@ def _score(
         goal_file=None if goals is None else str(goals),
         interpreter=interpreter,
         interpreter_gate=interpreter_gate,
+        hysteresis=hysteresis,
     )
     if understand_only:
         _understand_only(settings, json_file)
@@ -212,7 +222,7 @@ def _score(
     for table in scoring.understood():
         console.print(table)
         console.print()
-    for table in tables(scoring.document.data):
+    for table in tables(scoring.document.data, steadiness):
         note, table.caption = table.caption, None
         console.print(table)
         console.print(note, highlight=False)

@@ -15,10 +15,11 @@ from rtcontrol.envs.skill import Skill
 from rtcontrol.hosts.deciders import STSource, build
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionLost, DecisionRequest
 from rtcontrol.loop.config import confidence
-from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.call import Call, Decision, InForce
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
+from rtcontrol.telemetry.steadiness import Steadiness
 
 Flyer = Callable[[Sequence[Seat]], Sequence[Call | None]]
 SCRIPTED = ("expert", "no-op", "random")
@@ -118,17 +119,24 @@ class ModelFlyer:
         sure = self.gate.sure(decided, self._agent.null_is_doubt)
         kept.setdefault("sure", []).append(sure)
         self._compare(seat, decided)
+        steadied = decided.steadied
+        kept["preferred"], kept["steadied"] = ({}, ()) if steadied is None else (steadied.preferred, steadied.kept)
         if sure < self.gate.least or (decided.call is None and self._agent.null_is_doubt):
             kept["held"] = kept.get("held", 0) + 1
             return self._hold_on(kept)
         kept.setdefault("idle", []).append(False)
         kept["waits"] = 0
+        if decided.call is not None:
+            kept["in_force"] = decided.call
         return decided.call
 
     def _hold_on(self, kept: dict[str, Any]) -> Call | None:
         kept.setdefault("idle", []).append(True)
         kept["waits"] = kept.get("waits", 0) + 1
-        return self._agent.fallback.safe_call if kept["waits"] == self._hold else None
+        if kept["waits"] != self._hold:
+            return None
+        kept["in_force"], kept["preferred"] = None, {}
+        return self._agent.fallback.safe_call
 
     def _compare(self, seat: Seat, decided: Decision) -> None:
         told = seat.case.instruction
@@ -152,14 +160,45 @@ class ModelFlyer:
             return list(self._pool.map(_asked, self._deciders, seats))
         told = [(seat.seen, seat.case.instruction, seat.called) for seat in seats]
         try:
-            return list(self._many.decide_many(told))
+            standing = [_standing(seat) for seat in seats]
+            return list(self._many.decide_many(told, standing))
         except (UserError, DecodeError):  # of one of them: the others are decided all the same
-            return [_tried(self._many, one) for one in told]
+            return [_tried(self._many, one, at) for one, at in zip(told, standing, strict=True)]
 
 
-def _tried(decider: STDecider, told: tuple[str, str, Sequence[str]]) -> Decision | Exception:
+def _standing(seat: Seat) -> InForce | None:
+    call = seat.kept.get("in_force")
+    return None if call is None else InForce(call, seat.kept["preferred"])
+
+
+class SteadyFlyer:
+    """A flyer whose calls are looked at on their way: `watched` counts how steady they are, at this rate."""
+
+    def __init__(self, flyer: Flyer, watched: Steadiness, hz: float) -> None:
+        self.flyer, self._watched, self._hz = flyer, watched, hz
+
+    def __call__(self, seats: Sequence[Seat]) -> Sequence[Call | None]:
+        idle = [_undecided(seat) for seat in seats]
+        made = self.flyer(seats)
+        for seat, call, before in zip(seats, made, idle, strict=True):
+            which = {"member": f"{seat.case.seed} {seat.case.instruction}", "t_s": seat.tick / self._hz}
+            held = _undecided(seat) > before
+            if call is not None:
+                why = "safe" if held else "fresh"
+                self._watched.call({"called": call.name, "arguments": call.arguments, "why": why, **which})
+            kind = "held" if held and call is None else "call"
+            kept = {"kept": True} if seat.kept.get("steadied") and not held else {}
+            self._watched.tick({"kind": kind, "seq": seat.tick, **which, **kept})
+        return made
+
+
+def _undecided(seat: Seat) -> int:
+    return int(seat.kept.get("held", 0) + seat.kept.get("lost", 0))
+
+
+def _tried(decider: STDecider, told: tuple[str, str, Sequence[str]], standing: InForce | None) -> Decision | Exception:
     try:
-        return decider.decide(*told)
+        return decider.decide(*told, standing)
     except (UserError, DecodeError) as fault:
         return fault
 

@@ -22,19 +22,27 @@ from rtcontrol.envs.evaluate import Case, Played, play
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.skill import Judged, Skill
 from rtcontrol.evaluation.phrasings import Saying, lines
-from rtcontrol.evaluation.policies import NOTHING, OPEN, SCRIPTED, Flyer, ModelFlyer, ScoringGate, scripted
+from rtcontrol.evaluation.policies import NOTHING, OPEN, SCRIPTED, Flyer, ModelFlyer, ScoringGate, SteadyFlyer, scripted
 from rtcontrol.evaluation.score_document import Document
 from rtcontrol.evaluation.score_plan import DELAYS, RATES, Cell, Settings, plan, subjects
 from rtcontrol.evaluation.understanding import Line, ask, at, kinds_of, tables
 from rtcontrol.hosts.deciders import ExpertSource
 from rtcontrol.hosts.protocol import DeciderSource
-from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.config import RunConfig, check_hysteresis
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.fingerprint import contents
-from rtcontrol.run.model_compatibility import gate_of, learnt_of, model_for, rate_mismatch, shown, training_notice
+from rtcontrol.run.model_compatibility import (
+    gate_of,
+    hysteresis_for,
+    learnt_of,
+    model_for,
+    rate_mismatch,
+    shown,
+    training_notice,
+)
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.recorder import Recorder
@@ -42,7 +50,7 @@ from rtcontrol.telemetry.recorder import Recorder
 STARTING_S = 30.0  # beside what the episodes may take
 # What is kept of a report.
 COUNTS = ("releases", "misses", "skipped_releases")
-FIGURES = ("miss_rate", "misses_by_cause", "latency_ms")
+FIGURES = ("miss_rate", "misses_by_cause", "latency_ms", "steadiness")
 
 
 def expert_source(skill: Skill) -> DeciderSource:
@@ -99,6 +107,7 @@ def wall_config(
     gate: ScoringGate,
     cases: Sequence[Case],
     longest_s: float,
+    hysteresis: str | None = None,
 ) -> RunConfig:
     """The settings of such a run; it decides in this process."""
     return RunConfig(
@@ -114,6 +123,7 @@ def wall_config(
         duration_s=STARTING_S + longest_s * len(cases),
         min_confidence={gate.head: gate.least},
         record_observations="no",
+        hysteresis=hysteresis,
     )
 
 
@@ -186,18 +196,19 @@ def measure(
                 assert wall is not None, "cells in real time are flown by a loop"
                 flown, figures = wall(cell, cell.cases[first : first + WALL_CHUNK])
             else:
-                flown = fly(skill, cell, first, flyers[cell.by])
+                watched = document.steadiness(cell)
+                flown = fly(skill, cell, first, SteadyFlyer(flyers[cell.by], watched, cell.hz))
             estimate.learn(cell, len(flown), time.perf_counter() - began)
-            document.add(cell, flown, figures)
+            document.add(cell, flown, figures, None if cell.wall else watched)
             left[cell.key] -= len(flown)
     document.data["complete"] = True
     document.write()
 
 
-def fly(skill: Skill, cell: Cell, first: int, flyer: Flyer) -> list[Played]:
+def fly(skill: Skill, cell: Cell, first: int, flyer: SteadyFlyer) -> list[Played]:
     """The cell's next cases, from the `first` on."""
     cases: Sequence[Case] = cell.cases[first : first + CHUNK]
-    parallel = flyer.parallel if isinstance(flyer, ModelFlyer) else CHUNK
+    parallel = flyer.flyer.parallel if isinstance(flyer.flyer, ModelFlyer) else CHUNK
     return play(skill, flyer, cases, cell.hz, parallel, delay_ticks=cell.delay, longest_s=cell.longest_s)
 
 
@@ -222,6 +233,9 @@ class Scoring:
             raise UserError(f"{option} is about a model, and {self.agent.name} names none.", "Give one with --model.")
         for name in models:
             model_for(self.agent.tools.schemas, name)
+            hysteresis_for(settings.hysteresis, name)
+        if not models:
+            check_hysteresis(settings.hysteresis, 1)
         self.warnings = [said for name in models if (said := training_notice(self.agent.tools.schemas, name))]
         gates = settings.gates or tuple(_gate_of(name, self.agent.tools.schemas) for name in models)
         if models and len(gates) not in (1, len(models)):
@@ -257,6 +271,7 @@ class Scoring:
         self.settings = replace(self.settings, contents=digests)
         self._told = subjects(self.skill, self.settings.hz, self.settings.goals)
         self.document = Document(self.settings, json_file)
+        self.document.tools = self.agent.tools.openai()
         self.document.lines(self.said)
 
     def run(self, progress: Progress) -> Document:
@@ -296,7 +311,10 @@ class Scoring:
 
     def _flyer(self, model: str) -> ModelFlyer:
         settings, agent = self.settings, shown(self.agent, model)
-        config = RunConfig(env=settings.env, engine=settings.engine, hz=settings.hz, clock="lockstep")
+        steady = settings.hysteresis
+        config = RunConfig(
+            env=settings.env, engine=settings.engine, hz=settings.hz, clock="lockstep", hysteresis=steady
+        )
         source = assembly.decider(config, agent, model)
         return ModelFlyer(self.skill, agent, source, settings.hz, self.gates[model])
 
@@ -304,7 +322,10 @@ class Scoring:
         settings, expert = self.settings, cell.by == "expert"
         agent = self.agent if expert else shown(self.agent, cell.by)
         gate = OPEN if expert else self.gates[cell.by]
-        config = wall_config(settings.env, agent, cell.by, settings.engine, cell.hz, gate, cases, cell.longest_s)
+        steady = None if expert else settings.hysteresis
+        config = wall_config(
+            settings.env, agent, cell.by, settings.engine, cell.hz, gate, cases, cell.longest_s, steady
+        )
         source = expert_source(self.skill) if expert else assembly.decider(config, agent, cell.by)
         return fly_wall(self.skill, agent, config, source, cases, cell.longest_s)
 

@@ -13,7 +13,10 @@ from rtcontrol.evaluation.phrasings import Saying
 from rtcontrol.evaluation.score_plan import LISTENED_S, Cell, Settings
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import replace_file
+from rtcontrol.telemetry.decoder_state import kept as state_of
+from rtcontrol.telemetry.decoder_state import restore
 from rtcontrol.telemetry.run_folder import describe
+from rtcontrol.telemetry.steadiness import Steadiness
 
 SCHEMA = 2
 KEPT = 4_096  # a cell's decisions whose confidence is kept, spread over all
@@ -21,9 +24,10 @@ KEPT = 4_096  # a cell's decisions whose confidence is kept, spread over all
 
 class Document:
     """`data` is all that was measured; with a `path` it is in that file after each `add`. UserError where the file
-    holds something else, or cannot be written."""
+    holds something else, or cannot be written. `tools` are the agent's definitions, for the ranges of their numbers."""
 
     def __init__(self, settings: Settings, path: Path | None) -> None:
+        self.tools: list[dict[str, Any]] = []
         self._path = path = path and path.resolve()  # what a link stands for is written, not the link
         told = json.loads(json.dumps(asdict(settings)))
         self.data: dict[str, Any] = {"score": SCHEMA, "settings": told, "complete": False, "cells": {}}
@@ -40,8 +44,22 @@ class Document:
         """How many of its cases were flown."""
         return len(self.cells[cell.key]["outcomes"]) if cell.key in self.cells else 0
 
-    def add(self, cell: Cell, flown: Sequence[Played], figures: dict[str, Any] | None = None) -> None:
-        """What came of the cell's next cases."""
+    def steadiness(self, cell: Cell) -> Steadiness:
+        """What was counted of the cell's calls so far, to go on from."""
+        made, known = Steadiness(), self.cells.get(cell.key, {}).get("steadiness", {}).get("counted")
+        made.header(self.tools)
+        if known is not None:
+            restore(made, known)
+        return made
+
+    def add(
+        self,
+        cell: Cell,
+        flown: Sequence[Played],
+        figures: dict[str, Any] | None = None,
+        watched: Steadiness | None = None,
+    ) -> None:
+        """What came of the cell's next cases, and how steady its calls are, in all."""
         if (kept := self.cells.get(cell.key)) is None:
             self.cells[cell.key] = kept = _new(cell)
         listened = max(1, round(LISTENED_S * cell.hz))
@@ -61,6 +79,10 @@ class Document:
             for name in ("held", "lost"):
                 kept[name] = kept.get(name, 0) + one.kept.get(name, 0)
             _keep(kept, one.kept.get("confidence", ()), one.kept.get("agrees", ()))
+        if watched is not None:
+            for member in list(watched.members):
+                watched.leave(member)
+            kept["steadiness"] = {**watched.summary(), "counted": state_of(watched)}
         if figures is not None:
             kept.setdefault("runs", []).append(figures)
         self.write()

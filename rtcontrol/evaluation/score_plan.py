@@ -91,6 +91,7 @@ class Settings:
     goal_file: str | None = None
     interpreter: str | None = None
     interpreter_gate: float | None = None
+    hysteresis: str | None = None
     contents: Mapping[str, str] = field(default_factory=dict)
 
 

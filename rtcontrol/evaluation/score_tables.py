@@ -27,12 +27,14 @@ NAMED = 12  # sentences that are named below it
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
-def tables(document: Mapping[str, Any]) -> Iterator[Table]:
-    """Those of what was measured so far."""
+def tables(document: Mapping[str, Any], steadiness: bool = False) -> Iterator[Table]:
+    """Those of what was measured so far; how steady the calls are where it is asked for."""
     settings, cells = document["settings"], list(document["cells"].values())
     models = settings["models"]
     if any(cell["part"] == "goals" for cell in cells):
         yield _goals(cells, models, settings)
+        if steadiness:
+            yield _steadiness(cells, models, settings)
     if any(cell["part"] == "delays" for cell in cells):
         yield _delays(cells, settings)
     if any(cell["wall"] for cell in cells):
@@ -94,6 +96,40 @@ def _goals(cells: Sequence[Mapping[str, Any]], models: Sequence[str], settings: 
         row += [share(pick(cells, "goals", goal, name)) for name in others]
         found.add_row(goal, *row, share(pick(cells, "other", goal, "expert")))
     return found
+
+
+def _steadiness(cells: Sequence[Mapping[str, Any]], models: Sequence[str], settings: Mapping[str, Any]) -> Table:
+    how = f"hysteresis {settings['hysteresis']}" if settings.get("hysteresis") else "no hysteresis"
+    note = (
+        "Reversals a minute: calls that take a value back within 2 s. Stays: until another call acted, p50 and p99. "
+        "Repeated: the call that is in force, again. Stale: ticks that leave it in force undecided. Kept: ticks in "
+        "which hysteresis kept a value (docs/report.md)."
+    )
+    found = Table("told", title=f"how steady the calls are; models with {how}", caption=note)
+    found.add_column("by")
+    for column in ("episodes", "calls", "reversals a minute", "stays, s", "repeated", "stale", "kept"):
+        found.add_column(column, justify="right")
+    for cell in cells:
+        told = cell.get("steadiness")
+        if cell["part"] != "goals" or told is None or cell["by"] not in (*models, "expert"):
+            continue
+        stays = [told["dwell_ms"][name] for name in ("p50", "p99")]
+        found.add_row(
+            cell["title"],
+            cell["by"],
+            str(len(cell["outcomes"])),
+            str(told["calls"]),
+            _figure(told["reversals_a_minute"], ".1f"),
+            "-" if stays[0] is None else ", ".join(f"{ms / 1e3:.2f}" for ms in stays),
+            _figure(told["repeated_share"], ".1%"),
+            _figure(told["stale_share"], ".1%"),
+            str(told["kept_by_hysteresis"]),
+        )
+    return found
+
+
+def _figure(value: float | None, how: str) -> str:
+    return "-" if value is None else format(value, how)
 
 
 def phrasing_shares(document: Mapping[str, Any], model: str) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.loop.confidence_monitor import ConfidenceGate, heads_of, never_taught
 from rtcontrol.loop.config import check_interpreter
 from rtcontrol.loop.interpreter import LIMIT_S, Understood
-from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.call import Call, Decision, InForce
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
@@ -24,7 +24,8 @@ from rtcontrol.run.deadline import InTime
 from rtcontrol.run.drafter import Draft, Drafter
 from rtcontrol.run.heard_instruction import HeardInstruction, end_with
 from rtcontrol.run.model_compatibility import trained_on
-from rtcontrol.run.session_checks import check_safe, confidence_gate, kind_of, why_held
+from rtcontrol.run.session_checks import check_safe, confidence_gate, hysteresis_of, kind_of, why_held
+from rtcontrol.run.steady_session import GivenCall
 
 MAX_DRAFT_MS = 60_000.0
 MAX_DEADLINE_MS = 3_600_000.0
@@ -88,6 +89,7 @@ class Model:
         goals: Goals | None = None,
         interpreter_gate: float | None = None,
         interpreter_s: float = LIMIT_S,
+        hysteresis: str | None = None,
     ) -> ModelSession:
         """A session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a bundled
         or fitted model was trained on). The prompt shows the last `history` calls (None: as many as the model was
@@ -107,6 +109,10 @@ class Model:
         `interpreter` (a model, chat:URL#NAME, decisions:URL#NAME or systemone:URL#NAME) understands what is said with
         `ModelSession.instruct` as one of the `goals` (None: those of the bundled agent whose model this is), where it
         is as sure as `interpreter_gate` (None: the checkpoint's own, or 0.5) within `interpreter_s` seconds.
+
+        With `hysteresis` (margin=0.2, ticks=3 or both: docs/steadiness.md) the function and each argument keep the
+        value that was given last until another one is clearly preferred; by another instruction, and after
+        `ModelSession.forget`, nothing is kept.
 
         Raises UserError for options out of range, for tools that cannot be decoded, for a safe call that they do not
         allow, for an interpreter that cannot be started, and for a bundled model that was trained on others, unless
@@ -142,7 +148,7 @@ class Model:
             # Of tools that it never saw, null says nothing.
             allow_null = learnt is not None and learnt.allow_null and knows
         options = {**self._options, "history": history, "allow_null": allow_null, "value_tokens": value_tokens}
-        options |= {"arguments": arguments}
+        options |= {"arguments": arguments, "hysteresis": hysteresis_of(hysteresis)}
         spec = DeciderSpec(self.name, tuple(chosen.openai()), **options)
         drafter = None
         if isinstance(draft, Model):
@@ -169,7 +175,8 @@ class Model:
             except BaseException:
                 told.close()
                 raise
-        session = ModelSession(chosen, decider, drafter, gate, safe_call, told)
+        steady = None if hysteresis is None else GivenCall()
+        session = ModelSession(chosen, decider, drafter, gate, safe_call, told, steady)
         if told is not None:
             end_with(session, told)
         return session
@@ -203,7 +210,7 @@ class Model:
             session.ask_draft(*told)
         for session, _ in given:
             session.take_draft()
-        made = decide_together([(session.decider, told) for session, told in given])
+        made = decide_together([(session.decider, (*told, session.standing(told[1]))) for session, told in given])
         return [
             one if isinstance(one, Exception) else session.given(one)
             for (session, _), one in zip(given, made, strict=True)
@@ -221,8 +228,9 @@ class ModelSession:
         gate: ConfidenceGate,
         safe_call: Call | None = None,
         told: HeardInstruction | None = None,
+        steady: GivenCall | None = None,
     ) -> None:
-        self._told = told
+        self._told, self._steady = told, steady
         self.tools, self.decider, self._drafter = tools, decider, drafter
         self.gate, self.safe_call = gate, safe_call
         named = {tool: {head: name for name, head in heads.items()} for tool, heads in heads_of(tools).items()}
@@ -285,6 +293,8 @@ class ModelSession:
             called_s + deadline_ms / 1e3, lambda: self.decided(text, instruction, shown), self.decider.cancel
         )
         if not made:
+            if self._steady is not None:
+                self._steady.given(None, False, self.safe_call)
             return SessionDecision(self.safe_call, missed=True)
         self._in_time.after(self.decider.rest)
         return self.given(made[0])
@@ -297,12 +307,23 @@ class ModelSession:
         """What the model decides, whatever its confidence."""
         self.ask_draft(text, instruction, shown)
         self.take_draft()
-        return self.decider.decide(text, instruction, shown)
+        return self.decider.decide(text, instruction, shown, self.standing(instruction))
+
+    def standing(self, instruction: str) -> InForce | None:
+        """The call in force, for hysteresis; None without."""
+        return None if self._steady is None else self._steady.standing(instruction)
+
+    def forget(self) -> None:
+        """A new episode, say: hysteresis keeps nothing of what was in force."""
+        if self._steady is not None:
+            self._steady.forget()
 
     def given(self, decision: Decision) -> SessionDecision:
         """A decision as it is given: by the gate, with parameters' names."""
         told = {field.name: getattr(decision, field.name) for field in fields(Decision)}
         doubt, call = self.gate.doubt(decision), decision.call
+        if self._steady is not None:
+            self._steady.given(decision, doubt is not None, self.safe_call)
         names = self._names.get(call.name, {}) if call is not None else {}
         told["confidence"] = {names.get(head, head): sure for head, sure in decision.confidence.items()}
         if doubt is None:

@@ -9,6 +9,7 @@ from rtcontrol.agents import InvalidCall, Tools
 from rtcontrol.loop.confidence_monitor import ConfidenceGate, Doubt, heads_of
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
+from rtcontrol.models.decode.hysteresis import Hysteresis
 from rtcontrol.models.errors import UserError
 
 
@@ -39,6 +40,13 @@ def confidence_gate(
         if isinstance(least, bool) or not isinstance(least, int | float) or not 0 <= least <= 1:
             raise UserError(f"min_confidence={str(asked)[:80]} is no probability.", "Give 0 (no gate) to 1.")
     return ConfidenceGate(floors, tools)
+
+
+def hysteresis_of(text: object) -> Hysteresis | None:
+    """What was asked for. Raises UserError."""
+    if text is not None and not isinstance(text, str):
+        raise UserError(f"hysteresis={str(text)[:80]} is no text.", 'Give "margin=0.2", "ticks=3" or both.')
+    return None if text is None else Hysteresis.parse(text)
 
 
 def check_safe(tools: Tools, safe_call: Call | None) -> None:

@@ -40,7 +40,7 @@ def crowd_report(
     members: Mapping[str, Mapping[str, Any]], steady: Mapping[str, Mapping[str, int]] = MappingProxyType({})
 ) -> dict[str, Any]:
     """What the report says of them: how many, and each by name, the worst first; `steady` are the calls of each."""
-    listed = {name: _shown(counted) | steady.get(name, {}) for name, counted in list(members.items())}
+    listed = {name: {**_shown(counted), **steady.get(name, {})} for name, counted in list(members.items())}
     order = sorted(listed, key=lambda name: (-listed[name]["missed_share"], -listed[name]["latency_ms"]["max"], name))
     return {
         "members": len(listed),
