@@ -15,7 +15,7 @@ from typing import Any
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.hosts.ray_actor import DecoderActor
 from rtcontrol.hosts.ray_host import DecoderLink, WakeFile
-from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.call import Call, Decision, Steadied
 
 KEY = b"7"
 
@@ -35,7 +35,9 @@ class Steady:
             while time.monotonic() < until:
                 if how == "sleep":
                     time.sleep(float(seconds))
-        return Decision(Call("push", {"force": 1}), {"function": 0.9}, 0.0, 1, 20, 5)
+        standing = request.standing
+        steadied = None if standing is None else Steadied(standing.preferred, ("arg1",))
+        return Decision(Call("push", {"force": 1}), {"function": 0.9}, 0.0, 1, 20, 5, steadied=steadied)
 
 
 def _serve(pipe: Connection, folder: str) -> None:

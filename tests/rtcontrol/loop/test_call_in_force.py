@@ -1,0 +1,201 @@
+"""What hysteresis compares with is what is in force in the world, of this session, epoch and instruction alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cart import CartWorld, Flight
+from jsonschema import Draft202012Validator
+from linked import LinkedHost
+
+from rtcontrol.envs.base import Acknowledgement
+from rtcontrol.hosts.protocol import DecisionRequest
+from rtcontrol.loop.call_in_force import CallInForce
+from rtcontrol.loop.command import Tick
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.fallback import FallbackPolicy
+from rtcontrol.models.call import Call, Decision, InForce, Steadied
+from rtcontrol.models.errors import UserError
+from rtcontrol.telemetry import report
+from rtcontrol.telemetry.channels import schema
+
+STEADY: dict[str, Any] = {"hysteresis": "margin=0.3,ticks=3", "clock": "lockstep", "duration_s": 0.6}
+Made = Callable[[DecisionRequest], Decision]
+
+
+def push(force: int, sure: float = 0.9, steadied: Steadied | None = None) -> Decision:
+    return Decision(Call("push", {"force": force}), {"function": sure}, steadied=steadied)
+
+
+def heard(made: Made = lambda request: push(request.tick % 3)) -> tuple[list[DecisionRequest], Made]:
+    """A decider, and what it was asked."""
+    asked: list[DecisionRequest] = []
+
+    def decide(request: DecisionRequest) -> Decision:
+        if request.tick >= 0:
+            asked.append(request)
+        return made(request)
+
+    return asked, decide
+
+
+def forces(asked: list[DecisionRequest]) -> list[int | None]:
+    return [None if one.standing is None else one.standing.call.arguments["force"] for one in asked]
+
+
+def test_the_call_that_acted_last_is_in_force_and_nothing_is_at_first(tmp_path: Path) -> None:
+    asked, decide = heard()
+    Flight(tmp_path, decide, **STEADY).run()
+    assert len(asked) > 20 and forces(asked) == [None, *(one.tick % 3 for one in asked[:-1])]
+
+
+def test_without_hysteresis_nothing_is_asked_nor_recorded(tmp_path: Path) -> None:
+    asked, decide = heard()
+    flight = Flight(tmp_path, decide, clock="lockstep").run()
+    assert forces(asked) == [None] * len(asked)
+    assert not any("kept" in line or ("observation" in line and "in_force" in line) for line in flight.lines)
+    assert report.build(flight.loop.account, "record.mcap")["steadiness"]["kept_by_hysteresis"] == 0
+
+
+def test_in_another_epoch_nothing_is_in_force(tmp_path: Path) -> None:
+    # Unvanquished/Unvanquished#1619: should it be reset when the action has ended? With its episode, it is.
+    asked, decide = heard()
+    Flight(tmp_path, decide, world=CartWorld(episode_s=0.2), episodes=3, **{**STEADY, "duration_s": None}).run()
+    epochs = [one.epoch for one in asked]
+    firsts = [epochs.index(epoch) for epoch in dict.fromkeys(epochs)]
+    assert len(firsts) == 3 and [i for i, force in enumerate(forces(asked)) if force is None] == firsts
+
+
+def test_by_another_instruction_nothing_is_in_force(tmp_path: Path) -> None:
+    def made(request: DecisionRequest) -> Decision:
+        if request.tick == 10:
+            flight.loop.instruct("go to 5")
+        return push(1)
+
+    asked, decide = heard(made)
+    flight = Flight(tmp_path, decide, **STEADY)
+    flight.run()
+    by = [one.instruction for one in asked]
+    assert by[10] == "go to 0" and by[-1] == "go to 5"
+    assert [i for i, force in enumerate(forces(asked)) if force is None] == [0, by.index("go to 5")]
+
+
+def test_where_the_safe_call_took_over_nothing_is_in_force(tmp_path: Path) -> None:
+    def made(request: DecisionRequest) -> Decision:
+        if request.tick == 10:
+            raise ValueError("no")
+        return push(1)
+
+    asked, decide = heard(made)
+    flight = Flight(tmp_path, decide, on_miss="safe", **STEADY).run()
+    assert Call("push", {"force": 0}) in [call for _, call, _ in flight.world.executed[:-1]]
+    assert [i for i, force in enumerate(forces(asked)) if force is None] == [0, 11]
+
+
+@pytest.mark.realtime
+def test_a_person_who_pauses_is_obeyed_and_what_was_in_force_is_forgotten(tmp_path: Path) -> None:
+    # UniflexAI/tinynav#181: all that is kept is reset by a pause.
+    kept = Steadied({"arg1": ("2", 1)}, ("arg1",))
+    asked, decide = heard(lambda request: push(1, steadied=kept if request.standing else None))
+    flight = Flight(tmp_path, decide, hysteresis="margin=1", duration_s=None)
+
+    def person() -> None:
+        _until(lambda: len(asked) > 5)
+        flight.loop.operator.say("pause", "page")
+        _until(lambda: flight.world._force == 0.0)
+        many = len(asked)
+        _until(lambda: len(asked) > many + 5)
+        flight.loop.operator.say("resume", "page")
+        _until(lambda: flight.world._force == 1.0)
+
+    flight.run_beside(person)
+    held = [tick["k"] for tick in flight.ticks if tick.get("why") == "paused"]
+    assert held and all(one.standing is None for one in asked if one.tick in held[1:])
+
+
+def _until(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.002)
+
+
+def test_a_decision_that_is_held_back_is_not_in_force_but_what_it_preferred_counts(tmp_path: Path) -> None:
+    def made(request: DecisionRequest) -> Decision:
+        unsure = request.tick == 5
+        return push(2 if unsure else 1, 0.1 if unsure else 0.9, Steadied({"arg1": ("2", request.tick)}))
+
+    asked, decide = heard(made)
+    Flight(tmp_path, decide, min_confidence=0.5, **STEADY).run()
+    assert forces(asked)[4:8] == [1, 1, 1, 1]
+    standing = asked[6].standing
+    assert standing is not None and standing.preferred == {"arg1": ("2", 5)}
+
+
+def test_two_sessions_of_one_decider_have_each_their_own(tmp_path: Path) -> None:
+    asked, decide = heard()
+    for name, force in (("one", 1), ("other", 2)):
+        asked.clear()
+        Flight(tmp_path / name, lambda request, force=force: (decide(request), push(force))[1], **STEADY).run()
+        assert set(forces(asked)) == {None, force} and forces(asked).count(None) == 1
+
+
+def test_the_record_says_what_was_kept_and_the_report_counts_it(tmp_path: Path) -> None:
+    def made(request: DecisionRequest) -> Decision:
+        kept = request.standing is not None and request.tick % 4 == 0
+        return push(1, steadied=Steadied({"arg1": ("2", 1), "function": ("pull", 2)}, ("arg1",) if kept else ()))
+
+    flight = Flight(tmp_path, heard(made)[1], **STEADY).run()
+    topics = ("/tick", "/observation", "/call")
+    judge = {name: Draft202012Validator({**schema(name), "additionalProperties": False}) for name in topics}
+    kept = 0
+    for line in flight.lines:
+        if "kind" in line:
+            judge["/tick"].validate(line)
+            assert line.get("kept") == ({"arg1": "2"} if line["k"] % 4 == 0 and line["k"] else None)
+            kept += "kept" in line
+        elif "observation" in line:
+            judge["/observation"].validate(line)
+            assert ("in_force" in line) == (line["k"] > 0)
+        elif "called" in line:
+            judge["/call"].validate(line)
+    told = report.build(flight.loop.account, "record.mcap")
+    assert kept == told["steadiness"]["kept_by_hysteresis"] > 4
+    assert flight.lines[0]["header"]["hysteresis"] == "margin=0.3,ticks=3"
+
+
+def test_what_is_in_force_goes_to_the_decoders_process_and_what_was_kept_comes_back(tmp_path: Path) -> None:
+    host = LinkedHost(tmp_path)
+    host.start()
+    try:
+        for standing in (None, InForce(Call("push", {"force": -1}), {"arg1": (None, 2), "function": ("é", 1)})):
+            host.submit(DecisionRequest(0, 1, "x", "go", standing=standing))
+            while (reply := host.wait(10_000_000_000)) is None:
+                pass
+            assert reply.decision is not None
+            expected = None if standing is None else Steadied(standing.preferred, ("arg1",))
+            assert reply.decision.steadied == expected
+    finally:
+        host.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "why", "stands"),
+    [("executed", "fresh", True), ("refused", "fresh", False), ("expired", "fresh", False), ("refused", "safe", True)],
+)
+def test_a_call_that_its_client_did_not_carry_out_is_not_in_force(status: Any, why: Any, stands: bool) -> None:
+    steady = CallInForce(FallbackPolicy("hold", 10**9))
+    tick = Tick(3, 0, 0, 0, epoch=2, request=DecisionRequest(3, 2, "x", "go"))
+    steady.acted(tick, Call("push", {"force": 1}))
+    steady.carried_out([Acknowledgement(2, "refused", 0), Acknowledgement(3, status, 0, why)])
+    assert (steady.standing(2, "go") is not None) == stands
+    assert steady.standing(3, "go") is None and steady.standing(2, "stop") is None
+
+
+def test_several_calls_a_tick_and_hysteresis_exclude_each_other() -> None:
+    with pytest.raises(UserError, match="exclude each other"):
+        RunConfig(env="cart", hysteresis="ticks=3", calls_per_tick=2)
