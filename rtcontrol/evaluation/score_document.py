@@ -47,7 +47,7 @@ class Document:
     def steadiness(self, cell: Cell) -> Steadiness:
         """What was counted of the cell's calls so far, to go on from."""
         made, known = Steadiness(), self.cells.get(cell.key, {}).get("steadiness", {}).get("counted")
-        made.header(self.tools)
+        made.header({"tools": self.tools})
         if known is not None:
             restore(made, known)
         return made

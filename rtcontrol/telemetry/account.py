@@ -205,7 +205,7 @@ class Account:
             _list(self.instructions, event)
         elif "header" in event:
             self.header = event["header"]
-            self.steadiness.header(self.header.get("tools"))
+            self.steadiness.header(self.header)
         elif "account" in event:
             if not self.ticks:
                 self.ticks_from = event["account"]["last_k"] + 1

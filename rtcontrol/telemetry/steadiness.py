@@ -38,12 +38,14 @@ class Steadiness:
         self.by_value: Counter[str] = Counter()  # reversals
         self.dwell_ms, self.value_dwell_ms = Series(), Series()
         self.steps: dict[str, float] = {}
+        self.period_s = 0.0  # of a world that waits; 0: the calls' own stamps are its time
         self.members: dict[str, dict[str, Any]] = {}
         self.tracks: dict[tuple[str, str], list[Any]] = {}
 
-    def header(self, tools: object) -> None:
-        """The tools of the run, for the ranges of their numbers."""
-        self.steps = steps_of(tools)
+    def header(self, header: Mapping[str, Any]) -> None:
+        """The run's: its tools for the ranges of their numbers, and its clock."""
+        self.steps, hz = steps_of(header.get("tools")), header.get("hz")
+        self.period_s = 1 / hz if header.get("clock") == "lockstep" and _finite(hz) and hz > 0 else 0.0
 
     def call(self, event: Mapping[str, Any]) -> None:
         """A call that acted. Further ones of a tick are beside its first, and none that takes its place."""
@@ -53,7 +55,8 @@ class Steadiness:
         if one is None:
             self.untracked += 1
             return
-        t_s, name, arguments = event["t_s"], event["called"], event["arguments"]
+        name, arguments = event["called"], event["arguments"]
+        t_s = event["k"] * self.period_s if self.period_s and "k" in event else event["t_s"]
         if event.get("epoch", one["epoch"]) != one["epoch"]:
             self.forget(one["name"])
             one |= {"epoch": event["epoch"], "call": None, "last_s": t_s}

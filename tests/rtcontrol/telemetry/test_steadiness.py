@@ -50,7 +50,7 @@ def flight(drawn: Sequence[Any]) -> list[dict[str, Any]]:
 
 def fed(events: Sequence[dict[str, Any]]) -> Steadiness:
     made = Steadiness()
-    made.header(TOOLS)
+    made.header({"tools": TOOLS})
     for event in events:
         made.call(event)
     return made
@@ -156,6 +156,15 @@ def test_the_window_is_a_time_and_no_number_of_ticks() -> None:
     assert turns("follow", "rest", "follow", every_s=0.01) == 1
     assert turns("follow", *["rest"] * 150, "follow", every_s=0.01) == 1
     assert turns("follow", "rest", "follow", every_s=WINDOW_S + 0.1) == 0
+
+
+def test_the_time_of_a_world_that_waits_is_its_own() -> None:
+    made = Steadiness()
+    made.header({"clock": "lockstep", "hz": 16.0})
+    for k, name in enumerate(("follow", "rest") * 16):  # decided as fast as the machine can
+        made.call({"called": name, "arguments": {}, "k": k, "why": "fresh", "t_s": k / 1000})
+    assert made.summary()["reversals_a_minute"] == pytest.approx(30 / 31 * 16 * 60, abs=0.01)
+    assert made.dwell_ms.summary()["p50"] == pytest.approx(62.5, rel=0.01)
 
 
 def test_what_is_stale() -> None:
