@@ -71,7 +71,8 @@ def build(folder: Path, tools: Sequence[dict[str, Any]], **options: Any) -> STDe
 
 def over(decider: STDecider, runner: Runner, budget: Budget | None = None) -> STDecider:
     """The same decider on another runner."""
-    core = DecoderCore(decider.plan, decider.tokenizer, runner.caps.vocabulary)
+    hysteresis = decider.spec.hysteresis
+    core = DecoderCore(decider.plan, decider.tokenizer, runner.caps.vocabulary, hysteresis=hysteresis)
     decider.runner = runner
     decider.decoding = Decoding(runner, core, decider.template.prefix_ids(decider.plan.tools), budget)
     decider.prefix = decider.decoding.prefix

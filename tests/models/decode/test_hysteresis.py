@@ -17,10 +17,23 @@ from rtcontrol.models.call import Call, Decision, InForce
 from rtcontrol.models.decider import STDecider, decide_together
 from rtcontrol.models.decode.hysteresis import Hysteresis
 from rtcontrol.models.decode.plan import ANY_TOOL, NO_TOOL, ROOT, SchemaPlan
+from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.random_call import random_call
 from rtcontrol.models.schema.tool_schema import ABSENT
-from tests.models.small import MARGIN, TOLD, Oracle, build, build_checkpoint, law, prompt_of, shown, tool, tool_lists
+from tests.models.small import (
+    MARGIN,
+    TOLD,
+    Oracle,
+    build,
+    build_checkpoint,
+    law,
+    over_hugging_face,
+    prompt_of,
+    shown,
+    tool,
+    tool_lists,
+)
 
 LAW = law(16)
 TERMS = st.builds(Hysteresis, st.none() | st.sampled_from((0.01, 0.1, 0.3, 0.7, 1.0)), st.none() | st.integers(2, 4))
@@ -160,6 +173,27 @@ def test_what_stays_is_what_brute_force_says_for_every_budget(
         assert shown(got) == expected
     assert all(0 < sure <= 1 + 1e-12 for sure in got.confidence.values())
     assert got.steadied is not None and set(got.steadied.kept) <= set(got.steadied.preferred)
+
+
+@LAW
+@given(
+    tools=tool_lists(most=2),
+    terms=TERMS,
+    told=TOLD,
+    seed=st.integers(0, 1 << 30),
+    budget=st.builds(Budget, st.integers(1, 5), function_first=st.booleans(), forced=st.booleans()),
+)
+def test_an_engine_without_tree_attention_and_one_token_a_pass_keep_the_same(
+    checkpoint: tuple[Path, Oracle], tools: Any, terms: Hysteresis, told: tuple[str, str], seed: int, budget: Budget
+) -> None:
+    folder, oracle = checkpoint
+    decider = build(folder, tools, hysteresis=terms)
+    standing = InForce(drawn(decider, seed))
+    hand = ByHand(oracle, decider.plan, prompt_of(decider, *told), terms)
+    expected = hand.decide(standing)
+    got = over_hugging_face(decider, oracle.model, budget).decide(*told, standing=standing)
+    if hand.close > MARGIN:
+        assert shown(got) == expected
 
 
 @LAW
