@@ -32,7 +32,7 @@ Preferred = Mapping[str, tuple[str | None, int]]  # by head
 
 
 @dataclass(frozen=True, slots=True)
-class InForce:
+class StandingCall:
     """What hysteresis compares with: the call in force, and by head the text of the value that the last decision
     preferred to it (None: the null token), with how many decisions in a row did."""
 
@@ -43,7 +43,7 @@ class InForce:
         return {"call": self.call.to_dict(), "preferred": {head: list(one) for head, one in self.preferred.items()}}
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> InForce:
+    def from_dict(cls, value: Mapping[str, Any]) -> StandingCall:
         preferred = {head: (text, count) for head, (text, count) in value["preferred"].items()}
         return cls(Call.from_dict(value["call"]), preferred)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rtcontrol.models.call import Decision, InForce
+from rtcontrol.models.call import Decision, StandingCall
 from rtcontrol.models.checkpoint.prompt import PromptTemplate
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decode.chat_core import ChatCore
@@ -128,7 +128,7 @@ class STDecider:
         return core_of(self.spec, self.checkpoint, self.runner.caps.vocabulary, tools)
 
     def decide(
-        self, observation: str, instruction: str, history: Sequence[str] = (), standing: InForce | None = None
+        self, observation: str, instruction: str, history: Sequence[str] = (), standing: StandingCall | None = None
     ) -> Decision:
         """One decision; `standing` is the call in force, for hysteresis. Raises UserError when the prompt does not fit
         the context, and DecodeError."""
@@ -139,7 +139,7 @@ class STDecider:
         observation: str,
         instruction: str,
         history: Sequence[str] = (),
-        standing: InForce | None = None,
+        standing: StandingCall | None = None,
         sliced: bool = True,
     ) -> Generator[None, None, Decision]:
         """`decide`, which may be left alone, or given up, wherever it yields: between forward passes, and `sliced` now
@@ -149,7 +149,7 @@ class STDecider:
         return self.result_of(one)
 
     def begin(
-        self, observation: str, instruction: str, history: Sequence[str] = (), standing: InForce | None = None
+        self, observation: str, instruction: str, history: Sequence[str] = (), standing: StandingCall | None = None
     ) -> InFlightDecode:
         """A decision under way, that others may share passes with."""
         fault, self._fault, self._due = self._fault, None, False
@@ -180,7 +180,7 @@ class STDecider:
                 self._fault = error
 
     def decide_many(
-        self, situations: Sequence[tuple[str, str] | Told], standing: Sequence[InForce | None] = ()
+        self, situations: Sequence[tuple[str, str] | Told], standing: Sequence[StandingCall | None] = ()
     ) -> list[Decision]:
         """Decide (observation, instruction) or (observation, instruction, history) in the same forward passes;
         `standing` are the calls in force, none or one for each."""
@@ -234,7 +234,7 @@ class STDecider:
         }
 
 
-Told = tuple[str, str, Sequence[str]] | tuple[str, str, Sequence[str], InForce | None]  # as `STDecider.begin` takes it
+Told = tuple[str, str, Sequence[str]] | tuple[str, str, Sequence[str], StandingCall | None]
 
 
 def decide_together(asked: Sequence[tuple[STDecider, Told]]) -> list[Decision | Exception]:

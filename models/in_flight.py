@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from rtcontrol.models.call import Call, Decision, InForce
+from rtcontrol.models.call import Call, Decision, StandingCall
 from rtcontrol.models.decode.chat_core import ChatCore
 from rtcontrol.models.decode.core import DecoderCore, Drafts
 from rtcontrol.models.decode.protocol import Budget, Cancelled, NotFinite, Runner, Work
@@ -134,7 +134,7 @@ class Decoding:
         """Somebody's guess of the next call: it changes how many passes that takes, and nothing else."""
         self._drafts.call = call
 
-    def begin(self, suffix: Sequence[int], standing: InForce | None = None) -> InFlightDecode:
+    def begin(self, suffix: Sequence[int], standing: StandingCall | None = None) -> InFlightDecode:
         """A decision after prefix + `suffix`, for `evaluate`; `standing` is the call in force, for hysteresis. Raises
         UserError when the context is too long."""
         self._stop.clear()
@@ -151,7 +151,7 @@ class Decoding:
         suffix: Sequence[int],
         drafts: Drafts | None,
         stop: threading.Event,
-        standing: InForce | None = None,
+        standing: StandingCall | None = None,
     ) -> InFlightDecode:
         """A decision on one of `another`'s, which `stop` ends before its next pass. Raises UserError when the context
         is too long."""
@@ -169,13 +169,15 @@ class Decoding:
             yield from prefill_in_slices(self.runner, self.handle)
         yield from evaluate(self.runner, [one])
 
-    def decode_many(self, suffixes: Sequence[Sequence[int]], standing: Sequence[InForce | None] = ()) -> list[Decision]:
+    def decode_many(
+        self, suffixes: Sequence[Sequence[int]], standing: Sequence[StandingCall | None] = ()
+    ) -> list[Decision]:
         """Decide after prefix + each suffix in the same passes; equal to deciding each alone. `standing` are the calls
         in force, none or one for each. Raises what the first fault is."""
         return [one.decision() for one in self.decided(suffixes, standing)]
 
     def decided(
-        self, suffixes: Sequence[Sequence[int]], standing: Sequence[InForce | None] = ()
+        self, suffixes: Sequence[Sequence[int]], standing: Sequence[StandingCall | None] = ()
     ) -> list[InFlightDecode]:
         """`decode_many`, each with what was its own fault."""
         calls = standing or [None] * len(suffixes)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rtcontrol.models.call import Call, Decision, InForce
+from rtcontrol.models.call import Call, Decision, StandingCall
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.draft_tree import Best, FreeHead, Guesses, Stop
 from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
@@ -147,7 +147,7 @@ class DecoderCore:
         return len(self.walker.first) + (self._limit + GUESSED) * sum(bool(h.free) for h in self.plan.heads)
 
     def begin(
-        self, drafts: Drafts | None = None, prompt: Sequence[int] = (), standing: InForce | None = None
+        self, drafts: Drafts | None = None, prompt: Sequence[int] = (), standing: StandingCall | None = None
     ) -> Deciding:
         """A decision. `drafts` guess free values and are changed to this decision's, and the text of `prompt` is
         looked up for more: they change no call, but how many passes it takes. Without `drafts` nothing is guessed.
@@ -159,7 +159,7 @@ class Deciding(Stepwise):
     """A decision by ST heads."""
 
     def __init__(
-        self, core: DecoderCore, drafts: Drafts | None, prompt: Sequence[int], standing: InForce | None = None
+        self, core: DecoderCore, drafts: Drafts | None, prompt: Sequence[int], standing: StandingCall | None = None
     ) -> None:
         self.core, self.plan = core, core.plan
         self._steady: SteadyWalk | None = None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from rtcontrol.models.call import Call, InForce, Steadied
+from rtcontrol.models.call import Call, StandingCall, Steadied
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.plan import ANY_TOOL, NO_TOOL, SchemaPlan, TrieNode
 from rtcontrol.models.decode.walk import FUNCTION_BIT, HeadState, Walk, Walker
@@ -53,7 +53,7 @@ class SteadyWalk:
     """The walks of one decision under hysteresis. An argument is compared where the function in force is called again;
     of another function all arguments are new. A null function and free values are taken as they are preferred."""
 
-    def __init__(self, walker: Walker, tokenizer: STTokenizer, terms: Hysteresis, standing: InForce) -> None:
+    def __init__(self, walker: Walker, tokenizer: STTokenizer, terms: Hysteresis, standing: StandingCall) -> None:
         self._walker, self._plan, self._terms = walker, walker.plan, terms
         self._before = standing.preferred
         self._tool, self._leaves = leaves(walker.plan, tokenizer, standing.call)

@@ -15,7 +15,7 @@ from rtcontrol.envs.skill import Skill
 from rtcontrol.hosts.deciders import STSource, build
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionLost, DecisionRequest
 from rtcontrol.loop.config import confidence
-from rtcontrol.models.call import Call, Decision, InForce
+from rtcontrol.models.call import Call, Decision, StandingCall
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
@@ -166,9 +166,9 @@ class ModelFlyer:
             return [_tried(self._many, one, at) for one, at in zip(told, standing, strict=True)]
 
 
-def _standing(seat: Seat) -> InForce | None:
+def _standing(seat: Seat) -> StandingCall | None:
     call = seat.kept.get("in_force")
-    return None if call is None else InForce(call, seat.kept["preferred"])
+    return None if call is None else StandingCall(call, seat.kept["preferred"])
 
 
 class SteadyFlyer:
@@ -196,7 +196,9 @@ def _undecided(seat: Seat) -> int:
     return int(seat.kept.get("held", 0) + seat.kept.get("lost", 0))
 
 
-def _tried(decider: STDecider, told: tuple[str, str, Sequence[str]], standing: InForce | None) -> Decision | Exception:
+def _tried(
+    decider: STDecider, told: tuple[str, str, Sequence[str]], standing: StandingCall | None
+) -> Decision | Exception:
     try:
         return decider.decide(*told, standing)
     except (UserError, DecodeError) as fault:

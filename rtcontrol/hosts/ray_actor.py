@@ -24,7 +24,7 @@ from rtcontrol.hosts.heartbeat import Heartbeat
 from rtcontrol.hosts.inprocess import go_on
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, DecisionRequest
 from rtcontrol.hosts.scheduler import EdfScheduler, Turn
-from rtcontrol.models.call import InForce
+from rtcontrol.models.call import StandingCall
 
 PING = b""
 BUILDERS, RESCUERS = "build", "rescue"
@@ -274,7 +274,7 @@ class Lane:
             else:
                 tick, epoch, observation, instruction, history, within_ns, *more = fields
                 asked = tick, epoch, observation, instruction, tuple(history)
-                standing = InForce.from_dict(more[0]) if more else None
+                standing = StandingCall.from_dict(more[0]) if more else None
                 now = time.monotonic_ns()
                 self.rota.put(key, DecisionRequest(*asked, None, now, within_ns, standing=standing))
                 self._clients[key] = client

@@ -9,7 +9,7 @@ from rtcontrol.envs.base import Acknowledgement
 from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.command import Tick
 from rtcontrol.loop.fallback import FallbackPolicy
-from rtcontrol.models.call import Call, Decision, InForce, Preferred
+from rtcontrol.models.call import Call, Decision, Preferred, StandingCall
 
 Scope = tuple[int, str]  # an epoch, and an instruction
 
@@ -39,21 +39,21 @@ class CallInForce:
             if self._call is not None and self._call[0] == one.tick and one.status != "executed" and one.why != "safe":
                 self._call = None
 
-    def standing(self, epoch: int, instruction: str) -> InForce | None:
+    def standing(self, epoch: int, instruction: str) -> StandingCall | None:
         """For a decision of this epoch, by this instruction."""
         if self._policy.safe:
             self._call = self._preferred = None
         if self._call is None or self._call[1] != (epoch, instruction):
             return None
         before = self._preferred
-        return InForce(self._call[2], before[2] if before is not None and before[1] == self._call[1] else {})
+        return StandingCall(self._call[2], before[2] if before is not None and before[1] == self._call[1] else {})
 
 
 def _scope(tick: Tick) -> Scope:
     return tick.epoch, tick.request.instruction
 
 
-def kept_values(reply: DecisionReply | None) -> dict[str, Any]:
+def what_was_kept(reply: DecisionReply | None) -> dict[str, Any]:
     """What a tick's event says of values that hysteresis kept."""
     decision = None if reply is None else reply.decision
     if decision is None or decision.steadied is None or not decision.steadied.kept:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from rtcontrol.envs.base import Acknowledgement, Emission, Emitting
 from rtcontrol.hosts.protocol import DecisionReply, Host
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.call_in_force import kept_values
+from rtcontrol.loop.call_in_force import what_was_kept
 from rtcontrol.loop.clock import LoopClock
 from rtcontrol.loop.command import SPANS, Command, Completion, InFlightCall, KnownCause, Tick
 from rtcontrol.loop.context import RunContext
@@ -162,7 +162,7 @@ class TickOutcomes(RunEvents):
             line |= {} if reply.answers is None else {"answers": reply.answers.tick}
             line |= {} if reply.steps is None else {"step": reply.steps[0], "steps": reply.steps[1]}
         if self._steady:
-            line |= kept_values(reply)
+            line |= what_was_kept(reply)
         if tick.calls:
             return line
         line["epoch"], line["seq"], line["superseded"] = tick.epoch, tick.seq, tick.superseded

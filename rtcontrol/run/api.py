@@ -13,7 +13,7 @@ from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.loop.confidence_monitor import ConfidenceGate, heads_of, never_taught
 from rtcontrol.loop.config import check_interpreter
 from rtcontrol.loop.interpreter import LIMIT_S, Understood
-from rtcontrol.models.call import Call, Decision, InForce
+from rtcontrol.models.call import Call, Decision, StandingCall
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
@@ -309,7 +309,7 @@ class ModelSession:
         self.take_draft()
         return self.decider.decide(text, instruction, shown, self.standing(instruction))
 
-    def standing(self, instruction: str) -> InForce | None:
+    def standing(self, instruction: str) -> StandingCall | None:
         """The call in force, for hysteresis; None without."""
         return None if self._steady is None else self._steady.standing(instruction)
 

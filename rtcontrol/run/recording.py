@@ -11,7 +11,7 @@ from typing import Any
 from rtcontrol.agents import Agent, Fallback, Tools
 from rtcontrol.envs.recorded import Capture, RecordedLook, RecordedWorld, restored
 from rtcontrol.hosts.deciders import PLAIN
-from rtcontrol.models.call import InForce
+from rtcontrol.models.call import StandingCall
 from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.record_reader import read_record, record_in
@@ -32,7 +32,7 @@ class Seen:
     history: tuple[str, ...]
     data: Any
     call: str | None
-    standing: InForce | None = None
+    standing: StandingCall | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def recording(path: Path) -> Recording:
                 tuple(look["history"]),
                 restored(look.get("data")),
                 decided.get(k),
-                InForce.from_dict(look["in_force"]) if "in_force" in look else None,
+                StandingCall.from_dict(look["in_force"]) if "in_force" in look else None,
             )
             for k, look in sorted(looks.items())
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rtcontrol.models.call import Call, Decision, InForce, Preferred
+from rtcontrol.models.call import Call, Decision, Preferred, StandingCall
 
 
 class GivenCall:
@@ -13,12 +13,12 @@ class GivenCall:
         self._call: Call | None = None
         self._preferred: Preferred = {}
 
-    def standing(self, instruction: str) -> InForce | None:
+    def standing(self, instruction: str) -> StandingCall | None:
         """For a decision by this instruction: by another one nothing is in force."""
         if instruction != self._instruction:
             self.forget()
             self._instruction = instruction
-        return None if self._call is None else InForce(self._call, self._preferred)
+        return None if self._call is None else StandingCall(self._call, self._preferred)
 
     def given(self, decision: Decision | None, held: bool, safe_call: Call | None) -> None:
         """What was decided (None: nothing in time), and whether it was held: then the safe call is in force, where

@@ -44,8 +44,9 @@ class Steadiness:
 
     def header(self, header: Mapping[str, Any]) -> None:
         """The run's: its tools for the ranges of their numbers, and its clock."""
-        self.steps, hz = steps_of(header.get("tools")), header.get("hz")
-        self.period_s = 1 / hz if header.get("clock") == "lockstep" and _finite(hz) and hz > 0 else 0.0
+        self.steps = steps_of(header.get("tools"))
+        hz = float(header["hz"]) if _finite(header.get("hz")) else 0.0
+        self.period_s = 1 / hz if header.get("clock") == "lockstep" and hz > 0 else 0.0
 
     def call(self, event: Mapping[str, Any]) -> None:
         """A call that acted. Further ones of a tick are beside its first, and none that takes its place."""

@@ -13,7 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from rtcontrol.models.call import Call, Decision, InForce
+from rtcontrol.models.call import Call, Decision, StandingCall
 from rtcontrol.models.decider import STDecider, decide_together
 from rtcontrol.models.decode.hysteresis import Hysteresis
 from rtcontrol.models.decode.plan import ANY_TOOL, NO_TOOL, ROOT, SchemaPlan
@@ -59,7 +59,7 @@ class ByHand:
         self.close = math.inf  # how near any choice was to the other one
         self._rows: dict[tuple[int, ...], Any] = {}
 
-    def decide(self, standing: InForce) -> tuple[str, dict[str, Any]] | None:
+    def decide(self, standing: StandingCall) -> tuple[str, dict[str, Any]] | None:
         plan = self._plan
         names = {t.name: i for i, t in enumerate(plan.tools)}
         tool = self._head(0, 1 << ANY_TOOL, ANY_TOOL, names[standing.call.name], standing)
@@ -74,7 +74,7 @@ class ByHand:
                 arguments |= slot.arguments(value)
         return plan.tools[tool].name, arguments
 
-    def _head(self, k: int, mask: int, bit: int, before: Any, standing: InForce, compared: bool = True) -> Any:
+    def _head(self, k: int, mask: int, bit: int, before: Any, standing: StandingCall, compared: bool = True) -> Any:
         trie = self._plan.heads[k].trie
         node, values = ROOT, dict[tuple[int, ...], float]()
         todo = [(ROOT, 1.0)]
@@ -127,10 +127,10 @@ def drawn(decider: STDecider, seed: int) -> Call:
     return random_call(list(decider.plan.tools), random.Random(seed))
 
 
-def after(decision: Decision, standing: InForce) -> InForce:
+def after(decision: Decision, standing: StandingCall) -> StandingCall:
     """What is in force when the decision acted."""
     preferred = {} if decision.steadied is None else decision.steadied.preferred
-    return InForce(decision.call or standing.call, preferred)
+    return StandingCall(decision.call or standing.call, preferred)
 
 
 @LAW
@@ -165,7 +165,7 @@ def test_what_stays_is_what_brute_force_says_for_every_budget(
     if best.call is not None and best.call.name == call.name:
         texts = decider.plan.head_values(best.call)
         preferred |= {head.name: (text, count) for head, text in texts[1:]} if count else {}
-    standing = InForce(call, preferred)
+    standing = StandingCall(call, preferred)
     hand = ByHand(oracle, decider.plan, prompt_of(decider, *told), terms)
     expected = hand.decide(standing)
     got = decider.decide(*told, standing=standing)
@@ -188,7 +188,7 @@ def test_an_engine_without_tree_attention_and_one_token_a_pass_keep_the_same(
 ) -> None:
     folder, oracle = checkpoint
     decider = build(folder, tools, hysteresis=terms)
-    standing = InForce(drawn(decider, seed))
+    standing = StandingCall(drawn(decider, seed))
     hand = ByHand(oracle, decider.plan, prompt_of(decider, *told), terms)
     expected = hand.decide(standing)
     got = over_hugging_face(decider, oracle.model, budget).decide(*told, standing=standing)
@@ -203,7 +203,7 @@ def test_a_flight_of_kept_values_is_legal_to_a_foreign_judge_and_consistent(
 ) -> None:
     decider = build(checkpoint[0], tools, hysteresis=terms)
     judges = {one["name"]: Draft202012Validator(one["parameters"]) for one in tools}
-    standing = InForce(drawn(decider, seed))
+    standing = StandingCall(drawn(decider, seed))
     for told in prompts:
         decision = decider.decide(*told, standing=standing)
         assert decision.call is not None and decision.steadied is not None
@@ -228,10 +228,10 @@ def test_off_or_with_nothing_in_force_the_decision_is_the_same_to_the_bit(
     plain, steady = build(checkpoint[0], tools), build(checkpoint[0], tools, hysteresis=terms)
     expected = plain.decide(*told)
     assert steady.decide(*told) == expected, "nothing in force"
-    again = plain.decide(*told, standing=InForce(drawn(plain, seed)))
+    again = plain.decide(*told, standing=StandingCall(drawn(plain, seed)))
     assert again.steadied is None and again.call == expected.call
     # What is preferred is in force already: nothing is compared, and nothing more is computed.
-    same = steady.decide(*told, standing=InForce(drawn(plain, seed) if expected.call is None else expected.call))
+    same = steady.decide(*told, standing=StandingCall(drawn(plain, seed) if expected.call is None else expected.call))
     if expected.call is not None:
         assert same.steadied is not None and not same.steadied.preferred
         assert replace(same, steadied=None) == again
@@ -245,14 +245,14 @@ def test_a_value_is_taken_once_it_is_preferred_so_often_in_a_row_and_not_before(
     assert best is not None
     other = next(t["name"] for t in MOVES if t["name"] != best.name)
     call = next(c for c in (drawn(decider, n) for n in range(99)) if c.name == other)
-    standing, seen = InForce(call), []
+    standing, seen = StandingCall(call), []
     for _ in range(3):
         decision = decider.decide("a", "b", standing=standing)
         seen.append(decision.call and decision.call.name)
         standing = after(decision, standing)
     assert seen == [other, other, best.name]
     # What is preferred between counts anew.
-    broken = InForce(call, {"function": ("open", 2)})
+    broken = StandingCall(call, {"function": ("open", 2)})
     assert (decided := decider.decide("a", "b", standing=broken)).call == replace(call) or decided.call
     assert decided.steadied is not None and decided.steadied.preferred["function"] == (best.name, 1)
 
@@ -262,7 +262,7 @@ def test_a_value_that_its_tools_do_not_have_keeps_nothing(checkpoint: tuple[Path
     decider = build(checkpoint[0], MOVES, hysteresis=Hysteresis(margin=1.0))
     best = decider.decide("a", "b")
     for call in (Call("vanish"), Call("go", {"side": "up", "speed": 9}), Call("go"), Call("")):
-        made = decider.decide("a", "b", standing=InForce(call)).call
+        made = decider.decide("a", "b", standing=StandingCall(call)).call
         assert made is not None and (made.name == call.name == "go" or made == best.call)
 
 
@@ -272,7 +272,7 @@ def test_numbers_that_are_spelled_are_kept_as_listed_ones(by_digits: Path, seed:
     wide = [tool("go", speed={"type": "integer", "minimum": -5000, "maximum": 5000}), tool("stop")]
     decider = build(by_digits, wide, hysteresis=Hysteresis(margin=1.0))
     call = Call("go", {"speed": random.Random(seed).randint(-5000, 5000)})
-    decision = decider.decide("a", "b", standing=InForce(call))
+    decision = decider.decide("a", "b", standing=StandingCall(call))
     assert decision.call == call
     assert decision.steadied is not None and decision.steadied.preferred.keys() >= set(decision.steadied.kept)
 
@@ -281,7 +281,7 @@ def test_sessions_that_decide_together_keep_each_their_own(checkpoint: tuple[Pat
     # RuView#1793: what is decided for several must remember for each.
     deciders = [build(checkpoint[0], MOVES, hysteresis=Hysteresis(margin=1.0)) for _ in range(3)]
     calls = [Call("stop"), Call("go", {"side": "right", "speed": 2}), None]
-    told = [("a", "b", (), None if call is None else InForce(call)) for call in calls]
+    told = [("a", "b", (), None if call is None else StandingCall(call)) for call in calls]
     made = decide_together(list(zip(deciders, told, strict=True)))
     alone = build(checkpoint[0], MOVES).decide("a", "b").call
     assert [one.call for one in made if isinstance(one, Decision)] == [*calls[:2], alone]

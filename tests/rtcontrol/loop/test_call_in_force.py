@@ -18,7 +18,7 @@ from rtcontrol.loop.call_in_force import CallInForce
 from rtcontrol.loop.command import Tick
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.fallback import FallbackPolicy
-from rtcontrol.models.call import Call, Decision, InForce, Steadied
+from rtcontrol.models.call import Call, Decision, StandingCall, Steadied
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.channels import schema
@@ -172,7 +172,7 @@ def test_what_is_in_force_goes_to_the_decoders_process_and_what_was_kept_comes_b
     host = LinkedHost(tmp_path)
     host.start()
     try:
-        for standing in (None, InForce(Call("push", {"force": -1}), {"arg1": (None, 2), "function": ("é", 1)})):
+        for standing in (None, StandingCall(Call("push", {"force": -1}), {"arg1": (None, 2), "function": ("é", 1)})):
             host.submit(DecisionRequest(0, 1, "x", "go", standing=standing))
             while (reply := host.wait(10_000_000_000)) is None:
                 pass
