@@ -328,7 +328,7 @@ class Deciding(Stepwise):
                     arguments |= slot.arguments(value)
             call = Call(self.plan.tools[tool].name, arguments)
         steadied = None if self._steady is None else self._steady.steadied
-        return Decision(call, confidence, None, self.passes, self.nodes, 0, (), steadied)
+        return Decision(call, confidence, None, self.passes, self.nodes, 0, steadied=steadied)
 
     def _value(self, k: int, tool: int, state: FreeHead) -> Any:
         self._drafts.tokens[k, tool] = list(state.value.tokens)

@@ -233,6 +233,9 @@ def reads_data(source: DeciderSource) -> bool:
     return scripted or isinstance(source, PolicySource)
 
 
+makes_plans = reads_data  # only these answer by several calls, one for each step
+
+
 def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | None = None) -> Host:
     """Where it decides; where there is a backup, that of the agent `chosen`."""
     if config.backup is None or chosen is None:
@@ -262,11 +265,6 @@ def backed(config: RunConfig, source: DeciderSource, backup: Host, chosen: Agent
     """A first decider on threads of this process, and its backup."""
     terms = handover(config, isinstance(source, STSource))
     return BackupHost(planned(config, source, InProcessHost(source, terms.in_flight), chosen), backup, terms)
-
-
-def makes_plans(source: DeciderSource) -> bool:
-    """Whether it may answer by several calls, one for each step."""
-    return reads_data(source) or isinstance(source, PolicySource)
 
 
 def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent | None) -> Host:
