@@ -233,7 +233,7 @@ def _decision(call: Sequence[Any] | None, fields: Sequence[Any]) -> Decision:
         preferred, kept = steadied
         steadied = Steadied({head: (text, count) for head, (text, count) in preferred.items()}, tuple(kept))
     made = None if call is None else Call(*call)
-    return Decision(made, confidence, outside_mass, passes, tokens, reused, tuple(words), steadied)
+    return Decision(made, confidence, outside_mass, passes, tokens, reused, tuple(words), steadied=steadied)
 
 
 class DecoderLink:
