@@ -39,7 +39,7 @@ def unpack_message(data: bytes) -> Any:
     try:
         return msgpack.unpackb(
             data,
-            object_hook=_unpacked,
+            object_hook=_read_message,
             strict_map_key=True,
             max_array_len=MOST_ITEMS,
             max_map_len=MOST_ITEMS,
@@ -61,7 +61,7 @@ def _packed(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__}")
 
 
-def _unpacked(found: dict[Any, Any]) -> Any:
+def _read_message(found: dict[Any, Any]) -> Any:
     if ARRAY in found:
         return _array(found)
     if NUMBER in found:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 OUTCOMES = ("in_force", "over", "failed")
 
 
-class Planned(Protocol):
+class PlanCounts(Protocol):
     """What an account counts of plans; `plan_steps`: by step, the ticks that it decided."""
 
     plans: Counter[str]
@@ -17,14 +17,14 @@ class Planned(Protocol):
     plan_steps: Counter[int]
 
 
-def count_plan(account: Planned, event: Mapping[str, Any]) -> None:
+def count_plan(account: PlanCounts, event: Mapping[str, Any]) -> None:
     """A plan that was made, or why there is none."""
     account.plans[event["outcome"]] += 1
     if "loss" in event:
         account.plan_losses[event["loss"]] += 1
 
 
-def plan_report(account: Planned) -> dict[str, Any]:
+def plan_report(account: PlanCounts) -> dict[str, Any]:
     """What the report says of them; empty where there were none. `steps` are those that decided ticks, counted from 0:
     the first one of a plan is step 0."""
     steps = sorted(Counter(dict(account.plan_steps)).elements())  # of a copy: another thread may count meanwhile
