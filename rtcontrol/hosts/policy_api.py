@@ -32,6 +32,7 @@ from rtcontrol_client.wire.endpoint import is_loopback
 
 KEY = "RTCONTROL_POLICY_KEY"
 FIRST_S = 60.0
+READ_S = 0.003  # of a question's time, to unpack and to check the answer
 REMEMBERED = 64  # answers that are known again
 TIMINGS = ("server_timing", "policy_timing")  # no two answers of one server have the same
 REMEDY = "Check the policy's configuration, or map its actions (docs/policies.md)."
@@ -134,7 +135,9 @@ class PolicyDecider:
         """A policy may be compiled with the first question before a run, and with no other."""
         first, self._first = self._first and request.tick < 0, False
         limit_s = None if self._source.late else time_of(request)
-        return FIRST_S if first else LONGEST_S if limit_s is None else limit_s
+        if limit_s is None:
+            return FIRST_S if first else LONGEST_S
+        return limit_s - min(READ_S, limit_s / 4)
 
     def _waited(self, packed: bytes, limit_s: float) -> Generator[None, None, bytes]:
         job = self._link.ask(packed, limit_s)

@@ -173,6 +173,7 @@ class PolicyLink:
             ping_timeout=PONG_S,
             close_timeout=0.0,
             proxy=None,
+            max_queue=2,
         )
         try:
             first = await connection.recv()

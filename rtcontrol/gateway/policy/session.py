@@ -7,7 +7,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -123,7 +124,8 @@ class PolicySession:
         self.state = "live"
         told = {"server": "rtcontrol", "session": self.id, "agent": terms.named, "model": self._model(terms)}
         times = {"deadline_ms": terms.config.deadline_ns / 1e6, "ttl_ms": terms.ttl_ms}
-        self.metadata.set_result({**told, **times, **self._options.metadata()})
+        with suppress(InvalidStateError):  # the client has gone meanwhile
+            self.metadata.set_result({**told, **times, **self._options.metadata()})
 
     @staticmethod
     def _model(terms: Terms) -> str:
@@ -144,7 +146,8 @@ class PolicySession:
                 return
             (_, since_ns, answer), self._asked = self._asked, None
         self.statuses[status] += 1
-        answer.set_result(self._message(emission, status, call, row, since_ns))
+        with suppress(InvalidStateError):  # nobody waits any more
+            answer.set_result(self._message(emission, status, call, row, since_ns))
 
     def _message(self, emission: Emission, status: str, call: Call, row: list[float], since_ns: int) -> dict[str, Any]:
         spent_ms = (time.monotonic_ns() - since_ns) / 1e6
@@ -192,7 +195,8 @@ class PolicySession:
         with self._lock:
             asked, self._asked = self._asked, None
         if asked is not None:
-            asked[2].set_exception(UserError(OVER, "Connect again."))
+            with suppress(InvalidStateError):
+                asked[2].set_exception(UserError(OVER, "Connect again."))
 
     def _open(self) -> Run[ControlLoop]:
         """Raises UserError and WireError."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -204,6 +205,29 @@ def test_health_is_told_to_everybody_and_nothing_else(tmp_path: Path) -> None:
                 at.url, origin="https://elsewhere.example", additional_headers={"Authorization": f"Api-Key {TOKEN}"}
             )  # type: ignore[arg-type]
         assert page.value.response.status_code == 403
+
+
+def test_a_client_that_leaves_while_the_model_is_opened_and_one_that_leaves_in_a_question_cost_nobody_anything(
+    tmp_path: Path,
+) -> None:
+    asked = threading.Event()
+
+    def hanging(n: int, question: dict[str, Any]) -> Any:
+        asked.set()
+        return actions(1.0) if n > 1 else None
+
+    with policy(hanging) as made, served(tmp_path, "--hz", "2", model=f"openpi:{made.url}") as at:
+        for _ in range(4):
+            connect(at.url).close()
+        connection, _ = joined(at.url)
+        connection.send(pack_message({"observation/state": STATE}))
+        assert asked.wait(60)
+        connection.close()
+        other, _ = joined(at.url)
+        with other:
+            assert infer(other)["actions"].shape == (1, 1)
+        until(lambda: at.program.log().count(": over (") >= 2)
+        assert "Traceback" not in at.program.log()
 
 
 def test_a_full_server_says_so_and_serves_those_who_are_in(tmp_path: Path) -> None:
