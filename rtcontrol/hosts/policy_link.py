@@ -107,7 +107,7 @@ class PolicyLink:
                 said = await channel.ask(packed)
         except TimeoutError:
             what = "no connection" if channel is None else "no answer"
-            raise DecisionLost("timeout", f"{what} within {limit_s * 1e3:.0f} ms") from None
+            raise DecisionLost("timeout", f"{what} in time") from None
         else:
             if isinstance(said, str):
                 raise DecisionLost("server_error", f"the policy server failed: {last_line(said)}")
