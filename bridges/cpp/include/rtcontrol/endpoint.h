@@ -1,0 +1,72 @@
+// Where a client may connect, and the keys that it shows there.
+#pragma once
+#include <sys/stat.h>
+#include <zmq.h>
+#include <cstdio>
+#include <memory>
+#include "msgpack.h"
+
+namespace rtcontrol {
+
+struct Keys {
+    std::string server, ours, secret;  // Z85; empty: no CURVE
+};
+
+namespace detail {
+
+// `tcp://HOST:PORT`, `ipc://PATH`, or several with commas between them, in their order.
+inline Problem parse_endpoints(const std::string& text, std::vector<std::string>& found) {
+    const auto wrong = [](const std::string& what, const char* remedy) { return Error{"invalid", "endpoint", what, remedy}; };
+    const bool one_path = text.rfind("ipc://", 0) == 0 && text.find("://", 6) == text.npos;  // it may have commas
+    for (size_t at = 0; at <= text.size();) {
+        const size_t end = one_path ? text.size() : std::min(text.find(',', at), text.size());
+        std::string one = text.substr(at, end - at);
+        at = end + 1;
+        one.erase(0, std::min(one.find_first_not_of(' '), one.size()));
+        one.erase(one.find_last_not_of(' ') + 1);
+        if (one.empty()) return wrong("\"" + text + "\" has an empty place.", "Write one comma between two endpoints.");
+        if (std::find(found.begin(), found.end(), one) != found.end()) return wrong(one + " comes twice.", "Name each server once.");
+        const size_t colon = one.rfind(':');
+        const std::string port = colon != one.npos && colon > 6 ? one.substr(colon + 1) : "";
+        const bool number = !port.empty() && port.size() < 6 && port.find_first_not_of("0123456789") == port.npos;
+        const bool tcp = one.rfind("tcp://", 0) == 0 && number && std::stoi(port) > 0 && std::stoi(port) < 65536;
+        if (!tcp && (one.rfind("ipc://", 0) != 0 || one.size() == 6))
+            return wrong(one + " is no endpoint.", "Write one such as tcp://127.0.0.1:5555 or ipc:///tmp/rtcontrol.");
+        found.push_back(std::move(one));
+    }
+    return {};
+}
+
+// One key of a file that `rtcontrol keys new NAME` wrote. What stands in the file is in no error.
+inline Problem read_key(const std::string& path, const std::string& name, bool secret, std::string& key) {
+    const auto wrong = [&](const std::string& what, const std::string& remedy) {
+        return Error{"invalid", "keys", path + " " + what + ".", remedy};
+    };
+    const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
+    struct stat state = {};
+    if (!file || fstat(fileno(file.get()), &state) != 0 || !S_ISREG(state.st_mode))
+        return wrong("cannot be read", "Give a key file; make one: rtcontrol keys new NAME");
+    if (secret && (state.st_mode & 077) != 0) return wrong("may be read by other users of this machine", "chmod 600 " + path);
+    char line[512];
+    while (std::fgets(line, sizeof line, file.get())) {
+        std::string_view rest(line);
+        rest.remove_prefix(std::min(rest.find_first_not_of(" \t"), rest.size()));
+        const size_t begin = rest.find('"'), end = rest.rfind('"');
+        if (rest.substr(0, name.size()) != name || begin == rest.npos || end - begin != 41) continue;
+        uint8_t raw[32];
+        key = rest.substr(begin + 1, 40);
+        if (zmq_z85_decode(raw, key.c_str())) return {};
+    }
+    return wrong("has no " + name, "Give the right file; make one: rtcontrol keys new NAME");
+}
+
+inline Problem read_keys(const std::string& secret_file, std::string server_file, Keys& keys) {
+    if (server_file.empty()) server_file = secret_file.substr(0, secret_file.rfind('/') + 1) + "server.key";
+    if (!zmq_has("curve")) return Error{"invalid", "keys", "This libzmq has no CURVE.", "Install another libzmq."};
+    if (Problem problem = read_key(secret_file, "public-key", true, keys.ours)) return problem;
+    if (Problem problem = read_key(secret_file, "secret-key", true, keys.secret)) return problem;
+    return read_key(server_file, "public-key", false, keys.server);
+}
+
+}  // namespace detail
+}  // namespace rtcontrol

@@ -1,0 +1,107 @@
+"""The C++ client's driver, built once a session by each compiler with each sanitizer; and the driver as a process."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from tests.bridges.program import Program
+
+ROOT = Path(__file__).resolve().parents[3]
+FOLDER = ROOT / "bridges" / "cpp"
+INCLUDE = FOLDER / "include"
+DRIVER = Path(__file__).resolve().parent / "driver"
+SANITIZERS = {"address": "address,undefined", "thread": "thread"}
+KINDS = ("g++ address", "clang++ thread")
+WARNINGS = ("-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wshadow")
+NEEDS = {"g++": "g++", "clang++": "clang", "/usr/include/zmq.h": "libzmq3-dev"}
+ABSENT = [package for file, package in NEEDS.items() if shutil.which(file) is None and not Path(file).exists()]
+REASON = f"{', '.join(ABSENT)} missing: apt-get install g++ clang libzmq3-dev"
+# libzmq is not built with the sanitizer, which takes its atomics for races.
+SUPPRESSED = "called_from_lib:libzmq.so\nrace:libzmq.so\n"
+
+
+def run(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A compiler, say, to its end."""
+    return subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False, **options)
+
+
+def built(session: Path, kind: str) -> Path:
+    """The driver of this kind, in a folder that all workers of a session share; the first that comes builds it."""
+    text = b"".join(p.read_bytes() for folder in (INCLUDE, DRIVER) for p in sorted(folder.rglob("*")) if p.is_file())
+    folder = session / f"cpp-{kind.replace(' ', '-')}-{hashlib.sha256(text).hexdigest()[:16]}"
+    folder.mkdir(exist_ok=True)
+    out = folder / "driver"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not out.exists():
+            compiler, sanitizer = kind.split()
+            flags = ("-std=c++17", *WARNINGS, "-g1", "-O0", f"-fsanitize={SANITIZERS[sanitizer]}")
+            flags += ("-fno-sanitize-recover=all", f"-I{INCLUDE}", "-pthread")
+
+            def compiled(name: str) -> Path:
+                made = folder / f"{name}.o"
+                done = run(compiler, *flags, "-c", DRIVER / f"{name}.cpp", "-o", made)
+                assert done.returncode == 0, done.stderr
+                return made
+
+            with ThreadPoolExecutor() as pool:
+                objects = list(pool.map(compiled, ("main", "filter")))
+            (folder / "suppressed").write_text(SUPPRESSED)
+            done = run(compiler, *flags, *objects, "-lzmq", "-o", folder / "unfinished")
+            assert done.returncode == 0, done.stderr
+            (folder / "unfinished").rename(out)
+    return out
+
+
+class Driver(Program):
+    """`driver MODE ...`: commands in, JSON lines out. A sanitizer's finding ends it with a report on stderr."""
+
+    def __init__(self, exe: Path, *arguments: str) -> None:
+        env = {
+            **os.environ,
+            "ASAN_OPTIONS": "detect_stack_use_after_return=1",
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+            "TSAN_OPTIONS": f"suppressions={exe.parent / 'suppressed'} halt_on_error=1 exitcode=66",
+        }
+        super().__init__([str(exe), *arguments], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+
+    def say(self, command: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+
+    def ask(self, command: str) -> Any:
+        self.say(command)
+        return self.answer()
+
+    def stats(self) -> dict[str, Any]:
+        self.say("stats")
+        stats: dict[str, Any] = self.event("stats")["stats"]
+        return stats
+
+    def close(self) -> dict[str, Any]:
+        """What it says last; it has ended well, and no sanitizer has found anything."""
+        self.say("close")
+        return self.closed()
+
+    def closed(self) -> dict[str, Any]:
+        last = self.event("closed")
+        assert self.process.wait(30) == 0, self.errors()
+        return last
+
+    def errors(self) -> str:
+        if self.process.poll() is None:
+            return "it runs"
+        assert self.process.stderr is not None
+        return f"exit status {self.process.returncode}: {self.process.stderr.read()}"
+
+
+Start = Callable[..., Driver]

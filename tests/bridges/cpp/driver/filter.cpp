@@ -1,0 +1,186 @@
+// The client's pure parts, one request a line, one JSON answer a line. The tests compare. It is a second file that
+// includes the headers, too.
+#include "filter.h"
+
+#include <rtcontrol/endpoint.h>
+#include <rtcontrol/talk.h>
+
+#include <iostream>
+#include <memory>
+#include <sstream>
+
+#include "json.h"
+
+using namespace rtcontrol;
+
+namespace {
+
+Value told(const Problem& problem, Value good) {
+    if (!problem) return good;
+    return Map{{"code", problem->code}, {"field", problem->field.empty() ? Value() : Value(problem->field)},
+               {"what", problem->what}, {"remedy", problem->remedy}};
+}
+
+Value calls_of(const std::vector<Call>& calls) {
+    List list;
+    for (const Call& call : calls) list.push_back(call.value());
+    return list;
+}
+
+Value expires(int64_t ns) { return ns == RTC_NEVER ? Value() : Value(ns); }
+
+Options options_of(const Value& given) {
+    Options options;
+    options.tools = {Tool("steer").integer("angle", -30, 30, 10), Tool("hold"), Tool("stop")};
+    options.instruction = "Go.";
+    options.safe_calls = {{"hold", Map{}}, {"stop", Map{}}};
+    for (const Entry& entry : given.map()) {
+        if (entry.key == "safe_calls") options.safe_calls = Call::of(entry.value);
+        if (entry.key == "safe_call") options.safe_calls = Call::of(entry.value);
+        if (entry.key == "pacing") options.pacing = entry.value.text();
+        if (entry.key == "agent") options.agent = entry.value.text();
+        if (entry.key == "name") options.name = entry.value.text();
+        if (entry.key == "hz") options.hz = entry.value.number();
+        if (entry.key == "ttl_ms") options.ttl_ms = entry.value.number();
+    }
+    return options;
+}
+
+class Filter {
+ public:
+    Value answer(const std::string& line) {
+        std::istringstream words(line);
+        std::string what;
+        words >> what;
+        if (what == "decode" || what == "again") {
+            Parts parts;
+            for (std::string part; words >> part;) parts.push_back(part == "-" ? "" : unhex(part));
+            Value message;
+            Problem problem = decode(parts, message);
+            if (problem || what == "decode") return told(problem, Map{{"message", message}});
+            List again;
+            for (const std::string& part : encode(message)) again.push_back(hex(part));
+            return again;
+        }
+        if (what == "clock") offset_ = ClockOffset();
+        if (what == "sample") {
+            int64_t t[4];
+            for (int64_t& one : t) words >> one;
+            offset_.add(t[0], t[1], t[2], t[3]);
+            return offset_.known ? Value(Map{{"offset_ns", offset_.offset_ns}, {"rtt_ns", offset_.rtt_ns}}) : Value();
+        }
+        if (what == "phase") {
+            phase_ = PhaseLock();
+            phase_offset_ = ClockOffset();
+            words >> period_;
+        }
+        if (what == "next") {
+            int64_t at, release;
+            words >> at >> release;
+            phase_offset_.look(at);
+            const std::optional<int64_t> due = phase_.next_ns(release, period_, phase_offset_, at);
+            return due ? Value(*due) : Value();
+        }
+        if (what == "ping") {
+            int64_t t[4];
+            for (int64_t& one : t) words >> one;
+            phase_offset_.add(t[0], t[1], t[2], t[3]);
+        }
+        if (what == "observed" || what == "heard") {
+            int64_t t[5] = {0, 0, 0, 0, 0};
+            for (int64_t& one : t) words >> one;
+            if (what == "observed") phase_.observed(t[0], period_, t[1]);
+            else phase_.heard(t[0], t[1], t[2], t[3], period_, t[4]);
+        }
+        if (what == "endpoints") {
+            std::string text;
+            std::getline(words >> std::ws, text);
+            std::vector<std::string> found;
+            const Problem problem = detail::parse_endpoints(text, found);
+            return told(problem, List(found.begin(), found.end()));
+        }
+        if (what == "keys") {
+            std::string secret, server;
+            words >> secret >> server;
+            Keys keys;
+            const Problem problem = detail::read_keys(secret, server, keys);
+            return told(problem, List{keys.server, keys.ours, keys.secret});
+        }
+        if (what == "talk") {
+            std::string given;
+            words >> given;
+            Value map = Map{};
+            if (!given.empty()) MsgPackReader::read(hold_ = unhex(given), map);
+            talk_ = std::make_unique<detail::Talk>(options_of(map));
+            return told(talk_->ended, Value());
+        }
+        if (what == "on") return on(words);
+        return {};
+    }
+
+ private:
+    Value on(std::istringstream& words) {
+        std::string event, more;
+        int64_t at = 0;
+        words >> event >> at >> more;
+        detail::Talk& talk = *talk_;
+        if (event == "connected") talk.connected(at);
+        if (event == "hear") {
+            Value message;
+            if (const Problem problem = decode({unhex(more)}, message)) return told(problem, {});
+            const int64_t before = talk.counts.expired;
+            talk.pending.reset();
+            talk.hear(message, at);
+            last_expired_ = talk.counts.expired > before;
+        }
+        if (event == "look") {
+            talk.pending.reset();
+            talk.look(at);
+        }
+        if (event == "observe") return talk.observe(Map{{"type", "observe"}, {"text", "left 40"}}, at);
+        if (event == "reset") talk.reset({});
+        if (event == "lost") talk.lost();
+        if (event == "unsaid") talk.unsaid(due_, at);
+        if (event == "clock") talk.offset.look(at);
+        if (event == "return") talk.acknowledge(*std::exchange(talk.pending, {}), "executed", unhex(more));
+        if (event == "next") {
+            const std::optional<int64_t> due = talk.next_look_ns(at);
+            return due ? Value(*due) : Value();
+        }
+        if (event == "due") {
+            due_ = talk.due(at);
+            if (!due_.empty()) talk.said(at);
+            List said;
+            for (Value message : due_) {
+                if (const Problem problem = checked(message)) return told(problem, {});
+                said.push_back(message);
+            }
+            return said;
+        }
+        const bool begins = talk.pending.has_value();
+        return Map{{"open", talk.open}, {"silent", talk.silent(at)}, {"wait_ns", talk.wake_ns() - at},
+                   {"clock", talk.offset.known ? Value(talk.offset.offset_ns) : Value()},
+                   {"ended", talk.ended ? Value(talk.ended->text()) : Value()},
+                   {"execute", begins ? calls_of(talk.pending->calls) : Value(List{})}, {"begins", begins},
+                   {"cause", begins ? talk.pending->cause : ""},
+                   {"in_force", talk.rule.kind == RTC_NONE ? "none" : talk.rule.kind == RTC_CALL ? "call" : "safe"},
+                   {"expires_ns", expires(talk.rule.expires_ns)}, {"standing_ns", expires(talk.standing.expires_ns)},
+                   {"late", last_expired_}, {"epoch", talk.rule.epoch}};
+    }
+
+    ClockOffset offset_, phase_offset_;
+    PhaseLock phase_;
+    int64_t period_ = 1;
+    std::unique_ptr<detail::Talk> talk_;
+    std::vector<Value> due_;
+    std::string hold_;
+    bool last_expired_ = false;
+};
+
+}  // namespace
+
+int filter() {
+    Filter one;
+    for (std::string line; std::getline(std::cin, line);) std::cout << json(one.answer(line)) << std::endl;
+    return 0;
+}

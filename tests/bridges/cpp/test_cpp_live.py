@@ -1,0 +1,389 @@
+"""The C++ client against real servers: at work, frozen, killed, restarted, cut off, with keys, and against no server."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from rtcontrol.serve import zmq_auth
+from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Instruct, Observe
+from tests.bridges.client.worlds import Process, Proxy, free_port, until
+from tests.bridges.cpp.build import Driver, Start
+from tests.bridges.program import garbage
+from tests.conformance.check import check_any_client
+from tests.conformance.check.stand import Stand
+
+TTL_MS = 500
+STEER = FunctionCall(name="steer", arguments={"angle": 10})
+
+
+def fly(driver: Start, endpoint: str, *more: str) -> Driver:
+    return driver("run", "--endpoint", endpoint, "--ttl-ms", str(TTL_MS), *more)
+
+
+def begin(driver: Start, stand: Stand, *more: str) -> Driver:
+    flying = fly(driver, stand.endpoint, *more)
+    stand.expect(Hello, 20.0, "hello")
+    stand.welcome()
+    flying.event("connected")
+    return flying
+
+
+def well(closed: dict[str, object]) -> None:
+    assert (closed["in_force"], closed["beyond"]) == ("safe", 0), closed
+
+
+def test_conforms_as_the_checker_of_clients_sees_it(strict: Start) -> None:
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    flying = fly(strict, endpoint, "--hz", "20")
+    findings = check_any_client(endpoint)
+    assert [f.name for f in findings if f.status != "passed"] == [], findings
+    well(flying.close())
+
+
+@pytest.mark.parametrize("how", ["handler", "pump", "follow"])
+def test_flies_and_never_executes_what_is_too_old(driver: Start, server: Process, how: str) -> None:
+    flying = fly(driver, server.endpoint, *([] if how == "handler" else [f"--{how}", "1"]))
+    until(lambda: flying.stats()["executed"] >= 10, "not driven")
+    stats = flying.stats()
+    assert (stats["too_old"], stats["beyond"], stats["errors"], stats["failed"], stats["refused"]) == (0, 0, 0, 0, 0)
+    assert stats["clock_known"] and stats["trouble"] == "" and stats["ended"] is None
+    well(flying.close())
+    if how != "follow":
+        assert [e["name"] for e in flying.events if e["event"] in ("call", "safe")][-1] == "stop"
+
+
+def test_each_build_flies_and_ends_without_a_finding(every_exe: Path, server: Process) -> None:
+    flying = Driver(every_exe, "run", "--endpoint", server.endpoint)
+    try:
+        flying.event("call")
+        well(flying.close())
+    finally:
+        flying.end()
+
+
+def test_looks_are_timed_for_the_servers_ticks(strict: Start, server: Process) -> None:
+    flying = fly(strict, server.endpoint, "--looks", "1")
+    until(lambda: flying.stats()["fresh"] >= 20, "not driven")
+    stats = flying.stats()
+    print(f"observations waited {stats['waited_ns'] / 1e6:.1f} ms for their tick")
+    assert 0 <= stats["waited_ns"] < 62_500_000
+    # One look a tick, but for those of the beginning.
+    assert stats["observed"] < 2 * (stats["fresh"] + stats["held"] + stats["safe"])
+    well(flying.close())
+
+
+def test_lockstep_gets_one_call_for_each_observation(strict: Start, server: Process) -> None:
+    told = strict("run", "--endpoint", server.endpoint, "--lockstep", "100", "--ttl-ms", "0").event("lockstep")
+    assert (told["answered"], told["stats"]["fresh"]) == (100, 100)
+
+
+def test_two_clients_of_one_process_know_nothing_of_each_other(driver: Start, server: Process, stand: Stand) -> None:
+    one = driver("two", f"{server.endpoint},{server.endpoint}")
+    told = one.event("two")
+    assert min(told["first"], told["second"]) >= 5
+    assert one.process.wait(20) == 0, one.errors()
+
+
+def test_frozen_server_means_safe_and_its_session_goes_on(driver: Start, own_server: Process) -> None:
+    # frodobots-org/earth-rovers-sdk#29: a rover went on at its last speed whenever the commands ceased.
+    flying = fly(driver, own_server.endpoint)
+    flying.event("call")
+    own_server.signal(signal.SIGSTOP)
+    try:
+        assert flying.event("safe")["cause"] == "expired"
+        flying.event("lost")
+    finally:
+        own_server.signal(signal.SIGCONT)
+    flying.event("connected")
+    flying.event("call")
+    stats = flying.stats()
+    assert (stats["sessions"], stats["too_old"], stats["beyond"]) == (1, 0, 0)
+    assert stats["resumed"] >= 1
+    well(flying.close())
+
+
+def test_killed_server_means_safe_and_a_new_session(driver: Start, own_server: Process) -> None:
+    # RobotWebTools/roslibpy#44: where the bridge was restarted, its client never came back.
+    flying = fly(driver, own_server.endpoint)
+    flying.event("call")
+    flying.say("instruct Go home.")
+    flying.say("stuck 3")
+    flying.stats()
+    own_server.kill()
+    safe = flying.event("safe")
+    assert [e["attempt"] for e in flying.events if e["event"] == "stuck"] == [1, 2, 3], "its first tries failed"
+    assert (safe["cause"], safe["name"]) == ("expired", "stop")
+    own_server.start()
+    flying.event("connected")
+    flying.event("call")
+    stats = flying.stats()
+    assert (stats["sessions"], stats["instruction"], stats["ended"]) == (2, "Go home.", None)
+    well(flying.close())
+
+
+def test_cut_wire_is_mended_and_a_reset_meanwhile_is_told(strict: Start, proxy: Proxy) -> None:
+    flying = fly(strict, proxy.endpoint)
+    flying.event("call")
+    proxy.cut()
+    flying.say("reset")
+    until(lambda: flying.stats()["resumed"] == 1, "not resumed")
+    flying.event("call")
+    flying.say("reset")
+    flying.event("call")
+    stats = flying.stats()
+    assert (stats["sessions"], stats["ended"], stats["too_old"]) == (1, None, 0)
+    well(flying.close())
+
+
+def test_server_with_keys_takes_listed_clients_and_no_others(strict: Start, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    for name in (zmq_auth.SERVER, "arm", "stranger"):
+        zmq_auth.create(keys, name)
+    (keys / "stranger.key").unlink()
+    server = Process(tmp_path, free_port(), "--keys", str(keys))
+    server.start()
+    try:
+        flying = strict("run", "--endpoint", server.endpoint, "--keys", str(keys / "arm.key_secret"))
+        flying.event("call")
+        well(flying.close())
+        for given, told in ((("--keys", str(keys / "stranger.key_secret")), "does not accept this key"), ((), "Nobody")):
+            other = strict("run", "--endpoint", server.endpoint, "--seconds", "2", *given)
+            stats = other.event("stats")["stats"]
+            assert (stats["sessions"], told in stats["trouble"]) == (0, True), stats
+            other.closed()
+    finally:
+        server.stop()
+
+
+def test_list_of_servers_is_gone_round_and_the_session_resumed(strict: Start) -> None:
+    first, second = Stand("tcp://127.0.0.1:*"), Stand("tcp://127.0.0.1:*")
+    try:
+        flying = strict("run", "--endpoint", f"{first.endpoint}, {second.endpoint}", "--ttl-ms", "60000")
+        first.expect(Hello, 20.0, "hello")
+        first.welcome(ttl_ms=60_000.0)
+        first.call(first.observation(), ttl_ms=60_000.0, call=STEER)
+        flying.event("call")
+        first.alive = False
+        assert second.expect(Hello, 20.0, "hello at the next server").resume == first.token
+        stats = flying.stats()
+        assert (stats["in_force"], stats["address"]) == ("call", second.endpoint)
+        hello = second.hello
+        assert hello is not None
+        second.send(ErrorMessage(code="busy", message="Full.", retryable=True, t_client_ns=hello.t_client_ns))
+        assert first.expect(Hello, 20.0, "hello at the first server").resume == first.token
+        first.alive = True
+        first.welcome()
+        assert flying.event("safe")["cause"] == "new_session", "nobody would end the call of a session that is gone"
+        first.send(Bye(session=first.token, reason="stopped"))
+        assert second.expect(Hello, 20.0, "hello after the bye").resume is None
+        assert flying.stats()["ended"] is None
+    finally:
+        first.close()
+        second.close()
+
+
+def test_bye_of_the_server_ends_it_unless_the_client_persists(strict: Start, stand: Stand) -> None:
+    flying = begin(strict, stand)
+    stand.call(stand.observation(), call=STEER)
+    flying.event("call")
+    stand.send(Bye(session=stand.token, reason="stopped"))
+    assert flying.event("safe")["cause"] == "session_ended"
+    assert "stopped" in flying.stats()["ended"]
+    well(flying.close())
+    persisting = begin(strict, stand, "--persist", "1")
+    stand.send(Bye(session=stand.token, reason="stopped"))
+    assert stand.expect(Hello, 5.0, "hello anew").resume is None
+    persisting.end()
+
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + bytes(32)
+READY = b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER"
+FRAME = b"\x00\x05hello"
+GARBAGE: dict[str, list[bytes | None]] = {
+    "silence": [],
+    "a web server": [b"HTTP/1.1 400 Bad Request\r\n\r\n"],
+    "closed at once": [None],
+    "random bytes": [bytes(range(1, 256)) * 40],
+    "bytes of ZMTP 1": [b"\x01\x00\x05\x00abcd" * 500],
+    "noise for ready": [GREETING, b"\xff" * 1000],
+    "a frame of 2^60 bytes": [GREETING, READY, b"\x02\x10" + bytes(7) + b"x" * 100],
+    "a message of 20000 parts": [GREETING, READY, b"\x01\x05hello" * 19_999 + FRAME],
+    "messages that are none": [GREETING, READY, FRAME * 5000],
+}
+
+
+def test_peers_that_are_no_server_are_survived(strict: Start) -> None:
+    # zeromq/libzmq#4408: a context could not be ended where its peer had not taken what was said.
+    with ExitStack() as stack:
+        flying = []
+        for parts in GARBAGE.values():
+            address, met = stack.enter_context(garbage(parts))
+            flying.append((fly(strict, f"tcp://{address}", "--seconds", "2"), met))
+        for one, met in flying:
+            stats = one.event("stats")["stats"]
+            assert (stats["executed"], stats["sessions"], stats["ended"], met[:1]) == (0, 0, None, [1])
+            assert "Nobody answers" in stats["trouble"]
+            one.closed()
+
+
+def test_flood_of_the_server_keeps_no_call_in_force(driver: Start, stand: Stand) -> None:
+    flying = begin(driver, stand)
+    observed = stand.observation()
+    stand.call(observed, call=STEER)
+    flying.event("call")
+    tick, end_s = 10, time.monotonic() + 2
+    while time.monotonic() < end_s:
+        tick += 1
+        stand.call(observed, status="held", tick=tick, cause="decide")
+    assert flying.event("safe")["cause"] == "expired"
+    stats = flying.stats()
+    assert (stats["too_old"], stats["beyond"]) == (0, 0)
+    flying.end()
+
+
+def test_safe_calls_are_all_carried_out_and_one_that_fails_until_it_does_not(driver: Start, stand: Stand) -> None:
+    flying = begin(driver, stand, "--crane", "1")
+    observed = stand.observation()
+    stand.call(observed, call=STEER)
+    flying.event("call")
+    flying.say("stuck 3")
+    flying.stats()
+    stop, hold = FunctionCall(name="stop"), FunctionCall(name="hold")
+    sent = stand.call(observed, status="safe", call=stop, calls=[stop, hold], cause="decide")
+    told = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
+    assert (told.outcome, told.error) == ("failed", "stop: It is stuck.; hold: It is stuck.")
+    flying.event("safe", name="stop")
+    acts = [(e["event"], e["name"]) for e in flying.events if e["event"] in ("stuck", "safe")]
+    assert acts == [("stuck", "stop"), ("stuck", "hold"), ("stuck", "stop"), ("safe", "hold"), ("safe", "stop")]
+    assert flying.stats()["in_force"] == "safe"
+    assert stand.pump(0.2, lambda m: isinstance(m, Executed)) is None, "a tick is told of once"
+    flying.end()
+
+
+def test_safe_call_that_never_succeeds_is_not_in_force_and_gives_way_to_a_call(driver: Start, stand: Stand) -> None:
+    flying = begin(driver, stand)
+    flying.say("stuck 1000000")
+    flying.stats()
+    stand.call(stand.observation(), status="safe", call=None)
+    flying.event("stuck", attempt=3)
+    assert flying.stats()["in_force"] == "failing"
+    stand.call(stand.observation(), call=STEER)
+    flying.event("call")
+    assert flying.stats()["in_force"] == "call"
+    flying.end()
+
+
+@pytest.mark.parametrize(("command", "outcome"), [("throw", "failed"), ("bounds", "refused")])
+def test_call_that_throws_is_followed_by_safe_and_one_that_is_out_of_bounds_is_not(
+    driver: Start, stand: Stand, command: str, outcome: str
+) -> None:
+    flying = begin(driver, stand, *(("--bounds", "1") if command == "bounds" else ()))
+    flying.say(command)
+    flying.stats()
+    sent = stand.call(stand.observation(), call=STEER)
+    told = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
+    assert told.outcome == outcome
+    if outcome == "failed":
+        assert flying.event("safe")["cause"] == "failed"
+    assert flying.stats()["in_force"] == ("safe" if outcome == "failed" else "call")
+    flying.end()
+
+
+def test_handler_that_hangs_keeps_neither_heartbeat_nor_expiry_nor_close_waiting(driver: Start, stand: Stand) -> None:
+    flying = begin(driver, stand)
+    flying.say("block 60000")
+    flying.stats()
+    stand.call(stand.observation(), call=STEER)
+    flying.event("call")
+    until(lambda: flying.stats()["in_force"] == "safe", "the call is still in force")
+    stand.observation()
+    flying.say("close")
+    closed = flying.event("closed")
+    assert closed["in_force"] == "safe"
+    assert stand.pump(3.0, lambda m: isinstance(m, Bye)) is not None or any(isinstance(m, Bye) for m in stand.heard)
+    flying.end()
+
+
+def test_client_may_be_closed_by_its_own_handler(driver: Start, stand: Stand) -> None:
+    # ros2/rmw_zenoh#993: a client that was destroyed in its own callback waited for that callback for ever.
+    flying = begin(driver, stand)
+    flying.say("leave")
+    flying.stats()
+    stand.call(stand.observation(), call=STEER)
+    flying.event("left")
+    stand.expect(Bye, 5.0, "bye")
+    well(flying.close())
+
+
+def test_signals_are_survived(driver: Start, stand: Stand) -> None:
+    # zeromq/cppzmq#525, xaya/libxayagame#158: a signal interrupted a call of libzmq, and ended the program.
+    flying = begin(driver, stand)
+    for _ in range(200):
+        flying.process.send_signal(signal.SIGWINCH)
+        flying.process.send_signal(signal.SIGSTOP)
+        flying.process.send_signal(signal.SIGCONT)
+        stand.pump(0.002)
+    stand.call(stand.observation(), call=STEER)
+    flying.event("call")
+    well(flying.close())
+
+
+def test_what_the_protocol_forbids_is_told_to_the_caller_and_the_session_goes_on(strict: Start, stand: Stand) -> None:
+    flying = begin(strict, stand)
+    flying.say("instruct " + "€" * 30_000)
+    assert flying.event("unsent")["why"].startswith("instruction: A string is longer")
+    flying.say("nan")
+    assert flying.event("unsent")["why"].startswith("data.left: It is not finite.")
+    flying.say("text")
+    flying.say("array")
+    observed = stand.expect(Observe, 5.0, "an array", lambda m: bool(m.arrays))
+    assert [(a.name, a.dtype, a.shape) for a in observed.arrays] == [("range", "f4", [2])]
+    assert observed.arrays[0].data == bytes([0, 0, 0xC0, 0x3F, 0, 0, 0, 0xC0])
+    well(flying.close())
+
+
+def test_lost_instruction_is_said_again_and_an_answered_one_is_not(strict: Start, stand: Stand) -> None:
+    flying = begin(strict, stand)
+    flying.say("instruct home with you")
+    stand.expect(Instruct, 10.0, "instruct")
+
+    def told_again(instruction: str) -> list[str]:
+        """What it says after a gap, in whose welcome this is in force."""
+        stand.alive = False
+        assert stand.expect(Hello, 10.0, "hello").resume == stand.token
+        stand.alive = True
+        stand.welcome(resumed=True, instruction=instruction)
+        found = stand.pump(0.7, lambda m: isinstance(m, Instruct))
+        return [found.instruction] if isinstance(found, Instruct) else []
+
+    assert told_again("Follow the road.") == ["home with you"]
+    stand.send(Instruct(session=stand.token, instruction="Go home.", said="home with you", by="chat"))
+    assert told_again("Go home.") == []
+    flying.end()
+
+
+def test_tools_that_the_server_refuses_end_the_attempt_in_words(strict: Start, stand: Stand) -> None:
+    flying = fly(strict, stand.endpoint)
+    hello = stand.expect(Hello, 20.0, "hello")
+    error = ErrorMessage(code="tools", message="steer cannot be compiled.", remedy="List its values.", fatal=True)
+    stand.send(error.model_copy(update={"t_client_ns": hello.t_client_ns}))
+    assert flying.event("safe")["cause"] == "session_ended"
+    assert flying.stats()["ended"] == "The server refused: steer cannot be compiled. List its values."
+    well(flying.close())
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "told"),
+    [("127.0.0.1:5555", "Write one such as tcp://127.0.0.1:5555"), ("tcp://no-such-host.invalid:5555", "Nobody")],
+)
+def test_endpoint_that_is_none_ends_it_and_a_name_without_address_is_a_trouble(
+    strict: Start, endpoint: str, told: str
+) -> None:
+    flying = fly(strict, endpoint, "--seconds", "1")
+    assert told in flying.event("stats")["stats"]["trouble"]
+    flying.closed()

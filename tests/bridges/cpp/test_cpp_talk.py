@@ -1,0 +1,305 @@
+"""The C++ client's conversation event by event, at instants of the test's choice; endpoints, keys, the build."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from rtcontrol.serve import zmq_auth
+from tests.bridges.cpp.build import FOLDER, INCLUDE, WARNINGS, Driver, run
+from tests.conformance import load
+
+MS = 1_000_000
+VALID = {v["name"]: v["json"] for v in load("valid")}
+WELCOME: dict[str, Any] = {**VALID["welcome, required fields only"], "t_server_ns": 0, "t_client_ns": 0}
+CALL = {"session": WELCOME["session"], "tick": 0, "epoch": 0, "ttl_ms": 0, "deadline_ns": 0, "t_server_ns": 0}
+STATE = {"type": "error", "code": "state", "message": "", "retryable": True}
+
+
+class Conversation:
+    """The pure part of the client; `options` are some of those of the C++ struct."""
+
+    def __init__(self, core: Driver, **options: Any) -> None:
+        self._core, self.now_ns = core, 1000 * MS
+        self.wrong = core.ask(f"talk {msgpack.packb(options).hex()}")
+
+    def on(self, event: str, more: str = "") -> Any:
+        return self._core.ask(f"on {event} {self.now_ns} {more}".rstrip())
+
+    def hear(self, **message: Any) -> Any:
+        return self.on("hear", msgpack.packb(message).hex())
+
+    def call(self, **changes: Any) -> Any:
+        return self.hear(type="call", **{**CALL, **changes})
+
+    def fresh(self, **changes: Any) -> Any:
+        """A call that answers the first observation, of now."""
+        return self.call(status="fresh", seq_obs=1, t_obs_ns=self.now_ns, **changes)
+
+    def said(self) -> list[str]:
+        return [m["type"] for m in self.on("due")]
+
+    def begin(self, **changes: Any) -> None:
+        self.on("connected")
+        assert self.said() == ["hello"]
+        assert self.hear(**{**WELCOME, **changes})["open"]
+        self.said()
+
+
+@pytest.fixture
+def talk(core: Driver) -> Conversation:
+    """In session."""
+    one = Conversation(core)
+    one.begin()
+    return one
+
+
+def test_reset_that_found_no_room_is_said_later_and_an_old_observation_is_not(talk: Conversation) -> None:
+    talk.on("observe")
+    talk.on("reset")
+    talk.on("observe")
+    assert talk.said() == ["reset", "observe"]
+    talk.on("unsaid")
+    assert talk.said() == []
+    assert talk.on("look")["wait_ns"] >= 10 * MS, "a full connection is not tried in a hot loop"
+    talk.now_ns += 30 * MS
+    assert talk.said() == ["reset"]
+
+
+def test_resets_that_were_lost_are_said_again_after_a_resume(talk: Conversation) -> None:
+    for _ in range(3):
+        talk.on("reset")
+    talk.said()
+    talk.on("lost")
+    talk.on("reset")
+    talk.on("connected")
+    hello = talk.on("due")[0]
+    assert hello["resume"] == WELCOME["session"]
+    talk.hear(**{**WELCOME, "resumed": True, "epoch": 1})
+    again = talk.on("due")
+    assert [m["epoch"] for m in again if m["type"] == "reset"] == [2, 3, 4]
+
+
+def test_pauses_between_refused_hellos_grow_and_none_is_said_too_early(core: Driver) -> None:
+    talk = Conversation(core)
+    talk.on("connected")
+    waits = []
+    for _ in range(4):
+        talk.said()
+        talk.hear(type="error", code="busy", message="", retryable=True, t_client_ns=talk.now_ns)
+        wait_ns = talk.on("look")["wait_ns"]
+        waits.append(wait_ns / (1000 * MS))
+        assert talk.said() == []
+        talk.now_ns += wait_ns
+    for wait, longest in zip(waits, (1, 2, 4, 4), strict=True):
+        assert 0.5 * longest <= wait <= longest, waits
+
+
+def test_client_whose_session_has_ended_rests(talk: Conversation) -> None:
+    talk.hear(type="error", code="state", message="A person stopped it.", fatal=True)
+    talk.now_ns += 5000 * MS
+    assert talk.said() == []
+    found = talk.on("look")
+    assert "A person stopped it." in found["ended"] and found["wait_ns"] >= 10 * MS
+
+
+def test_heartbeat_of_nothing_is_no_reason_to_give_the_server_up(core: Driver) -> None:
+    talk = Conversation(core)
+    talk.begin(heartbeat_ms=0)
+    talk.now_ns += 1 * MS
+    found = talk.on("look")
+    assert not found["silent"] and found["wait_ns"] >= 10 * MS
+
+
+def test_silent_side_pings_and_a_silent_server_is_taken_for_dead(talk: Conversation) -> None:
+    talk.now_ns += 1000 * MS
+    assert talk.said() == ["ping"]
+    assert not talk.on("look")["silent"]
+    talk.now_ns += 2001 * MS
+    assert talk.on("look")["silent"]
+
+
+def test_errors_about_what_was_said_before_delay_no_hello_and_end_nothing(core: Driver) -> None:
+    talk = Conversation(core)
+    talk.on("connected")
+    assert talk.said() == ["hello"]
+    for error in (STATE, STATE, {"type": "error", "code": "invalid", "message": "", "seq": 7}):
+        talk.hear(**error)
+    talk.now_ns += 1000 * MS
+    assert talk.said() == ["hello", "ping"]
+    refused = {"type": "error", "code": "tools", "message": "", "fatal": True}
+    assert talk.hear(**refused, t_client_ns=5)["ended"] is None, "of a hello before"
+    assert talk.hear(**refused, t_client_ns=1000 * MS)["ended"] is not None, "of this one, said twice"
+
+
+def test_state_error_in_session_means_resume_and_an_unknown_session_a_new_one(talk: Conversation) -> None:
+    talk.now_ns += 1000 * MS
+    talk.hear(**STATE)
+    assert talk.on("due")[0]["resume"] == WELCOME["session"]
+    talk.hear(type="error", code="session", message="", retryable=True)
+    assert "resume" not in talk.on("due")[0]
+
+
+def test_clock_of_the_server_before_or_of_long_ago_is_not_believed(talk: Conversation) -> None:
+    pong = {"type": "pong", "id": 1, "t_received_ns": 5, "t_sent_ns": 5, "t_ping_ns": talk.now_ns}
+    assert talk.hear(**pong)["clock"] is not None
+    talk.now_ns += 61_000 * MS
+    assert talk.on("clock")["clock"] is None
+    assert talk.hear(**{**pong, "t_ping_ns": talk.now_ns})["clock"] is not None
+    talk.hear(**STATE)
+    talk.said()
+    talk.hear(type="error", code="session", message="", retryable=True)
+    talk.said()
+    assert talk.hear(**{**WELCOME, "session": "f" * 16})["clock"] is None
+
+
+@pytest.mark.parametrize("far_ns", [0, 2**62, 2**63 - 1])
+def test_instants_of_a_hostile_server_overflow_nothing(talk: Conversation, far_ns: int) -> None:
+    # Under the sanitizer of undefined behaviour, as all of this file.
+    talk.on("observe")
+    for ping_ns in (0, talk.now_ns, far_ns):
+        talk.hear(type="pong", id=1, t_received_ns=far_ns, t_sent_ns=far_ns, t_ping_ns=ping_ns)
+    for tick, age_ms in enumerate((0, 1e9)):
+        times = {"t_server_ns": far_ns, "release_ns": far_ns, "deadline_ns": far_ns, "timing": {"age_ms": age_ms}}
+        talk.fresh(tick=tick, call={"name": "steer"}, ttl_ms=1e9, **times)
+        talk.on("next")
+    talk.call(tick=2**53 - 1, status="fresh", t_obs_ns=far_ns, seq_obs=2**53 - 1, ttl_ms=1e9)
+    found = talk.on("look")
+    assert found["in_force"] == "call"
+    assert talk.hear(type="ping", id=2**53 - 1, t_ns=far_ns)["open"]
+
+
+@pytest.mark.parametrize(("ttl_ms", "then"), [(0, ["hold", "stop"]), (500, ["steer"])])
+def test_call_without_a_time_to_live_ends_with_the_server(talk: Conversation, ttl_ms: int, then: list[str]) -> None:
+    talk.on("observe")
+    talk.fresh(call={"name": "steer"}, ttl_ms=ttl_ms)
+    assert [c["name"] for c in talk.on("lost")["execute"]] == then
+
+
+def test_call_with_another_stamp_than_its_observations_is_void(talk: Conversation) -> None:
+    talk.on("observe")
+    found = talk.call(status="fresh", seq_obs=1, t_obs_ns=talk.now_ns - 1, call={"name": "steer"}, ttl_ms=500)
+    assert (found["in_force"], found["begins"]) == ("none", False)
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_server_of_1_0_has_all_own_safe_calls_carried_out(core: Driver, minor: int) -> None:
+    talk = Conversation(core)
+    talk.begin(protocol=[1, minor])
+    found = talk.call(status="safe", call={"name": "hold"})
+    assert [c["name"] for c in found["execute"]] == (["hold"] if minor else ["hold", "stop"])
+
+
+@pytest.mark.parametrize(
+    ("words", "sent"), [("ffff", None), ("41ff", "A"), ("e282ac" * 4000, "€" * 2730)], ids=["none", "half", "long"]
+)
+def test_result_that_is_no_unicode_or_too_long_is_cut(talk: Conversation, words: str, sent: str | None) -> None:
+    talk.on("observe")
+    talk.fresh(call={"name": "stop"})
+    talk.said()
+    talk.on("return", words)
+    assert [m.get("result") for m in talk.on("due")] == [sent]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"hz": -1.0}, "hz"),
+        ({"ttl_ms": float("1e300")}, "ttl_ms"),
+        ({"pacing": "both"}, "pacing"),
+        ({"name": "x" * 65}, "client.name"),
+        ({"safe_calls": [{"name": "", "arguments": {}}]}, "safe_call.name"),
+        ({"agent": "lander"}, "agent"),
+    ],
+)
+def test_mistake_in_the_options_is_told_with_its_field(core: Driver, options: dict[str, Any], field: str) -> None:
+    wrong = Conversation(core, **options).wrong
+    assert wrong["field"] == field and wrong["remedy"], wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("tcp://127.0.0.1:5555", ["tcp://127.0.0.1:5555"]),
+        ("tcp://a:1 , tcp://[::1]:2,ipc:///tmp/x", ["tcp://a:1", "tcp://[::1]:2", "ipc:///tmp/x"]),
+        ("ipc:///tmp/a,b", ["ipc:///tmp/a,b"]),
+        ("tcp://127.0.0.1:9,", "an empty place"),
+        ("tcp://127.0.0.1:9,127.0.0.1:8", "127.0.0.1:8 is no endpoint"),
+        ("tcp://127.0.0.1:9, tcp://127.0.0.1:9", "comes twice"),
+        ("tcp://127.0.0.1", "is no endpoint"),
+        ("tcp://127.0.0.1:65536", "is no endpoint"),
+        ("ws://127.0.0.1:80", "is no endpoint"),
+    ],
+)
+def test_list_of_endpoints_is_read_in_order_or_refused(core: Driver, text: str, found: list[str] | str) -> None:
+    answer = core.ask(f"endpoints {text}")
+    if isinstance(found, str):
+        assert found in answer["what"] and answer["remedy"], answer
+    else:
+        assert answer == found
+
+
+def test_keys_are_those_of_the_files_and_a_file_that_is_none_is_named(core: Driver, tmp_path: Path) -> None:
+    server, arm = (zmq_auth.create(tmp_path, name) for name in (zmq_auth.SERVER, "arm"))
+    secret = tmp_path / "arm.key_secret"
+    assert core.ask(f"keys {secret}") == [server.public, arm.public, arm.secret]
+    assert "no secret-key" in core.ask(f"keys {tmp_path / 'arm.key'}")["what"] or os.umask(0o077) is not None
+    secret.chmod(0o640)
+    open_to_others = core.ask(f"keys {secret}")
+    assert "may be read by other users" in open_to_others["what"]
+    assert open_to_others["remedy"] == f"chmod 600 {secret}"
+    secret.chmod(0o600)
+    for name, told in (("none", "cannot be read"), (".", "cannot be read")):
+        assert told in core.ask(f"keys {tmp_path / name}")["what"]
+    secret.write_text('secret-key = "' + "\x7f" * 40 + '"\n')
+    wrong = core.ask(f"keys {secret}")
+    assert "has no public-key" in wrong["what"] and "keys new" in wrong["remedy"]
+
+
+# The build.
+
+
+def test_package_is_installed_and_found_by_cmake_and_pkg_config(shared: Path, tmp_path: Path) -> None:
+    prefix, build = tmp_path / "prefix", tmp_path / "build"
+    for command in (
+        ("cmake", "-S", FOLDER, "-B", build, f"-DCMAKE_INSTALL_PREFIX={prefix}", "-DRTCONTROL_EXAMPLES=OFF"),
+        ("cmake", "--install", build),
+    ):
+        done = run(*command)
+        assert done.returncode == 0, done.stderr + done.stdout
+    found = run("pkg-config", "--cflags", "--libs", "rtcontrol-client", env={**os.environ, "PKG_CONFIG_PATH": str(
+        prefix / "share" / "pkgconfig")})
+    assert f"-I{prefix}/include" in found.stdout and "-lzmq" in found.stdout, found.stderr
+    user = tmp_path / "user"
+    user.mkdir()
+    # zaphoyd/websocketpp#178: functions of a header-only library were defined twice where two files included it.
+    (user / "one.cpp").write_text("#include <rtcontrol/client.h>\nint main() { return rtcontrol::now_ns() < 0; }\n")
+    (user / "two.cpp").write_text("#include <rtcontrol/client.h>\nint two() { return sizeof(rtcontrol::Client); }\n")
+    (user / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.16)\nproject(user CXX)\nfind_package(rtcontrol 0.1 REQUIRED)\n"
+        "add_executable(user one.cpp two.cpp)\ntarget_link_libraries(user PRIVATE rtcontrol::client)\n"
+    )
+    for command in (
+        ("cmake", "-S", user, "-B", user / "build", f"-DCMAKE_PREFIX_PATH={prefix}"),
+        ("cmake", "--build", user / "build", "-j", "2"),
+        (user / "build" / "user",),
+    ):
+        done = run(*command)
+        assert done.returncode == 0, done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("header", sorted(p.name for p in INCLUDE.glob("rtcontrol/*.h")))
+def test_each_header_stands_alone(shared: Path, header: str) -> None:
+    source = f"#include <rtcontrol/{header}>\nint main() {{}}\n"
+    done = run("clang++", "-std=c++17", *WARNINGS, f"-I{INCLUDE}", "-fsyntax-only", "-xc++", "-", input=source)
+    assert done.returncode == 0, done.stderr
+
+
+def test_core_is_small() -> None:
+    lines = {p.name: len(p.read_text().splitlines()) for p in INCLUDE.glob("rtcontrol/*.h")}
+    print(lines, sum(lines.values()))
+    assert all(len(line) <= 128 for p in INCLUDE.glob("rtcontrol/*.h") for line in p.read_text().splitlines())
