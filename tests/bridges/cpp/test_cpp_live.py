@@ -1,4 +1,4 @@
-"""The C++ client against real servers: at work, frozen, killed, restarted, cut off, with keys, and against no server."""
+"""The C++ client against real servers: at work, frozen, killed, restarted, cut off, with keys; against no server."""
 
 from __future__ import annotations
 
@@ -151,7 +151,10 @@ def test_server_with_keys_takes_listed_clients_and_no_others(strict: Start, tmp_
         flying = strict("run", "--endpoint", server.endpoint, "--keys", str(keys / "arm.key_secret"))
         flying.event("call")
         well(flying.close())
-        for given, told in ((("--keys", str(keys / "stranger.key_secret")), "does not accept this key"), ((), "Nobody")):
+        for given, told in (
+            (("--keys", str(keys / "stranger.key_secret")), "does not accept this key"),
+            ((), "Nobody"),
+        ):
             other = strict("run", "--endpoint", server.endpoint, "--seconds", "2", *given)
             stats = other.event("stats")["stats"]
             assert (stats["sessions"], told in stats["trouble"]) == (0, True), stats

@@ -1,4 +1,4 @@
-"""The C++ headers against the conformance vectors, as g++ and clang++ build them with each sanitizer; the rule as C99."""
+"""The C++ headers against the conformance vectors, built by g++ and clang++ with each sanitizer; the rule as C99."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-// A client of an rtcontrol server (docs/protocol.md). Every function may be called from any thread, and none but decided()
-// and wait_to_look() waits for anything. POSIX; needs libzmq.
+// A client of an rtcontrol server (docs/protocol.md). Every function may be called from any thread, and none but
+// decided() and wait_to_look() waits for anything. POSIX; needs libzmq.
 #pragma once
 #include "link.h"
 
@@ -53,7 +53,9 @@ class Client {
     Statistics statistics() const {
         return locked([](auto& talk) { return talk.counts.waited_ns = talk.phase.waited_ns(), talk.counts; });
     }
-    ClockOffset server_clock() const { return locked([](auto& talk) { return talk.offset.look(now_ns()), talk.offset; }); }
+    ClockOffset server_clock() const {
+        return locked([](auto& talk) { return talk.offset.look(now_ns()), talk.offset; });
+    }
 
     // What is in force at this instant; never a call beyond its time-to-live. Only looks.
     Act current() const {
@@ -75,8 +77,10 @@ class Client {
     // Sends one look at the world. Newer ones replace those that could not be sent yet.
     Sent observe(Observation look) {
         const int64_t now = now_ns();
-        if (look.stamp_ns > now) return {-1, Error{"invalid", "t_ns", "It is an instant to come.", "Stamp by now_ns()."}};
-        Value content = Map{{"type", "observe"}, {"session", "----------------"}, {"seq", 0}, {"epoch", 0}, {"t_ns", 0}};
+        if (look.stamp_ns > now)
+            return {-1, Error{"invalid", "t_ns", "It is an instant to come.", "Stamp by now_ns()."}};
+        Value content =
+            Map{{"type", "observe"}, {"session", "----------------"}, {"seq", 0}, {"epoch", 0}, {"t_ns", 0}};
         if (!look.text.empty()) content.set("text", std::move(look.text));
         content.set("data", std::move(look.data));
         List arrays;
@@ -100,7 +104,8 @@ class Client {
             if (!talk.open) due.reset();
             else if (!talk.looked || (due && now >= *due)) return true;
             else if (!due) due = talk.next_look_ns(now).value_or(now + talk.period_ns());
-            link_->changed.wait_for(held, std::chrono::nanoseconds(due ? std::max<int64_t>(*due - now, 1) : 20 * detail::kMs));
+            link_->changed.wait_for(
+                held, std::chrono::nanoseconds(due ? std::max<int64_t>(*due - now, 1) : 20 * detail::kMs));
         }
         return false;
     }

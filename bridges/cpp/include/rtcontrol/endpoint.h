@@ -16,7 +16,9 @@ namespace detail {
 
 // `tcp://HOST:PORT`, `ipc://PATH`, or several with commas between them, in their order.
 inline Problem parse_endpoints(const std::string& text, std::vector<std::string>& found) {
-    const auto wrong = [](const std::string& what, const char* remedy) { return Error{"invalid", "endpoint", what, remedy}; };
+    const auto wrong = [](const std::string& what, const char* remedy) {
+        return Error{"invalid", "endpoint", what, remedy};
+    };
     const bool one_path = text.rfind("ipc://", 0) == 0 && text.find("://", 6) == text.npos;  // it may have commas
     for (size_t at = 0; at <= text.size();) {
         const size_t end = one_path ? text.size() : std::min(text.find(',', at), text.size());
@@ -25,7 +27,8 @@ inline Problem parse_endpoints(const std::string& text, std::vector<std::string>
         one.erase(0, std::min(one.find_first_not_of(' '), one.size()));
         one.erase(one.find_last_not_of(' ') + 1);
         if (one.empty()) return wrong("\"" + text + "\" has an empty place.", "Write one comma between two endpoints.");
-        if (std::find(found.begin(), found.end(), one) != found.end()) return wrong(one + " comes twice.", "Name each server once.");
+        if (std::find(found.begin(), found.end(), one) != found.end())
+            return wrong(one + " comes twice.", "Name each server once.");
         const size_t colon = one.rfind(':');
         const std::string port = colon != one.npos && colon > 6 ? one.substr(colon + 1) : "";
         const bool number = !port.empty() && port.size() < 6 && port.find_first_not_of("0123456789") == port.npos;
@@ -46,7 +49,8 @@ inline Problem read_key(const std::string& path, const std::string& name, bool s
     struct stat state = {};
     if (!file || fstat(fileno(file.get()), &state) != 0 || !S_ISREG(state.st_mode))
         return wrong("cannot be read", "Give a key file; make one: rtcontrol keys new NAME");
-    if (secret && (state.st_mode & 077) != 0) return wrong("may be read by other users of this machine", "chmod 600 " + path);
+    if (secret && (state.st_mode & 077) != 0)
+        return wrong("may be read by other users of this machine", "chmod 600 " + path);
     char line[512];
     while (std::fgets(line, sizeof line, file.get())) {
         std::string_view rest(line);

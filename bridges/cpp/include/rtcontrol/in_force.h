@@ -1,5 +1,6 @@
-/* What is in force now: the time-to-live rule (docs/protocol.md, section 7). C99 and C++, no allocation, integers alone,
- * so that a microcontroller can run it. The caller keeps the calls and brings the time of its monotonic clock. */
+/* What is in force now: the time-to-live rule (docs/protocol.md, section 7). C99 and C++, no allocation, integers
+ * alone, so that a microcontroller can run it. The caller keeps the calls and brings the time of its monotonic clock.
+ */
 #ifndef RTCONTROL_IN_FORCE_H
 #define RTCONTROL_IN_FORCE_H
 #include <stdbool.h>

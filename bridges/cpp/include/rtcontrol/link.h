@@ -1,5 +1,5 @@
-// The client's two threads: one holds the socket, the other one calls the handler. Shared by them and the client, so that
-// a thread that is stuck in a foreign handler harms nobody.
+// The client's two threads: one holds the socket, the other one calls the handler. Shared by them and the client, so
+// that a thread that is stuck in a foreign handler harms nobody.
 #pragma once
 #include <fcntl.h>
 #include <signal.h>
@@ -58,7 +58,10 @@ class Link : public std::enable_shared_from_this<Link> {
     }
     // What keeps the session from being live; empty where it is. Under the lock.
     std::string trouble() const {
-        return talk.open ? "" : talk.ended ? talk.ended->text() : up_ && !talk.refusal.empty() ? talk.refusal : trouble_;
+        return talk.open                      ? ""
+               : talk.ended                   ? talk.ended->text()
+               : up_ && !talk.refusal.empty() ? talk.refusal
+                                              : trouble_;
     }
     // Carries out what began to be in force, and is so at this instant.
     bool pump(const Handler& handle) {
@@ -81,7 +84,8 @@ class Link : public std::enable_shared_from_this<Link> {
             }
             if (one.kind == Outcome::kDone && !failed.empty()) continue;
             if (one.kind != Outcome::kDone) failed.push_back(call);
-            if (act.calls.size() > 1) one = {one.kind == Outcome::kDone ? one.kind : Outcome::kFailed, call.name + ": " + one.words};
+            if (act.calls.size() > 1)
+                one = {one.kind == Outcome::kDone ? one.kind : Outcome::kFailed, call.name + ": " + one.words};
             outcome = {one.kind, failed.size() > 1 ? outcome.words + "; " + one.words : one.words};
         }
         const char* const names[] = {"executed", "failed", "refused"};
@@ -125,10 +129,11 @@ class Link : public std::enable_shared_from_this<Link> {
             if (!held.owns_lock()) held.lock();
             talk.end({"internal", "", std::string("The client failed: ") + error.what() + ".", "Make another one."});
         }
-        const Value bye = talk.open ? talk.bye() : Value();
         talk.end({"closed", "", "The client was closed.", "Make another one."});
+        const Value bye = talk.bye();
+        const bool says = talk.leaves_open && socket_;
         held.unlock();
-        disconnect(!bye.is_null() && socket_ && send(encode(bye)) ? 1000 : 0);
+        disconnect(says && send(encode(bye)) ? 1000 : 0);
         held.lock();
         running_--;
         changed.notify_all();
@@ -139,7 +144,7 @@ class Link : public std::enable_shared_from_this<Link> {
         const int64_t now = now_ns(), expires = talk.rule.expires_ns;
         talk.look(now);
         if (talk.open || talk.ended) troubled_ns_ = now;
-        if (now - troubled_ns_ > 5 * kSecond) talk.note("Not connected: " + trouble()), troubled_ns_ = now;
+        if (now - troubled_ns_ > 5 * kSecond) talk.note("Not connected: " + trouble(), true), troubled_ns_ = now;
         if (talk.pending || !talk.log.empty()) changed.notify_all();
         int64_t wake_ns = std::min(now + kSecond / 2, expires == RTC_NEVER ? expires : expires + 1);
         if (up_) wake_ns = std::min(wake_ns, talk.wake_ns());
@@ -160,13 +165,16 @@ class Link : public std::enable_shared_from_this<Link> {
         const int64_t most = kMaxMessageBytes;
         context_ = zmq_ctx_new();
         socket_ = context_ ? zmq_socket(context_, ZMQ_DEALER) : nullptr;
-        bool good = socket_ && zmq_setsockopt(socket_, ZMQ_MAXMSGSIZE, &most, sizeof most) == 0 && set(ZMQ_SNDHWM, 64) &&
-                    set(ZMQ_RCVHWM, 64) && set(ZMQ_LINGER, 0) && set(ZMQ_IMMEDIATE, 1) && set(ZMQ_RECONNECT_IVL, 100) &&
-                    set(ZMQ_RECONNECT_IVL_MAX, 2000) && set(ZMQ_IPV6, endpoint.find('[') != endpoint.npos);
+        bool good = socket_ && zmq_setsockopt(socket_, ZMQ_MAXMSGSIZE, &most, sizeof most) == 0 &&
+                    set(ZMQ_SNDHWM, 64) && set(ZMQ_RCVHWM, 64) && set(ZMQ_LINGER, 0) && set(ZMQ_IMMEDIATE, 1) &&
+                    set(ZMQ_RECONNECT_IVL, 100) && set(ZMQ_RECONNECT_IVL_MAX, 2000) &&
+                    set(ZMQ_IPV6, endpoint.find('[') != endpoint.npos);
         if (good && !keys_.secret.empty())
-            good = set(ZMQ_CURVE_SERVERKEY, keys_.server) && set(ZMQ_CURVE_PUBLICKEY, keys_.ours) && set(ZMQ_CURVE_SECRETKEY, keys_.secret);
+            good = set(ZMQ_CURVE_SERVERKEY, keys_.server) && set(ZMQ_CURVE_PUBLICKEY, keys_.ours) &&
+                   set(ZMQ_CURVE_SECRETKEY, keys_.secret);
         good = good && zmq_connect(socket_, endpoint.c_str()) == 0;
-        const std::string why = good ? "Nobody answers" : std::string("libzmq refuses (") + zmq_strerror(zmq_errno()) + ")";
+        const std::string why =
+            good ? "Nobody answers" : std::string("libzmq refuses (") + zmq_strerror(zmq_errno()) + ")";
         if (!good) disconnect(0), pause();
         const std::lock_guard<std::mutex> held(lock);
         at = next_++ % endpoints.size();
@@ -178,7 +186,9 @@ class Link : public std::enable_shared_from_this<Link> {
         talk.connected(opened_ns_);
     }
     bool set(int option, int value) { return zmq_setsockopt(socket_, option, &value, sizeof value) == 0; }
-    bool set(int option, const std::string& key) { return zmq_setsockopt(socket_, option, key.c_str(), key.size() + 1) == 0; }
+    bool set(int option, const std::string& key) {
+        return zmq_setsockopt(socket_, option, key.c_str(), key.size() + 1) == 0;
+    }
     void disconnect(int linger_ms) {
         if (socket_) set(ZMQ_LINGER, linger_ms), zmq_close(socket_);
         while (context_ && zmq_ctx_term(context_) != 0 && zmq_errno() == EINTR) continue;
@@ -203,7 +213,8 @@ class Link : public std::enable_shared_from_this<Link> {
         std::unique_lock<std::mutex> held(lock);
         const int64_t now = now_ns();
         changed.notify_all();
-        const bool silent = talk.silent(now), absent = endpoints.size() > 1 && !reached_ && now - opened_ns_ > 2 * kSecond;
+        const bool silent = talk.silent(now),
+                   absent = endpoints.size() > 1 && !reached_ && now - opened_ns_ > 2 * kSecond;
         if (absent || silent || talk.ended || !talk.leaves.empty()) {
             if (!talk.leaves.empty()) trouble_ = talk.leaves;
             else if (talk.open) trouble_ = "The server at " + endpoints[at] + " is silent.";
@@ -225,7 +236,8 @@ class Link : public std::enable_shared_from_this<Link> {
     }
     bool send(const Parts& parts) {
         for (size_t i = 0; i < parts.size(); i++)
-            if (zmq_send(socket_, parts[i].data(), parts[i].size(), ZMQ_DONTWAIT | (i + 1 < parts.size() ? ZMQ_SNDMORE : 0)) < 0)
+            if (zmq_send(socket_, parts[i].data(), parts[i].size(),
+                         ZMQ_DONTWAIT | (i + 1 < parts.size() ? ZMQ_SNDMORE : 0)) < 0)
                 return false;
         return true;
     }
@@ -261,9 +273,13 @@ class Link : public std::enable_shared_from_this<Link> {
                 continue;
             }
             held.unlock();
-            for (const std::string& line : log)
-                talk.options.log ? talk.options.log(line) : void(std::fprintf(stderr, "rtcontrol: %s\n", line.c_str()));
-            if (due) pump(handler);
+            try {
+                if (due) pump(handler);
+                for (const std::string& line : log)
+                    talk.options.log ? talk.options.log(line)
+                                     : void(std::fprintf(stderr, "rtcontrol: %s\n", line.c_str()));
+            } catch (...) {  // of the user's log, or no memory: the next turn tries again
+            }
             held.lock();
         }
         running_--;

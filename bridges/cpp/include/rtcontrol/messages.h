@@ -12,27 +12,32 @@ namespace detail {
 // A record's fields: `name!kind` must be there, `name?kind` may. Kinds: see check().
 inline const char* record(std::string_view name) {
     static const std::pair<std::string_view, const char*> all[] = {
-        {"hello", "type!any protocol![count:2:2 client!{program t_client_ns!instant capabilities?[str:1:64:0:32 agent?str:0:256 "
-                  "tools?[map:1:128 instruction?long model?str:0:256 safe_call?{call_map safe_calls?[{call_map:1:16 "
-                  "pacing?server|client hz?hz deadline_ms?ms ttl_ms?ms max_age_ms?ms on_miss?hold|safe hold_ms?ms "
-                  "robot?str:1:64 resume?token"},
-        {"welcome", "type!any protocol![count:0:4096 server!{program session!token resumed!flag epoch!count t_client_ns!instant "
-                    "t_server_ns!instant capabilities?[str:1:64:0:4096 agent?text tools![map:0:4096 instruction!text model!text "
-                    "model_trained_on_tools!flag trained?flag safe_call?{call_map safe_calls?[{call_map:1:16 release_ns?instant "
-                    "pacing!server|client hz!hz period_ms!ms deadline_ms!ms ttl_ms!ms max_age_ms!ms on_miss!hold|safe hold_ms!ms "
-                    "heartbeat_ms!ms session_grace_s!positive limits!whole_map warnings?[text:0:4096"},
+        {"hello",
+         "type!any protocol![count:2:2 client!{program t_client_ns!instant capabilities?[str:1:64:0:32 agent?str:0:256 "
+         "tools?[map:1:128 instruction?long model?str:0:256 safe_call?{call_map safe_calls?[{call_map:1:16 "
+         "pacing?server|client hz?hz deadline_ms?ms ttl_ms?ms max_age_ms?ms on_miss?hold|safe hold_ms?ms "
+         "robot?str:1:64 resume?token"},
+        {"welcome",
+         "type!any protocol![count:0:4096 server!{program session!token resumed!flag epoch!count t_client_ns!instant "
+         "t_server_ns!instant capabilities?[str:1:64:0:4096 agent?text tools![map:0:4096 instruction!text model!text "
+         "model_trained_on_tools!flag trained?flag safe_call?{call_map safe_calls?[{call_map:1:16 release_ns?instant "
+         "pacing!server|client hz!hz period_ms!ms deadline_ms!ms ttl_ms!ms max_age_ms!ms on_miss!hold|safe hold_ms!ms "
+         "heartbeat_ms!ms session_grace_s!positive limits!whole_map warnings?[text:0:4096"},
         {"observe", "type!any session!token seq!count epoch!count t_ns!instant text?long data?map arrays?[{array:0:16"},
-        {"call", "type!any session!token tick!count epoch!count seq_obs?count t_obs_ns?instant status!fresh|held|safe "
-                 "call?{call_map calls?[{call_map:1:16 release_ns?instant ttl_ms!ms deadline_ns!instant t_server_ns!instant "
-                 "confidence?unit cause?text timing?{timing"},
-        {"executed", "type!any session!token tick!count epoch!count outcome!executed|expired|failed|refused t_ns!instant "
-                     "result?long error?long"},
+        {"call",
+         "type!any session!token tick!count epoch!count seq_obs?count t_obs_ns?instant status!fresh|held|safe "
+         "call?{call_map calls?[{call_map:1:16 release_ns?instant ttl_ms!ms deadline_ns!instant t_server_ns!instant "
+         "confidence?unit cause?text timing?{timing"},
+        {"executed",
+         "type!any session!token tick!count epoch!count outcome!executed|expired|failed|refused t_ns!instant "
+         "result?long error?long"},
         {"instruct", "type!any session!token instruction!long said?long by?text confidence?unit"},
         {"reset", "type!any session!token epoch!count ended?{ended"},
         {"ping", "type!any id!count t_ns!instant"},
         {"pong", "type!any id!count t_ping_ns!instant t_received_ns!instant t_sent_ns!instant"},
-        {"error", "type!any code!text message!text remedy?text field?text seq?count t_client_ns?instant retryable?flag "
-                  "fatal?flag dropped?count"},
+        {"error",
+         "type!any code!text message!text remedy?text field?text seq?count t_client_ns?instant retryable?flag "
+         "fatal?flag dropped?count"},
         {"bye", "type!any session?token reason?str:0:1024"},
         {"{program", "name!str:1:64 version?str:0:64 language?str:0:64"},
         {"{call_map", "name!str:1:256 arguments?map"},
@@ -87,9 +92,12 @@ inline Problem check_record(Value& value, std::string_view fields, const std::st
 }
 
 inline Problem check(Value& value, std::string_view kind, const std::string& path) {
-    const auto must = [&](bool good, const std::string& what) { return good ? Problem() : wrong(path, "must be " + what); };
+    const auto must = [&](bool good, const std::string& what) {
+        return good ? Problem() : wrong(path, "must be " + what);
+    };
     const auto whole = [&](int64_t most) {
-        return must(make_whole(value) && value.whole(-1) >= 0 && value.whole() <= most, "an integer from 0 to " + std::to_string(most));
+        return must(make_whole(value) && value.whole(-1) >= 0 && value.whole() <= most,
+                    "an integer from 0 to " + std::to_string(most));
     };
     const auto number = [&](double least, double most) {
         const bool any = value.as<double>() || value.as<int64_t>() || value.as<uint64_t>();
@@ -134,7 +142,8 @@ inline Problem check(Value& value, std::string_view kind, const std::string& pat
         const size_t most = bound(kind), least = bound(kind);
         List* list = value.as<List>();
         for (size_t i = 0; list && list->size() <= most && i < list->size(); i++)
-            if (Problem problem = check((*list)[i], kind.substr(1), path + "[" + std::to_string(i) + "]")) return problem;
+            if (Problem problem = check((*list)[i], kind.substr(1), path + "[" + std::to_string(i) + "]"))
+                return problem;
         return must(list && list->size() >= least && list->size() <= most,
                     "a list of " + std::to_string(least) + " to " + std::to_string(most));
     }
@@ -154,14 +163,16 @@ inline Problem attach(Value& message, const Parts& parts) {
     used[0] = true;
     Value* arrays = nullptr;
     for (Entry& entry : *message.as<Map>())
-        if (entry.key == "arrays" && !entry.value.is_null() && message["type"].text() == "observe") arrays = &entry.value;
+        if (entry.key == "arrays" && !entry.value.is_null() && message["type"].text() == "observe")
+            arrays = &entry.value;
     if (arrays && !arrays->as<List>()) return wrong("arrays", "must be a list of maps");
     for (size_t i = 0; arrays && i < arrays->list().size(); i++) {
         Value& array = (*arrays->as<List>())[i];
         if (!array.as<Map>()) return wrong("arrays", "must be a list of maps");
         Value part = array["part"];
         const uint64_t at = make_whole(part) && part.whole() > 0 ? uint64_t(part.whole()) : 0;
-        if (at >= parts.size() || used[at]) return wrong("arrays[" + std::to_string(i) + "].part", "is no part, or used twice");
+        if (at >= parts.size() || used[at])
+            return wrong("arrays[" + std::to_string(i) + "].part", "is no part, or used twice");
         used[at] = true;
         array.set("data", Bytes(parts[at].begin(), parts[at].end()));
     }

@@ -130,7 +130,8 @@ class MsgPackReader {
         Map found;
         for (uint64_t i = 0; i < count; i++) {
             const int code = at_ < bytes_.size() ? uint8_t(bytes_[at_]) : 0xa0;
-            if ((code < 0xa0 || code > 0xbf) && (code < 0xd9 || code > 0xdb)) return fail(malformed("A key is no string."));
+            if ((code < 0xa0 || code > 0xbf) && (code < 0xd9 || code > 0xdb))
+                return fail(malformed("A key is no string."));
             Value key;
             if (!next(key, depth)) return false;
             found.push_back({std::move(*key.as<std::string>()), {}});
@@ -151,7 +152,8 @@ class MsgPackReader {
         return is_utf8(found) ? keep(value, std::string(found)) : fail(malformed("A string is not UTF-8."));
     }
     bool number(Value& value, double found) {
-        return std::isfinite(found) ? keep(value, found) : fail({"invalid", "", "It is not finite.", "Give a finite number."});
+        return std::isfinite(found) ? keep(value, found)
+                                    : fail({"invalid", "", "It is not finite.", "Give a finite number."});
     }
     bool open(uint64_t count, size_t depth) {
         if (depth > kMaxDepth) return large("It is nested deeper than 16.");

@@ -12,12 +12,13 @@ namespace rtcontrol {
 
 class PhaseLock {
  public:
-    // The instant of the next look; the same one until then, or until observed(). Nothing: neither a way nor the clocks'
-    // offset is known. `release` is any tick of the grid.
+    // The instant of the next look; the same one until then, or until observed(). Nothing: neither a way nor the
+    // clocks' offset is known. `release` is any tick of the grid.
     std::optional<int64_t> next_ns(int64_t release, int64_t period, const ClockOffset& offset, int64_t now) {
         const std::optional<int64_t> lead = lead_ns(period, offset, now);
         if (!lead || release > kMost) return {};
-        const int64_t past = now + *lead - release, ticks = past / period - (past % period < 0);  // towards minus infinity
+        const int64_t past = now + *lead - release,
+                      ticks = past / period - (past % period < 0);  // towards minus infinity
         aimed_ = release + (ticks + 1) * period;
         if (taken_ && std::abs(aimed_ - *taken_) < (period + 1) / 2) aimed_ += period;
         return due_ = aimed_ - *lead;
@@ -54,7 +55,8 @@ class PhaseLock {
         std::vector<int64_t> ways;
         for (const auto& [learnt, way] : ways_)
             if (now - learnt <= 10'000'000'000) ways.push_back(way);
-        if (ways.empty()) return offset.known ? std::optional(offset.offset_ns + offset.rtt_ns / 2 + 5'000'000) : std::nullopt;
+        if (ways.empty())
+            return offset.known ? std::optional(offset.offset_ns + offset.rtt_ns / 2 + 5'000'000) : std::nullopt;
         std::sort(ways.begin(), ways.end());
         size_t best = ways.size() - 1;
         const auto cost = [&](size_t i) {

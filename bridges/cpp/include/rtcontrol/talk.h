@@ -12,13 +12,19 @@
 
 namespace rtcontrol {
 
-enum class Force { none, call, safe, failing };  // failing: it should be safe, but a safe call failed and is tried again
+enum class Force {
+    none,
+    call,
+    safe,
+    failing
+};  // failing: it should be safe, but a safe call failed and is tried again
 
 // What is in force, or begins to be. Of several safe calls all are in force; none: stop in your own way.
 struct Act {
     Force kind = Force::none;
     std::vector<Call> calls;
-    int64_t tick = -1, seq_obs = -1, stamp_ns = -1;  // of the server's message, and of its observation; -1: there is none
+    int64_t tick = -1, seq_obs = -1,
+            stamp_ns = -1;  // of the server's message, and of its observation; -1: there is none
     int64_t expires_ns = RTC_NEVER, epoch = 0;
     double confidence = std::numeric_limits<double>::quiet_NaN();  // NaN: not told
     std::string cause, session;  // why safe: the server's, or expired, failed, server_lost, session_ended, new_session
@@ -47,13 +53,13 @@ struct Options {
     std::vector<Call> safe_calls;  // whenever no call may be in force, one for each actuator
     double hz = 0, deadline_ms = 0, max_age_ms = 0;
     std::optional<double> ttl_ms, hold_ms;
-    bool persist = false, acknowledge = true;     // greet anew also after the server's bye; tell what became of each call
+    bool persist = false, acknowledge = true;  // greet anew also after the server's bye; tell what became of each call
     std::function<void(const std::string&)> log;  // what people should read; default: stderr
 };
 
 struct Statistics {
-    int64_t observed = 0, superseded = 0, fresh = 0, held = 0, safe = 0, expired = 0, skipped = 0, executed = 0, failed = 0,
-            refused = 0, ignored = 0, sessions = 0, resumed = 0, reconnects = 0, errors = 0;
+    int64_t observed = 0, superseded = 0, fresh = 0, held = 0, safe = 0, expired = 0, skipped = 0, executed = 0,
+            failed = 0, refused = 0, ignored = 0, sessions = 0, resumed = 0, reconnects = 0, errors = 0;
     int64_t waited_ns = -1;  // how long observations lay at the server before their tick
 };
 
@@ -76,13 +82,15 @@ class Talk {
     Problem ended;                // nothing is said any more
     bool open = false;            // welcomed on the present connection
     bool looked = false;          // and observed
+    bool leaves_open = false;     // ended by the user: a bye is owed
     std::string refusal, leaves;  // the server's last error; why this connection is to be closed
     size_t servers = 1;
     int64_t decided_seq = -1;  // of the newest observation that a call answered
     Statistics counts;
     std::vector<std::string> log;
 
-    explicit Talk(Options given) : options(std::move(given)), instruction_(options.instruction), greeting_(instruction_) {
+    explicit Talk(Options given)
+        : options(std::move(given)), instruction_(options.instruction), greeting_(instruction_) {
         rtc_begin(&rule, 0);
         said_ns_ = heard_ns_ = now_ns();
         Value hello = greet(0);
@@ -121,12 +129,14 @@ class Talk {
         while (!is_utf8(words)) words.pop_back();
         Map executed{{"type", "executed"}, {"session", token_}, {"tick", act.tick}, {"epoch", act.epoch},
                      {"outcome", outcome}, {"t_ns", now_ns()}};
-        if (!words.empty()) executed.push_back({std::string(outcome) == "executed" ? "result" : "error", std::move(words)});
+        if (!words.empty())
+            executed.push_back({std::string(outcome) == "executed" ? "result" : "error", std::move(words)});
         say(std::move(executed));
     }
     // A call failed: what was done before would else go on for as long as it.
     void give_up(const Act& act) {
-        if (rule.kind == RTC_CALL && standing.tick == act.tick && act.session == token_) begin(rtc_server_left(&rule), "failed");
+        if (rule.kind == RTC_CALL && standing.tick == act.tick && act.session == token_)
+            begin(rtc_server_left(&rule), "failed");
     }
     // Safe calls failed: they are tried again, unless something else began meanwhile.
     void again(Act act, std::vector<Call> failed) {
@@ -172,7 +182,8 @@ class Talk {
         if (open) {
             said.swap(outbox_);
             // The second kind is for the clocks: who observes all the time is never silent.
-            if ((said.empty() && at_ns - said_ns_ >= beat_ns()) || at_ns - pinged_ns_ >= 10 * kSecond) said.push_back(ping(at_ns));
+            if ((said.empty() && at_ns - said_ns_ >= beat_ns()) || at_ns - pinged_ns_ >= 10 * kSecond)
+                said.push_back(ping(at_ns));
             return said;
         }
         hello_ns_ = at_ns + kSecond;
@@ -185,7 +196,8 @@ class Talk {
         return said;
     }
     void said(int64_t at_ns) { said_ns_ = at_ns; }
-    // From this message on there was no room. What is of its time is old by then; the rest is said first, and not twice.
+    // From this message on there was no room. What is of its time is old by then; the rest is said first, and not
+    // twice.
     void unsaid(std::vector<Value> rest, int64_t at_ns) {
         (open ? room_ns_ : hello_ns_) = at_ns + (open ? kRoomAgain : 5 * kRoomAgain);
         if (!open) greeted_ = false, full_ = true;
@@ -207,13 +219,14 @@ class Talk {
     void end(Error why) {
         if (ended) return;
         if (why.code != "closed") note(why.text());
+        leaves_open = open && why.code == "closed";
         ended = std::move(why);
         open = false;
         outbox_.clear();
         begin(rtc_server_left(&rule), "session_ended");
     }
-    void note(const std::string& text) {  // for people; nothing twice in a row
-        if (text != noted_ && log.size() < 100) log.push_back(text);
+    void note(const std::string& text, bool again = false) {  // for people; else nothing twice in a row
+        if ((again || text != noted_) && log.size() < 100) log.push_back(text);
         noted_ = text;
     }
     Value bye() const { return Map{{"type", "bye"}, {"session", token_}, {"reason", "closed"}}; }
@@ -224,7 +237,8 @@ class Talk {
         else if (is(m, "welcome")) hear_welcome(m);
         else if (is(m, "error")) hear_error(m, at_ns);
         else if (is(m, "bye")) hear_bye(m, at_ns);
-        else if (is(m, "pong")) offset.add(m["t_ping_ns"].whole(), m["t_received_ns"].whole(), m["t_sent_ns"].whole(), at_ns);
+        else if (is(m, "pong"))
+            offset.add(m["t_ping_ns"].whole(), m["t_received_ns"].whole(), m["t_sent_ns"].whole(), at_ns);
         else if (is(m, "instruct") && m["session"].text() == token_) instruction_ = told_ = m["instruction"].text();
         else if (is(m, "ping"))
             say({{"type", "pong"}, {"id", m["id"]}, {"t_ping_ns", m["t_ns"]}, {"t_received_ns", at_ns},
@@ -243,8 +257,8 @@ class Talk {
         if (!safe_calls.empty()) hello.set("safe_call", safe_calls[0]), hello.set("safe_calls", safe_calls);
         if (!options.tools.empty()) hello.set("tools", options.tools);
         const std::pair<const char*, const std::string*> texts[] = {
-            {"agent", &options.agent}, {"instruction", &greeting_}, {"model", &options.model}, {"pacing", &options.pacing},
-            {"on_miss", &options.on_miss}, {"robot", &options.robot}};
+            {"agent", &options.agent},   {"instruction", &greeting_},   {"model", &options.model},
+            {"pacing", &options.pacing}, {"on_miss", &options.on_miss}, {"robot", &options.robot}};
         for (const auto& [name, text] : texts)
             if (!text->empty()) hello.set(name, *text);
         const std::pair<const char*, double> numbers[] = {
@@ -280,7 +294,8 @@ class Talk {
     }
     void hear_welcome(const Value& message) {
         const bool resumed = message["resumed"].flag();
-        if (open || (resumed && message["session"].text() != token_)) return void(counts.ignored++);  // of a hello said twice
+        if (open || (resumed && message["session"].text() != token_))
+            return void(counts.ignored++);  // of a hello said twice
         if (message["protocol"].list().empty() || message["protocol"].list()[0].whole() != kMajor)
             return end({"version", "", "The server speaks another protocol.", "Update it, or this client."});
         open = true;
@@ -323,7 +338,8 @@ class Talk {
         // With a stamp that is not its observation's it would live longer, or shorter, than it may.
         const Stamp& known = stamps_[size_t(std::max<int64_t>(seq, 0)) % kQueue];
         const bool wrong_stamp = call.status == RTC_FRESH && known.seq == seq && known.ns != stamp;
-        if (!open || m["session"].text() != token_ || call.epoch != rule.epoch || call.tick <= rule.last_tick || wrong_stamp)
+        if (!open || m["session"].text() != token_ || call.epoch != rule.epoch || call.tick <= rule.last_tick ||
+            wrong_stamp)
             return void(counts.ignored++);
         (call.status == RTC_FRESH ? counts.fresh : call.status == RTC_HELD ? counts.held : counts.safe)++;
         release_ns_ = m["release_ns"].whole(release_ns_);
@@ -365,7 +381,8 @@ class Talk {
             if (!live) return greeted_ = false, void(hello_ns_ = at_ns);
         }
         const bool unknown = code == "session" || (live && code == "state" && retryable);
-        if (!live && code == "state" && !retryable && !fatal) leaves = "The server has another session on this connection.";
+        if (!live && code == "state" && !retryable && !fatal)
+            leaves = "The server has another session on this connection.";
         else if (!retryable && (fatal || (!live && !unknown)))
             end({code, m["field"].text(), "The server refused: " + m["message"].text(), m["remedy"].text()});
         else if (unknown || fatal) {
@@ -390,7 +407,8 @@ class Talk {
     // Nobody is let in now: the next of several servers is tried, a single one is asked again, with growing pauses.
     void later(int64_t at_ns) {
         if (servers > 1) leaves = "The server lets nobody in now.";
-        hello_ns_ = at_ns + int64_t(double(kSecond << refused_) * std::uniform_real_distribution<double>(0.5, 1)(random_));
+        hello_ns_ =
+            at_ns + int64_t(double(kSecond << refused_) * std::uniform_real_distribution<double>(0.5, 1)(random_));
         refused_ = std::min(refused_ + 1, 2);
     }
     void begin(const rtc_step& step, const std::string& cause, Act act = {}) {
@@ -409,7 +427,8 @@ class Talk {
     std::vector<Value> outbox_;
     std::vector<Call> safe_calls_;  // the server's
     std::string token_ = "----------------", instruction_, told_, greeting_, noted_;
-    bool known_ = false, greeted_ = false;  // whether the token is a session's; whether this connection's first hello was said
+    bool known_ = false,
+         greeted_ = false;  // whether the token is a session's; whether this connection's first hello was said
     bool full_ = false;                     // it found no room
     int refused_ = 0;                       // hellos in a row
     int64_t hello_ns_ = 0, said_hello_ns_ = 0, first_hello_ns_ = 0, release_ns_ = -1, room_ns_ = 0, said_ns_ = 0,

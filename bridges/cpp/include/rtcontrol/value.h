@@ -1,4 +1,5 @@
-// What messages are made of: values as of JSON, calls, a tool's definition. Errors are values; nothing here throws them.
+// What messages are made of: values as of JSON, calls, a tool's definition. Errors are values; nothing here throws
+// them.
 #pragma once
 #include <stdint.h>
 #include <cstddef>
@@ -52,7 +53,10 @@ class Value {
     bool flag(bool otherwise = false) const { return as<bool>() ? *as<bool>() : otherwise; }
     int64_t whole(int64_t otherwise = 0) const { return as<int64_t>() ? *as<int64_t>() : otherwise; }
     double number(double otherwise = 0) const {
-        return as<double>() ? *as<double>() : as<uint64_t>() ? double(*as<uint64_t>()) : as<int64_t>() ? double(whole()) : otherwise;
+        return as<double>()     ? *as<double>()
+               : as<uint64_t>() ? double(*as<uint64_t>())
+               : as<int64_t>()  ? double(whole())
+                                : otherwise;
     }
     const std::string& text() const { return held<std::string>(); }
     const List& list() const { return held<List>(); }
@@ -106,10 +110,12 @@ class Tool {
  public:
     explicit Tool(std::string name, std::string about = "") : name_(std::move(name)), about_(std::move(about)) {}
     Tool& integer(const std::string& name, int64_t minimum, int64_t maximum, int64_t step = 1) {
-        return parameter(name, Map{{"type", "integer"}, {"minimum", minimum}, {"maximum", maximum}, {"multipleOf", step}});
+        return parameter(name,
+                         Map{{"type", "integer"}, {"minimum", minimum}, {"maximum", maximum}, {"multipleOf", step}});
     }
     Tool& number(const std::string& name, double minimum, double maximum, double step) {
-        return parameter(name, Map{{"type", "number"}, {"minimum", minimum}, {"maximum", maximum}, {"multipleOf", step}});
+        return parameter(name,
+                         Map{{"type", "number"}, {"minimum", minimum}, {"maximum", maximum}, {"multipleOf", step}});
     }
     Tool& flag(const std::string& name) { return parameter(name, Map{{"type", "boolean"}}); }
     Tool& choice(const std::string& name, const std::vector<std::string>& values) {
@@ -122,7 +128,8 @@ class Tool {
     }
     operator Value() const {
         const Map schema{{"type", "object"}, {"properties", properties_}, {"required", required_}};
-        return Map{{"type", "function"}, {"function", Map{{"name", name_}, {"description", about_}, {"parameters", schema}}}};
+        return Map{{"type", "function"},
+                   {"function", Map{{"name", name_}, {"description", about_}, {"parameters", schema}}}};
     }
 
  private:

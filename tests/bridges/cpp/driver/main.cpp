@@ -1,6 +1,6 @@
-// A robot without a body: observes, tells what it carries out as JSON lines, takes commands as lines: rate HZ (0: none),
-// nan, text, reset, instruct WORDS, array, stuck TIMES (safe calls fail so often), throw, block MS (in the handler),
-// leave (close, inside of the handler), stats, close. Every turn, what is in force is looked at.
+// A robot without a body: observes, tells what it carries out as JSON lines, takes commands as lines: rate HZ (0:
+// none), nan, text, reset, instruct WORDS, array, stuck TIMES (safe calls fail so often), throw, block MS (in the
+// handler), leave (close, inside of the handler), stats, close. Every turn, what is in force is looked at.
 #include <poll.h>
 #include <rtcontrol/client.h>
 
@@ -122,7 +122,8 @@ class Robot {
         int answered = 0;
         const auto times = static_cast<int>(number("lockstep", 100));
         for (int i = 0; i < times; i++) {
-            while (!client_->connected() && !client_->ended()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+            while (!client_->connected() && !client_->ended())
+                std::this_thread::sleep_for(std::chrono::milliseconds(5));
             const Sent sent = client_->observe("left 40 right 10");
             answered += !sent.problem && client_->decided(sent.seq, std::chrono::milliseconds(10000));
         }
@@ -150,7 +151,8 @@ class Robot {
     }
 
     void obey(const std::string& line) {
-        const std::string what = line.substr(0, line.find(' ')), rest = line.substr(std::min(what.size() + 1, line.size()));
+        const std::string what = line.substr(0, line.find(' ')),
+                          rest = line.substr(std::min(what.size() + 1, line.size()));
         Problem problem;
         if (what == "rate") rate_ = std::atof(rest.c_str());
         if (what == "nan" || what == "text") nan_ = what == "nan";
@@ -169,14 +171,29 @@ class Robot {
     Value stats() {
         const Statistics s = client_->statistics();
         const Problem ended = client_->ended();
-        return Map{{"observed", s.observed}, {"superseded", s.superseded}, {"fresh", s.fresh}, {"held", s.held},
-                   {"safe", s.safe}, {"expired", s.expired}, {"skipped", s.skipped}, {"executed", s.executed},
-                   {"failed", s.failed}, {"refused", s.refused}, {"ignored", s.ignored}, {"sessions", s.sessions},
-                   {"resumed", s.resumed}, {"reconnects", s.reconnects}, {"errors", s.errors},
-                   {"too_old", too_old_.load()}, {"beyond", beyond_.load()}, {"in_force", name(client_->current().kind)},
-                   {"address", client_->address()}, {"trouble", client_->trouble()},
+        return Map{{"observed", s.observed},
+                   {"superseded", s.superseded},
+                   {"fresh", s.fresh},
+                   {"held", s.held},
+                   {"safe", s.safe},
+                   {"expired", s.expired},
+                   {"skipped", s.skipped},
+                   {"executed", s.executed},
+                   {"failed", s.failed},
+                   {"refused", s.refused},
+                   {"ignored", s.ignored},
+                   {"sessions", s.sessions},
+                   {"resumed", s.resumed},
+                   {"reconnects", s.reconnects},
+                   {"errors", s.errors},
+                   {"too_old", too_old_.load()},
+                   {"beyond", beyond_.load()},
+                   {"in_force", name(client_->current().kind)},
+                   {"address", client_->address()},
+                   {"trouble", client_->trouble()},
                    {"ended", ended ? Value(ended->text()) : Value()},
-                   {"clock_known", client_->server_clock().known}, {"waited_ns", s.waited_ns},
+                   {"clock_known", client_->server_clock().known},
+                   {"waited_ns", s.waited_ns},
                    {"instruction", client_->welcome()["instruction"]}};
     }
 
@@ -224,6 +241,7 @@ int two(const std::string& endpoints) {
 
 int main(int count, char** words) {
     std::ios::sync_with_stdio(false);  // else nobody knows which lines wait in a buffer
+    std::cin.tie(nullptr);             // it would flush beside another thread that tells
     std::map<std::string, std::string> given;
     for (int i = 2; i + 1 < count; i += 2) given[words[i] + 2] = words[i + 1];
     const std::string mode = count > 1 ? words[1] : "";

@@ -5,8 +5,9 @@
 #include <string.h>
 
 static void tell(rtc_step step, const rtc_in_force *now) {
-    printf("{\"act\": %d, \"by_message\": %d, \"expired\": %d, \"kind\": %d, \"expires_ns\": %" PRId64 "}\n", (int)step.act,
-           step.by_message, step.expired, (int)now->kind, now->expires_ns == RTC_NEVER ? -1 : now->expires_ns);
+    printf("{\"act\": %d, \"by_message\": %d, \"expired\": %d, \"kind\": %d, \"expires_ns\": %" PRId64 "}\n",
+           (int)step.act, step.by_message, step.expired, (int)now->kind,
+           now->expires_ns == RTC_NEVER ? -1 : now->expires_ns);
     fflush(stdout);
 }
 
@@ -18,8 +19,8 @@ int main(void) {
     rtc_begin(&now, 0);
     while (fgets(line, sizeof line, stdin)) {
         memset(a, 0, sizeof a);
-        int n = sscanf(line, "%15s %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64, what,
-                       &a[0], &a[1], &a[2], &a[3], &a[4], &a[5], &a[6]);
+        int n = sscanf(line, "%15s %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64 " %" SCNd64,
+                       what, &a[0], &a[1], &a[2], &a[3], &a[4], &a[5], &a[6]);
         if (n < 1) continue;
         if (strcmp(what, "begin") == 0) {
             rtc_begin(&now, a[0]);
