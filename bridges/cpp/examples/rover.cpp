@@ -34,7 +34,8 @@ int main(int count, char** words) {
     });
 
     double wall_m = 5;
-    while (!over && robot.wait_to_look()) {  // just before each of the server's ticks
+    while (!over && !robot.ended()) {
+        if (!robot.wait_to_look(std::chrono::milliseconds(200))) continue;  // just before each of the server's ticks
         wall_m = std::max(0.1, wall_m - speed / 100.0 / options.hz);
         char text[40];
         std::snprintf(text, sizeof text, "wall %.1f speed %d", wall_m, speed.load());

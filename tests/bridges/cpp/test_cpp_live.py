@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from rtcontrol.serve import zmq_auth
 from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Instruct, Observe
 from tests.bridges.client.worlds import Process, Proxy, free_port, until
-from tests.bridges.cpp.build import Driver, Start
+from tests.bridges.cpp.build import FOLDER, INCLUDE, WARNINGS, Driver, Start, run
 from tests.bridges.program import garbage
 from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import Stand
@@ -77,12 +78,25 @@ def test_looks_are_timed_for_the_servers_ticks(strict: Start, server: Process) -
     well(flying.close())
 
 
+def test_example_drives_and_ends_safe(shared: Path, server: Process, tmp_path: Path) -> None:
+    rover = tmp_path / "rover"
+    flags = ("-std=c++17", *WARNINGS, f"-I{INCLUDE}", "-pthread")
+    done = run("clang++", *flags, FOLDER / "examples" / "rover.cpp", "-lzmq", "-o", rover)
+    assert done.returncode == 0, done.stderr
+    said = tmp_path / "said.txt"
+    with said.open("w") as out, subprocess.Popen([rover, server.endpoint], stdout=out, stderr=out) as process:
+        until(lambda: said.read_text().count("call:") > 3, "it does not drive")
+        process.terminate()
+        assert process.wait(20) == 0, said.read_text()
+    assert said.read_text().splitlines()[-1].startswith("safe: stop 0"), said.read_text()
+
+
 def test_lockstep_gets_one_call_for_each_observation(strict: Start, server: Process) -> None:
     told = strict("run", "--endpoint", server.endpoint, "--lockstep", "100", "--ttl-ms", "0").event("lockstep")
     assert (told["answered"], told["stats"]["fresh"]) == (100, 100)
 
 
-def test_two_clients_of_one_process_know_nothing_of_each_other(driver: Start, server: Process, stand: Stand) -> None:
+def test_two_clients_of_one_process_know_nothing_of_each_other(driver: Start, server: Process) -> None:
     one = driver("two", f"{server.endpoint},{server.endpoint}")
     told = one.event("two")
     assert min(told["first"], told["second"]) >= 5

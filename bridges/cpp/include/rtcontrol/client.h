@@ -62,7 +62,7 @@ class Client {
         return locked([](auto& talk) {
             talk.look(now_ns());
             Act act = talk.standing;
-            if (talk.pending && talk.pending->attempt > 1) act.kind = Force::failing;
+            if (talk.failing) act.kind = Force::failing;
             return act;
         });
     }
@@ -95,17 +95,20 @@ class Client {
         return {seq, {}};
     }
     Sent observe(std::string text) { return observe(Observation{std::move(text), {}, {}, -1}); }
-    // Waits until it is time to look at the world, just before the server's next tick. False: the session has ended.
-    bool wait_to_look() {
+    // Waits until it is time to look at the world, just before the server's next tick. False: not in this time, or the
+    // session has ended.
+    bool wait_to_look(std::chrono::milliseconds patience = std::chrono::hours(10'000)) {
         std::unique_lock<std::mutex> held(link_->lock);
+        const int64_t end = now_ns() + patience.count() * detail::kMs;
         std::optional<int64_t> due;
         for (detail::Talk& talk = link_->talk; !link_->closing && !talk.ended;) {
             const int64_t now = now_ns();
             if (!talk.open) due.reset();
-            else if (!talk.looked || (due && now >= *due)) return true;
-            else if (!due) due = talk.next_look_ns(now).value_or(now + talk.period_ns());
-            link_->changed.wait_for(
-                held, std::chrono::nanoseconds(due ? std::max<int64_t>(*due - now, 1) : 20 * detail::kMs));
+            else if (talk.looked_ns == 0 || (due && now >= *due)) return true;
+            else if (!due) due = talk.next_look_ns(now).value_or(talk.looked_ns + talk.period_ns());
+            if (now >= end) return false;
+            const int64_t wake = std::min(end, due.value_or(now + 20 * detail::kMs));
+            link_->changed.wait_for(held, std::chrono::nanoseconds(std::max<int64_t>(wake - now, 1)));
         }
         return false;
     }

@@ -95,6 +95,7 @@ class Link : public std::enable_shared_from_this<Link> {
         talk.acknowledge(act, names[outcome.kind], outcome.words);
         if (!failed.empty()) talk.note(std::string("A call was ") + names[outcome.kind] + ": " + outcome.words);
         if (outcome.kind == Outcome::kFailed && act.kind == Force::call) talk.give_up(act);
+        if (failed.empty() && act.kind == Force::safe && !talk.pending) talk.failing = false;
         if (!failed.empty() && act.kind == Force::safe) talk.again(act, act.calls.empty() ? act.calls : failed);
         again_ns_ = now_ns() + 100 * kMs;
         changed.notify_all();

@@ -81,8 +81,9 @@ class Talk {
     std::optional<Act> pending;   // what is to be carried out next; a newer act replaces an older one
     Problem ended;                // nothing is said any more
     bool open = false;            // welcomed on the present connection
-    bool looked = false;          // and observed
+    int64_t looked_ns = 0;        // when it was observed last on this connection; 0: not yet
     bool leaves_open = false;     // ended by the user: a bye is owed
+    bool failing = false;         // a safe call is tried again
     std::string refusal, leaves;  // the server's last error; why this connection is to be closed
     size_t servers = 1;
     int64_t decided_seq = -1;  // of the newest observation that a call answered
@@ -107,8 +108,7 @@ class Talk {
         stamps_[size_t(seq_) % kQueue] = {seq_, stamp_ns};
         content.set("t_ns", stamp_ns);
         counts.observed++;
-        looked = true;
-        phase.observed(seq_, period_ns(), now_ns());
+        phase.observed(seq_, period_ns(), looked_ns = now_ns());
         outbox_.push_back(addressed(std::move(content)));
         return seq_;
     }
@@ -122,6 +122,7 @@ class Talk {
         if (known_) say(reset_to(rule.epoch, outcome));  // one without room is made up for after a resume
         pending.reset();
         standing = Act();
+        failing = false;
     }
     void acknowledge(const Act& act, const char* outcome, std::string words = "") {
         if (!act.owed || !options.acknowledge || act.session != token_ || act.epoch != rule.epoch) return;
@@ -144,6 +145,7 @@ class Talk {
         act.calls = std::move(failed);
         act.owed = false;
         act.attempt++;
+        failing = true;
         pending = std::move(act);
     }
     // Just in time for the next tick; nothing where ticks are not known.
@@ -165,7 +167,8 @@ class Talk {
     void lost() {  // or silent; what is in force runs to its own end
         counts.reconnects += open;
         if (open) begin(rtc_server_lost(&rule), "server_lost");
-        open = greeted_ = looked = false;
+        open = greeted_ = false;
+        looked_ns = 0;
         drop(is_of_its_time);  // an observation as old as the gap helps nobody
     }
     void elsewhere() {  // the next connection goes to another machine, maybe, whose clock is another one
@@ -419,6 +422,7 @@ class Talk {
         act.expires_ns = rule.expires_ns;
         act.cause = act.kind == Force::safe ? cause : "";
         pending = standing = std::move(act);
+        failing = false;
     }
     struct Stamp {
         int64_t seq = -2, ns = 0;
