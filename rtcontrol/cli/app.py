@@ -34,6 +34,7 @@ LAZY = {
     "tools": "rtcontrol.cli.author:tools",
     "bench": "rtcontrol.cli.bench:app",
     "keys": "rtcontrol.cli.keys:app",
+    "devices": "rtcontrol.cli.devices:app",
     "bridge": "rtcontrol.cli.bridge:app",
     "plan": "rtcontrol.cli.plan:plan",
     "replay": "rtcontrol.cli.replay:replay",

@@ -34,6 +34,8 @@ Examples:
 
   rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys      (rtcontrol keys new NAME makes the keys)
 
+  rtcontrol serve --agent paddle --http 0.0.0.0:8080 --token-file token --pair      (phones come in by a code)
+
   rtcontrol serve --model runs/mine --tools robot.py      (of clients and /v1 requests without tools: docs/schemas.md)
 
   rtcontrol serve --supervise --memory-limit-mb 4000
@@ -83,14 +85,16 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
         say = output.out.say
         games = None if neuro is None else neuro(say)
         policies = None if openpi is None else openpi(say)
+        web = None if gateway is None else gateway(say)
         told: dict[str, Any] = {"say": say, "stopped": ending.called, "openpi": policies}
-        with Server(options, options.bind, keys=options.keys, http=gateway, neuro=games, **told) as server:
+        with Server(options, options.bind, keys=options.keys, http=web, neuro=games, **told) as server:
             for endpoint in server.endpoints:
                 say(f"listening on {endpoint}")
             for one in decoders_of(server.admission.pool):
                 say(f"{one['decoder']}: {one['state']}, pid {one.get('pid')} on node {one.get('node')}")
             if server.gateway is not None:
                 say(f"listening on {server.gateway.url}")
+                server.gateway.show_code()
             if server.neuro is not None:
                 say(f"listening on {server.neuro.address} for games")
             if server.openpi is not None:
@@ -101,7 +105,7 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
     return ending.status
 
 
-def _gateway(options: ServerOptions, http: str) -> Callable[[Any, Any], Any]:
+def _gateway(options: ServerOptions, http: str) -> Callable[[Any], Any]:
     from rtcontrol.gateway import Gateway, GatewayOptions
     from rtcontrol.models.checkpoint.checkpoint import zoo
     from rtcontrol.run import assembly
@@ -118,8 +122,9 @@ def _gateway(options: ServerOptions, http: str) -> Callable[[Any, Any], Any]:
         options.value_tokens,
         options.arguments,
         options.require_token,
+        options.pair,
     )
-    return lambda admission, pool: Gateway(admission, pool, told)
+    return lambda say: lambda admission, pool: Gateway(admission, pool, told, say)
 
 
 def _neuro(options: ServerOptions, address: str) -> Callable[[Any], Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.openai_api import error_boundary, error_response
 from rtcontrol.gateway.options import GatewayOptions
+from rtcontrol.gateway.pairing import Pairing, address_of_page
+from rtcontrol.gateway.pairing import route as pair_route
 from rtcontrol.gateway.source import content, no_content, public_name, source, trained
 from rtcontrol.gateway.websocket import WebSockets
 from rtcontrol.hosts.protocol import DecoderPool
@@ -38,7 +40,12 @@ DEFAULT_MODEL = "default"
 
 
 def build(
-    admission: SessionManager, tool_sets: ToolSets, content: ContentHeads, options: GatewayOptions, metrics: Metrics
+    admission: SessionManager,
+    tool_sets: ToolSets,
+    content: ContentHeads,
+    options: GatewayOptions,
+    metrics: Metrics,
+    pairing: Pairing | None,
 ) -> Starlette:
     """The application, without its gate."""
     sockets = WebSockets(admission, metrics)
@@ -146,6 +153,7 @@ def build(
         *fleet.routes(admission, options, metrics),
         Route("/health", health),
         Route("/metrics", metrics_text),
+        *([] if pairing is None else [pair_route(pairing, options, metrics)]),
         WebSocketRoute("/ws", sockets.serve),
         *view.routes(lambda name: view.find(admission, name), lambda: view.listed(admission)),
         WebSocketRoute("/{path:path}", no_socket),
@@ -167,9 +175,17 @@ def _simpletool_error(error: Exception) -> tuple[int, str]:
 
 
 class GatewayApp:
-    """The routes for an admission, and what decides for them. `app` is without its gate, `gated` behind it."""
+    """The routes for an admission, and what decides for them. `app` is without its gate, `gated` behind it; `pairing`
+    shows its codes by `say`, with the address of its page."""
 
-    def __init__(self, admission: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
+    def __init__(
+        self,
+        admission: SessionManager,
+        pool: DecoderPool,
+        options: GatewayOptions,
+        say: Callable[[str], None] = print,
+        page: Callable[[], str] = str,
+    ) -> None:
         limits = (options.tool_sets, options.decide_timeout_s, options.open_timeout_s)
         began = served_model(admission.options)
 
@@ -194,7 +210,8 @@ class GatewayApp:
         )
         self._content = ContentHeads(texts, lambda: no_content(options.model))
         self._metrics = Metrics(admission)
-        self.app = build(admission, self._tool_sets, self._content, options, self._metrics)
+        self.pairing = Pairing(options.devices, say, page) if options.pair and options.devices is not None else None
+        self.app = build(admission, self._tool_sets, self._content, options, self._metrics, self.pairing)
         self.gated = AccessGate(self.app, options, self.refused)
 
     def refused(self, code: str) -> None:
@@ -211,11 +228,22 @@ class GatewayApp:
 
 
 class Gateway(HTTPServer):
-    """HTTP and WebSocket for an admission."""
+    """HTTP and WebSocket for an admission; `say` shows the codes for devices, where these may be paired."""
 
-    def __init__(self, admission: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
-        self._made = GatewayApp(admission, pool, options)
+    def __init__(
+        self,
+        admission: SessionManager,
+        pool: DecoderPool,
+        options: GatewayOptions,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self._made = GatewayApp(admission, pool, options, say, lambda: address_of_page(self.url, options.host))
         super().__init__(self._made.app, options, "--http", self._made.refused)
+
+    def show_code(self) -> None:
+        """The first code, where devices may be paired."""
+        if self._made.pairing is not None:
+            self._made.pairing.show()
 
     def close(self) -> None:
         try:

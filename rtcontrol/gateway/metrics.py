@@ -25,6 +25,7 @@ ROUTES, STATUSES = (
 REFUSALS = (
     *("context_length_exceeded", "host", "incomplete", "invalid", "invalid_request", "malformed", "model_not_found"),
     *("origin", "timeout", "token", "too_large", "unsupported"),
+    *("code", "content_type", "full", "locked", "public", "wrong_code"),
 )
 BOUNDS = [*(f"{bound:g}" for bound in BOUNDS_S), "+Inf"]
 

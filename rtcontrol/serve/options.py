@@ -279,6 +279,7 @@ class ServerOptions(ServeOptions):
         bool,
         Flag("Ask programs and pages of this machine for the token, too: behind a proxy, everybody is one of them."),
     ] = False
+    pair: Annotated[bool, Flag("Show a code for which a device gets a token of its own (docs/gateway.md).")] = False
     static: Annotated[Path | None, Flag("Serve the pages of this folder, too.")] = None
     supervise: Annotated[
         bool | None, Flag("Start the server again when it dies. (default: where there is a memory limit)")
@@ -287,10 +288,10 @@ class ServerOptions(ServeOptions):
 
     def __post_init__(self) -> None:
         given: dict[str, object] = {"--allow-origin": self.allow_origin, "--token-file": self.token_file}
-        given |= {"--require-token": self.require_token, "--static": self.static}
+        given |= {"--require-token": self.require_token, "--pair": self.pair, "--static": self.static}
         idle = [name for name, value in given.items() if value]
         if self.neuro is not None or self.openpi is not None:
-            idle = [name for name in idle if name == "--static"]
+            idle = [name for name in idle if name in ("--pair", "--static")]
         if self.openpi is None and self.openpi_map is not None:
             raise UserError("--openpi-map is for --openpi, which is not given.", "Add --openpi 127.0.0.1:8000.")
         if self.openpi is not None and self.agent is None:

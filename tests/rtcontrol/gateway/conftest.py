@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
             pool: InProcessPool | None = None,
             own: Any = (),
             own_reading: bool = False,
+            say: Callable[[str], None] = print,
             **options: Any,
         ) -> Served:
             pool = pool or InProcessPool()
@@ -60,7 +61,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
 
             keeper = threading.Thread(target=keep, daemon=True)
             keeper.start()
-            gateway = Gateway(admission, pool, GatewayOptions(**{"port": 0, "model": str(model), **options}))
+            gateway = Gateway(admission, pool, GatewayOptions(**{"port": 0, "model": str(model), **options}), say)
             gateway.start()
             stack.callback(gateway.close)
             stack.callback(admission.close)
