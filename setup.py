@@ -20,4 +20,5 @@ def packages(folder: Path, name: str) -> Iterator[str]:
 listed = [*packages(ROOT / "rtcontrol", "rtcontrol")]
 for floor in FLOORS:
     listed += packages(ROOT / floor, f"rtcontrol.{floor}")
+listed.append("rtcontrol.gateway.javascript")  # no modules of Python's, but files of its page
 setup(packages=listed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -26,6 +25,7 @@ from rtcontrol.gateway.openai_api import error_boundary, error_response
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.gateway.pairing import Pairing, address_of_page
 from rtcontrol.gateway.pairing import route as pair_route
+from rtcontrol.gateway.site import PAGE, mounts
 from rtcontrol.gateway.source import content, no_content, public_name, source, trained
 from rtcontrol.gateway.websocket import WebSockets
 from rtcontrol.hosts.protocol import DecoderPool
@@ -35,7 +35,6 @@ from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.telemetry.causes import script
 from rtcontrol_client.wire import PROTOCOL
 
-PAGE = Path(__file__).parent / "page"
 DEFAULT_MODEL = "default"
 
 
@@ -160,7 +159,7 @@ def build(
         *([] if options.static is None else [Mount("/static", StaticFiles(directory=options.static, html=True))]),
         Route("/crowd", lambda request: FileResponse(PAGE / "crowd.html")),
         Route("/causes.js", lambda request: Response(script(), media_type="text/javascript")),
-        Mount("/", StaticFiles(directory=PAGE, html=True)),
+        *mounts(html=True),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: missing})
 

@@ -17,24 +17,22 @@ import sys
 import threading
 import time
 from collections import deque
-from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.routing import Route
 
 from rtcontrol.envs.pictures import Painter, painter, png
 from rtcontrol.gateway import view
 from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.options import GatewayOptions
+from rtcontrol.gateway.site import PAGE, mounts
 from rtcontrol.loop.config import instruction_text
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.recent import TICKS
 
-PAGE = Path(__file__).parent / "page"
 # Whoever looks on gives way to the loop, on a machine of few cores.
 NICE = 10
 
@@ -107,7 +105,7 @@ def build(fed: Fed) -> Starlette:
         return FileResponse(PAGE / "live.html")
 
     seen = view.routes(lambda name: fed if not name else None, list)
-    return Starlette(routes=[*seen, Route("/", page), Mount("/", StaticFiles(directory=PAGE))])
+    return Starlette(routes=[*seen, Route("/", page), *mounts()])
 
 
 def main() -> None:

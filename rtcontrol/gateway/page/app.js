@@ -2,21 +2,19 @@
 
 import { CAUSES } from "./causes.js";
 import { StripChart } from "./chart.js";
-import { nowNs } from "./clock.js";
+import { nowNs } from "./client/clock.js";
 import { CourtView } from "./court.js";
 import { LEVEL_SPEED, STEPS_A_SECOND, World } from "./game.js";
 import { showLink, SOCKET } from "./link.js";
 import { Pilot } from "./pilot.js";
-import { Session } from "./session.js";
+import { Session } from "./client/session.js";
 
 const HZ = 30;
-const LEAD_NS = 22e6; // a frame, and the way to the server
 const SCRIPTS = ["expert", "noop", "random"];
 const SUGGESTIONS = ["return every ball", "miss every ball on purpose", "aim high", "aim low"];
 SUGGESTIONS.push("stay at the top", "stay at the bottom", "do what I do");
 
 const $ = (id) => document.getElementById(id);
-const token = new URLSearchParams(location.hash.slice(1)).get("token");
 
 const world = new World(Math.floor(Math.random() * 1e6));
 const pilot = new Pilot($("court"));
@@ -34,7 +32,6 @@ const session = new Session(
   SOCKET,
   { agent: "paddle", pacing: "server", hz: HZ, capabilities: ["executed"] },
   { welcome: onWelcome, call: onCall, act: onAct, instruct: (text, said) => onInstruct(text, false, said), error: onError },
-  { token },
 );
 
 showLink(session);
@@ -232,7 +229,7 @@ function frame(now) {
   const due = observeNs === null ? now - observedAt > 14 : nowNs() >= observeNs;
   if (due && session.observe(world.observe(), nowNs())) {
     observedAt = now;
-    observeNs = session.nextObservationNs(LEAD_NS);
+    observeNs = session.nextLookNs();
   }
   const dpr = Math.min(devicePixelRatio || 1, 3);
   const level = Math.round(world.own_v / LEVEL_SPEED);

@@ -1,8 +1,8 @@
 // The page `/crowd`: fifty villagers over one connection, told in words, all together, by group or one by one.
 
 import { CAUSES } from "./causes.js";
-import { nowNs } from "./clock.js";
-import { Crowd } from "./crowd.js";
+import { nowNs } from "./client/clock.js";
+import { Crowd } from "./client/crowd.js";
 import { showLink, SOCKET } from "./link.js";
 import { OnePanel } from "./one_villager.js";
 import { count, meant } from "./sayings.js";
@@ -58,7 +58,6 @@ const crowd = new Crowd(
     crowd: { members: village.villagers.length },
   },
   { welcome: onWelcome, call: onCall, act: onAct, error: onError },
-  { token: options.get("token") },
 );
 showLink(crowd);
 const panel = new OnePanel({ crowd, village, shown, choose, tell: aimAt });

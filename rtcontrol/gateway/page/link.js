@@ -1,5 +1,9 @@
 // What the pages of games have in common of their connection: its line in the header, and the question for the token.
 
+import { Gate } from "./gate.js";
+
+export { SOCKET } from "./gate.js";
+
 const STATES = {
   connecting: "connecting",
   opening: "connected, waking the model",
@@ -10,26 +14,24 @@ const STATES = {
 
 const $ = (id) => document.getElementById(id);
 
-/** Where the server of this page is. */
-export const SOCKET = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}/ws`;
-
 /** The line tells the state of a session or crowd from now on; a token that is given is used by its next connection. */
 export function showLink(session) {
+  const gate = new Gate((token) => {
+    session.token = token;
+  });
+  session.token = gate.token;
   session.on.state = (state, detail) => {
     $("link").dataset.state = state;
     $("link-text").textContent = state === "refused" ? `refused: ${detail}` : STATES[state];
-    if (state === "waiting" && !detail.opened) askForToken(session.token);
+    if (state === "waiting" && !detail.opened) askForToken(gate, session.token);
   };
-  $("gate-form").addEventListener("submit", () => {
-    session.token = $("token").value.trim();
-  });
 }
 
 /** A browser does not say why a handshake failed: ask over HTTP. */
-async function askForToken(token) {
+async function askForToken(gate, token) {
   try {
     const answer = await fetch("health", { headers: token ? { authorization: `Bearer ${token}` } : {} });
-    if (answer.status === 401 && !$("gate").open) $("gate").showModal();
+    if (answer.status === 401) await gate.ask();
   } catch {
     // The server is away; the session tries again by itself.
   }

@@ -2,6 +2,7 @@
 // comes from /view/ws four times a second; what people say goes back over it.
 
 import { StripChart } from "./chart.js";
+import { Gate } from "./gate.js";
 
 const AGAIN_MS = 1000;
 const OLD_S = 3; // a picture of before is told to be one
@@ -11,7 +12,7 @@ const $ = (id) => document.getElementById(id);
 const chart = new StripChart($("chart"));
 const texts = new Map();
 const view = { last: null, seen: 0, socket: null, over: false };
-let token = new URLSearchParams(location.hash.slice(1)).get("token");
+const gate = new Gate(() => connect());
 let session = new URLSearchParams(location.search).get("session");
 let asked = null; // the tick whose call waits for a yes
 
@@ -30,11 +31,12 @@ function link(state, text) {
 // ---------------------------------------------------------------------------------------------------- connection
 
 async function connect() {
+  const { token } = gate;
   const headers = token ? { authorization: `Bearer ${token}` } : {};
   try {
     const answer = await fetch("view/sessions", { headers });
     if (answer.status === 401) {
-      if (!$("gate").open) $("gate").showModal();
+      await gate.ask();
       return;
     }
     choose(await answer.json());
@@ -77,11 +79,6 @@ $("session").addEventListener("change", () => {
   $("world").hidden = true; // the picture is of another one's world
   socket?.close();
   chart.calls.length = 0;
-  connect();
-});
-
-$("gate-form").addEventListener("submit", () => {
-  token = $("token").value.trim();
   connect();
 });
 

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosedError
 from websockets.sync.server import Server, ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from rtcontrol.gateway.app import PAGE
+from rtcontrol.gateway.site import CLIENT, PAGE
 from rtcontrol_client.wire import PROTOCOL, decode_json, encode_json
 from rtcontrol_client.wire.messages import FunctionCall, Message, Ping, Pong, Program, Welcome
 
@@ -103,13 +103,20 @@ class Peer:
         return token
 
 
+def copy_page(folder: Path) -> Path:
+    """The page's modules as a server has them, where Node takes them for modules."""
+    page = folder / "page"
+    shutil.copytree(PAGE, page)
+    shutil.copytree(CLIENT, page / "client")
+    (page / "package.json").write_text('{"type": "module"}')
+    return page
+
+
 class Page:
     """A script of `page/` in its process: each line of its input is run there."""
 
     def __init__(self, folder: Path, script: str, *arguments: str) -> None:
-        shutil.copytree(PAGE, folder / "page")
-        (folder / "page" / "package.json").write_text('{"type": "module"}')
-        command = [str(NODE), FLAG, "--no-warnings", str(SCRIPTS / script), str(folder / "page"), *arguments]
+        command = [str(NODE), FLAG, "--no-warnings", str(SCRIPTS / script), str(copy_page(folder)), *arguments]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._events: queue.Queue[list[Any]] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()

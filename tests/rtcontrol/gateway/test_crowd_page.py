@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -16,11 +15,10 @@ import chromium
 import httpx
 import pytest
 from chromium import Chromium
-from gateway_peer import NODE, SCRIPTS
+from gateway_peer import NODE, SCRIPTS, copy_page
 from gateway_served import TOKEN, Serve, Served
 
 from rtcontrol.gateway import Gateway, GatewayOptions
-from rtcontrol.gateway.app import PAGE
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
@@ -38,8 +36,7 @@ in_chromium = pytest.mark.skipif(chromium.BINARY is None, reason="there is no Ch
 def village_page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the page's own modules say."""
     folder = tmp_path_factory.mktemp("village")
-    shutil.copytree(PAGE, folder / "page")
-    (folder / "page" / "package.json").write_text('{"type": "module"}')
+    copy_page(folder)
     command = [str(NODE), str(SCRIPTS / "village.mjs"), str(folder / "page")]
     done = subprocess.run(command, input=json.dumps(WHO), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -103,8 +100,7 @@ def test_what_villagers_see_is_worded_as_it_was_taught(village_page: dict[str, A
 def test_whoever_does_what_is_right_gets_there(village_page: dict[str, Any], tmp_path: Path) -> None:
     # By the teacher's calls, four times a second: what the model is measured against.
     command = [str(NODE), str(SCRIPTS / "village_walk.mjs"), str(tmp_path / "page")]
-    shutil.copytree(PAGE, tmp_path / "page")
-    (tmp_path / "page" / "package.json").write_text('{"type": "module"}')
+    copy_page(tmp_path)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as walk:
         assert walk.stdin is not None and walk.stdout is not None
         for _ in range(4 * 25):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,11 +13,10 @@ from typing import Any
 import chromium
 import pytest
 from chromium import Chromium
-from gateway_peer import NODE, REST, Page, Peer, has_websocket
+from gateway_peer import NODE, REST, Page, Peer, copy_page, has_websocket
 from gateway_served import TOKEN, TURN, Serve, Served
 
 from rtcontrol.envs.paddle.world import PaddleWorld
-from rtcontrol.gateway.app import PAGE
 from rtcontrol_client.wire import decode_json
 from rtcontrol_client.wire.messages import (
     Bye,
@@ -40,9 +38,7 @@ in_chromium = pytest.mark.skipif(chromium.BINARY is None, reason="there is no Ch
 
 def node(tmp_path: Path, script: str, *arguments: str) -> Any:
     """What a script of `page/` prints, as JSON; its first argument is the folder of the page's modules."""
-    shutil.copytree(PAGE, tmp_path / "page")
-    (tmp_path / "page" / "package.json").write_text('{"type": "module"}')
-    command = [str(NODE), str(HERE / "page" / script), str(tmp_path / "page"), *arguments]
+    command = [str(NODE), str(HERE / "page" / script), str(copy_page(tmp_path)), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -6,7 +6,7 @@ import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 
 const [page, url, hello] = process.argv.slice(2);
-const { Crowd, inMessages } = await import(pathToFileURL(`${page}/crowd.js`));
+const { Crowd, inMessages } = await import(pathToFileURL(`${page}/client/crowd.js`));
 const tell = (...event) => console.log(JSON.stringify(event));
 console.error = () => {};
 const crowd = new Crowd(url, JSON.parse(hello), {

@@ -6,7 +6,7 @@ import { createInterface } from "node:readline";
 import { pathToFileURL } from "node:url";
 
 const [page, url] = process.argv.slice(2);
-const { Session } = await import(pathToFileURL(`${page}/session.js`));
+const { Session } = await import(pathToFileURL(`${page}/client/session.js`));
 const tell = (...event) => console.log(JSON.stringify(event));
 const session = new Session(
   url,

@@ -3,14 +3,18 @@
 
 import { ClockOffset, nowNs } from "./clock.js";
 import { InForce, safeCalls } from "./inforce.js";
+import { isMap } from "./messages.js";
+import { PhaseLock } from "./phase.js";
 import { decode, encode, PROTOCOL, WireError } from "./wire.js";
 
 const BACK_OFF_MS = [100, 200, 400, 800, 1600, 2000];
 const CONNECT_MS = 10_000; // in which a connection must come up,
 const NEXT_MS = 2000; // and where there is another server to go to
+const HELLO_MS = 1000; // until it is answered
 const SILENCE_MS = 10_000; // a welcome may take longer, but not an answer to our pings
 const SUBPROTOCOL = "rtcontrol.v1";
 const FULL_BYTES = 65536; // that wait in the socket
+const FAREWELL_MS = 1000; // for a closing handshake, where a socket can be ended without it
 
 export class Session {
   /**
@@ -20,9 +24,12 @@ export class Session {
    * call(message, latencyMs), act(call, kind), instruct(text, said), error(message) }, each optional. `act` is told what to
    * execute from now on, of several safe calls each by itself; null: nothing is known to be safe, stop in your own way.
    * Where it throws, safe follows; a safe call is tried again with each look until it no longer throws.
+   * `WebSocketClass`: where there is no WebSocket, as in older Node: that of the package ws, say. Throws Error without one.
    * States: connecting, opening (until the welcome), live, waiting (for the next attempt), refused, closed.
    */
   constructor(url, hello, on = {}, { token = null, WebSocketClass = globalThis.WebSocket } = {}) {
+    if (typeof WebSocketClass !== "function")
+      throw new Error("There is no WebSocket here. Give one: that of the package ws, or start Node with --experimental-websocket.");
     Object.assign(this, { urls: addresses(url), hello, on, token, WebSocketClass });
     this.address = null; // of the newest connection
     this.state = "closed";
@@ -36,10 +43,13 @@ export class Session {
     this.lastHeard = 0;
     this.pingId = 0;
     this.clock = new ClockOffset();
+    this.phase = new PhaseLock();
     this.releaseNs = null; // of any of the session's ticks, on the server's clock
   }
 
+  /** Connect; of a session that is open nothing changes. */
   open() {
+    if (this.wanted) return;
     this.wanted = this.stays = true;
     this.#connect();
   }
@@ -66,12 +76,31 @@ export class Session {
     return this.state === "live" && this.socket.bufferedAmount <= FULL_BYTES;
   }
 
-  /** Show the world as it is now; false while there is no session or the line is full. */
-  observe(data, tNs = nowNs()) {
+  /**
+   * Show the world as it is now, as a text or a map; false while there is no session or the line is full. `tNs` is when
+   * it was looked at. Throws WireError for what cannot be said.
+   */
+  observe(world, tNs = nowNs()) {
     if (!this.hasRoom) return false;
     this.seq += 1;
     const [session, epoch] = [this.welcome.session, this.inForce.epoch];
-    return this.send({ type: "observe", session, seq: this.seq, epoch, t_ns: tNs, data });
+    const seen = isMap(world) ? { data: world } : { text: world };
+    const sent = this.send({ type: "observe", session, seq: this.seq, epoch, t_ns: tNs, ...seen });
+    this.phase.observed(this.seq, this.periodNs, nowNs());
+    return sent;
+  }
+
+  /**
+   * A new episode: nothing is in force in it yet. `ended` tells how the one before ended: { seed, return, success,
+   * seconds }, each optional. Said again after a lost connection where the server does not know it.
+   */
+  reset(ended = undefined) {
+    this.inForce.reset(this.inForce.epoch + 1);
+    return this.#sayReset(this.inForce.epoch, ended);
+  }
+
+  #sayReset(epoch, ended) {
+    return this.state === "live" && this.send({ type: "reset", session: this.welcome.session, epoch, ended });
   }
 
   /** Change the goal; false while there is no session. It is said (again) after each welcome until it is answered. */
@@ -91,6 +120,20 @@ export class Session {
     this.untold = null;
   }
 
+  /** A tick's period; 0 where there is no session. */
+  get periodNs() {
+    return this.welcome ? Math.max(1, Math.round(this.welcome.period_ms * 1e6)) : 0;
+  }
+
+  /**
+   * The instant of the next look at the world, so that it arrives just in time for a tick: learnt from the calls. Ask
+   * again after `observe`. Null while it is not known: then look a period after the last time.
+   */
+  nextLookNs(tNs = nowNs()) {
+    if (this.state !== "live" || this.releaseNs === null || this.welcome.pacing !== "server") return null;
+    return this.phase.next(this.releaseNs, this.periodNs, this.clock.at(tNs), tNs);
+  }
+
   /**
    * The next instant that lies `leadNs` before a tick's release: what is seen then is fresh when it is decided upon. The
    * lead is for the way, and for how late one looks. Null while the phase of the ticks is not known (a server of 1.0).
@@ -98,7 +141,7 @@ export class Session {
   nextObservationNs(leadNs, tNs = nowNs()) {
     const clock = this.clock.at(tNs);
     if (this.state !== "live" || clock === null || this.releaseNs === null) return null;
-    const periodNs = Math.max(1, this.welcome.period_ms * 1e6);
+    const { periodNs } = this;
     const someNs = this.releaseNs - clock.offsetNs - leadNs;
     return someNs + (Math.floor((tNs - someNs) / periodNs) + 1) * periodNs;
   }
@@ -115,11 +158,19 @@ export class Session {
     this.stays = false;
     if (this.address !== before) {
       this.clock = new ClockOffset(); // maybe another machine's
+      this.phase.forget();
       this.releaseNs = null;
     }
     this.#become("connecting");
+    if (!this.wanted) return; // whoever heard it ended it
     const protocols = this.token ? [SUBPROTOCOL, `rtcontrol.token.${this.token}`] : [SUBPROTOCOL];
-    const socket = new this.WebSocketClass(this.address, protocols);
+    let socket;
+    try {
+      socket = new this.WebSocketClass(this.address, protocols);
+    } catch (error) {
+      // No address, no token, or ws: from a page of https:; another time it would be no other.
+      return this.refuse(`${this.address} cannot be opened (${error.message}).`);
+    }
     this.socket = socket;
     this.opened = false;
     clearTimeout(this.patience);
@@ -129,11 +180,18 @@ export class Session {
       clearTimeout(this.patience);
       this.opened = true;
       this.#become("opening");
-      this.#hello();
+      if (socket === this.socket) this.#greet();
     };
     socket.onmessage = (event) => socket === this.socket && this.#receive(event.data);
     socket.onclose = () => socket === this.socket && this.#lost();
     socket.onerror = () => {};
+  }
+
+  #greet() {
+    this.lastHeard = performance.now();
+    clearInterval(this.heart);
+    this.heart = setInterval(() => this.#beat(), HELLO_MS);
+    this.#hello();
   }
 
   #hello() {
@@ -141,9 +199,6 @@ export class Session {
     // A resumed session keeps its own; a new one begins with the last that was in force.
     const instruction = resume ? undefined : (this.taken ?? this.hello.instruction);
     const client = { name: "page", version: "1", language: "javascript" };
-    this.lastHeard = performance.now();
-    clearInterval(this.heart);
-    this.heart = setInterval(() => this.#beat(), this.welcome?.heartbeat_ms || 1000);
     this.helloNs = nowNs();
     const stamp = { t_client_ns: this.helloNs };
     this.send({ type: "hello", protocol: PROTOCOL, client, ...stamp, ...this.hello, instruction, resume });
@@ -155,6 +210,7 @@ export class Session {
     if (silent > (this.state === "live" ? 3 * heartbeat + 500 : SILENCE_MS)) {
       this.#lost();
     } else {
+      if (this.state === "opening") this.#hello();
       this.#ping();
     }
   }
@@ -176,7 +232,8 @@ export class Session {
     }
     switch (message.type) {
       case "welcome":
-        return this.#welcomed(message);
+        // Live, it is the answer to a hello that was said again.
+        return this.state === "live" ? undefined : this.#welcomed(message);
       case "call":
         return this.#called(message, tNs);
       case "ping":
@@ -203,12 +260,17 @@ export class Session {
 
   #welcomed(message) {
     if (!message.resumed) this.clock = new ClockOffset(); // maybe another machine's
+    if (!message.resumed) this.phase.forget();
     this.welcome = message;
     this.begun(message);
     if (!this.wanted) return;
     this.releaseNs = message.release_ns === undefined ? null : Number(message.release_ns);
     this.attempts = 0;
+    clearInterval(this.heart);
+    this.heart = setInterval(() => this.#beat(), message.heartbeat_ms || HELLO_MS);
     this.#become("live");
+    if (!this.wanted) return;
+    for (let epoch = message.epoch + 1; epoch <= this.inForce.epoch; epoch += 1) this.#sayReset(epoch);
     if (message.instruction === this.untold) this.#instructed(message.instruction);
     this.on.welcome?.(message);
     if (this.untold !== null) this.#instruct();
@@ -218,10 +280,12 @@ export class Session {
   #called(message, tNs) {
     if (message.session !== this.welcome?.session) return;
     if (message.release_ns !== undefined) this.releaseNs = Number(message.release_ns);
+    this.phase.heard(message, this.periodNs, tNs);
     // A server of 1.0 knows the first of our safe calls alone.
     const own = !(this.welcome.protocol[1] >= 1) && message.status === "safe" && this.hello.safe_calls;
     if (own) message.calls = own;
     this.on.call?.(message, message.t_obs_ns === undefined ? null : (tNs - message.t_obs_ns) / 1e6);
+    if (message.session !== this.welcome?.session) return; // whoever heard it ended it
     this.#carryOut(this.inForce.receive(message, tNs));
   }
 
@@ -291,7 +355,10 @@ export class Session {
     clearTimeout(this.patience);
     const socket = this.socket;
     this.socket = null;
-    if (socket && socket.readyState < 2) socket.close();
+    if (!socket || socket.readyState > 2) return;
+    if (socket.readyState < 2) socket.close();
+    // A peer that hangs answers no closing handshake, and would keep the program from its end.
+    if (socket.terminate) setTimeout(() => socket.terminate(), FAREWELL_MS);
   }
 
   /** Say it; false where there is no connection. Throws WireError for what is no message. */

@@ -23,8 +23,18 @@ const MARKED = new RegExp(`"${MARK.replaceAll(".", "\\.")}(-?\\d+)"`, "g");
 export function encode(message) {
   const present = Object.fromEntries(Object.entries(message).filter(([, v]) => v !== null && v !== undefined));
   validate(present);
-  const text = JSON.stringify(present, (key, v) => (typeof v === "bigint" ? MARK + v : v));
+  const text = JSON.stringify(present, sayable);
   return text.includes(MARK) ? text.replace(MARKED, "$1") : text;
+}
+
+/** As JSON has it. What JSON would leave out, or turn into null or {}, without a word is refused. */
+function sayable(key, value) {
+  if (typeof value === "bigint") return MARK + value;
+  if (typeof value === "number" && !Number.isFinite(value)) fail(key, "not finite");
+  if (typeof value === "function" || typeof value === "symbol") fail(key, `a ${typeof value}`);
+  if (ArrayBuffer.isView(value) || value instanceof Map || value instanceof Set)
+    fail(key, `a ${value.constructor.name}: give a list or a map, as [...values] is`);
+  return value;
 }
 
 /** The message of a JSON text, null fields left out; integers beyond 2^53 are BigInt. Throws WireError. */

@@ -1,0 +1,451 @@
+"""The npm package in Node: what is packed, the vectors, sessions with a real server, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import conformance
+from tests.bridges.client.worlds import free_port
+from tests.bridges.godot.engine import Relay, Served
+from tests.bridges.javascript.node_client import SOURCE, NodeClient, installed, packed
+from tests.bridges.program import garbage, starting
+from tests.conformance.check import check_any_client
+from tests.helpers.processes import ROOT, until
+
+pytestmark = pytest.mark.serial
+Start = Callable[..., NodeClient]
+STEER: dict[str, Any] = {
+    "name": "steer",
+    "description": "Turn the wheel.",
+    "parameters": {
+        "type": "object",
+        "properties": {"angle": {"type": "integer", "minimum": -30, "maximum": 30, "multipleOf": 10}},
+        "required": ["angle"],
+    },
+}
+STRAIGHT = {"name": "steer", "arguments": {"angle": 0}}
+OPTIONS: dict[str, Any] = {"tools": [STEER], "instruction": "Steer.", "safeCall": STRAIGHT, "hz": 20, "ttlMs": 500}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(tmp_path_factory.mktemp("node"))
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    one = Served(tmp_path_factory.mktemp("served"))
+    one.start()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def start(home: Path) -> Iterator[Start]:
+    made = starting(lambda url, given, *flags: NodeClient(home, url, *flags, **given))
+    begin = next(made)
+    yield lambda url, *flags, **options: begin(url, {**OPTIONS, **options}, *flags)
+    next(made, None)
+
+
+def fresh(game: NodeClient, count: int = 5) -> None:
+    """So many calls that are carried out."""
+    for _ in range(count):
+        game.event("call")
+
+
+def in_time(game: NodeClient) -> None:
+    """None of the calls was carried out beyond its time-to-live."""
+    calls = [event for event in game.events if event["event"] == "call"]
+    assert calls and all(event["ageMs"] <= event["ttlMs"] for event in calls)
+
+
+def test_what_is_packed_is_the_module_its_types_and_nothing_else(tmp_path: Path) -> None:
+    _, files = packed(tmp_path)
+    modules = {f"src/{path.name}" for path in (SOURCE / "src").iterdir()}
+    assert set(files) == {"LICENSE", "README.md", "package.json", *modules}
+    told = json.loads((SOURCE / "package.json").read_text())
+    assert "dependencies" not in told and told["license"] == "Apache-2.0"
+    assert (ROOT / "LICENSE").read_text() == (SOURCE / "LICENSE").read_text()
+
+
+def test_versions_are_those_of_the_other_distributions() -> None:
+    from rtcontrol import __version__
+
+    assert json.loads((SOURCE / "package.json").read_text())["version"] == __version__
+    assert f'VERSION = "{__version__}"' in (SOURCE / "src" / "client.js").read_text()
+
+
+def test_the_modules_exist_once() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    for name in ("session.js", "crowd.js", "inforce.js", "messages.js", "wire.js"):
+        assert [path for path in listed if path.endswith(f"/{name}")] == [f"bridges/javascript/src/{name}"]
+
+
+def test_the_package_passes_the_conformance_vectors(home: Path) -> None:
+    command = ["node", "vectors.mjs", str(conformance.FOLDER)]
+    done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["wrong"] == []
+
+
+TYPED = """
+import { askForCode, connect, Crowd, pair, PairingError, Session, type Call, type InForceNow } from "rtcontrol-client";
+import WebSocket from "ws";
+
+const go: Call = { name: "go", arguments: { speed: 1, ways: ["left"] } };
+const game = connect("ws://127.0.0.1:8080/ws", {
+  tools: [{ name: "go", parameters: { type: "object", properties: {} } }],
+  instruction: "Go.", safeCall: [go], hz: 10, WebSocket,
+  observe: () => ({ x: 1, seen: { y: [1, 2] } }),
+  onCall: (call, message) => console.log(call.name, message?.confidence?.toFixed(1)),
+  onSafe: (call) => console.log(call?.name),
+});
+const now: InForceNow = game.inForce();
+game.ready.then((welcome) => console.log(welcome.period_ms, now.endsInMs));
+game.observe("a text");
+game.reset({ success: true });
+const crowd = new Crowd("ws://a/ws", { agent: "lander" }, { act: (id, call) => console.log(id, call?.name) });
+crowd.join("anna", { instruction: "Go.", priority: 9 });
+new Session("ws://a/ws", { agent: "lander" }, { act: (call) => console.log(call?.name) }).look();
+pair("ws://a/ws", "123456").catch((error: PairingError) => console.log(error.waitS));
+askForCode("ws://a/ws").then((pairs: boolean) => pairs);
+"""
+WRONG = """
+import { connect } from "rtcontrol-client";
+connect("ws://a/ws", { hertz: 10 });
+connect("ws://a/ws", { hz: "10" });
+connect("ws://a/ws", { onCall: (call) => call.nme });
+connect(5);
+connect("ws://a/ws").observe(new Map());
+"""
+
+
+# colyseus.js#9: a package without types is `any`, and says nothing of a misspelt option.
+@pytest.mark.parametrize(("module", "resolution"), [("nodenext", "nodenext"), ("esnext", "bundler")])
+def test_types_are_found_and_find_mistakes(home: Path, module: str, resolution: str) -> None:
+    (home / "right.ts").write_text(TYPED)
+    (home / "wrong.ts").write_text(WRONG)
+    command = ["npx", "tsc", "--noEmit", "--strict", "--target", "es2022", "--lib", "es2022,dom"]
+    command += ["--module", module, "--moduleResolution", resolution, "--pretty", "false"]
+    for file, lines in (("right.ts", set()), ("wrong.ts", {3, 4, 5, 6, 7})):
+        done = subprocess.run([*command, file], cwd=home, capture_output=True, text=True, timeout=120, check=False)
+        told = [line for line in done.stdout.splitlines() if "error TS" in line]
+        assert {int(line.split("(")[1].split(",")[0]) for line in told} == lines, done.stdout
+        assert all(line.startswith(file) for line in told), done.stdout
+
+
+# A name that the types have and the module has not, or the other way round, is found by neither alone.
+def test_types_and_module_export_the_same(home: Path) -> None:
+    (home / "names.mjs").write_text(
+        "import * as m from 'rtcontrol-client'; console.log(JSON.stringify(Object.keys(m)));"
+    )
+    done = subprocess.run(["node", "names.mjs"], cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    names = json.loads(done.stdout)
+    (home / "all.ts").write_text(
+        f'import {{ {", ".join(names)} }} from "rtcontrol-client"; console.log({", ".join(names)});'
+    )
+    command = ["npx", "tsc", "--noEmit", "--target", "es2022", "--module", "nodenext", "all.ts"]
+    checked = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=120, check=False)
+    assert checked.returncode == 0, checked.stdout
+    types = (SOURCE / "src" / "index.d.ts").read_text()
+    values = [
+        line for line in types.splitlines() if line.startswith(("export class", "export function", "export const"))
+    ]
+    assert {line.split()[2].split("(")[0].split("<")[0].rstrip(":") for line in values} == set(names)
+
+
+# colyseus.js#32, #64: where there is no WebSocket the import alone failed, or the first use with a ReferenceError.
+def test_without_a_websocket_the_import_works_and_connecting_says_what_to_give(home: Path) -> None:
+    code = (
+        "globalThis.WebSocket = undefined; const { connect } = await import('rtcontrol-client');"
+        "try { connect('ws://127.0.0.1:1/ws', {agent: 'paddle'}) } catch (error) { console.log(error.message) }"
+    )
+    command = ["node", "--input-type=module", "-e", code]
+    done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0 and "of the package ws" in done.stdout, done.stderr
+
+
+# colyseus#420: of a package for `import` alone, `require` must say so rather than give an empty thing.
+def test_commonjs_reaches_it_by_import(home: Path) -> None:
+    code = "import('rtcontrol-client').then(({ connect }) => console.log(typeof connect))"
+    command = ["node", "--input-type=commonjs", "-e", code]
+    done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "function\n", done.stderr
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_session_with_a_real_server(served: Served, start: Start, own: bool) -> None:
+    game = start(served.url, *(["--experimental-websocket"] if own else []), own=own)
+    game.event("ready")
+    fresh(game, 30)
+    told = game.do("game.inForce()")
+    assert told["status"] == "fresh" and told["call"]["name"] == "steer" and 0 < told["endsInMs"] <= 500
+    assert game.do("game.instruct('Steer to the left.')") is True
+    assert game.do("game.reset({success: true, return: 1.5})") is True
+    assert game.do("game.epoch") == 1
+    fresh(game)
+    in_time(game)
+    offset = game.do("game.clockOffset")
+    assert offset["roundTripMs"] >= 0
+    game.say("game.close('the test is over')")
+    safe = game.event("safe")
+    assert safe["call"] == STRAIGHT
+    game.event("state", state="closed")
+    assert [event["state"] for event in game.events if event["event"] == "state"][:3] == [
+        "connecting",
+        "opening",
+        "live",
+    ]
+
+
+def test_handlers_are_told_nothing_before_whoever_connects_has_the_client(served: Served, start: Start) -> None:
+    game = start(served.url)
+    game.event("ready")
+    assert all(event["same"] for event in game.events if event["event"] == "state")
+
+
+def test_looks_come_just_in_time_for_the_ticks(served: Served, start: Start) -> None:
+    game = start(served.url)
+    game.event("ready")
+    fresh(game, 40)
+    waited_ms = game.do("game.waitedMs")
+    # Anywhere in the period it would be half of it on average.
+    assert 0 <= waited_ms < 25
+    assert 0 <= game.do("game.nextLookMs()") <= 100
+
+
+# roslibjs#246, #497: after a restart of the server the page had to be loaded again.
+def test_a_server_that_is_killed_ends_what_is_in_force_and_the_next_one_is_joined(
+    tmp_path: Path, start: Start, home: Path
+) -> None:
+    mortal = Served(tmp_path)
+    mortal.start()
+    try:
+        game = start(mortal.url)
+        first = game.event("welcome")["session"]
+        fresh(game)
+        mortal.kill()
+        safe = game.event("safe")
+        assert safe["call"] == STRAIGHT
+        assert game.do("game.inForce().cause") == "server_lost"
+        assert game.do("game.observe('nobody hears')") is False
+        assert game.do("game.instruct('Steer to the left.')") is False
+        mortal.start()
+        again = game.event("welcome")
+        assert again["session"] != first and not again["resumed"]
+        fresh(game)
+        assert game.do("game.welcome.instruction") == "Steer."
+        in_time(game)
+    finally:
+        mortal.stop()
+
+
+# roslibpy#33: of a connection that is there, and silent, nobody was told.
+def test_a_server_that_hangs_is_safe_by_the_time_to_live_and_resumed_when_it_goes_on(
+    tmp_path: Path, start: Start
+) -> None:
+    frozen = Served(tmp_path)
+    frozen.start()
+    try:
+        game = start(frozen.url)
+        session = game.event("welcome")["session"]
+        fresh(game)
+        frozen.signal(signal.SIGSTOP)
+        game.event("safe")
+        game.event("state", state="waiting")
+        game.do("game.reset()")
+        frozen.signal(signal.SIGCONT)
+        again = game.event("welcome", resumed=True)
+        assert again["session"] == session and again["epoch"] == 0
+        fresh(game)
+        assert game.do("game.epoch") == 1, "the reset that nobody heard was said again"
+        in_time(game)
+    finally:
+        frozen.stop()
+
+
+def test_of_several_servers_the_next_one_is_tried(served: Served, start: Start) -> None:
+    nobody = f"ws://127.0.0.1:{free_port()}/ws"
+    game = start(f"{nobody}, {served.url}")
+    fresh(game)
+    assert game.do("game.address") == served.url
+
+
+def test_conforms_as_the_checker_of_clients_sees_it(start: Start) -> None:
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    relay = Relay(endpoint)
+    try:
+        start(relay.url, agent="lander", tools=None, instruction=None)
+        findings = check_any_client(endpoint)
+        assert [(f.name, f.detail) for f in findings if f.status == "failed"] == []
+        assert len([f for f in findings if f.status == "passed"]) == len(findings)
+        assert relay.refused == []
+    finally:
+        relay.close()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"],
+        [b"\x00\xff" * 5000],
+        [b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n" + b"\x81\x7f" * 100],
+        [None],
+        [],
+    ],
+    ids=["http", "bytes", "a wrong handshake", "closes", "silent"],
+)
+def test_a_peer_that_is_no_server_executes_nothing_and_ends_no_program(start: Start, parts: list[bytes | None]) -> None:
+    with garbage(parts) as (address, met):
+        game = start(f"ws://{address}/ws")
+        until(lambda: met, "nobody came")
+        assert game.do("game.inForce()")["cause"] == "no_call_yet"
+        until(lambda: len(met) > 1 or parts == [], "it does not try again")
+        assert game.do("game.state") in ("connecting", "waiting")
+        game.do("game.close()")
+        game.say("leave")
+        assert game.process.wait(20) == 0, game.errors()
+    assert [event for event in game.events if event["event"] in ("call", "safe") and event["call"] != STRAIGHT] == []
+
+
+def test_what_the_server_refuses_for_good_ends_it_with_the_servers_words(served: Served, start: Start) -> None:
+    game = start(served.url, model="no-such-model")
+    refused = game.event("unready")
+    assert "no-such-model" in refused["message"]
+    assert game.do("game.state") == "refused"
+
+
+# socket.io#3236, engine.io-client#528: a closed client kept Node from its end.
+@pytest.mark.parametrize("when", ["live", "waiting", "at once", "hanging"])
+def test_a_closed_client_lets_its_program_end(served: Served, start: Start, tmp_path: Path, when: str) -> None:
+    url = served.url if when in ("live", "at once") else f"ws://127.0.0.1:{free_port()}/ws"
+    with garbage([]) as (address, _):
+        game = start(f"ws://{address}/ws" if when == "hanging" else url)
+        if when in ("live", "waiting"):
+            game.event("state", state=when)
+        game.do("game.close()")
+        game.say("leave")
+        assert game.process.wait(20) == 0, game.errors()
+
+
+# reconnecting-websocket#14, sockette#46: closed while it waits for its next attempt, it connected all the same.
+@pytest.mark.parametrize("state", ["connecting", "opening", "live", "waiting"])
+def test_a_handler_that_closes_it_is_obeyed_in_each_state(served: Served, home: Path, state: str) -> None:
+    url = f"ws://127.0.0.1:{free_port()}/ws" if state == "waiting" else served.url
+    (home / "closing.mjs").write_text(
+        """
+import WebSocket from "ws";
+import { connect } from "rtcontrol-client";
+const [url, given, when] = process.argv.slice(2);
+const states = [];
+const game = connect(url, { ...JSON.parse(given), WebSocket, onState: (state) => {
+  states.push(state);
+  if (state === when) game.close();
+} });
+process.on("exit", () => console.log(JSON.stringify(states)));
+"""
+    )
+    command = ["node", "closing.mjs", url, json.dumps(OPTIONS), state]
+    done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[-2:] == [state, "closed"]
+
+
+def test_a_call_that_throws_is_followed_by_safe_and_a_safe_one_is_tried_until_it_works(
+    served: Served, start: Start
+) -> None:
+    game = start(served.url)
+    fresh(game)
+    game.do("(stuck.steer = 4, null)")
+    game.event("stuck")
+    safe = game.event("safe")
+    kinds = [event["kind"] for event in game.events if event["event"] == "stuck"]
+    assert kinds[0] == "call" and set(kinds) <= {"call", "safe"} and safe["call"] == STRAIGHT
+    fresh(game)
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("game.observe({x: NaN})", "x: not finite"),
+        ("game.observe({far: new Float32Array(2)})", "far: a Float32Array"),
+        ("game.observe({seen: new Map()})", "seen: a Map"),
+        ("game.observe({x: () => 1})", "x: a function"),
+        ("game.observe(5)", "text: not a string"),
+        ("game.observe(null)", "one of text, data and arrays is needed"),
+        ("game.instruct(5)", "instruction: not a string"),
+        ("game.reset({seconds: -1})", "ended.seconds: not within"),
+        ("client.connect('http://a/')", "is no address"),
+        ("client.connect('ws://a/ws,ws://a/ws', {agent: 'a', WebSocket: class {}})", "An address comes twice"),
+        ("client.connect('ws://a/ws', {hertz: 5})", "There is no option hertz"),
+        ("client.connect('ws://a/ws', {hz: -5})", "hz: not within"),
+        ("client.connect('ws://a/ws', {onCall: 5})", "onCall is no function"),
+        ("client.connect('ws://a/ws', {observeHz: 0})", "observeHz is 0"),
+        ("client.connect('ws://a/ws', {safeCall: {arguments: {}}})", "safe_call.name: missing"),
+        ("client.pair('ws://a/ws', '12 34')", "A code has six digits"),
+        ("client.pair('a:5', '123456')", "is no address"),
+    ],
+)
+def test_mistakes_are_told_where_they_are_made(served: Served, start: Start, script: str, message: str) -> None:
+    game = start(served.url, looks=False)
+    game.event("ready")
+    told = game.do(script)
+    assert message in told["error"], told
+    assert game.do("game.state") == "live"
+
+
+def test_a_token_that_cannot_be_sent_is_refused_with_the_reason(served: Served, start: Start) -> None:
+    game = start(served.url, token="a token with spaces")
+    assert "cannot be opened" in game.event("unready")["message"]
+
+
+def test_the_example_of_the_readme_runs(served: Served, home: Path) -> None:
+    (code,) = (SOURCE / "README.md").read_text().split("```js\n")[1:]
+    code = code.split("```")[0].replace("ws://127.0.0.1:8080/ws", served.url)
+    assert len(code.splitlines()) <= 22
+    (home / "example.mjs").write_text(f'import WebSocket from "ws";\nglobalThis.WebSocket ??= WebSocket;\n{code}')
+    done = subprocess.run(["node", "example.mjs"], cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:3] == ["connecting", "opening", "live"] and lines[-1] == "closed"
+    assert sum(line.startswith("drive ") for line in lines) >= 3
+
+
+def test_a_code_is_exchanged_for_a_token(tmp_path: Path, start: Start) -> None:
+    token = tmp_path / "token"
+    pairing = Served(tmp_path, "--token-file", str(token), "--require-token", "--pair")
+    pairing.start()
+    try:
+        until(lambda: "pair a device" in pairing.logs(), "no code is shown")
+        code = pairing.logs().split(" type ")[1][:7]
+        url = json.dumps(pairing.url)
+        game = start(pairing.url)
+        game.event("state", state="waiting")
+        assert game.do(f"client.askForCode({url})") is True
+        wrong = game.do(f"client.pair({url}, '{(int(code.replace(' ', '')) + 1) % 10**6:06}')")
+        assert wrong["code"] == "wrong_code" and "six digits" in wrong["error"]
+        made = game.do(f'client.pair({url}, {json.dumps(code)}, {{name: "Ada\'s phone"}})')
+        assert made["name"] == "Ada's phone"
+        game.do(f"(game.token = {json.dumps(made['token'])}, null)")
+        fresh(game)
+        assert game.do(f"client.pair({url}, {json.dumps(code)})")["code"] == "wrong_code"
+        assert made["token"] not in pairing.logs()
+    finally:
+        pairing.stop()
+
+
+def test_of_a_server_that_does_not_pair_no_code_is_asked(served: Served, start: Start) -> None:
+    game = start(served.url)
+    assert game.do(f"client.askForCode({json.dumps(served.url)})") is False
+    nobody = game.do(f"client.askForCode('ws://127.0.0.1:{free_port()}/ws')")
+    assert nobody["code"] == "unreachable" and "does not answer" in nobody["error"]

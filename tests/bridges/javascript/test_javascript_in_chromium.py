@@ -1,0 +1,148 @@
+"""The same modules in headless Chromium, as a server gives them to a page of the user's own; and the page's question for
+a code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import conformance
+from tests.bridges.godot.engine import Served
+from tests.helpers.processes import cli, until
+from tests.rtcontrol.gateway.chromium import BINARY, Chromium
+
+HERE = Path(__file__).resolve().parent
+pytestmark = [
+    pytest.mark.serial,
+    pytest.mark.slow,
+    pytest.mark.skipif(BINARY is None, reason="there is no Chromium to show the page"),
+]
+VECTORS = """<!doctype html><script type="module">
+import * as client from "/client/index.js";
+import { check } from "./check_vectors.mjs";
+const texts = {};
+for (const name of ["valid", "invalid", "ttl", "clock", "crowd", "phase"]) {
+  texts[name] = await (await fetch(`${name}.json`)).text();
+}
+window.rtcontrol = check((name) => texts[name], client);
+</script>"""
+GAME = """<!doctype html><script type="module">
+import { connect } from "/client/index.js";
+const tools = [{ name: "steer", description: "Turn the wheel.", parameters: { type: "object",
+  properties: { angle: { type: "integer", minimum: -30, maximum: 30, multipleOf: 10 } }, required: ["angle"] } }];
+const told = { states: [], calls: 0, safe: 0, late: 0 };
+const game = connect(`ws://${location.host}/ws`, { tools, instruction: "Steer.", hz: 20, ttlMs: 500,
+  safeCall: { name: "steer", arguments: { angle: 0 } }, observe: () => ({ left: 40, right: 10 }),
+  onCall: (call, message) => {
+    told.calls += 1;
+    told.late += performance.now() * 1e6 - message.t_obs_ns > 500e6;
+  },
+  onSafe: () => { told.safe += 1; }, onState: (state) => told.states.push(state) });
+window.rtcontrol = { game, told };
+</script>"""
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """A server with a folder of pages."""
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    for name in conformance.NAMES:
+        shutil.copy(conformance.FOLDER / f"{name}.json", pages)
+    shutil.copy(HERE / "check_vectors.mjs", pages)
+    (pages / "vectors.html").write_text(VECTORS)
+    (pages / "game.html").write_text(GAME)
+    one = Served(tmp_path, "--static", str(pages))
+    one.start()
+    until(lambda: one.logs().count("listening on") == 2, "no page is served")
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Chromium]:
+    with Chromium(tmp_path / "profile") as browser:
+        yield browser
+
+
+def address(served: Served, path: str) -> str:
+    return served.url.replace("ws", "http", 1).removesuffix("ws") + path
+
+
+def test_the_modules_pass_the_conformance_vectors(served: Served, page: Chromium) -> None:
+    page.open(address(served, "static/vectors.html"))
+    page.until("rtcontrol.wrong", 60)
+    assert page.value("rtcontrol.wrong") == []
+    assert page.value("rtcontrol.again.length") > 20
+    assert page.errors == []
+
+
+def test_a_page_of_ones_own_has_a_session_and_survives_its_server(served: Served, page: Chromium) -> None:
+    page.open(address(served, "static/game.html"))
+    page.until("rtcontrol.told.calls > 10 && rtcontrol.game.inForce().status === 'fresh'", 60)
+    session = page.value("rtcontrol.game.welcome.session")
+    served.signal(signal.SIGSTOP)
+    page.until("rtcontrol.told.safe === 1 && rtcontrol.game.state === 'waiting'", 60)
+    served.signal(signal.SIGCONT)
+    calls = page.value("rtcontrol.told.calls")
+    page.until(f"rtcontrol.told.calls > {calls + 5}", 60)
+    assert page.value("rtcontrol.game.welcome.session") == session
+    served.kill()
+    page.until("rtcontrol.game.inForce().cause === 'server_lost'", 60)
+    served.start()
+    calls = page.value("rtcontrol.told.calls")
+    page.until(f"rtcontrol.told.calls > {calls + 5}", 60)
+    assert page.value("rtcontrol.told.late") == 0
+    page.value("rtcontrol.game.close('over')")
+    page.until("rtcontrol.game.state === 'closed' && rtcontrol.game.inForce().status === 'safe'")
+
+
+def test_the_page_asks_for_a_code_keeps_its_token_and_asks_again_when_it_is_revoked(tmp_path: Path) -> None:
+    site = "http://robot.test"
+    token = tmp_path / "token"
+    guarded = Served(
+        tmp_path, "--agent", "paddle", "--allow-origin", site, "--token-file", str(token), "--require-token", "--pair"
+    )
+    guarded.start()
+    try:
+        until(lambda: "pair a device" in guarded.logs(), "no code is shown")
+        digits = guarded.logs().split(" type ")[1][:7]
+        port = guarded.url.split(":")[2].split("/")[0]
+        rule = f"--host-resolver-rules=MAP robot.test:80 127.0.0.1:{port}"
+        with Chromium(tmp_path / "profile", rule) as page:
+            page.open(f"{site}/")
+            page.until("document.getElementById('gate').open && !document.getElementById('code-form').hidden", 60)
+            assert page.value("document.activeElement.id") == "code"
+            page.write("12 34")
+            page.key("Enter")
+            page.until("document.getElementById('gate-why').textContent.includes('six digits')")
+            page.write(digits)
+            page.key("Enter")
+            page.until("rtcontrol.session.state === 'live' && rtcontrol.counts.ticks > 5", 60)
+            assert not page.value("document.getElementById('gate').open")
+            for path in ("", "crowd", "live.html"):
+                page.open(f"{site}/{path}")
+                page.until("document.getElementById('link').dataset.state === 'live'", 60)
+                assert not page.value("document.getElementById('gate').open"), path
+            listed = cli("devices", "list", "--token-file", str(token)).stdout.split("  ")[1].strip()
+            assert listed.startswith("browser")
+            assert cli("devices", "revoke", listed, "--token-file", str(token)).returncode == 0
+            page.open(f"{site}/")
+            page.until("document.getElementById('gate').open", 60)
+            assert page.value("localStorage.getItem('rtcontrol.token')") is None
+            # The access token itself is taken, too, and not kept.
+            page.value(
+                "(document.querySelector('#gate details').open = true, document.getElementById('token').focus())"
+            )
+            page.write(token.read_text().strip())
+            page.key("Enter")
+            page.until("rtcontrol.session.state === 'live'", 60)
+            assert page.value("localStorage.getItem('rtcontrol.token')") is None
+            assert json.dumps(page.errors).count("Uncaught") == 0
+    finally:
+        guarded.stop()
