@@ -125,6 +125,11 @@ class BoundedWebSocket(Bounded, WebSocketsSansIOProtocol):
         if scope := getattr(self, "scope", None):
             scope["extensions"][ABORT] = self.transport.abort
 
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True  # refused with an answer: nothing that uvicorn should log as a fault
+
     def handle_ping(self) -> None:
         if self.writable.is_set():
             super().handle_ping()

@@ -34,7 +34,7 @@ export class Session {
     this.address = null; // of the newest connection
     this.state = "closed";
     this.welcome = null;
-    this.inForce = new InForce();
+    this.inForce = new InForce(0, safeCalls(hello)); // which need no server
     this.untold = null; // an instruction that the server has not answered
     this.taken = null; // the last one that it has confirmed
     this.seq = 0;

@@ -23,9 +23,9 @@ export class Gate {
     this.#fill();
   }
 
-  /** The server wants a token, or another one than this. */
-  async ask() {
-    if (this.asking || this.dialog.open) return;
+  /** The server wants a token, or another one than `refused`; a newer one is tried first. */
+  async ask(refused) {
+    if (this.asking || this.dialog.open || refused !== this.token) return;
     this.asking = true;
     if (this.token !== null && this.token === kept()) keep(null); // it was revoked
     this.why.textContent = "";

@@ -31,7 +31,7 @@ export function showLink(session) {
 async function askForToken(gate, token) {
   try {
     const answer = await fetch("health", { headers: token ? { authorization: `Bearer ${token}` } : {} });
-    if (answer.status === 401) await gate.ask();
+    if (answer.status === 401) await gate.ask(token);
   } catch {
     // The server is away; the session tries again by itself.
   }

@@ -36,7 +36,7 @@ async function connect() {
   try {
     const answer = await fetch("view/sessions", { headers });
     if (answer.status === 401) {
-      await gate.ask();
+      await gate.ask(token);
       return;
     }
     choose(await answer.json());

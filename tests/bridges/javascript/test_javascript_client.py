@@ -309,7 +309,8 @@ def test_a_peer_that_is_no_server_executes_nothing_and_ends_no_program(start: St
     with garbage(parts) as (address, met):
         game = start(f"ws://{address}/ws")
         until(lambda: met, "nobody came")
-        assert game.do("game.inForce()")["cause"] == "no_call_yet"
+        told = game.do("game.inForce()")
+        assert (told["status"], told["call"], told["cause"]) == ("safe", STRAIGHT, "no_call_yet")
         until(lambda: len(met) > 1 or parts == [], "it does not try again")
         assert game.do("game.state") in ("connecting", "waiting")
         game.do("game.close()")

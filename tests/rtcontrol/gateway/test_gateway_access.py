@@ -206,6 +206,15 @@ def test_the_token_is_never_logged(guarded: Served, caplog: pytest.LogCaptureFix
     assert TOKEN not in caplog.text + repr(GatewayOptions(token=TOKEN))
 
 
+def test_a_websocket_that_is_refused_is_no_fault_to_log(guarded: Served, caplog: pytest.LogCaptureFixture) -> None:
+    # As a page does that has no token yet, every two seconds.
+    assert handshake(guarded, origin=SITE) == 401
+    with pytest.raises(InvalidStatus) as refused:
+        connect(guarded.ws, origin=SITE, compression=None)  # type: ignore[arg-type]
+    assert b"access token" in refused.value.response.body
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
 def test_an_allowed_page_is_told_that_its_body_is_too_large_or_the_host_another(guarded: Served) -> None:
     shown = {"origin": SITE, **SHOWN}
     large = guarded.post("v1/function_call", {"messages": "x" * (1 << 20)}, headers=shown)
