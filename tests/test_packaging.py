@@ -96,6 +96,23 @@ def test_a_wheel_holds_every_module_and_data_file_of_the_tree(
                 assert (f"rtcontrol/{inside}" if folder in FLOORS else inside) in names
 
 
+def test_the_wheel_has_the_javascript_client_that_the_page_is_made_with(
+    wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(wheels["rtcontrol"]) as wheel:
+        wheel.extractall(tmp_path)
+    client = ROOT / "bridges" / "javascript" / "src"
+    inside = tmp_path / "rtcontrol" / "gateway" / "javascript"
+    assert {path.name: path.read_bytes() for path in inside.iterdir()} == {
+        path.name: path.read_bytes() for path in client.iterdir()
+    }
+    code = "from rtcontrol.gateway.site import CLIENT; print(CLIENT)"
+    # What is installed finds its own; the tree, as an editable install has it, the npm package's folder.
+    for root, folder in ((tmp_path, inside), (ROOT, client)):
+        done = run(code, PYTHONPATH=f"{root}:{ROOT / 'bridges'}")
+        assert Path(done.stdout.strip()) == folder, done.stderr
+
+
 def test_both_distributions_have_one_version_and_the_one_wants_the_other(wheels: dict[str, Path]) -> None:
     assert rtcontrol_client.__version__ == rtcontrol.__version__
     needed = metadata(wheels["rtcontrol"]).get_all("Requires-Dist") or []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from starlette.routing import Mount
+from starlette.responses import RedirectResponse
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 PAGE = Path(__file__).parent / "page"
@@ -15,11 +16,14 @@ CLIENT = next(
     for folder in (PAGE.with_name("javascript"), PAGE.parents[2] / "bridges" / "javascript" / "src")
     if (folder / "index.js").is_file()
 )
+# Modules that stood among the page's files before they were a package.
+MOVED = ("crowd.js", "session.js")
 
 
-def mounts(html: bool = False) -> list[Mount]:
+def mounts(html: bool = False) -> list[BaseRoute]:
     """The client's modules at `/client`, the page's files at `/`; with `html`, `/` itself is a page."""
     return [
+        *(Route(f"/{name}", lambda _, to=f"client/{name}": RedirectResponse(to)) for name in MOVED),
         Mount("/client", StaticFiles(directory=CLIENT)),
         Mount("/", StaticFiles(directory=PAGE, html=html)),
     ]
