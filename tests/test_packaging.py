@@ -109,7 +109,7 @@ def test_the_wheel_has_the_javascript_client_that_the_page_is_made_with(
     code = "from rtcontrol.gateway.site import CLIENT; print(CLIENT)"
     # What is installed finds its own; the tree, as an editable install has it, the npm package's folder.
     for root, folder in ((tmp_path, inside), (ROOT, client)):
-        done = run(code, PYTHONPATH=f"{root}:{ROOT / 'bridges'}")
+        done = python("-c", code, env={"PYTHONPATH": f"{root}:{ROOT / 'bridges'}"}, cwd=tmp_path)
         assert Path(done.stdout.strip()) == folder, done.stderr
 
 
