@@ -100,15 +100,15 @@ def test_the_wheel_has_the_javascript_client_that_the_page_is_made_with(
     wheels: dict[str, Path], tmp_path: Path
 ) -> None:
     with zipfile.ZipFile(wheels["rtcontrol"]) as wheel:
-        wheel.extractall(tmp_path)
+        wheel.extractall(tmp_path / "wheel")
     client = ROOT / "bridges" / "javascript" / "src"
-    inside = tmp_path / "rtcontrol" / "gateway" / "javascript"
+    inside = tmp_path / "wheel" / "rtcontrol" / "gateway" / "javascript"
     assert {path.name: path.read_bytes() for path in inside.iterdir()} == {
         path.name: path.read_bytes() for path in client.iterdir()
     }
     code = "from rtcontrol.gateway.site import CLIENT; print(CLIENT)"
     # What is installed finds its own; the tree, as an editable install has it, the npm package's folder.
-    for root, folder in ((tmp_path, inside), (ROOT, client)):
+    for root, folder in ((tmp_path / "wheel", inside), (ROOT, client)):
         done = python("-c", code, env={"PYTHONPATH": f"{root}:{ROOT / 'bridges'}"}, cwd=tmp_path)
         assert Path(done.stdout.strip()) == folder, done.stderr
 
