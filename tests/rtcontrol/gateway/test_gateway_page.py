@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import chromium
+import httpx
 import pytest
 from chromium import Chromium
 from gateway_peer import NODE, REST, Page, Peer, copy_page, has_websocket
@@ -54,6 +56,19 @@ def test_the_pages_protocol_passes_the_conformance_vectors(tmp_path: Path) -> No
         assert decode_json(text) == decode_json(json.dumps(valid[name]["json"])), name
         if valid[name]["canonical"]:
             assert json.loads(text) == valid[name]["json"], name
+
+
+def test_the_clients_modules_are_served_for_pages_of_ones_own(served: Served) -> None:
+    answer = httpx.get(f"{served.url}client/index.js")
+    assert answer.status_code == 200 and answer.headers["content-type"].startswith("text/javascript")
+    assert answer.headers["cache-control"] == "no-cache"
+    names = re.findall(r'from "\./(\w+\.js)"', answer.text)
+    assert "client.js" in names
+    assert {httpx.get(f"{served.url}client/{name}").status_code for name in names} == {200}
+    # Pages that were written before they were a package.
+    for name in ("session.js", "crowd.js"):
+        assert httpx.get(served.url + name, follow_redirects=True).url.path == f"/client/{name}"
+    assert httpx.get(f"{served.url}client/../../package.json").status_code == 404
 
 
 @under_node
