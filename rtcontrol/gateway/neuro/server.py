@@ -19,7 +19,6 @@ from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rtcontrol.gateway.access import ABORT
-from rtcontrol.gateway.app import PAGE
 from rtcontrol.gateway.decide import Unavailable, read_tools
 from rtcontrol.gateway.errors import RequestError
 from rtcontrol.gateway.http_server import HTTPServer
@@ -28,6 +27,7 @@ from rtcontrol.gateway.neuro.game import GameSession, end_all, next_number
 from rtcontrol.gateway.neuro.messages import GameAction, MisreadMessage, RegisterActions, Startup
 from rtcontrol.gateway.neuro.options import NeuroOptions
 from rtcontrol.gateway.options import GatewayOptions
+from rtcontrol.gateway.site import PAGE
 from rtcontrol.hosts.tool_set_host import LIMIT
 from rtcontrol.serve.limits import TokenBucket
 from rtcontrol.serve.session_manager import SessionManager
