@@ -16,7 +16,7 @@ from tests.helpers.processes import ROOT
 
 SOURCE = ROOT / "bridges" / "javascript"
 HERE = Path(__file__).resolve().parent
-BESIDE = {"ws": "8.18.3", "typescript": "5.9.3", "@types/ws": "8.18.1"}
+BESIDE = {"ws": "8.18.3", "typescript": "5.9.3"}
 SCRIPTS = ("check_vectors.mjs", "driver.mjs", "vectors.mjs")
 
 

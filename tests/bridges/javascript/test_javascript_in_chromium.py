@@ -13,6 +13,7 @@ import pytest
 
 from tests import conformance
 from tests.bridges.godot.engine import Served
+from tests.bridges.program import garbage
 from tests.helpers.processes import cli, until
 from tests.rtcontrol.gateway.chromium import BINARY, Chromium
 
@@ -36,7 +37,8 @@ import { connect } from "/client/index.js";
 const tools = [{ name: "steer", description: "Turn the wheel.", parameters: { type: "object",
   properties: { angle: { type: "integer", minimum: -30, maximum: 30, multipleOf: 10 } }, required: ["angle"] } }];
 const told = { states: [], calls: 0, safe: 0, late: 0 };
-const game = connect(`ws://${location.host}/ws`, { tools, instruction: "Steer.", hz: 20, ttlMs: 500,
+const at = new URLSearchParams(location.search).get("at") ?? location.host;
+const game = connect(`ws://${at}/ws`, { tools, instruction: "Steer.", hz: 20, ttlMs: 500,
   safeCall: { name: "steer", arguments: { angle: 0 } }, observe: () => ({ left: 40, right: 10 }),
   onCall: (call, message) => {
     told.calls += 1;
@@ -100,6 +102,25 @@ def test_a_page_of_ones_own_has_a_session_and_survives_its_server(served: Served
     assert page.value("rtcontrol.told.late") == 0
     page.value("rtcontrol.game.close('over')")
     page.until("rtcontrol.game.state === 'closed' && rtcontrol.game.inForce().status === 'safe'")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [[b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"], [b"\x00\xff" * 5000], [None]],
+    ids=["http", "bytes", "closes"],
+)
+def test_a_peer_that_is_no_server_executes_nothing(served: Served, page: Chromium, parts: list[bytes | None]) -> None:
+    with garbage(parts) as (peer, met):
+        page.open(address(served, f"static/game.html?at={peer}"))
+        until(lambda: len(met) > 2, "it does not try again")
+        assert page.value("[rtcontrol.told.calls, rtcontrol.told.safe, rtcontrol.game.inForce().cause]") == [
+            0,
+            0,
+            "no_call_yet",
+        ]
+        page.value("rtcontrol.game.close()")
+        page.until("rtcontrol.game.state === 'closed' && rtcontrol.told.safe === 1")
+        assert "Uncaught" not in json.dumps(page.errors)
 
 
 def test_the_page_asks_for_a_code_keeps_its_token_and_asks_again_when_it_is_revoked(tmp_path: Path) -> None:
