@@ -358,6 +358,37 @@ def test_server_of_1_0_has_all_own_safe_calls_executed(peer: Peer, session_page:
     session_page.until(*did(LAMP)[0])
 
 
+def test_looks_are_timed_by_what_calls_tell_until_a_new_session_begins(peer: Peer, session_page: Page) -> None:
+    learnt = "[session.phase.ways.length, session.phase.waitedMs]"
+    release_ns = time.monotonic_ns()
+    token = live(peer, session_page, release_ns=release_ns)
+    until(lambda: session_page.do("session.nextLookNs()") is not None, "no pong was heard")
+    timing = {"timing": {"age_ms": 4.0}, "release_ns": release_ns, "t_server_ns": release_ns + 1_000_000}
+    moving(peer, session_page, token, seq_obs=1, **timing)
+    assert session_page.do(learnt) == [1, 3]
+    # Of an observation that was decided upon again nothing is learnt, and a resumed session forgets nothing.
+    peer.send(call(token, 1, 0, status="held", call=None, seq_obs=1, **timing))
+    peer.cut()
+    resumed(peer, token)
+    session_page.until("state", "live")
+    assert session_page.do(learnt) == [1, 3]
+    peer.cut()
+    unknown(peer, token)
+    peer.welcome()
+    session_page.until("state", "live")
+    assert session_page.do(learnt) == [0, None]
+    assert session_page.do("session.nextLookNs()") is None, "a server of 1.0, or one without ticks yet"
+
+
+def test_a_welcome_that_comes_twice_begins_no_other_session(peer: Peer, session_page: Page) -> None:
+    token = live(peer, session_page)
+    moving(peer, session_page, token)
+    peer.welcome()
+    assert session_page.do(OBSERVE) is True
+    assert peer.expect(Observe).session == token
+    assert session_page.do("session.inForce.kind") == "call"
+
+
 def test_observation_is_timed_before_the_next_release_of_the_server(peer: Peer, session_page: Page) -> None:
     live(peer, session_page)
     assert session_page.do("session.nextObservationNs(2e7)") is None  # a server of 1.0, or one without ticks yet
