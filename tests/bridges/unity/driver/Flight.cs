@@ -40,10 +40,13 @@ namespace RtControl.Driver
                 Instruction = _given.ContainsKey("wheels") ? "Drive forward." : "Follow the road.", Hz = Number("hz", 16),
                 TtlMs = _ttlMs, Persist = _given.ContainsKey("persist"),
             };
-            Func<string, IRtTransport> make = endpoint => new ZmtpTransport(endpoint);
+            string token = _given.ContainsKey("token") ? _given["token"] : null;
+            Func<string, IRtTransport> make = endpoint => WsAddress.Is(endpoint) ? (IRtTransport)new WsTransport(endpoint, token) : new ZmtpTransport(endpoint);
             if (_given.ContainsKey("keys")) make = CurveKeys.Use(_given["keys"]);
             if (_given.ContainsKey("libzmq")) make = endpoint => new LibZmqTransport(endpoint);
-            options.Transport = endpoint => new Watched(make(endpoint));
+            options.Token = token;
+            options.OwnThread = !_given.ContainsKey("threadless");
+            if (!_given.ContainsKey("plain")) options.Transport = endpoint => new Watched(make(endpoint));
             new Thread(ReadCommands) { IsBackground = true }.Start();
             var client = new RtClient(options, Execute);
             Watched.Of(client);

@@ -14,6 +14,7 @@ namespace RtControl.Driver
         private bool _stands;
 
         public RtTransportState State { get { return RtTransportState.Up; } }
+        public bool Json { get { return false; } }
         public string Trouble { get { return "none"; } }
 
         public static int Run(string welcome)

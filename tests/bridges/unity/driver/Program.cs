@@ -61,7 +61,7 @@ namespace RtControl.Driver
         /// <summary>Sends to a peer that does not read: how much was taken, and how long the longest send took.</summary>
         private static int Flood(Dictionary<string, string> given)
         {
-            var transport = new ZmtpTransport(given["endpoint"]);
+            IRtTransport transport = Made(given["endpoint"]);
             while (transport.State == RtTransportState.Connecting) transport.Wait(100);
             var body = new byte[500000];
             var taken = 0;
@@ -77,6 +77,11 @@ namespace RtControl.Driver
             transport.Close(30);
             Flight.Tell("taken", taken, "sending_ms", sending.Elapsed.TotalMilliseconds, "closing_ms", closing.Elapsed.TotalMilliseconds);
             return 0;
+        }
+
+        private static IRtTransport Made(string endpoint)
+        {
+            return WsAddress.Is(endpoint) ? (IRtTransport)new WsTransport(endpoint) : new ZmtpTransport(endpoint);
         }
 
         /// <summary>`addresses ENDPOINT ADDRESS...`: connects to the first one that can be.</summary>

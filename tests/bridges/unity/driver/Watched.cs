@@ -32,6 +32,8 @@ namespace RtControl.Driver
 
         public RtTransportState State { get { return Used().State; } }
 
+        public bool Json { get { return _inner.Json; } }
+
         public string Trouble { get { return Used().Trouble; } }
 
         public bool Send(IList<byte[]> parts) { return Used().Send(parts); }

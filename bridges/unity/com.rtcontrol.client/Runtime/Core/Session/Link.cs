@@ -37,12 +37,13 @@ namespace RtControl
 
         public Link(RtOptions options)
         {
-            _make = options.Transport ?? (endpoint => new ZmtpTransport(endpoint));
+            _make = RtTransports.Of(options);
             _endpoints = RtEndpoints.Of(options.Endpoint);
             Talk = new Talk(options) { Servers = _endpoints.Count };
             // Here, so that a mistake in the endpoint is told to the caller.
             _transport = _make(_endpoints[0]);
             _openedNs = MonotonicClock.NowNs;
+            if (!HasThread(options)) return;
             _thread = new Thread(Run) { IsBackground = true, Name = "rtcontrol" };
             _thread.Start();
         }
@@ -59,10 +60,12 @@ namespace RtControl
             get { return _endpoints[_at]; }
         }
 
+        /// <summary>Something is to be said.</summary>
         public void Wake()
         {
             IRtTransport transport = _transport;
-            if (transport != null) transport.Wake();
+            if (_thread == null) Serve();
+            else if (transport != null) transport.Wake();
         }
 
         /// <summary>Says bye and ends the thread; under 100 ms.</summary>
@@ -71,7 +74,33 @@ namespace RtControl
             _closing = true;
             _nudge.Set();
             Wake();
-            if (Thread.CurrentThread != _thread) _thread.Join(JoinMs);
+            if (_thread == null) Leave();
+            else if (Thread.CurrentThread != _thread) _thread.Join(JoinMs);
+        }
+
+        /// <summary>Without a thread: all that is to be done now, in the caller's. Nothing waits.</summary>
+        public void Serve()
+        {
+            if (_thread != null || _closing) return;
+            try
+            {
+                OneTurn();
+            }
+            catch (Exception error)
+            {
+                Fail(error);
+                _closing = true;
+                Leave();
+            }
+        }
+
+        private static bool HasThread(RtOptions options)
+        {
+#if UNITY_WEBGL && !UNITY_EDITOR
+            return false;
+#else
+            return options.OwnThread;
+#endif
         }
 
         private void Run()
@@ -80,21 +109,35 @@ namespace RtControl
             {
                 while (!_closing) OneTurn();
             }
-            catch (Exception error) // a fault of ours must end safe, not silently
+            catch (Exception error)
             {
-                lock (Lock) Talk.End("The client failed (" + error.GetType().Name + ": " + error.Message + "). Make another one, and report it.");
+                Fail(error);
             }
             finally
             {
-                RtMap bye;
-                lock (Lock)
-                {
-                    bye = Talk.Open ? Talk.Bye("closed") : null;
-                    Talk.End("The client was closed.");
-                }
-                if (_transport != null && bye != null) _transport.Send(Codec.Encode(bye));
-                if (_transport != null) _transport.Close(LingerMs);
+                Leave();
             }
+        }
+
+        // A fault of ours must end safe, not silently.
+        private void Fail(Exception error)
+        {
+            lock (Lock) Talk.End("The client failed (" + error.GetType().Name + ": " + error.Message + "). Make another one, and report it.");
+        }
+
+        private void Leave()
+        {
+            RtMap bye;
+            lock (Lock)
+            {
+                bye = Talk.Open ? Talk.Bye("closed") : null;
+                Talk.End("The client was closed.");
+            }
+            IRtTransport transport = _transport;
+            if (transport == null) return;
+            if (bye != null) transport.Send(Codec.Encode(bye, transport.Json));
+            transport.Close(LingerMs);
+            _transport = null;
         }
 
         // Bytes are read, written and turned into messages without the lock: the main thread never waits for that.
@@ -117,8 +160,8 @@ namespace RtControl
                 waitMs = (int)Math.Max(0, (wakeNs - nowNs + 999999) / 1000000);
             }
             if (connect) Connect();
-            else if (_transport != null) _transport.Wait(waitMs);
-            else _nudge.WaitOne(waitMs);
+            else if (_transport != null) _transport.Wait(_thread == null ? 0 : waitMs);
+            else if (_thread != null) _nudge.WaitOne(waitMs);
         }
 
         // Each connection goes to the next one, round and round.
@@ -173,7 +216,7 @@ namespace RtControl
                 RtMap message = null;
                 try
                 {
-                    message = Codec.Decode(parts);
+                    message = Codec.Decode(parts, _transport.Json);
                 }
                 catch (WireException)
                 {
@@ -196,7 +239,7 @@ namespace RtControl
             for (var i = 0; i < due.Count; i++)
             {
                 // All of it was checked when it was given.
-                bool sent = _transport.Send(Codec.Encode(due[i]));
+                bool sent = _transport.Send(Codec.Encode(due[i], _transport.Json));
                 _reached = _reached || sent;
                 lock (Lock)
                 {

@@ -22,7 +22,6 @@ namespace RtControl
         /// </summary>
         public RtClient(RtOptions options, Func<RtAct, string> execute)
         {
-            RefuseWebGl();
             _execute = execute;
             _link = new Link(options);
         }
@@ -172,6 +171,7 @@ namespace RtControl
         public bool Pump()
         {
             RtAct act;
+            _link.Serve();
             lock (_link.Lock)
             {
                 // Only what is in force at this instant is carried out.
@@ -229,14 +229,6 @@ namespace RtControl
         private static RtMap Checked(RtMap message)
         {
             return Codec.Decode(Codec.Encode(message.With("session", "----------------")));
-        }
-
-        private static void RefuseWebGl()
-        {
-#if UNITY_WEBGL && !UNITY_EDITOR
-            throw new NotSupportedException("WebGL has neither threads nor sockets: rtcontrol cannot connect there. Build for "
-                + "another platform, or let the page's own JavaScript be the client, over the WebSocket of rtcontrol's gateway.");
-#endif
         }
     }
 

@@ -7,10 +7,13 @@ namespace RtControl
     public sealed class RtOptions
     {
         /// <summary>
-        /// <c>tcp://HOST:PORT</c>; with CURVE keys also <c>ipc://PATH</c>. Or several, with commas between them: where one is
+        /// <c>tcp://HOST:PORT</c> of `--bind`, or <c>ws://HOST:PORT/ws</c> of `--http`; with CURVE keys also <c>ipc://PATH</c>. Or several, with commas between them: where one is
         /// lost, silent, full or stopped, the next one is tried, and the session resumed there by its token.
         /// </summary>
         public string Endpoint = "tcp://127.0.0.1:5555";
+
+        /// <summary>The server's access token, for <c>ws://</c> from another machine. RtPairing gets one for a code.</summary>
+        public string Token;
 
         /// <summary>For the server's logs.</summary>
         public string Name = "com.rtcontrol.client";
@@ -56,8 +59,14 @@ namespace RtControl
         /// <summary>Tell what became of each call; the model's history then holds only executed ones.</summary>
         public bool Acknowledge = true;
 
-        /// <summary>Makes the transport; null: ZMTP over TCP in managed code. For CURVE see LibZmqTransport.</summary>
+        /// <summary>Makes the transport; null: by the endpoint, in managed code. For CURVE see LibZmqTransport.</summary>
         public Func<string, IRtTransport> Transport;
+
+        /// <summary>
+        /// False: no thread of its own. All is then done in Pump, which must come often: what is in force ends by itself all
+        /// the same, but nobody hears the server meanwhile. A WebGL player has no threads, and takes none.
+        /// </summary>
+        public bool OwnThread = true;
 
         internal RtMap Hello(long nowNs, string resume, string instruction)
         {

@@ -22,6 +22,9 @@ namespace RtControl
         /// <summary>Why there is no connection; once it is up, why there might be no answer. For people.</summary>
         string Trouble { get; }
 
+        /// <summary>Whether a message is one part, a JSON text; else the parts are a msgpack header and buffers.</summary>
+        bool Json { get; }
+
         /// <summary>False: it cannot be sent now.</summary>
         bool Send(IList<byte[]> parts);
 
@@ -36,13 +39,5 @@ namespace RtControl
 
         /// <summary>Gives what was sent up to so long to leave.</summary>
         void Close(int lingerMs);
-    }
-
-    /// <summary>Bytes of a peer that break ZMTP: the connection ends.</summary>
-    internal sealed class ZmtpException : Exception
-    {
-        public ZmtpException(string what) : base(what)
-        {
-        }
     }
 }

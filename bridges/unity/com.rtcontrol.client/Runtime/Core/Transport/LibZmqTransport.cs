@@ -49,6 +49,11 @@ namespace RtControl
         public RtTransportState State { get; private set; }
         public string Trouble { get; private set; }
 
+        public bool Json
+        {
+            get { return false; }
+        }
+
         public bool Send(IList<byte[]> parts)
         {
             for (var i = 0; i < parts.Count; i++)

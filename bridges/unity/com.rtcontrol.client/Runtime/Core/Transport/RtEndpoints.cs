@@ -22,7 +22,8 @@ namespace RtControl
                 if (found.Contains(one)) throw Wrong(one + " comes twice: name each server once");
                 string host;
                 int port;
-                if (!one.StartsWith("ipc://", StringComparison.Ordinal)) ZmtpTransport.Parse(one, out host, out port);
+                if (WsAddress.Is(one)) new WsAddress(one);
+                else if (!one.StartsWith("ipc://", StringComparison.Ordinal)) ZmtpTransport.Parse(one, out host, out port);
                 found.Add(one);
             }
             return found;

@@ -60,7 +60,7 @@ namespace RtControl
             _end += count;
         }
 
-        /// <summary>The next whole message, or null where more bytes are needed. Throws ZmtpException.</summary>
+        /// <summary>The next whole message, or null where more bytes are needed. Throws PeerException.</summary>
         public List<byte[]> Next()
         {
             byte flags;
@@ -102,12 +102,12 @@ namespace RtControl
             if (Count < 2) return false;
             flags = _in[_start];
             if ((flags & ~(More | Long | Command)) != 0 || (flags & (More | Command)) == (More | Command))
-                throw new ZmtpException("the peer sends no ZMTP frames");
+                throw new PeerException("the peer sends no ZMTP frames");
             int head = (flags & Long) != 0 ? 9 : 2;
             if (Count < head) return false;
             ulong length = 0;
             for (int i = 1; i < head; i++) length = length << 8 | _in[_start + i];
-            if (length > RtLimits.MaxMessageBytes) throw new ZmtpException("a frame of " + length + " bytes");
+            if (length > RtLimits.MaxMessageBytes) throw new PeerException("a frame of " + length + " bytes");
             if (Count < head + (int)length) return false;
             body = new byte[(int)length];
             System.Buffer.BlockCopy(_in, _start + head, body, 0, body.Length);

@@ -21,16 +21,16 @@ namespace RtControl
             return greeting;
         }
 
-        /// <summary>Throws ZmtpException, as soon as the bytes that are there tell that the peer is none of ours.</summary>
+        /// <summary>Throws PeerException, as soon as the bytes that are there tell that the peer is none of ours.</summary>
         public static void CheckGreeting(byte[] bytes, int offset, int count)
         {
             if (count > 0 && bytes[offset] != 0xff || count > 9 && (bytes[offset + 9] & 1) == 0)
-                throw new ZmtpException("the peer speaks no ZeroMQ");
-            if (count > 10 && bytes[offset + 10] < 3) throw new ZmtpException("the peer's ZeroMQ is older than 4.0");
+                throw new PeerException("the peer speaks no ZeroMQ");
+            if (count > 10 && bytes[offset + 10] < 3) throw new PeerException("the peer's ZeroMQ is older than 4.0");
             if (count < GreetingLength) return;
             string mechanism = Encoding.ASCII.GetString(bytes, offset + MechanismAt, MechanismLength).TrimEnd('\0');
-            if (mechanism == "CURVE") throw new ZmtpException("the server wants a key: use LibZmqTransport");
-            if (mechanism != "NULL") throw new ZmtpException("the peer wants another security mechanism");
+            if (mechanism == "CURVE") throw new PeerException("the server wants a key: use LibZmqTransport");
+            if (mechanism != "NULL") throw new PeerException("the peer wants another security mechanism");
         }
 
         /// <summary>The body of our READY command.</summary>
@@ -43,26 +43,26 @@ namespace RtControl
             return body.ToArray();
         }
 
-        /// <summary>Throws ZmtpException where the body is no READY of a socket that a DEALER may talk to.</summary>
+        /// <summary>Throws PeerException where the body is no READY of a socket that a DEALER may talk to.</summary>
         public static void CheckReady(byte[] body)
         {
-            if (CommandName(body) == "ERROR") throw new ZmtpException("the server refused the connection");
-            if (CommandName(body) != "READY") throw new ZmtpException("no READY after the greeting");
+            if (CommandName(body) == "ERROR") throw new PeerException("the server refused the connection");
+            if (CommandName(body) != "READY") throw new PeerException("no READY after the greeting");
             int at = 6;
             while (at < body.Length)
             {
                 int nameLength = body[at];
-                if (at + 1 + nameLength + 4 > body.Length) throw new ZmtpException("a READY that ends in the middle");
+                if (at + 1 + nameLength + 4 > body.Length) throw new PeerException("a READY that ends in the middle");
                 string name = Encoding.ASCII.GetString(body, at + 1, nameLength);
                 at += 1 + nameLength;
                 long length = (long)body[at] << 24 | (long)body[at + 1] << 16 | (long)body[at + 2] << 8 | body[at + 3];
                 at += 4;
-                if (length > body.Length - at) throw new ZmtpException("a READY that ends in the middle");
+                if (length > body.Length - at) throw new PeerException("a READY that ends in the middle");
                 if (string.Equals(name, "Socket-Type", StringComparison.OrdinalIgnoreCase))
                 {
                     string type = Encoding.ASCII.GetString(body, at, (int)length);
                     if (type != "ROUTER" && type != "DEALER" && type != "REP")
-                        throw new ZmtpException("the peer is a " + type.Substring(0, Math.Min(type.Length, 16)) + " socket, no ROUTER");
+                        throw new PeerException("the peer is a " + type.Substring(0, Math.Min(type.Length, 16)) + " socket, no ROUTER");
                 }
                 at += (int)length;
             }

@@ -1,11 +1,12 @@
+using System;
 using System.Collections;
 using System.Collections.Generic;
 
 namespace RtControl
 {
     /// <summary>
-    /// Messages to parts and back: the header as msgpack, then one buffer an array (docs/protocol.md, sections 1, 2).
-    /// In a message an array's bytes are under <c>data</c>; in the header its <c>part</c> stands instead.
+    /// Messages to parts and back (docs/protocol.md, sections 1, 2): the header as msgpack, then one buffer an array; or one
+    /// JSON text. In a message an array's bytes are under <c>data</c>; on the wire its <c>part</c>, or <c>base64</c>.
     /// </summary>
     public static class Codec
     {
@@ -13,30 +14,48 @@ namespace RtControl
         public static List<byte[]> Encode(RtMap message)
         {
             var parts = new List<byte[]> { null };
-            RtMap header = message;
-            var arrays = message.Get("arrays") as IList;
-            if (arrays != null)
+            RtMap header = WithBuffers(message, data =>
             {
-                header = new RtMap();
-                foreach (KeyValuePair<string, object> entry in message) header[entry.Key] = entry.Value;
-                var entries = new List<object>();
-                foreach (object one in arrays)
-                {
-                    var array = one as RtMap;
-                    var data = array == null ? null : array.Get("data") as byte[];
-                    if (data == null) throw Schema.Wrong("arrays[" + entries.Count + "]", "must be a RtMap with bytes as `data`");
-                    var entry = new RtMap();
-                    foreach (KeyValuePair<string, object> field in array)
-                        if (field.Key != "data") entry[field.Key] = field.Value;
-                    entry["part"] = parts.Count;
-                    entries.Add(entry);
-                    parts.Add(data);
-                }
-                header["arrays"] = entries;
-            }
+                parts.Add(data);
+                return new KeyValuePair<string, object>("part", parts.Count - 1);
+            });
             parts[0] = MsgPackWriter.Pack(header);
             CheckSize(parts);
             return parts;
+        }
+
+        /// <summary>The same for a transport whose messages are JSON where <paramref name="json"/> is true.</summary>
+        public static List<byte[]> Encode(RtMap message, bool json)
+        {
+            return json ? new List<byte[]> { EncodeJson(message) } : Encode(message);
+        }
+
+        /// <summary>The message as one JSON text. Throws WireException for what the protocol does not allow.</summary>
+        public static byte[] EncodeJson(RtMap message)
+        {
+            byte[] text = JsonWriter.Text(WithBuffers(message, data => new KeyValuePair<string, object>(JsonReader.Base64, new JsonWriter.BufferText(data))));
+            CheckSize(new[] { text });
+            return text;
+        }
+
+        /// <summary>The same for a transport whose messages are JSON where <paramref name="json"/> is true.</summary>
+        public static RtMap Decode(IList<byte[]> parts, bool json)
+        {
+            if (!json) return Decode(parts);
+            if (parts.Count != 1) throw new WireException(WireException.Malformed, null, "a binary message");
+            return DecodeJson(parts[0]);
+        }
+
+        /// <summary>The message of a JSON text. Throws WireException for whatever is none.</summary>
+        public static RtMap DecodeJson(byte[] text)
+        {
+            CheckSize(new[] { text });
+            var header = JsonReader.Read(text) as RtMap;
+            if (header == null) throw new WireException(WireException.Malformed, null, "the message is no map");
+            if (header.Text("type") == "observe")
+                foreach (KeyValuePair<string, RtMap> array in Arrays(header))
+                    array.Value["data"] = Bytes(array.Value.Text(JsonReader.Base64), array.Key + "." + JsonReader.Base64);
+            return Messages.Check(header);
         }
 
         /// <summary>Throws WireException for whatever is no message.</summary>
@@ -54,21 +73,70 @@ namespace RtControl
 
         private static int Attach(RtMap header, IList<byte[]> parts)
         {
-            if (header.Get("arrays") == null) return 0;
-            List<object> arrays = header.List("arrays");
-            if (arrays == null) throw Schema.Wrong("arrays", "must be a list of maps");
             var used = new HashSet<long>();
-            for (int i = 0; i < arrays.Count; i++)
+            foreach (KeyValuePair<string, RtMap> array in Arrays(header))
             {
-                var entry = arrays[i] as RtMap;
-                if (entry == null) throw Schema.Wrong("arrays", "must be a list of maps");
-                string path = "arrays[" + i + "].part";
-                object whole = Schema.AnyWhole(entry.Get("part"), path);
+                string path = array.Key + ".part";
+                object whole = Schema.AnyWhole(array.Value.Get("part"), path);
                 if (!(whole is long) || (long)whole < 1 || (long)whole >= parts.Count || !used.Add((long)whole))
                     throw Schema.Wrong(path, "is no part, or used twice");
-                entry["data"] = parts[(int)(long)whole];
+                array.Value["data"] = parts[(int)(long)whole];
             }
             return used.Count;
+        }
+
+        /// <summary>A header's arrays, by their paths.</summary>
+        private static List<KeyValuePair<string, RtMap>> Arrays(RtMap header)
+        {
+            var found = new List<KeyValuePair<string, RtMap>>();
+            if (header.Get("arrays") == null) return found;
+            List<object> arrays = header.List("arrays");
+            if (arrays == null) throw Schema.Wrong("arrays", "must be a list of maps");
+            foreach (object one in arrays)
+            {
+                var array = one as RtMap;
+                if (array == null) throw Schema.Wrong("arrays", "must be a list of maps");
+                found.Add(new KeyValuePair<string, RtMap>("arrays[" + found.Count + "]", array));
+            }
+            return found;
+        }
+
+        /// <summary>The message with what stands on the wire in place of its arrays' bytes.</summary>
+        private static RtMap WithBuffers(RtMap message, Func<byte[], KeyValuePair<string, object>> placed)
+        {
+            var arrays = message.Get("arrays") as IList;
+            if (arrays == null) return message;
+            var header = new RtMap();
+            foreach (KeyValuePair<string, object> entry in message) header[entry.Key] = entry.Value;
+            var entries = new List<object>();
+            foreach (object one in arrays)
+            {
+                var array = one as RtMap;
+                var data = array == null ? null : array.Get("data") as byte[];
+                if (data == null) throw Schema.Wrong("arrays[" + entries.Count + "]", "must be a RtMap with bytes as `data`");
+                var entry = new RtMap();
+                foreach (KeyValuePair<string, object> field in array)
+                    if (field.Key != "data") entry[field.Key] = field.Value;
+                KeyValuePair<string, object> place = placed(data);
+                entry[place.Key] = place.Value;
+                entries.Add(entry);
+            }
+            header["arrays"] = entries;
+            return header;
+        }
+
+        private static byte[] Bytes(string base64, string path)
+        {
+            try
+            {
+                // The reader of the runtime skips blanks, which the protocol forbids.
+                if (base64 != null && base64.IndexOfAny(new[] { ' ', '\t', '\r', '\n' }) < 0) return Convert.FromBase64String(base64);
+            }
+            catch (FormatException)
+            {
+                // told below
+            }
+            throw Schema.Wrong(path, "must be base64, padded, without line breaks");
         }
 
         private static void CheckSize(IList<byte[]> parts)
