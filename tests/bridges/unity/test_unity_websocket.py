@@ -224,7 +224,7 @@ ANSWERS: dict[str, tuple[Any, str]] = {
     "not found": (lambda key: b"HTTP/1.1 404 Not Found\r\n\r\n", "write ws://HOST:PORT/ws"),
     "a redirect": (lambda key: b"HTTP/1.1 302 Found\r\nLocation: /\r\n\r\n", "HTTP 302 Found"),
     "too many": (lambda key: b"HTTP/1.1 503 Service Unavailable\r\n\r\n", "HTTP 503"),
-    "another protocol's greeting": (lambda key: b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48), "speaks no WebSocket"),
+    "a greeting of ZeroMQ": (lambda key: b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48), "speaks no WebSocket"),
     "an answer without end": (lambda key: b"HTTP/1.1 101 Yes\r\nX-A: " + b"x" * 100_000, "has no end"),
     "a header that is none": (lambda key: accepted(key).replace(b"Upgrade: ", b"Upgrade "), "is no HTTP"),
     "half an answer": (lambda key: accepted(key)[:60], SILENCE),
