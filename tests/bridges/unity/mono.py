@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -36,8 +37,13 @@ def core_sources() -> list[Path]:
 class Driver(Program):
     """`mono driver.exe MODE ...`: commands in, JSON lines out."""
 
-    def __init__(self, exe: Path, *arguments: str) -> None:
-        super().__init__(["mono", str(exe), *arguments], stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    def __init__(self, exe: Path, *arguments: str, **environment: str) -> None:
+        super().__init__(
+            ["mono", str(exe), *arguments],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **environment},
+        )
 
     def failure(self) -> str:
         """What it said on stderr, once it has ended."""

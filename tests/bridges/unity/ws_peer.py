@@ -58,7 +58,7 @@ class WsPeer:
         while b"\r\n\r\n" not in request and (more := peer.recv(65536)):
             request += more
         self.requests.append(request)
-        key = re.search(rb"Sec-WebSocket-Key: (\S+)", request)
+        key = re.search(rb"(?i)sec-websocket-key: (\S+)", request)
         peer.sendall(self.answer(key[1] if key else b""))
         for part in self.parts:
             if isinstance(part, float):

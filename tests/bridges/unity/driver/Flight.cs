@@ -44,6 +44,9 @@ namespace RtControl.Driver
             Func<string, IRtTransport> make = endpoint => WsAddress.Is(endpoint) ? (IRtTransport)new WsTransport(endpoint, token) : new ZmtpTransport(endpoint);
             if (_given.ContainsKey("keys")) make = CurveKeys.Use(_given["keys"]);
             if (_given.ContainsKey("libzmq")) make = endpoint => new LibZmqTransport(endpoint);
+#if UNITY_WEBGL
+            if (_given.ContainsKey("page")) make = RtControl.Unity.WebGlTransport.Use(token);
+#endif
             options.Token = token;
             options.OwnThread = !_given.ContainsKey("threadless");
             if (!_given.ContainsKey("plain")) options.Transport = endpoint => new Watched(make(endpoint));

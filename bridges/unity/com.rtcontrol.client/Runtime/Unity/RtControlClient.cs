@@ -13,8 +13,11 @@ namespace RtControl.Unity
     [DisallowMultipleComponent]
     public sealed class RtControlClient : MonoBehaviour
     {
-        [Tooltip("Of `rtcontrol serve --bind`; or several, with commas: after a loss the next one is tried.")]
+        [Tooltip("Of `rtcontrol serve`: tcp://HOST:PORT of --bind, ws://HOST:PORT/ws of --http (WebGL: this alone); or several, with commas: after a loss the next one is tried.")]
         [SerializeField] private string endpoint = "tcp://127.0.0.1:5555";
+
+        [Tooltip("The server's access token, for ws:// from another machine. Empty: none. Do not ship one in a build: pair.")]
+        [SerializeField] private string token = "";
 
         [Tooltip("The goal in words.")]
         [TextArea]
@@ -71,6 +74,13 @@ namespace RtControl.Unity
         {
             get { return endpoint; }
             set { endpoint = value; }
+        }
+
+        /// <summary>The server's access token; used when the component is enabled next.</summary>
+        public string Token
+        {
+            get { return token; }
+            set { token = value; }
         }
 
         /// <summary>The goal in words; may be changed at any time.</summary>
@@ -136,12 +146,15 @@ namespace RtControl.Unity
             _tools = new RtToolSet(targets.ToArray());
             var options = new RtOptions
             {
-                Endpoint = endpoint, Name = Application.productName, Instruction = instruction, Hz = hz, Agent = agent,
+                Endpoint = endpoint, Token = token, Name = Application.productName, Instruction = instruction, Hz = hz, Agent = agent,
                 Model = model, Robot = robot, Persist = persist, SafeCalls = _tools.SafeCalls,
                 TtlMs = ttlMs > 0 ? ttlMs : (double?)null,
                 Tools = agent.Length > 0 || _tools.Definitions.Count == 0 ? null : _tools.Definitions,
             };
             if (keys.Length > 0) options.Transport = CurveKeys.Use(keys);
+#if UNITY_WEBGL && !UNITY_EDITOR
+            options.Transport = WebGlTransport.Use(token);
+#endif
             Client = new RtClient(options, Execute);
             Live.Add(this);
             _nextNs = _updateNs = 0;

@@ -9,8 +9,6 @@ namespace RtControl
     /// <summary>The opening of a WebSocket (RFC 6455, section 4): what is asked, and whether the answer says yes.</summary>
     internal sealed class WsHandshake
     {
-        private const string Protocol = "rtcontrol.v1";
-        private const string TokenProtocol = "rtcontrol.token.";
         private const string Known = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
         private const int MaxAnswerBytes = 16384;
 
@@ -41,8 +39,7 @@ namespace RtControl
         {
             var lines = new StringBuilder("GET " + _address.Path + " HTTP/1.1\r\nHost: " + _address.Authority + "\r\nUpgrade: websocket\r\n");
             lines.Append("Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: ").Append(_key);
-            lines.Append("\r\nSec-WebSocket-Protocol: ").Append(Protocol);
-            if (!string.IsNullOrEmpty(_token)) lines.Append(", ").Append(TokenProtocol).Append(_token);
+            lines.Append("\r\nSec-WebSocket-Protocol: ").Append(RtWebSocket.Protocols(_token).Replace(",", ", "));
             return Encoding.ASCII.GetBytes(lines.Append("\r\n\r\n").ToString());
         }
 
@@ -84,8 +81,8 @@ namespace RtControl
             if (accept != Accept(_key)) throw new PeerException("the peer's answer is to another handshake (Sec-WebSocket-Accept)");
             if (headers.TryGetValue("Sec-WebSocket-Extensions", out extensions) && extensions.Length > 0)
                 throw new PeerException("the peer uses an extension that was not offered: " + Shown(extensions));
-            if (headers.TryGetValue("Sec-WebSocket-Protocol", out chosen) && chosen != Protocol)
-                throw new PeerException("the peer chose a protocol that is not " + Protocol + ": " + Shown(chosen));
+            if (headers.TryGetValue("Sec-WebSocket-Protocol", out chosen) && chosen != RtWebSocket.Protocol)
+                throw new PeerException("the peer chose a protocol that is not " + RtWebSocket.Protocol + ": " + Shown(chosen));
         }
 
         private string Refused(string status)
