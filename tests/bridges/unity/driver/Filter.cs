@@ -12,6 +12,8 @@ namespace RtControl.Driver
         private readonly ToolBox _box = new ToolBox();
         private RtToolSet _tools;
         private Conversation _talk;
+        private PhaseLock _phase;
+        private long _periodNs;
 
         public void Run()
         {
@@ -80,6 +82,19 @@ namespace RtControl.Driver
                 case "sample":
                     _offset.Add(Long(words[1]), Long(words[2]), Long(words[3]), Long(words[4]));
                     return _offset.Known ? new RtMap { { "offset_ns", _offset.OffsetNs }, { "rtt_ns", _offset.RttNs } } : null;
+                case "phase":
+                    _phase = new PhaseLock();
+                    _offset = new ClockOffset();
+                    _periodNs = Long(words[1]);
+                    return null;
+                case "phase_next":
+                    return _phase.Next(Long(words[2]), _periodNs, _offset, Long(words[1]));
+                case "phase_observed":
+                    _phase.Observed(Long(words[2]), _periodNs, Long(words[1]));
+                    return null;
+                case "phase_heard":
+                    _phase.Heard((RtMap)JsonReader.Read(Hex.Bytes(words[2])), _periodNs, Long(words[1]));
+                    return null;
                 case "talk":
                     _talk = new Conversation(words.Length > 1 ? words[1] : "");
                     return null;

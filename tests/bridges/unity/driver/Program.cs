@@ -21,6 +21,7 @@ namespace RtControl.Driver
             if (args[0] == "frozen") return Frozen.Run(args[1]);
             if (args[0] == "flood") return Flood(given);
             if (args[0] == "addresses") return Addresses(args);
+            if (args[0] == "pair") return Pair(given);
             return args[0] == "echo" ? Echo(given) : new Flight(given).Run();
         }
 
@@ -76,6 +77,16 @@ namespace RtControl.Driver
             var closing = Stopwatch.StartNew();
             transport.Close(30);
             Flight.Tell("taken", taken, "sending_ms", sending.Elapsed.TotalMilliseconds, "closing_ms", closing.Elapsed.TotalMilliseconds);
+            return 0;
+        }
+
+        /// <summary>Exchanges a code for a token.</summary>
+        private static int Pair(Dictionary<string, string> given)
+        {
+            var pairing = new RtPairing(given["endpoint"], given.ContainsKey("code") ? given["code"] : null, given.ContainsKey("name") ? given["name"] : null);
+            while (!pairing.Done) Thread.Sleep(10);
+            Flight.Tell("token", pairing.Token, "name", pairing.Name, "trouble", pairing.Trouble, "code", pairing.Code, "shown", pairing.Shown,
+                "again", pairing.MayAskAgain, "seconds", pairing.RetryAfterSeconds);
             return 0;
         }
 

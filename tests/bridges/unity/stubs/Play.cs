@@ -39,6 +39,7 @@ namespace RtControl.Driver
             Frames(double.Parse(args[2]));
             RtClient core = client.Client;
             RtCounts counts = core == null ? new RtCounts() : core.Counts;
+            List<object> drawn = Inspected(client);
             int before = Acts.Count;
             var watch = Stopwatch.StartNew();
             AssemblyReloadEvents.Reload();
@@ -55,8 +56,24 @@ namespace RtControl.Driver
             Engine.Frame("OnDestroy");
             Flight.Tell("acts", Acts.Count, "executed", counts.Executed, "fresh", counts.Fresh, "failed", counts.Failed,
                 "refused", counts.Refused, "closed", closed, "close_ms", closeMs, "last", last, "anew", anew,
-                "longest_update_ms", _longestMs, "said", UnityEngine.Debug.Said);
+                "longest_update_ms", _longestMs, "drawn", drawn, "drawn_after", Inspected(client), "said", UnityEngine.Debug.Said);
             return 0;
+        }
+
+        /// <summary>What the inspector of the component draws now, and whether it is drawn again all the time.</summary>
+        private static List<object> Inspected(RtControlClient client)
+        {
+            EditorGUILayout.Drawn.Clear();
+            foreach (Type type in typeof(Play).Assembly.GetTypes())
+                foreach (CustomEditorAttribute mark in type.GetCustomAttributes(typeof(CustomEditorAttribute), false))
+                {
+                    if (mark.Inspected != typeof(RtControlClient)) continue;
+                    var editor = (UnityEditor.Editor)Activator.CreateInstance(type);
+                    editor.target = client;
+                    editor.OnInspectorGUI();
+                    EditorGUILayout.Drawn.Add("again " + editor.RequiresConstantRepaint());
+                }
+            return new List<object>(EditorGUILayout.Drawn);
         }
 
         private static void Frames(double seconds)

@@ -49,16 +49,16 @@ namespace RtControl.Unity
         [SerializeField] private MonoBehaviour[] toolsOf = new MonoBehaviour[0];
 
         private const double TroubleSeconds = 2.0;
-        private const long WayNs = 4000000L; // of an observation to the server
         private const int LastTries = 10;
         private static readonly List<RtControlClient> Live = new List<RtControlClient>();
 
         private readonly List<IRtObserver> _observers = new List<IRtObserver>();
         private RtToolSet _tools;
-        private long _nextNs, _updateNs, _frameNs;
+        private long _nextNs;
         private string _trouble, _told;
         private double _troubleSince;
         private RtWelcome _welcome;
+        private RtPairing _pairing;
         private bool _paused;
 
         /// <summary>After each act was given to the tools; its Call is null where there is no safe call.</summary>
@@ -66,6 +66,9 @@ namespace RtControl.Unity
 
         /// <summary>A session began or went on.</summary>
         public event Action<RtWelcome> Welcomed;
+
+        /// <summary>The answer to Pair; a token is in use already. Store it, or show the trouble.</summary>
+        public event Action<RtPairing> Paired;
 
         /// <summary>The core's client while this component is enabled, else null.</summary>
         public RtClient Client { get; private set; }
@@ -157,28 +160,48 @@ namespace RtControl.Unity
 #endif
             Client = new RtClient(options, Execute);
             Live.Add(this);
-            _nextNs = _updateNs = 0;
+            _nextNs = 0;
             _trouble = _told = "";
             _welcome = null;
         }
 
+        /// <summary>
+        /// Gets an access token for the six digits that the server shows (`serve --pair`), and connects with it. Null: only asks
+        /// the server to show them. Throws WireException for what is no code.
+        /// </summary>
+        public void Pair(string code)
+        {
+            _pairing = new RtPairing(endpoint, code, Application.productName);
+        }
+
+        private void HearPairing()
+        {
+            RtPairing pairing = _pairing;
+            if (pairing == null || !pairing.Done) return;
+            _pairing = null;
+            if (pairing.Token != null)
+            {
+                token = pairing.Token;
+                Close();
+                OnEnable();
+            }
+            if (Paired != null) Paired(pairing);
+        }
+
         private void Update()
         {
+            HearPairing();
             RtClient client = Client;
             if (client == null) return;
             client.Pump();
             Tell(client);
             // When the world was looked at, not when the words for it were found. Time.timeScale does not slow this clock.
             long stampNs = MonotonicClock.NowNs;
-            // The longest of late: a frame that is due to look comes up to this much later.
-            _frameNs = _updateNs == 0 ? 0 : Math.Max(stampNs - _updateNs, _frameNs - _frameNs / 16);
-            _updateNs = stampNs;
             if (!client.Connected || stampNs < _nextNs) return;
-            long periodNs = (long)(1e9 / Math.Max(hz, 0.001f));
-            // Just before each tick of the server; where those are not known, as often.
-            _nextNs = client.NextObservationNs(Math.Min(_frameNs + WayNs, periodNs)) ?? Math.Max(_nextNs + periodNs, stampNs);
             string text = Look();
             if (text != null) client.Observe(text, stampNs);
+            // Just in time for each tick of the server; where those are not known, as often.
+            _nextNs = client.NextLookNs() ?? Math.Max(_nextNs + (long)(1e9 / Math.Max(hz, 0.001f)), stampNs);
         }
 
         // One observation of all observers: of two, the server would take the newer one alone.

@@ -50,6 +50,9 @@ namespace RtControl
         /// <summary>What is in force; null where that is nothing, or several safe calls.</summary>
         public RtCall Call { get; private set; }
 
+        /// <summary>When the observation was captured by which the call is in force, on our clock; -1 where none is.</summary>
+        public long StampNs { get; private set; }
+
         /// <summary>The last instant at which the call is in force.</summary>
         public long ExpiresNs { get; private set; }
 
@@ -106,11 +109,16 @@ namespace RtControl
             if (call != null)
             {
                 Set(RtForce.Call, call, EndNs(tObsNs, ttlMs));
+                StampNs = tObsNs;
                 return new RtStep { Act = RtForce.Call, Calls = new[] { call }, Acknowledge = true };
             }
             // A decision to go on does not revive what has run out.
             RtStep step = Look(nowNs);
-            if (step.Act == RtForce.None && Kind == RtForce.Call) ExpiresNs = EndNs(tObsNs, ttlMs);
+            if (step.Act == RtForce.None && Kind == RtForce.Call)
+            {
+                ExpiresNs = EndNs(tObsNs, ttlMs);
+                StampNs = tObsNs;
+            }
             return step;
         }
 
@@ -151,6 +159,7 @@ namespace RtControl
             Kind = kind;
             Call = call;
             ExpiresNs = untilNs;
+            StampNs = -1;
         }
     }
 }

@@ -67,6 +67,20 @@ namespace RtControl
             get { lock (_link.Lock) return _link.Talk.Counts; }
         }
 
+        /// <summary>For people: what is in force, how many ticks were on time, and why the others were not.</summary>
+        public RtFigures Figures
+        {
+            get
+            {
+                lock (_link.Lock)
+                {
+                    long nowNs = MonotonicClock.NowNs;
+                    _link.Talk.Look(nowNs);
+                    return new RtFigures(_link.Talk, _link.Trouble, _link.Address, nowNs);
+                }
+            }
+        }
+
         public long Epoch
         {
             get { lock (_link.Lock) return _link.Talk.Epoch; }
@@ -97,6 +111,16 @@ namespace RtControl
                 errorNs = _link.Talk.Offset.RttNs / 2;
                 return _link.Talk.Offset.Known;
             }
+        }
+
+        /// <summary>
+        /// When to look next, by MonotonicClock, so that the observation arrives just in time for the server's next tick: learnt
+        /// from how long those before took. Observe in your first moment at or after it, then ask again. Null: not known (yet, or
+        /// of a server of protocol 1.0, or client-paced); observe once a period then.
+        /// </summary>
+        public long? NextLookNs()
+        {
+            lock (_link.Lock) return _link.Talk.NextLookNs(MonotonicClock.NowNs);
         }
 
         /// <summary>

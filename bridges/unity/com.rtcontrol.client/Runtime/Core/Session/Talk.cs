@@ -48,6 +48,7 @@ namespace RtControl
             Options = options;
             Rule = new InForce(0, options.SafeCalls);
             Offset = new ClockOffset();
+            Phase = new PhaseLock();
             _instruction = _greeting = RtOptions.Blank(options.Instruction);
             _saidNs = _heardNs = MonotonicClock.NowNs;
         }
@@ -55,6 +56,7 @@ namespace RtControl
         public RtOptions Options { get; private set; }
         public InForce Rule { get; private set; }
         public ClockOffset Offset { get; private set; }
+        public PhaseLock Phase { get; private set; }
         public RtWelcome Welcome { get; private set; }
 
         /// <summary>Welcomed on the present connection.</summary>
@@ -77,6 +79,9 @@ namespace RtControl
         public long Epoch { get; private set; }
         public RtCounts Counts;
 
+        /// <summary>Ticks without a decision in time, by the server's cause; empty where it told none.</summary>
+        public readonly Dictionary<string, long> Misses = new Dictionary<string, long>();
+
         // What the user says.
 
         public long Observe(RtMap content, long stampNs)
@@ -98,6 +103,7 @@ namespace RtControl
             }
             Counts.Observed++;
             Stamp(_seq, stampNs);
+            if (Open) Phase.Observed(_seq, PeriodNs, MonotonicClock.NowNs);
             _outbox.Add(content);
             return _seq;
         }
@@ -163,9 +169,18 @@ namespace RtControl
         {
             Offset.Look(nowNs);
             if (!Open || !Offset.Known || _releaseNs < 0) return null;
-            long periodNs = Math.Max(1, (long)(Welcome.PeriodMs * 1e6));
+            long periodNs = PeriodNs;
             long sinceNs = (nowNs - (_releaseNs - Offset.OffsetNs - leadNs)) % periodNs;
             return nowNs + periodNs - (sinceNs < 0 ? sinceNs + periodNs : sinceNs);
+        }
+
+        /// <summary>
+        /// When to look next, so that it arrives just in time for a tick; null where that is not known. Newer each time after
+        /// an observation.
+        /// </summary>
+        public long? NextLookNs(long nowNs)
+        {
+            return !Open || Options.Pacing == "client" || _releaseNs < 0 ? null : Phase.Next(_releaseNs, PeriodNs, Offset, nowNs);
         }
 
         // What the connection says.
@@ -199,6 +214,7 @@ namespace RtControl
             Offset = new ClockOffset();
             _pingedNs = -ClockPingNs;
             _releaseNs = -1;
+            Phase = new PhaseLock();
         }
 
         /// <summary>What must be said now.</summary>
@@ -288,6 +304,11 @@ namespace RtControl
         public RtMap Bye(string reason)
         {
             return new RtMap { { "type", "bye" }, { "session", _token }, { "reason", reason } };
+        }
+
+        private long PeriodNs
+        {
+            get { return Math.Max(1, (long)(Welcome.PeriodMs * 1e6)); }
         }
 
         private long BeatNs

@@ -85,6 +85,7 @@ namespace RtControl
                 Counts.Sessions++;
                 // Another server, maybe of another machine: its clock is another one.
                 Offset = new ClockOffset();
+                Phase = new PhaseLock();
                 _pingedNs = -ClockPingNs;
                 _token = welcome.Token;
                 _known = true;
@@ -138,9 +139,14 @@ namespace RtControl
                 Counts.Fresh++;
                 if (message.ContainsKey("t_obs_ns")) Counts.LatencyMs = (nowNs - message.Long("t_obs_ns")) / 1e6;
             }
-            else if (message.Text("status") == "held") Counts.Held++;
-            else Counts.Safe++;
+            else
+            {
+                if (message.Text("status") == "held") Counts.Held++;
+                else Counts.Safe++;
+                Missed(message.Text("cause", ""));
+            }
             _releaseNs = message.Long("release_ns", _releaseNs);
+            Phase.Heard(message, PeriodNs, nowNs);
             // A server of 1.0 knows the first of our safe calls alone.
             if (message.Text("status") == "safe" && Options.SafeCalls.Count > 1 && !Welcome.Speaks(1))
                 message["calls"] = RtCall.Maps(Options.SafeCalls);
@@ -154,6 +160,15 @@ namespace RtControl
             bool own = step.Acknowledge && !step.Expired;
             if (!own && step.Act == RtForce.Safe) Counts.Expired++;
             Begin(step, own ? origin : null, own ? message.Text("cause") : "expired");
+        }
+
+        private void Missed(string cause)
+        {
+            long before;
+            // A server that names ever new causes fills no memory.
+            if (!Misses.TryGetValue(cause, out before) && Misses.Count >= 64) cause = "";
+            Misses.TryGetValue(cause, out before);
+            Misses[cause] = before + 1;
         }
 
         private RtAct ActOf(RtMap message)
