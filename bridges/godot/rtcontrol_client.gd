@@ -1,5 +1,5 @@
-# A client of rtcontrol that drives one node. Copy it with the four files rtcontrol_connection.gd, rtcontrol_driven.gd,
-# rtcontrol_in_force.gd and rtcontrol_wire.gd into a folder of a project, put it on a Node that is the child of what is to be
+# A client of rtcontrol that drives one node. Copy it with the five files rtcontrol_connection.gd, rtcontrol_driven.gd,
+# rtcontrol_in_force.gd, rtcontrol_phase.gd and rtcontrol_wire.gd into a folder of a project, put it on a Node that is the child of what is to be
 # driven, add the tools in the parent's `_ready`, then `start`:
 #
 #     $RtControl.add_tool("turn", "Turn.", {"side": {"type": "string", "enum": ["left", "right"]}})
@@ -14,13 +14,14 @@ signal heard_call(message, latency_ms) # as it came; latency from the observatio
 signal acted(call, cause) # what is in force now (each of several safe calls); why: call, told, expired, lost, left, refused
 signal told(outcome, message) # what the server was told of a call: executed, expired, refused, failed
 
-const WAY_NS = 4000000 # of an observation to the server
+const Phase = preload("rtcontrol_phase.gd")
 
-export(float) var observe_hz = 60.0 # more often than the server ticks, so that it decides upon a fresh one; 0: just before each
+export(float) var observe_hz = 0.0 # how often it looks; 0: once a tick, just in time for it
 
 var world = null setget _drive # whose methods the tools are; the parent, unless set
 var _driven = Driven.new()
 var rule = _driven.rule
+var phase = Phase.new() # when to look
 var _seq = 0
 var _stamps = {} # of the last observations, by seq
 
@@ -89,20 +90,27 @@ func _asks():
 
 func _observe(now):
 	var period_ns = int(1e9 / max(0.001, observe_hz if observe_hz > 0 else welcome["hz"]))
-	var lead_ns = int(get_process_delta_time() * 1e9) + WAY_NS # a frame that is due comes up to a frame late
-	var timed_ns = next_observation_ns(lead_ns, now) if observe_hz <= 0 else -1
-	if timed_ns >= 0:
-		_look_ns = timed_ns
-	else:
-		_look_ns = _look_ns + period_ns if now - _look_ns < period_ns else now + period_ns
+	_look_ns = _look_ns + period_ns if now - _look_ns < period_ns else now + period_ns
 	var seen = world.observe()
 	_seq += 1
+	phase.observed(_seq, _period_ns(), now_ns())
+	if observe_hz <= 0 and _release_ns >= 0:
+		var timed_ns = phase.next(_release_ns, _period_ns(), best_clock(now), now_ns())
+		_look_ns = timed_ns if timed_ns >= 0 else _look_ns
 	_stamps[_seq] = now
 	_stamps.erase(_seq - 256)
 	var message = {"type": "observe", "session": _session, "seq": _seq, "epoch": rule.epoch, "t_ns": now}
 	message["data" if seen is Dictionary else "text"] = seen if seen is Dictionary else str(seen)
 	counts["observed"] += 1
 	_send(message)
+
+
+func _period_ns():
+	return int(max(1, welcome["period_ms"] * 1e6))
+
+
+func _other_server():
+	phase = Phase.new()
 
 
 func _begun(message):
@@ -125,6 +133,7 @@ func _heard(message, now):
 		return
 	counts[message["status"]] += 1
 	_release_ns = int(message.get("release_ns", _release_ns))
+	phase.heard(message, _period_ns(), now)
 	# A server of 1.0 knows the first of our safe calls alone.
 	if message["status"] == "safe" and (welcome["protocol"].size() < 2 or welcome["protocol"][1] < 1):
 		message["calls"] = rule.safe_calls

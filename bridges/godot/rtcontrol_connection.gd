@@ -170,6 +170,11 @@ func _begun(_message):
 	pass
 
 
+# Another server, or a new session: its clock and its ticks are others.
+func _other_server():
+	pass
+
+
 # The connection is lost: what is in force runs to its own end.
 func _all_lost():
 	pass
@@ -188,9 +193,11 @@ func _process(_delta):
 	if state == IDLE:
 		return
 	if state == ENDED:
-		return _look(now_ns(), "left") # a safe call that would not
+		_look(now_ns(), "left") # a safe call that would not
+		return
 	if _gone():
-		return stop("what is driven is gone")
+		stop("what is driven is gone")
+		return
 	if state == WAITING:
 		if now_ns() >= _again_ns:
 			_connect()
@@ -220,6 +227,7 @@ func _connect():
 	if address != _urls[_at]:
 		_clock.clear() # maybe another machine's
 		_release_ns = -1
+		_other_server()
 	address = _urls[_at]
 	_sent_bytes = 0
 	_read_bytes = 0
@@ -296,12 +304,18 @@ func _asks():
 	return {}
 
 
-# The next instant that lies `lead_ns` before a tick's release; -1 where ticks or clock are not known.
-func next_observation_ns(lead_ns, now):
+# The clocks' comparison that is most exact, [round trip, the server's clock minus ours, when]; null where there is none.
+func best_clock(now):
 	var best = null
 	for sample in _clock:
 		if now - sample[2] <= 6 * CLOCK_NS and (best == null or sample[0] <= best[0]):
 			best = sample
+	return best
+
+
+# The next instant that lies `lead_ns` before a tick's release; -1 where ticks or clock are not known.
+func next_observation_ns(lead_ns, now):
+	var best = best_clock(now)
 	if state != LIVE or best == null or _release_ns < 0:
 		return -1
 	var period_ns = int(max(1, welcome["period_ms"] * 1e6))
@@ -364,7 +378,7 @@ func _welcomed(message):
 	if state != GREETING or (message["resumed"] and message["session"] != _session):
 		counts["ignored"] += 1 # the answer to a hello said twice
 		return
-	if message["protocol"].empty() or str(message["protocol"][0]) != "1":
+	if message["protocol"].empty() or not Wire.is_of(message["protocol"][0], "count") or int(message["protocol"][0]) != 1:
 		return _end("The server speaks protocol %s, this client 1.1." % [message["protocol"]])
 	state = LIVE
 	welcome = message
@@ -377,6 +391,7 @@ func _welcomed(message):
 		counts["sessions"] += 1
 		_session = message["session"]
 		_clock.clear() # maybe another machine's
+		_other_server()
 	_ping(now_ns())
 	_begun(message)
 	if state != LIVE:

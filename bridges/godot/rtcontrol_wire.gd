@@ -65,7 +65,7 @@ static func read(packet):
 	if text == "" or parsed.error != OK or not parsed.result is Dictionary:
 		return "no JSON object"
 	var message = parsed.result
-	if not is_finite(message):
+	if not has_finite_numbers(message):
 		return "a number beyond what the engine can hold"
 	_without_nulls(message)
 	if not message.get("type") is String:
@@ -139,10 +139,10 @@ static func _paired(text):
 
 
 # Whether all numbers in a value are: the engine reads 1e999 as infinite.
-static func is_finite(value):
+static func has_finite_numbers(value):
 	if value is Dictionary or value is Array:
 		for one in value.values() if value is Dictionary else value:
-			if not is_finite(one):
+			if not has_finite_numbers(one):
 				return false
 		return true
 	return typeof(value) != TYPE_REAL or not (is_nan(value) or is_inf(value))
@@ -150,6 +150,7 @@ static func is_finite(value):
 
 # Whether a value read from JSON (numbers are floats) is of a kind.
 static func is_of(value, wanted):
+	value = _wide(value)
 	match wanted:
 		"text":
 			return value is String
@@ -192,8 +193,14 @@ static func is_of(value, wanted):
 	return typeof(value) == TYPE_REAL and value >= 0 and value < over and value == floor(value)
 
 
+# A number as a float, whatever the engine has read it as.
+static func _wide(value):
+	return float(value) if value is int else value
+
+
 # An argument as its schema wants it, or null where it does not fit.
 static func argument(given, schema):
+	given = _wide(given)
 	if typeof(given) == TYPE_REAL:
 		if given < schema.get("minimum", -INF) or given > schema.get("maximum", INF):
 			return null

@@ -275,7 +275,7 @@ def test_conforms_as_the_checker_of_clients_sees_it(godot: Start) -> None:
 
 @pytest.mark.slow
 def test_flies_a_minute_at_16_hz_and_never_executes_what_is_too_old(godot: Start, served: Served) -> None:
-    for options in ((), ("--set=observe_hz:0.0",)):
+    for options in ((), ("--set=observe_hz:60.0",)):
         stats = fly(godot, served, 60, *options)
         show(f"a minute at 16 Hz {options}", stats)
         counts = stats["counts"]
@@ -489,6 +489,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, A
         "crowd": [
             {"name": v["name"], "text": expand(v["json"])} for v in [*load("crowd")["invalid"], *PARTS] if "json" in v
         ],
+        "phase": load("phase"),
         **ttl,
     }
     (folder / "cases.json").write_text(json.dumps(cases, ensure_ascii=False), "utf-8")
@@ -558,6 +559,18 @@ def test_age_of_calls(told: dict[str, list[dict[str, Any]]]) -> None:
     wanted = {case["name"]: case["verdict"] for case in load("ttl")["age"] if not case["name"].startswith("big")}
     assert len(wanted) > 10
     assert {line["name"]: line["verdict"] for line in told["age"] if line["name"] in wanted} == wanted
+
+
+@pytest.mark.skipif(MISSING, reason=REASON)
+def test_instants_to_look_are_those_of_the_vectors(told: dict[str, list[dict[str, Any]]]) -> None:
+    wanted = {
+        (case["name"], i): -1 if step["due_ns"] is None else step["due_ns"]
+        for case in load("phase")
+        for i, step in enumerate(case["steps"])
+        if "next" in step
+    }
+    assert len(wanted) > 50
+    assert {(line["name"], line["step"]): line["due_ns"] for line in told["phase"]} == wanted
 
 
 @pytest.mark.skipif(MISSING, reason=REASON)

@@ -39,6 +39,8 @@ func _initialize():
 	for case in cases["age"]:
 		var late = InForce.too_old(case["t_obs_ns"], case["ttl_ms"], int(case["now_ns"]))
 		tell({"of": "age", "name": case["name"], "verdict": "expire" if late else "execute"})
+	for case in cases["phase"]:
+		_phase(case)
 	for sequence in cases["sequences"]:
 		_sequence(sequence)
 	tell({"of": "end"})
@@ -90,6 +92,26 @@ func _of_crowd(case):
 	crowd.free()
 	for id in worlds:
 		worlds[id].free()
+
+
+# Instants to look, by the clocks' comparison of the client.
+func _phase(case):
+	var client = Client.new()
+	var period = int(case["period_ns"])
+	for i in range(case["steps"].size()):
+		var step = case["steps"][i]
+		if step.has("ping"):
+			var t = step["ping"]
+			client.call("_clocked", {"id": 0, "t_ping_ns": t[0], "t_received_ns": t[1], "t_sent_ns": t[2]}, int(t[3]))
+		elif step.has("observed"):
+			client.phase.observed(int(step["observed"]), period, int(step["now_ns"]))
+		elif step.has("heard"):
+			client.phase.heard(step["heard"], period, int(step["now_ns"]))
+		else:
+			var now = int(step["next"])
+			var due = client.phase.next(int(step["release_ns"]), period, client.best_clock(now), now)
+			tell({"of": "phase", "name": case["name"], "step": i, "due_ns": due})
+	client.free()
 
 
 func _sequence(sequence):

@@ -322,15 +322,6 @@ def test_address_without_a_way_to_it_is_not_the_last_one_tried(driver: Start, st
     assert none["state"] == "Lost"
 
 
-def test_webgl_is_told_what_to_do(tmp_path: Path, exe: Path) -> None:
-    out = tmp_path / "webgl.exe"
-    said = compile_cs(out, core_sources() + list((HERE / "driver").glob("*.cs")), "-define:UNITY_WEBGL")
-    assert out.exists(), said
-    one = Driver(out, "run", "--endpoint", "tcp://127.0.0.1:5555", "--plain", "1")
-    told = one.failure()
-    assert "NotSupportedException" in told and "WebGlTransport.Use" in told
-
-
 # Methods that cannot be tools are named before anything is connected; those that look odd work.
 
 

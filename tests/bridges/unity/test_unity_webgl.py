@@ -139,6 +139,12 @@ def test_endpoint_that_a_browser_cannot_reach_is_told(game: Start, endpoint: str
         assert told in game(endpoint, "--until", told).event("stats")["stats"]["trouble"]
 
 
+def test_client_without_a_transport_is_told_what_to_do(player: Path) -> None:
+    one = Driver(player, "run", "--endpoint", "ws://127.0.0.1:8080/ws", "--plain", "1")
+    told = one.failure()
+    assert "NotSupportedException" in told and "WebGlTransport.Use" in told
+
+
 def test_library_needs_no_way_of_calling_c_sharp() -> None:
     # mikerochip/unity-websocket#13, endel/NativeWebSocket#54, colyseus/colyseus-unity-sdk#258: each Unity has it anew.
     code = re.sub(r"//[^\n]*", "", JSLIB.read_text())
