@@ -1,6 +1,6 @@
 # A client of rtcontrol that drives one node. Copy it with the five files rtcontrol_connection.gd, rtcontrol_driven.gd,
-# rtcontrol_in_force.gd, rtcontrol_phase.gd and rtcontrol_wire.gd into a folder of a project, put it on a Node that is the child of what is to be
-# driven, add the tools in the parent's `_ready`, then `start`:
+# rtcontrol_in_force.gd, rtcontrol_phase.gd and rtcontrol_wire.gd into a folder of a project, put it on a Node that is
+# the child of what is to be driven, add the tools in the parent's `_ready`, then `start`:
 #
 #     $RtControl.add_tool("turn", "Turn.", {"side": {"type": "string", "enum": ["left", "right"]}})
 #     $RtControl.start()

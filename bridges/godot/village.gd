@@ -76,7 +76,7 @@ func _ready():
 		one.position = one.home + Vector2(4, 0).rotated(number)
 		villagers.append(one)
 		add_child(one)
-		crowd.join(one.name, one)
+		crowd.join(str(one.name), one)
 	crowd.start()
 
 

@@ -26,7 +26,7 @@ from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, Function
 from tests.bridges.client.worlds import Process, free_port
 from tests.bridges.program import starting
 from tests.bridges.unity.conftest import DLLMAP
-from tests.bridges.unity.mono import HERE, MISSING, PACKAGE, REASON, Driver, Start, compile_cs, core_sources
+from tests.bridges.unity.mono import HERE, MISSING, PACKAGE, REASON, Driver, Start, compile_cs
 from tests.conformance import expand, load
 from tests.conformance.check.stand import Stand
 
