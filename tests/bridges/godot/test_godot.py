@@ -470,16 +470,14 @@ def heard(name: str) -> list[dict[str, Any]]:
     return [v for v in load(name) if v.get("by") != "server"]
 
 
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
-    """What the engine made of every case, by kind."""
-    folder = tmp_path_factory.mktemp("vectors")
-    ttl = load("ttl")
+def cases() -> dict[str, Any]:
+    """Every case that the engine is given, by kind."""
+    ttl: dict[str, Any] = load("ttl")
     for sequence in ttl["sequences"]:
         for step in sequence["steps"]:
             if "message" in step:
                 step["message"] = json.dumps(step["message"])
-    cases = {
+    return {
         "valid": [
             {"name": v["name"], "text": json.dumps(v["json"], ensure_ascii=False)}
             for v in [*heard("valid"), *load("crowd")["valid"]]
@@ -492,7 +490,13 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, A
         "phase": load("phase"),
         **ttl,
     }
-    (folder / "cases.json").write_text(json.dumps(cases, ensure_ascii=False), "utf-8")
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """What the engine made of every case, by kind."""
+    folder = tmp_path_factory.mktemp("vectors")
+    (folder / "cases.json").write_text(json.dumps(cases(), ensure_ascii=False), "utf-8")
     engine = Engine(folder, "vectors.gd", f"--cases={folder / 'cases.json'}")
     try:
         engine.until(lambda line: line["of"] == "end", "at the end")
