@@ -48,6 +48,11 @@ def test_age_of_the_call_in_force_grows_until_its_time_is_over(talk: Conversatio
     talk.call(status="safe", tick=3, cause="decide", ttl_ms=500)
     found = figures(talk)
     assert (found["force"], found["age_ms"], found["in_force"]) == ("Safe", None, "hold(), stop()")
+    talk.on("observe")
+    talk.call(status="fresh", seq_obs=3, t_obs_ns=talk.now_ns, tick=4, ttl_ms=500, call={"name": "steer"})
+    calls = [{"name": "stop"}, {"name": "brake", "arguments": {"hard": 1}}]
+    talk.call(status="safe", tick=5, cause="paused", call=calls[0], calls=calls)
+    assert figures(talk)["in_force"] == "stop(), brake(hard: 1)"
 
 
 def test_share_and_causes_are_of_all_ticks_that_were_told(talk: Conversation) -> None:

@@ -19,6 +19,7 @@ from rtcontrol_client.wire.messages import Hello
 from tests.bridges.client.worlds import Proxy, free_port, until
 from tests.bridges.godot.engine import Relay, Served
 from tests.bridges.unity.mono import Driver, Start
+from tests.bridges.unity.test_unity import play, stub  # noqa: F401
 from tests.bridges.unity.ws_peer import BINARY, CLOSE, PING, PONG, TEXT, accepted, close, frame, ws_peer
 from tests.conformance import load
 from tests.conformance.check import check_any_client
@@ -114,6 +115,15 @@ def test_frozen_server_means_safe_by_the_time_to_live_and_the_session_goes_on(
     flying.event("connected")
     flying.event("call")
     assert flying.stats()["too_old"] == 0
+
+
+def test_component_drives_the_samples_scene(play: Start, served: Served) -> None:  # noqa: F811
+    told = play("play", served.url, "3").answer()
+    assert told["executed"] > 10
+    assert (told["failed"], told["refused"], told["closed"], told["anew"]) == (0, 0, True, True)
+    assert not [s for s in told["said"] if s.startswith(("error", "exception"))]
+    # It has learnt when to look.
+    assert any(line.startswith("Observations wait: ") for line in told["drawn"]), told["drawn"]
 
 
 def test_next_of_several_servers_may_be_of_the_other_transport(driver: Start, served: Served) -> None:

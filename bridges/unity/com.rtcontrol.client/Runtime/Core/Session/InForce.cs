@@ -50,6 +50,9 @@ namespace RtControl
         /// <summary>What is in force; null where that is nothing, or several safe calls.</summary>
         public RtCall Call { get; private set; }
 
+        /// <summary>All that is in force, in order; empty where nothing is.</summary>
+        public IList<RtCall> Calls { get; private set; }
+
         /// <summary>When the observation was captured by which the call is in force, on our clock; -1 where none is.</summary>
         public long StampNs { get; private set; }
 
@@ -151,6 +154,7 @@ namespace RtControl
         {
             if (calls == null || calls.Count == 0) calls = SafeCalls;
             Set(RtForce.Safe, calls.Count == 1 ? calls[0] : null, Never);
+            Calls = calls;
             return new RtStep { Act = RtForce.Safe, Calls = calls };
         }
 
@@ -158,6 +162,7 @@ namespace RtControl
         {
             Kind = kind;
             Call = call;
+            Calls = call == null ? new RtCall[0] : new[] { call };
             ExpiresNs = untilNs;
             StampNs = -1;
         }

@@ -16,7 +16,7 @@ namespace RtControl
             Trouble = trouble;
             Address = address;
             Force = talk.Force;
-            InForce = Words(talk.Rule, Force);
+            InForce = Words(talk.Rule.Calls);
             bool runs = Force == RtForce.Call;
             AgeMs = runs && talk.Rule.StampNs >= 0 ? (nowNs - talk.Rule.StampNs) / 1e6 : double.NaN;
             LeftMs = runs && talk.Rule.ExpiresNs != RtControl.InForce.Never ? (talk.Rule.ExpiresNs - nowNs) / 1e6 : double.NaN;
@@ -98,10 +98,8 @@ namespace RtControl
             return sorted;
         }
 
-        private static string Words(InForce rule, RtForce force)
+        private static string Words(IEnumerable<RtCall> calls)
         {
-            if (force == RtForce.None) return "";
-            IEnumerable<RtCall> calls = rule.Call != null ? new[] { rule.Call } : (IEnumerable<RtCall>)rule.SafeCalls;
             var all = new StringBuilder();
             foreach (RtCall call in calls)
             {
