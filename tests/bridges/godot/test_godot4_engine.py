@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,24 @@ def test_sample_is_driven_and_safe_when_its_server_is_killed_and_goes_on_with_an
     assert engine.until(event="acted", cause="expired")["name"] == "stop"
     served.start()
     engine.until(event="welcomed", resumed=False)
+    engine.until(event="acted", cause="call")
+    assert faults(engine) == []
+
+
+def test_session_goes_on_after_a_server_that_stood_still_and_the_next_of_a_list_is_tried(
+    run: Run, guarded: tuple[Served, int, dict[str, Any]]
+) -> None:
+    served, page, given = guarded
+    given["url"] = f"ws://127.0.0.1:{free_port()}/ws,{served.url}"
+    engine = run((HERE / "web_flight.gd").read_text(), {"flight.json": given}, page)
+    engine.until(event="acted", cause="call")
+    served.signal(signal.SIGSTOP)
+    try:
+        assert engine.until(event="acted", cause="expired")["name"] == "stop"
+        engine.until(event="lost")
+    finally:
+        served.signal(signal.SIGCONT)
+    engine.until(event="welcomed", resumed=True)
     engine.until(event="acted", cause="call")
     assert faults(engine) == []
 

@@ -15,7 +15,7 @@ from tests.conformance.check.stand import Stand
 @pytest.fixture
 def talk(core: Driver) -> Conversation:
     one = Conversation(core)
-    one.begin()
+    one.begin(protocol=[1, 1])
     return one
 
 

@@ -1,6 +1,7 @@
 using System;
 using System.Collections.Generic;
 using System.Net;
+using System.Net.Sockets;
 using System.Security.Cryptography;
 
 namespace RtControl
@@ -73,8 +74,7 @@ namespace RtControl
             }
             catch (PeerException)
             {
-                Farewell();
-                Flush();
+                TrySayFarewell();
                 throw;
             }
             while (_frames.Pings.Count > 0)
@@ -93,6 +93,20 @@ namespace RtControl
         internal override void Farewell()
         {
             Frame(WsFrames.CloseCode, NormalEnd);
+        }
+
+        // The peer may be gone already; what it did is the reason to be told.
+        private void TrySayFarewell()
+        {
+            try
+            {
+                Farewell();
+                Flush();
+            }
+            catch (Exception error) when (error is PeerException || error is SocketException || error is ObjectDisposedException)
+            {
+                // the connection ends anyway
+            }
         }
 
         private void Frame(byte kind, byte[] body)
