@@ -18,6 +18,7 @@ import pytest
 from tests.bridges.client.worlds import until
 from tests.bridges.godot.engine import Served
 from tests.bridges.unity.mono import Start
+from tests.bridges.unity.test_unity import play, stub  # noqa: F401
 
 TOKEN = "k3" * 16
 GIVEN = "Zm9v_YmFy-" + "a" * 33
@@ -55,7 +56,7 @@ class Double:
     def _whole(request: bytes) -> bool:
         head, _, body = request.partition(b"\r\n\r\n")
         length = re.search(rb"Content-Length: (\d+)", head)
-        return length is not None and len(body) >= int(length[1])
+        return b"\r\n\r\n" in request and len(body) >= (int(length[1]) if length else 0)
 
     def close(self) -> None:
         self._listener.close()
@@ -169,6 +170,26 @@ def test_what_cannot_be_sent_is_a_mistake_told_at_once(driver: Start, url: str, 
 def test_nobody_there_is_told(driver: Start) -> None:
     told = pair(driver, "ws://127.0.0.1:9/ws")
     assert (told["token"], "nobody answers" in told["trouble"]) == (None, True)
+
+
+def test_component_connects_with_the_token_that_it_got(play: Start) -> None:  # noqa: F811
+    one = Double(answer("200 OK", YES))
+    told = play("pair", one.url).answer()
+    one.close()
+    assert (told["token"], told["told"], told["anew"]) == (GIVEN, GIVEN, True), told
+    assert "six digits" in told["refused"]
+    opened = [request for request in one.requests if request.startswith(b"GET ")]
+    # Without a token before, and with it after.
+    assert b"rtcontrol.token." not in opened[0]
+    assert f"rtcontrol.v1, rtcontrol.token.{GIVEN}\r\n".encode() in opened[-1]
+
+
+def test_component_goes_on_without_a_token_where_it_got_none(play: Start) -> None:  # noqa: F811
+    one = Double(answer("403 Forbidden", no("wrong_code")))
+    told = play("pair", one.url).answer()
+    one.close()
+    assert (told["token"], told["told"], told["anew"]) == ("", None, False), told
+    assert "It is wrong_code" in told["trouble"]
 
 
 @pytest.mark.skipif(not PAIRS, reason="this rtcontrol has no `serve --pair`")
