@@ -96,6 +96,17 @@ def test_lockstep_gets_one_call_for_each_observation(strict: Start, server: Proc
     assert (told["answered"], told["stats"]["fresh"]) == (100, 100)
 
 
+def test_observation_that_was_refused_is_waited_for_no_longer(strict: Start, stand: Stand) -> None:
+    waiting = strict("run", "--endpoint", stand.endpoint, "--lockstep", "2", "--ttl-ms", "0")
+    stand.expect(Hello, 20.0, "hello")
+    stand.welcome()
+    first = stand.observation()
+    stand.send(ErrorMessage(code="decoder", message="It is gone.", retryable=True, seq=first.seq))
+    stand.call(stand.observation(), call=STEER, ttl_ms=0.0)
+    told = waiting.event("lockstep")
+    assert (told["answered"], told["stats"]["errors"]) == (1, 1)
+
+
 def test_two_clients_of_one_process_know_nothing_of_each_other(driver: Start, server: Process) -> None:
     one = driver("two", f"{server.endpoint},{server.endpoint}")
     told = one.event("two")

@@ -15,7 +15,7 @@ from tests.conformance import load
 
 MS = 1_000_000
 VALID = {v["name"]: v["json"] for v in load("valid")}
-WELCOME: dict[str, Any] = {**VALID["welcome, required fields only"], "t_server_ns": 0, "t_client_ns": 0}
+WELCOME: dict[str, Any] = {**VALID["welcome, required fields only"], "t_server_ns": 0, "t_client_ns": 2**53}
 CALL = {"session": WELCOME["session"], "tick": 0, "epoch": 0, "ttl_ms": 0, "deadline_ns": 0, "t_server_ns": 0}
 STATE = {"type": "error", "code": "state", "message": "", "retryable": True}
 
@@ -97,6 +97,15 @@ def test_pauses_between_refused_hellos_grow_and_none_is_said_too_early(core: Dri
         talk.now_ns += wait_ns
     for wait, longest in zip(waits, (1, 2, 4, 4), strict=True):
         assert 0.5 * longest <= wait <= longest, waits
+
+
+def test_welcome_of_a_hello_before_opens_nothing(core: Driver) -> None:
+    talk = Conversation(core)
+    talk.on("connected")
+    talk.said()
+    found = talk.hear(**{**WELCOME, "t_client_ns": talk.now_ns - 1})
+    assert not found["open"], "its epoch, say, may be over"
+    assert talk.hear(**{**WELCOME, "t_client_ns": talk.now_ns})["open"]
 
 
 def test_client_whose_session_has_ended_rests(talk: Conversation) -> None:

@@ -112,10 +112,12 @@ class Client {
         }
         return false;
     }
-    // Client-paced: waits until an observation was decided upon. False: not in this time, or the session ended.
+    // Client-paced: waits until an observation was decided upon. False: not in this time, it was refused, or the
+    // session has ended.
     bool decided(int64_t seq, std::chrono::milliseconds patience) {
         std::unique_lock<std::mutex> held(link_->lock);
-        const auto over = [&] { return link_->talk.decided_seq >= seq || link_->talk.ended; };
+        const detail::Talk& talk = link_->talk;
+        const auto over = [&] { return std::max(talk.decided_seq, talk.refused_seq) >= seq || talk.ended; };
         return link_->changed.wait_for(held, patience, over) && link_->talk.decided_seq >= seq;
     }
     // The goal in words, from the next tick on.

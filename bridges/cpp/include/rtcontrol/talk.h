@@ -86,7 +86,7 @@ class Talk {
     bool failing = false;         // a safe call is tried again
     std::string refusal, leaves;  // the server's last error; why this connection is to be closed
     size_t servers = 1;
-    int64_t decided_seq = -1;  // of the newest observation that a call answered
+    int64_t decided_seq = -1, refused_seq = -1;  // of the newest observation that a call answered, or an error
     Statistics counts;
     std::vector<std::string> log;
 
@@ -296,9 +296,9 @@ class Talk {
         return dropped;
     }
     void hear_welcome(const Value& message) {
-        const bool resumed = message["resumed"].flag();
-        if (open || (resumed && message["session"].text() != token_))
-            return void(counts.ignored++);  // of a hello said twice
+        const bool resumed = message["resumed"].flag(), of_before = message["t_client_ns"].whole() < first_hello_ns_;
+        if (open || of_before || (resumed && message["session"].text() != token_))
+            return void(counts.ignored++);  // the answer to a hello that was said before, or twice
         if (message["protocol"].list().empty() || message["protocol"].list()[0].whole() != kMajor)
             return end({"version", "", "The server speaks another protocol.", "Update it, or this client."});
         open = true;
@@ -375,6 +375,7 @@ class Talk {
         const int64_t hello_ns = m["t_client_ns"].whole(-1);
         const bool retryable = m["retryable"].flag(), fatal = m["fatal"].flag(), live = open;
         if (hello_ns >= 0 && (live || hello_ns < first_hello_ns_)) return;  // the hello before has another answer
+        if (live) refused_seq = std::max(refused_seq, m["seq"].whole(-1));
         // In greeting these answer what was said before the hello.
         if (!live && (!m["seq"].is_null() || (code == "state" && retryable))) return;
         refusal = code + ": " + m["message"].text() + " " + m["remedy"].text();

@@ -125,7 +125,7 @@ class Robot {
             while (!client_->connected() && !client_->ended())
                 std::this_thread::sleep_for(std::chrono::milliseconds(5));
             const Sent sent = client_->observe("left 40 right 10");
-            answered += !sent.problem && client_->decided(sent.seq, std::chrono::milliseconds(10000));
+            answered += !sent.problem && client_->decided(sent.seq, std::chrono::minutes(10));
         }
         tell({{"event", "lockstep"}, {"answered", answered}, {"stats", stats()}});
         return 0;
