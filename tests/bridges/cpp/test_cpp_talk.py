@@ -195,6 +195,16 @@ def test_call_with_another_stamp_than_its_observations_is_void(talk: Conversatio
     assert (found["in_force"], found["begins"]) == ("none", False)
 
 
+@pytest.mark.parametrize(("meanwhile", "again"), [("clock", True), ("reset", False), ("lost", True)])
+def test_safe_call_that_failed_is_tried_again_unless_the_world_was_set_back(
+    talk: Conversation, meanwhile: str, again: bool
+) -> None:
+    assert talk.call(status="safe")["begins"]
+    talk.on("take")
+    talk.on(meanwhile)
+    assert talk.on("failed")["begins"] == again
+
+
 @pytest.mark.parametrize("minor", [0, 1])
 def test_server_of_1_0_has_all_own_safe_calls_carried_out(core: Driver, minor: int) -> None:
     talk = Conversation(core)

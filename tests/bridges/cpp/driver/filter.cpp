@@ -140,6 +140,8 @@ class Filter {
         if (event == "observe") return talk.observe(Map{{"type", "observe"}, {"text", "left 40"}}, at);
         if (event == "reset") talk.reset({});
         if (event == "lost") talk.lost();
+        if (event == "take") taken_ = *std::exchange(talk.pending, {});
+        if (event == "failed") talk.again(taken_, taken_.calls);
         if (event == "unsaid") talk.unsaid(due_, at);
         if (event == "clock") talk.offset.look(at);
         if (event == "return") talk.acknowledge(*std::exchange(talk.pending, {}), "executed", unhex(more));
@@ -174,6 +176,7 @@ class Filter {
     std::unique_ptr<detail::Talk> talk_;
     std::vector<Value> due_;
     std::string hold_;
+    Act taken_;
     bool last_expired_ = false;
 };
 
