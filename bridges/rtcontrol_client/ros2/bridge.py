@@ -100,6 +100,7 @@ class Ros2Bridge:
         self._client: Client | None = None
         self._ended: Counter[str] = Counter()  # counts of clients before this one
         self._latency_ms: dict[str, float] = {}  # of the client before this one
+        self._waited_ms: dict[str, float] = {}
         self._welcomed = False
         self._retry_at = 0.0
         self._instruction = options.instruction or mapper.config.instruction
@@ -270,7 +271,7 @@ class Ros2Bridge:
     def _drop(self, client: Client) -> None:
         # The next client begins with what is in force, not with what a server refused.
         self._instruction = client.instruction or self._instruction
-        self._latency_ms = client.statistics["latency_ms"]
+        self._latency_ms, self._waited_ms = client.statistics["latency_ms"], client.statistics["waited_ms"]
         self._ended += Counter({k: v for k, v in client.statistics.items() if isinstance(v, int) and v})
         client.close()
         self._client = None
@@ -345,7 +346,7 @@ class Ros2Bridge:
             **({} if self._feed is None else {"pictures": self._feed.count}),
             "write_failures": sum(output.failed for output in self._outputs.values()),
             "latency_ms": now.get("latency_ms", self._latency_ms),
-            "waited_ms": now.get("waited_ms", {}),
+            "waited_ms": now.get("waited_ms", self._waited_ms),
             "observe_ms": quantiles(list(self._observe_ns)),
             "publish_ms": quantiles(list(self._actuator.write_ns)),
         }
