@@ -34,6 +34,7 @@ KEY = "RTCONTROL_POLICY_KEY"
 FIRST_S = 60.0
 READ_S = 0.003  # of a question's time, to unpack and to check the answer
 REMEMBERED = 64  # answers that are known again
+DISTRUSTED = ("malformed", "repeated")  # the next answer on this connection may be another question's, too
 TIMINGS = ("server_timing", "policy_timing")  # no two answers of one server have the same
 REMEDY = "Check the policy's configuration, or map its actions (docs/policies.md)."
 
@@ -121,7 +122,12 @@ class PolicyDecider:
         packed = pack_message(self._mapping.question(data, request.instruction))
         said = yield from self._waited(packed, self._limit_s(request))
         self._note_given_up(said)
-        return self._read(packed, said)
+        try:
+            return self._read(packed, said)
+        except DecisionLost as error:
+            if error.loss in DISTRUSTED:
+                self._link.cut()
+            raise
 
     def _note_given_up(self, said: bytes) -> None:
         """Answers that came when nobody waited any more: they may come again, too."""

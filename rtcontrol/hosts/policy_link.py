@@ -68,6 +68,8 @@ class _Channel:
         try:
             await self.connection.send(packed)
             said = await self.owed
+            for _ in range(2):  # what came right behind it is heard first
+                await asyncio.sleep(0)
         except ConnectionClosed:
             raise self.fault or _closed(self.connection) from None
         if self.fault is not None and self.fault.loss == "malformed":  # which of them is the answer?
@@ -192,6 +194,17 @@ class PolicyLink:
         made = _Channel(connection, metadata)
         made.reader = asyncio.get_running_loop().create_task(made.read())
         return made
+
+    def cut(self) -> None:
+        """Its server is not to be believed: what else it says on this connection is not read."""
+        with self._lock:
+            if not self._left:
+                self._loop.call_soon_threadsafe(self._cut)
+
+    def _cut(self) -> None:
+        if self._channel is not None:
+            self._channel.cut()
+        self._renew()
 
     def close(self) -> None:
         """Cut the connection; what is under way is cancelled."""

@@ -57,13 +57,16 @@ class WrongPolicy:
         self._looks = self._good = 0
         self._last: int | None = None
         self._fault: str | None = None  # of the last one
-        self._earlier = b""  # an answer that was good
+        self._earlier = b""  # an answer that was good, and had
         self._earlier_n = 0
 
     async def serve(self, connection: ServerConnection) -> None:
         with contextlib.suppress(ConnectionClosed):
             await connection.send(pack({"name": "drill", "wire": WIRE, "action_dim": 1, "action_horizon": ROWS}))
+            sent: tuple[bytes, int] | None = None
             async for asked in connection:
+                if sent is not None:  # who asks again on a connection had its last answer
+                    self._earlier, self._earlier_n = sent
                 assert isinstance(asked, bytes), "a question is binary"
                 n = int(unpack(asked)[STATE][0])
                 fault = self._next(n)
@@ -71,7 +74,7 @@ class WrongPolicy:
                 if fault is None:
                     said = self._answer(n)
                     await connection.send(said)
-                    self._earlier, self._earlier_n = said, n
+                    sent = said, n
                 else:
                     await self._misbehave(connection, n, fault)
 
@@ -80,7 +83,7 @@ class WrongPolicy:
         if n == self._last:  # the world stood still: once wrong, always so
             return self._fault
         self._last, self._looks, self._fault = n, self._looks + 1, None
-        if self._looks < NEW_LOOKS or self._good < APART or not self._plan:
+        if self._looks < NEW_LOOKS or self._good < APART or not self._plan or not self._earlier:
             self._good += 1
         else:
             self._good, self._fault = 0, self._plan.pop(0)

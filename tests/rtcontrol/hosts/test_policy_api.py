@@ -300,6 +300,18 @@ def test_answers_without_timing_may_repeat_their_actions_unless_the_mapping_says
         assert lost(strict, request(4)).loss == "repeated"
 
 
+# robocurve/inspect-robots#356: an action of which one number is not finite is no action at all.
+@pytest.mark.parametrize("place", [(0, 1), (3, 0)], ids=["where nobody looks", "beyond the horizon"])
+def test_a_number_that_is_not_finite_spoils_its_chunk_wherever_it_stands(
+    tmp_path: Path, place: tuple[int, int]
+) -> None:
+    chunk = np.full((4, 2), 0.5, np.float32)
+    chunk[place] = np.nan
+    with policy(lambda n, asked: {"actions": chunk}) as made:
+        decider = source(made.url, tmp_path, "actions: [{parameter: force}, null]\nhorizon: 2").build()
+        assert lost(decider, request(1)).loss == "not_finite"
+
+
 def test_the_same_observation_may_have_the_same_actions(tmp_path: Path) -> None:
     with policy(lambda n, asked: {"actions": np.full((1, 1), 0.5)}) as made:
         decider = source(made.url, tmp_path, "repeats: 0").build()
