@@ -26,7 +26,7 @@ class MalformedMessage(ValueError):
 def pack_message(value: Any) -> bytes:
     """Raises MalformedMessage for what no message has: objects, complex numbers, numbers of more than 64 bits."""
     try:
-        packed: bytes = msgpack.packb(value, default=_packed)
+        packed: bytes = msgpack.packb(value, default=_fields_of)
     except (TypeError, ValueError, OverflowError) as error:
         raise MalformedMessage(f"it cannot be packed ({error})") from None
     return packed
@@ -39,7 +39,7 @@ def unpack_message(data: bytes) -> Any:
     try:
         return msgpack.unpackb(
             data,
-            object_hook=_read_message,
+            object_hook=_array_or_number,
             strict_map_key=True,
             max_array_len=MOST_ITEMS,
             max_map_len=MOST_ITEMS,
@@ -51,7 +51,7 @@ def unpack_message(data: bytes) -> Any:
         raise MalformedMessage(f"it is no msgpack ({type(error).__name__})") from None
 
 
-def _packed(value: Any) -> Any:
+def _fields_of(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in KINDS:
         raise TypeError(f"an array of {value.dtype}")
     if isinstance(value, np.ndarray):
@@ -61,7 +61,7 @@ def _packed(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__}")
 
 
-def _read_message(found: dict[Any, Any]) -> Any:
+def _array_or_number(found: dict[Any, Any]) -> Any:
     if ARRAY in found:
         return _array(found)
     if NUMBER in found:
