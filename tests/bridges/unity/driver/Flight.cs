@@ -103,6 +103,8 @@ namespace RtControl.Driver
                     Tell("event", "unsent", "why", error.Message, "at_ms", nowNs / 1e6);
                 }
             }
+            // As the component does: just in time for the server's tick, where that is known.
+            if (_given.ContainsKey("timed")) return client.NextLookNs() ?? Math.Max(nextNs + periodNs, nowNs);
             return Math.Max(nextNs + times * periodNs, nowNs);
         }
 
