@@ -13,6 +13,7 @@ KEPT, YOUNG_NS = 64, 10_000 * MS  # the ways that count: the newest so many, no 
 LEAST = 8  # of fewer ways the longest one counts
 FIRST_NS = 5 * MS  # looking and sending, while no way is known
 MARGIN_NS = MS  # between two threads of the server
+HANDOVER_NS = 5 * MS  # what was there so long before a tick was there for it
 
 
 class PhaseLock:
@@ -67,8 +68,12 @@ class PhaseLock:
         if (begun_ns := self._begun.pop(seq, None)) is None:
             return
         arrived_ns = call.t_server_ns - round(age_ms * MS)
-        # The tick before it did not have it yet, whatever its stamp of arrival says.
-        self._ways.append((now_ns, max(arrived_ns, release_ns - period_ns) - begun_ns))
+        before_ns = release_ns - period_ns
+        if arrived_ns + HANDOVER_NS < before_ns:  # a plan's step, say: this tick is not the first that had it
+            self._ways.append((now_ns, arrived_ns - begun_ns))
+            return
+        # The tick before did not have it yet, whatever its stamp of arrival says.
+        self._ways.append((now_ns, max(arrived_ns, before_ns) - begun_ns))
         self.waits_ns.append(release_ns - arrived_ns)
 
     def _lead_ns(self, period_ns: int, offset: Offset | None, now_ns: int) -> int | None:
