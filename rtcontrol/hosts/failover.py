@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rtcontrol.hosts.plan_host import PlanHost
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host, HostEvent
 
 log = logging.getLogger("rtcontrol.host")
@@ -99,7 +100,10 @@ class FirstDecider:
         self._tried_ns = now
         question.asked, self._asked[number] = True, question
         try:
-            self.host.submit(replace(question.request, tick=number, within_ns=_patience_ns(question)))
+            within_ns = _patience_ns(question)
+            if isinstance(self.host, PlanHost):  # it is patient itself, and has a step by when it is waited for
+                within_ns = max(question.due_ns - now, 0)
+            self.host.submit(replace(question.request, tick=number, within_ns=within_ns))
         except Exception as error:
             self._answered(DecisionReply(number, None, f"{type(error).__name__}: {error}", 0), now)
 
@@ -157,7 +161,7 @@ class FirstDecider:
             event["confidence"] = round(least, 4)
             if not question.sure:
                 outcome = "unsure"
-            elif not (question.waited or question.n) and request.tick > self._newest:
+            elif not (question.waited or question.n or reply.answers or reply.steps) and request.tick > self._newest:
                 self._ready, self._newest = question, request.tick
         self._judge(question, decision is not None and ended_ns <= self._by_ns(question))
         self._count(None if decision is not None else reply.error or "no answer")

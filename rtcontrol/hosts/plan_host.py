@@ -40,6 +40,7 @@ class OpenTick:
     due_ns: int
     own: DecisionReply | None = None
     waited: bool = True
+    past: bool = False  # its epoch, or its instruction, is over
 
 
 @dataclass(slots=True, eq=False)
@@ -55,10 +56,14 @@ class PlanInForce:
         """Which of its calls is due now; None where it is of another epoch or instruction, over, or too old."""
         of = self.request
         age_ns = now_ns - of.captured_ns
-        if (asked.epoch, asked.instruction) != (of.epoch, of.instruction) or not 0 <= age_ns <= terms.max_age_ns:
+        if _scope(asked) != _scope(of) or not 0 <= age_ns <= terms.max_age_ns:
             return None
         i, n = age_ns // self.plan.step_ns, len(self.plan.calls)
         return int(i) if i < (n if terms.steps is None else min(n, terms.steps)) else None
+
+
+def _scope(request: DecisionRequest) -> tuple[int, str]:
+    return request.epoch, request.instruction
 
 
 class PlanHost:
@@ -112,10 +117,13 @@ class PlanHost:
         self._lose(now)
         due_ns = now + within - max(within // RESERVE, LEAST_NS) if within and not self._terms.waits else 0
         self._open[request.tick] = asked = OpenTick(request, now, due_ns)
+        for question in self._asked.values():
+            question.past = question.past or _scope(question.request) != _scope(request)
         for each in (self._open, self._asked):
             if len(each) > MOST:
                 del each[next(iter(each))]
-        if len(self._asked) < self._terms.in_flight and self.planner.alive():
+        under_way = sum(not question.past for question in self._asked.values())
+        if under_way < self._terms.in_flight and self.planner.alive():
             self._asked[request.tick] = asked
             # What comes later than its deadline may serve ticks to come, as long as its observation may.
             patience_ns = max(within, self._terms.max_age_ns) if within else 0
@@ -130,6 +138,9 @@ class PlanHost:
                 if (reply := self._chosen(question, now)) is not None:
                     del self._open[tick]
                     return reply
+            if self._woken:  # what ends a wait may have been taken by `_hear`
+                self._woken = False
+                return None
             dues = (q.due_ns for q in self._open.values() if q.waited and now < q.due_ns)
             answer = self.planner.wait(min((until, *dues)) - now)
             now = time.monotonic_ns()
@@ -178,15 +189,17 @@ class PlanHost:
         question.own = reply
         self._punctual.append(not question.due_ns or now <= question.due_ns)
         plan = None if decision is None else decision.plan
-        event: dict[str, Any] = {"plan": request.tick, "answer_ms": round((now - question.asked_ns) / 1e6, 4)}
+        event: dict[str, Any] = {"plan": request.tick, "plan_ms": round((now - question.asked_ns) / 1e6, 4)}
         if decision is None:
             event |= {"outcome": "failed", "error": reply.error} | ({"loss": reply.loss} if reply.loss else {})
+        elif plan is None and decision.call is not None and not self._legal(decision.call):
+            event |= {"outcome": "failed", "loss": "invalid", "error": decision.call.text()}
         elif plan is None or len(plan.calls) < 2 or request.tick < 0:
             return
         else:
             made = PlanInForce(plan, request, decision)
             newer = self._plan is None or request.tick > self._plan.request.tick
-            over = self._due(made, question, now) is None
+            over = question.past or self._due(made, question, now) is None
             event |= {"outcome": "over" if over or not newer else "in_force", "steps": len(plan.calls)}
             if newer and not over:
                 self._before, self._plan = self._plan, made

@@ -174,7 +174,10 @@ def check_calls_per_tick(calls: int) -> None:
         raise UserError(f"--calls-per-tick {calls} is out of range.", f"Give 1 to {MAX_CALLS} calls.")
 
 
-def check_plans(steps: int | None, blend: int) -> None:
+def check_plans(steps: int | None, blend: int, calls: int, clock: str) -> None:
+    if (steps is not None or blend) and (calls > 1 or clock == "lockstep"):
+        why = f"--calls-per-tick {calls}" if calls > 1 else "--clock lockstep"
+        raise UserError(f"--plan-steps and --plan-blend have no effect with {why}.", "Leave them out.")
     if steps is not None and not 1 <= steps <= MOST_STEPS:
         raise UserError(f"--plan-steps {steps} is out of range.", f"Give 1 to {MOST_STEPS}, or leave it out.")
     if not 0 <= blend <= MOST_STEPS:
@@ -310,7 +313,7 @@ class RunConfig:
         if not 1 <= self.pipeline <= MAX_PIPELINE:
             raise UserError(f"--pipeline {self.pipeline} is out of range.", f"Give 1 to {MAX_PIPELINE} decisions.")
         check_calls_per_tick(self.calls_per_tick)
-        check_plans(self.plan_steps, self.plan_blend)
+        check_plans(self.plan_steps, self.plan_blend, self.calls_per_tick, self.clock)
         check_hysteresis(self.hysteresis, self.calls_per_tick)
         self._positive("deadline_ms", self.deadline_ms)
         self._positive("max_age_ms", self.max_age_ms)

@@ -273,7 +273,7 @@ def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent 
     if not makes_plans(source):
         if config.plan_steps is not None or config.plan_blend:
             raise UserError(
-                "--plan-steps and --plan-blend are for models that answer by plans, and this one answers by calls.",
+                "--plan-steps and --plan-blend are for models that answer by plans; this one answers by calls.",
                 "Leave them out.",
             )
         return host

@@ -177,8 +177,11 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     source = _source(config, chosen, model)
     if options.backup is not None and not isinstance(source, STSource):
         config = _with_backup(config, options, chosen, warnings)
-    if assembly.makes_plans(source):
-        config = replace(config, plan_steps=options.plan_steps, plan_blend=options.plan_blend)
+    if options.plan_steps is not None or options.plan_blend:
+        if assembly.makes_plans(source) and config.clock == "wall" and config.calls_per_tick == 1:
+            config = replace(config, plan_steps=options.plan_steps, plan_blend=options.plan_blend)
+        else:
+            warnings.append("The server's --plan-steps and --plan-blend have no effect in this session.")
     terms = Terms(hello, chosen, named, model, source, config, ttl_ms, trained, tuple(warnings))
     terms.check_welcome(options)
     return terms

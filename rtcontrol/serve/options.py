@@ -223,7 +223,15 @@ class ServeOptions:
         check_fleet(self)
         check_backup(self.backup, self.backup_below, self.backup_after_ms, self.first_in_flight)
         check_calls_per_tick(self.calls_per_tick)
-        check_plans(self.plan_steps, self.plan_blend)
+        check_plans(self.plan_steps, self.plan_blend, self.calls_per_tick, "wall")
+        from rtcontrol.hosts.remote_api import is_policy
+
+        plans = self.plan_steps is not None or self.plan_blend > 0
+        if plans and self.model is not None and not (self.model == "expert" or is_policy(self.model)):
+            raise UserError(
+                f"--plan-steps and --plan-blend are for models that answer by plans; {self.model} answers by calls.",
+                "Leave them out.",
+            )
         check_hysteresis(self.hysteresis, self.calls_per_tick)
         check_interpreter(self.interpreter, self.interpreter_gate, self.interpreter_s, self.confirm_instruction)
         if not 0 < self.confirm_s <= 86_400:

@@ -106,6 +106,7 @@ class Account:
         self.plans: Counter[str] = Counter()
         self.plan_losses: Counter[str] = Counter()
         self.plan_steps: Counter[int] = Counter()
+        self.plan_ms = Series()
         self.misses_by_cause: Counter[str] = Counter()
         self.misses_by_subcause: Counter[str] = Counter()
         self.skipped_by_cause: Counter[str] = Counter()
@@ -175,7 +176,6 @@ class Account:
             self._times(event)
         elif "plan" in event:
             count_plan(self, event)
-            self._times(event)
         elif "late" in event:
             if "waited_ms" not in event:  # one that waited for a yes was no late decision
                 self.late_used += event["used"]

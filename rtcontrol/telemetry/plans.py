@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from rtcontrol.telemetry.histogram import Series
+
 OUTCOMES = ("in_force", "over", "failed")
 
 
@@ -15,11 +17,13 @@ class PlanCounts(Protocol):
     plans: Counter[str]
     plan_losses: Counter[str]
     plan_steps: Counter[int]
+    plan_ms: Series
 
 
 def count_plan(account: PlanCounts, event: Mapping[str, Any]) -> None:
     """A plan that was made, or why there is none."""
     account.plans[event["outcome"]] += 1
+    account.plan_ms.add(event["plan_ms"])
     if "loss" in event:
         account.plan_losses[event["loss"]] += 1
 
@@ -31,15 +35,16 @@ def plan_report(account: PlanCounts) -> dict[str, Any]:
     if not account.plans and not steps:
         return {}
     which = {"p50": steps[(len(steps) - 1) // 2], "max": steps[-1]} if steps else {"p50": None, "max": None}
-    told = {name: account.plans[name] for name in OUTCOMES}
-    return {"plans": {**told, "losses": dict(account.plan_losses), "ticks": len(steps), "steps": which}}
+    told: dict[str, Any] = {name: account.plans[name] for name in OUTCOMES}
+    told |= {"losses": dict(account.plan_losses), "ticks": len(steps), "steps": which}
+    return {"plans": {**told, "plan_ms": account.plan_ms.summary()}}
 
 
 def plans_text(report: Mapping[str, Any]) -> str:
     """As people read it; empty where there were none."""
     if (plans := report.get("plans")) is None:
         return ""
-    ms, steps = report["answer_ms"], plans["steps"]
+    ms, steps = plans["plan_ms"], plans["steps"]
     took = f" in {ms['p50']:.0f} ms (p50), {ms['p99']:.0f} (p99)" if ms["p50"] is not None else ""
     losses = ", ".join(f"{loss} {n}" for loss, n in plans["losses"].items())
     failed = f"{plans['failed']}{f' ({losses})' if losses else ''}"

@@ -199,7 +199,12 @@ def _span(schema: Mapping[str, Any]) -> float | None:
 
 
 def _finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 def steadiness(report: Mapping[str, Any]) -> str:

@@ -23,7 +23,9 @@ class Rig(game.GameRig):
 
     def begun(self) -> Driver:
         given = ["--endpoint", self.endpoint, "--ttl-ms", f"{self.ttl_ms:g}", "--persist", "1"]
-        return Driver(self._exe, "run", *given, *(["--hz", "16", "--timed", "1"] if self.measured else ["--wheels", "1"]))
+        return Driver(
+            self._exe, "run", *given, *(["--hz", "16", "--timed", "1"] if self.measured else ["--wheels", "1"])
+        )
 
     def land(self) -> None:
         if self.game is not None:

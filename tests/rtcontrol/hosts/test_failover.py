@@ -15,8 +15,9 @@ from cart import Scripted
 from rtcontrol.hosts import failover as first_deciders
 from rtcontrol.hosts.failover import BackupHost, Handover
 from rtcontrol.hosts.inprocess import InProcessHost
+from rtcontrol.hosts.plan_host import PlanHost, PlanTerms
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
-from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.call import Call, Decision, Plan
 from tests.helpers.processes import until
 
 MS = 1_000_000
@@ -47,6 +48,43 @@ class Gate:
             return Decision(Call(self.name, {"to": request.observation}), {"function": 1.0, "arg1": self.sure})
         finally:
             self.under_way -= 1
+
+
+def test_slow_planner_with_a_backup_decides_by_its_steps_and_names_the_plans_own_observation() -> None:
+    """A step is never told as the answer to a younger observation than its plan's, and the plan in force wins over the
+    backup while the next one is made."""
+    taken = [0.0]
+
+    def plan(request: DecisionRequest) -> Decision:
+        time.sleep(taken[0])
+        calls = tuple(Call("plan", {"of": request.tick, "step": i}) for i in range(60))
+        return Decision(calls[0], plan=Plan(calls, 50 * MS))
+
+    def spare(request: DecisionRequest) -> Decision:
+        return Decision(Call("backup", {"to": request.observation}))
+
+    planner = PlanHost(InProcessHost(Scripted(plan)), PlanTerms(5_000 * MS), lambda call: True)
+    host = BackupHost(planner, InProcessHost(Scripted(spare)), Handover(0.5, 4 * PERIOD_NS, PERIOD_NS, 4))
+    host.start()
+    try:
+        decided = []
+        for tick in range(12):
+            captured_ns = time.monotonic_ns()
+            told = {"epoch": 1, "instruction": "go", "within_ns": PERIOD_NS, "seq": tick, "captured_ns": captured_ns}
+            host.submit(DecisionRequest(tick, observation=f"o{tick}", **told))
+            ends_ns = captured_ns + PERIOD_NS
+            while time.monotonic_ns() < ends_ns:
+                if (reply := host.wait(max(0, ends_ns - time.monotonic_ns()))) is not None and reply.tick == tick:
+                    decided.append((tick, reply))
+            taken[0] = 0.2
+        by_steps = [(t, r) for t, r in decided if r.decision and r.decision.call and r.decision.call.name == "plan"]
+        assert len(by_steps) >= 9, [(t, r.by) for t, r in decided]
+        for tick, reply in by_steps:
+            assert reply.decision is not None and reply.decision.call is not None
+            of = reply.answers.tick if reply.answers is not None else tick
+            assert reply.decision.call.arguments["of"] == of, "whose observation it answers"
+    finally:
+        host.close()
 
 
 class Pair:

@@ -163,7 +163,7 @@ def test_a_part_has_so_many_chunks_at_most_however_large_a_record_may_be(
 def test_a_disk_that_is_full_between_two_parts_costs_no_event_and_counts_none_twice(tmp_path: Path, room: int) -> None:
     path = tmp_path / "record.mcap"
     recorder, live = recorded(path)
-    made = events(225)
+    made = events(215)
     for event in made[:300]:
         recorder.write(event)
     flush(recorder)

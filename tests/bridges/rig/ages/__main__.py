@@ -1,5 +1,5 @@
-"""`python -m tests.bridges.rig.ages [--seconds 20] [--rounds 3]`: from an observation's stamp to its call carried out, of
-each client at 16 Hz, that looks on a grid of its own or just in time for the server's ticks, in turns.
+"""`python -m tests.bridges.rig.ages [--seconds 20] [--rounds 3]`: from an observation's stamp to its call carried out,
+of each client at 16 Hz, that looks on a grid of its own or just in time for the server's ticks, in turns.
 
 One server decides for all, one after the other (the bundled model for any tools). Prints a Markdown table and, as JSON,
 each round's p50. A client whose part is not installed here is left out, and said so.
