@@ -50,6 +50,7 @@ class Gate:
             self.under_way -= 1
 
 
+@pytest.mark.realtime
 def test_slow_planner_with_a_backup_decides_by_its_steps_and_names_the_plans_own_observation() -> None:
     """A step is never told as the answer to a younger observation than its plan's, and the plan in force wins over the
     backup while the next one is made."""
@@ -67,22 +68,25 @@ def test_slow_planner_with_a_backup_decides_by_its_steps_and_names_the_plans_own
     host = BackupHost(planner, InProcessHost(Scripted(spare)), Handover(0.5, 4 * PERIOD_NS, PERIOD_NS, 4))
     host.start()
     try:
-        decided = []
-        for tick in range(12):
-            captured_ns = time.monotonic_ns()
+        decided, seen_ns = [], dict[int, int]()
+        for tick in range(16):
+            seen_ns[tick] = captured_ns = time.monotonic_ns()
             told = {"epoch": 1, "instruction": "go", "within_ns": PERIOD_NS, "seq": tick, "captured_ns": captured_ns}
             host.submit(DecisionRequest(tick, observation=f"o{tick}", **told))
             ends_ns = captured_ns + PERIOD_NS
             while time.monotonic_ns() < ends_ns:
                 if (reply := host.wait(max(0, ends_ns - time.monotonic_ns()))) is not None and reply.tick == tick:
-                    decided.append((tick, reply))
-            taken[0] = 0.2
-        by_steps = [(t, r) for t, r in decided if r.decision and r.decision.call and r.decision.call.name == "plan"]
-        assert len(by_steps) >= 9, [(t, r.by) for t, r in decided]
-        for tick, reply in by_steps:
+                    decided.append((tick, reply, time.monotonic_ns()))
+            taken[0] = 0.12
+        who = [(t, r.decision.call.name) for t, r, _ in decided if r.decision and r.decision.call]
+        assert len(who) == 16 and all(name == "plan" for t, name in who), who
+        for tick, reply, now_ns in decided:
             assert reply.decision is not None and reply.decision.call is not None
+            told = reply.decision.call.arguments
             of = reply.answers.tick if reply.answers is not None else tick
-            assert reply.decision.call.arguments["of"] == of, "whose observation it answers"
+            assert told["of"] == of, "whose observation it answers"
+            due = [(t_ns - seen_ns[of]) // PERIOD_NS for t_ns in (seen_ns[tick], now_ns)]
+            assert due[0] <= told["step"] <= due[1], "the step of this instant"
     finally:
         host.close()
 
