@@ -36,11 +36,14 @@ class PhaseLock {
         learnt_ = seq;  // one that is decided again tells nothing new
         const auto it = std::find_if(begun_.begin(), begun_.end(), [&](const auto& one) { return one.first == seq; });
         if (it == begun_.end()) return;
-        // The tick before it did not have it yet, whatever its stamp of arrival says.
-        ways_.push_back({now, std::max(sent - age, release - period) - it->second});
-        waits_.push_back(release - (sent - age));
+        const int64_t arrived = sent - age, before = release - period;
+        const bool first = arrived + 5'000'000 >= before;  // else a plan's step, say: an earlier tick had it already
+        // The tick before the first one did not have it yet, whatever its stamp of arrival says.
+        ways_.push_back({now, (first ? std::max(arrived, before) : arrived) - it->second});
+        if (first) waits_.push_back(release - arrived);
         begun_.erase(it);
-        for (; ways_.size() > kKept; waits_.pop_front()) ways_.pop_front();
+        if (ways_.size() > kKept) ways_.pop_front();
+        if (waits_.size() > kKept) waits_.pop_front();
     }
     // How long observations lay at the server before their tick: the median of the newest; -1 where there is none.
     int64_t waited_ns() const {
