@@ -315,6 +315,17 @@ def test_package_is_installed_and_found_by_cmake_and_pkg_config(shared: Path, tm
         assert done.returncode == 0, done.stderr + done.stdout
 
 
+def test_folder_may_be_a_part_of_a_program_with_targets_of_these_names(shared: Path, tmp_path: Path) -> None:
+    # backtrace-labs/crashpad#23: a library's target `client` met the program's own.
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.16)\nproject(user CXX)\nadd_custom_target(client)\n"
+        f"add_custom_target(rover)\nadd_subdirectory({FOLDER} rtcontrol)\nadd_library(user INTERFACE)\n"
+        "target_link_libraries(user INTERFACE rtcontrol::client)\n"
+    )
+    done = run("cmake", "-S", tmp_path, "-B", tmp_path / "build")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("header", sorted(p.name for p in INCLUDE.glob("rtcontrol/*.h")))
 def test_each_header_stands_alone(shared: Path, header: str) -> None:
     source = f"#include <rtcontrol/{header}>\nint main() {{}}\n"
