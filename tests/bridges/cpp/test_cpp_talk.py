@@ -213,6 +213,12 @@ def test_server_of_1_0_has_all_own_safe_calls_carried_out(core: Driver, minor: i
     assert [c["name"] for c in found["execute"]] == (["hold"] if minor else ["hold", "stop"])
 
 
+def test_shortest_time_to_live_is_a_limit(talk: Conversation) -> None:
+    talk.on("observe")
+    assert talk.fresh(call={"name": "stop"}, ttl_ms=1e-7)["expires_ns"] == talk.now_ns + 1
+    assert talk.fresh(call={"name": "stop"}, tick=1)["expires_ns"] is None
+
+
 @pytest.mark.parametrize(
     ("words", "sent"), [("ffff", None), ("41ff", "A"), ("e282ac" * 4000, "€" * 2730)], ids=["none", "half", "long"]
 )

@@ -335,9 +335,10 @@ class Talk {
     void hear_call(const Value& m, int64_t at_ns) {
         const std::string& status = m["status"].text();
         const int64_t seq = m["seq_obs"].whole(-1), stamp = m["t_obs_ns"].whole(-1);
+        const double ttl_ns = m["ttl_ms"].number() * 1e6;  // less than one is not yet none, which would be no limit
         const rtc_message call = {status == "fresh" ? RTC_FRESH : status == "held" ? RTC_HELD : RTC_TOLD_SAFE,
                                   !m["call"].is_null(), m["tick"].whole(), m["epoch"].whole(), stamp,
-                                  int64_t(m["ttl_ms"].number() * 1e6)};
+                                  ttl_ns > 0 ? std::max<int64_t>(1, int64_t(ttl_ns)) : 0};
         // With a stamp that is not its observation's it would live longer, or shorter, than it may.
         const Stamp& known = stamps_[size_t(std::max<int64_t>(seq, 0)) % kQueue];
         const bool wrong_stamp = call.status == RTC_FRESH && known.seq == seq && known.ns != stamp;
