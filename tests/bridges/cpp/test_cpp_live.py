@@ -7,6 +7,7 @@ import subprocess
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,10 +27,10 @@ def fly(driver: Start, endpoint: str, *more: str) -> Driver:
     return driver("run", "--endpoint", endpoint, "--ttl-ms", str(TTL_MS), *more)
 
 
-def begin(driver: Start, stand: Stand, *more: str) -> Driver:
+def begin(driver: Start, stand: Stand, *more: str, **welcome: Any) -> Driver:
     flying = fly(driver, stand.endpoint, *more)
     stand.expect(Hello, 20.0, "hello")
-    stand.welcome()
+    stand.welcome(**welcome)
     flying.event("connected")
     return flying
 
@@ -75,6 +76,19 @@ def test_looks_are_timed_for_the_servers_ticks(strict: Start, server: Process) -
     assert 0 <= stats["waited_ns"] < 62_500_000
     # One look a tick, but for those of the beginning.
     assert stats["observed"] < 2 * (stats["fresh"] + stats["held"] + stats["safe"])
+    well(flying.close())
+
+
+@pytest.mark.parametrize("known", ["the grid", "nothing", "client-paced"])
+def test_look_that_was_refused_is_asked_for_again_a_period_later(strict: Start, stand: Stand, known: str) -> None:
+    # google/certificate-transparency#760: a wait with the longest patience returned at once, and its loop spun.
+    began_s = time.monotonic()
+    options = ("--looks", "1", "--nan", "1", *(("--client-paced", "1") if known == "client-paced" else ()))
+    grid = {"release_ns": time.monotonic_ns()} if known == "the grid" else {}
+    flying = begin(strict, stand, *options, heartbeat_ms=10_000.0, **grid)
+    until(lambda: flying.stats()["looks"] >= 5, "not asked again")
+    looks = flying.stats()["looks"]
+    assert looks <= 3 + (time.monotonic() - began_s) / 0.1, "more than one in a period of 100 ms"
     well(flying.close())
 
 

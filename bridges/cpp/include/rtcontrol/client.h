@@ -24,10 +24,14 @@ struct Sent {
 };
 
 class Client {
+    static constexpr std::chrono::milliseconds kForEver = std::chrono::hours(10'000);
     std::shared_ptr<detail::Link> link_;
     template <class Use> auto locked(Use use) const {
         const std::lock_guard<std::mutex> held(link_->lock);
         return use(link_->talk);
+    }
+    static std::chrono::milliseconds bounded(std::chrono::milliseconds patience) {  // so that no instant overflows
+        return std::clamp<std::chrono::milliseconds>(patience, {}, kForEver);
     }
 
  public:
@@ -97,14 +101,14 @@ class Client {
     Sent observe(std::string text) { return observe(Observation{std::move(text), {}, {}, -1}); }
     // Waits until it is time to look at the world, just before the server's next tick. False: not in this time, or the
     // session has ended.
-    bool wait_to_look(std::chrono::milliseconds patience = std::chrono::hours(10'000)) {
+    bool wait_to_look(std::chrono::milliseconds patience = kForEver) {
         std::unique_lock<std::mutex> held(link_->lock);
-        const int64_t end = now_ns() + patience.count() * detail::kMs;
+        const int64_t end = now_ns() + bounded(patience).count() * detail::kMs;
         std::optional<int64_t> due;
         for (detail::Talk& talk = link_->talk; !link_->closing && !talk.ended;) {
             const int64_t now = now_ns();
             if (!talk.open) due.reset();
-            else if (talk.looked_ns == 0 || (due && now >= *due)) return true;
+            else if (talk.looked_ns == 0 || (due && now >= *due)) return talk.looked_ns = now, true;
             else if (!due) due = talk.next_look_ns(now).value_or(talk.looked_ns + talk.period_ns());
             if (now >= end) return false;
             const int64_t wake = std::min(end, due.value_or(now + 20 * detail::kMs));
@@ -118,7 +122,7 @@ class Client {
         std::unique_lock<std::mutex> held(link_->lock);
         const detail::Talk& talk = link_->talk;
         const auto over = [&] { return std::max(talk.decided_seq, talk.refused_seq) >= seq || talk.ended; };
-        return link_->changed.wait_for(held, patience, over) && link_->talk.decided_seq >= seq;
+        return link_->changed.wait_for(held, bounded(patience), over) && link_->talk.decided_seq >= seq;
     }
     // The goal in words, from the next tick on.
     Problem instruct(const std::string& instruction) {

@@ -81,7 +81,7 @@ class Talk {
     std::optional<Act> pending;   // what is to be carried out next; a newer act replaces an older one
     Problem ended;                // nothing is said any more
     bool open = false;            // welcomed on the present connection
-    int64_t looked_ns = 0;        // when it was observed last on this connection; 0: not yet
+    int64_t looked_ns = 0;        // when it was observed last on this connection, or was to be; 0: not yet
     bool leaves_open = false;     // ended by the user: a bye is owed
     bool failing = false;         // a safe call is tried again
     std::string refusal, leaves;  // the server's last error; why this connection is to be closed

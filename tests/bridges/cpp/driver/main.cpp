@@ -45,19 +45,23 @@ class Robot {
         options.instruction = "Follow the road.";
         options.model = "random";
         options.hz = number("hz", 16);
-        options.pacing = given_.count("lockstep") ? "client" : "server";
+        options.pacing = given_.count("lockstep") || given_.count("client-paced") ? "client" : "server";
         options.ttl_ms = ttl_ms_;
         options.persist = given_.count("persist") > 0;
         options.safe_calls = {{"stop", Map{}}};
         if (given_.count("crane")) options.safe_calls = {{"hold", Map{}}, {"stop", Map{}}};
-        options.log = [](const std::string& line) { tell({{"event", "log"}, {"line", line}}); };
+        options.log = [this](const std::string& line) {
+            tell({{"event", "log"}, {"line", line}});
+            std::this_thread::sleep_for(std::chrono::milliseconds(clog_ms_.exchange(0)));
+        };
+        nan_ = given_.count("nan") > 0;
         const bool pumps = given_.count("pump") > 0, follows = given_.count("follow") > 0;
         const Handler handler = [this](const Call& call, const Act& act) { return carry_out(call, act); };
         client_ = std::make_unique<Client>(options, pumps || follows ? Handler() : handler);
         if (given_.count("lockstep")) return lockstep();
         std::thread looker, watcher([this] { watch(); });
         if (given_.count("looks")) looker = std::thread([this] {
-            while (client_->wait_to_look()) observe();
+            for (; client_->wait_to_look(std::chrono::milliseconds::max()); looks_++) observe();
         });
         const int64_t end = now_ns() + static_cast<int64_t>(number("seconds", 3600) * 1e9);
         bool live = false;
@@ -125,7 +129,7 @@ class Robot {
             while (!client_->connected() && !client_->ended())
                 std::this_thread::sleep_for(std::chrono::milliseconds(5));
             const Sent sent = client_->observe("left 40 right 10");
-            answered += !sent.problem && client_->decided(sent.seq, std::chrono::minutes(10));
+            answered += !sent.problem && client_->decided(sent.seq, std::chrono::milliseconds::max());
         }
         tell({{"event", "lockstep"}, {"answered", answered}, {"stats", stats()}});
         return 0;
@@ -194,6 +198,7 @@ class Robot {
                    {"ended", ended ? Value(ended->text()) : Value()},
                    {"clock_known", client_->server_clock().known},
                    {"waited_ns", s.waited_ns},
+                   {"looks", looks_.load()},
                    {"instruction", client_->welcome()["instruction"]}};
     }
 
@@ -205,7 +210,7 @@ class Robot {
     std::unique_ptr<Client> client_;
     double rate_, ttl_ms_;
     bool nan_ = false, array_ = false, done_ = false;
-    std::atomic<int> stuck_{0}, block_ms_{0}, too_old_{0}, beyond_{0};
+    std::atomic<int> stuck_{0}, block_ms_{0}, clog_ms_{0}, looks_{0}, too_old_{0}, beyond_{0};
     std::atomic<bool> throws_{false}, leaves_{false}, over_{false};
 };
 
