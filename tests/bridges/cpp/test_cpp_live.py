@@ -347,17 +347,34 @@ def test_handler_that_hangs_keeps_neither_heartbeat_nor_expiry_nor_close_waiting
     flying.say("close")
     closed = flying.event("closed")
     assert closed["in_force"] == "safe"
+    assert closed["end_ms"] < closed["close_ms"] / 2, "its destructor waited as long once more"
     assert stand.pump(3.0, lambda m: isinstance(m, Bye)) is not None or any(isinstance(m, Bye) for m in stand.heard)
     flying.end()
 
 
-def test_client_may_be_closed_by_its_own_handler(driver: Start, stand: Stand) -> None:
+def test_log_that_nobody_reads_on_keeps_no_call_waiting(driver: Start, stand: Stand) -> None:
+    # openvstorage/volumedriver#230, clice-io/clice#514: where nobody read its stderr, a program hung in its log.
+    flying = begin(driver, stand, heartbeat_ms=10_000.0)
+    flying.say("clog 60000")
+    flying.stats()
+    for number in range(300):
+        stand.send(ErrorMessage(code="decoder", message=f"Mistake {number}.", retryable=True))
+    flying.event("log")
+    until(lambda: flying.stats()["unlogged"] >= 190, "lines are kept without bound")
+    stand.call(stand.observation(), call=STEER)
+    flying.event("call")
+    assert flying.event("safe")["cause"] == "expired"
+    flying.end()
+
+
+def test_client_may_be_closed_twice_by_its_own_handler(driver: Start, stand: Stand) -> None:
     # ros2/rmw_zenoh#993: a client that was destroyed in its own callback waited for that callback for ever.
+    # EVerest/EVerest#1447: a timer that was stopped by what it had called joined itself.
     flying = begin(driver, stand)
     flying.say("leave")
     flying.stats()
     stand.call(stand.observation(), call=STEER)
-    flying.event("left")
+    assert flying.event("left")["close_ms"] < 3000, "it waited for itself"
     stand.expect(Bye, 5.0, "bye")
     well(flying.close())
 

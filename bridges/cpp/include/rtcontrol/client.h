@@ -36,7 +36,8 @@ class Client {
 
  public:
     // Begins to connect, and returns at once. A mistake in the options: ended() has it, and nothing is connected. With
-    // a handler, a thread of the client's calls it; without, carry out by pump() or follow() in a thread of yours.
+    // a handler, a thread of the client's calls it, for one call after the other: a safe call waits for the one before
+    // to return. Without, carry out by pump() or follow() in a thread of yours.
     explicit Client(Options options, Handler handler = {})
         : link_(std::make_shared<detail::Link>(std::move(options), std::move(handler))) {
         link_->start();
@@ -141,7 +142,8 @@ class Client {
         link_->wake();
         return problem;
     }
-    // Says bye; safe is in force then, and the handler carries it out. Returns within seven seconds, whatever hangs.
+    // Says bye; safe is in force then, and the handler carries it out. This and the destructor wait for that for six
+    // seconds at most, both together, whatever hangs.
     void close() { link_->close(); }
 };
 

@@ -1,5 +1,5 @@
-// The client's two threads: one holds the socket, the other one calls the handler. Shared by them and the client, so
-// that a thread that is stuck in a foreign handler harms nobody.
+// The client's three threads: one holds the socket, one calls the handler, one writes the log. Shared by them and the
+// client, so that a thread that is stuck in foreign code harms nobody.
 #pragma once
 #include <fcntl.h>
 #include <signal.h>
@@ -43,10 +43,12 @@ class Link : public std::enable_shared_from_this<Link> {
         sigfillset(&all);
         pthread_sigmask(SIG_SETMASK, &all, &before);
         try {
-            socket_thread_ = std::thread([self = shared_from_this()] { self->run(); });
+            threads_[0] = std::thread([self = shared_from_this()] { self->run(); });
+            running_++;
+            threads_[1] = std::thread([self = shared_from_this()] { self->write_log(); });
             running_++;
             pthread_sigmask(SIG_SETMASK, &before, nullptr);
-            handler_thread_ = std::thread([self = shared_from_this()] { self->carry_out(); });
+            threads_[2] = std::thread([self = shared_from_this()] { self->carry_out(); });
             running_++;
         } catch (const std::exception& error) {
             talk.end({"internal", "", std::string("No thread can be started: ") + error.what() + ".", "End others."});
@@ -103,15 +105,20 @@ class Link : public std::enable_shared_from_this<Link> {
         wake();
         return true;
     }
+    // A bye takes a second at most, a safe call five. Whoever does not return by then is left behind. Once for all: a
+    // second close waits for what is left of the first one's time, and the client's own threads for nothing.
     void close() {
         std::unique_lock<std::mutex> held(lock);
+        if (!closing) close_by_ns_ = now_ns() + 6 * kSecond;
         closing = true;
         wake();
         changed.notify_all();
-        // A bye takes a second at most, a safe call five. Whoever does not return is left behind.
-        if (std::this_thread::get_id() != handler_thread_.get_id())
-            changed.wait_for(held, std::chrono::seconds(6), [this] { return running_ == 0; });
-        std::thread threads[] = {std::move(socket_thread_), std::move(handler_thread_)};
+        const std::thread::id self = std::this_thread::get_id();
+        if (self != handler_id_ && self != logger_id_)
+            changed.wait_for(held, std::chrono::nanoseconds(std::max<int64_t>(0, close_by_ns_ - now_ns())),
+                             [this] { return running_ == 0; });
+        std::thread threads[3];
+        std::swap(threads, threads_);
         const bool stuck = running_ > 0;
         talk.end({"closed", "", "The client was closed.", "Make another one."});
         held.unlock();
@@ -136,6 +143,32 @@ class Link : public std::enable_shared_from_this<Link> {
         held.unlock();
         disconnect(says && send(encode(bye)) ? 1000 : 0);
         held.lock();
+        running_--;
+        changed.notify_all();
+    }
+    // What people are to read, until the other threads have ended. Whoever does not read on keeps no call waiting.
+    void write_log() {
+        std::unique_lock<std::mutex> held(lock);
+        logger_id_ = std::this_thread::get_id();
+        while (!closing || running_ > 1 || !talk.log.empty()) {
+            if (talk.log.empty()) {
+                changed.wait_for(held, std::chrono::milliseconds(500));
+                continue;
+            }
+            const std::string line = std::move(talk.log.front());
+            talk.log.pop_front();
+            held.unlock();
+            try {
+                if (talk.options.log) talk.options.log(line);
+                else dprintf(STDERR_FILENO, "rtcontrol: %s\n", line.c_str());  // holds no lock of stdio's
+            } catch (...) {  // of the user's log
+            }
+            held.lock();
+        }
+        ended(logger_id_);
+    }
+    void ended(std::thread::id& id) {
+        id = {};  // another thread may have it next
         running_--;
         changed.notify_all();
     }
@@ -256,17 +289,16 @@ class Link : public std::enable_shared_from_this<Link> {
         }
         return true;
     }
-    // The other thread: what people are to read, and the handler. It ends what has expired by itself, too.
+    // The handler. It ends what has expired by itself, too.
     void carry_out() {
         std::unique_lock<std::mutex> held(lock);
+        handler_id_ = std::this_thread::get_id();
         for (int64_t end_ns = RTC_NEVER;;) {
             const int64_t now = now_ns(), expires = talk.rule.expires_ns;
             talk.look(now);
             if (closing && end_ns == RTC_NEVER) end_ns = now + kSecond;
             const bool owed = handler && talk.pending, due = owed && (talk.pending->attempt == 1 || now >= again_ns_);
-            std::vector<std::string> log;
-            log.swap(talk.log);
-            if (log.empty() && !due) {
+            if (!due) {
                 if (closing && talk.ended && (!owed || now >= end_ns)) break;
                 int64_t wake_ns = std::min(now + kSecond / 2, owed ? again_ns_ : RTC_NEVER);
                 if (expires != RTC_NEVER) wake_ns = std::min(wake_ns, expires + 1);
@@ -275,19 +307,17 @@ class Link : public std::enable_shared_from_this<Link> {
             }
             held.unlock();
             try {
-                if (due) pump(handler);
-                for (const std::string& line : log)
-                    talk.options.log ? talk.options.log(line)
-                                     : void(std::fprintf(stderr, "rtcontrol: %s\n", line.c_str()));
-            } catch (...) {  // of the user's log, or no memory: the next turn tries again
+                pump(handler);
+            } catch (...) {  // no memory: the next turn tries again
             }
             held.lock();
         }
-        running_--;
-        changed.notify_all();
+        ended(handler_id_);
     }
     Keys keys_;
-    std::thread socket_thread_, handler_thread_;
+    std::thread threads_[3];
+    std::thread::id handler_id_, logger_id_;  // none: it does not run
+    int64_t close_by_ns_ = 0;
     int running_ = 0, pipe_[2] = {-1, -1};
     bool up_ = false;  // there is a socket, which libzmq connects
     int64_t again_ns_ = 0;

@@ -54,12 +54,13 @@ struct Options {
     double hz = 0, deadline_ms = 0, max_age_ms = 0;
     std::optional<double> ttl_ms, hold_ms;
     bool persist = false, acknowledge = true;  // greet anew also after the server's bye; tell what became of each call
-    std::function<void(const std::string&)> log;  // what people should read; default: stderr
+    std::function<void(const std::string&)> log;  // what people should read, in a thread of its own; default: stderr
 };
 
 struct Statistics {
     int64_t observed = 0, superseded = 0, fresh = 0, held = 0, safe = 0, expired = 0, skipped = 0, executed = 0,
             failed = 0, refused = 0, ignored = 0, sessions = 0, resumed = 0, reconnects = 0, errors = 0;
+    int64_t unlogged = 0;    // lines that nobody read in time
     int64_t waited_ns = -1;  // how long observations lay at the server before their tick
 };
 
@@ -88,7 +89,7 @@ class Talk {
     size_t servers = 1;
     int64_t decided_seq = -1, refused_seq = -1;  // of the newest observation that a call answered, or an error
     Statistics counts;
-    std::vector<std::string> log;
+    std::deque<std::string> log;  // what waits to be written, the oldest first
 
     explicit Talk(Options given)
         : options(std::move(given)), instruction_(options.instruction), greeting_(instruction_) {
@@ -229,8 +230,10 @@ class Talk {
         begin(rtc_server_left(&rule), "session_ended");
     }
     void note(const std::string& text, bool again = false) {  // for people; else nothing twice in a row
-        if ((again || text != noted_) && log.size() < 100) log.push_back(text);
+        if (!again && text == noted_) return;
         noted_ = text;
+        if (log.size() < 100) log.push_back(text);
+        else counts.unlogged++;
     }
     Value bye() const { return Map{{"type", "bye"}, {"session", token_}, {"reason", "closed"}}; }
     void hear(const Value& m, int64_t at_ns) {

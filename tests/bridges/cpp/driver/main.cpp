@@ -1,6 +1,7 @@
 // A robot without a body: observes, tells what it carries out as JSON lines, takes commands as lines: rate HZ (0:
 // none), nan, text, reset, instruct WORDS, array, stuck TIMES (safe calls fail so often), throw, block MS (in the
-// handler), leave (close, inside of the handler), stats, close. Every turn, what is in force is looked at.
+// handler), clog MS (in the log), leave (close twice, inside of the handler), stats, close. Every turn, what is in force
+// is looked at.
 #include <poll.h>
 #include <rtcontrol/client.h>
 
@@ -86,7 +87,11 @@ class Robot {
         over_ = true;
         watcher.join();
         if (looker.joinable()) looker.join();
-        tell({{"event", "closed"}, {"close_ms", took_ms}, {"in_force", name(client_->current().kind)},
+        const Force last = client_->current().kind;
+        const int64_t ended = now_ns();
+        client_.reset();
+        const double end_ms = static_cast<double>(now_ns() - ended) / 1e6;
+        tell({{"event", "closed"}, {"close_ms", took_ms}, {"end_ms", end_ms}, {"in_force", name(last)},
               {"beyond", beyond_.load()}});
         return 0;
     }
@@ -104,8 +109,10 @@ class Robot {
         const int ms = block_ms_.exchange(0);
         if (ms > 0) std::this_thread::sleep_for(std::chrono::milliseconds(ms));
         if (leaves_.exchange(false)) {
+            const int64_t began = now_ns();
             client_->close();
-            tell({{"event", "left"}});
+            client_->close();
+            tell({{"event", "left"}, {"close_ms", static_cast<double>(now_ns() - began) / 1e6}});
         }
         if (act.kind == Force::call && throws_.exchange(false)) throw std::runtime_error("The engine is off.");
         if (act.kind == Force::call && given_.count("bounds")) return Outcome::refused("Not here.");
@@ -166,6 +173,7 @@ class Robot {
         if (what == "stuck") stuck_ = std::atoi(rest.c_str());
         if (what == "throw") throws_ = true;
         if (what == "block") block_ms_ = std::atoi(rest.c_str());
+        if (what == "clog") clog_ms_ = std::atoi(rest.c_str());
         if (what == "leave") leaves_ = true;
         if (what == "stats") tell({{"event", "stats"}, {"stats", stats()}});
         if (what == "close") done_ = true;
@@ -198,6 +206,7 @@ class Robot {
                    {"ended", ended ? Value(ended->text()) : Value()},
                    {"clock_known", client_->server_clock().known},
                    {"waited_ns", s.waited_ns},
+                   {"unlogged", s.unlogged},
                    {"looks", looks_.load()},
                    {"instruction", client_->welcome()["instruction"]}};
     }
