@@ -352,18 +352,19 @@ def test_handler_that_hangs_keeps_neither_heartbeat_nor_expiry_nor_close_waiting
     flying.end()
 
 
-def test_log_that_nobody_reads_on_keeps_no_call_waiting(driver: Start, stand: Stand) -> None:
+@pytest.mark.parametrize("log", ["a function", "stderr"])
+def test_log_that_nobody_reads_on_keeps_no_call_waiting(driver: Start, stand: Stand, log: str) -> None:
     # openvstorage/volumedriver#230, clice-io/clice#514: where nobody read its stderr, a program hung in its log.
-    flying = begin(driver, stand, heartbeat_ms=10_000.0)
+    flying = begin(driver, stand, *(("--stderr", "1") if log == "stderr" else ()), heartbeat_ms=10_000.0)
     flying.say("clog 60000")
     flying.stats()
     for number in range(300):
-        stand.send(ErrorMessage(code="decoder", message=f"Mistake {number}.", retryable=True))
-    flying.event("log")
-    until(lambda: flying.stats()["unlogged"] >= 190, "lines are kept without bound")
+        stand.send(ErrorMessage(code="decoder", message=f"Mistake {number} {'x' * 1024}.", retryable=True))
+    until(lambda: flying.stats()["errors"] == 300, "not heard")
     stand.call(stand.observation(), call=STEER)
     flying.event("call")
     assert flying.event("safe")["cause"] == "expired"
+    assert flying.stats()["unlogged"] >= 100, "lines are kept without bound"
     flying.end()
 
 

@@ -51,7 +51,7 @@ class Robot {
         options.persist = given_.count("persist") > 0;
         options.safe_calls = {{"stop", Map{}}};
         if (given_.count("crane")) options.safe_calls = {{"hold", Map{}}, {"stop", Map{}}};
-        options.log = [this](const std::string& line) {
+        if (!given_.count("stderr")) options.log = [this](const std::string& line) {
             tell({{"event", "log"}, {"line", line}});
             std::this_thread::sleep_for(std::chrono::milliseconds(clog_ms_.exchange(0)));
         };
