@@ -34,7 +34,6 @@ KEY = "RTCONTROL_POLICY_KEY"
 FIRST_S = 60.0
 READ_S = 0.003  # of a question's time, to unpack and to check the answer
 REMEMBERED = 64  # answers that are known again
-DISTRUSTED = ("malformed", "repeated")  # the next answer on this connection may be another question's, too
 TIMINGS = ("server_timing", "policy_timing")  # no two answers of one server have the same
 REMEDY = "Check the policy's configuration, or map its actions (docs/policies.md)."
 
@@ -116,18 +115,21 @@ class PolicyDecider:
         return result(self.decide_in_steps(request))
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
-        """`decide`, which may be left alone; where it is given up, the connection is cut."""
+        """`decide`, which may be left alone; where it is given up, the connection is cut. So it is after every answer
+        that is not wholly good: what comes next on it may be of this question, too."""
         data = request.data or {}
         self._mapping = self._mapping.fixed(data)
         packed = pack_message(self._mapping.question(data, request.instruction))
         said = yield from self._waited(packed, self._limit_s(request))
-        self._note_given_up(said)
+        good = False
         try:
-            return self._read(packed, said)
-        except DecisionLost as error:
-            if error.loss in DISTRUSTED:
+            self._note_given_up(said)
+            decision = self._read(packed, said)
+            good = decision.plan is not None
+            return decision
+        finally:
+            if not good:
                 self._link.cut()
-            raise
 
     def _note_given_up(self, said: bytes) -> None:
         """Answers that came when nobody waited any more: they may come again, too."""

@@ -2,7 +2,8 @@
 
 A connection answers strictly one question after the other, and says nothing by itself. One on which an answer did not
 come in time, or something came that nobody waits for, is cut and never used again: what it would say next is an answer
-to an older question.
+to an older question. Behind each answer goes a ping, and the next question only behind its pong: a second answer that
+the server sent before it is then there.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ TOLD = 300  # characters of a server's words
 
 @dataclass
 class _Channel:
-    """An open connection: what it said first, whose answer it owes, and what is wrong with it."""
+    """An open connection: what it said first, whose answer it owes, the pong of its last ping, and what is wrong with
+    it."""
 
     connection: ClientConnection
     metadata: Mapping[str, Any]
     owed: asyncio.Future[str | bytes] | None = None
+    pong: asyncio.Future[float] | None = None
     fault: DecisionLost | None = None
     reader: asyncio.Task[None] | None = field(default=None, repr=False)
 
@@ -61,6 +64,13 @@ class _Channel:
         self.fault = self.fault or DecisionLost("connection", "the connection was cut")
         self.connection.transport.abort()
 
+    async def quiet(self) -> bool:
+        """Whether all that was sent before the last pong was heard, and nothing of it was too much: wait for that."""
+        if self.pong is not None:
+            await asyncio.wait([self.pong])
+            await _heard()
+        return self.fault is None
+
     async def ask(self, packed: bytes) -> str | bytes:
         if self.fault is not None:
             raise self.fault
@@ -68,13 +78,23 @@ class _Channel:
         try:
             await self.connection.send(packed)
             said = await self.owed
-            for _ in range(2):  # what came right behind it is heard first
-                await asyncio.sleep(0)
         except ConnectionClosed:
             raise self.fault or _closed(self.connection) from None
+        await self._ping()
+        await _heard()
         if self.fault is not None and self.fault.loss == "malformed":  # which of them is the answer?
             raise self.fault
         return said
+
+    async def _ping(self) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            self.pong = asyncio.ensure_future(await self.connection.ping())
+
+
+async def _heard() -> None:
+    """What came right behind is with its reader."""
+    for _ in range(2):
+        await asyncio.sleep(0)
 
 
 class PolicyLink:
@@ -106,6 +126,8 @@ class PolicyLink:
         try:
             async with asyncio.timeout(limit_s):
                 channel = await self._opened()
+                while not await channel.quiet():  # one that said too much is not asked: another is
+                    channel = await self._opened()
                 said = await channel.ask(packed)
         except TimeoutError:
             what = "no connection" if channel is None else "no answer"

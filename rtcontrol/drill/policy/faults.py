@@ -42,5 +42,7 @@ POLICY_FAULTS: Mapping[str, PolicyFault] = {
     "two_answers": PolicyFault(
         "an earlier answer, and the right one right behind it", ("decide.malformed", "decide.repeated")
     ),
+    "nan_then_right": PolicyFault("NaN, and the right answer behind the next question", ("decide.not_finite",)),
+    "illegal_then_right": PolicyFault("an illegal number, and the right answer behind the next question", ("invalid",)),
     "not_fresh": PolicyFault("an answer that says that it is a fallback", ("decide.refused",)),
 }

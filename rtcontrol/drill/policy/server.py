@@ -40,6 +40,7 @@ STATE, ROWS = "observation/state", 4
 NEW_LOOKS = 12  # observations before the first fault: those of a warm-up are all the same
 APART = 2  # good answers between two faults
 SLOW_S = 0.02  # between two bytes
+THEN_RIGHT = {"nan_then_right": "nan", "illegal_then_right": "out_of_bounds"}  # the right answer follows such a one
 
 
 def good_force(n: int) -> float:
@@ -113,6 +114,10 @@ class WrongPolicy:
             await connection.close(1011)
         elif fault == "two_answers":
             await connection.send(self._earlier)
+            await connection.send(self._answer(n))
+        elif fault in THEN_RIGHT:
+            await connection.send(self._wrong(n, THEN_RIGHT[fault]))
+            await asyncio.sleep(1.2 * self._deadline_s)
             await connection.send(self._answer(n))
         else:
             await connection.send(self._wrong(n, fault))

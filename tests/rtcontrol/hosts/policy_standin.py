@@ -15,7 +15,9 @@ from websockets.sync.server import ServerConnection, serve
 
 from rtcontrol.hosts.array_message import pack_message, unpack_message
 
-Answer = Callable[[int, dict[str, Any]], Any]  # of the question's number and what it holds: a message, several, or none
+Answer = Callable[
+    [int, dict[str, Any]], Any
+]  # of the question's number and what it holds: a message, none, or several with seconds between
 
 
 class PolicyStandin:
@@ -38,7 +40,10 @@ class PolicyStandin:
                 self.questions.append(unpack_message(message))
                 made = self._answer(len(self.questions), self.questions[-1])
                 for said in made if isinstance(made, list) else [] if made is None else [made]:
-                    connection.send(pack_message(said) if isinstance(said, dict) else said)
+                    if isinstance(said, float):
+                        time.sleep(said)
+                    else:
+                        connection.send(pack_message(said) if isinstance(said, dict) else said)
         except ConnectionClosed:
             pass  # the client cut it
 

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import pickle
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from policy_standin import actions, policy
-from websockets.asyncio.server import serve
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 
 from rtcontrol.drill.policy import server as wrongdoer
 from rtcontrol.drill.policy.drill import MAPPING
 from rtcontrol.drill.policy.faults import POLICY_FAULTS
 from rtcontrol.drill.policy.world import press
 from rtcontrol.hosts import policy_link
-from rtcontrol.hosts.array_message import pack_message
+from rtcontrol.hosts.array_message import pack_message, unpack_message
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.policy_api import KEY, PolicyDecider, PolicySource
 from rtcontrol.hosts.policy_mapping import UnmappedObservation
@@ -193,12 +195,18 @@ def test_an_observation_that_has_not_what_is_named_is_no_loss_of_the_policys(tmp
 @contextmanager
 def wrong(fault: str, tmp_path: Path) -> Iterator[str]:
     """The drill's server, whose third question meets with the fault."""
-    wrong_policy = wrongdoer.WrongPolicy([fault], tmp_path / "log", 0.2)
+    with looped(wrongdoer.WrongPolicy([fault], tmp_path / "log", 0.2).serve) as url:
+        yield url
+
+
+@contextmanager
+def looped(handler: Callable[[ServerConnection], Any]) -> Iterator[str]:
+    """A server on one event loop, as openpi's is."""
     loop, port = asyncio.new_event_loop(), free_port()
     begun = threading.Event()
 
     async def serving() -> None:
-        async with serve(wrong_policy.serve, "127.0.0.1", port, compression=None, max_size=None) as server:
+        async with serve(handler, "127.0.0.1", port, compression=None, max_size=None) as server:
             begun.set()
             await server.serve_forever()
 
@@ -230,7 +238,7 @@ def test_each_fault_is_lost_by_its_name_and_the_next_question_is_answered_by_its
         decider = source(url, tmp_path, MAPPING).build()
         for n in (1, 2):
             assert decider.decide(request(n)).call == Call("press", {"force": wrongdoer.good_force(n)})
-        if fault == "out_of_bounds":
+        if "invalid" in POLICY_FAULTS[fault].called:
             bad = decider.decide(request(3))
             assert bad.plan is None and bad.call is not None and bad.call.arguments["force"] > 1
         else:
@@ -256,6 +264,56 @@ def test_an_answer_that_comes_after_its_time_is_never_that_of_a_later_question()
             found = answered(decider, n).call
             assert found is not None and found.arguments["force"] >= np.float32(n / 100) - 1e-6
         assert decider._link.connections >= 2, "the one before was cut"
+
+
+SURPLUS = {
+    "not finite": actions(math.nan),
+    "illegal": actions(5.0),
+    "no floats": {"actions": [[0.5]]},
+    "refused": actions(0.5, status="held"),
+    "text for actions": {"actions": "up"},
+}
+
+
+# huggingface/OpenEnv#1143 again: it takes no timeout, an answer too many shifts all later ones as well.
+@pytest.mark.parametrize("first", SURPLUS.values(), ids=SURPLUS.keys())
+@pytest.mark.parametrize("at", [1, 3])
+def test_the_right_answer_behind_a_wrong_one_is_never_that_of_a_later_question(first: dict[str, Any], at: int) -> None:
+    def answers(n: int, asked: dict[str, Any]) -> list[Any]:
+        seen = float(asked["observation/state"][0])
+        return [0.03, *([first, 0.03] if seen == at else []), actions(seen / 100)]
+
+    with policy(answers) as made:
+        decider = source(made.url).build()
+        found = dict[int, float]()
+        for n in range(1, 7):
+            with suppress(DecisionLost, UserError):
+                call = decider.decide(request(n)).call
+                assert call is not None
+                found[n] = call.arguments["force"]
+    legal = {n: force for n, force in found.items() if force <= 1}
+    assert at not in legal and len(legal) == 5
+    assert all(force == float(np.float32(n / 100)) for n, force in legal.items())
+
+
+# Physical-Intelligence/openpi#938: while such a server decides or sends, its event loop answers no ping.
+def test_a_second_good_answer_that_is_sent_before_the_pong_is_not_that_of_the_next_question() -> None:
+    async def serve_twice(connection: ServerConnection) -> None:
+        with suppress(ConnectionClosed):
+            await connection.send(pack_message({}))
+            async for asked in connection:
+                seen = float(unpack_message(asked)["observation/state"][0])  # type: ignore[arg-type]
+                if seen == 3:
+                    await connection.send(pack_message(actions(0.5)))
+                    time.sleep(0.1)
+                await connection.send(pack_message(actions(seen / 100)))
+
+    with looped(serve_twice) as url:
+        decider = source(url).build()
+        for n in range(1, 7):
+            call = decider.decide(request(n)).call
+            assert call == Call("press", {"force": 0.5 if n == 3 else float(np.float32(n / 100))})
+        assert decider._link.connections == 2
 
 
 def test_what_nobody_asked_for_cuts_the_connection() -> None:
