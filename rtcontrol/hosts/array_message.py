@@ -1,7 +1,8 @@
 """Messages of a policy server: msgpack whose maps may stand for NumPy arrays and numbers, as openpi's client has them.
 
 What comes may be anybody's: its arrays are copied into memory of ours only once their size is known to be right, no
-dtype but numbers, truth values and texts is taken, and nothing is unpickled.
+dtype but numbers, truth values and texts is taken, and nothing is unpickled. Before anything is made of a message its
+items are counted, by their headers: millions of them would hold Python's one lock for seconds.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import msgpack
 import numpy as np
 
 MOST_BYTES = 1 << 24  # of a message: three pictures of 1280 x 720 and more
-MOST_ITEMS = 1 << 14  # of a map or a list; what is longer is an array
+MOST_ITEMS = 1 << 12  # of a message, keys and values, within each other or not; what is longer is an array
 MOST_AXES = 8
+LONGEST_DTYPE = 32  # characters
 KINDS = "biufSU"  # of the dtypes that are taken
 ARRAY, NUMBER = b"__ndarray__", b"__npgeneric__"
 
@@ -36,6 +38,7 @@ def unpack_message(data: bytes) -> Any:
     """The value; its arrays are read-only. Raises MalformedMessage."""
     if len(data) > MOST_BYTES:
         raise MalformedMessage(f"it has {len(data)} bytes, and {MOST_BYTES} is the most")
+    _check_items(data)
     try:
         return msgpack.unpackb(
             data,
@@ -49,6 +52,36 @@ def unpack_message(data: bytes) -> Any:
         raise
     except Exception as error:  # of the library's own there are several, and of keys that are no keys TypeError
         raise MalformedMessage(f"it is no msgpack ({type(error).__name__})") from None
+
+
+# By a header's first byte: how many bytes behind it are a length, and how many it holds itself.
+STRINGS = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+LISTS, MAPS = {0xDC: 2, 0xDD: 4}, {0xDE: 2, 0xDF: 4}
+NUMBERS = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
+
+
+def _check_items(data: bytes) -> None:
+    """Raises MalformedMessage where there are too many; what is no msgpack the unpacker says."""
+    at, end, left, items = 0, len(data), 1, 1
+    while left and at < end:
+        head, left, more = data[at], left - 1, 0
+        at += 1
+        if 0x80 <= head <= 0x9F:
+            more = (head & 0x0F) * (2 if head < 0x90 else 1)
+        elif 0xA0 <= head <= 0xBF:
+            at += head & 0x1F
+        elif size := STRINGS.get(head):
+            at += size + int.from_bytes(data[at : at + size])
+        elif size := LISTS.get(head) or MAPS.get(head):
+            more = int.from_bytes(data[at : at + size]) * (2 if head in MAPS else 1)
+            at += size
+        elif 0xC7 <= head <= 0xC9 or 0xD4 <= head <= 0xD8:
+            raise MalformedMessage("it has an extension of msgpack")
+        else:
+            at += NUMBERS.get(head, 0)
+        left, items = left + more, items + more
+        if items > MOST_ITEMS:
+            raise MalformedMessage(f"it has more than {MOST_ITEMS} items; send numbers as arrays")
 
 
 def _fields_of(value: Any) -> Any:
@@ -65,9 +98,11 @@ def _array_or_number(found: dict[Any, Any]) -> Any:
     if ARRAY in found:
         return _array(found)
     if NUMBER in found:
-        kind = _kind(found)
+        kind, value = _kind(found), found.get(b"data")
+        if isinstance(value, str) != (kind.kind == "U") or isinstance(value, bytes) != (kind.kind == "S"):
+            raise MalformedMessage(f"a number of it is a {type(value).__name__}")
         try:
-            return kind.type(found[b"data"])
+            return kind.type(value)
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise MalformedMessage(f"a number of it cannot be read ({type(error).__name__})") from None
     return found
@@ -87,9 +122,15 @@ def _array(found: dict[Any, Any]) -> np.ndarray[Any, Any]:
 def _kind(found: dict[Any, Any]) -> np.dtype[Any]:
     name = found.get(b"dtype")
     try:
-        kind = np.dtype(name if isinstance(name, str) else None)
+        kind = np.dtype(name if isinstance(name, str) and len(name) <= LONGEST_DTYPE else None)
     except (TypeError, ValueError, SyntaxError):
         raise MalformedMessage(f"there is no dtype {str(name)[:80]!r}") from None
-    if not isinstance(name, str) or kind.kind not in KINDS or kind.subdtype is not None or not kind.itemsize:
+    if (
+        not isinstance(name, str)
+        or len(name) > LONGEST_DTYPE
+        or kind.kind not in KINDS
+        or kind.subdtype is not None
+        or not kind.itemsize
+    ):
         raise MalformedMessage(f"arrays of the dtype {str(name)[:80]!r} are not taken")
     return kind

@@ -34,6 +34,7 @@ LOST, STOPPED = "client lost", "server stopped"
 HEALTH = "/healthz"
 # RFC 6455 section 7.4.1, and 1013 of the registry.
 INTERNAL, TRY_LATER = 1011, 1013
+AT_ONCE = 1 << 16  # bytes of a question that are unpacked on the event loop; more are on a thread
 ANSWER_S = 5.0  # beyond the deadline: then the loop is not there any more
 
 
@@ -130,7 +131,8 @@ class PolicyServer(HTTPServer):
             limit_s = metadata["deadline_ms"] / 1e3 + ANSWER_S
             await socket.send_bytes(pack_message(metadata))
             while (message := await heard)["type"] == "websocket.receive":
-                asked = _question(message)
+                large = len(message.get("bytes") or b"") > AT_ONCE
+                asked = await asyncio.to_thread(_question, message) if large else _question(message)
                 answer = await asyncio.wait_for(asyncio.wrap_future(session.ask(asked)), limit_s)
                 answer["actions"] = np.array([answer["actions"]], np.float64)
                 await socket.send_bytes(pack_message(answer))

@@ -134,6 +134,7 @@ WRONG = {
     "text": ("{}", "binary message"),
     "no map": (pack_message([STATE]), "is none"),
     "garbage": (b"\xc1\xff", "no msgpack"),
+    "millions of lists": (b"\xdc\x03\xe8" + (b"\xdc\x40\x00" + b"\x90" * (1 << 14)) * 1000, "more than 4096 items"),
 }
 
 

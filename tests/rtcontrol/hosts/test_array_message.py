@@ -63,6 +63,8 @@ MALFORMED = {
     "no dtype": array(dtype=None),
     "an unknown dtype": array(dtype="<f3"),
     "a huge list": msgpack.packb([0] * 20_000),
+    "a number of text": msgpack.packb({b"__npgeneric__": True, b"data": "1.5", b"dtype": "<f8"}),
+    "a dtype of a book's length": array(dtype=",".join(["f4"] * 100_000), shape=[0], data=b""),
     "an extension": msgpack.packb(msgpack.ExtType(4, b"x")),
     "a number that is none": msgpack.packb({b"__npgeneric__": True, b"data": "x", b"dtype": "<i8"}),
     "a key that is a list": b"\x81\x90\x01",
@@ -79,6 +81,63 @@ def test_a_message_beyond_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(array_message, "MOST_BYTES", 64)
     with pytest.raises(MalformedMessage, match="64 is the most"):
         unpack_message(OPENPI)
+
+
+def listed(lists: int, one: bytes) -> bytes:
+    """So many lists of 16,384 items."""
+    inner = b"\xdc\x40\x00" + one * (1 << 14)
+    return b"\x81\xa7actions\xdc" + lists.to_bytes(2) + inner * lists
+
+
+# msgpack/msgpack-python#97 and kriszyp/msgpackr#200: few bytes of lists hold the reader for seconds, or all memory.
+CROWDED = {
+    "empty lists": listed(1000, b"\x90"),
+    "empty maps": listed(1000, b"\x80"),
+    "zeros": listed(1, b"\x00"),
+    "a list that says it is long": b"\xdd\xff\x00\x00\x00",
+    "a map that says it is long": b"\xdf\x00\x00\x0f\xff" + b"\xc0" * 10_000,
+    "lists in lists": b"\xdc\x0f\xff" * 20,
+    "nested": b"\x91" * 5000 + b"\xc0",
+}
+
+
+@pytest.mark.parametrize("data", CROWDED.values(), ids=CROWDED.keys())
+def test_a_message_of_too_many_items_is_refused_before_anything_is_made_of_it(
+    data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[bytes] = []
+    monkeypatch.setattr(array_message.msgpack, "unpackb", lambda given, **more: made.append(given))
+    with pytest.raises(MalformedMessage, match="more than 4096 items"):
+        unpack_message(data)
+    assert not made
+
+
+def test_as_many_items_as_are_allowed_are_read_whatever_their_headers() -> None:
+    numbers = [0, -1, 200, -200, 70_000, -70_000, 1 << 40, -(1 << 40), 1.5, None, True, "a", "a" * 40, "a" * 300]
+    value = {
+        "numbers": numbers,
+        "long": "b" * 70_000,
+        "bytes": [b"", b"\x90" * 300, b"\x90" * 70_000],
+        "maps": {str(i): i for i in range(20)},
+    }
+    assert unpack_message(msgpack.packb(value)) == value
+    assert len(unpack_message(msgpack.packb([0] * 4095))) == 4095
+    assert unpack_message(msgpack.packb(1.5, use_single_float=True)) == 1.5
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**63), 2**64 - 1)
+        | st.floats(allow_nan=False)
+        | st.text()
+        | st.binary(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_what_is_counted_is_what_is_unpacked(value: Any) -> None:
+    assert unpack_message(msgpack.packb(value)) == value
 
 
 @given(st.binary(max_size=300))
