@@ -33,6 +33,13 @@ ARRIVED = 8  # answers that are kept until somebody looks at them
 TOLD = 300  # characters of a server's words
 
 
+class _Straight(connect):
+    """A redirect is an answer like any other status: the key goes where its owner sent it, and nowhere else."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
+
+
 @dataclass
 class _Channel:
     """An open connection: what it said first, whose answer it owes, the pong of its last ping, and what is wrong with
@@ -172,8 +179,10 @@ class PolicyLink:
             lost = DecisionLost("timeout", f"{self.url} accepted no connection within {OPEN_S:g} s")
         except InvalidStatus as refused:
             status = refused.response.status_code
-            key = "; its key is RTCONTROL_POLICY_KEY" if status in (401, 403) else ""
-            lost = DecisionLost("http", f"{self.url} answered HTTP {status}{key}")
+            hint = "; its key is RTCONTROL_POLICY_KEY" if status in (401, 403) else ""
+            if 300 <= status < 400:
+                hint = "; no redirect is followed: name the server's own address"
+            lost = DecisionLost("http", f"{self.url} answered HTTP {status}{hint}")
         except (OSError, WebSocketException, EOFError) as error:
             lost = DecisionLost("connection", f"{self.url} cannot be reached ({type(error).__name__}: {_short(error)})")
         except DecisionLost as error:
@@ -187,7 +196,7 @@ class PolicyLink:
 
     async def _greeted(self) -> _Channel:
         """A new connection, once the server has said what it is."""
-        connection = await connect(
+        connection = await _Straight(
             self.url,
             compression=None,
             max_size=self._most_bytes,

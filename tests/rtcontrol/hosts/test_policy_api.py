@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 from policy_standin import actions, policy
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
 
 from rtcontrol.drill.policy import server as wrongdoer
 from rtcontrol.drill.policy.drill import MAPPING
@@ -168,6 +170,25 @@ def test_a_server_that_refuses_the_websocket_is_told_by_its_status(status: int) 
     assert error.loss == "http" and f"HTTP {status}" in str(error) and (KEY in str(error)) == (status == 401)
 
 
+# websockets/ws#2013: the client took the header of the key along to whatever host it was sent to.
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_not_followed_and_the_key_goes_nowhere_else(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, "a-secret-of-the-tests")
+    with policy(lambda n, asked: actions(0.1)) as other:
+
+        def elsewhere(connection: ServerConnection, asked: Request) -> Response:
+            return Response(status, "Elsewhere", Headers({"Location": other.url, "Content-Length": "0"}))
+
+        with looped(nobody, elsewhere) as url:
+            error = lost(source(url).build(), request(1))
+    assert error.loss == "http" and f"HTTP {status}; no redirect is followed" in str(error)
+    assert not other.headers, "nobody came there"
+
+
+async def nobody(connection: ServerConnection) -> None:
+    """No connection gets so far."""
+
+
 def test_nobody_there_is_a_connection_that_was_lost() -> None:
     error = lost(source(f"ws://127.0.0.1:{free_port()}").build(), request(1))
     assert error.loss == "connection" and "ConnectionRefusedError" in str(error)
@@ -200,13 +221,14 @@ def wrong(fault: str, tmp_path: Path) -> Iterator[str]:
 
 
 @contextmanager
-def looped(handler: Callable[[ServerConnection], Any]) -> Iterator[str]:
+def looped(handler: Callable[[ServerConnection], Any], check: Any = None) -> Iterator[str]:
     """A server on one event loop, as openpi's is."""
     loop, port = asyncio.new_event_loop(), free_port()
     begun = threading.Event()
 
     async def serving() -> None:
-        async with serve(handler, "127.0.0.1", port, compression=None, max_size=None) as server:
+        given: dict[str, Any] = {"compression": None, "max_size": None, "process_request": check}
+        async with serve(handler, "127.0.0.1", port, **given) as server:
             begun.set()
             await server.serve_forever()
 
