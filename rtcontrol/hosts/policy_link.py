@@ -26,8 +26,8 @@ from rtcontrol.hosts.protocol import DecisionLost
 
 OPEN_S = 10.0  # the handshake, and the server's first message
 RETRY_S = 0.1  # from a try that failed to the next
-# A server that is deciding may be deaf meanwhile: silence is told by the question's own deadline, and by pings in
-# between.
+# A server that is deciding may be deaf meanwhile: silence is told by the question's own deadline, and by pings while
+# none is owed an answer.
 PING_S, PONG_S = 2.0, 10.0
 ARRIVED = 8  # answers that are kept until somebody looks at them
 TOLD = 300  # characters of a server's words
@@ -50,12 +50,19 @@ class _Channel:
     owed: asyncio.Future[str | bytes] | None = None
     pong: asyncio.Future[float] | None = None
     fault: DecisionLost | None = None
-    reader: asyncio.Task[None] | None = field(default=None, repr=False)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list, repr=False)
+
+    @property
+    def owing(self) -> bool:
+        return self.owed is not None and not self.owed.done()
+
+    def open(self) -> None:
+        self.tasks = [asyncio.get_running_loop().create_task(work) for work in (self.read(), self.watch())]
 
     async def read(self) -> None:
         try:
             async for said in self.connection:
-                if self.owed is None or self.owed.done():
+                if not self.owing:
                     self.fault = DecisionLost("malformed", "the policy server said something that nobody asked for")
                     break
                 self.owed.set_result(said)
@@ -67,9 +74,25 @@ class _Channel:
         if self.owed is not None and not self.owed.done():
             self.owed.set_exception(self.fault)
 
+    async def watch(self) -> None:
+        """Cut it where a ping is not answered while no question is owed its answer."""
+        while self.fault is None:
+            await asyncio.sleep(PING_S)
+            if self.owing:
+                continue
+            if self.pong is None or self.pong.done():
+                await self._ping()
+            waiting = self.pong
+            if waiting is not None:
+                await asyncio.wait([waiting], timeout=PONG_S)
+                if not waiting.done() and not self.owing and waiting is self.pong:
+                    self.cut()
+
     def cut(self) -> None:
         self.fault = self.fault or DecisionLost("connection", "the connection was cut")
         self.connection.transport.abort()
+        if len(self.tasks) > 1 and (watching := self.tasks.pop()) is not asyncio.current_task():
+            watching.cancel()
 
     async def quiet(self) -> bool:
         """Whether all that was sent before the last pong was heard, and nothing of it was too much: wait for that."""
@@ -202,8 +225,7 @@ class PolicyLink:
             max_size=self._most_bytes,
             additional_headers=dict(self._headers),
             open_timeout=None,
-            ping_interval=PING_S,
-            ping_timeout=PONG_S,
+            ping_interval=None,
             close_timeout=0.0,
             proxy=None,
             max_queue=2,
@@ -223,7 +245,7 @@ class PolicyLink:
             connection.transport.abort()
             raise
         made = _Channel(connection, metadata)
-        made.reader = asyncio.get_running_loop().create_task(made.read())
+        made.open()
         return made
 
     def cut(self) -> None:

@@ -410,6 +410,25 @@ def test_pings_find_a_connection_that_is_dead_between_two_questions(monkeypatch:
         until(lambda: decider._link._channel is None or decider._link._channel.fault is not None)
 
 
+# modelscope/FunASR#3533: what was deaf while it worked was cut by the pings, and its answer was lost.
+def test_a_server_that_is_deaf_while_it_decides_is_not_cut_by_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_link, "PING_S", 0.05)
+    monkeypatch.setattr(policy_link, "PONG_S", 0.05)
+
+    async def compiling(connection: ServerConnection) -> None:
+        with suppress(ConnectionClosed):
+            await connection.send(pack_message({}))
+            async for _ in connection:
+                time.sleep(0.6)
+                await connection.send(pack_message(actions(0.5)))
+
+    with looped(compiling) as url:
+        decider = source(url).build()
+        for n in (1, 2):
+            assert decider.decide(request(n)).call == Call("press", {"force": 0.5})
+        assert decider._link.connections == 1
+
+
 @contextmanager
 def relayed() -> Iterator[tuple[str, Callable[[], None]]]:
     """A policy behind a relay, which from `stop` on carries nothing and closes nothing."""
