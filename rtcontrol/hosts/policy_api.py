@@ -8,11 +8,9 @@ from __future__ import annotations
 import concurrent.futures
 import math
 import os
-from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +20,7 @@ from rtcontrol.agents import InvalidCall, Tools
 from rtcontrol.hosts.array_message import MalformedMessage, pack_message, unpack_message
 from rtcontrol.hosts.policy_link import PolicyLink
 from rtcontrol.hosts.policy_mapping import MOST_ROWS, PolicyMapping
+from rtcontrol.hosts.policy_memory import AnswerMemory
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import LONGEST_S, LOOK_S, time_of
 from rtcontrol.models.call import Decision, Plan
@@ -33,7 +32,6 @@ from rtcontrol_client.wire.endpoint import is_loopback
 KEY = "RTCONTROL_POLICY_KEY"
 FIRST_S = 60.0
 READ_S = 0.003  # of a question's time, to unpack and to check the answer
-REMEMBERED = 64  # answers that are known again
 TIMINGS = ("server_timing", "policy_timing")  # no two answers of one server have the same
 REMEDY = "Check the policy's configuration, or map its actions (docs/policies.md)."
 
@@ -41,7 +39,7 @@ REMEDY = "Check the policy's configuration, or map its actions (docs/policies.md
 @dataclass(frozen=True)
 class PolicySource:
     """`url` is that of the server; `step_ns` is how long an action stands where the mapping does not say it. With
-    `late` an answer is waited for beyond its request's time."""
+    `late` an answer is waited for beyond its request's time. All deciders of a source share the `memory` of answers."""
 
     url: str
     tools: tuple[dict[str, Any], ...]
@@ -49,6 +47,7 @@ class PolicySource:
     step_ns: int
     late: bool = False
     key: str | None = field(default=None, repr=False)
+    memory: AnswerMemory = field(default_factory=AnswerMemory, repr=False, compare=False)
 
     @classmethod
     def parse(cls, name: str, tools: Sequence[dict[str, Any]], step_ns: int, late: bool = False) -> PolicySource:
@@ -101,10 +100,6 @@ class PolicyDecider:
         self._link = PolicyLink(source.url, headers)
         self._first = True
         self._proven = False  # whether an answer was good
-        self._asked = b""
-        self._answers: deque[bytes] = deque(maxlen=REMEMBERED)
-        self._chunks: deque[bytes] = deque(maxlen=REMEMBERED)
-        self._repeats = 0
         self._heads = [f"arg{k}" for k, _ in enumerate(self._slots(), start=1)]
 
     def _slots(self) -> tuple[Slot, ...]:
@@ -135,9 +130,10 @@ class PolicyDecider:
         """Answers that came when nobody waited any more: they may come again, too."""
         arrived = self._link.arrived
         while arrived and (earlier := arrived.popleft()) is not said:
-            self._answers.append(blake2b(earlier).digest())
+            actions: bytes | None = None
             with suppress(MalformedMessage, LookupError, TypeError, AttributeError):
-                self._chunks.append(blake2b(unpack_message(earlier)["actions"].tobytes()).digest())
+                actions = unpack_message(earlier)["actions"].tobytes()
+            self._source.memory.note(earlier, actions)
 
     def _limit_s(self, request: DecisionRequest) -> float:
         """A policy may be compiled with the first question before a run, and with no other."""
@@ -204,25 +200,10 @@ class PolicyDecider:
         return UserError(f"The policy at {self._source.url} does not fit the agent: {what}.{more}", REMEDY)
 
     def _check_new(self, packed: bytes, said: bytes, chunk: np.ndarray[Any, Any], answer: Mapping[str, Any]) -> None:
-        """Whether it is an earlier answer again: one whose timing is that of an earlier one, byte for byte, is; and the
-        actions of others may not be so more often than the mapping says."""
-        same, self._asked = packed == self._asked, packed
-        whole, actions = blake2b(said).digest(), blake2b(chunk.tobytes()).digest()
         timed = any(isinstance(answer.get(name), dict) and answer[name] for name in TIMINGS)
-        if timed and whole in self._answers:
-            raise DecisionLost("repeated", "the policy's answer is an earlier one, byte for byte with its timing")
-        self._answers.append(whole)
-        if actions not in self._chunks:
-            self._repeats = 0
-        elif not same:
-            self._repeats += 1
-        self._chunks.append(actions)
-        most = self._mapping.repeats
-        if most is not None and self._repeats > most:
-            what = (
-                f"the policy's actions are earlier ones, bit for bit, for new observations ({self._repeats} in a row)"
-            )
-            raise DecisionLost("repeated", what)
+        fault = self._source.memory.fault(packed, said, chunk.tobytes(), timed, self._mapping.repeats)
+        if fault is not None:
+            raise DecisionLost("repeated", fault)
 
     def _confidence(self, answer: Mapping[str, Any]) -> dict[str, float]:
         given = answer.get("confidence", 1.0)

@@ -369,6 +369,22 @@ def test_an_answer_that_nobody_waited_for_any_more_is_known_again() -> None:
         assert lost(decider, request(3)).loss == "repeated"
 
 
+@pytest.mark.parametrize("timed", [True, False])
+def test_an_answer_that_another_lane_had_is_known_again(tmp_path: Path, timed: bool) -> None:
+    kept: list[bytes] = []
+
+    def replaying(n: int, asked: dict[str, Any]) -> Any:
+        kept.append(pack_message(actions(n / 10) if timed else {"actions": np.full((1, 1), n / 10)}))
+        return kept[0] if n == 2 else kept[-1]
+
+    with policy(replaying) as made:
+        shared = source(made.url, tmp_path, "repeats: 0")
+        lanes = [shared.build() for _ in range(2)]
+        lanes[0].decide(request(1))
+        assert lost(lanes[1], request(2)).loss == "repeated"
+        assert answered(lanes[1], 3).call == Call("press", {"force": float(np.float32(0.3) if timed else 0.3)})
+
+
 def test_answers_without_timing_may_repeat_their_actions_unless_the_mapping_says_how_often(tmp_path: Path) -> None:
     with policy(lambda n, asked: {"actions": np.full((1, 1), 0.5)}) as made:
         free = source(made.url).build()
