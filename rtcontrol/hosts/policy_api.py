@@ -154,13 +154,24 @@ class PolicyDecider:
 
     def _read(self, packed: bytes, said: bytes) -> Decision:
         try:
+            return self._decision(packed, said)
+        except (DecisionLost, UserError):
+            raise
+        except Exception as error:  # what an answer can hold is anybody's
+            raise DecisionLost("malformed", f"the policy's answer cannot be read ({type(error).__name__})") from None
+
+    def _decision(self, packed: bytes, said: bytes) -> Decision:
+        try:
             answer = unpack_message(said)
         except MalformedMessage as error:
             raise DecisionLost("malformed", f"the policy's answer: {error}") from None
         if not isinstance(answer, dict):
             raise DecisionLost("malformed", "the policy's answer is no map")
-        if (status := answer.get("status", "fresh")) != "fresh":
-            raise DecisionLost("refused", f"the policy decided nothing: its answer is {str(status)[:20]!r}")
+        status = answer.get("status", "fresh")
+        if not isinstance(status, str):
+            raise DecisionLost("malformed", f"the status of the policy's answer is a {type(status).__name__}, no text")
+        if status != "fresh":
+            raise DecisionLost("refused", f"the policy decided nothing: its answer is {status[:20]!r}")
         chunk = self._chunk(answer)
         self._check_new(packed, said, chunk, answer)
         mapping = self._mapping

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from rtcontrol.hosts.array_message import KINDS
 from rtcontrol.hosts.policy_dims import ActionDim, dims_of, read_dim
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError, read_text, user_path
@@ -18,6 +19,7 @@ from rtcontrol.models.schema.tool_schema import ToolSchema
 STATE, PROMPT = "observation/state", "prompt"
 MOST_ROWS = 1024
 MOST_STEP_MS = 60_000.0
+LARGEST = float(np.finfo(np.float32).max)
 KEYS = ("observation", "prompt", "tool", "actions", "clip", "step_ms", "horizon", "repeats")
 Vector = tuple[str, ...]
 
@@ -78,7 +80,7 @@ class PolicyMapping:
         made: dict[str, Any] = {}
         for key, fields in self.observation.items():
             if isinstance(fields, str):
-                made[key] = np.asarray(_field(data, fields))
+                made[key] = _array(_field(data, fields), f"{fields!r} of the observation")
             else:
                 made[key] = np.array([_number(data, name) for name in fields], np.float32)
         return made if self.prompt is None else {**made, self.prompt: instruction}
@@ -90,7 +92,7 @@ class PolicyMapping:
         for key, fields in self.observation.items():
             if key not in message:
                 raise UnmappedObservation(f"there is no {key!r}; there is {', '.join(map(repr, message))[:200]}")
-            given = np.asarray(message[key])
+            given = _array(message[key], repr(key))
             if isinstance(fields, str):
                 data[fields] = given
                 continue
@@ -228,12 +230,24 @@ def _field(data: Mapping[str, Any], name: str) -> Any:
     return data[name]
 
 
+def _array(value: Any, where: str) -> np.ndarray[Any, Any]:
+    try:
+        made = np.asarray(value)
+    except (TypeError, ValueError, OverflowError):  # lists of several lengths
+        raise UnmappedObservation(f"{where} is no array") from None
+    if made.dtype.kind not in KINDS:
+        raise UnmappedObservation(f"{where} is no array of numbers or text, but of {made.dtype}")
+    return made
+
+
 def _number(data: Mapping[str, Any], name: str) -> float:
     value = _field(data, name)
     try:
         number = float(value)
+    except OverflowError:
+        raise UnmappedObservation(f"{name!r} of the observation is a number beyond all floats") from None
     except (TypeError, ValueError):
         raise UnmappedObservation(f"{name!r} of the observation is a {type(value).__name__}, no number") from None
-    if not math.isfinite(number):
-        raise UnmappedObservation(f"{name!r} of the observation is {number}")
+    if not abs(number) <= LARGEST:
+        raise UnmappedObservation(f"{name!r} of the observation is {number}, which no float32 is")
     return number

@@ -131,6 +131,7 @@ WRONG = {
     "no state": (pack_message({"state": STATE}), "no 'observation/state'"),
     "not finite": (pack_message({"observation/state": STATE * np.float32("nan")}), "not finite"),
     "a prompt that is none": (pack_message({"observation/state": STATE, "prompt": 3}), "no text"),
+    "a ragged list": (pack_message({"observation/state": [[1], [1, 2]]}), "is no array"),
     "text": ("{}", "binary message"),
     "no map": (pack_message([STATE]), "is none"),
     "garbage": (b"\xc1\xff", "no msgpack"),

@@ -213,6 +213,25 @@ def test_an_observation_that_has_not_what_is_named_is_no_loss_of_the_policys(tmp
 # -- what is wrong later -----------------------------------------------------------------------------------------------
 
 
+HOSTILE = {
+    "a status of two": {"status": np.array([1, 2])},
+    "a status of two texts": {"status": np.array(["fresh", "fresh"])},
+    "a status that is a list": {"status": [1]},
+    "a status that is null": {"status": None},
+    "actions in a map": {"actions": {"a": np.zeros(1)}},
+    "a timing of arrays": {"server_timing": {"infer_ms": np.zeros(3)}, "actions": "no"},
+}
+
+
+@pytest.mark.parametrize("more", HOSTILE.values(), ids=HOSTILE.keys())
+def test_whatever_else_an_answer_holds_is_malformed(more: dict[str, Any]) -> None:
+    with policy(lambda n, asked: {**actions(0.5), **(more if n == 2 else {})}) as made:
+        decider = source(made.url).build()
+        decider.decide(request(1))
+        assert lost(decider, request(2)).loss == "malformed"
+        assert answered(decider, 3).call == Call("press", {"force": 0.5})
+
+
 @contextmanager
 def wrong(fault: str, tmp_path: Path) -> Iterator[str]:
     """The drill's server, whose third question meets with the fault."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -178,3 +179,27 @@ def test_what_no_number_stands_for_needs_a_file(tmp_path: Path) -> None:
     assert mapping(tmp_path, "tool: engines", ENGINES, GRIP).tool == "engines"
     with pytest.raises(UserError, match="cannot be read"):
         PolicyMapping.read(str(tmp_path / "none.yaml"), tool_schemas([ENGINES]))
+
+
+@pytest.mark.parametrize(
+    "value", [10**310, -(10**310), math.inf, math.nan, 1e300, "two", None, np.zeros(2), [1]], ids=str
+)
+def test_an_observed_value_that_no_number_of_32_bits_is_is_told_by_its_name(tmp_path: Path, value: Any) -> None:
+    made = mapping(tmp_path, "observation: {state: [x, speed]}", ENGINES)
+    with pytest.raises(UnmappedObservation, match="'speed' of the observation is"):
+        made.question({"x": 1.0, "speed": value}, "go")
+
+
+@pytest.mark.parametrize("fields", ["[x, y]", "camera"])
+@pytest.mark.parametrize("value", [[[1], [1, 2]], [1, None], {"a": 1}, [{}, 1]])
+def test_what_a_client_sends_that_is_no_array_is_told_by_its_key(tmp_path: Path, fields: str, value: Any) -> None:
+    made = mapping(tmp_path, f"observation: {{state: {fields}}}", ENGINES)
+    with pytest.raises(UnmappedObservation, match="'state' is no array"):
+        made.observed({"state": value})
+
+
+@pytest.mark.parametrize("value", [[[1], [1, 2]], [1, None], {"a": 1}, np.zeros(2, complex)])
+def test_what_a_world_gives_for_a_picture_that_is_no_array_is_told_by_its_name(tmp_path: Path, value: Any) -> None:
+    made = mapping(tmp_path, "observation: {state: camera}", ENGINES)
+    with pytest.raises(UnmappedObservation, match="'camera' of the observation is no array"):
+        made.question({"camera": value}, "go")
