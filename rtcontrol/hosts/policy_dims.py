@@ -5,24 +5,26 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import ClosedDomain
-from rtcontrol.models.schema.numbers import NumberGrid
+from rtcontrol.models.schema.numbers import NumberGrid, range_of
 from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import ToolSchema
 
 LEVELS = "levels: {-1: left, 0: stay, 1: right}"
+LOWER, UPPER = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 KEYS = ("parameter", "scale", "offset", "levels")
 
 
 @dataclass(frozen=True)
 class ActionDim:
     """The argument `name` is `scale` times the number plus `offset`. Where its values are listed, it is the nearest
-    one: `points` are these as numbers, ascending, and `values` what stands for each. Else `integer`, or the `grid`,
-    rounds it, and it lies between `least` and `most`."""
+    one: `points` are these as numbers, ascending, and `values` what stands for each. Else the `grid`, or `step` from
+    zero, or `integer` rounds it, and it lies between `least` and `most`: numbers that the tool allows, or in steps."""
 
     name: str
     scale: float = 1.0
@@ -33,6 +35,7 @@ class ActionDim:
     least: float = -math.inf
     most: float = math.inf
     grid: NumberGrid | None = None
+    step: Fraction | None = None
 
     def value(self, number: float, clip: bool) -> Any:
         """Of a number that is out of bounds by more than half a step the number itself, unless it is to `clip`. Raises
@@ -41,13 +44,22 @@ class ActionDim:
         if not math.isfinite(scaled):
             raise OverflowError(f"{number:g} of {self.name}")
         if not self.points:
-            return self._rounded(min(max(scaled, self.least), self.most) if clip else scaled)
+            return self._stepped(scaled, clip) if self.step is not None else self._rounded(self._within(scaled, clip))
         i = bisect_left(self.points, scaled)
         near = [j for j in (i - 1, i) if 0 <= j < len(self.points)]
         best = min(near, key=lambda j: abs(self.points[j] - scaled))
         if not clip and abs(self.points[best] - scaled) > self._reach(best):
             return scaled
         return self.values[best]
+
+    def _within(self, number: float, clip: bool) -> float:
+        return min(max(number, self.least), self.most) if clip else number
+
+    def _stepped(self, scaled: float, clip: bool) -> int | float:
+        assert self.step is not None, "it has one"
+        count = self._within(round(Fraction(scaled) / self.step), clip)
+        exact = int(count) * self.step
+        return int(exact) if self.integer else float(exact)
 
     def _rounded(self, scaled: float) -> int | float:
         if self.grid is None:
@@ -136,10 +148,23 @@ def _dim(parameter: Parameter, scale: float, offset: float) -> ActionDim:
     if isinstance(domain, ClosedDomain):
         values = tuple(sorted(domain.values))
         return ActionDim(parameter.name, scale, offset, tuple(map(float, values)), values)
-    least = max((float(schema[k]) for k in ("minimum", "exclusiveMinimum") if k in schema), default=-math.inf)
-    most = min((float(schema[k]) for k in ("maximum", "exclusiveMaximum") if k in schema), default=math.inf)
-    integer = schema.get("type") == "integer"
-    return ActionDim(parameter.name, scale, offset, integer=integer, least=least, most=most, grid=domain.grid)
+    numbers, integer = range_of(schema), schema.get("type") == "integer"
+    given = ActionDim(parameter.name, scale, offset, integer=integer, grid=domain.grid)
+    step = Fraction(1) if integer else numbers.step
+    if integer and numbers.step is not None:
+        step = Fraction(numbers.step.numerator)
+    if step is not None:
+        first, last = numbers.multiples(step)
+        if domain.grid is None:
+            return replace(given, least=first, most=last, step=step)
+        return replace(given, least=float(first * step), most=float(last * step))
+    bounded = [any(schema.get(key) is not None for key in keys) for keys in (LOWER, UPPER)]
+    least, most = float(numbers.low) if bounded[0] else -math.inf, float(numbers.high) if bounded[1] else math.inf
+    if numbers.above:
+        least = math.nextafter(least, math.inf)
+    if numbers.below:
+        most = math.nextafter(most, -math.inf)
+    return replace(given, least=least, most=most)
 
 
 def _real(value: Any) -> float | None:

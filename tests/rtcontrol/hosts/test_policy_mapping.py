@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rtcontrol.agents import Tools
 from rtcontrol.hosts.policy_mapping import PolicyMapping, UnmappedObservation
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
@@ -203,3 +204,32 @@ def test_what_a_world_gives_for_a_picture_that_is_no_array_is_told_by_its_name(t
     made = mapping(tmp_path, "observation: {state: camera}", ENGINES)
     with pytest.raises(UnmappedObservation, match="'camera' of the observation is no array"):
         made.question({"camera": value}, "go")
+
+
+CLIPPED: list[dict[str, Any]] = [
+    {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+    {"type": "number", "exclusiveMinimum": 0.1},
+    {"type": "number", "minimum": -1, "maximum": 1, "multipleOf": 0.1},
+    {"type": "number", "multipleOf": 0.25},
+    {"type": "number", "minimum": 0.3, "multipleOf": 0.1},
+    {"type": "number", "exclusiveMaximum": 3, "multipleOf": 0.1},
+    {"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 10},
+    {"type": "integer", "minimum": 0.5},
+    {"type": "integer", "minimum": 1, "multipleOf": 7},
+    {"type": "integer"},
+    {"type": "number"},
+]
+
+
+@pytest.mark.parametrize("schema", CLIPPED, ids=str)
+def test_what_is_clipped_is_always_allowed(tmp_path: Path, schema: dict[str, Any]) -> None:
+    tool = {"name": "move", "parameters": {"properties": {"x": schema}, "required": ["x"]}}
+    made, tools = mapping(tmp_path, "clip: true", tool), Tools([tool])
+    for number in (-1e12, -5.0, -0.06, 0.0, 0.1, 0.33, 0.95, 1.0, 3.4, 10.0, 101.0, 1e12):
+        tools.validate(made.call([number]))
+
+
+def test_a_step_without_bounds_rounds(tmp_path: Path) -> None:
+    tool = {"name": "move", "parameters": {"properties": {"x": {"type": "number", "multipleOf": 0.1}}}}
+    tool["parameters"]["required"] = ["x"]  # type: ignore[index]
+    assert mapping(tmp_path, None, tool).call([0.3000001]) == Call("move", {"x": 0.3})
