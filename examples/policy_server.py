@@ -45,7 +45,11 @@ def answer(connection: ServerConnection) -> None:
 
 
 def main(port: str = "8000") -> None:
-    with serve(answer, "127.0.0.1", int(port), compression=None, max_size=None) as server:
+    try:
+        server = serve(answer, "127.0.0.1", int(port), compression=None, max_size=None)
+    except (OSError, ValueError, OverflowError) as error:
+        sys.exit(f"No server at port {port} ({error}). Give another one.")
+    with server:
         print(f"a policy at ws://127.0.0.1:{port}", flush=True)
         server.serve_forever()
 

@@ -19,7 +19,7 @@ import numpy as np
 from rtcontrol.agents import InvalidCall, Tools
 from rtcontrol.hosts.array_message import MalformedMessage, pack_message, unpack_message
 from rtcontrol.hosts.policy_link import PolicyLink
-from rtcontrol.hosts.policy_mapping import MOST_ROWS, PolicyMapping
+from rtcontrol.hosts.policy_mapping import MOST_ROWS, PolicyMapping, UnmappedObservation
 from rtcontrol.hosts.policy_memory import AnswerMemory
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import LONGEST_S, LOOK_S, time_of
@@ -33,6 +33,7 @@ KEY = "RTCONTROL_POLICY_KEY"
 FIRST_S = 60.0
 READ_S = 0.003  # of a question's time, to unpack and to check the answer
 TIMINGS = ("server_timing", "policy_timing")  # no two answers of one server have the same
+NAME_FIELDS = "Name the fields that this world has, in the mapping file: openpi:ws://HOST:PORT#FILE (docs/policies.md)."
 REMEDY = "Check the policy's configuration, or map its actions (docs/policies.md)."
 
 
@@ -106,15 +107,19 @@ class PolicyDecider:
         return next(schema.slots() for schema in self._tools.schemas if schema.name == self._source.mapping.tool)
 
     def decide(self, request: DecisionRequest) -> Decision:
-        """Raises DecisionLost, UnmappedObservation, and UserError for a policy that is not the mapping's."""
+        """Raises DecisionLost, and UserError for an observation or a policy that is not the mapping's."""
         return result(self.decide_in_steps(request))
 
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
         """`decide`, which may be left alone; where it is given up, the connection is cut. So it is after every answer
         that is not wholly good: what comes next on it may be of this question, too."""
         data = request.data or {}
-        self._mapping = self._mapping.fixed(data)
-        packed = pack_message(self._mapping.question(data, request.instruction))
+        try:
+            self._mapping = self._mapping.fixed(data)
+            packed = pack_message(self._mapping.question(data, request.instruction))
+        except UnmappedObservation as error:
+            what = str(error)
+            raise UserError(f"{what[:1].upper()}{what[1:]}.", NAME_FIELDS) from None
         said = yield from self._waited(packed, self._limit_s(request))
         good = False
         try:

@@ -124,7 +124,7 @@ class Warmup:
         if lost is not None and not made:
             raise DecisionFailed(
                 f"None of {len(self.round_trip_ms) * self.lanes} decisions came; of the last one: {lost.error}.",
-                "Check the endpoint's address, its model and its key (docs/decisions.md, docs/policies.md).",
+                "Check the endpoint's address, its model and its key (docs/decisions.md, for robots docs/policies.md).",
             )
 
 

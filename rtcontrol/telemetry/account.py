@@ -316,6 +316,7 @@ class Account:
     def _error(self, event: Mapping[str, Any]) -> None:
         """One entry for each place and type of error (or text, where it came from elsewhere)."""
         where, error = event.get("where"), str(event["error"])
+        error = f"no plan: {error}" if "plan" in event else error  # its ticks have errors of their own
         entry = self.errors.get(key := (where, error.split(":")[0] if where else error))
         if entry is None and len(self.errors) < MAX_ERRORS:
             kinds = (name for name in ("safe", "late", "overran", "ack", "further", "first", "plan") if name in event)

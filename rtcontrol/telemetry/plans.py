@@ -50,4 +50,6 @@ def plans_text(report: Mapping[str, Any]) -> str:
     failed = f"{plans['failed']}{f' ({losses})' if losses else ''}"
     which = f"; by their steps {plans['ticks']} ticks" if plans["ticks"] else "; no tick"
     which += f", step {steps['p50']} (p50), {steps['max']} at most" if plans["ticks"] else ""
+    if plans["over"] > plans["in_force"]:
+        which += "; most were over before they came: give longer plans, or a longer --max-age-ms (docs/plans.md)"
     return f"plans: {plans['in_force']} made{took}, over before they came {plans['over']}, failed {failed}{which}"
