@@ -6,6 +6,7 @@ const YOUNG_NS = 10e9; // ways that count
 const LEAST = 8; // of fewer ways the longest one counts
 const FIRST_NS = 5e6; // for looking and sending, while no way is known
 const MARGIN_NS = 1e6;
+const HANDOVER_NS = 5e6; // what was there so long before a tick was there for it
 
 export class PhaseLock {
   constructor() {
@@ -55,10 +56,12 @@ export class PhaseLock {
     this.begun.delete(seq);
     const release = Number(told);
     const arrived = Number(sent) - Math.round(age * 1e6);
-    // The tick before it did not have it yet, whatever its stamp of arrival says.
-    const way = Math.max(arrived, release - periodNs) - begun;
+    const before = release - periodNs;
+    const older = arrived + HANDOVER_NS < before; // a plan's step, say: this tick is not the first that had it
+    // Else the tick before did not have it yet, whatever its stamp of arrival says.
+    const way = (older ? arrived : Math.max(arrived, before)) - begun;
     this.ways = [...this.ways, { atNs: nowNs, way }].slice(-KEPT);
-    this.waits = [...this.waits, release - arrived].slice(-KEPT);
+    if (!older) this.waits = [...this.waits, release - arrived].slice(-KEPT);
   }
 
   /** How long an observation waited for its tick: the median of the newest, in ms; null where none is known. */
