@@ -3,6 +3,7 @@
 import { nowNs } from "./clock.js";
 import { validate } from "./messages.js";
 import { Session } from "./session.js";
+import { shown } from "./socket.js";
 import { PROTOCOL } from "./wire.js";
 
 const LOOK_MS = 20;
@@ -31,7 +32,6 @@ export class Client {
   #session;
   #timer;
   #endedNs = null; // when there was no session any more, for good
-  #last = null;
   #answers = {};
   #observe;
   #everyNs;
@@ -60,7 +60,7 @@ export class Client {
     });
     this.ready.catch(() => {}); // whoever waits for it is told; nobody must
     for (const one of String(url).split(",")) {
-      if (!/^\s*wss?:\/\/[^/\s]/i.test(one)) throw new Error(`${one || "Nothing"} is no address. Write ws://HOST:PORT/ws.`);
+      if (!/^\s*wss?:\/\/[^/\s]/i.test(one)) throw new Error(`${shown(one) || "Nothing"} is no address. Write ws://HOST:PORT/ws.`);
     }
     this.#session = new Session(url, hello, this.#handlers(options), { token, WebSocketClass: WebSocket });
     // Not before whoever made it has it: a handler may use it.
@@ -124,7 +124,7 @@ export class Client {
     const session = this.#session;
     session.look();
     const { kind, calls, expiresNs } = session.inForce;
-    const message = this.#last;
+    const message = session.last;
     const told = { calls, call: calls[0] ?? null, endsInMs: null, message };
     if (kind === "none") {
       const safe = session.inForce.safeCalls;
@@ -134,7 +134,7 @@ export class Client {
       const endsInMs = expiresNs === null ? null : Math.max(0, (expiresNs - nowNs()) / 1e6);
       return { ...told, status: message.status === "held" ? "held" : "fresh", cause: message.cause ?? null, endsInMs };
     }
-    const gone = session.state === "live" ? "expired" : "server_lost";
+    const gone = session.hasSession ? "expired" : "server_lost";
     return { ...told, status: "safe", cause: message?.status === "safe" ? (message.cause ?? null) : gone };
   }
 
@@ -162,14 +162,10 @@ export class Client {
     const { onCall, onSafe, onTick, onState, onWelcome, onInstruct, onError } = options;
     return {
       act: (call, kind) => {
-        if (kind === "safe" && onSafe) onSafe(call, this.#last);
-        else if (call) onCall?.(call, this.#last);
+        if (kind === "safe" && onSafe) onSafe(call, this.#session.last);
+        else if (call) onCall?.(call, this.#session.last);
       },
-      call: (message, latencyMs) => {
-        const { lastTick, epoch } = this.#session.inForce;
-        if (message.tick > lastTick && message.epoch === epoch) this.#last = message;
-        onTick?.(message, latencyMs);
-      },
+      call: onTick,
       welcome: (welcome) => {
         this.#answers.resolve(welcome);
         onWelcome?.(welcome);

@@ -51,7 +51,7 @@ export class Crowd extends Session {
     validate({ type: "join", session: NOBODY, members: [made] });
     this.lives += 1;
     this.members.set(id, new CharacterState(made, this.#safeCalls(made)));
-    if (this.state === "live") this.#sayTerms([this.members.get(id)]);
+    if (this.hasSession) this.#sayTerms([this.members.get(id)]);
   }
 
   /** They are gone at once, and nothing of theirs is in force; of one that is not there, nothing. */
@@ -64,7 +64,7 @@ export class Crowd extends Session {
       this.looks.delete(id);
     }
     this.gone = [...this.gone, ...gone].slice(-GONE);
-    if (gone.length && this.state === "live") this.send({ type: "leave", session: this.welcome.session, ids: gone });
+    if (gone.length && this.hasSession) this.send({ type: "leave", session: this.welcome.session, ids: gone });
   }
 
   /**
@@ -99,8 +99,8 @@ export class Crowd extends Session {
     validate({ type: "join", session: NOBODY, members: terms.slice(0, 1) });
     for (const made of terms) this.members.get(made.id).terms = made;
     if (!ids.length) super.instruct(instruction);
-    if (this.state === "live") this.#sayTerms(some.map((id) => this.members.get(id)));
-    return this.state === "live";
+    if (this.hasSession) this.#sayTerms(some.map((id) => this.members.get(id)));
+    return this.hasSession;
   }
 
   /** What is in force for a member: { status: "fresh" | "held" | "safe", calls, cause, message }. */
@@ -113,7 +113,7 @@ export class Crowd extends Session {
       return { status: "safe", calls: inForce.safeCalls, cause: "no_call_yet", message: null };
     if (inForce.kind === "call")
       return { status: last.status, calls: inForce.calls, cause: last.cause ?? null, message: last };
-    const told = last?.status === "safe" ? (last.cause ?? null) : this.state === "live" ? "expired" : "server_lost";
+    const told = last?.status === "safe" ? (last.cause ?? null) : this.hasSession ? "expired" : "server_lost";
     return { status: "safe", calls: inForce.calls, cause: told, message: last };
   }
 
@@ -165,12 +165,12 @@ export class Crowd extends Session {
 
   refused(message) {
     if (!message.members?.length) return super.refused(message);
-    this.on.error?.(message);
+    this.tell("error", message);
     this.refusals = [...this.refusals, ...message.members].slice(-KEPT);
     for (const one of message.members) {
       const member = this.members.get(one.id);
       if (member && one.seq === undefined && member.inForce.lastTick < 0) member.refused = one; // it was not let in
-      this.on.refused?.(one);
+      this.tell("refused", one);
     }
   }
 
@@ -194,9 +194,9 @@ export class Crowd extends Session {
     const step = inForce.receive(call, tNs);
     member.last = call;
     this.count.expired += step.expired;
-    this.on.call?.(call.id, call, latencyMs);
-    if (!this.welcome || this.members.get(call.id) !== member) return; // whoever heard it ended it, or let it leave
     this.#carryOut(member, step);
+    if (!this.welcome || this.members.get(call.id) !== member) return; // whoever carried it out ended it, or let it leave
+    this.tell("call", call.id, call, latencyMs);
   }
 
   #carryOut(member, step) {

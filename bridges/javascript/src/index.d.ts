@@ -154,6 +154,7 @@ export class Client {
   readonly ready: Promise<Welcome>;
   readonly state: State;
   readonly welcome: Welcome | null;
+  /** Of the newest connection, without a query. */
   readonly address: string | null;
   readonly epoch: number;
   readonly clockOffset: { offsetMs: number; roundTripMs: number } | null;

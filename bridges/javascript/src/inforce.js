@@ -74,6 +74,7 @@ export class InForce {
    */
   carryOut({ act: kind, calls }, act) {
     const again = calls === this.owed;
+    if (again) this.owed = null; // whoever looks while it is carried out does not carry it out once more
     const failed = [];
     const errors = [];
     for (const call of kind === null || calls.length ? calls : [null]) {

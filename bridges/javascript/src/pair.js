@@ -1,5 +1,7 @@
 // A code that a server shows (`rtcontrol serve --pair`), for an access token of this device's own. No DOM.
 
+import { shown } from "./socket.js";
+
 const PATIENCE_MS = 10_000;
 
 /** Why there is no token: `code` for programs, `status` of HTTP where there is one, `waitS` where one must wait. */
@@ -14,7 +16,7 @@ export class PairingError extends Error {
 export function pairAddress(url) {
   const first = String(url).split(",")[0].trim();
   const found = /^(ws|http)(s?):\/\/([^/?#\s]+)/i.exec(first);
-  if (!found) throw new Error(`${first || "Nothing"} is no address. Write ws://HOST:PORT/ws.`);
+  if (!found) throw new Error(`${shown(first) || "Nothing"} is no address. Write ws://HOST:PORT/ws.`);
   return `http${found[2].toLowerCase()}://${found[3]}/pair`;
 }
 

@@ -4,26 +4,29 @@
 import { ClockOffset, nowNs } from "./clock.js";
 import { InForce, safeCalls } from "./inforce.js";
 import { isMap } from "./messages.js";
+import { Pauses } from "./pauses.js";
 import { PhaseLock } from "./phase.js";
+import { addresses, endSocket, openSocket, shown } from "./socket.js";
 import { decode, encode, PROTOCOL, WireError } from "./wire.js";
 
-const BACK_OFF_MS = [100, 200, 400, 800, 1600, 2000];
 const CONNECT_MS = 10_000; // in which a connection must come up,
 const NEXT_MS = 2000; // and where there is another server to go to
 const HELLO_MS = 1000; // until it is answered
 const SILENCE_MS = 10_000; // a welcome may take longer, but not an answer to our pings
-const SUBPROTOCOL = "rtcontrol.v1";
 const FULL_BYTES = 65536; // that wait in the socket
-const FAREWELL_MS = 1000; // for a closing handshake, where a socket can be ended without it
+const REASON = 1024; // characters
 
 export class Session {
+  #address = null;
+
   /**
    * `url`: ws://HOST:PORT/ws, or several with commas between them: where one is lost, silent or full, the next one is
    * tried, and the session resumed there by its token. Throws Error for a list that is none.
    * `hello`: the fields beside protocol, client and stamps. `on`: { state(name, detail), welcome(message),
    * call(message, latencyMs), act(call, kind), instruct(text, said), error(message) }, each optional. `act` is told what to
    * execute from now on, of several safe calls each by itself; null: nothing is known to be safe, stop in your own way.
-   * Where it throws, safe follows; a safe call is tried again with each look until it no longer throws.
+   * Where it throws, safe follows; a safe call is tried again with each look until it no longer throws. What another one
+   * throws goes to the console. A call is carried out before it is told.
    * `WebSocketClass`: where there is no WebSocket, as in older Node: that of the package ws, say. Throws Error without one.
    * States: connecting, opening (until the welcome), live, waiting (for the next attempt), refused, closed.
    */
@@ -31,14 +34,14 @@ export class Session {
     if (typeof WebSocketClass !== "function")
       throw new Error("There is no WebSocket here. Give one: that of the package ws, or start Node with --experimental-websocket.");
     Object.assign(this, { urls: addresses(url), hello, on, token, WebSocketClass });
-    this.address = null; // of the newest connection
     this.state = "closed";
     this.welcome = null;
     this.inForce = new InForce(0, safeCalls(hello)); // which need no server
     this.untold = null; // an instruction that the server has not answered
     this.taken = null; // the last one that it has confirmed
+    this.last = null; // the newest call message that counted
     this.seq = 0;
-    this.attempts = 0;
+    this.pauses = new Pauses();
     this.missedPings = 0;
     this.lastHeard = 0;
     this.pingId = 0;
@@ -54,13 +57,20 @@ export class Session {
     this.#connect();
   }
 
-  /** End the session for good: it cannot be resumed. */
+  /** Of the newest connection, without a query; null before the first one. */
+  get address() {
+    return this.#address && shown(this.#address);
+  }
+
+  /** End the session for good: it cannot be resumed. Of `reason` so much is said as a message may have. */
   close(reason = "") {
     this.wanted = false;
     clearTimeout(this.retry);
-    if (this.welcome) this.send({ type: "bye", session: this.welcome.session, reason });
+    const cut = [...String(reason ?? "")].slice(0, REASON).join("");
+    if (this.welcome) this.send({ type: "bye", session: this.welcome.session, reason: cut });
     this.#drop();
     this.ended("serverLeft");
+    if (this.wanted) return; // whoever carried it out opened it again
     this.welcome = null;
     this.#become("closed");
   }
@@ -68,12 +78,17 @@ export class Session {
   /** End it for good, because it is of no use: `why` is for people. */
   refuse(why) {
     this.close(why);
-    this.#become("refused", why);
+    if (!this.wanted) this.#become("refused", why);
+  }
+
+  /** Whether there is a session, and it is not about to end: while its end is carried out there is none any more. */
+  get hasSession() {
+    return this.state === "live" && Boolean(this.welcome && this.socket);
   }
 
   /** Whether something may be said now: there is a session, and the line is not full. */
   get hasRoom() {
-    return this.state === "live" && this.socket.bufferedAmount <= FULL_BYTES;
+    return this.hasSession && this.socket.bufferedAmount <= FULL_BYTES;
   }
 
   /**
@@ -100,7 +115,7 @@ export class Session {
   }
 
   #sayReset(epoch, ended) {
-    return this.state === "live" && this.send({ type: "reset", session: this.welcome.session, epoch, ended });
+    return this.hasSession && this.send({ type: "reset", session: this.welcome.session, epoch, ended });
   }
 
   /** Change the goal; false while there is no session. It is said (again) after each welcome until it is answered. */
@@ -110,7 +125,7 @@ export class Session {
   }
 
   #instruct() {
-    if (this.state !== "live") return false;
+    if (!this.hasSession) return false;
     return this.send({ type: "instruct", session: this.welcome.session, instruction: this.untold });
   }
 
@@ -130,7 +145,7 @@ export class Session {
    * again after `observe`. Null while it is not known: then look a period after the last time.
    */
   nextLookNs(tNs = nowNs()) {
-    if (this.state !== "live" || this.releaseNs === null || this.welcome.pacing !== "server") return null;
+    if (!this.hasSession || this.releaseNs === null || this.welcome.pacing !== "server") return null;
     return this.phase.next(this.releaseNs, this.periodNs, this.clock.at(tNs), tNs);
   }
 
@@ -140,7 +155,7 @@ export class Session {
    */
   nextObservationNs(leadNs, tNs = nowNs()) {
     const clock = this.clock.at(tNs);
-    if (this.state !== "live" || clock === null || this.releaseNs === null) return null;
+    if (!this.hasSession || clock === null || this.releaseNs === null) return null;
     const { periodNs } = this;
     const someNs = this.releaseNs - clock.offsetNs - leadNs;
     return someNs + (Math.floor((tNs - someNs) / periodNs) + 1) * periodNs;
@@ -151,25 +166,24 @@ export class Session {
     this.#carryOut(this.inForce.look(tNs));
   }
 
+  get #following() {
+    const again = this.stays && this.#address !== null;
+    return again ? this.#address : this.urls[(this.urls.indexOf(this.#address) + 1) % this.urls.length];
+  }
+
   /** Each connection goes to the next address, round and round; but where one knew no session, the same one is told. */
   #connect() {
-    const before = this.address;
-    if (before === null || !this.stays) this.address = this.urls[(this.urls.indexOf(before) + 1) % this.urls.length];
+    const before = this.#address;
+    this.#address = this.#following;
     this.stays = false;
-    if (this.address !== before) {
-      this.clock = new ClockOffset(); // maybe another machine's
-      this.phase.forget();
-      this.releaseNs = null;
-    }
+    if (this.#address !== before) this.#forgetTimes();
     this.#become("connecting");
-    if (!this.wanted) return; // whoever heard it ended it
-    const protocols = this.token ? [SUBPROTOCOL, `rtcontrol.token.${this.token}`] : [SUBPROTOCOL];
+    if (!this.wanted || this.socket) return; // whoever heard it ended it, or began it anew
     let socket;
     try {
-      socket = new this.WebSocketClass(this.address, protocols);
+      socket = openSocket(this.WebSocketClass, this.#address, this.token);
     } catch (error) {
-      // No address, no token, or ws: from a page of https:; another time it would be no other.
-      return this.refuse(`${this.address} cannot be opened (${error.message}).`);
+      return this.refuse(error.message);
     }
     this.socket = socket;
     this.opened = false;
@@ -191,6 +205,7 @@ export class Session {
     this.lastHeard = performance.now();
     clearInterval(this.heart);
     this.heart = setInterval(() => this.#beat(), HELLO_MS);
+    this.helloNs = null;
     this.#hello();
   }
 
@@ -199,8 +214,8 @@ export class Session {
     // A resumed session keeps its own; a new one begins with the last that was in force.
     const instruction = resume ? undefined : (this.taken ?? this.hello.instruction);
     const client = { name: "page", version: "1", language: "javascript" };
-    this.helloNs = nowNs();
-    const stamp = { t_client_ns: this.helloNs };
+    const stamp = { t_client_ns: nowNs() };
+    this.helloNs ??= stamp.t_client_ns; // of this greeting's first: the answer to any of them counts
     this.send({ type: "hello", protocol: PROTOCOL, client, ...stamp, ...this.hello, instruction, resume });
   }
 
@@ -242,37 +257,49 @@ export class Session {
         return this.clock.add(...["t_ping_ns", "t_received_ns", "t_sent_ns"].map((key) => Number(message[key])), tNs);
       case "instruct":
         this.#instructed(message.instruction);
-        return this.on.instruct?.(message.instruction, message.said);
+        return this.tell("instruct", message.instruction, message.said);
       case "error":
         return this.refused(message);
       case "bye":
-        this.welcome = null;
-        this.ended("serverLeft");
-        return this.#lost();
+        return this.#left(this.socket);
       default:
         return this.heard(message, tNs);
     }
+  }
+
+  #left(socket) {
+    this.welcome = null;
+    this.ended("serverLeft");
+    if (socket === this.socket) this.#lost();
   }
 
   #pong({ id, t_ns }, tNs) {
     this.send({ type: "pong", id, t_ping_ns: t_ns, t_received_ns: tNs, t_sent_ns: nowNs() });
   }
 
+  /** Another server, maybe of another machine. */
+  #forgetTimes() {
+    this.clock = new ClockOffset();
+    this.phase.forget();
+    this.releaseNs = null;
+  }
+
   #welcomed(message) {
-    if (!message.resumed) this.clock = new ClockOffset(); // maybe another machine's
-    if (!message.resumed) this.phase.forget();
+    if (!message.resumed) this.#forgetTimes();
+    const { socket } = this;
     this.welcome = message;
     this.begun(message);
-    if (!this.wanted) return;
+    if (socket !== this.socket) return; // whoever carried it out ended it
     this.releaseNs = message.release_ns === undefined ? null : Number(message.release_ns);
-    this.attempts = 0;
+    this.pauses.forget();
     clearInterval(this.heart);
     this.heart = setInterval(() => this.#beat(), message.heartbeat_ms || HELLO_MS);
     this.#become("live");
-    if (!this.wanted) return;
+    if (socket !== this.socket) return;
     for (let epoch = message.epoch + 1; epoch <= this.inForce.epoch; epoch += 1) this.#sayReset(epoch);
     if (message.instruction === this.untold) this.#instructed(message.instruction);
-    this.on.welcome?.(message);
+    this.tell("welcome", message);
+    if (socket !== this.socket) return;
     if (this.untold !== null) this.#instruct();
     this.#ping(); // for the clocks
   }
@@ -284,16 +311,18 @@ export class Session {
     // A server of 1.0 knows the first of our safe calls alone.
     const own = !(this.welcome.protocol[1] >= 1) && message.status === "safe" && this.hello.safe_calls;
     if (own) message.calls = own;
-    this.on.call?.(message, message.t_obs_ns === undefined ? null : (tNs - message.t_obs_ns) / 1e6);
-    if (message.session !== this.welcome?.session) return; // whoever heard it ended it
+    if (message.epoch === this.inForce.epoch && message.tick > this.inForce.lastTick) this.last = message;
     this.#carryOut(this.inForce.receive(message, tNs));
+    if (message.session !== this.welcome?.session) return; // whoever carried it out ended it
+    this.tell("call", message, message.t_obs_ns === undefined ? null : (tNs - message.t_obs_ns) / 1e6);
   }
 
   #carryOut(step) {
     const { act, expired, tick } = step;
+    const [session, epoch] = [this.welcome?.session, this.inForce.epoch];
     const { failed, errors } = this.inForce.carryOut(step, this.on.act);
-    if (tick !== null && this.state === "live") {
-      const [session, epoch] = [this.welcome.session, this.inForce.epoch];
+    // A tick is of its own session and episode, which may have ended meanwhile.
+    if (tick !== null && this.hasSession && this.welcome.session === session && this.inForce.epoch === epoch) {
       const outcome = expired ? "expired" : failed.length ? "failed" : "executed";
       const error = outcome === "failed" ? errors.join("; ") : null;
       this.send({ type: "executed", session, tick, epoch, outcome, t_ns: nowNs(), error });
@@ -321,44 +350,48 @@ export class Session {
 
   /** The server refused something. */
   refused(message) {
-    this.on.error?.(message);
-    if (message.t_client_ns !== undefined && message.t_client_ns !== this.helloNs) return; // of another hello
+    if (message.t_client_ns < this.helloNs) return this.tell("error", message); // of an earlier greeting
     if (message.code === "instruction") this.untold = null; // refused: not said again
     // Live, this connection has no session any more, as after a takeover: resume it. Resuming, nobody knows it: anew.
-    const live = this.state === "live";
+    const [live, believed, { socket }] = [this.state === "live", this.welcome !== null, this];
     const away = !live && message.retryable && message.seq === undefined && message.code !== "state"; // it lets nobody in
     const unbound = message.code === "session" || (live && message.code === "state" && message.retryable);
     if (message.fatal || (unbound && !live)) this.welcome = null;
     if (message.fatal) this.ended("serverLeft");
+    this.tell("error", message);
+    if (socket !== this.socket) return; // whoever was told ended it
     if (message.fatal && !message.retryable) {
       this.wanted = false;
       this.#drop();
       this.#become("refused", `${message.message} ${message.remedy ?? ""}`.trim());
-    } else if (unbound || message.fatal || away) {
-      this.#lost(unbound);
+    } else if (unbound && believed) {
+      this.stays = true;
+      this.#lost(false);
+    } else if (away || (unbound && !live)) {
+      this.pauses.refuse(this.#address, this.urls.length, performance.now());
+      this.#lost(false);
+    } else if (message.fatal) {
+      this.#lost();
     }
   }
 
-  #lost(stays = false) {
-    this.stays = stays;
+  /** The connection is given up, and another one made later; `counts`: the pauses before it grow. */
+  #lost(counts = true) {
     this.#drop();
     this.ended("serverLost");
     if (!this.wanted) return this.state !== "refused" && this.#become("closed");
-    const wait = BACK_OFF_MS[Math.min(this.attempts, BACK_OFF_MS.length - 1)] * (0.75 + Math.random() / 2);
-    this.attempts += 1;
-    this.retry = setTimeout(() => this.#connect(), wait);
-    this.#become("waiting", { attempts: this.attempts, opened: this.opened });
+    if (this.socket) return; // whoever carried it out opened it again
+    clearTimeout(this.retry);
+    this.retry = setTimeout(() => this.#connect(), this.pauses.next(this.#following, counts, performance.now()));
+    this.#become("waiting", { attempts: this.pauses.attempts, opened: this.opened });
   }
 
   #drop() {
     clearInterval(this.heart);
     clearTimeout(this.patience);
-    const socket = this.socket;
+    const { socket } = this;
     this.socket = null;
-    if (!socket || socket.readyState > 2) return;
-    if (socket.readyState < 2) socket.close();
-    // A peer that hangs answers no closing handshake, and would keep the program from its end.
-    if (socket.terminate) setTimeout(() => socket.terminate(), FAREWELL_MS);
+    endSocket(socket);
   }
 
   /** Say it; false where there is no connection. Throws WireError for what is no message. */
@@ -371,17 +404,15 @@ export class Session {
   #become(state, detail = null) {
     if (state === this.state && detail === null) return;
     this.state = state;
-    this.on.state?.(state, detail);
+    this.tell("state", state, detail);
   }
-}
 
-/** Where a session may connect, in order. Throws Error where one of a list is none, is empty, or comes twice. */
-function addresses(url) {
-  const listed = String(url).split(",").map((one) => one.trim());
-  for (const one of listed.length > 1 ? listed : []) {
-    if (!/^wss?:\/\/[^/]/.test(one))
-      throw new Error(`${one || "An empty place"} is no address in ${url}. Write ws://HOST:PORT/ws, with commas between several.`);
+  /** Whoever listens is told; a handler that throws is reported, for neither connection nor session hangs on it. */
+  tell(name, ...given) {
+    try {
+      this.on[name]?.(...given);
+    } catch (fault) {
+      console.error(fault);
+    }
   }
-  if (new Set(listed).size < listed.length) throw new Error(`An address comes twice in ${url}. Name each server once.`);
-  return listed;
 }

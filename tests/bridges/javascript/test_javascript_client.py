@@ -402,8 +402,10 @@ def test_mistakes_are_told_where_they_are_made(served: Served, start: Start, scr
 
 
 def test_a_token_that_cannot_be_sent_is_refused_with_the_reason(served: Served, start: Start) -> None:
-    game = start(served.url, token="a token with spaces")
-    assert "cannot be opened" in game.event("unready")["message"]
+    game = start(f"{served.url}?token=another", token="a token with spaces")
+    why = game.event("unready")["message"]
+    assert "cannot be opened: the access token" in why and "spaces" not in why and "another" not in why
+    assert game.do("game.address") == served.url
 
 
 def test_the_example_of_the_readme_runs(served: Served, home: Path) -> None:

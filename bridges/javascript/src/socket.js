@@ -1,0 +1,48 @@
+// Where a session may connect, the WebSocket to there, and what of both may be shown to people and logs. No DOM.
+
+const SUBPROTOCOL = "rtcontrol.v1";
+const TOKEN = /^[A-Za-z0-9_.~-]{16,256}$/;
+const FAREWELL_MS = 1000; // for a closing handshake, where a socket can be ended without it
+
+/** Where a session may connect, in order. Throws Error where one of a list is none, is empty, or comes twice. */
+export function addresses(url) {
+  const listed = String(url).split(",").map((one) => one.trim());
+  for (const one of listed.length > 1 ? listed : []) {
+    if (!/^wss?:\/\/[^/]/.test(one))
+      throw new Error(
+        `${shown(one) || "An empty place"} is no address in ${shown(url)}. Write ws://HOST:PORT/ws, with commas between several.`,
+      );
+  }
+  if (new Set(listed).size < listed.length)
+    throw new Error(`An address comes twice in ${shown(url)}. Name each server once.`);
+  return listed;
+}
+
+/** One address, or a list, without what may be secret: a query (`?token=`), a fragment, a name with a password. */
+export const shown = (url) =>
+  String(url).split(",").map((one) => one.replace(/[?#].*$/s, "").replace(/\/\/[^/]*@/, "//")).join(",");
+
+/** Whether this can be an access token. */
+export const isToken = (token) => typeof token === "string" && TOKEN.test(token);
+
+/** A WebSocket that connects. Throws Error where none can be made there, or with this token; another time neither can. */
+export function openSocket(WebSocketClass, address, token) {
+  if (token && !isToken(token)) {
+    const form = "It has 16 to 256 letters, digits, and _ . ~ -.";
+    throw new Error(`${shown(address)} cannot be opened: the access token does not have the form of one. ${form}`);
+  }
+  const protocols = token ? [SUBPROTOCOL, `rtcontrol.token.${token}`] : [SUBPROTOCOL];
+  try {
+    return new WebSocketClass(address, protocols);
+  } catch {
+    // Its own text may have the token.
+    throw new Error(`${shown(address)} cannot be opened. Write ws://HOST:PORT/ws, and wss:// from a page of https.`);
+  }
+}
+
+/** Closes it, if there is one. A peer that hangs answers no closing handshake, and would keep the program from its end. */
+export function endSocket(socket) {
+  if (!socket || socket.readyState > 2) return;
+  if (socket.readyState < 2) socket.close();
+  if (socket.terminate) setTimeout(() => socket.terminate(), FAREWELL_MS);
+}
