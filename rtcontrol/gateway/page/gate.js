@@ -2,6 +2,7 @@
 // that a code was exchanged for is this browser's own, and kept in it.
 
 import { askForCode, pair } from "./client/pair.js";
+import { isToken } from "./client/socket.js";
 
 const KEPT_AS = "rtcontrol.token";
 /** Where the server of this page is. */
@@ -17,7 +18,7 @@ export class Gate {
   /** `use` is told each token that the visitor brings. The dialog `gate` of the page is filled. */
   constructor(use) {
     this.use = use;
-    this.token = new URLSearchParams(location.hash.slice(1)).get("token") ?? kept();
+    this.token = inAddress() ?? kept();
     this.asking = false;
     this.dialog = document.getElementById("gate");
     this.#fill();
@@ -26,8 +27,14 @@ export class Gate {
   /** The server wants a token, or another one than `refused`; a newer one is tried first. */
   async ask(refused) {
     if (this.asking || this.dialog.open || refused !== this.token) return;
+    if (refused !== null && refused === inAddress()) leaveOutOfAddress(); // or each reload would try it again
+    if (refused !== null && refused === kept()) keep(null); // it was revoked
+    const other = kept();
+    if (other !== null) {
+      this.#take(other);
+      return;
+    }
     this.asking = true;
-    if (this.token !== null && this.token === kept()) keep(null); // it was revoked
     this.why.textContent = "";
     let pairs = false;
     try {
@@ -76,6 +83,7 @@ export class Gate {
     try {
       const { token } = await pair(SOCKET, this.code.value, { name: deviceName() });
       keep(token);
+      leaveOutOfAddress();
       this.dialog.close();
       this.#take(token);
     } catch (error) {
@@ -97,9 +105,21 @@ function deviceName() {
   return `browser ${system}`.trim().replace(/[^\w .-]/g, "").slice(0, 64);
 }
 
+/** The token of `#token=TOKEN`; null where there is none, or none that could be one. */
+function inAddress() {
+  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  return isToken(token) ? token : null;
+}
+
+/** From the history, too. */
+function leaveOutOfAddress() {
+  if (location.hash) history.replaceState(history.state, "", location.pathname + location.search);
+}
+
 function kept() {
   try {
-    return localStorage.getItem(KEPT_AS);
+    const token = localStorage.getItem(KEPT_AS);
+    return isToken(token) ? token : null;
   } catch {
     return null; // the browser keeps nothing
   }
