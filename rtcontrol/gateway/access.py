@@ -45,6 +45,7 @@ SENT = (
 )
 STAINLESS = "x-stainless-"
 LOOK_S = 0.25  # between two looks at the list of paired devices, of one connection
+REVOKED = 1008  # RFC 6455, section 7.4.1: against the policy
 # MCP's own path, the headers that its clients send from a browser, and the one of an answer that they send back.
 MCP_PATH = "/mcp"
 MCP_SENT = (
@@ -212,25 +213,26 @@ def admit(scope: Scope, options: GatewayOptions) -> str | None:
 def while_paired(
     devices: PairedDevices, token: str, scope: Scope, receive: Receive, send: Send
 ) -> tuple[Receive, Send]:
-    """A WebSocket's ends, of which the connection is cut off once the device of this token is taken off the list."""
-    looked_s = time.monotonic()
+    """A WebSocket's ends, of which the connection is cut off once the device of this token is taken off the list: what
+    it has sent by then is not handed on, and nothing more is sent to it."""
+    looked_s, revoked = time.monotonic(), False
 
-    def check() -> None:
-        nonlocal looked_s
-        if time.monotonic() - looked_s < LOOK_S:
-            return
-        looked_s = time.monotonic()
-        if devices.holder(token) is None:
-            scope["extensions"][ABORT]()
+    def is_paired() -> bool:
+        nonlocal looked_s, revoked
+        if not revoked and time.monotonic() - looked_s >= LOOK_S:
+            looked_s = time.monotonic()
+            if devices.holder(token) is None:
+                revoked = True
+                scope["extensions"][ABORT]()
+        return not revoked
 
     async def watched_receive() -> MutableMapping[str, Any]:
         message = await receive()
-        check()
-        return message
+        return message if is_paired() else {"type": "websocket.disconnect", "code": REVOKED}
 
     async def watched_send(message: MutableMapping[str, Any]) -> None:
-        check()
-        await send(message)
+        if is_paired():
+            await send(message)
 
     return watched_receive, watched_send
 

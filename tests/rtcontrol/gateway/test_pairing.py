@@ -14,7 +14,7 @@ from gateway_served import TOKEN, Serve, Served
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from rtcontrol.gateway import GatewayOptions
+from rtcontrol.gateway import GatewayOptions, access
 from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.devices import MOST, DevicesFullError, PairedDevices
 from rtcontrol.gateway.pairing import LONGEST_S, PAUSE_S, VALID_S, WRONG, Pairing, address_of_page
@@ -392,3 +392,35 @@ def test_pairing_needs_a_file_to_keep_devices_in(tmp_path: Path) -> None:
     missing = cli("devices", "list", "--token-file", str(tmp_path / "none"))
     assert missing.returncode == 2 and "is no file" in missing.stderr
     assert not (tmp_path / "none").exists()
+
+
+# mcdonc/klangk#3152, home-assistant/core#57091: what was open when a token was revoked went on being heard.
+def test_what_a_revoked_device_has_sent_is_handed_on_no_more_and_nothing_is_sent_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "LOOK_S", 0.0)
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    devices = PairedDevices(file, TOKEN)
+    device, token = devices.add("phone")
+    cut, sent = [], []
+    acts = {"type": "websocket.receive", "text": "{}"}
+
+    async def receive() -> Any:
+        return acts
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def talk() -> None:
+        scope = {"extensions": {access.ABORT: lambda: cut.append(device.name)}}
+        hear, say = access.while_paired(devices, token, scope, receive, send)
+        assert await hear() == acts
+        await say({"type": "websocket.send", "text": "a"})
+        devices.revoke("phone")
+        for _ in range(2):
+            assert await hear() == {"type": "websocket.disconnect", "code": 1008}
+            await say({"type": "websocket.send", "text": "b"})
+
+    asyncio.run(talk())
+    assert [message["text"] for message in sent] == ["a"] and cut == ["phone"]
