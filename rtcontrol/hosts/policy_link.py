@@ -62,10 +62,11 @@ class _Channel:
     async def read(self) -> None:
         try:
             async for said in self.connection:
-                if not self.owing:
+                owed = self.owed
+                if owed is None or owed.done():
                     self.fault = DecisionLost("malformed", "the policy server said something that nobody asked for")
                     break
-                self.owed.set_result(said)
+                owed.set_result(said)
             else:
                 self.fault = _closed(self.connection)
         except ConnectionClosed:

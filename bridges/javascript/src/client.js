@@ -25,6 +25,7 @@ const HELLO = {
   holdMs: "hold_ms",
   robot: "robot",
 };
+const UNSEEN_MS = 10_000; // how often the same fault of a look is told
 const OTHERS = ["safeCall", "token", "name", "WebSocket", "observe", "observeHz"];
 const HANDLERS = ["onCall", "onSafe", "onTick", "onState", "onWelcome", "onInstruct", "onError"];
 
@@ -34,6 +35,8 @@ export class Client {
   #endedNs = null; // when there was no session any more, for good
   #answers = {};
   #observe;
+  #unseen = null; // why the last look that failed did, and when that was told
+  #unseenNs = 0;
   #everyNs;
   #dueNs = null;
   #seenNs = -Infinity;
@@ -192,8 +195,7 @@ export class Client {
     const at = nowNs();
     if (this.#due(at) <= at) {
       this.#seenNs = at;
-      const seen = this.#observe();
-      if (session.hasRoom && seen !== null && seen !== undefined) session.observe(seen, at);
+      this.#see(at);
       this.#dueNs = null;
     }
     if (!session.hasRoom) return;
@@ -201,6 +203,19 @@ export class Client {
     if (leftMs >= LOOK_MS) return;
     clearTimeout(this.#timer);
     this.#timer = setTimeout(() => this.#tick(), Math.max(0, leftMs));
+  }
+
+  // Whatever is wrong with a look costs that look alone: the server misses its ticks, and the safe call follows.
+  #see(at) {
+    try {
+      const seen = this.#observe();
+      if (this.#session.hasRoom && seen !== null && seen !== undefined) this.#session.observe(seen, at);
+    } catch (error) {
+      const told = String(error?.message ?? error);
+      if (told === this.#unseen && at - this.#unseenNs < UNSEEN_MS * 1e6) return;
+      [this.#unseen, this.#unseenNs] = [told, at];
+      console.error("Nothing was observed:", error);
+    }
   }
 
   #due(at) {

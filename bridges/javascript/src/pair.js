@@ -61,7 +61,8 @@ async function post(fetch, url, body) {
     throw new PairingError("unreachable", `${url} does not answer (${error.message}). Is the server there, and the address right?`);
   }
   if (answer.ok) return told;
-  const text = typeof told.error === "string" ? told.error : `The server answers ${answer.status}.`;
+  const none = answer.status === 404 ? " It gives no codes: start it with --pair." : "";
+  const text = typeof told.error === "string" ? told.error : `The server answers ${answer.status}.${none}`;
   const wait = Number(answer.headers.get("retry-after"));
   throw new PairingError(String(told.code ?? answer.status), text, answer.status, wait > 0 ? wait : null);
 }

@@ -358,6 +358,35 @@ process.on("exit", () => console.log(JSON.stringify(states)));
     assert json.loads(done.stdout)[-2:] == [state, "closed"]
 
 
+def test_a_look_that_throws_or_sees_what_cannot_be_sent_costs_that_look_alone(served: Served, home: Path) -> None:
+    (home / "seeing.mjs").write_text(
+        """
+import WebSocket from "ws";
+import { connect } from "rtcontrol-client";
+const [url, given] = process.argv.slice(2);
+let looks = 0;
+const calls = [];
+const game = connect(url, { ...JSON.parse(given), WebSocket, onCall: (call, message) => calls.push(message?.status ?? "own"),
+  observe: () => {
+    looks += 1;
+    if (looks === 8) throw new Error("sensor");
+    return looks === 12 ? { a: NaN } : "left 40";
+  } });
+const timer = setInterval(() => {
+  if (looks < 30) return;
+  clearInterval(timer);
+  console.log(JSON.stringify({ fresh: calls.filter((one) => one === "fresh").length }));
+  game.close();
+}, 20);
+"""
+    )
+    command = ["node", "seeing.mjs", served.url, json.dumps(OPTIONS)]
+    done = subprocess.run(command, cwd=home, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["fresh"] > 15
+    assert done.stderr.count("Nothing was observed:") == 2 and "sensor" in done.stderr and "finite" in done.stderr
+
+
 def test_a_call_that_throws_is_followed_by_safe_and_a_safe_one_is_tried_until_it_works(
     served: Served, start: Start
 ) -> None:
