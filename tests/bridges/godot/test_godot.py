@@ -578,6 +578,14 @@ def test_instants_to_look_are_those_of_the_vectors(told: dict[str, list[dict[str
 
 
 @pytest.mark.skipif(MISSING, reason=REASON)
+def test_call_that_answers_an_older_observation_tells_nothing_of_how_long_one_waits(
+    told: dict[str, list[dict[str, Any]]],
+) -> None:
+    waits = next(line["waits_ns"] for line in told["waits"] if line["name"].startswith("a call that answers an older"))
+    assert waits == [3_000_000] * 4
+
+
+@pytest.mark.skipif(MISSING, reason=REASON)
 def test_what_is_in_force(told: dict[str, list[dict[str, Any]]]) -> None:
     sequences = load("ttl")["sequences"]
     lines = iter(told["sequence"])

@@ -111,6 +111,7 @@ func _phase(case):
 			var now = int(step["next"])
 			var due = client.phase.next(int(step["release_ns"]), period, client.best_clock(now), now)
 			tell({"of": "phase", "name": case["name"], "step": i, "due_ns": due})
+	tell({"of": "waits", "name": case["name"], "waits_ns": client.phase.waits_ns})
 	client.free()
 
 

@@ -95,6 +95,8 @@ namespace RtControl.Driver
                 case "phase_heard":
                     _phase.Heard((RtMap)JsonReader.Read(Hex.Bytes(words[2])), _periodNs, Long(words[1]));
                     return null;
+                case "phase_waited":
+                    return double.IsNaN(_phase.WaitedMs) ? null : (object)_phase.WaitedMs;
                 case "talk":
                     _talk = new Conversation(words.Length > 1 ? words[1] : "");
                     return null;

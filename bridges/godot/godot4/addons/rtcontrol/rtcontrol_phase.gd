@@ -9,6 +9,7 @@ const YOUNG_NS = 10000000000
 const LEAST = 8 # of fewer ways the longest one counts
 const FIRST_NS = 5000000 # looking and sending, while no way is known
 const MARGIN_NS = 1000000
+const HANDOVER_NS = 5000000 # what was there so long before a tick was there for it
 
 var waits_ns = [] # from an observation's arrival to its tick
 var _ways = [] # [when it was learnt, the way]
@@ -60,10 +61,14 @@ func heard(message, period, now):
 		return
 	var arrived = int(message["t_server_ns"]) - int(round(timing["age_ms"] * 1e6))
 	var release = int(message["release_ns"])
-	# The tick before it did not have it yet, whatever its stamp of arrival says.
-	_ways.append([now, int(max(arrived, release - period)) - _begun[number]])
+	var before = release - period
+	# A plan's step, say: this tick is not the first that had it.
+	var older = arrived + HANDOVER_NS < before
+	# Else the tick before did not have it yet, whatever its stamp of arrival says.
+	_ways.append([now, (arrived if older else int(max(arrived, before))) - _begun[number]])
 	_begun.erase(number)
-	waits_ns.append(release - arrived)
+	if not older:
+		waits_ns.append(release - arrived)
 	if _ways.size() > KEPT:
 		_ways.pop_front()
 	if waits_ns.size() > KEPT:

@@ -13,6 +13,9 @@ namespace RtControl
         private const int Kept = 64, Least = 8;
         private const long Ms = 1000000L, YoungNs = 10000 * Ms, FirstNs = 5 * Ms, MarginNs = Ms;
 
+        // What was there so long before a tick was there for it.
+        private const long HandoverNs = 5 * Ms;
+
         private struct Way
         {
             public long LearntNs, Ns;
@@ -79,9 +82,12 @@ namespace RtControl
             _begun.Remove(seq);
             long arrivedNs = call.Long("t_server_ns") - (long)Math.Round(timing.Number("age_ms") * Ms);
             long releaseNs = call.Long("release_ns");
-            // The tick before it did not have it yet, whatever its stamp of arrival says.
-            Keep(_ways, new Way { LearntNs = nowNs, Ns = Math.Max(arrivedNs, releaseNs - periodNs) - begunNs });
-            Keep(_waits, releaseNs - arrivedNs);
+            long beforeNs = releaseNs - periodNs;
+            // A plan's step, say: this tick is not the first that had it.
+            bool older = arrivedNs + HandoverNs < beforeNs;
+            // Else the tick before did not have it yet, whatever its stamp of arrival says.
+            Keep(_ways, new Way { LearntNs = nowNs, Ns = (older ? arrivedNs : Math.Max(arrivedNs, beforeNs)) - begunNs });
+            if (!older) Keep(_waits, releaseNs - arrivedNs);
         }
 
         private long? LeadNs(long periodNs, ClockOffset offset, long nowNs)
