@@ -135,6 +135,11 @@ REFUSED: dict[str, tuple[bytes, dict[str, Any]]] = {
     "parts that are none": (chunked(YES).replace(b"\r\n\r\n", b"\r\n\r\n-", 1), {"trouble": "parts are none"}),
     "an answer without end": (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 100_000, {"trouble": "too long"}),
     "another protocol": (b"\xff" + bytes(63) + b"\r\n\r\n", {"trouble": "speaks no HTTP"}),
+    # dotnet/corefx#20232: the largest length there is.
+    "a length of 2^63 - 1": (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9223372036854775807\r\n\r\n" + YES,
+        {"trouble": "too long", "again": True},
+    ),
     "nothing": (b"", {"trouble": "ends in the middle", "again": True}),
 }
 
@@ -165,6 +170,13 @@ def test_answer_that_is_no_token_is_told_in_words(driver: Start, kind: str) -> N
 )
 def test_what_cannot_be_sent_is_a_mistake_told_at_once(driver: Start, url: str, code: str, told: str) -> None:
     assert told in driver("pair", "--endpoint", url, "--code", code).failure()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "a..b", "[::", "a" * 64, "x" * 255, "%00", "[fe80::1%nope]"])
+def test_host_that_is_none_ends_in_words(driver: Start, host: str) -> None:
+    # kumaryu/peercaststation#212: 0.0.0.0 as a host ended the whole program, the resolver throws for it.
+    told = pair(driver, f"ws://{host}:9/ws")
+    assert told["token"] is None and "The code may have been used" in told["trouble"]
 
 
 def test_nobody_there_is_told(driver: Start) -> None:

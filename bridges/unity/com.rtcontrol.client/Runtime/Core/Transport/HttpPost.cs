@@ -45,7 +45,9 @@ namespace RtControl
 
         private TcpClient Connected(WsAddress address)
         {
-            IPAddress[] found = Dns.GetHostAddresses(address.Host);
+            IPAddress given;
+            // The resolver throws for 0.0.0.0, which is an address all the same.
+            IPAddress[] found = IPAddress.TryParse(address.Host, out given) ? new[] { given } : Dns.GetHostAddresses(address.Host);
             Array.Sort(found, (a, b) => a.AddressFamily.CompareTo(b.AddressFamily));
             foreach (IPAddress one in found)
             {
@@ -111,6 +113,7 @@ namespace RtControl
             if (Chunked) return Unchunked(all.ToArray(), at);
             long length;
             if (!long.TryParse(Header("Content-Length"), NumberStyles.None, CultureInfo.InvariantCulture, out length)) return false;
+            if (length > MaxAnswerBytes) throw new PeerException("the answer is too long");
             if (all.Length < at + length) return false;
             Body = Cut(all.ToArray(), at, (int)length);
             return true;

@@ -16,6 +16,7 @@ namespace RtControl
     public sealed class RtPairing
     {
         private const int LongestName = 64;
+        private const string MayBeUsed = "The code may have been used: look at the server's terminal for another one.";
 
         private volatile bool _done;
 
@@ -36,7 +37,8 @@ namespace RtControl
             bool asks = string.IsNullOrEmpty(typed);
             if (!asks) request["code"] = Digits(typed);
             request.With("name", Named(name));
-            new Thread(() => Run(address, JsonWriter.Text(request), asks)) { IsBackground = true, Name = "rtcontrol pairing" }.Start();
+            byte[] body = JsonWriter.Text(request);
+            new Thread(() => Run(address, body, asks)) { IsBackground = true, Name = "rtcontrol pairing" }.Start();
         }
 
         /// <summary>Whether there is an answer, or there will be none. All else is to be read only then.</summary>
@@ -90,7 +92,13 @@ namespace RtControl
             catch (Exception error) when (error is PeerException || error is IOException || error is SocketException || error is ObjectDisposedException)
             {
                 string what = error is PeerException ? error.Message : "nobody answers at " + address.Authority + " (" + error.Message + ")";
-                Trouble = what + ". The code may have been used: look at the server's terminal for another one.";
+                Trouble = what + ". " + MayBeUsed;
+                MayAskAgain = true;
+            }
+            catch (Exception error)
+            {
+                // In a thread of its own nobody else would catch it, and the whole game would end.
+                Trouble = "The client failed (" + error.GetType().Name + ": " + error.Message + "). Report it. " + MayBeUsed;
                 MayAskAgain = true;
             }
             finally
