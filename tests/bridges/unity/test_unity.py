@@ -133,6 +133,28 @@ def test_errors_about_what_was_said_before_delay_no_hello_and_end_nothing(talk: 
     assert talk.said() == ["hello"]
 
 
+def test_pauses_before_refused_hellos_are_doubled_up_to_4_s_times_chance_and_begin_again_after_a_welcome(
+    core: Driver,
+) -> None:
+    # phoenixframework/phoenix#4045: clients that pause alike come back all at once.
+    talk = Conversation(core)
+    talk.on("connected")
+    shares = set()
+    for begun in range(2):
+        for longest_ms in (1000, 2000, 4000, 4000, 4000):
+            assert talk.said()[0] == "hello"
+            pause_ns = talk.hear(type="error", code="busy", message="", retryable=True)["wait_ns"]
+            assert longest_ms / 2 <= pause_ns / MS <= longest_ms
+            shares.add(round(pause_ns / MS / longest_ms, 3))
+            talk.now_ns += pause_ns
+        if not begun:
+            talk.said()
+            assert talk.hear(**WELCOME)["open"]
+            talk.on("lost")
+            talk.on("connected")
+    assert len(shares) > 3
+
+
 def test_refusal_of_a_hello_before_is_none_of_this_one(core: Driver) -> None:
     talk = Conversation(core)
     talk.on("connected")

@@ -11,6 +11,9 @@ namespace RtControl
     internal sealed partial class Talk
     {
         private const long HelloAgainNs = 1000000000L;
+
+        // Before a hello that was refused: doubled up to this, from the beginning again after a welcome.
+        private const long LongestRefusedNs = 4000000000L;
         private const long GreetingSilenceNs = 10000000000L;
         private const long ClockPingNs = 10000000000L;
         private const int DeadHeartbeats = 3;
@@ -32,6 +35,7 @@ namespace RtControl
         private string _instruction; // the newest; the hello's own stays as it was while that hello is repeated
         private string _told; // the one in force, as the server told it last
         private string _greeting;
+        private long _refusedNs = HelloAgainNs;
         private long _helloNs, _saidHelloNs; // when the next hello is due, and the last one was
         private bool _greeted; // whether this connection's first hello was said
         private long _firstHelloNs; // when; what refuses an earlier one says nothing of this one

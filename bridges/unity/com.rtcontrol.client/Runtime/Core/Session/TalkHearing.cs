@@ -67,6 +67,7 @@ namespace RtControl
                 return;
             }
             Open = true;
+            _refusedNs = HelloAgainNs;
             Welcome = welcome;
             string before = welcome.Resumed ? _told : _greeting;
             _told = welcome.Message.Text("instruction");
@@ -243,7 +244,8 @@ namespace RtControl
         private void Later(long nowNs)
         {
             if (Servers > 1) Leaves = "the server lets nobody in now";
-            _helloNs = nowNs + (long)(HelloAgainNs * (0.5 + _random.NextDouble()));
+            _helloNs = nowNs + (long)(_refusedNs * (0.5 + 0.5 * _random.NextDouble()));
+            _refusedNs = Math.Min(LongestRefusedNs, 2 * _refusedNs);
         }
 
         /// <summary>Hands an act to the main thread; one that it has not taken yet gives way.</summary>
