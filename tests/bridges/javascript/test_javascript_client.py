@@ -366,7 +366,8 @@ import { connect } from "rtcontrol-client";
 const [url, given] = process.argv.slice(2);
 let looks = 0;
 const calls = [];
-const game = connect(url, { ...JSON.parse(given), WebSocket, onCall: (call, message) => calls.push(message?.status ?? "own"),
+const game = connect(url, { ...JSON.parse(given), WebSocket,
+  onCall: (call, message) => calls.push(message?.status ?? "own"),
   observe: () => {
     looks += 1;
     if (looks === 8) throw new Error("sensor");

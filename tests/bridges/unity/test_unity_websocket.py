@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rtcontrol_client.wire.messages import Hello
+from rtcontrol_client.wire.messages import Hello, Observe
 from tests.bridges.client.worlds import Proxy, free_port, until
 from tests.bridges.godot.engine import Relay, Served
 from tests.bridges.unity.mono import Driver, Start
@@ -144,6 +144,83 @@ def test_bytes_of_an_observation_go_as_base64(driver: Start, stand: Stand) -> No
     observed = stand.observation()
     relay.close()
     assert [a.data for a in observed.arrays] == [b"\x01\x02\x03\x04"]
+
+
+@pytest.mark.parametrize("mixed", [False, True], ids=["ws", "tcp and ws"])
+def test_observation_too_large_as_json_is_told_to_the_caller_and_the_client_goes_on(
+    driver: Start, stand: Stand, mixed: bool
+) -> None:
+    # websocket-client/websocket-client#603: one large message stops the whole connection.
+    relay = Relay(stand.endpoint)
+    flying = fly(driver, f"{stand.endpoint},{relay.url}" if mixed else relay.url)
+    flying.say("rate 0")
+    stand.expect(Hello, 10.0, "hello")
+    stand.welcome()
+    # Less than 1 MiB, and more as base64; then without room for the numbers and the token that are set in last.
+    for size in (800_000, (1 << 20) // 4 * 3 - 180, 700_000):
+        flying.say(f"big {size}")
+    observed = stand.expect(Observe, 10.0, "the one that fits", lambda m: bool(m.arrays))
+    stats = flying.stats()
+    relay.close()
+    assert [len(a.data) for a in observed.arrays] == [700_000]
+    unsent = [event["why"] for event in flying.events if event["event"] == "unsent"]
+    assert len(unsent) == 2 and all("1048576 at most" in why for why in unsent)
+    assert (stats["ended"], stats["dropped"]) == (None, 0)
+
+
+def test_message_that_no_encoding_of_the_connection_holds_is_left_out_and_counted(driver: Start, stand: Stand) -> None:
+    relay = Relay(stand.endpoint)
+    nobody, port = free_port(), relay.url.split(":")[2].split("/")[0]
+    flying = fly(driver, f"tcp://127.0.0.1:{nobody},tcp://localhost:{port}", "--disguised", "1")
+    flying.say("rate 0")
+    stand.expect(Hello, 10.0, "hello")
+    stand.welcome()
+    flying.event("connected")
+    flying.say("big 800000")
+    # Said alone: of two that wait the newer one goes.
+    stand.pump(1.0, lambda m: False)
+    flying.say("array")
+    observed = stand.expect(Observe, 10.0, "the one that fits", lambda m: bool(m.arrays))
+    stats = flying.stats()
+    relay.close()
+    assert [len(a.data) for a in observed.arrays] == [4]
+    assert (stats["ended"], stats["dropped"]) == (None, 1)
+
+
+def test_instruction_with_which_the_hello_would_be_too_large_as_json_is_told_at_once(driver: Start) -> None:
+    # A control character is one byte in msgpack, and six in JSON.
+    assert "1048576 at most" in fly(driver, "ws://127.0.0.1:9/ws", "--heavy", "3").failure()
+    flying = fly(driver, "ws://127.0.0.1:9/ws", "--heavy", "2")
+    flying.say("control 60000")
+    assert "1048576 at most" in flying.event("unsent")["why"]
+    flying = fly(driver, "tcp://127.0.0.1:9", "--heavy", "3")
+    flying.say("control 60000")
+    assert flying.stats()["dropped"] == 0
+    assert not [event for event in flying.events if event["event"] == "unsent"]
+
+
+def test_token_in_an_address_is_shown_nowhere(driver: Start) -> None:
+    # mujx/nheko#99: a failed request was logged with its whole address, the token in it.
+    address = f"ws://127.0.0.1:{free_port()}/ws"
+    flying = fly(driver, address + "?token=secret-1", "--until", "nobody answers at", "--seconds", "30")
+    stats = flying.event("stats")["stats"]
+    assert (stats["address"], f"nobody answers at {address}" in stats["trouble"]) == (address, True)
+    assert "secret-1" not in json.dumps(flying.events)
+    for endpoint in (
+        address + "?token=secret-1",
+        f"{address}?token=secret-1,",
+        f"{address}?token=secret-1 ,{address}?token=secret-1",
+    ):
+        why = driver("run", "--endpoint", endpoint + ",x").failure()
+        assert "endpoint" in why and "secret-1" not in why
+
+
+def test_component_logs_and_draws_no_token_of_an_address(play: Start) -> None:  # noqa: F811
+    address = f"ws://127.0.0.1:{free_port()}/ws"
+    told = play("play", address + "?token=secret-1", "3").answer()
+    assert any(f"nobody answers at {address}" in line for line in told["said"]), told["said"]
+    assert f"Connection: connecting to {address}" in told["drawn"], told["drawn"]
+    assert "secret-1" not in json.dumps([told["said"], told["drawn"], told["drawn_after"]])
 
 
 def test_access_token_opens_a_server_that_wants_one(driver: Start, tmp_path: Path) -> None:

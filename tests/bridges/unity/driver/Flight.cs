@@ -8,7 +8,7 @@ namespace RtControl.Driver
 {
     /// <summary>
     /// A game without an engine: a frame loop that observes and pumps. Tells what it carries out as JSON lines, takes
-    /// commands as lines: reset, reset nan, instruct WORDS, long CHARACTERS (an instruction), array, stall MS, stats, close;
+    /// commands as lines: reset, reset nan, instruct WORDS, long CHARACTERS or control CHARACTERS (an instruction), array, big BYTES, stall MS, stats, close;
     /// rate HZ (of observations, 0: none), nan, text (what they are), stuck TIMES (safe calls throw so often). Ends after `seconds`, or once its trouble has the words `until`.
     /// </summary>
     internal sealed class Flight
@@ -40,9 +40,13 @@ namespace RtControl.Driver
                 Instruction = _given.ContainsKey("wheels") ? "Drive forward." : "Follow the road.", Hz = Number("hz", 16),
                 TtlMs = _ttlMs, Persist = _given.ContainsKey("persist"),
             };
+            for (var i = 0; i < Number("heavy", 0); i++)
+                options.Tools.Add(new RtMap { { "type", "function" }, { "function", new RtMap { { "name", "t" + i }, { "description", new string('\u0001', 60000) } } } });
             string token = _given.ContainsKey("token") ? _given["token"] : null;
             Func<string, IRtTransport> make = endpoint => WsAddress.Is(endpoint) ? (IRtTransport)new WsTransport(endpoint, token) : new ZmtpTransport(endpoint);
             if (_given.ContainsKey("keys")) make = CurveKeys.Use(_given["keys"]);
+            // A game's own transport, whose endpoint's name does not tell what it speaks.
+            if (_given.ContainsKey("disguised")) make = endpoint => endpoint.StartsWith("tcp://localhost:") ? (IRtTransport)new WsTransport("ws" + endpoint.Substring(3) + "/ws") : new ZmtpTransport(endpoint);
             if (_given.ContainsKey("libzmq")) make = endpoint => new LibZmqTransport(endpoint);
 #if UNITY_WEBGL
             if (_given.ContainsKey("page")) make = RtControl.Unity.WebGlTransport.Use(token);
@@ -154,6 +158,13 @@ namespace RtControl.Driver
                 client.Observe(new RtMap { { "text", "left 40" }, { "arrays", new[] { array } } });
                 bytes[0] = 99;
             }
+            if (command.StartsWith("big "))
+            {
+                // Of so many bytes.
+                var bytes = new byte[int.Parse(command.Substring(4), CultureInfo.InvariantCulture)];
+                var array = new RtMap { { "name", "range" }, { "dtype", "u1" }, { "shape", new[] { bytes.Length } }, { "data", bytes } };
+                client.Observe(new RtMap { { "arrays", new[] { array } } });
+            }
             if (command == "reset") client.Reset(new RtMap { { "return", 1.5 }, { "success", true } });
             if (command == "nan") _nan = true;
             if (command == "text") _nan = false;
@@ -162,6 +173,7 @@ namespace RtControl.Driver
             if (command.StartsWith("stuck ")) _stuck = long.Parse(command.Substring(6), CultureInfo.InvariantCulture);
             if (command.StartsWith("instruct ")) client.Instruct(command.Substring(9));
             if (command.StartsWith("long ")) client.Instruct(new string('\u20ac', int.Parse(command.Substring(5), CultureInfo.InvariantCulture)));
+            if (command.StartsWith("control ")) client.Instruct(new string('\u0001', int.Parse(command.Substring(8), CultureInfo.InvariantCulture)));
             if (command.StartsWith("stall ")) Thread.Sleep(int.Parse(command.Substring(6), CultureInfo.InvariantCulture));
         }
 
@@ -175,7 +187,7 @@ namespace RtControl.Driver
                 { "observed", c.Observed }, { "superseded", c.Superseded }, { "fresh", c.Fresh }, { "held", c.Held },
                 { "safe", c.Safe }, { "expired", c.Expired }, { "skipped", c.Skipped }, { "executed", c.Executed },
                 { "failed", c.Failed }, { "refused", c.Refused }, { "ignored", c.Ignored }, { "sessions", c.Sessions },
-                { "resumed", c.Resumed }, { "reconnects", c.Reconnects }, { "errors", c.Errors },
+                { "resumed", c.Resumed }, { "reconnects", c.Reconnects }, { "errors", c.Errors }, { "dropped", c.Dropped },
                 { "uses", Watched.Uses }, { "waits", Watched.Waits }, { "too_old", _tooOld }, { "oldest_ms", _oldestMs }, { "frames", _frames },
                 { "latency_ms", Quantiles(_latencyMs) }, { "age_ms", Quantiles(_ageMs) },
                 { "main_thread_ms", Quantiles(_mainMs) },

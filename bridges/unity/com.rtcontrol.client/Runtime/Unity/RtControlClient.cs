@@ -290,7 +290,7 @@ namespace RtControl.Unity
             if (trouble == _told || !lasts) return;
             _told = trouble;
             if (trouble == null) Debug.Log("rtcontrol: connected to " + client.Address, this);
-            else Debug.LogWarning("rtcontrol: " + trouble + " (" + endpoint + ")", this);
+            else Debug.LogWarning("rtcontrol: " + trouble + " (" + client.Address + ")", this);
         }
     }
 }

@@ -15,7 +15,7 @@ namespace RtControl.Unity
         private const int Connecting = 0, Open = 1;
         private const int MaxWaiting = 2 * RtLimits.MaxMessageBytes;
 
-        private readonly string _endpoint;
+        private readonly string _shown;
         private readonly int _handle;
         private readonly long _openedNs = MonotonicClock.NowNs;
         private bool _opened, _closed;
@@ -26,7 +26,7 @@ namespace RtControl.Unity
         /// </summary>
         public WebGlTransport(string endpoint, string token = null)
         {
-            _endpoint = endpoint;
+            _shown = RtWebSocket.Shown(endpoint);
             _handle = WebGlSocket.RtControlSocketOpen(RtWebSocket.Url(endpoint), RtWebSocket.Protocols(token));
         }
 
@@ -47,8 +47,8 @@ namespace RtControl.Unity
         {
             get
             {
-                if (_handle == 0) return "the browser opens no WebSocket to " + _endpoint + ": a page of https:// may use wss:// alone";
-                if (!_opened) return "nobody answers at " + _endpoint + ", or it lets this page not in (its --allow-origin, and an access token)";
+                if (_handle == 0) return "the browser opens no WebSocket to " + _shown + ": a page of https:// may use wss:// alone";
+                if (!_opened) return "nobody answers at " + _shown + ", or it lets this page not in (its --allow-origin, and an access token)";
                 if (WebGlSocket.RtControlSocketState(_handle) == Open) return "the server says nothing";
                 var why = new byte[256];
                 int length = WebGlSocket.RtControlSocketWhy(_handle, why, why.Length);

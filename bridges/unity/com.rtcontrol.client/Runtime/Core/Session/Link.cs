@@ -23,6 +23,7 @@ namespace RtControl
 
         private readonly Func<string, IRtTransport> _make;
         private readonly IList<string> _endpoints;
+        private readonly bool _json, _packed; // what the endpoints speak
         private readonly Random _random = new Random();
         private readonly Thread _thread;
         private volatile IRtTransport _transport;
@@ -42,6 +43,14 @@ namespace RtControl
             Talk = new Talk(options) { Servers = _endpoints.Count };
             // Here, so that a mistake in the endpoint is told to the caller.
             _transport = _make(_endpoints[0]);
+            // Also of a transport of the user's own, whose endpoint's name may not tell it.
+            _json = _transport.Json;
+            _packed = !_json;
+            foreach (string endpoint in _endpoints)
+            {
+                _json = _json || WsAddress.Is(endpoint);
+                _packed = _packed || !WsAddress.Is(endpoint);
+            }
             _openedNs = MonotonicClock.NowNs;
             if (!HasThread(options)) return;
             _thread = new Thread(Run) { IsBackground = true, Name = "rtcontrol" };
@@ -54,10 +63,17 @@ namespace RtControl
             get { return Talk.Open ? null : Talk.Ended ?? (_up ? Talk.Refusal : null) ?? _trouble; }
         }
 
-        /// <summary>Of several endpoints, where the newest connection goes.</summary>
+        /// <summary>Of several endpoints, where the newest connection goes; without its query.</summary>
         public string Address
         {
-            get { return _endpoints[_at]; }
+            get { return RtWebSocket.Shown(_endpoints[_at]); }
+        }
+
+        /// <summary>Throws WireException for what cannot be said at each of the endpoints: as JSON a message is larger.</summary>
+        public void Check(RtMap message)
+        {
+            if (_json) Codec.CheckJson(message);
+            if (_packed) Codec.Encode(message);
         }
 
         /// <summary>Something is to be said.</summary>
@@ -238,8 +254,18 @@ namespace RtControl
         {
             for (var i = 0; i < due.Count; i++)
             {
-                // All of it was checked when it was given.
-                bool sent = _transport.Send(Codec.Encode(due[i], _transport.Json));
+                List<byte[]> parts;
+                try
+                {
+                    parts = Codec.Encode(due[i], _transport.Json);
+                }
+                catch (WireException error)
+                {
+                    // It was checked when it was given, but for the encoding of a transport of the user's own.
+                    lock (Lock) Talk.Drop(error.Message);
+                    continue;
+                }
+                bool sent = _transport.Send(parts);
                 _reached = _reached || sent;
                 lock (Lock)
                 {

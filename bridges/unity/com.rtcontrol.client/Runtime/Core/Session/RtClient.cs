@@ -38,7 +38,10 @@ namespace RtControl
             get { lock (_link.Lock) return _link.Trouble; }
         }
 
-        /// <summary>Of several endpoints, the one that the newest connection goes to.</summary>
+        /// <summary>
+        /// Of several endpoints, the one that the newest connection goes to, for people and logs: without its query, which may
+        /// hold an access token.
+        /// </summary>
         public string Address
         {
             get { return _link.Address; }
@@ -144,18 +147,20 @@ namespace RtControl
 
         /// <summary>
         /// The same with any of `text`, `data` (RtMap) and `arrays` (a list of RtMap with name, dtype, shape, data).
-        /// The bytes are copied. Throws WireException for what the protocol does not allow.
+        /// The bytes are copied. Throws WireException for what the protocol does not allow; over ws:// bytes count for 4/3, as base64.
         /// </summary>
         public long Observe(RtMap content, long stampNs = -1)
         {
             long nowNs = MonotonicClock.NowNs;
             if (stampNs > nowNs) throw new WireException(WireException.Invalid, "t_ns", "an instant to come");
             if (stampNs < 0) stampNs = nowNs;
-            var copy = new RtMap { { "type", "observe" }, { "session", "----------------" }, { "seq", 0 }, { "epoch", 0 }, { "t_ns", 0 } };
+            var copy = new RtMap
+            {
+                { "type", "observe" }, { "session", Codec.WidestToken }, { "seq", Codec.WidestCount }, { "epoch", Codec.WidestCount }, { "t_ns", stampNs },
+            };
             foreach (KeyValuePair<string, object> entry in content) copy.With(entry.Key, entry.Value);
-            List<byte[]> parts = Codec.Encode(copy);
-            for (var i = 1; i < parts.Count; i++) parts[i] = (byte[])parts[i].Clone();
-            copy = Codec.Decode(parts);
+            _link.Check(copy);
+            copy = Codec.Copy(copy);
             long seq;
             lock (_link.Lock) seq = _link.Talk.Observe(copy, stampNs);
             _link.Wake();
@@ -168,6 +173,8 @@ namespace RtControl
         public void Instruct(string instruction)
         {
             Checked(new RtMap { { "type", "instruct" } }.With("instruction", instruction));
+            // The next hello has it too.
+            _link.Talk.Options.Check(instruction);
             lock (_link.Lock) _link.Talk.Instruct(instruction);
             _link.Wake();
         }
@@ -178,7 +185,7 @@ namespace RtControl
         /// </summary>
         public long Reset(RtMap ended = null)
         {
-            ended = Checked(new RtMap { { "type", "reset" }, { "epoch", 0 } }.With("ended", ended)).Map("ended");
+            ended = Checked(new RtMap { { "type", "reset" }, { "epoch", Codec.WidestCount } }.With("ended", ended)).Map("ended");
             long epoch;
             lock (_link.Lock) epoch = _link.Talk.Reset(ended);
             _link.Wake();
@@ -250,9 +257,11 @@ namespace RtControl
         }
 
         // What is wrong is told to the caller: in the link's thread nobody would hear of it.
-        private static RtMap Checked(RtMap message)
+        private RtMap Checked(RtMap message)
         {
-            return Codec.Decode(Codec.Encode(message.With("session", "----------------")));
+            message = message.With("session", Codec.WidestToken);
+            _link.Check(message);
+            return Codec.Copy(message);
         }
     }
 

@@ -86,13 +86,16 @@ namespace RtControl
                 .With("robot", Blank(Robot)).With("resume", resume);
         }
 
-        /// <summary>Throws WireException naming the field that is wrong.</summary>
-        internal void Check()
+        /// <summary>Throws WireException naming the field that is wrong, in a hello with this instruction.</summary>
+        internal void Check(string instruction)
         {
             if (Agent != null && Agent.Length > 0 && Tools != null)
                 throw new WireException(WireException.Invalid, "agent", "give an agent or tools, not both");
             // Through the wire and back: what the server would refuse is told here, before anything is connected.
-            Codec.Decode(Codec.Encode(Hello(0, null, Blank(Instruction))));
+            RtMap hello = Hello(long.MaxValue, Codec.WidestToken, Blank(instruction));
+            Codec.Decode(Codec.Encode(hello));
+            foreach (string endpoint in RtEndpoints.Of(Endpoint))
+                if (WsAddress.Is(endpoint)) Codec.CheckJson(hello);
         }
 
         // A product's name may be longer than the server's logs want it.

@@ -48,7 +48,7 @@ namespace RtControl
 
         public Talk(RtOptions options)
         {
-            options.Check();
+            options.Check(options.Instruction);
             Options = options;
             Rule = new InForce(0, options.SafeCalls);
             Offset = new ClockOffset();
@@ -254,6 +254,13 @@ namespace RtControl
         public void Said(long nowNs)
         {
             _saidNs = nowNs;
+        }
+
+        /// <summary>What was due cannot be said on this connection, ever: it is left out.</summary>
+        public void Drop(string why)
+        {
+            Counts.Dropped++;
+            if (!Open) Refusal = "The hello cannot be sent (" + why + ").";
         }
 
         /// <summary>What was due could not be sent, from this message on: no connection yet, or it is full.</summary>

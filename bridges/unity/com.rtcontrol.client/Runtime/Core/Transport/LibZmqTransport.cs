@@ -22,7 +22,7 @@ namespace RtControl
         /// </summary>
         public LibZmqTransport(string endpoint, string serverKey = null, string publicKey = null, string secretKey = null)
         {
-            Trouble = "nobody answers at " + endpoint + (serverKey == null ? "" : ", or it does not accept this key");
+            Trouble = "nobody answers at " + RtWebSocket.Shown(endpoint) + (serverKey == null ? "" : ", or it does not accept this key");
             _context = Context();
             _socket = LibZmq.zmq_socket(_context, LibZmq.Dealer);
             _wakeOut = LibZmq.zmq_socket(_context, LibZmq.Pair);
@@ -43,7 +43,7 @@ namespace RtControl
                 return;
             }
             Close(0);
-            throw new WireException(WireException.Invalid, "endpoint", endpoint + " or its keys cannot be used by libzmq");
+            throw new WireException(WireException.Invalid, "endpoint", RtWebSocket.Shown(endpoint) + " or its keys cannot be used by libzmq");
         }
 
         public RtTransportState State { get; private set; }

@@ -18,8 +18,8 @@ namespace RtControl
             foreach (string place in text.Split(','))
             {
                 string one = place.Trim();
-                if (one.Length == 0) throw Wrong("an empty place in " + text + ": write one comma between two endpoints");
-                if (found.Contains(one)) throw Wrong(one + " comes twice: name each server once");
+                if (one.Length == 0) throw Wrong("an empty place among the endpoints: write one comma between two endpoints");
+                if (found.Contains(one)) throw Wrong(RtWebSocket.Shown(one) + " comes twice: name each server once");
                 string host;
                 int port;
                 if (WsAddress.Is(one)) new WsAddress(one);

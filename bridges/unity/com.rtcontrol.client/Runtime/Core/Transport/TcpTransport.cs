@@ -40,7 +40,7 @@ namespace RtControl
         {
             _host = host;
             _port = port;
-            Trouble = "nobody answers at " + endpoint;
+            Trouble = "nobody answers at " + RtWebSocket.Shown(endpoint);
             IPAddress address;
             if (addresses != null) _addresses = new Queue<IPAddress>(addresses);
             else if (IPAddress.TryParse(_host, out address)) _addresses = new Queue<IPAddress>(new[] { address });

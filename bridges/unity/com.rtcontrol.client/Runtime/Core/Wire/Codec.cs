@@ -10,8 +10,39 @@ namespace RtControl
     /// </summary>
     public static class Codec
     {
+        // The widest that the server may set in their places: a message that fits with them fits whatever they are.
+        internal static readonly string WidestToken = new string('-', 128);
+        internal const long WidestCount = (1L << 53) - 1;
+
         /// <summary>Throws WireException for what the protocol does not allow.</summary>
         public static List<byte[]> Encode(RtMap message)
+        {
+            List<byte[]> parts = Parts(message);
+            CheckSize(parts);
+            return parts;
+        }
+
+        /// <summary>A message of its own, as it would arrive. Throws WireException for what the protocol does not allow, but for its size.</summary>
+        internal static RtMap Copy(RtMap message)
+        {
+            List<byte[]> parts = Parts(message);
+            for (var i = 1; i < parts.Count; i++) parts[i] = (byte[])parts[i].Clone();
+            return Read(parts);
+        }
+
+        /// <summary>Throws WireException for what cannot be sent as JSON. Buffers are counted, not written: it is called in frames.</summary>
+        internal static void CheckJson(RtMap message)
+        {
+            long buffers = 0;
+            byte[] text = JsonWriter.Text(WithBuffers(message, data =>
+            {
+                buffers += (data.Length + 2) / 3 * 4L;
+                return new KeyValuePair<string, object>(JsonReader.Base64, "");
+            }));
+            CheckSize(1, text.Length + buffers);
+        }
+
+        private static List<byte[]> Parts(RtMap message)
         {
             var parts = new List<byte[]> { null };
             RtMap header = WithBuffers(message, data =>
@@ -20,7 +51,6 @@ namespace RtControl
                 return new KeyValuePair<string, object>("part", parts.Count - 1);
             });
             parts[0] = MsgPackWriter.Pack(header);
-            CheckSize(parts);
             return parts;
         }
 
@@ -63,6 +93,11 @@ namespace RtControl
         {
             if (parts.Count == 0) throw new WireException(WireException.Malformed, null, "no parts");
             CheckSize(parts);
+            return Read(parts);
+        }
+
+        private static RtMap Read(IList<byte[]> parts)
+        {
             var header = MsgPackReader.Unpack(parts[0]) as RtMap;
             if (header == null) throw new WireException(WireException.Malformed, null, "the header is no map");
             int used = header.Text("type") == "observe" ? Attach(header, parts) : 0;
@@ -143,8 +178,13 @@ namespace RtControl
         {
             long total = 0;
             foreach (byte[] part in parts) total += part.Length;
-            if (parts.Count > RtLimits.MaxParts || total > RtLimits.MaxMessageBytes)
-                throw new WireException(WireException.TooLarge, null, parts.Count + " parts of " + total + " bytes together: "
+            CheckSize(parts.Count, total);
+        }
+
+        private static void CheckSize(int parts, long total)
+        {
+            if (parts > RtLimits.MaxParts || total > RtLimits.MaxMessageBytes)
+                throw new WireException(WireException.TooLarge, null, parts + " parts of " + total + " bytes together: "
                     + RtLimits.MaxParts + " and " + RtLimits.MaxMessageBytes + " at most");
         }
     }
