@@ -289,9 +289,9 @@ def test_flood_of_the_server_keeps_no_call_in_force(driver: Start, stand: Stand)
 
 
 def test_safe_calls_are_all_carried_out_and_one_that_fails_until_it_does_not(driver: Start, stand: Stand) -> None:
-    flying = begin(driver, stand, "--crane", "1")
+    flying = begin(driver, stand, "--crane", "1", heartbeat_ms=10_000.0)
     observed = stand.observation()
-    stand.call(observed, call=STEER)
+    stand.call(observed, call=STEER, ttl_ms=60_000.0)
     flying.event("call")
     flying.say("stuck 3")
     flying.stats()
@@ -302,7 +302,7 @@ def test_safe_calls_are_all_carried_out_and_one_that_fails_until_it_does_not(dri
     flying.event("safe", name="stop")
     acts = [(e["event"], e["name"]) for e in flying.events if e["event"] in ("stuck", "safe")]
     assert acts == [("stuck", "stop"), ("stuck", "hold"), ("stuck", "stop"), ("safe", "hold"), ("safe", "stop")]
-    assert flying.stats()["in_force"] == "safe"
+    until(lambda: flying.stats()["in_force"] == "safe", "its handler has told of it, but it is not in force")
     assert stand.pump(0.2, lambda m: isinstance(m, Executed)) is None, "a tick is told of once"
     flying.end()
 
