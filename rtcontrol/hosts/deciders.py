@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FAULTS = (Exception, SystemExit)  # whatever a decider raises costs one tick, never the loop
 PLAIN = ("expert", "noop", "random")
 log = logging.getLogger("rtcontrol.hosts")
-_tired: set[str] = set()  # classes of deciders that cannot rest: it is said once
+_tired: set[str] = set()  # what deciders cannot do: it is said once
 
 
 def build(source: DeciderSource) -> Decider:
@@ -121,15 +121,24 @@ def _reply(
 
 def rest(decider: Decider) -> None:
     """Its reply is sent: what a decider does apart from deciding costs no tick. What it raises is logged."""
+    _call(decider, "rest", "its session goes on")
+
+
+def end(decider: Decider) -> None:
+    """Its session is over: what it holds open is closed. What it raises is logged."""
+    _call(decider, "close", "its session is over all the same")
+
+
+def _call(decider: Decider, method: str, then: str) -> None:
     try:
-        pause = getattr(decider, "rest", None)
-        if pause is not None:
-            pause()
+        found = getattr(decider, method, None)
+        if found is not None:
+            found()
     except FAULTS:
-        name = f"{type(decider).__module__}.{type(decider).__qualname__}"
+        name = f"{method}() of a decider ({type(decider).__module__}.{type(decider).__qualname__})"
         if name not in _tired:
             _tired.add(name)
-            log.exception("rest() of a decider (%s) failed; its session goes on, and this is said once", name)
+            log.exception("%s failed; %s, and this is said once", name, then)
 
 
 def describe(decider: Decider) -> dict[str, Any]:

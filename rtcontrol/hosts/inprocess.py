@@ -11,7 +11,7 @@ from functools import partial
 from queue import Empty, Queue
 from typing import Any
 
-from rtcontrol.hosts.deciders import answer_together, build, describe, kind, patient, rest
+from rtcontrol.hosts.deciders import answer_together, build, describe, end, kind, patient, rest
 from rtcontrol.hosts.protocol import (
     LIMIT,
     SHARES,
@@ -231,6 +231,8 @@ class InProcessHost:
         with self._pool.arrived:
             self._pool.rota.remove(self)
             deciders, self.deciders = self.deciders, []
+        for decider in deciders:
+            end(decider)
         if deciders:
             self._pool.places.free()
         if self._own:

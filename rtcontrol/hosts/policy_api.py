@@ -154,8 +154,11 @@ class PolicyDecider:
             while not concurrent.futures.wait([job], LOOK_S).done:
                 yield
             return job.result()
+        except concurrent.futures.CancelledError:
+            raise DecisionLost("connection", "the link was closed") from None
         finally:
             job.cancel()
+            del job  # it holds what is raised, and that this frame
 
     def _read(self, packed: bytes, said: bytes) -> Decision:
         try:

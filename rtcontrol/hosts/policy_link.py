@@ -73,7 +73,7 @@ class _Channel:
             self.fault = _closed(self.connection)
         self.cut()
         if self.owed is not None and not self.owed.done():
-            self.owed.set_exception(self.fault)
+            self.owed.set_exception(_anew(self.fault))
 
     async def watch(self) -> None:
         """Cut it where a ping is not answered while no question is owed its answer."""
@@ -104,17 +104,19 @@ class _Channel:
 
     async def ask(self, packed: bytes) -> str | bytes:
         if self.fault is not None:
-            raise self.fault
+            raise _anew(self.fault)
         self.owed = asyncio.get_running_loop().create_future()
         try:
             await self.connection.send(packed)
             said = await self.owed
         except ConnectionClosed:
-            raise self.fault or _closed(self.connection) from None
+            raise _anew(self.fault or _closed(self.connection)) from None
+        finally:
+            self.owed = None
         await self._ping()
         await _heard()
         if self.fault is not None and self.fault.loss == "malformed":  # which of them is the answer?
-            raise self.fault
+            raise _anew(self.fault)
         return said
 
     async def _ping(self) -> None:
@@ -139,7 +141,7 @@ class PolicyLink:
         self.connections = 0
         self._lock, self._left = threading.Lock(), False
         self._channel: _Channel | None = None
-        self._opening: asyncio.Task[_Channel] | None = None
+        self._opening: asyncio.Task[_Channel | None] | None = None
         self._failed: tuple[float, DecisionLost] | None = None
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=_run, args=(self._loop,), name="policy link", daemon=True).start()
@@ -160,7 +162,8 @@ class PolicyLink:
                 while not await channel.quiet():  # one that said too much is not asked: another is
                     channel = await self._opened()
                 said = await channel.ask(packed)
-        except TimeoutError:
+        except TimeoutError as late:
+            _forget(late)
             what = "no connection" if channel is None else "no answer"
             raise DecisionLost("timeout", f"{what} in time") from None
         else:
@@ -179,10 +182,14 @@ class PolicyLink:
         if self._channel is not None and self._channel.fault is None:
             return self._channel
         if self._failed is not None and time.monotonic() < self._failed[0] + RETRY_S:
-            raise self._failed[1]
+            raise _anew(self._failed[1])
         self._renew()
         assert self._opening is not None, "it was begun"
-        return await asyncio.shield(self._opening)
+        made = await asyncio.shield(self._opening)
+        if made is None:
+            assert self._failed is not None, "it failed"
+            raise _anew(self._failed[1])
+        return made
 
     def _renew(self) -> None:
         """Where there is no connection, begin one: the next question finds it."""
@@ -193,30 +200,33 @@ class PolicyLink:
         self._opening = asyncio.get_running_loop().create_task(self._open())
         self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
 
-    async def _open(self) -> _Channel:
+    async def _open(self) -> _Channel | None:
         if self._failed is not None:
             await asyncio.sleep(max(0.0, self._failed[0] + RETRY_S - time.monotonic()))
         try:
             async with asyncio.timeout(OPEN_S):
                 made = await self._greeted()
-        except TimeoutError:
+        except TimeoutError as late:
+            _forget(late)
             lost = DecisionLost("timeout", f"{self.url} accepted no connection within {OPEN_S:g} s")
         except InvalidStatus as refused:
+            _forget(refused)
             status = refused.response.status_code
             hint = "; its key is RTCONTROL_POLICY_KEY" if status in (401, 403) else ""
             if 300 <= status < 400:
                 hint = "; no redirect is followed: name the server's own address"
             lost = DecisionLost("http", f"{self.url} answered HTTP {status}{hint}")
         except (OSError, WebSocketException, EOFError) as error:
+            _forget(error)
             lost = DecisionLost("connection", f"{self.url} cannot be reached ({type(error).__name__}: {_short(error)})")
         except DecisionLost as error:
-            lost = error
+            lost = _anew(error)
         else:
             self._failed, self._channel, self.metadata = None, made, made.metadata
             self.connections += 1
             return made
         self._failed = time.monotonic(), lost
-        raise lost
+        return None
 
     async def _greeted(self) -> _Channel:
         """A new connection, once the server has said what it is."""
@@ -297,6 +307,17 @@ def last_line(text: str) -> str:
 
 def _short(error: BaseException) -> str:
     return " ".join(str(error).split())[:TOLD]
+
+
+def _anew(lost: DecisionLost) -> DecisionLost:
+    """What is kept is not raised: its traceback would keep the frames, and they the link."""
+    return DecisionLost(lost.loss, str(lost))
+
+
+def _forget(error: BaseException | None) -> None:
+    """Its frames, and those of what it came from: some of the libraries' hold it themselves, and with it the link."""
+    while error is not None:
+        error = error.with_traceback(None).__context__
 
 
 def _closed(connection: ClientConnection) -> DecisionLost:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import pickle
 import socket
@@ -355,6 +356,56 @@ def test_a_second_good_answer_that_is_sent_before_the_pong_is_not_that_of_the_ne
             call = decider.decide(request(n)).call
             assert call == Call("press", {"force": 0.5 if n == 3 else float(np.float32(n / 100))})
         assert decider._link.connections == 2
+
+
+def links() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "policy link"}
+
+
+def asked_once(url: str, within_s: float) -> None:
+    decider = source(url).build()
+    with suppress(DecisionLost, UserError):
+        decider.decide(request(1, within_s))
+
+
+DROPPED = {
+    "good": (lambda n, asked: actions(0.1), None),
+    "not finite": (lambda n, asked: actions(math.nan), None),
+    "no floats": (lambda n, asked: {"actions": 1}, None),
+    "silent": (lambda n, asked: None, None),
+    "text": (lambda n, asked: "RuntimeError", None),
+    "refused": (lambda n, asked: actions(0.1), 503),
+}
+
+
+@pytest.mark.parametrize(("answer", "refuse"), DROPPED.values(), ids=DROPPED.keys())
+def test_the_link_of_a_decider_that_is_dropped_ends_without_the_garbage_collector(answer: Any, refuse: Any) -> None:
+    others = links()
+    gc.disable()
+    try:
+        with policy(answer, refuse=refuse) as made:
+            asked_once(made.url, 0.2 if answer(1, {}) is None else 20.0)
+            until(lambda: links() <= others, "its thread lives", 20.0)
+        asked_once(f"ws://127.0.0.1:{free_port()}", 20.0)
+        until(lambda: links() <= others, "that of an unreachable one lives", 20.0)
+    finally:
+        gc.enable()
+
+
+def test_the_end_of_a_host_cuts_the_connection_of_its_decider_also_in_a_question() -> None:
+    with policy(lambda n, asked: None) as made:
+        host = InProcessHost(source(made.url), 2)
+        host.start()
+        deciders = list(host.deciders)
+        host.submit(request(1))
+        until(lambda: made.questions)
+        host.close()
+        for decider in deciders:
+            assert isinstance(decider, PolicyDecider)
+            error = lost(decider, request(2))
+            assert error.loss == "connection" and "closed" in str(error)
+        reply = host.wait(20_000_000_000)
+        assert reply is None or reply.loss == "connection"
 
 
 def test_what_nobody_asked_for_cuts_the_connection() -> None:
