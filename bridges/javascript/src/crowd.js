@@ -5,6 +5,7 @@ import { nowNs } from "./clock.js";
 import { InForce, safeCalls } from "./inforce.js";
 import { isMap, validate } from "./messages.js";
 import { Session } from "./session.js";
+import { tell } from "./tell.js";
 
 const NOBODY = "-".repeat(16); // a token's place, where a message is only tried
 const STAMPS = 64; // newest looks of a member, whose calls may still come
@@ -165,12 +166,12 @@ export class Crowd extends Session {
 
   refused(message) {
     if (!message.members?.length) return super.refused(message);
-    this.tell("error", message);
+    tell(this.on, "error", message);
     this.refusals = [...this.refusals, ...message.members].slice(-KEPT);
     for (const one of message.members) {
       const member = this.members.get(one.id);
       if (member && one.seq === undefined && member.inForce.lastTick < 0) member.refused = one; // it was not let in
-      this.tell("refused", one);
+      tell(this.on, "refused", one);
     }
   }
 
@@ -196,7 +197,7 @@ export class Crowd extends Session {
     this.count.expired += step.expired;
     this.#carryOut(member, step);
     if (!this.welcome || this.members.get(call.id) !== member) return; // whoever carried it out ended it, or let it leave
-    this.tell("call", call.id, call, latencyMs);
+    tell(this.on, "call", call.id, call, latencyMs);
   }
 
   #carryOut(member, step) {

@@ -7,6 +7,7 @@ import { isMap } from "./messages.js";
 import { Pauses } from "./pauses.js";
 import { PhaseLock } from "./phase.js";
 import { addresses, endSocket, openSocket, shown } from "./socket.js";
+import { tell } from "./tell.js";
 import { decode, encode, PROTOCOL, WireError } from "./wire.js";
 
 const CONNECT_MS = 10_000; // in which a connection must come up,
@@ -42,7 +43,6 @@ export class Session {
     this.last = null; // the newest call message that counted
     this.seq = 0;
     this.pauses = new Pauses();
-    this.missedPings = 0;
     this.lastHeard = 0;
     this.pingId = 0;
     this.clock = new ClockOffset();
@@ -125,8 +125,7 @@ export class Session {
   }
 
   #instruct() {
-    if (!this.hasSession) return false;
-    return this.send({ type: "instruct", session: this.welcome.session, instruction: this.untold });
+    return this.hasSession && this.send({ type: "instruct", session: this.welcome.session, instruction: this.untold });
   }
 
   /** The server says what is in force: also of free words, which it understood as something else, this is the answer. */
@@ -156,9 +155,8 @@ export class Session {
   nextObservationNs(leadNs, tNs = nowNs()) {
     const clock = this.clock.at(tNs);
     if (!this.hasSession || clock === null || this.releaseNs === null) return null;
-    const { periodNs } = this;
     const someNs = this.releaseNs - clock.offsetNs - leadNs;
-    return someNs + (Math.floor((tNs - someNs) / periodNs) + 1) * periodNs;
+    return someNs + (Math.floor((tNs - someNs) / this.periodNs) + 1) * this.periodNs;
   }
 
   /** To be called at least every 50 ms: whatever has outlived its time-to-live ends. */
@@ -220,9 +218,8 @@ export class Session {
   }
 
   #beat() {
-    const silent = performance.now() - this.lastHeard;
-    const heartbeat = this.welcome?.heartbeat_ms || 1000;
-    if (silent > (this.state === "live" ? 3 * heartbeat + 500 : SILENCE_MS)) {
+    const deadMs = this.state === "live" ? 3 * (this.welcome?.heartbeat_ms || 1000) + 500 : SILENCE_MS;
+    if (performance.now() - this.lastHeard > deadMs) {
       this.#lost();
     } else {
       if (this.state === "opening") this.#hello();
@@ -252,12 +249,12 @@ export class Session {
       case "call":
         return this.#called(message, tNs);
       case "ping":
-        return this.#pong(message, tNs);
+        return this.send({ type: "pong", id: message.id, t_ping_ns: message.t_ns, t_received_ns: tNs, t_sent_ns: nowNs() });
       case "pong":
         return this.clock.add(...["t_ping_ns", "t_received_ns", "t_sent_ns"].map((key) => Number(message[key])), tNs);
       case "instruct":
         this.#instructed(message.instruction);
-        return this.tell("instruct", message.instruction, message.said);
+        return tell(this.on, "instruct", message.instruction, message.said);
       case "error":
         return this.refused(message);
       case "bye":
@@ -271,10 +268,6 @@ export class Session {
     this.welcome = null;
     this.ended("serverLeft");
     if (socket === this.socket) this.#lost();
-  }
-
-  #pong({ id, t_ns }, tNs) {
-    this.send({ type: "pong", id, t_ping_ns: t_ns, t_received_ns: tNs, t_sent_ns: nowNs() });
   }
 
   /** Another server, maybe of another machine. */
@@ -298,7 +291,7 @@ export class Session {
     if (socket !== this.socket) return;
     for (let epoch = message.epoch + 1; epoch <= this.inForce.epoch; epoch += 1) this.#sayReset(epoch);
     if (message.instruction === this.untold) this.#instructed(message.instruction);
-    this.tell("welcome", message);
+    tell(this.on, "welcome", message);
     if (socket !== this.socket) return;
     if (this.untold !== null) this.#instruct();
     this.#ping(); // for the clocks
@@ -314,7 +307,7 @@ export class Session {
     if (message.epoch === this.inForce.epoch && message.tick > this.inForce.lastTick) this.last = message;
     this.#carryOut(this.inForce.receive(message, tNs));
     if (message.session !== this.welcome?.session) return; // whoever carried it out ended it
-    this.tell("call", message, message.t_obs_ns === undefined ? null : (tNs - message.t_obs_ns) / 1e6);
+    tell(this.on, "call", message, message.t_obs_ns === undefined ? null : (tNs - message.t_obs_ns) / 1e6);
   }
 
   #carryOut(step) {
@@ -323,8 +316,7 @@ export class Session {
     const { failed, errors } = this.inForce.carryOut(step, this.on.act);
     // A tick is of its own session and episode, which may have ended meanwhile.
     if (tick !== null && this.hasSession && this.welcome.session === session && this.inForce.epoch === epoch) {
-      const outcome = expired ? "expired" : failed.length ? "failed" : "executed";
-      const error = outcome === "failed" ? errors.join("; ") : null;
+      const [outcome, error] = expired ? ["expired"] : failed.length ? ["failed", errors.join("; ")] : ["executed"];
       this.send({ type: "executed", session, tick, epoch, outcome, t_ns: nowNs(), error });
     }
     // What was done before would else go on for as long as this call.
@@ -350,7 +342,7 @@ export class Session {
 
   /** The server refused something. */
   refused(message) {
-    if (message.t_client_ns < this.helloNs) return this.tell("error", message); // of an earlier greeting
+    if (message.t_client_ns < this.helloNs) return tell(this.on, "error", message); // of an earlier greeting
     if (message.code === "instruction") this.untold = null; // refused: not said again
     // Live, this connection has no session any more, as after a takeover: resume it. Resuming, nobody knows it: anew.
     const [live, believed, { socket }] = [this.state === "live", this.welcome !== null, this];
@@ -358,7 +350,7 @@ export class Session {
     const unbound = message.code === "session" || (live && message.code === "state" && message.retryable);
     if (message.fatal || (unbound && !live)) this.welcome = null;
     if (message.fatal) this.ended("serverLeft");
-    this.tell("error", message);
+    tell(this.on, "error", message);
     if (socket !== this.socket) return; // whoever was told ended it
     if (message.fatal && !message.retryable) {
       this.wanted = false;
@@ -381,7 +373,6 @@ export class Session {
     this.ended("serverLost");
     if (!this.wanted) return this.state !== "refused" && this.#become("closed");
     if (this.socket) return; // whoever carried it out opened it again
-    clearTimeout(this.retry);
     this.retry = setTimeout(() => this.#connect(), this.pauses.next(this.#following, counts, performance.now()));
     this.#become("waiting", { attempts: this.pauses.attempts, opened: this.opened });
   }
@@ -404,15 +395,6 @@ export class Session {
   #become(state, detail = null) {
     if (state === this.state && detail === null) return;
     this.state = state;
-    this.tell("state", state, detail);
-  }
-
-  /** Whoever listens is told; a handler that throws is reported, for neither connection nor session hangs on it. */
-  tell(name, ...given) {
-    try {
-      this.on[name]?.(...given);
-    } catch (fault) {
-      console.error(fault);
-    }
+    tell(this.on, "state", state, detail);
   }
 }
