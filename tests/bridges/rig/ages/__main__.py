@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import shutil
 import statistics
 import subprocess
@@ -85,6 +86,9 @@ class Ages:
 
         options = {"tools": TOOLS, "instruction": "Follow the road.", "safe_call": "stop", "hz": 16, "on_call": on_call}
         with Client.connect(self._zmq, **options, **({"look": look} if timed else {})) as client:
+            if not timed:  # the server's ticks begin with the first look: at which phase of them, is chance
+                client.observe(look())
+                time.sleep(random.uniform(0.0, 1 / 16))
             end_s = next_s = time.monotonic()
             end_s += seconds
             while (now_s := time.monotonic()) < end_s:
