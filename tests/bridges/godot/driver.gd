@@ -89,6 +89,11 @@ func _obey(command):
 			var now = client.now_ns() # once: the machine may stand still between two looks
 			tell({"event": "next", "in_ns": client.next_observation_ns(int(words[1]), now) - now,
 				"release_ns": client.get("_release_ns"), "now_ns": now, "clock": client.get("_clock")})
+		"pauses":
+			var found = []
+			for _i in range(8):
+				found.append(client.call("_by_chance", 1000.0))
+			tell({"event": "pauses", "ns": found, "refused_ms": client.get("_refused_ms")})
 		"instruct":
 			client.instruct(words[1])
 		"reset":

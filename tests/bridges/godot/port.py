@@ -110,6 +110,32 @@ PIECES: dict[str, tuple[tuple[str, str], ...]] = {
 """,
         ),
         (
+            """	_close = [-1, ""]
+	_ws.server_close_request.connect(_on_close_request)
+""",
+            "",
+        ),
+        (
+            """var _close = [-1, ""] # what the server closed the WebSocket with: code, reason
+""",
+            "",
+        ),
+        (
+            """func _on_close_request(code, reason):
+	_close = [code, reason]
+
+
+""",
+            "",
+        ),
+        (
+            """func _closed():
+	if state""",
+            """func _closed():
+	var _close = [_ws.get_close_code(), _ws.get_close_reason()]
+	if state""",
+        ),
+        (
             """	if _ws.connect_to_url(address, protocols) != OK:
 """,
             """	_ws.supported_protocols = protocols

@@ -122,3 +122,14 @@ def test_messages_keep_the_order_of_their_keys_and_all_digits() -> None:
     # godotengine/godot#109482: it writes control characters as they are. godotengine/godot#98111: inf and nan, too.
     assert "if bytes[i] < 32:" in code and r"\\v" in code
     assert "has_finite_numbers(message)" in (ADDON / "rtcontrol_connection.gd").read_text("utf-8")
+
+
+def test_end_of_a_connection_is_asked_for_its_code_where_no_message_is_given_any_more() -> None:
+    # godotengine/godot#107442: a desktop's peer gives no packet unless it is open; a bye before the close is lost.
+    code = (ADDON / "rtcontrol_connection.gd").read_text("utf-8")
+    closed = code[code.index("\nfunc _closed():") :].split("\n\n")[0]
+    assert "_ws.get_close_code(), _ws.get_close_reason()" in closed
+    assert "state == LIVE and _close[0] in STOPPED:\n\t\t_left(" in closed
+    assert re.search(r"get_ready_state\(\) == WebSocketPeer\.STATE_CLOSED:\n\t\t_closed\(\)", code)
+    # Of Godot 3 alone.
+    assert "_on_close_request" not in code

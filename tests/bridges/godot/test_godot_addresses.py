@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import socket as sockets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rtcontrol_client.wire.messages import Bye, ErrorMessage, FunctionCall, Hello
-from tests.bridges.client.worlds import free_port
+from tests.bridges.client.worlds import free_port, until
 from tests.bridges.godot.engine import MISSING, REASON, Engine, Relay, Served, Start
 from tests.bridges.program import starting
+from tests.bridges.unity.ws_peer import TEXT, WsPeer, close, frame, ws_peer
+from tests.conformance import load
 from tests.conformance.check.stand import Stand
 
 GO = FunctionCall(name="go", arguments={"direction": "up"})
+WELCOME = next(v["json"] for v in load("valid") if v["name"] == "welcome, required fields only")
+CALL = next(v["json"] for v in load("valid") if v["name"] == "call, required fields only")
+BYE = frame(TEXT, json.dumps({"type": "bye", "session": WELCOME["session"], "reason": "stopped"}).encode())
 BUSY = {"code": "busy", "message": "Full.", "retryable": True}
 
 
@@ -131,3 +138,78 @@ def test_list_that_is_none_is_told_before_anything_is_connected(godot: Start, ur
     engine.event("ready")
     assert engine.stats()["state"] == 0
     assert told in engine.errors()
+
+
+def test_pauses_before_refused_hellos_are_doubled_and_begin_again_after_a_welcome(godot: Start, stand: Stand) -> None:
+    relay = Relay(stand.endpoint)
+    engine = godot(relay.url)
+    hello = stand.expect(Hello, 20.0, "hello")
+    for least_ms in (500, 1000, 2000):
+        stand.send(ErrorMessage(**BUSY, t_client_ns=hello.t_client_ns))
+        again = stand.expect(Hello, 20.0, "hello again")
+        assert again.t_client_ns - hello.t_client_ns >= least_ms * 1e6
+        hello = again
+    engine.say("pauses")
+    assert engine.event("pauses")["refused_ms"] == 4000
+    stand.welcome()
+    engine.event("welcomed")
+    engine.say("pauses")
+    assert engine.event("pauses")["refused_ms"] == 1000
+    relay.close()
+
+
+def test_two_games_pause_by_chance_and_not_alike(godot: Start) -> None:
+    # phoenixframework/phoenix#4045: clients that pause alike come back all at once.
+    drawn = []
+    for _ in range(2):
+        engine = godot("ws://127.0.0.1:9/ws")
+        engine.event("lost")
+        engine.say("pauses")
+        drawn.append(engine.event("pauses")["ns"])
+    assert all(500e6 <= ns <= 1000e6 for ns in drawn[0] + drawn[1])
+    assert drawn[0] != drawn[1] and len(set(drawn[0])) > 1
+
+
+def test_token_in_an_address_is_shown_nowhere(godot: Start) -> None:
+    # mujx/nheko#99: a failed request was logged with its whole address, the token in it.
+    address = f"ws://127.0.0.1:{free_port()}/ws"
+    engine = godot(address + "?token=secret-1")
+    assert engine.event("lost")["why"] == f"no connection to {address}"
+    for url in (f"{address}?token=secret-1,{address}?token=secret-1", "127.0.0.1:9/ws?token=secret-1"):
+        mistaken = godot(url)
+        mistaken.event("ready")
+        assert mistaken.stats()["state"] == 0
+        assert "url has 127.0.0.1:9/ws, which" in mistaken.errors() or f"url has {address} twice" in mistaken.errors()
+        assert "secret-1" not in mistaken.errors()
+
+
+@pytest.mark.parametrize("code", [1001, 1012])
+def test_bye_that_comes_in_one_piece_with_the_end_of_the_connection_ends_the_session(godot: Start, code: int) -> None:
+    # godotengine/godot#107442: the last message before the close frame is lost.
+    with ws_peer(frame(TEXT, json.dumps(WELCOME).encode()), 0.5, BYE + close(code, "stopped")) as peer:
+        engine = godot(peer.url, "--set=persist:false")
+        engine.event("welcomed")
+        assert "stopped" in engine.event("ended")["why"]
+        assert engine.faults() == []
+
+
+def hellos(peer: WsPeer) -> list[dict[str, Any]]:
+    return [hello for hello in map(json.loads, (one.body for one in peer.of(TEXT))) if hello["type"] == "hello"]
+
+
+def test_connection_that_the_server_closed_in_order_means_safe_at_once_and_the_session_is_asked_for(
+    godot: Start,
+) -> None:
+    # So does the server where it took a game for dead that stood still.
+    changes = {"status": "fresh", "call": GO.model_dump(), "ttl_ms": 0, "tick": 0, "epoch": WELCOME["epoch"]}
+    call = {**CALL, **changes, "session": WELCOME["session"]}
+    parts = [frame(TEXT, json.dumps(message).encode()) for message in (WELCOME, call)]
+    with ws_peer(parts[0], 0.5, parts[1], 0.5, close(1000)) as peer:
+        engine = godot(peer.url, "--set=persist:false")
+        engine.event("told", outcome="expired")
+        assert engine.event("acted")["cause"] == "left"
+        engine.event("lost")
+        engine.event("welcomed")
+        until(lambda: len(hellos(peer)) > 1, "no hello on the next connection")
+        assert [hello.get("resume") for hello in hellos(peer)[:2]] == [None, WELCOME["session"]]
+        assert engine.faults() == []

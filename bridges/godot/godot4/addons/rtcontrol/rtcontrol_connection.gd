@@ -15,8 +15,12 @@ const BEAT_NS = 1000000000
 const CONNECT_NS = 2 * BEAT_NS # a connection that does not come up in this time is tried anew
 const SILENCE_NS = 10 * BEAT_NS # a welcome may take longer, but not an answer to our pings
 const CLOCK_NS = 10000000000 # between pings for the clocks
+const REFUSED_MS = 1000.0 # before a hello that was refused; doubled up to the next one
+const LONGEST_REFUSED_MS = 4000.0
 const FULL_BYTES = 65536 # that wait for the server to have read them
 const LAST_TRIES = 10
+const DROPPED = 1000 # closes a WebSocket: in order; so does the server where it took us for dead, and keeps the session
+const STOPPED = [1001, 1012] # it goes, or begins anew
 const Wire = preload("rtcontrol_wire.gd")
 const Driven = preload("rtcontrol_driven.gd")
 
@@ -51,7 +55,9 @@ var _marks = {} # what was sent when a ping was, by its id
 var _hello_from_ns = 0 # this connection's first hello; what refuses an earlier one says nothing of it
 var _release_ns = -1 # of any of the session's ticks, on the server's clock
 var _clock = [] # [round trip, the server's clock minus ours, when], ns
-var _pause_ms = 100.0
+var _pause_ms = 100.0 # before the next connection
+var _refused_ms = REFUSED_MS # before the next hello, if this one is refused
+var _random = RandomNumberGenerator.new()
 var _heard_ns = 0
 var _said_ns = 0
 var _hello_ns = 0 # when the next hello is due
@@ -82,6 +88,11 @@ static func now_ns():
 	return Time.get_ticks_usec() * 1000
 
 
+# An address for people and logs: without its query, which may hold an access token.
+static func shown(one):
+	return one.split("?")[0]
+
+
 # Whether what waits on this connection is little enough to say more.
 func has_room():
 	return _sent_bytes - _read_bytes <= FULL_BYTES
@@ -94,9 +105,9 @@ func _mistake():
 		one = one.strip_edges()
 		if not (one.begins_with("ws://") or one.begins_with("wss://")):
 			return "url has %s, which is no address: write ws://HOST:PORT/ws, and commas between several." % (
-				"an empty place" if one == "" else one)
+				"an empty place" if one == "" else shown(one))
 		if one in _urls:
-			return "url has %s twice." % one
+			return "url has %s twice." % shown(one)
 		_urls.append(one)
 	return _unsafe()
 
@@ -134,6 +145,7 @@ func _works(why):
 func _begin():
 	process_mode = Node.PROCESS_MODE_ALWAYS # a paused game must become safe too
 	_at = -1
+	_random.randomize() # else each game draws the same numbers
 	_connect()
 	return true
 
@@ -244,7 +256,7 @@ func _connect():
 	_heard_ns = now_ns()
 	_ws.supported_protocols = protocols
 	if _ws.connect_to_url(address) != OK:
-		_lost("%s cannot be connected to" % address)
+		_lost("%s cannot be connected to" % shown(address))
 
 
 func _read():
@@ -266,14 +278,26 @@ func _keep_up(now):
 	var beat_ns = int(welcome.get("heartbeat_ms", 1000) * 1e6)
 	var patience_ns = {CONNECTING: CONNECT_NS, GREETING: SILENCE_NS, LIVE: 3 * beat_ns}
 	if _ws.get_ready_state() == WebSocketPeer.STATE_CLOSED:
-		_lost("no connection to %s" % address)
+		_closed()
 	elif now - _heard_ns > patience_ns[state]:
-		_lost("%s is silent" % address)
+		_lost("%s is silent" % shown(address))
 	elif state == GREETING and now >= _hello_ns:
 		_greet(true)
 		_ping(now) # a server that takes its time with the welcome answers this
 	elif state == LIVE and (now - _said_ns >= beat_ns or now - _pinged_ns >= (CLOCK_NS if has_room() else BEAT_NS)):
 		_ping(now)
+
+
+# The connection has ended. The engine gives no message that came in one piece with the end: a bye may be among those.
+# A server that has stopped has said it. With 1000 nobody knows: safe at once, and the session is asked for.
+func _closed():
+	var _close = [_ws.get_close_code(), _ws.get_close_reason()]
+	if state == LIVE and _close[0] in STOPPED:
+		_left("The server closed the connection: %s %s" % _close, persist or _urls.size() > 1)
+		return
+	if state == LIVE and _close[0] == DROPPED:
+		_all_left()
+	_lost("no connection to %s" % shown(address))
 
 
 func _ping(now):
@@ -393,6 +417,7 @@ func _welcomed(message):
 	state = LIVE
 	welcome = message
 	_pause_ms = 100.0
+	_refused_ms = REFUSED_MS
 	_look_ns = now_ns()
 	_release_ns = int(message.get("release_ns", -1))
 	if message["resumed"]:
@@ -452,17 +477,22 @@ func _refused(message, now):
 	elif state == GREETING and not retryable:
 		_left("%s: %s" % [code, message["message"]], false)
 	elif state == GREETING and _urls.size() > 1:
-		_lost("%s lets nobody in now" % address)
+		_lost("%s lets nobody in now" % shown(address))
 	elif state == GREETING:
-		_pause_ms = min(2000.0, 2 * _pause_ms)
-		_hello_ns = now + int(max(_pause_ms, 250.0) * 1e6)
+		_hello_ns = now + _by_chance(_refused_ms)
+		_refused_ms = min(LONGEST_REFUSED_MS, 2 * _refused_ms)
+
+
+# A pause in ns, so that those who were refused together do not all come back together.
+func _by_chance(longest_ms):
+	return int(longest_ms * _random.randf_range(0.5, 1.0) * 1e6)
 
 
 # The connection is gone, or the server silent: what is in force runs to its own end.
 func _lost(why):
 	_ws = null
 	state = WAITING
-	_again_ns = now_ns() + int(_pause_ms * randf_range(0.5, 1.0) * 1e6)
+	_again_ns = now_ns() + _by_chance(_pause_ms)
 	_pause_ms = min(2000.0, 2 * _pause_ms)
 	_all_lost()
 	lost.emit(why)
