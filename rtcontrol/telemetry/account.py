@@ -160,7 +160,7 @@ class Account:
     def add(self, event: Mapping[str, Any]) -> None:
         if "observation" in event:
             return  # it has an instruction, and is no change of it
-        if "error" in event:
+        if "error" in event and "plan" not in event:  # its ticks have errors of their own
             self._error(event)
         if "kind" in event:
             self._tick(event)
@@ -316,7 +316,6 @@ class Account:
     def _error(self, event: Mapping[str, Any]) -> None:
         """One entry for each place and type of error (or text, where it came from elsewhere)."""
         where, error = event.get("where"), str(event["error"])
-        error = f"no plan: {error}" if "plan" in event else error  # its ticks have errors of their own
         entry = self.errors.get(key := (where, error.split(":")[0] if where else error))
         if entry is None and len(self.errors) < MAX_ERRORS:
             kinds = (name for name in ("safe", "late", "overran", "ack", "further", "first", "plan") if name in event)

@@ -203,7 +203,7 @@ def test_every_example_is_run_by_a_test() -> None:
     run = {f"{name}.py" for name in (*re.findall(r'ran\("(\w+)"', here), *ELSEWHERE)}
     page = (ROOT / "docs" / "examples.md").read_text("utf-8")
     assert names == set(re.findall(r"\| `([\w.]+)` \|", page))
-    assert names == run | set(re.findall(r"\b(ros2_robot\.py|browser\.html)\"", here))
+    assert names == run | set(re.findall(r"\b(ros2_robot\.py|policy_server\.py|browser\.html)\"", here))
 
 
 def test_a_policy_server_plays_a_game_behind_a_deadline_and_a_safe_call(tmp_path: Path) -> None:

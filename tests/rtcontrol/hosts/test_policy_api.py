@@ -30,7 +30,6 @@ from rtcontrol.hosts import policy_link
 from rtcontrol.hosts.array_message import pack_message, unpack_message
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.policy_api import KEY, PolicyDecider, PolicySource
-from rtcontrol.hosts.policy_mapping import UnmappedObservation
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.models.call import Call, Decision, Plan
 from rtcontrol.models.errors import UserError
@@ -207,8 +206,9 @@ def test_a_listener_that_never_says_anything_costs_the_time_of_the_question_and_
 def test_an_observation_that_has_not_what_is_named_is_no_loss_of_the_policys(tmp_path: Path) -> None:
     with policy(lambda n, asked: actions(0.1)) as made:
         decider = source(made.url, tmp_path, "observation: {state: [speed]}").build()
-        with pytest.raises(UnmappedObservation, match="no 'speed'"):
+        with pytest.raises(UserError, match="no 'speed'") as raised:
             decider.decide(request(1))
+        assert "the mapping file" in raised.value.remedy
 
 
 # -- what is wrong later -----------------------------------------------------------------------------------------------
