@@ -101,7 +101,7 @@ def test_a_tick_under_way_is_answered_before_its_session_goes(fleet: ManagedFlee
     called(host, 0)
     first = host.place
     moving = fleet.move(host, without=first)
-    host.submit(request(1, "sleep 8"))  # only now: the next decider is warmed up with the last one
+    host.submit(request(1, "sleep 15"))  # only now: the next decider is warmed up with the last one
     assert moving is not None and moving.result() == ""
     reply = host.wait(0)
     assert reply is None, "it was answered before there was somewhere to go"
