@@ -9,7 +9,7 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/rtcontrol && \
     /opt/rtcontrol/bin/pip install --extra-index-url "${TORCH_INDEX}" "torch==${TORCH}"
 WORKDIR /source
-COPY pyproject.toml setup.py README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
 COPY bridges bridges
 COPY agents agents
 COPY envs envs

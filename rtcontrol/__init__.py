@@ -34,14 +34,10 @@ _PLACES = {
     "UserError": "rtcontrol.models.errors",
 }
 
-# In a source tree the floors `agents/ envs/ models/` stand beside this package instead of inside it (setuptools'
-# package-dir puts them inside on installation), and the client is a distribution of its own. Looking there too makes an
-# uninstalled tree importable.
-_root = Path(__file__).resolve().parent.parent
-if (_root / "pyproject.toml").is_file() and (_root / "models" / "__init__.py").is_file():
-    __path__.append(str(_root))
-    if find_spec("rtcontrol_client") is None:
-        sys.path.append(str(_root / "bridges"))
+# In a source tree that is not installed, the client's package is in the folder of its own distribution.
+_bridges = Path(__file__).resolve().parent.parent / "bridges"
+if _bridges.is_dir() and find_spec("rtcontrol_client") is None:
+    sys.path.append(str(_bridges))
 
 
 def load(

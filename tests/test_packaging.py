@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
+import sys
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
@@ -107,10 +109,20 @@ def test_the_wheel_has_the_javascript_client_that_the_page_is_made_with(
         path.name: path.read_bytes() for path in client.iterdir()
     }
     code = "from rtcontrol.gateway.site import CLIENT; print(CLIENT)"
-    # What is installed finds its own; the tree, as an editable install has it, the npm package's folder.
     for root, folder in ((tmp_path / "wheel", inside), (ROOT, client)):
         done = python("-c", code, env={"PYTHONPATH": f"{root}:{ROOT / 'bridges'}"}, cwd=tmp_path)
-        assert Path(done.stdout.strip()) == folder, done.stderr
+        assert Path(done.stdout.strip()).resolve() == folder, done.stderr
+
+
+def test_static_checker_resolves_every_import_of_ours(tmp_path: Path) -> None:
+    """Editors read the tree as it is: each `rtcontrol.*` import is a file at that path."""
+    rules = {"include": [str(ROOT / "rtcontrol")], "extraPaths": [str(ROOT), str(ROOT / "bridges")]}
+    config = {**rules, "typeCheckingMode": "off", "reportMissingImports": "error", "pythonPath": sys.executable}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
+    done = python("-m", "basedpyright", "--outputjson", "-p", str(tmp_path), cwd=tmp_path, timeout=280)
+    report = json.loads(done.stdout)
+    missing = [entry["message"] for entry in report["generalDiagnostics"] if "rtcontrol" in entry["message"]]
+    assert report["summary"]["filesAnalyzed"] > 300 and not missing
 
 
 def test_both_distributions_have_one_version_and_the_one_wants_the_other(wheels: dict[str, Path]) -> None:
@@ -169,7 +181,7 @@ def test_a_source_tree_finds_its_client_uninstalled() -> None:
 
 
 def test_every_file_of_the_top_floor_is_in_a_room() -> None:
-    """Which room may import which is held by import-linter (`python .ci/typecheck`)."""
+    """Which room may import which is held by import-linter (`lint-imports`)."""
     assert {p.name for p in (ROOT / "rtcontrol").glob("*.py")} == {"__init__.py", "__main__.py"}
 
 

@@ -9,13 +9,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 PAGE = Path(__file__).parent / "page"
-# setuptools' package-dir puts the client beside the page; in a source tree, also of an editable install, it stands at
-# its own place.
-CLIENT = next(
-    folder
-    for folder in (PAGE.with_name("javascript"), PAGE.parents[2] / "bridges" / "javascript" / "src")
-    if (folder / "index.js").is_file()
-)
+CLIENT = PAGE.with_name("javascript")  # in a source tree a link to the npm package's folder
 # Modules that stood among the page's files before they were a package.
 MOVED = ("crowd.js", "session.js")
 
