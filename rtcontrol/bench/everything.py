@@ -16,7 +16,6 @@ import torch
 
 from rtcontrol.bench import crowd as bench_crowd
 from rtcontrol.bench import decide as decide_bench
-from rtcontrol.bench import fleet as bench_fleet
 from rtcontrol.bench import pretrained as pretrained_bench
 from rtcontrol.bench.batch import SIZES, bench_batch
 from rtcontrol.bench.chat import bench_chat, tokenizer_of_qwen
@@ -199,12 +198,6 @@ def crowd(
     return {"bench": "crowd", **found}
 
 
-def fleet(sessions: int, seconds: float, rounds: int, model: str | None, progress: Progress) -> dict[str, Any]:
-    """The document of `bench fleet`."""
-    step = stepped(progress, len(bench_fleet.WAYS) * rounds)
-    return {"bench": "fleet", **bench_fleet.compare(model, sessions, seconds, rounds, step)}
-
-
 def serving(options: ServingOptions, decisions: int, python: Path, progress: Progress) -> dict[str, Any]:
     """The document of `bench serving`."""
     return {"bench": "serving", "cases": bench_serving(options, decisions, python, progress)}
@@ -255,7 +248,6 @@ MEASURES: dict[str, Measure] = {
     "crowd": lambda o, p: crowd(
         64, 5.0, 2.0 if o.quick else 600.0, "lander", (500, 5.0, 2.0 if o.quick else 60.0), 3 if o.quick else 20, p
     ),
-    "fleet": lambda o, p: fleet(8, 0.5 if o.quick else 5.0, 1 if o.quick else 4, None, p),
     "dtype": lambda o, p: dtype(o, 16 if o.quick else 300, p),
     "engines": lambda o, p: engines(o, (), 8 if o.quick else 500, p),
     "equal": _equal_gemma,

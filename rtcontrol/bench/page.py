@@ -89,10 +89,6 @@ between tokens; the best of the other side is *forced tokens skipped*.""",
     ),
     "load": ("Many clients", "Every tick's call is counted, those that never came, and the misses by cause."),
     "crowd": ("Crowds", "Many characters of one connection ([crowds.md](crowds.md))."),
-    "fleet": (
-        "A second decoder",
-        "The same sessions by one decoder and by two ([scaling.md](scaling.md)); each asks again when it is answered.",
-    ),
     "dtype": ("bf16", "The same situations decided by fp32 and by bf16, packed, token by token and many together."),
     "pretrained": (
         "A pretrained model",
@@ -113,14 +109,6 @@ calls stand beside those of transformers' model in fp32, which decodes each head
 the same legal tokens. The judge is code of its own: it lists values as tokens, and knows nothing of our tries, masks,
 positions and caches. Free text is not drawn.""",
     ),
-    "fleet-drill": (
-        "Faults of a fleet",
-        """A head, two machines and two servers of one fleet, each machine a network namespace with a Ray node of its
-own, all on this machine, and clients that act by each call ([The drill](drill.md#a-fleet)). *Beyond ttl*: how often a
-client acted by a call that was older than its time-to-live, by its own stamps. *Twice*: ticks that were decided
-twice, or decisions upon an observation before that of the call in force. *On time again*: the slowest session, from the
-fault's begin, or its end where it ends by itself.""",
-    ),
     "policy-drill": (
         "Faults of a policy server",
         """A run whose policy server does wrong on purpose, two good answers apart
@@ -137,9 +125,9 @@ DECISIONS = (
     *("serving", "chat", "speculative", "sizes", "batch", "heads"),
     *("prefix", "memory", "dtype", "pretrained", "equal", "engines"),
 )
-FILES = (*DECISIONS, "wire", "load", "crowd", "fleet", "fleet-drill", "policy-drill")
+FILES = (*DECISIONS, "wire", "load", "crowd", "policy-drill")
 # Of what no bench measures.
-COMMANDS = {"fleet-drill": "rtcontrol drill --fleet", "policy-drill": "rtcontrol drill --policy"}
+COMMANDS = {"policy-drill": "rtcontrol drill --policy"}
 BEGIN, END = "<!-- results -->", "<!-- /results -->"
 
 

@@ -1,10 +1,8 @@
-"""Tables of many: what a crowd gets and costs, and what a second decoder brings."""
+"""Tables of crowds: what each member got and what it cost."""
 
 from __future__ import annotations
 
 from rtcontrol.telemetry.figure_table import Document, Table
-
-DECODERS = {"one": "one decoder", "two": "two decoders"}
 
 
 def crowd(document: Document) -> list[Table]:
@@ -34,15 +32,3 @@ def _batches(batch: Document) -> Table:
     note = f"A batch of {batch['largest']} takes {ratio['wall']:.1f} times one alone by the clock, {ratio['cpu']:.1f} "
     note += f"by the deciding thread's processor time; {batch['threads']} thread(s), {batch['rounds']} rounds."
     return Table("Members decided together", ("together", "p50 ms", "p99", "processor p50"), tuple(rows), note)
-
-
-def fleet(document: Document) -> list[Table]:
-    """Of `bench fleet`: a row a turn."""
-    rates, spent = document["decisions_per_s"], document["median_processor_ms"]
-    turns = zip(*(rates[way] for way in DECODERS), strict=True)
-    rows = [(f"turn {number}", *(f"{rate:.1f}" for rate in turn)) for number, turn in enumerate(turns, start=1)]
-    rows.append(("median", *(f"{document['median'][way]:.1f}" for way in DECODERS)))
-    rows.append(("ms of a processor for each", *(f"{spent[way]:.2f}" for way in DECODERS)))
-    title = f"Decisions a second of {document['sessions']} sessions, {document['model']}"
-    note = f"Two beside one: {document['ratio']:.2f}; {document['cores']} cores, load before {document['load']:g}."
-    return [Table(title, ("", *DECODERS.values()), tuple(rows), note)]

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rtcontrol.bench.batch import PAPER, SIZES
-from rtcontrol.bench.capacity_tables import capacity
 from rtcontrol.bench.pretrained_tables import equal, pretrained
-from rtcontrol.bench.scaling_tables import crowd, fleet
+from rtcontrol.bench.scaling_tables import crowd
 from rtcontrol.telemetry.figure_table import NOT_MEASURED, Document, Table, conditions, ms
-from rtcontrol.telemetry.fleet_table import fleet_faults
 from rtcontrol.telemetry.policy_table import policy_faults
 
 SERVING = {
@@ -375,14 +373,12 @@ TABLES: dict[str, Callable[[Document], list[Table]]] = {
     "decide": decide,
     "sizes": sizes,
     "batch": batch,
-    "capacity": capacity,
     "heads": heads,
     "prefix": prefix,
     "memory": memory,
     "wire": wire,
     "load": load,
     "crowd": crowd,
-    "fleet": fleet,
     "dtype": dtype,
     "engines": engines,
     "pretrained": pretrained,
@@ -390,7 +386,6 @@ TABLES: dict[str, Callable[[Document], list[Table]]] = {
     "serving": serving,
     "chat": chat,
     "speculative": speculative,
-    "fleet-drill": fleet_faults,
     "policy-drill": policy_faults,
 }
 

@@ -36,7 +36,6 @@ LAZY = {
     "keys": "rtcontrol.cli.keys:app",
     "devices": "rtcontrol.cli.devices:app",
     "bridge": "rtcontrol.cli.bridge:app",
-    "plan": "rtcontrol.cli.plan:plan",
     "replay": "rtcontrol.cli.replay:replay",
     "data": "rtcontrol.cli.data:app",
     "eval": "rtcontrol.cli.eval:app",

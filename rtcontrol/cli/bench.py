@@ -300,31 +300,6 @@ def load(
     return everything.load(seconds, shown, ((clients, hz, model, http),))
 
 
-@measures
-def capacity(
-    shown: Shown,
-    models: Annotated[
-        list[str] | None, typer.Argument(metavar="[MODEL]...", help="Default: lander, base, driver, paddle.")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="A little of each, to see that it works.")] = False,
-) -> Document:
-    """What `rtcontrol plan` sizes by: what decisions, doors, memory and the wire cost on this machine. One model takes
-    four minutes, each further one half a minute more. Servers are started for the first one.
-
-    Costs are fitted to some runs, and others show how far they are from what is measured. Measure on a machine that
-    does nothing else.
-
-    Examples:
-
-      rtcontrol bench capacity lander --json capacity.json
-
-      rtcontrol bench capacity --json rtcontrol/bench/capacity.json      (what is bundled, in a clone)
-    """
-    from rtcontrol.bench import capacity_runs
-
-    return capacity_runs.measure(models or capacity_runs.MODELS, quick, shown)
-
-
 @app.command("all")
 def everything_there_is(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Of the files (default: all).")] = None,
@@ -366,18 +341,16 @@ def everything_there_is(
 
 @app.command(hidden=True)
 def tables(folder: Folder = PAGES) -> None:
-    """Write docs/benchmarks.md, docs/experiments.md's tables and the README's results from the folder's files, and
-    docs/scaling.md's tables from the bundled costs.
+    """Write docs/benchmarks.md, docs/experiments.md's tables and the README's results from the folder's files.
 
     Example: rtcontrol bench tables
     """
-    from rtcontrol.bench.capacity_tables import write_plans
     from rtcontrol.bench.page import write
     from rtcontrol.evaluation.experiments.tables import write_tables
 
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder.", "Run it in the repository, or give --out.")
-    for path in (*write(folder), *write_tables(folder), *write_plans(folder)):
+    for path in (*write(folder), *write_tables(folder)):
         print(f"Written: {path}")
 
 

@@ -1,4 +1,4 @@
-"""`rtcontrol bench` of many: what a crowd costs and each of it gets, and what a second decoder brings."""
+"""`rtcontrol bench` of many: what a crowd costs and each of it gets."""
 
 from __future__ import annotations
 
@@ -35,27 +35,4 @@ def crowd(
     return everything.crowd(members, hz, seconds, model, (door, door_hz, door_seconds), rounds, shown)
 
 
-def fleet(
-    shown: Shown,
-    sessions: Annotated[int, typer.Option(min=2, help="Sessions, each of which asks again at once.")] = 8,
-    seconds: Annotated[float, typer.Option(min=0.5, help="Of each turn.")] = 5.0,
-    rounds: Annotated[int, typer.Option(min=1, help="How often the two ways take turns.")] = 4,
-    model: Annotated[
-        str | None, typer.Option(help="What decides. (default: random weights of 15 M parameters)")
-    ] = None,
-) -> Document:
-    """Decisions a second of two decoders beside one (docs/scaling.md): as many sessions on one of them, then half of
-    them on each, in turns. Each has one thread; the sessions ask from a process of their own.
-
-    Examples:
-
-      rtcontrol bench fleet
-
-      rtcontrol bench fleet --sessions 2 --seconds 10 --json fleet.json
-    """
-    from rtcontrol.bench import everything
-
-    return everything.fleet(sessions, seconds, rounds, model, shown)
-
-
-BENCHES = (crowd, fleet)
+BENCHES = (crowd,)

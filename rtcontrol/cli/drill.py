@@ -9,7 +9,6 @@ import typer
 
 from rtcontrol.cli.figures import widened
 from rtcontrol.drill.faults import ENDINGS, FAULTS, TIMES
-from rtcontrol.drill.fleet.faults import FLEET_FAULTS
 from rtcontrol.drill.policy.faults import POLICY_FAULTS
 from rtcontrol.models.errors import UserError
 
@@ -23,29 +22,24 @@ Examples:
 
   rtcontrol drill --minutes 1 --only stop_decoder,slow_text --standby
 
-  rtcontrol drill --fleet --json fleet.json      (a fleet of its own on this machine; root: in a network of its own)
-
   rtcontrol drill --policy --faults 500      (a policy server that does wrong: docs/policies.md)
 
 Faults ({TIMES} times each at least): {", ".join(FAULTS)}. Then, in short runs of their own, the endings
 {", ".join(ENDINGS)}. docs/drill.md says what each is, and what it may be called.
 
-Faults of a fleet (--fleet), once each: {", ".join(FLEET_FAULTS)}.
-
 Faults of a policy server (--policy), --faults in all: {", ".join(POLICY_FAULTS)}.
 
-Exit status: 0 if every fault is attributed, no miss is unknown and no invariant violated (--fleet: every law holds at
-every fault; --policy: every fault is a miss, and nothing of it acted); 3 if not; 2 mistake in what was given; 129
+Exit status: 0 if every fault is attributed, no miss is unknown and no invariant violated (--policy: every fault
+is a miss, and nothing of it acted); 3 if not; 2 mistake in what was given; 129
 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the run is ended in order, and what was injected is judged).
 """
 LOG_WIDTH = 140
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
-# Of the one drill alone, and of the other.
-OF_RUNS, OF_FLEETS = ("env", "minutes", "host", "standby"), ("clients", "ticks")
-OF_POLICIES, OF_MODELS = ("faults", "python"), ("agent", "model", "hz")
-FLEET_HZ = 10.0
+# Options of one of the two drills alone.
+OF_RUNS = ("env", "minutes", "host", "standby", "agent", "model", "hz")
+OF_POLICIES = ("faults", "python")
 
 
 @app.command(help=HELP)
@@ -56,16 +50,11 @@ def _drill(
     seed: Annotated[int, typer.Option(help="Of the schedule and of the first episode.")] = 0,
     json: Annotated[Path | None, typer.Option("--json", help="Write the verdict here, too.")] = None,
     only: Annotated[list[str] | None, typer.Option(help="Inject these alone: frozen,gc, or one at a time.")] = None,
-    hz: Annotated[float, typer.Option(help="Ticks a second. (--fleet: 10 where none is given)")] = 16.0,
+    hz: Annotated[float, typer.Option(help="Ticks a second.")] = 16.0,
     agent: Annotated[str | None, typer.Option(help="Agent: a name or a .py file. (default: the environment's)")] = None,
     model: Annotated[str | None, typer.Option(help="Checkpoint, expert or random. (default: the agent's)")] = None,
     host: Annotated[str, typer.Option(help="Where it decides: ray or inprocess.")] = "ray",
     standby: Annotated[bool, typer.Option("--standby", help="Drill a run with a warm second decoder.")] = False,
-    fleet: Annotated[
-        bool, typer.Option("--fleet", help="Drill several servers, decoders and machines, started here for that.")
-    ] = False,
-    clients: Annotated[int, typer.Option(help="--fleet: so many.")] = 6,
-    ticks: Annotated[int, typer.Option(help="--fleet: watched while the model is changed.")] = 10_000,
     policy: Annotated[
         bool, typer.Option("--policy", help="Drill a run whose policy server does wrong (docs/policies.md).")
     ] = False,
@@ -81,7 +70,7 @@ def _drill(
     from rtcontrol.telemetry.table import Terminal
     from rtcontrol_client.shutdown import Interrupted, Shutdown
 
-    _check_given(ctx, fleet, policy)
+    _check_given(ctx, policy)
     if not 0 < minutes <= 10_000:
         raise UserError(f"--minutes {minutes:g} is no length of a drill.", "Give such as --minutes 10.")
     if json is not None and not json.absolute().parent.is_dir():
@@ -91,9 +80,6 @@ def _drill(
     names = tuple(name.strip() for given in only or () for name in given.split(","))
     if policy:
         raise typer.Exit(_drill_policy(faults, seed, names, python, out, json))
-    if fleet:
-        rate = FLEET_HZ if _is_default(ctx, "hz") else hz
-        raise typer.Exit(_drill_fleet(model, agent, rate, clients, ticks, names, out, json))
     run = {"env": env, "hz": hz, "seed": seed, "agent": agent, "model": model, "host": host, "standby": standby}
     told = Drill(run, minutes, seed, names)
     told.names()
@@ -104,34 +90,6 @@ def _drill(
         except Interrupted as interrupted:
             status = interrupted.status
     raise typer.Exit(status)
-
-
-def _drill_fleet(
-    model: str | None,
-    agent: str | None,
-    hz: float,
-    clients: int,
-    ticks: int,
-    names: tuple[str, ...],
-    out: Path | None,
-    json: Path | None,
-) -> int:
-    from rtcontrol.drill.fleet.drill import FleetDrill, drill_fleet, fleet_options
-    from rtcontrol.drill.fleet.network import enter
-    from rtcontrol.run.options import named_by_time
-    from rtcontrol.telemetry.run_folder import Folder
-    from rtcontrol.telemetry.table import Terminal
-    from rtcontrol_client.shutdown import Interrupted, Shutdown
-
-    told = FleetDrill(fleet_options(model, agent, hz, clients, ticks), names)
-    told.names()
-    enter()
-    with Shutdown() as ending, Folder(out or Path(), named_by_time("drill")) as folder:
-        ending.of(lambda name: None)
-        try:
-            return drill_fleet(told, folder.path.absolute(), ending, json, widened(Terminal(), LOG_WIDTH))
-        except Interrupted as interrupted:
-            return interrupted.status
 
 
 def _drill_policy(
@@ -158,16 +116,11 @@ def _is_default(ctx: typer.Context, name: str) -> bool:
     return source is None or source.name == "DEFAULT"
 
 
-def _check_given(ctx: typer.Context, fleet: bool, policy: bool) -> None:
-    """UserError for an option of another drill."""
-    if fleet and policy:
-        raise UserError("--fleet and --policy are two drills.", "Leave one of them out.")
-    kinds = {"a run": (*OF_RUNS, *OF_MODELS, "seed"), "a fleet": (*OF_FLEETS, *OF_MODELS)}
-    kinds |= {"a policy server": (*OF_POLICIES, "seed")}
-    own = "a fleet" if fleet else "a policy server" if policy else "a run"
-    for kind, names in kinds.items():
-        for name in names:
-            if kind != own and name not in kinds[own] and not _is_default(ctx, name):
-                flag = {"a fleet": "--fleet", "a policy server": "--policy"}.get(kind)
-                remedy = f"Add {flag}, or leave it out." if flag and own == "a run" else f"Leave --{name} out."
-                raise UserError(f"--{name} is of the drill of {kind}, not of {own}.", remedy)
+def _check_given(ctx: typer.Context, policy: bool) -> None:
+    """UserError for an option of the other drill."""
+    for name in OF_RUNS if policy else OF_POLICIES:
+        if _is_default(ctx, name):
+            continue
+        if policy:
+            raise UserError(f"--{name} is of the drill of a run, not of a policy server.", f"Leave --{name} out.")
+        raise UserError(f"--{name} is of the drill of a policy server.", "Add --policy, or leave it out.")

@@ -101,9 +101,7 @@ def test_the_table_has_a_row_a_kind_and_the_sum() -> None:
 
 
 REFUSED = {
-    "another drill": (["--policy", "--fleet"], "two drills"),
     "a run's option": (["--policy", "--minutes", "3"], "--minutes is of the drill of a run"),
-    "a fleet's option": (["--policy", "--clients", "3"], "--clients is of the drill of a fleet"),
     "faults of a run": (["--faults", "3"], "--faults is of the drill of a policy server"),
     "no fault": (["--policy", "--only", "fire"], "no fault of a policy server"),
     "no number": (["--policy", "--faults", "0"], "no number of faults"),
