@@ -42,8 +42,6 @@ Examples:
 
   rtcontrol serve --config run.toml --hz 20      (lines such as: `http = "127.0.0.1:8080"`)
 
-  rtcontrol serve --neuro 127.0.0.1:8000 --model runs/mine      (plays games of the Neuro API: docs/neuro.md)
-
   rtcontrol serve --agent lander --openpi 127.0.0.1:8000      (answers openpi's clients: docs/policies.md)
 
   rtcontrol serve --model noop --bind ipc:///tmp/rtcontrol.sock      (tries out a client without a model)
@@ -78,16 +76,14 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
     from rtcontrol.serve.server import Server
 
     gateway = None if options.http is None else _gateway(options, options.http)
-    neuro = None if options.neuro is None else _neuro(options, options.neuro)
     openpi = None if options.openpi is None else _openpi(options, options.openpi)
     ending.of(lambda name: None)
     with StandardStreams() as output:
         say = output.out.say
-        games = None if neuro is None else neuro(say)
         policies = None if openpi is None else openpi(say)
         web = None if gateway is None else gateway(say)
         told: dict[str, Any] = {"say": say, "stopped": ending.called, "openpi": policies}
-        with Server(options, options.bind, keys=options.keys, http=web, neuro=games, **told) as server:
+        with Server(options, options.bind, keys=options.keys, http=web, **told) as server:
             for endpoint in server.endpoints:
                 say(f"listening on {endpoint}")
             for one in decoders_of(server.admission.pool):
@@ -95,8 +91,6 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
             if server.gateway is not None:
                 say(f"listening on {server.gateway.url}")
                 server.gateway.show_code()
-            if server.neuro is not None:
-                say(f"listening on {server.neuro.address} for games")
             if server.openpi is not None:
                 say(f"listening on {server.openpi.address} for clients of policy servers")
             ending.wait()
@@ -125,22 +119,6 @@ def _gateway(options: ServerOptions, http: str) -> Callable[[Any], Any]:
         options.pair,
     )
     return lambda say: lambda admission, pool: Gateway(admission, pool, told, say)
-
-
-def _neuro(options: ServerOptions, address: str) -> Callable[[Any], Any]:
-    from rtcontrol.gateway import GatewayOptions
-    from rtcontrol.gateway.neuro import NeuroOptions, NeuroServer
-
-    access = GatewayOptions.parse(
-        address,
-        options.allow_origin,
-        options.token_file,
-        model=options.model,
-        require_token=options.require_token,
-        option="--neuro",
-    )
-    play = NeuroOptions.parse(options.neuro_instruct, options.neuro_deadline_ms, options.neuro_safe, options.neuro_hz)
-    return lambda say: lambda admission: NeuroServer(admission, access, play, say)
 
 
 def _openpi(options: ServerOptions, address: str) -> Callable[[Any], Any]:

@@ -264,17 +264,6 @@ class ServerOptions(ServeOptions):
     ] = ("tcp://127.0.0.1:5555",)
     keys: Annotated[Path | None, Flag("Folder of CURVE keys (`rtcontrol keys`): only listed clients come in.")] = None
     http: Annotated[str | None, Flag("Address of WebSocket, HTTP and the page: 127.0.0.1:8080.")] = None
-    neuro: Annotated[str | None, Flag("Play the games of the Neuro API that connect here: 127.0.0.1:8000.")] = None
-    neuro_deadline_ms: Annotated[
-        str | None,
-        Flag("Of forced actions: 800, or by priority. (default: low=5000,medium=2000,high=1000,critical=500)"),
-    ] = None
-    neuro_safe: Annotated[
-        tuple[str, ...],
-        Flag("Action taken first where none is decided in time; may be repeated.", given=list[str], parse=tuple),
-    ] = ()
-    neuro_hz: Annotated[float, Flag("Actions that no game forces: so often one may be chosen, or none.")] = 0.0
-    neuro_instruct: Annotated[str | None, Flag('What games are played for. (default: "Do what the game asks.")')] = None
     openpi: Annotated[str | None, Flag("Answer clients of openpi's policy servers here: 127.0.0.1:8000.")] = None
     openpi_map: Annotated[
         Path | None, Flag("--openpi: arrays and actions of the agent, a .yaml file (docs/policies.md).")
@@ -298,7 +287,7 @@ class ServerOptions(ServeOptions):
         given: dict[str, object] = {"--allow-origin": self.allow_origin, "--token-file": self.token_file}
         given |= {"--require-token": self.require_token, "--pair": self.pair, "--static": self.static}
         idle = [name for name, value in given.items() if value]
-        if self.neuro is not None or self.openpi is not None:
+        if self.openpi is not None:
             idle = [name for name in idle if name in ("--pair", "--static")]
         if self.openpi is None and self.openpi_map is not None:
             raise UserError("--openpi-map is for --openpi, which is not given.", "Add --openpi 127.0.0.1:8000.")
@@ -306,16 +295,12 @@ class ServerOptions(ServeOptions):
             raise UserError("--openpi: nobody says which tool an action is.", "Name an agent: --agent NAME.")
         if self.http is None and idle:
             raise UserError(f"{idle[0]} is for --http, which is not given.", "Add --http 127.0.0.1:8080.")
-        told = ("neuro_deadline_ms", "neuro_safe", "neuro_hz", "neuro_instruct")
-        if self.neuro is None and (lost := next((name for name in told if getattr(self, name)), None)):
-            option = "--" + lost.replace("_", "-")
-            raise UserError(f"{option} is for --neuro, which is not given.", "Add --neuro 127.0.0.1:8000.")
         if self.memory_limit_mb is not None and not self.memory_limit_mb >= 1:
             raise UserError(f"--memory-limit-mb {self.memory_limit_mb:g} is too small.", "Give 1 or more.")
 
     @property
     def takes_tools(self) -> bool:
-        return self.agent is None or self.http is not None or self.neuro is not None
+        return self.agent is None or self.http is not None
 
     @property
     def supervised(self) -> bool:

@@ -21,8 +21,8 @@ from rtcontrol.serve.zmq_server import Router
 
 
 class Server:
-    """`endpoints` are bound for ZeroMQ; `http` makes the gateway, `neuro` the place where games
-    of the Neuro API connect, `openpi` the one for clients of policy servers. `with` starts and ends it all. Raises
+    """`endpoints` are bound for ZeroMQ; `http` makes the gateway, `openpi` the place for
+    clients of policy servers. `with` starts and ends it all. Raises
     UserError."""
 
     def __init__(
@@ -32,7 +32,6 @@ class Server:
         *,
         keys: Path | None = None,
         http: Callable[[SessionManager, DecoderPool], Any] | None = None,
-        neuro: Callable[[SessionManager], Any] | None = None,
         openpi: Callable[[SessionManager], Any] | None = None,
         say: Callable[[str], None] = lambda line: None,
         stopped: Callable[[], bool] = lambda: False,
@@ -43,12 +42,11 @@ class Server:
         # 16 Hz: the scale of what counts as a pause.
         self._watch = PauseWatch(62_500_000)
         self.admission = SessionManager(options, self._pool, self._watch, say)
-        self._endpoints, self._keys, self._http, self._neuro, self._openpi = endpoints, keys, http, neuro, openpi
+        self._endpoints, self._keys, self._http, self._openpi = endpoints, keys, http, openpi
         self._collector = SlackCollector()
         self._stack = ExitStack()
         self.router: Router | None = None
         self.gateway: Any = None
-        self.neuro: Any = None
         self.openpi: Any = None
         self._began = False
 
@@ -65,10 +63,6 @@ class Server:
                 self.gateway = self._http(self.admission, self._pool)
                 self.gateway.start()
                 stack.callback(self.gateway.close)
-            if self._neuro is not None:
-                self.neuro = self._neuro(self.admission)
-                self.neuro.start()
-                stack.callback(self.neuro.close)
             if self._openpi is not None:
                 self.openpi = self._openpi(self.admission)
                 self.openpi.start()

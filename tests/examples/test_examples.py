@@ -6,16 +6,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import runpy
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from websockets.sync.client import connect
 
 from rtcontrol_client.ros2 import EXAMPLE
 from tests.bridges.client.worlds import free_port
@@ -24,15 +20,7 @@ from tests.helpers.ros_domain import own_domain
 from tests.rtcontrol.gateway import chromium
 
 HERE = ROOT / "examples"
-neuro_game = SimpleNamespace(**runpy.run_path(str(HERE / "neuro_game.py")))
 
-STATE = "coin 2 left 0 down free left right up down"
-WAYS = {
-    "2 left 1 up free left right up down": "left",
-    "1 left 3 up free left right up": "up",
-    "2 left 0 up free right up down": "up",
-    "2 left 1 up free right": None,
-}
 ELSEWHERE = {"supervise", "own_loop"}
 
 
@@ -67,34 +55,6 @@ def test_calls_become_the_pydantic_models_that_the_tools_are() -> None:
     lines = ran("pydantic_tools", "0.2").splitlines()
     assert len(lines) == 3
     assert all(re.search(r"-> (Grip\(force=\d+\)|Move\(side='(left|right)'\)|Wait\(\))$", line) for line in lines)
-
-
-def test_a_game_of_the_neuro_api_is_played_by_what_its_rules_taught(tmp_path: Path) -> None:
-    out, port = tmp_path / "coins", free_port()
-    assert f"--model {out}" in ran("neuro_game", str(out), "0.3")
-    given = ("--host", "inprocess", "--neuro", f"127.0.0.1:{port}", "--bind", "tcp://127.0.0.1:*")
-    server = Program(
-        ["-m", "rtcontrol", "serve", "--model", str(out), *given, "--out", str(tmp_path / "served")], tmp_path / "log"
-    )
-    try:
-        server.says(f"listening on ws://127.0.0.1:{port}/ for games")
-        with connect(f"ws://127.0.0.1:{port}/") as game:
-            for command, data in (
-                ("actions/register", {"actions": [{**one, "schema": one["parameters"]} for one in neuro_game.ACTIONS]}),
-                ("actions/force", {"query": "Collect the coin.", "state": STATE, "action_names": ["move", "wait"]}),
-            ):
-                game.send(json.dumps({"command": command, "game": "Coins", "data": data}))
-            told: dict[str, Any] = {}
-            while told.get("command") != "action":
-                told = json.loads(game.recv(30))
-        assert told["data"]["name"] in ("move", "wait")
-    finally:
-        server.kill()
-
-
-def test_the_neuro_games_rules_find_a_way_around_a_rock() -> None:
-    moved = [neuro_game.teacher("", f"coin {text}\nCollect the coin.") for text in WAYS]
-    assert [one["arguments"].get("direction") for one in moved] == list(WAYS.values())
 
 
 def test_a_server_decides_a_request_of_pythons_own_library(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from rtcontrol.serve.tool_reading import ToolReading
 
 sys.path.insert(0, str(Path(__file__).parent))
 from gateway_served import Serve, Served
-from neuro_game import PLAY, WAIT, Game, Playing, playing
 
 
 @pytest.fixture(scope="module")
@@ -76,19 +75,3 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
 def served(serve: Serve) -> Served:
     """Loopback, without a token."""
     return serve()
-
-
-@pytest.fixture
-def chance(tmp_path: Path) -> Iterator[Playing]:
-    """Plays the games of the Neuro API by chance."""
-    with playing(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
-def game(chance: Playing) -> Iterator[Game]:
-    """One that is connected, with two actions."""
-    made = Game(chance.url)
-    made.begin(PLAY, WAIT)
-    yield made
-    made.close()
