@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rtcontrol.cli import data_interpret, data_synthesise
+from rtcontrol.cli import data_synthesise
 from rtcontrol.cli.figures import JsonFile, check_writable, count_rows, for_people, save, say
 from rtcontrol.cli.options import BfclPython, group
 from rtcontrol.models.errors import UserError
@@ -239,7 +239,6 @@ def from_recording(
 
 
 app.command()(data_synthesise.synthesise)
-app.command()(data_interpret.interpret)
 
 
 def _read(

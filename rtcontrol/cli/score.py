@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,7 +19,7 @@ from rtcontrol_client.console import printable
 from rtcontrol_client.shutdown import Shutdown
 
 if TYPE_CHECKING:
-    from rtcontrol.evaluation.score_plan import Settings
+    pass
 
 LOG_WIDTH = 160
 LONGER = 1.5  # so much longer than was told, it is told again
@@ -42,10 +40,6 @@ Examples:
   rtcontrol score --env paddle --phrasings list.jsonl --gate 0.6      (or a list of the world's own: seen, unseen)
 
   rtcontrol score --env lander --steadiness --hysteresis margin=0.2,ticks=3      (docs/steadiness.md)
-
-  rtcontrol score --env lander --phrasings list.jsonl --interpreter runs/interpreter      (docs/interpreter.md)
-
-  rtcontrol score --env lander --phrasings list.jsonl --interpreter runs/interpreter --understand-only
 
   rtcontrol score --env lander --model decisions:https://HOST/v1#NAME      (or systemone:URL, or a chat model)
 
@@ -68,9 +62,6 @@ class ScoreProgress(Bar):
         self._announced_s = 0.0  # how long it takes in all, as it was told last
 
     def __call__(self, what: str, done: int, total: int, left_s: float, more_s: float) -> None:
-        if left_s < 0:
-            self.update(description=what, completed=done, total=total, left=f"{done}/{total} sentences")
-            return
         if done and (whole_s := time.monotonic() - self._begun_s + left_s) > LONGER * self._announced_s:
             beside = f"; delays and rates (--full) would take {_long(more_s)} more" if more_s else ""
             what_s = f"about {_long(left_s)} left, as the first {done} of {total} episodes went{beside}"
@@ -81,21 +72,6 @@ class ScoreProgress(Bar):
         if not self.terminal and (now := time.monotonic()) - self._told_s >= TOLD_S:
             self._told_s = now
             self.line(f"score: {left} ({what})")
-
-
-def _understand_only(settings: Settings, json_file: Path | None) -> None:
-    """Ask, count, and tell; where the figures go to standard output, the tables go to stderr."""
-    from rtcontrol.evaluation.score import understand_only
-    from rtcontrol.evaluation.understanding import figures
-
-    with Shutdown(), ScoreProgress() as bar:
-        found, gate, made = understand_only(settings, lambda done, total: bar("asking", done, total, -1.0, 0.0))
-    for table in made:
-        widened(Terminal(), LOG_WIDTH).print(table)
-    if json_file is not None:
-        told = {"understood": figures(found, gate), "settings": asdict(settings), "lines": found}
-        json_file.write_text(json.dumps(told, indent=1) + "\n")
-        print(f"All figures: {json_file}")
 
 
 def _numbers(option: str, text: str, least: float, most: float) -> tuple[float, ...]:
@@ -149,21 +125,6 @@ def _score(
         str | None,
         typer.Option(help="In real time beside lockstep, at so many Hz: 10,16,30. (default: none, or --full)"),
     ] = None,
-    interpreter: Annotated[
-        str | None,
-        typer.Option(
-            help="--phrasings: who maps each sentence to a goal, as in `rtcontrol run`; the model is told the goal."
-        ),
-    ] = None,
-    interpreter_gate: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0, max=1.0, help="--interpreter: less sure answers count as not understood. (default: as in a run)"
-        ),
-    ] = None,
-    understand_only: Annotated[
-        bool, typer.Option("--understand-only", help="--interpreter: count what is understood, and fly nothing.")
-    ] = False,
     hysteresis: Annotated[
         str | None,
         typer.Option(help="Of the models: margin=0.2, ticks=3, or both, as in `rtcontrol run` (docs/steadiness.md)."),
@@ -199,13 +160,8 @@ def _score(
         rates=_numbers("--rates", rates, MIN_HZ, MAX_HZ) if rates is not None else RATES if full else (),
         engine=engine,
         goal_file=None if goals is None else str(goals),
-        interpreter=interpreter,
-        interpreter_gate=interpreter_gate,
         hysteresis=hysteresis,
     )
-    if understand_only:
-        _understand_only(settings, json_file)
-        return
     with watched(lambda told: print(printable(told), file=sys.stderr)):
         scoring = Scoring(settings, json_file)
     console = widened(Terminal(), LOG_WIDTH)
@@ -219,9 +175,6 @@ def _score(
             scoring.run(told)
     except KeyboardInterrupt as interrupted:
         status = getattr(interrupted, "status", 130)
-    for table in scoring.understood():
-        console.print(table)
-        console.print()
     for table in tables(scoring.document.data, steadiness):
         note, table.caption = table.caption, None
         console.print(table)

@@ -20,18 +20,11 @@ FORM = 'Write {"say": "...", "means": "<canonical instruction>"}, with null in i
 
 @dataclass(frozen=True, slots=True)
 class Saying:
-    """What somebody says, and the goal that it asks for; `means` is its canonical instruction (None: nothing). Where an
-    interpreter was asked, `understood` is what the model is told ("": nothing, it was not understood)."""
+    """What somebody says, and the goal that it asks for; `means` is its canonical instruction (None: nothing)."""
 
     say: str
     means: str | None
     goal: Any = None
-    understood: str | None = None
-
-    @property
-    def instruction(self) -> str:
-        """What the model is told."""
-        return self.say if self.understood is None else self.understood
 
 
 def lines(skill: Skill, given: str, names: Sequence[str]) -> list[Saying]:

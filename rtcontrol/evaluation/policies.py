@@ -25,7 +25,6 @@ Flyer = Callable[[Sequence[Seat]], Sequence[Call | None]]
 SCRIPTED = ("expert", "no-op", "random")
 # Sixteen at once fill a pass; with more, the mask outgrows what the decoder keeps. An endpoint is asked by eight.
 LOCAL, FAR = 16, 8
-NOTHING = ""  # the instruction of a sentence that an interpreter did not understand
 GIVE_UP = 3  # so many requests without one answer, and the model is none
 
 
@@ -98,17 +97,9 @@ class ModelFlyer:
         self.parallel = LOCAL if self._many else FAR
 
     def __call__(self, seats: Sequence[Seat]) -> list[Call | None]:
-        asked = [seat for seat in seats if seat.case.instruction != NOTHING]
-        made = self._ask(asked) if asked else []
+        made = self._ask(seats) if seats else []
         self._answered = self._answered or not all(isinstance(one, Exception) for one in made)
-        acts = iter([self._act(seat, decided) for seat, decided in zip(asked, made, strict=True)])
-        return [self._told_nothing(seat) if seat.case.instruction == NOTHING else next(acts) for seat in seats]
-
-    def _told_nothing(self, seat: Seat) -> Call | None:
-        """The interpreter did not understand what was said: nothing is in force."""
-        seat.kept.setdefault("sure", []).append(0.0)
-        seat.kept["held"] = seat.kept.get("held", 0) + 1
-        return self._hold_on(seat.kept)
+        return [self._act(seat, decided) for seat, decided in zip(seats, made, strict=True)]
 
     def _act(self, seat: Seat, decided: Decision | Exception) -> Call | None:
         kept = seat.kept

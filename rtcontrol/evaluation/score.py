@@ -6,13 +6,11 @@ import itertools
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-from rich.table import Table
 
 from rtcontrol.agents import Agent
 from rtcontrol.agents.spoken import nonsense
@@ -22,17 +20,16 @@ from rtcontrol.envs.evaluate import Case, Played, play
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.skill import Judged, Skill
 from rtcontrol.evaluation.phrasings import Saying, lines
-from rtcontrol.evaluation.policies import NOTHING, OPEN, SCRIPTED, Flyer, ModelFlyer, ScoringGate, SteadyFlyer, scripted
+from rtcontrol.evaluation.policies import OPEN, SCRIPTED, Flyer, ModelFlyer, ScoringGate, SteadyFlyer, scripted
 from rtcontrol.evaluation.score_document import Document
 from rtcontrol.evaluation.score_plan import DELAYS, RATES, Cell, Settings, plan, subjects
-from rtcontrol.evaluation.understanding import Line, ask, at, kinds_of, tables
 from rtcontrol.hosts.deciders import ExpertSource
 from rtcontrol.hosts.protocol import DeciderSource
 from rtcontrol.loop.config import RunConfig, check_hysteresis
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ToolSchema
-from rtcontrol.run import assembly, interpreting
+from rtcontrol.run import assembly
 from rtcontrol.run.fingerprint import contents
 from rtcontrol.run.model_compatibility import (
     gate_of,
@@ -167,7 +164,6 @@ def _kind(cell: Cell) -> str:
     return f"{cell.by} {cell.wall} {cell.longest_s}"
 
 
-ASKING_S = -1.0  # in the place of the seconds left: nothing is flown yet
 # What is flown, cases done, of, seconds left, seconds that everything (`--full`) would take beside.
 Progress = Callable[[str, int, int, float, float], None]
 InRealTime = Callable[[Cell, Sequence[Case]], tuple[list[Played], dict[str, Any]]]
@@ -257,17 +253,9 @@ class Scoring:
         if all(one.means is not None for one in self.said):
             kept = nonsense(kept=True)  # no recipe teaches these
             self.said += [Saying(say, None) for say in kept[:: len(kept) // NONSENSE][:NONSENSE]]
-        if settings.interpreter is not None:
-            if settings.phrasings is None:
-                raise UserError("--interpreter is for what people say.", "Give a list with --phrasings.")
-            interpreting.check(settings.interpreter, settings.engine)
-            told = interpreting.goals_of(self.agent)
-            gate = interpreting.gate_for(settings.interpreter, told, settings.interpreter_gate)
-            self.settings = replace(self.settings, interpreter_gate=gate)
         goals = None if self.agent.goals is None else self.agent.goals.source
         phrasings = [(one.say, one.means) for one in self.said]
-        asked = () if settings.interpreter is None else (settings.interpreter,)
-        digests = contents((settings.env, settings.agent, goals), (*models, *asked), phrasings)
+        digests = contents((settings.env, settings.agent, goals), models, phrasings)
         self.settings = replace(self.settings, contents=digests)
         self._told = subjects(self.skill, self.settings.hz, self.settings.goals)
         self.document = Document(self.settings, json_file)
@@ -276,7 +264,6 @@ class Scoring:
 
     def run(self, progress: Progress) -> Document:
         """Fly everything that the document has not yet. UserError; what was flown until then is in the document."""
-        self._understand(progress)
         flyers: dict[str, Flyer] = {name: scripted(self.skill, name) for name in SCRIPTED}
         flyers |= {name: self._flyer(name) for name in self.settings.models}
         cells = plan(self.settings, self._told, self.said)
@@ -285,29 +272,6 @@ class Scoring:
         more = [cell for cell in full if cell.key not in known]
         measure(self.skill, cells, flyers, self.document, progress, self._in_real_time, more)
         return self.document
-
-    def _understand(self, progress: Progress) -> None:
-        """Ask about each sentence, unless the document has the answers: what is understood is told in its place."""
-        name, gate = self.settings.interpreter, self.settings.interpreter_gate
-        if name is None or gate is None:
-            return
-        if "understood" not in self.document.data:
-
-            def count(done: int, total: int) -> None:
-                progress("asking the interpreter", done, total, ASKING_S, 0.0)
-
-            self.document.data["understood"] = ask(name, self.agent, self.said, self.settings.engine, count)
-            self.document.write()
-        found = self.document.data["understood"]
-        self.said = [
-            replace(one, understood=at(line, gate) or NOTHING) for one, line in zip(self.said, found, strict=True)
-        ]
-
-    def understood(self) -> Iterator[Table]:
-        """Tables of what was understood, where there is an interpreter."""
-        name, gate = self.settings.interpreter, self.settings.interpreter_gate
-        if name is not None and gate is not None and "understood" in self.document.data:
-            yield from tables(self.document.data["understood"], gate, name, kinds_of(self.agent, self.said))
 
     def _flyer(self, model: str) -> ModelFlyer:
         settings, agent = self.settings, shown(self.agent, model)
@@ -334,21 +298,6 @@ def _gate_of(model: str, tools: Sequence[ToolSchema]) -> str:
     """What its checkpoint says of its function head for these tools; else none."""
     gate = gate_of(model, tools)
     return "0" if gate is None else str(ScoringGate(gate, "function"))
-
-
-def understand_only(settings: Settings, told: Callable[[int, int], None]) -> tuple[list[Line], float, list[Table]]:
-    """Ask the interpreter about a list, and fly nothing: each line, the gate, and the tables. UserError."""
-    name, listed = settings.interpreter, settings.phrasings
-    if name is None or listed is None:
-        raise UserError("--understand-only asks an interpreter about a list.", "Give --interpreter and --phrasings.")
-    file = None if settings.goal_file is None else Path(settings.goal_file)
-    skill = skill_for(settings.env, settings.agent, file)
-    given = settings.agent or assembly.default_agent(settings.env)
-    agent = skill.agent if isinstance(skill, UserSkill) else assembly.agent(given, file, settings.env)
-    gate = interpreting.gate_for(name, interpreting.goals_of(agent), settings.interpreter_gate)
-    said = lines(skill, listed, (skill.name, settings.env, agent.name))
-    found = ask(name, agent, said, settings.engine, told)
-    return found, gate, [*tables(found, gate, interpreting.shown(name), kinds_of(agent, said))]
 
 
 def skill_for(env: str, agent: str, goals: Path | None) -> Skill:

@@ -89,8 +89,6 @@ class Settings:
     rates: tuple[float, ...] = ()
     engine: str = "torch"
     goal_file: str | None = None
-    interpreter: str | None = None
-    interpreter_gate: float | None = None
     hysteresis: str | None = None
     contents: Mapping[str, str] = field(default_factory=dict)
 
@@ -151,11 +149,9 @@ def _said(settings: Settings, told: Sequence[Subject], lines: Sequence[Saying]) 
     meant = [(PHRASING_SEED + i, line) for i, line in enumerate(lines) if line.means is not None]
     # What means nothing is told in the worlds of the first goal: nobody judges by it.
     nonsense = [
-        Case(line.instruction, told[0].goals[0], PHRASING_SEED + i)
-        for i, line in enumerate(lines)
-        if line.means is None
+        Case(line.say, told[0].goals[0], PHRASING_SEED + i) for i, line in enumerate(lines) if line.means is None
     ]
-    said = [Case(line.instruction, line.goal, seed) for seed, line in meant]
+    said = [Case(line.say, line.goal, seed) for seed, line in meant]
     canonical = [Case(line.goal.text(), line.goal, seed) for seed, line in meant]
     for model in settings.models:
         for part, cases, longest_s in (

@@ -59,10 +59,9 @@ HYSTERESIS = (
     "margin=0.2, ticks=3, or margin=0.2,ticks=3 (docs/steadiness.md). (default: it follows each decision)"
 )
 INTERPRETER = (
-    "Who understands what is said, once for each instruction: a model, chat:URL#NAME, decisions:URL#NAME or "
-    "systemone:URL#NAME (docs/interpreter.md). (default: nobody; the model reads it as it is)"
+    "Maps each instruction to a goal of the agent, once: a checkpoint, or chat:URL#NAME (docs/interpreter.md). "
+    "(default: the model reads the instruction as it is)"
 )
-INTERPRETER_GATE = "--interpreter: less sure answers count as not understood. (default: the checkpoint's gate, or 0.5)"
 INTERPRETER_S = "--interpreter: an answer that takes longer counts as not understood."
 MAX_PIPELINE = 64
 CALLS_PER_TICK = (
@@ -154,15 +153,13 @@ def check_backup(backup: str | None, below: float, after_ms: float | None, in_fl
         raise UserError(f"--first-in-flight {in_flight} is out of range.", f"Give 1 to {MAX_PIPELINE} requests.")
 
 
-def check_interpreter(interpreter: str | None, gate: float | None, limit_s: float, confirm: bool = False) -> None:
+def check_interpreter(interpreter: str | None, limit_s: float, confirm: bool = False) -> None:
     """UserError for terms without an interpreter, and for such as are none."""
-    if interpreter is None and (gate is not None or limit_s != 5.0 or confirm):
+    if interpreter is None and (limit_s != 5.0 or confirm):
         raise UserError(
-            "--interpreter-gate, --interpreter-s and --confirm-instruction are for --interpreter, which is not given.",
+            "--interpreter-s and --confirm-instruction are for --interpreter, which is not given.",
             "Add --interpreter MODEL.",
         )
-    if gate is not None and not 0 <= gate <= 1:
-        raise UserError(f"--interpreter-gate {gate:g} is no probability.", "Give 0 to 1.")
     if not 0 < limit_s <= MOST_INTERPRETER_S:
         raise UserError(
             f"--interpreter-s {limit_s:g} must be above 0 and at most {MOST_INTERPRETER_S:g}.", "Leave it out."
@@ -272,7 +269,6 @@ class RunConfig:
     ] = ()
     confirm_s: Annotated[float, Flag("So long it waits; then the call is refused.")] = 10.0
     interpreter: Annotated[str | None, Flag(INTERPRETER)] = None
-    interpreter_gate: Annotated[float | None, Flag(INTERPRETER_GATE)] = None
     interpreter_s: Annotated[float, Flag(INTERPRETER_S)] = 5.0
     confirm_instruction: Annotated[
         bool, Flag("--interpreter: what was understood waits for a person's yes, for --confirm-s.")
@@ -309,7 +305,7 @@ class RunConfig:
                 raise UserError(f"{option} {getattr(self, name)} is unknown.", f"Choose one of {', '.join(allowed)}.")
         check_standby(self.standby, self.host)
         check_backup(self.backup, self.backup_below, self.backup_after_ms, self.first_in_flight)
-        check_interpreter(self.interpreter, self.interpreter_gate, self.interpreter_s, self.confirm_instruction)
+        check_interpreter(self.interpreter, self.interpreter_s, self.confirm_instruction)
         if not 1 <= self.pipeline <= MAX_PIPELINE:
             raise UserError(f"--pipeline {self.pipeline} is out of range.", f"Give 1 to {MAX_PIPELINE} decisions.")
         check_calls_per_tick(self.calls_per_tick)

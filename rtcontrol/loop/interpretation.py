@@ -1,5 +1,4 @@
-"""Words understood off the clock: each instruction is asked about once, on a thread of its own, while the one before
-stays in force."""
+"""Interpret instructions off the clock: each on its own thread, while the loop follows the instruction before."""
 
 from __future__ import annotations
 
@@ -15,14 +14,15 @@ from rtcontrol.models.errors import UserError
 
 Told = Callable[[Understood], None]
 Question = Callable[[str, Callable[[], None], Callable[[str], None]], None]
-END_S = 1.0  # a thread that asks hears of the end within
 
 
 class Interpretation:
-    """`hear` may be called from any thread and never waits. A newer sentence takes the place of an older one that
-    nobody has understood yet. What is understood is given to `take`; with a `question` that is asked first (text, what
-    follows a yes, what follows none: why, in a word). The owner may set `answered`, which is told what came of each
-    sentence, and once more, of one that got no yes, why."""
+    """Passes interpreted instructions to `take`, the newest alone. `hear` never waits; any thread may call it.
+
+    With a `question` a person is asked first: it gets the text, what follows a yes, and what follows a refusal (with
+    the reason in a word). The owner may set `answered`: it gets the result for each sentence, and a second one for a
+    sentence that was refused.
+    """
 
     def __init__(
         self,
@@ -36,106 +36,73 @@ class Interpretation:
     ) -> None:
         self.interpreter = interpreter
         self.answered: Told = lambda understood: None
+        self.heard = 0  # sentences so far, without the first instruction
         self._take, self._emit, self._notify, self._now_s = take, emit, notify, now_s
         self._question, self._withdraw = question, withdraw
-        self._changed = threading.Condition()
-        self._newest = 0  # of what was said
-        self._waiting: tuple[str, Told | None] | None = None
-        self._asking = False  # somebody is asked about a sentence now
+        self._lock = threading.RLock()
+        self._pending = 0  # sentences without a result
         self._closed = False
-        self._thread: threading.Thread | None = None
 
     def first(self, said: str, stopped: Callable[[], bool]) -> tuple[str, bool]:
-        """The instruction to begin with, in canonical words, and whether a person must say yes to it; waits for it, and
-        is no answer to anybody. UserError where it is not understood: there is no other to go on by."""
+        """Return the first instruction in canonical words, and whether a person must confirm it. Blocks. UserError if
+        it is not understood: there is no older one to follow."""
         found = self.interpreter.understand(instruction_text(said), stopped)
-        if found is None:  # the run ends before it began
+        if found is None:  # the run is over
             return said, False
-        if found.text is not None:
-            self._tell(found)
-        else:
+        if found.text is None:
             self._emit(found.event(0.0))
             what = f'The instruction "{echo(said)}" is not understood: {found.reason}.'
             raise UserError(what, f"Say it in other words, such as: {self.interpreter.examples()}.")
+        self._tell(found)
         return found.text, self._question is not None and found.by != ITSELF
 
     def hear(self, said: str, told: Told | None = None) -> bool:
-        """Somebody says it, who is `told` what comes of it. False after the end: nobody hears it. Raises UserError for
-        what is too long."""
+        """Interpret a sentence; `told` gets the result. False after the end. UserError if it is too long."""
         said = instruction_text(said)
         known = self.interpreter.known(said)
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return False
-            self._newest += 1
-            dropped, self._waiting = self._waiting, None if known is not None else (said, told)
-            if self._thread is None and known is None:
-                self._thread = threading.Thread(target=self._work, name="interpreter", daemon=True)
-                self._thread.start()
-            self._changed.notify()
-            self._withdraw()  # a question about an older one; under the lock, so that it is never a newer one's
-            if dropped is not None:
-                self._drop(*dropped)
+            self.heard += 1
+            self._pending += 1
+            self._withdraw()  # a question about an older sentence; under the lock, so never a newer one's
             if known is not None:
-                self._done(self._newest, known, told)
-            return True
-
-    @property
-    def heard(self) -> int:
-        """So many sentences so far, without the first."""
-        return self._newest
+                self._done(self.heard, known, told)
+                return True
+            arguments = (self.heard, said, told)
+        threading.Thread(target=self._work, args=arguments, name="interpreter", daemon=True).start()
+        return True
 
     @property
     def busy(self) -> bool:
-        """Whether something that was heard is not answered yet."""
-        with self._changed:
-            return self._asking or self._waiting is not None
+        """Whether a sentence has no result yet."""
+        return self._pending > 0
 
     def ask_first(self, text: str, yes: Callable[[], None], heard: int) -> bool:
-        """Ask people about what the run is to begin with, unless more than so many sentences were heard meanwhile."""
-        with self._changed:
-            if self._question is None or heard != self._newest or self.busy:
+        """Ask a person about the first instruction, unless more than `heard` sentences arrived meanwhile."""
+        with self._lock:
+            if self._question is None or heard != self.heard or self.busy:
                 return False
             self._question(text, yes, lambda why: None)
             return True
 
     def close(self) -> None:
-        """Nothing more is understood; whoever is asked is closed."""
-        with self._changed:
+        """Drop what is pending, and close the interpreter."""
+        with self._lock:
             self._closed = True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join(END_S)
         self.interpreter.close()
 
-    # -- on the interpreter's thread ----------------------------------------------------------------------------------
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting is not None or self._closed)
-                if self._closed:
-                    return
-                assert self._waiting is not None, "it was waited for"
-                (said, told), self._waiting, number, self._asking = self._waiting, None, self._newest, True
-            found = self.interpreter.understand(said, lambda number=number: self._stale(number))  # type: ignore[misc]
-            with self._changed:
-                self._asking = False
-                if self._closed:
-                    return
-                if found is None:
-                    self._drop(said, told)
-                else:
-                    self._done(number, found, told)
-
-    def _stale(self, number: int) -> bool:
-        return self._closed or number != self._newest
+    def _work(self, number: int, said: str, told: Told | None) -> None:
+        found = self.interpreter.understand(said, lambda: self._closed or number != self.heard)
+        self._done(number, found or Understood(said, None, self.interpreter.name, "overtaken"), told)
 
     def _done(self, number: int, found: Understood, told: Told | None) -> None:
-        with self._changed:  # what is given here is in the order in which it was said
-            if self._stale(number):
-                self._drop(found.said, told)
+        with self._lock:  # results are passed on in the order of their sentences
+            self._pending -= 1
+            if self._closed:
                 return
+            if number != self.heard:
+                found = Understood(found.said, None, self.interpreter.name, "overtaken")
             self._tell(found)
             self.answered(found)
             text, ask = found.text, self._question
@@ -148,17 +115,10 @@ class Interpretation:
 
     def _tell(self, found: Understood) -> None:
         self._emit(found.event(self._now_s()))
-        if found.text is None:
+        if found.text is None and found.why != "overtaken":
             what = f'"{echo(found.said)}" is not understood: {found.reason}. What was said before goes on.'
             self._notify(f"{what} It can be said so: {self.interpreter.examples()}.")
-        elif found.text != found.said:
+        elif found.text is not None and found.text != found.said:
             sure = "" if found.sure is None or found.by == ITSELF else f", {100 * found.sure:.0f} % sure"
             by = "" if found.by == ITSELF else f" ({found.by}{sure}, {found.took_ms:.0f} ms)"
             self._notify(f'"{echo(found.said)}" is understood as: {found.text}{by}')
-
-    def _drop(self, said: str, told: Told | None) -> None:
-        overtaken = Understood(said, None, self.interpreter.name, "overtaken")
-        self._emit(overtaken.event(self._now_s()))
-        self.answered(overtaken)
-        if told is not None:
-            told(overtaken)

@@ -197,8 +197,6 @@ class ControlLoop:
         if self._stopped():
             return
         self.phase = f"starting the interpreter ({interpretation.interpreter.name})"
-        if interpretation.interpreter.note is not None:
-            self.tell(interpretation.interpreter.note)
         interpretation.interpreter.start(self._stopped)
         if self._stopped():
             return

@@ -87,7 +87,6 @@ class Model:
         draft_ms: float = 20.0,
         interpreter: str | None = None,
         goals: Goals | None = None,
-        interpreter_gate: float | None = None,
         interpreter_s: float = LIMIT_S,
         hysteresis: str | None = None,
     ) -> ModelSession:
@@ -106,9 +105,8 @@ class Model:
         and takes fewer passes where the guess is right. It is waited for `draft_ms` at most; a guess that is late,
         wrong or raises is done without.
 
-        `interpreter` (a model, chat:URL#NAME, decisions:URL#NAME or systemone:URL#NAME) understands what is said with
-        `ModelSession.instruct` as one of the `goals` (None: those of the bundled agent whose model this is), where it
-        is as sure as `interpreter_gate` (None: the checkpoint's own, or 0.5) within `interpreter_s` seconds.
+        `interpreter` (a checkpoint, or chat:URL#NAME) maps what `ModelSession.instruct` gets to one of the `goals`
+        (None: those of the bundled agent whose model this is), within `interpreter_s` seconds.
 
         With `hysteresis` (margin=0.2, ticks=3 or both: docs/steadiness.md) the function and each argument keep the
         value that was given last until another one is clearly preferred; by another instruction, and after
@@ -160,14 +158,14 @@ class Model:
             drafter = Drafter(draft, draft_ms / 1e3)
         told = None
         if interpreter is not None:
-            check_interpreter(interpreter, interpreter_gate, interpreter_s)
+            check_interpreter(interpreter, interpreter_s)
             if goals is not None:
                 known = goals.goal_tools("session")
             elif own is not None and own.tools.openai() == chosen.openai():
                 known = interpreting.goals_of(own)
             else:
                 raise UserError("interpreter= needs goals.", "Give goals=Goals({...}) (docs/interpreter.md).")
-            told = HeardInstruction(interpreting.of_goals(interpreter, known, interpreter_gate, interpreter_s))
+            told = HeardInstruction(interpreting.of_goals(interpreter, known, interpreter_s))
         decider = spec.build()
         if told is not None:
             try:

@@ -308,7 +308,7 @@ def _config(
     if options.interpreter is not None and (named is None or interpreting.goal_tools(agent) is None):
         warnings.append("Instructions are taken as they are said: no goals are known that they could be mapped to.")
     elif options.interpreter is not None:
-        names = ("interpreter", "interpreter_gate", "interpreter_s", "confirm_instruction", "confirm_s")
+        names = ("interpreter", "interpreter_s", "confirm_instruction", "confirm_s")
         interpreted = {name: getattr(options, name) for name in names}
     try:
         return RunConfig(

@@ -18,7 +18,6 @@ from rtcontrol.loop.config import (
     HOW_ARGUMENTS,
     HYSTERESIS,
     INTERPRETER,
-    INTERPRETER_GATE,
     INTERPRETER_S,
     MAX_HZ,
     MIN_HZ,
@@ -129,7 +128,6 @@ class ServeOptions:
     plan_steps: Annotated[int | None, Flag(PLAN_STEPS)] = None
     plan_blend: Annotated[int, Flag(PLAN_BLEND)] = 0
     interpreter: Annotated[str | None, Flag(f"Of sessions whose agent has goals. {INTERPRETER}")] = None
-    interpreter_gate: Annotated[float | None, Flag(INTERPRETER_GATE)] = None
     interpreter_s: Annotated[float, Flag(INTERPRETER_S)] = 5.0
     confirm_instruction: Annotated[
         bool, Flag("--interpreter: what was understood waits for a person's yes, for --confirm-s.")
@@ -233,7 +231,7 @@ class ServeOptions:
                 "Leave them out.",
             )
         check_hysteresis(self.hysteresis, self.calls_per_tick)
-        check_interpreter(self.interpreter, self.interpreter_gate, self.interpreter_s, self.confirm_instruction)
+        check_interpreter(self.interpreter, self.interpreter_s, self.confirm_instruction)
         if not 0 < self.confirm_s <= 86_400:
             raise UserError(f"--confirm-s {self.confirm_s:g} is out of range.", "Give above 0 to 86400 seconds.")
         if self.interpreter is not None:

@@ -70,8 +70,7 @@ class SessionManager:
         self.opening = threading.Semaphore(OPENING_AT_ONCE)
         self.resuming = threading.Semaphore(OPENING_AT_ONCE)  # nobody waits behind strangers to come back
         self.reading = ToolReading(options.loads)
-        told = options.interpreter, options.interpreter_gate, options.interpreter_s, options.engine
-        self.interpreters = Interpreters(*told)
+        self.interpreters = Interpreters(options.interpreter, options.interpreter_s, options.engine)
         self.counts: Counter[str] = Counter()
         self._lock = threading.RLock()
         self._peers: dict[Connection, Peer[Session]] = {}

@@ -114,7 +114,7 @@ def understood(report: Mapping[str, Any]) -> str:
         return ""
     found = [one for one in told if one["understood"] is not None]
     whys = Counter(one["not_understood"] for one in told if one["understood"] is None)
-    asked = sorted(one["took_ms"] for one in told if not one.get("kept") and one.get("not_understood") != "overtaken")
+    asked = sorted(one["took_ms"] for one in told if one.get("not_understood") != "overtaken")
     not_found = f", not understood {whys.total()} ({', '.join(f'{k} {n}' for k, n in _most(whys))})" if whys else ""
     took = f", {asked[len(asked) // 2]:.0f} ms (p50)" if asked else ""
     shown = "; ".join(f'"{one["said"]}" as "{one["understood"]}"' for one in found[:MOST_TOLD])

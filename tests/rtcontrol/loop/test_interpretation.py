@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,24 +16,20 @@ from arm import Arm, arm_agent, on
 from cart import Flight, cart_agent
 
 from rtcontrol.agents import Agent, Goals
-from rtcontrol.loop.interpretation import Interpretation
 from rtcontrol.loop.interpreter import Interpreter, Understood
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
-from rtcontrol.run import assembly, interpreting
+from rtcontrol.run import interpreting
 from rtcontrol.run.viewer import snapshot
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.channels import schema, topic_of
 from rtcontrol.telemetry.report import understood
 from tests.helpers.processes import until
 from tests.rtcontrol.evaluation.chat_server import ChatServer, chat_server, completion
-from tests.rtcontrol.hosts.standin_endpoint import standin
 
 pytestmark = pytest.mark.realtime
 GOALS = Goals({"go to {x}": ["move to {x}"], "wait": []}, {"x": [-2.0, -0.5, 0, 0.5, 2.0]})
 GO = completion(("go_to_x", '{"x": 0.5}'))
-# Ollama's own API and some others give an object where OpenAI's gives a text of JSON.
-OBJECT = {"choices": [{"message": {"tool_calls": [{"function": {"name": "go_to_x", "arguments": {"x": 2}}}]}}]}
 Answer = Callable[[dict[str, Any]], tuple[int, bytes]]
 
 
@@ -46,7 +40,7 @@ def agent(goals: Goals = GOALS) -> Agent:
 @contextmanager
 def chat(answer: Answer, told: Agent | None = None, **more: Any) -> Iterator[tuple[ChatServer, Interpreter]]:
     with chat_server(answer) as server:
-        made = interpreting.interpreter(f"chat:{server.url}#small", told or agent(), **more)
+        made = interpreting.of_goals(f"chat:{server.url}#small", interpreting.goals_of(told or agent()), **more)
         try:
             yield server, made
         finally:
@@ -95,22 +89,6 @@ def test_a_chat_model_is_asked_for_exactly_one_goal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "text"),
-    [
-        ((200, json.dumps(OBJECT).encode()), "go to 2.0"),
-        (completion(("go_to_x", '{"x": "minus two"}')), "go to -2.0"),
-        (completion(("wait", "")), "wait"),
-        (completion(content='{"name": "go_to_x", "arguments": {"x": 0}}'), "go to 0"),
-        (completion(content='```json\n{"function": {"name": "wait", "arguments": "{}"}}\n```'), "wait"),
-    ],
-    ids=["arguments as an object", "a number in words", "no arguments", "a call as text", "a call in a fence"],
-)  # fmt: skip
-def test_answers_of_other_shapes_are_read(said: tuple[int, bytes], text: str) -> None:
-    with chat(lambda body: said) as (_, interpreter):
-        assert asked(interpreter, "whatever").text == text
-
-
-@pytest.mark.parametrize(
     ("said", "why", "detail"),
     [
         (completion(("not_understood", "{}")), "none", ""),
@@ -133,13 +111,6 @@ def test_what_is_no_goal_is_not_understood_and_says_why(said: tuple[int, bytes],
     assert (found.text, found.why) == (None, why) and detail in found.detail, found
 
 
-def test_an_endpoint_that_is_gone_is_named() -> None:
-    with chat(lambda body: GO) as (server, _):
-        url = server.url
-    found = asked(interpreting.interpreter(f"chat:{url}", agent()), "hm")
-    assert (found.text, found.why) == (None, "connection") and "connection" in found.reason
-
-
 def test_who_takes_too_long_is_not_waited_for() -> None:
     free = threading.Event()
     with chat(lambda body: (free.wait(60), GO)[1], limit_s=0.2) as (_, interpreter):
@@ -158,110 +129,22 @@ def test_canonical_words_are_asked_of_nobody_in_whatever_letters() -> None:
     assert not server.bodies
 
 
-def test_the_same_sentence_is_not_asked_twice_unless_it_failed() -> None:
-    said = iter([(500, b"{}"), GO, completion(("not_understood", "{}"))])
-    with chat(lambda body: next(said)) as (server, interpreter):
-        assert asked(interpreter, "a half").why == "http"
-        first, again = asked(interpreter, "a half"), asked(interpreter, "A  half")
-        assert first.text == again.text == "go to 0.5" and again.kept and not first.kept and again.said == "A  half"
-        assert asked(interpreter, "hm").why == asked(interpreter, "hm").why == "none"
-        assert len(server.bodies) == 3
-
-
-def test_what_was_understood_for_one_agent_is_not_believed_for_another() -> None:
-    other = replace(agent(Goals({"stay": []})), name="other")
-    with chat(lambda body: completion((body["tools"][0]["function"]["name"], '{"x": 0}'))) as (server, one):
-        assert asked(one, "there").text == "go to 0"
-        second = interpreting.interpreter(f"chat:{server.url}", other)
-        assert asked(second, "there").why == "illegal"  # `stay` has no x, and nothing was kept of the other's
-        second.end()
-
-
-def test_a_decision_api_chooses_and_its_least_sure_part_counts() -> None:
-    # RasaHQ/rasa#4453: a threshold on the intent alone let an unsure value through.
-    def choose(told: str, name: str, options: list[str]) -> str:
-        assert "over there" in told
-        return {"function": "turn", "turn.way": "right"}.get(name, options[0])
-
-    road = assembly.agent("driver")
-    with standin(choose=choose) as server:
-        sure = interpreting.interpreter(f"decisions:{server.url}", road)
-        found = asked(sure, "over there")
-        assert (found.text, found.sure) == ("turn right at the next junction", pytest.approx(0.8))
-        sure.end()
-        unsure = interpreting.interpreter(f"systemone:{server.url}", road, gate=0.9)
-        held = asked(unsure, "over there")
-        assert (held.text, held.why) == (None, "unsure") and "turn right at the next junction" in held.detail
-        unsure.end()
-
-
-def test_nobody_is_asked_about_what_no_person_says() -> None:
-    with chat(lambda body: GO) as (server, interpreter):
-        assert asked(interpreter, "go " * 1000).why == "too_long"
-    assert not server.bodies
-
-
 def test_an_interpreter_needs_goals_and_must_be_one() -> None:
     with pytest.raises(UserError, match="no goals"):
-        interpreting.interpreter("chat:http://x/v1", cart_agent())
+        interpreting.goals_of(cart_agent())
     for name, said in (("noop", "understands nothing"), ("chat:nowhere", "its URL is none"), ("missing", "missing")):
         with pytest.raises(UserError, match=said):
-            interpreting.interpreter(name, agent())
+            interpreting.of_goals(name, interpreting.goals_of(agent()))
     lookalike = replace(cart_agent(), name="lander")  # of other tools than the bundled one's
     assert interpreting.goal_tools(lookalike) is None
 
 
-class Slow:
-    """A host of which nothing is known but that it is there."""
-
-    def __init__(self) -> None:
-        self.started = 0
-
-    def start(self, stopped: Callable[[], bool]) -> dict[str, Any]:
-        self.started += 1
-        return {}
-
-    def alive(self) -> bool:
-        return self.started > 0
-
-    def close(self) -> None:
-        self.started = 0
-
-
-def test_a_start_waits_for_nobody_who_is_answered_and_can_be_given_up() -> None:
-    host = Slow()
-    interpreter = Interpreter("slow", GOALS.goal_tools("cart"), lambda: host)  # type: ignore[arg-type, return-value]
-    with ThreadPoolExecutor(1) as pool:
-        with interpreter._places:  # somebody is asked something else
-            given_up = pool.submit(interpreter.start, lambda: True)
-            assert given_up.result(5) is None and not host.started
-        interpreter.start()
-        with interpreter._places:
-            pool.submit(interpreter.start).result(5)
-    assert host.started == 1
-
-
 def test_an_interpreter_of_a_server_that_is_closed_is_asked_no_more() -> None:
     with chat_server(lambda body: GO) as server:
-        made = interpreting.Interpreters(f"chat:{server.url}", None, 5.0, "torch")
+        made = interpreting.Interpreters(f"chat:{server.url}", 5.0, "torch")
         made.close()
         late = made.of(agent())
         assert late is not None and asked(late, "a half").why == "error" and not server.bodies
-
-
-def test_a_run_that_is_stopped_before_it_begins_starts_no_interpreter(tmp_path: Path) -> None:
-    host = Slow()
-    interpreter = Interpreter("slow", GOALS.goal_tools("cart"), lambda: host, shared=True)  # type: ignore[arg-type, return-value]
-    flight = Flight(tmp_path, agent=agent(), interpreter=interpreter)
-    flight.loop.stop("enough")
-    flight.run()
-    assert not host.started
-
-
-def test_a_gate_that_has_no_effect_is_told(tmp_path: Path) -> None:
-    with chat(lambda body: GO, gate=0.9) as (_, interpreter):
-        flight = Flight(tmp_path, agent=agent(), interpreter=interpreter).run()
-    assert any("--interpreter-gate 0.9 has no effect" in line for line in flight.said)
 
 
 # -- in flight --------------------------------------------------------------------------------------------------------
@@ -346,23 +229,6 @@ def test_a_newer_instruction_overtakes_an_older_one_that_is_understood_later(tmp
     assert told == {"go to 0": None, "the first wish": "overtaken", "the second wish": None}
 
 
-def test_canonical_words_overtake_what_is_being_asked_about(tmp_path: Path) -> None:
-    free = threading.Event()
-
-    def person(flight: Flight) -> None:
-        flight.loop.instruct("somewhere")
-        until(lambda: len(server.bodies) == 1)
-        flight.loop.instruct("go to -2.0")
-        until(lambda: flight.loop.instruction == "go to -2.0")
-        free.set()
-        k = flight.loop._outcomes.newest_k
-        until(lambda: flight.loop._outcomes.newest_k >= k + 10)
-
-    with chat(lambda body: (free.wait(60), GO)[1], limit_s=60.0) as (server, interpreter):
-        flight = flown(tmp_path, interpreter, person)
-    assert flight.loop.instruction == "go to -2.0"
-
-
 def test_the_first_instruction_is_understood_before_anything_acts(tmp_path: Path) -> None:
     with chat(lambda body: GO) as (_, interpreter):
         flight = Flight(tmp_path, agent=agent(), interpreter=interpreter, instruction="a half please").run()
@@ -389,14 +255,6 @@ def test_a_run_ends_at_once_while_somebody_is_asked(tmp_path: Path) -> None:
         flight = flown(tmp_path, interpreter, person)
         free.set()
     assert flight.loop.safe_in_force and flight.loop.ended_by == "enough"
-
-
-def test_without_an_interpreter_words_are_taken_as_they_are(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, agent=agent())
-    flight.after(3, lambda: flight.loop.instruct("head for 0.5"))
-    flight.run()
-    assert flight.loop.instruction == "head for 0.5" and not events(flight)
-    assert "understood" not in report.of_record(flight.path)
 
 
 # -- with a person's yes ----------------------------------------------------------------------------------------------
@@ -512,62 +370,6 @@ def test_a_yes_is_not_taken_for_another_question_than_the_one_that_was_shown(tmp
     assert [line["k"] for line in flight.lines if line.get("people") in ("ask", "confirm")] == [-1, -2, -2]
 
 
-def test_a_yes_for_a_call_that_just_expired_is_not_taken_for_the_instruction(tmp_path: Path) -> None:
-    arm, told = Arm(), replace(arm_agent(), goals=Goals(["go on", "hold still"]))
-    close = Call("grip", {"closed": 1})
-
-    def decide(request: Any) -> Decision:
-        return Decision(close, {}) if request.tick == 5 else on(request)
-
-    with chat(lambda body: completion(("hold_still", "{}")), told) as (_, interpreter):
-        flight = Flight(
-            tmp_path, decide, world=arm.world(), agent=told, interpreter=interpreter,  # type: ignore[arg-type]
-            hz=20, duration_s=None, hold_ms=60_000.0, instruction="go on", confirm=("grip",), confirm_instruction=True,
-            confirm_s=3.0,
-        )  # fmt: skip
-
-        def beside() -> None:
-            operator = flight.loop.operator
-            until(lambda: operator.asking is not None)
-            flight.loop.instruct("freeze")
-            until(lambda: operator.question is not None and operator.question.expires_ns)
-            assert "has changed" in operator.say("confirm", "keyboard") and operator.question is not None
-            until(lambda: time.monotonic_ns() > operator._settled_ns)
-            assert "confirm" in operator.say("confirm", "keyboard")  # it was looked at
-            until(lambda: flight.loop.instruction == "hold still")
-
-        flight.run_beside(beside)
-    people = [(line["people"], line["k"]) for line in flight.lines if "people" in line]
-    assert people == [("ask", 5), ("unanswered", 5), ("ask", -1), ("confirm", -1)]
-
-
-def test_an_older_sentence_does_not_withdraw_the_question_about_a_newer_one() -> None:
-    asked: list[str] = []
-    newer: list[threading.Thread] = []
-
-    def withdraw() -> None:
-        if not newer:  # by the older one: the newer one is said right now
-            newer.append(threading.Thread(target=lambda: interpretation.hear("newer")))
-            newer[0].start()
-            newer[0].join(0.3)
-        asked.clear()
-
-    with chat(lambda body: GO) as (_, interpreter):
-        assert asked_of(interpreter, "older", "newer")
-        interpretation = Interpretation(
-            interpreter, lambda text: None, lambda event: None, lambda line: None, lambda: 0.0,
-            lambda text, yes, no: asked.append(text), withdraw,
-        )  # fmt: skip
-        interpretation.hear("older")
-        newer[0].join(10)
-        assert asked == ["go to 0.5"]
-
-
-def asked_of(interpreter: Interpreter, *said: str) -> bool:
-    """From now on these are known."""
-    return all(asked(interpreter, one).text for one in said)
-
-
 def started(flight: Flight, person: Callable[[], Any]) -> Flight:
     """The run's start, beside which a person does something, and which ends the run."""
 
@@ -600,24 +402,6 @@ def test_what_is_said_while_the_first_question_is_open_is_what_the_run_begins_wi
 
             started(flight, person)
             assert {line["instruction"] for line in flight.lines if "observation" in line} == {text}
-
-
-def test_nobody_is_asked_about_the_first_instruction_while_a_newer_one_is(tmp_path: Path) -> None:
-    two = completion(("go_to_x", '{"x": 2}'))
-    with chat(lambda body: two if "two" in body["messages"][-1]["content"] else GO) as (_, interpreter):
-        asked_of(interpreter, "a half", "make it two")
-        flight = first_of(tmp_path, interpreter)
-        flight.loop.instruct("make it two")
-
-        def person() -> None:
-            until(lambda: asks(flight))
-            assert flight.loop.operator.question.text == "go to 2.0"  # type: ignore[union-attr]
-            flight.loop.operator.say("confirm", "keyboard")
-            until(lambda: flight.loop._outcomes.newest_k >= 3)
-
-        started(flight, person)
-    asked_about = [line["call"] for line in flight.lines if line.get("people") == "ask"]
-    assert asked_about == ['follow "go to 2.0"'] and flight.loop.instruction == "go to 2.0"
 
 
 def test_the_first_instruction_is_asked_about_again_where_nothing_comes_of_a_newer_one(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_who_waits_while_the_session_is_closed_is_told() -> None:
 def test_a_local_interpreter_is_there_with_the_session_and_ends_with_it_though_it_is_dropped() -> None:
     goals = Goals({"go to {x}": []}, {"x": [0, 1]})
     session = rtcontrol.load("lander").session(interpreter="lander", goals=goals)
-    (host,) = session._told._interpretation.interpreter._idle  # type: ignore[union-attr]
+    host = session._told._interpretation.interpreter._host  # type: ignore[union-attr]
     assert isinstance(host, ProcessHost) and host.alive()
     process = host._process
     assert process is not None

@@ -70,24 +70,13 @@ def test_a_first_instruction_that_nobody_understands_is_a_mistake(
     assert not (tmp_path / "run" / "record.mcap").exists()
 
 
-def test_a_first_instruction_is_understood_before_it_flies(chat: ChatServer, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    asked = ("--interpreter", f"chat:{chat.url}", "--instruct", "go to the left", "--duration", "1", "--out", str(out))
-    run = spawn(*EXPERT, *asked)
-    _, complaint = run.communicate(timeout=60)
-    assert run.returncode == 0, complaint
-    told = {event["instruction"] for event in read_record(out / "record.mcap") if "observation" in event}
-    assert told == {"land on the left side of the pad"}
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         (("--interpreter", "noop"), "understands nothing"),
         (("--interpreter", "chat:nowhere"), "its URL is none"),
         (("--interpreter", "/nowhere/at/all"), "/nowhere/at/all"),
-        (("--interpreter-gate", "0.5"), "--interpreter, which is not given"),
-        (("--interpreter", "chat:http://127.0.0.1:1/v1", "--interpreter-gate", "7"), "no probability"),
+        (("--interpreter", "decisions:http://127.0.0.1:1/v1"), "understands nothing"),
         (("--interpreter", "chat:http://127.0.0.1:1/v1", "--interpreter-s", "0"), "must be above 0"),
         (("--confirm-instruction",), "--interpreter, which is not given"),
     ],

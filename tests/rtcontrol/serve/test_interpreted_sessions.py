@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client.wire.messages import ControlMessage, ErrorMessage, Instruct
 from tests.helpers.processes import until
 from tests.rtcontrol.evaluation.chat_server import ChatServer, chat_server, completion
@@ -83,18 +81,6 @@ def test_what_is_not_understood_is_refused_with_what_can_be_said(interpreted: Ca
     assert made.admission.all()[0].loop.instruction == "land on the pad"
 
 
-def test_no_call_waits_for_the_interpreter(bench: Callable[..., Bench]) -> None:
-    free = threading.Event()
-    with chat_server(lambda body: (free.wait(60), HOVER)[1]) as server:
-        peer = bench(interpreter=f"chat:{server.url}", interpreter_s=60.0).enter(pacing="client")
-        peer.ask()
-        say(peer, "stay up there")
-        until(lambda: bool(server.bodies))
-        assert [peer.ask().status for _ in range(20)] == ["fresh"] * 20
-        free.set()
-        assert told(peer, Instruct).instruction == "hover at 0.7"
-
-
 def test_a_resumed_session_tells_nothing_of_the_old_instruction_before_its_welcome(
     bench: Callable[..., Bench],
 ) -> None:
@@ -132,20 +118,6 @@ def test_what_is_said_between_two_loops_is_what_the_next_one_begins_with(interpr
     assert made.peer().enter(resume=peer.token).instruction == "hover at 0.7"
 
 
-def test_words_between_two_loops_that_nobody_understands_give_way_to_the_one_before(
-    interpreted: Callable[..., Bench],
-) -> None:
-    made = interpreted()
-    peer = made.enter(pacing="client")
-    peer.ask()
-    session = parked(made, peer)
-    session.instruct("make me a sandwich")
-    denied = made.peer().denied(resume=peer.token)
-    assert (denied.code, denied.retryable, denied.fatal) == ("instruction", True, False)
-    until(lambda: session.state == "parked")
-    assert made.peer().enter(resume=peer.token).instruction == "land on the pad"
-
-
 def test_what_was_understood_and_not_decided_by_yet_is_kept_for_the_resume(interpreted: Callable[..., Bench]) -> None:
     made = interpreted()
     peer = made.enter(pacing="client")
@@ -161,13 +133,6 @@ def test_the_hello_s_instruction_is_told_by_the_welcome_as_it_was_understood(int
     assert made.enter(instruction="to the left").welcome.instruction == "land on the left side of the pad"  # type: ignore[union-attr]
     denied = made.peer().denied(instruction="make me a sandwich")
     assert (denied.code, denied.fatal) == ("instruction", True) and "land on the pad" in denied.remedy
-
-
-def test_sessions_share_what_was_understood(interpreted: Callable[..., Bench], chat: ChatServer) -> None:
-    made = interpreted()
-    for _ in range(2):
-        assert made.enter(instruction="to the left").welcome is not None
-    assert said(chat) == ["to the left"]
 
 
 def test_words_for_a_client_s_own_tools_are_taken_as_they_are(
@@ -204,24 +169,6 @@ def test_a_client_says_yes_to_what_was_understood(interpreted: Callable[..., Ben
     assert told(peer, ControlMessage).instruction is None
     peer.ask()
     assert session.loop.instruction == "hover at 0.7"
-
-
-def test_a_yes_for_another_instruction_than_the_one_that_is_asked_about_is_refused(
-    interpreted: Callable[..., Bench],
-) -> None:
-    made = interpreted(confirm_instruction=True)
-    peer = made.enter(pacing="client", capabilities=["control"])
-    peer.ask()
-    say(peer, "stay up there")
-    assert told(peer, ControlMessage).instruction == "hover at 0.7"
-    peer.send(ControlMessage(session=peer.token, say="confirm", instruction="land on the pad"))
-    refused = told(peer, ErrorMessage)
-    assert (refused.code, refused.field, refused.fatal) == ("invalid", "instruction", False)
-    assert made.admission.all()[0].loop.operator.question is not None
-    peer.send(ControlMessage(session=peer.token, say="confirm", instruction="hover at 0.7"))
-    assert told(peer, ControlMessage).instruction is None
-    peer.ask()
-    assert told(peer, Instruct).instruction == "hover at 0.7"
 
 
 @pytest.mark.parametrize(("seconds", "why"), [(10.0, "a person said no"), (0.2, "nobody said yes or no")])
@@ -261,30 +208,12 @@ def test_a_client_is_told_that_somebody_else_overtook_what_it_said_and_not_that_
         assert not [message for message in peer.inbox if isinstance(message, ErrorMessage)]
 
 
-def test_the_record_keeps_what_was_said_and_understood(interpreted: Callable[..., Bench]) -> None:
-    made = interpreted()
-    peer = made.enter(pacing="client")
-    peer.ask()
-    say(peer, "hold it a bit")
-    told(peer, Instruct)
-    peer.ask()
-    peer.close()
-    until(lambda: bool(list(_understood(made.out))))
-    kept = [event for event in _understood(made.out) if event["by"] != "itself"]
-    assert [(event["said"], event["understood"]) for event in kept] == [("hold it a bit", "hover at 0.7")]
-
-
-def _understood(out: Path) -> list[dict[str, Any]]:
-    return [event for path in out.glob("*/record.mcap") for event in read_record(path) if "understood" in event]
-
-
 def test_an_interpreter_that_is_none_ends_the_start() -> None:
     for options, what in (
         ({"interpreter": "noop"}, "understands nothing"),
         ({"interpreter": "chat:nowhere"}, "its URL is none"),
-        ({"interpreter_gate": 0.5}, "--interpreter, which is not given"),
         ({"confirm_instruction": True}, "--interpreter, which is not given"),
-        ({"interpreter": "chat:http://127.0.0.1:1/v1", "interpreter_gate": 2.0}, "no probability"),
+        ({"interpreter": "systemone:http://127.0.0.1:1/v1"}, "understands nothing"),
     ):
         with pytest.raises(UserError, match=what):
             ServeOptions(**options).check()  # type: ignore[arg-type]
