@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent / "vectors"
-NAMES = ("valid", "invalid", "ttl", "clock", "control", "several", "pictures", "crowd", "phase")
+NAMES = ("valid", "invalid", "ttl", "clock", "control", "several", "pictures", "crowd", "phase", "connect")
 
 
 def load(name: str) -> Any:

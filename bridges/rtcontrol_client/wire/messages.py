@@ -294,11 +294,13 @@ class ErrorMessage(MessagePart):
 
 
 class Bye(MessagePart):
-    """Either way: the session ends, and cannot be resumed."""
+    """Either way: the session ends, and cannot be resumed. Server -> client with `reconnect`: the server goes away, so
+    connect again, to another one, for a new session."""
 
     type: Literal["bye"] = "bye"
     session: Token | None = None
     reason: Annotated[str, Field(max_length=1024)] = ""
+    reconnect: bool | None = None  # 1.1
 
 
 Message = (
