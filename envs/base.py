@@ -23,15 +23,13 @@ class Observation:
     """One look at the world.
 
     `seq` grows by one with every observation made, so whoever takes only the freshest can count the superseded ones;
-    `epoch` grows with every reset; `t_capture_ns` is CLOCK_MONOTONIC, and so is `deadline_ns`: by then a world that
-    asks for each call wants this one (0: by the loop's own deadline).
+    `epoch` grows with every reset; `t_capture_ns` is CLOCK_MONOTONIC.
     """
 
     seq: int
     epoch: int
     t_capture_ns: int
     data: Mapping[str, Any]
-    deadline_ns: int = 0
 
 
 @dataclass(frozen=True)

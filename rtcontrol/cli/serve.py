@@ -42,8 +42,6 @@ Examples:
 
   rtcontrol serve --config run.toml --hz 20      (lines such as: `http = "127.0.0.1:8080"`)
 
-  rtcontrol serve --agent lander --openpi 127.0.0.1:8000      (answers openpi's clients: docs/policies.md)
-
   rtcontrol serve --model noop --bind ipc:///tmp/rtcontrol.sock      (tries out a client without a model)
 
 docs/protocol.md is what a client must know, docs/security.md who can reach what. Each session leaves its record and
@@ -76,14 +74,11 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
     from rtcontrol.serve.server import Server
 
     gateway = None if options.http is None else _gateway(options, options.http)
-    openpi = None if options.openpi is None else _openpi(options, options.openpi)
     ending.of(lambda name: None)
     with StandardStreams() as output:
         say = output.out.say
-        policies = None if openpi is None else openpi(say)
         web = None if gateway is None else gateway(say)
-        told: dict[str, Any] = {"say": say, "stopped": ending.called, "openpi": policies}
-        with Server(options, options.bind, keys=options.keys, http=web, **told) as server:
+        with Server(options, options.bind, keys=options.keys, http=web, say=say, stopped=ending.called) as server:
             for endpoint in server.endpoints:
                 say(f"listening on {endpoint}")
             for one in decoders_of(server.admission.pool):
@@ -91,10 +86,8 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
             if server.gateway is not None:
                 say(f"listening on {server.gateway.url}")
                 server.gateway.show_code()
-            if server.openpi is not None:
-                say(f"listening on {server.openpi.address} for clients of policy servers")
             ending.wait()
-            say(f"{ending.name}: ending {len(server.admission.watched)} sessions")
+            say(f"{ending.name}: ending {len(server.admission.all())} sessions")
         say(f"records and reports: {options.out}")
     return ending.status
 
@@ -119,18 +112,6 @@ def _gateway(options: ServerOptions, http: str) -> Callable[[Any], Any]:
         options.pair,
     )
     return lambda say: lambda admission, pool: Gateway(admission, pool, told, say)
-
-
-def _openpi(options: ServerOptions, address: str) -> Callable[[Any], Any]:
-    from rtcontrol.gateway import GatewayOptions
-    from rtcontrol.gateway.policy import PolicyOptions, PolicyServer
-    from rtcontrol.run import assembly
-
-    access = GatewayOptions.parse(
-        address, options.allow_origin, options.token_file, require_token=options.require_token, option="--openpi"
-    )
-    offer = PolicyOptions.parse(assembly.agent(str(options.agent)), options.openpi_map)
-    return lambda say: lambda admission: PolicyServer(admission, access, offer, say)
 
 
 app.command(help=EXAMPLES)(command(ServerOptions, "serve", _serve))

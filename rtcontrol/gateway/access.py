@@ -32,7 +32,6 @@ ABORT = "rtcontrol.abort"  # an extension of a connection's scope, which cuts of
 # Paths that act or tell something about the sessions, as every WebSocket does; the rest are the page's files, which are
 # no secret.
 GUARDED = ("/ws", "/view/", "/v1/", "/metrics", "/health", "/mcp")
-PROBED = "/healthz"  # of policy servers: whoever asks learns that one is there
 # What OpenAI's clients send from a browser.
 SENT = (
     "accept",
@@ -101,8 +100,7 @@ class AccessGate:
             if foreign is not None and scope["type"] == "http" and scope["method"] == "OPTIONS":
                 await self._preflight(foreign, headers.get("access-control-request-headers", ""), scope["path"], send)
                 return
-            open_to_all = scope["path"] == PROBED or not scope["path"].startswith(GUARDED)
-            guarded = scope["type"] == "websocket" or not open_to_all
+            guarded = scope["type"] == "websocket" or scope["path"].startswith(GUARDED)
             if guarded and (self._options.require_token or not (trusted and self._local(scope, headers))):
                 device = admit(scope, self._options)
             if scope["type"] == "websocket":
@@ -289,7 +287,7 @@ async def answer(scope: Scope, send: Send, refusal: Refusal, foreign: str | None
 
 def _token(scope: Scope, headers: dict[str, str]) -> str | None:
     scheme, _, shown = headers.get("authorization", "").partition(" ")
-    if scheme.lower() in ("bearer", "api-key"):  # the second by clients of policy servers
+    if scheme.lower() == "bearer":
         return shown.strip()
     if scope["type"] == "websocket":
         for name in scope["subprotocols"]:

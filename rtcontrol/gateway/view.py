@@ -19,7 +19,7 @@ from rtcontrol.gateway.access import ABORT
 from rtcontrol.loop.operator import SAID
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.viewer import snapshot
-from rtcontrol.serve.guest import Guest
+from rtcontrol.serve.session import Session
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol_client.wire.endpoint import SUBPROTOCOL
 
@@ -124,7 +124,7 @@ async def _hear(socket: WebSocket, watched: Watched, text: str) -> None:
 class WatchedSession:
     """`snapshot` follows the session from loop to loop, as its client goes and comes back."""
 
-    def __init__(self, session: Guest) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
 
     def snapshot(self, since: int) -> dict[str, Any]:
@@ -147,10 +147,10 @@ class WatchedSession:
 
 def find(admission: SessionManager, name: str) -> WatchedSession | None:
     """The session of this name, once it runs."""
-    found = next((s for s in admission.watched if s.id == name and s.loop is not None), None)
+    found = next((s for s in admission.all() if s.id == name and s.loop is not None), None)
     return None if found is None else WatchedSession(found)
 
 
 def listed(admission: SessionManager) -> list[dict[str, Any]]:
     """Those there are to look at."""
-    return [{"id": s.id, "state": s.state, "client": s.shown_name} for s in admission.watched if s.loop is not None]
+    return [{"id": s.id, "state": s.state, "client": s.shown_name} for s in admission.all() if s.loop is not None]

@@ -77,14 +77,6 @@ class ActionDim:
         beside = 1 if i == 0 else i - 1
         return abs(self.points[i] - self.points[beside]) / 2 * (1 + 1e-9)
 
-    def number(self, value: Any) -> float:
-        """The other way; not finite for a value that no number stands for."""
-        if self.points:
-            scaled = next((p for p, v in zip(self.points, self.values, strict=True) if v == value), math.nan)
-        else:
-            scaled = float(value)
-        return (scaled - self.offset) / self.scale
-
 
 def dims_of(tool: ToolSchema, why: str) -> tuple[ActionDim, ...]:
     """All parameters of a tool whose values are numbers. Raises UserError."""

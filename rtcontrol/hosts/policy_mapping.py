@@ -1,9 +1,8 @@
 """What stands between an agent and a policy of arrays (`policy.yaml`): which observed values become which arrays, and
-which number of an action is which argument of a call; both ways. docs/policies.md has the file's keys."""
+which number of an action is which argument of a call. docs/policies.md has the file's keys."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,25 +84,6 @@ class PolicyMapping:
                 made[key] = np.array([_number(data, name) for name in fields], np.float32)
         return made if self.prompt is None else {**made, self.prompt: instruction}
 
-    def observed(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The other way: fields of an observation from what a policy was asked. Raises UnmappedObservation."""
-        assert self.observation is not None, "it is fixed"
-        data: dict[str, Any] = {}
-        for key, fields in self.observation.items():
-            if key not in message:
-                raise UnmappedObservation(f"there is no {key!r}; there is {', '.join(map(repr, message))[:200]}")
-            given = _array(message[key], repr(key))
-            if isinstance(fields, str):
-                data[fields] = given
-                continue
-            if given.shape != (len(fields),) or given.dtype.kind not in "biuf":
-                what = f"{key!r} has the shape {given.shape} and the dtype {given.dtype}"
-                raise UnmappedObservation(f"{what}; it must be {len(fields)} numbers: {', '.join(fields)}")
-            if not np.isfinite(given).all():
-                raise UnmappedObservation(f"{key!r} has a number that is not finite")
-            data |= zip(fields, map(float, given), strict=True)
-        return data
-
     def call(self, row: Sequence[float]) -> Call:
         """The call of an action; of one out of bounds, unless they clip, one that the tool does not allow."""
         arguments = {
@@ -112,16 +92,6 @@ class PolicyMapping:
             if dim is not None
         }
         return Call(self.tool, arguments)
-
-    def row(self, call: Call) -> list[float]:
-        """The action of a call; 0 where nobody looks. Raises UserError for a call that has none."""
-        remedy = f"An action is a call of {self.tool} with all of its mapped parameters (docs/policies.md)."
-        if call.name != self.tool or any(dim and dim.name not in call.arguments for dim in self.dims):
-            raise UserError(f"There is no action for {call.text()}.", remedy)
-        row = [0.0 if dim is None else dim.number(call.arguments[dim.name]) for dim in self.dims]
-        if not all(map(math.isfinite, row)):
-            raise UserError(f"There is no action for {call.text()}.", remedy)
-        return row
 
 
 class _Reading:

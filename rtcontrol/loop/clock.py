@@ -1,4 +1,4 @@
-"""When the next tick begins: on an absolute grid in wall-clock time, as a world that waits moves on, or as one asks."""
+"""When the next tick begins: on an absolute grid in wall-clock time, or as a world that waits moves on."""
 
 from __future__ import annotations
 
@@ -50,13 +50,12 @@ class RateClock:
 class LoopClock(Protocol):
     """What the control loop asks of a clock; times are CLOCK_MONOTONIC nanoseconds.
 
-    `enforced` says whether a deadline ends a tick (wall) or is only compared with it afterwards (lockstep), `periodic`
-    whether releases come at a fixed rate of real time.
+    `enforced` says whether releases come at a fixed rate of real time and a deadline ends a tick (wall), or a deadline
+    is only compared with it afterwards (lockstep).
     `effective_ns` is the world's time, which limits how long a call is held.
     """
 
     enforced: bool
-    periodic: bool
 
     def start(self) -> tuple[int, int]:
         """Set the first release; gives its instant, and the world's time (`effective_ns`) then."""
@@ -77,7 +76,7 @@ class LoopClock(Protocol):
 class WallClock(RateClock):
     """The world runs on whatever the controller does: releases on an absolute grid, deadlines enforced."""
 
-    enforced = periodic = True
+    enforced = True
 
     def __init__(self, period_ns: int, spin_ns: int = SPIN_NS) -> None:
         """Polls the last `spin_ns` before a release; 0 where many loops share one process."""
@@ -116,7 +115,7 @@ class LockstepClock:
     miss; its call is executed, because nothing happened meanwhile and the run must not depend on the machine.
     """
 
-    enforced = periodic = False
+    enforced = False
 
     def __init__(self, period_ns: int, advance: Callable[[int], None]) -> None:
         self._period_ns = period_ns
@@ -162,7 +161,7 @@ class ArrivalClock:
     waits at most so many nanoseconds for the next one and gives its instant, or None. Holds are measured in periods.
     """
 
-    enforced = periodic = False
+    enforced = False
 
     def __init__(self, period_ns: int, arrival: Callable[[int], int | None]) -> None:
         self._period_ns = period_ns
@@ -196,30 +195,3 @@ class ArrivalClock:
     def slack_ns(self) -> int:
         # The next one may be there already.
         return 0
-
-
-class DemandClock(ArrivalClock):
-    """A release whenever the world asks for a call, which it waits for until its deadline and no longer. It asks for
-    one at a time. `arrival` is of its questions."""
-
-    enforced = True
-
-    def __init__(self, arrival: Callable[[int], int | None]) -> None:
-        super().__init__(0, arrival)
-
-    def start(self) -> tuple[int, int]:
-        t0_ns, _ = super().start()
-        return t0_ns, t0_ns
-
-    def wait(self, event_ns: int | None, host: Host, in_flight: bool) -> DecisionReply | None:
-        left = MAX_SLEEP_NS if event_ns is None else event_ns - time.monotonic_ns()
-        if left <= 0:
-            return None
-        if in_flight:
-            return host.wait(min(left, MAX_SLEEP_NS))
-        if self._arrived_ns is None:
-            self._arrived_ns = self._arrival(min(left, MAX_SLEEP_NS))
-        return None
-
-    def effective_ns(self) -> int:
-        return time.monotonic_ns()

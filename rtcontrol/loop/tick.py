@@ -118,7 +118,7 @@ class Ticks:
         k, release_ns, skipped = self._clock.take(now)
         tick = Tick(k, release_ns, release_ns + self._deadline_ns, now)
         outcomes.newest_k = k
-        if self._clock.periodic:
+        if self._clock.enforced:
             if self.actuator.guard_ns is None:
                 self.actuator.arm(now + self._guard_ns)
             self.actuator.guard_ns = now + self._guard_ns
@@ -149,7 +149,6 @@ class Ticks:
         # Where the world stands still, what was seen before the first release is as fresh as at that release.
         captured_ns = seen.t_capture_ns if enforced else max(seen.t_capture_ns, outcomes.t0_ns)
         tick.seq, tick.epoch, tick.capture_ns = seen.seq, seen.epoch, captured_ns
-        tick.deadline_ns = seen.deadline_ns or tick.deadline_ns
         if self._seq is not None:
             tick.superseded, tick.fresh = max(seen.seq - self._seq - 1, 0), seen.seq != self._seq
         self._seq = seen.seq

@@ -52,7 +52,7 @@ class TickOutcomes(RunEvents):
 
     def __init__(self, context: RunContext, actuator: Actuator, cleared: Callable[[Command], None]) -> None:
         config, fallback = context.config, context.agent.fallback
-        super().__init__(context, EvidenceCollector(context.watch, context.host, actuator, context.clock.periodic))
+        super().__init__(context, EvidenceCollector(context.watch, context.host, actuator, context.clock.enforced))
         self._config, self._clock, self._actuator = config, context.clock, actuator
         self._stop, self._cleared = context.stop, cleared
         self._safe_calls, actuator.parting = fallback.safe_calls, self._parting
@@ -94,7 +94,7 @@ class TickOutcomes(RunEvents):
         if done is not None:
             line["execute_ms"] = round((now - done.began_ns) / 1e6, 4)
             if not tick.calls:
-                if kind == "call" and self.acted_k == tick.k - 1 and self.acted_ns and self._clock.periodic:
+                if kind == "call" and self.acted_k == tick.k - 1 and self.acted_ns and self._clock.enforced:
                     line["jitter_ms"] = round(abs(now - self.acted_ns - self._period_ns) / 1e6, 4)
                 self.acted_k, self.acted_ns = tick.k, now
         if (decision := reply.decision) is not None:

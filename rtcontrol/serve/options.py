@@ -262,10 +262,6 @@ class ServerOptions(ServeOptions):
     ] = ("tcp://127.0.0.1:5555",)
     keys: Annotated[Path | None, Flag("Folder of CURVE keys (`rtcontrol keys`): only listed clients come in.")] = None
     http: Annotated[str | None, Flag("Address of WebSocket, HTTP and the page: 127.0.0.1:8080.")] = None
-    openpi: Annotated[str | None, Flag("Answer clients of openpi's policy servers here: 127.0.0.1:8000.")] = None
-    openpi_map: Annotated[
-        Path | None, Flag("--openpi: arrays and actions of the agent, a .yaml file (docs/policies.md).")
-    ] = None
     allow_origin: Annotated[
         tuple[str, ...], Flag("Let pages of this origin in; may be repeated.", given=list[str], parse=tuple)
     ] = ()
@@ -285,12 +281,6 @@ class ServerOptions(ServeOptions):
         given: dict[str, object] = {"--allow-origin": self.allow_origin, "--token-file": self.token_file}
         given |= {"--require-token": self.require_token, "--pair": self.pair, "--static": self.static}
         idle = [name for name, value in given.items() if value]
-        if self.openpi is not None:
-            idle = [name for name in idle if name in ("--pair", "--static")]
-        if self.openpi is None and self.openpi_map is not None:
-            raise UserError("--openpi-map is for --openpi, which is not given.", "Add --openpi 127.0.0.1:8000.")
-        if self.openpi is not None and self.agent is None:
-            raise UserError("--openpi: nobody says which tool an action is.", "Name an agent: --agent NAME.")
         if self.http is None and idle:
             raise UserError(f"{idle[0]} is for --http, which is not given.", "Add --http 127.0.0.1:8080.")
         if self.memory_limit_mb is not None and not self.memory_limit_mb >= 1:

@@ -21,8 +21,7 @@ from rtcontrol.serve.zmq_server import Router
 
 
 class Server:
-    """`endpoints` are bound for ZeroMQ; `http` makes the gateway, `openpi` the place for
-    clients of policy servers. `with` starts and ends it all. Raises
+    """`endpoints` are bound for ZeroMQ; `http` makes the gateway. `with` starts and ends it all. Raises
     UserError."""
 
     def __init__(
@@ -32,7 +31,6 @@ class Server:
         *,
         keys: Path | None = None,
         http: Callable[[SessionManager, DecoderPool], Any] | None = None,
-        openpi: Callable[[SessionManager], Any] | None = None,
         say: Callable[[str], None] = lambda line: None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -42,12 +40,11 @@ class Server:
         # 16 Hz: the scale of what counts as a pause.
         self._watch = PauseWatch(62_500_000)
         self.admission = SessionManager(options, self._pool, self._watch, say)
-        self._endpoints, self._keys, self._http, self._openpi = endpoints, keys, http, openpi
+        self._endpoints, self._keys, self._http = endpoints, keys, http
         self._collector = SlackCollector()
         self._stack = ExitStack()
         self.router: Router | None = None
         self.gateway: Any = None
-        self.openpi: Any = None
         self._began = False
 
     def __enter__(self) -> Self:
@@ -63,10 +60,6 @@ class Server:
                 self.gateway = self._http(self.admission, self._pool)
                 self.gateway.start()
                 stack.callback(self.gateway.close)
-            if self._openpi is not None:
-                self.openpi = self._openpi(self.admission)
-                self.openpi.start()
-                stack.callback(self.openpi.close)
             stack.callback(self.admission.close)
             if options.interpreter is not None and options.agent is not None:
                 self.admission.interpreters.start(assembly.agent(options.agent), self._stopped)

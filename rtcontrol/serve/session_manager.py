@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rtcontrol.envs.remote import RemoteEnvironment
@@ -16,7 +16,6 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve.crowd.session import CrowdSession, of_crowd
 from rtcontrol.serve.errors import AGAIN, stopped
-from rtcontrol.serve.guest import Guest
 from rtcontrol.serve.handover import open_session
 from rtcontrol.serve.limits import TokenBucket, shortage, weigh
 from rtcontrol.serve.operators import decoders_of, needs_elsewhere
@@ -86,7 +85,6 @@ class SessionManager:
         self._short = TokenBucket(1 / 60, 1.0)
         self._began_s = time.monotonic()
         self._closing = False
-        self.guests: Callable[[], Sequence[Guest]] = tuple  # who plays here and speaks another protocol
 
     # -- from the transports ------------------------------------------------------------------------------------------
 
@@ -165,22 +163,17 @@ class SessionManager:
         """Over all sessions there ever were."""
         with self._lock:
             totals = self._ended.copy()
-            for session in (*self._sessions.all(), *self.guests()):
+            for session in self._sessions.all():
                 if (loop := _counted(session)) is not None and session.counting:
                     totals.add(loop.account)
         return totals
 
-    def counted(self, session: Guest) -> None:
+    def counted(self, session: Session) -> None:
         """A loop of the session is over: its counts stay."""
         with self._lock:
             if (loop := _counted(session)) is not None and session.counting:
                 session.counting = False
                 self._ended.add(loop.account)
-
-    @property
-    def watched(self) -> list[Guest]:
-        """All that people may look at, and say something to."""
-        return [*self.all(), *self.guests()]
 
     def all(self) -> list[Session]:
         """The sessions that are not over."""
@@ -387,7 +380,7 @@ class SessionManager:
             return peer
 
 
-def _counted(session: Guest) -> CountedLoop | None:
+def _counted(session: Session) -> CountedLoop | None:
     return session.crowd if isinstance(session, CrowdSession) else session.loop
 
 

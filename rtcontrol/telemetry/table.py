@@ -44,9 +44,8 @@ def show(report: dict[str, Any], console: Console) -> None:
     r = throughout(report)
     who = f"[bold]{escape(str(r['env']))}[/] by {escape(str(r['agent']))} ({escape(str(r['model']))}, {r['engine']})"
     share = 100 * on_time_share(r)
-    rate = "when asked" if r["clock"] == "demand" else f"{r['hz']:g} Hz"
     console.print(
-        f"{who} on host {r['host']}, {rate}, "
+        f"{who} on host {r['host']}, {r['hz']:g} Hz, "
         f"deadline {r['deadline_ms']:g} ms, {r['clock']} clock, {r['duration_s']:.1f} s, ended by {r['ended_by']}",
         soft_wrap=True,
     )

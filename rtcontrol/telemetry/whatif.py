@@ -217,7 +217,7 @@ def table(timeline: Timeline, rates_hz: Sequence[float] = RATES_HZ) -> list[dict
     """A line for each rate, and for the run's own: {hz, deadline_ms, miss_rate, longest_miss_run, own}. None of a run
     that measured no decision. A deadline that was not the period stays, up to the decisions in flight."""
     header, own = timeline.header, float(timeline.header.get("hz") or 0.0)
-    if not len(timeline.k) or own <= 0 or header.get("clock") in ("lockstep", "demand"):
+    if not len(timeline.k) or own <= 0 or header.get("clock") == "lockstep":
         return []
     period_ms = float(header["period_ms"])
     seconds = (timeline.k[-1] + 1 - _first(timeline)[0]) * period_ms / 1e3
