@@ -23,6 +23,7 @@ from rtcontrol.hosts.deciders import answer, answer_together, describe, kind, pa
 from rtcontrol.hosts.heartbeat import Heartbeat
 from rtcontrol.hosts.inprocess import go_on
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionReply, DecisionRequest
+from rtcontrol.hosts.router_socket import router_socket
 from rtcontrol.hosts.scheduler import EdfScheduler, Turn
 from rtcontrol.models.call import StandingCall
 
@@ -167,7 +168,7 @@ class DecoderActor:
 
     def _serve(self, name: str, work: Callable[[zmq.Socket[bytes]], None]) -> str:
         """Start `work` on a new ROUTER and a thread of its own; gives the endpoint."""
-        router = self._context.socket(zmq.ROUTER)
+        router = router_socket(self._context)
         router.linger = 0
         router.curve_server, router.curve_secretkey = True, self._secret
         if self._local:

@@ -9,6 +9,7 @@ thread.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import select
@@ -20,6 +21,7 @@ from typing import Any
 
 import zmq
 
+from rtcontrol.hosts.router_socket import router_socket
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.limits import raise_limit
 from rtcontrol.serve.session_manager import SessionManager
@@ -58,7 +60,7 @@ class Wake:
 log = logging.getLogger("rtcontrol.serve")
 
 HIGH_WATER = 64
-HANDSHAKE_MS, HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS = 2_000, 1_000, 3_000
+HANDSHAKE_MS = 2_000
 BACKLOG = 256
 # Parts of one oversized message between two looks at what waits to be sent.
 DISCARD = 4_096
@@ -98,9 +100,12 @@ class Router:
         self._admission, self._limits = admission, admission.options.limits
         self._context: zmq.Context[Any] = zmq.Context()
         self._guard: ZmqAuth | None = None
-        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        self._socket = router_socket(self._context)
         self._with_keys = keys is not None
         self._connections: dict[bytes, RouterConnection] = {}
+        self._numbers = itertools.count(
+            1
+        )  # names of connections in the log: a routing id would help to guess the next one
         self._out: deque[tuple[RouterConnection, list[bytes]]] = deque()
         self._using = threading.Lock()  # the socket
         self._wake = Wake()
@@ -266,7 +271,7 @@ class Router:
 
     def _meet(self, identity: bytes, key: str | None) -> RouterConnection:
         name = self._guard.name(key) if self._guard is not None else None
-        connection = RouterConnection(self, identity, key, name or f"zmq-{identity.hex()[:16]}")
+        connection = RouterConnection(self, identity, key, name or f"zmq-{next(self._numbers)}")
         self._connections[identity] = connection
         return connection
 
@@ -321,7 +326,7 @@ def _profile(socket: zmq.Socket[bytes], limits: Limits) -> None:
     socket.sndhwm = socket.rcvhwm = HIGH_WATER
     socket.maxmsgsize = limits.max_message_bytes
     socket.handshake_ivl = HANDSHAKE_MS
-    socket.heartbeat_ivl, socket.heartbeat_timeout = HEARTBEAT_MS, HEARTBEAT_TIMEOUT_MS
-    socket.heartbeat_ttl = HEARTBEAT_TIMEOUT_MS
+    # No ZMTP heartbeats: libzmq 4.3.5 ends the process by an assertion when one falls due on a connection that is
+    # closed while its queue is full. The protocol's own ping finds silent peers.
     socket.router_mandatory = 1
     socket.backlog = BACKLOG
