@@ -17,7 +17,7 @@ func _ready():
 	seed(1)
 	_put_parcel()
 	var client = $RtControl
-	for argument in OS.get_cmdline_args():
+	for argument in OS.get_cmdline_user_args():
 		if argument.begins_with("--url="):
 			client.url = argument.substr(6)
 	client.add_tool("go", "Walk in a direction, in metres a second, until told otherwise.", {
@@ -25,9 +25,9 @@ func _ready():
 		"speed": {"type": "integer", "minimum": 1, "maximum": 4},
 	}, ["speed"])
 	client.add_tool("stop", "Stand still.")
-	client.connect("trouble", self, "_say")
-	client.connect("lost", self, "_say")
-	client.connect("ended", self, "_say")
+	client.trouble.connect(_say)
+	client.lost.connect(_say)
+	client.ended.connect(_say)
 	client.start()
 
 
@@ -54,11 +54,11 @@ func _physics_process(delta):
 		if parcels % ROUND == 0:
 			$RtControl.reset({"return": ROUND, "success": true, "seconds": seconds})
 			seconds = 0.0
-	update()
+	queue_redraw()
 
 
 func _put_parcel():
-	parcel = Vector2(rand_range(1, FIELD.x - 1), rand_range(1, FIELD.y - 1))
+	parcel = Vector2(randf_range(1, FIELD.x - 1), randf_range(1, FIELD.y - 1))
 
 
 func _draw():

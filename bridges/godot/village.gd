@@ -1,6 +1,6 @@
 # Twenty villagers over one connection, who gather at the well: all that a crowd's client needs. The tools are word for
 # word those that the bundled model `village` was taught; what a villager sees is worded as it was taught, too.
-#     godot3-server --path bridges/godot village.tscn
+#     godot --headless --path bridges/godot village.tscn
 extends Node2D
 
 const SIZE = Vector2(100, 58)
@@ -58,16 +58,16 @@ class Villager:
 func _ready():
 	seed(1)
 	var crowd = $Crowd
-	for argument in OS.get_cmdline_args():
+	for argument in OS.get_cmdline_user_args():
 		if argument.begins_with("--url="):
 			crowd.url = argument.substr(6)
 	crowd.add_tool("walk", "Walk that way until the next call.", PARAMETERS)
 	crowd.add_tool("run", "Run that way until the next call.", PARAMETERS)
 	crowd.add_tool("look", "Stand, and look that way.", PARAMETERS)
 	crowd.add_tool("stay", "Stand still.")
-	crowd.connect("trouble", self, "_say")
-	crowd.connect("lost", self, "_say")
-	crowd.connect("ended", self, "_say")
+	crowd.trouble.connect(_say)
+	crowd.lost.connect(_say)
+	crowd.ended.connect(_say)
 	for number in COUNT:
 		var one = Villager.new()
 		one.village = self
@@ -87,7 +87,7 @@ func seen_from(one):
 		seen.append(_seen(one.position, name, PLACES[name][0], PLACES[name][1]))
 	seen.append(_seen(one.position, "home", one.home, HOUSE_HERE))
 	seen.append(_seen(one.position, "fox", fox, FOX_HERE))
-	return PoolStringArray(seen).join(" ") + " whim none"
+	return " ".join(PackedStringArray(seen)) + " whim none"
 
 
 func _seen(from, name, thing, here):
@@ -108,13 +108,13 @@ func gathered(place):
 
 func _physics_process(delta):
 	if fox.distance_to(_aim) < 2:
-		_aim = Vector2(rand_range(5, SIZE.x - 5), rand_range(5, SIZE.y - 5))
+		_aim = Vector2(randf_range(5, SIZE.x - 5), randf_range(5, SIZE.y - 5))
 	fox += (_aim - fox).normalized() * 6 * delta
 	for one in villagers:
 		if is_instance_valid(one):
 			one.position += one.speed * delta
 			one.position = Vector2(clamp(one.position.x, 2, SIZE.x - 2), clamp(one.position.y, 2, SIZE.y - 2))
-	update()
+	queue_redraw()
 
 
 func _draw():

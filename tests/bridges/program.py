@@ -79,8 +79,8 @@ def starting(make: Callable[..., P]) -> Iterator[Callable[..., P]]:
     """For a fixture: makes programs with arguments of their own, and ends them."""
     started: list[P] = []
 
-    def start(*arguments: str) -> P:
-        started.append(make(*arguments))
+    def start(*arguments: str, **options: Any) -> P:
+        started.append(make(*arguments, **options))
         return started[-1]
 
     yield start

@@ -1,12 +1,11 @@
 # The conformance vectors (docs/protocol.md, section 13) against the client's files; one JSON line a case, Python judges.
-# Messages are texts in the file of cases, so that nothing but the client reads them:
-#     godot3-server --path bridges/godot -s vectors.gd --cases=FILE
-extends SceneTree
+# Messages are texts in cases.json, so that nothing but the client reads them.
+extends Node
 
-const Client = preload("res://rtcontrol_client.gd")
-const Crowd = preload("res://rtcontrol_crowd.gd")
-const Wire = preload("res://rtcontrol_wire.gd")
-const InForce = preload("res://rtcontrol_in_force.gd")
+const Client = preload("res://addons/rtcontrol/rtcontrol_client.gd")
+const Crowd = preload("res://addons/rtcontrol/rtcontrol_crowd.gd")
+const Wire = preload("res://addons/rtcontrol/rtcontrol_wire.gd")
+const InForce = preload("res://addons/rtcontrol/rtcontrol_in_force.gd")
 
 
 # What a session's calls would do.
@@ -24,14 +23,10 @@ class Recorder:
 		return "here"
 
 
-func _initialize():
-	var file = File.new()
-	for argument in OS.get_cmdline_args():
-		if argument.begins_with("--cases="):
-			file.open(argument.substr(8), File.READ)
-	var cases = parse_json(file.get_as_text())
+func _ready():
+	var cases = JSON.parse_string(FileAccess.get_file_as_string("res://cases.json"))
 	for case in cases["valid"]:
-		tell({"of": "valid", "name": case["name"], "read": Wire.read(case["text"].to_utf8())})
+		tell({"of": "valid", "name": case["name"], "read": Wire.read(case["text"].to_utf8_buffer())})
 	for case in cases["invalid"]:
 		_invalid(case)
 	for case in cases["crowd"]:
@@ -44,7 +39,7 @@ func _initialize():
 	for sequence in cases["sequences"]:
 		_sequence(sequence)
 	tell({"of": "end"})
-	quit()
+	get_tree().quit()
 
 
 func tell(line):
@@ -65,7 +60,7 @@ func _invalid(case):
 	client.state = client.LIVE
 	client.welcome = {"hz": 16.0, "protocol": [1.0, 1.0]}
 	client.set("_session", "q7Jr0c2yT5mX9vKd_f3A")
-	client.hear(case["text"].to_utf8())
+	client.hear(case["text"].to_utf8_buffer())
 	tell({"of": "invalid", "name": case["name"], "done": world.done, "errors": client.counts["errors"],
 		"session": client.get("_session"), "state": client.state})
 	client.state = client.ENDED
@@ -85,7 +80,7 @@ func _of_crowd(case):
 	crowd.state = crowd.LIVE
 	crowd.welcome = {"hz": 16.0, "protocol": [1.0, 1.0]}
 	crowd.set("_session", "q7Jr0c2yT5mX9vKd")
-	crowd.hear(case["text"].to_utf8())
+	crowd.hear(case["text"].to_utf8_buffer())
 	tell({"of": "crowd", "name": case["name"], "state": crowd.state, "errors": crowd.counts["errors"], "ignored": crowd.ignored,
 		"done": [worlds["anna"].done, worlds["bert"].done]})
 	crowd.state = crowd.ENDED
@@ -124,7 +119,7 @@ func _sequence(sequence):
 		var now = int(step["now_ns"])
 		var found
 		if step.has("message"):
-			var message = Wire.read(step["message"].to_utf8())
+			var message = Wire.read(step["message"].to_utf8_buffer())
 			found = rule.receive(message, now) if message is Dictionary else {"act": message, "calls": [], "expired": false}
 		elif step.has("reset"):
 			rule.reset(int(step["reset"]))
@@ -135,4 +130,3 @@ func _sequence(sequence):
 			found = rule.look(now)
 		tell({"of": "sequence", "name": sequence["name"], "step": i, "execute": found["calls"], "in_force": rule.kind,
 			"expires_ns": rule.expires_ns, "expired": found["expired"]})
-

@@ -1,34 +1,57 @@
-"""The Godot 4 project in the engine's own web build, in a headless browser.
+"""The Godot project in the engine's web build, in a headless browser.
 
 `RTCONTROL_GODOT4_WEB` names a folder with `index.js` and `index.wasm` of a web export of Godot 4 (any project's).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import queue
+import re
 import shutil
 import struct
 import subprocess
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.bridges.client.worlds import ROOT, free_port
+from tests.bridges.program import Program
+
+PROJECT = ROOT / "bridges" / "godot"
+ADDON = PROJECT / "addons" / "rtcontrol"
+HERE = Path(__file__).resolve().parent
 BUILD = os.environ.get("RTCONTROL_GODOT4_WEB", "")
 BROWSER = shutil.which("chromium")
 MISSING = "" if BUILD and BROWSER else "no web build of Godot 4 (RTCONTROL_GODOT4_WEB), or no chromium"
 REL_FILEBASE = 2
 TYPES = {".js": "text/javascript", ".wasm": "application/wasm", ".html": "text/html"}
+SCENE = """[gd_scene load_steps=2 format=3]
+
+[ext_resource type="Script" path="res://test.gd" id="1"]
+
+[node name="Test" type="Node"]
+script = ExtResource("1")
+"""
 PAGE = """<!DOCTYPE html><html><body><canvas id="canvas"></canvas><script src="index.js"></script><script>
 let told = Promise.resolve();
 const tell = (kind) => (...words) => {
   const body = JSON.stringify({ kind, text: words.join(' ') });
   told = told.then(() => fetch('/told', { method: 'POST', body })).catch(() => {});
 };
-new Engine({ args: ['--headless'], executable: 'index', mainPack: 'game.pck',
+window.commands = [];
+(async () => {
+  for (;;) {
+    const command = await fetch('/command').then((answer) => answer.text()).catch(() => '');
+    if (command) window.commands.push(command);
+  }
+})();
+new Engine({ args: ARGS, executable: 'index', mainPack: 'game.pck',
   canvas: document.getElementById('canvas'), canvasResizePolicy: 0, focusCanvas: false, gdextensionLibs: [],
   fileSizes: {}, emscriptenPoolSize: 8, godotPoolSize: 4,
   onPrint: tell('out'), onPrintError: tell('error') }).startGame().catch((error) => tell('error')(String(error)));
@@ -50,70 +73,102 @@ def pack(files: dict[str, bytes]) -> bytes:
     return b"GDPC" + struct.pack("<IIIIIQ", 2, 4, 0, 0, REL_FILEBASE, base) + bytes(64) + entries + body
 
 
-class WebEngine:
-    """A browser that runs a project. What it prints comes as `lines`, errors of the engine as `errors`."""
+def project(script: str, files: dict[str, Any]) -> dict[str, bytes]:
+    """The project with a script of the tests as its main scene, and JSON files next to it."""
+    found = {p.relative_to(PROJECT).as_posix(): p.read_bytes() for p in PROJECT.rglob("*") if p.is_file()}
+    # A build has no editor.
+    settings = re.sub(r"\[editor_plugins\].*?\n\n(?=\[)", "", found["project.godot"].decode(), flags=re.S)
+    found["project.godot"] = settings.replace("res://main.tscn", "res://test.tscn").encode()
+    found |= {"test.tscn": SCENE.encode(), "test.gd": (HERE / script).read_bytes()}
+    return found | {name: json.dumps(value, ensure_ascii=False).encode() for name, value in files.items()}
 
-    def __init__(self, home: Path, port: int, files: dict[str, bytes]) -> None:
-        self.lines: queue.Queue[str] = queue.Queue()
-        self.errors: list[str] = []
+
+class Engine(Program):
+    """A browser that runs the project with a script; `options` are the script's."""
+
+    begins = "{"
+
+    def __init__(self, home: Path, script: str, *options: str, page: int | None = None, **files: Any) -> None:
+        self._commands: queue.Queue[str] = queue.Queue()
+        self._errors: list[str] = []
+        port = page or free_port()
+        args = json.dumps(["--headless", "--", *options])
         served = {
-            "/": PAGE.encode(),
-            "/game.pck": pack(files),
+            "/": PAGE.replace("ARGS", args).encode(),
+            "/game.pck": pack(project(script, {f"{k}.json": v for k, v in files.items()})),
         }
-        engine = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                path = self.path.partition("?")[0]
-                file = Path(BUILD) / path.lstrip("/")
-                body = served.get(path) or (file.read_bytes() if file.is_file() else None)
-                self.send_response(200 if body is not None else 404)
-                kind = TYPES.get(file.suffix, "application/octet-stream") if path != "/" else "text/html"
-                self.send_header("Content-Type", kind)
-                # The engine's threads want it.
-                self.send_header("Cross-Origin-Opener-Policy", "same-origin")
-                self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
-                self.end_headers()
-                self.wfile.write(body or b"")
-
-            def do_POST(self) -> None:
-                told: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                if told["kind"] == "error":
-                    engine.errors.append(told["text"])
-                else:
-                    engine.lines.put(told["text"])
-                self.send_response(204)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), handler(self._command, self._told, served))
+        self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         flags = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--mute-audio", "--use-angle=swiftshader"]
-        flags += ["--enable-unsafe-swiftshader", "--disable-background-timer-throttling", f"--user-data-dir={home}"]
-        self._browser = subprocess.Popen(
-            [str(BROWSER), *flags, f"http://127.0.0.1:{port}/"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        flags += ["--enable-unsafe-swiftshader", "--disable-background-timer-throttling"]
+        profile = f"--user-data-dir={home / f'browser-{port}'}"
+        super().__init__([str(BROWSER), *flags, profile, f"http://127.0.0.1:{port}/"], stderr=subprocess.DEVNULL)
 
-    def event(self, seconds: float = 60.0) -> dict[str, Any]:
-        """The next line that is JSON."""
-        while True:
-            try:
-                line = self.lines.get(timeout=seconds)
-            except queue.Empty:
-                raise AssertionError(f"nothing is told: {self.errors[-20:]}") from None
-            if line.startswith("{"):
-                found: dict[str, Any] = json.loads(line)
-                return found
+    def _command(self) -> str:
+        try:
+            return self._commands.get(timeout=5.0)
+        except queue.Empty:
+            return ""
 
-    def until(self, **fields: Any) -> dict[str, Any]:
-        """The next event that has these fields."""
-        while not (found := self.event()).items() >= fields.items():
-            pass
-        return found
+    def _told(self, kind: str, text: str) -> None:
+        if kind == "error":
+            self._errors.append(text)
+        elif text.startswith(self.begins):
+            self._lines.put(text)
+
+    def say(self, command: str) -> None:
+        self._commands.put(command)
+
+    def stats(self) -> dict[str, Any]:
+        self.say("stats")
+        return self.event("stats")
+
+    def errors(self) -> str:
+        return "\n".join(self._errors)
+
+    def faults(self) -> list[str]:
+        """Faults of the scripts: the engine prints them, and continues."""
+        return [line for line in self._errors if "SCRIPT ERROR" in line or "Parse Error" in line]
 
     def end(self) -> None:
-        self._browser.terminate()
-        self._browser.wait()
+        self.process.terminate()
+        self.process.wait()
         self._server.shutdown()
+
+
+def handler(
+    command: Callable[[], str], told: Callable[[str, str], None], served: dict[str, bytes]
+) -> type[BaseHTTPRequestHandler]:
+    """The page's server: the engine's build, the game, commands for it, and its output."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            file = Path(BUILD) / path.lstrip("/")
+            body = command().encode() if path == "/command" else served.get(path)
+            if body is None and file.is_file():
+                body = file.read_bytes()
+            self.send_response(200 if body is not None else 404)
+            kind = TYPES.get(file.suffix, "application/octet-stream") if path != "/" else "text/html"
+            self.send_header("Content-Type", kind)
+            # The engine's threads need it.
+            self.send_header("Cross-Origin-Opener-Policy", "same-origin")
+            self.send_header("Cross-Origin-Embedder-Policy", "require-corp")
+            self.end_headers()
+            with contextlib.suppress(OSError):  # the browser has ended
+                self.wfile.write(body or b"")
+
+        def do_POST(self) -> None:
+            line: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            told(line["kind"], line["text"])
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
+
+
+Start = Callable[..., Engine]

@@ -14,9 +14,9 @@ import pytest
 
 from tests import conformance
 from tests.bridges.client.worlds import free_port
-from tests.bridges.godot.engine import Relay, Served
 from tests.bridges.javascript.node_client import SOURCE, NodeClient, installed, packed
 from tests.bridges.program import garbage, starting
+from tests.bridges.web_ends import Relay, Served
 from tests.conformance.check import check_any_client
 from tests.helpers.processes import ROOT, until
 

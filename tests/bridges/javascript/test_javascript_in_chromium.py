@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests import conformance
-from tests.bridges.godot.engine import Served
 from tests.bridges.program import garbage
+from tests.bridges.web_ends import Served
 from tests.helpers.processes import cli, until
 from tests.rtcontrol.gateway.chromium import BINARY, Chromium
 

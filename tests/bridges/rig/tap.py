@@ -4,15 +4,13 @@ to stall the link."""
 from __future__ import annotations
 
 import contextlib
-import itertools
 import socket as sockets
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from rtcontrol_client.wire import Message, WireError, decode_json, decode_msgpack
+from rtcontrol_client.wire import Message, WireError, decode_msgpack
 from rtcontrol_client.wire.messages import CallMessage, Executed
 
 GREETING = 64
@@ -27,8 +25,8 @@ class Said:
     message: Message
 
 
-class Splitter(ABC):
-    """One direction of a connection without encryption: bytes in, messages out."""
+class Zmtp:
+    """One direction of a ZMTP 3 connection without encryption: bytes in, messages out."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -36,91 +34,40 @@ class Splitter(ABC):
         self._parts: list[bytes] = []
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """The messages that these bytes complete; what is none is passed over."""
+        """Yield the messages that these bytes complete, without those that cannot be decoded."""
         self._bytes += data
-        if not self._greeted and (begins := self.greeting()):
+        if not self._greeted and len(self._bytes) >= GREETING:
             self._greeted = True
-            del self._bytes[:begins]
-        while self._greeted and (frame := self.frame()) is not None:
-            kind, more, body = frame
-            if kind == "control":
+            del self._bytes[:GREETING]
+        while self._greeted and (frame := self._frame()) is not None:
+            flags, body = frame
+            if flags & 4:  # a command
                 continue
             self._parts.append(body)
-            if not more:
+            if not flags & 1:
                 parts, self._parts = self._parts, []
                 with contextlib.suppress(WireError):
-                    yield self.decoded(parts)
+                    yield decode_msgpack(parts)
 
-    @abstractmethod
-    def greeting(self) -> int:
-        """How many bytes are said first; 0: not all are there."""
-
-    @abstractmethod
-    def frame(self) -> tuple[str, bool, bytes] | None:
-        """Take the next frame, once it is complete: `control` or `data`, whether the message goes on, its bytes."""
-
-    @abstractmethod
-    def decoded(self, parts: list[bytes]) -> Message:
-        """The message in these frames. Raises WireError."""
-
-    def _body(self, head: int, length: int) -> bytes | None:
-        held = self._bytes
-        if len(held) < head + length:
-            return None
-        body = bytes(held[head : head + length])
-        del held[: head + length]
-        return body
-
-
-class Zmtp(Splitter):
-    """ZMTP 3, messages in msgpack."""
-
-    def greeting(self) -> int:
-        return GREETING if len(self._bytes) >= GREETING else 0
-
-    def frame(self) -> tuple[str, bool, bytes] | None:
+    def _frame(self) -> tuple[int, bytes] | None:
+        """Take the next frame, once it is complete: its flags and bytes."""
         held = self._bytes
         if len(held) < 2 or len(held) < (head := 9 if held[0] & 2 else 2):
             return None
-        flags, body = held[0], self._body(head, int.from_bytes(held[1:head], "big"))
-        return None if body is None else ("control" if flags & 4 else "data", bool(flags & 1), body)
-
-    def decoded(self, parts: list[bytes]) -> Message:
-        return decode_msgpack(parts)
-
-
-class WebSocket(Splitter):
-    """RFC 6455 without extensions, messages in JSON."""
-
-    def greeting(self) -> int:
-        return self._bytes.find(b"\r\n\r\n") + 4 if b"\r\n\r\n" in self._bytes else 0
-
-    def frame(self) -> tuple[str, bool, bytes] | None:
-        held = self._bytes
-        if len(held) < 2:
+        flags, end = held[0], head + int.from_bytes(held[1:head], "big")
+        if len(held) < end:
             return None
-        length, head = held[1] & 127, 2
-        if length > 125:
-            head = 4 if length == 126 else 10
-            length = int.from_bytes(held[2:head], "big")
-        masked = 4 if held[1] & 128 else 0
-        first, mask = held[0], bytes(held[head : head + masked]) or bytes(4)
-        body = self._body(head + masked, length)
-        if body is None:
-            return None
-        body = bytes(b ^ m for b, m in zip(body, itertools.cycle(mask)))
-        return "control" if first & 8 else "data", not first & 128, body
-
-    def decoded(self, parts: list[bytes]) -> Message:
-        return decode_json(b"".join(parts).decode("utf-8", "replace"))
+        body = bytes(held[head:end])
+        del held[:end]
+        return flags, body
 
 
 class Tap:
     """Passes on to a port of this machine; where nobody listens there, a caller is hung up on. `said` is everything
     that was understood."""
 
-    def __init__(self, port: int, splitter: type[Splitter] = Zmtp) -> None:
-        self._to, self._splitter = port, splitter
+    def __init__(self, port: int) -> None:
+        self._to = port
         self._listener = sockets.create_server(("127.0.0.1", 0))
         self.endpoint = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         self.said: list[Said] = []
@@ -148,7 +95,7 @@ class Tap:
                     threading.Thread(target=self._pass, args=(a, b, up), daemon=True).start()
 
     def _pass(self, source: sockets.socket, sink: sockets.socket, up: bool) -> None:
-        splitter = self._splitter()
+        splitter = Zmtp()
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 while (left_s := self._held_until - time.monotonic()) > 0:

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from tests.bridges.client.worlds import until
-from tests.bridges.godot.engine import Served
 from tests.bridges.unity.mono import Start
 from tests.bridges.unity.test_unity import play, stub  # noqa: F401
+from tests.bridges.web_ends import Served
 
 TOKEN = "k3" * 16
 GIVEN = "Zm9v_YmFy-" + "a" * 33

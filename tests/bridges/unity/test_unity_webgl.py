@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from tests.bridges.client.worlds import until
-from tests.bridges.godot.engine import Served
 from tests.bridges.program import starting
 from tests.bridges.unity.mono import HERE, MISSING, PACKAGE, REASON, Driver, Start, compile_cs, core_sources
 from tests.bridges.unity.test_unity_websocket import REFUSAL, WELCOME, text
 from tests.bridges.unity.ws_peer import BINARY, TEXT, close, frame, ws_peer
+from tests.bridges.web_ends import Served
 from tests.rtcontrol.gateway.gateway_peer import FLAG, NODE, has_websocket
 
 JSLIB = PACKAGE / "Runtime" / "Plugins" / "WebGL" / "RtControlSocket.jslib"

@@ -17,10 +17,10 @@ import pytest
 
 from rtcontrol_client.wire.messages import Hello, Observe
 from tests.bridges.client.worlds import Proxy, free_port, until
-from tests.bridges.godot.engine import Relay, Served
 from tests.bridges.unity.mono import Driver, Start
 from tests.bridges.unity.test_unity import play, stub  # noqa: F401
 from tests.bridges.unity.ws_peer import BINARY, CLOSE, PING, PONG, TEXT, accepted, close, frame, ws_peer
+from tests.bridges.web_ends import Relay, Served
 from tests.conformance import load
 from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import Stand

@@ -22,9 +22,9 @@ from urllib.parse import urlsplit
 
 from rtcontrol_client import Client, Standing
 from tests.bridges.cpp.build import ABSENT, INCLUDE
-from tests.bridges.godot.engine import Served
 from tests.bridges.rig.base import conditions
 from tests.bridges.unity import mono
+from tests.bridges.web_ends import Served
 from tests.helpers.processes import until
 from tests.rtcontrol.gateway.chromium import BINARY, Chromium
 

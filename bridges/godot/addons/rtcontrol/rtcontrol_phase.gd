@@ -1,4 +1,3 @@
-# Written by `python -m tests.bridges.godot.port` from the file of the same name for Godot 3: change that one.
 # When to look at the world, so that the observation arrives just in time for the server's next tick: docs/protocol.md,
 # section 6. It learns each observation's way, from the instant when it was due, by our clock, to its arrival, by the
 # server's. Instants are in ns, and the caller brings the time.

@@ -1,5 +1,5 @@
 # One that is driven: what is in force for it (rtcontrol_in_force.gd), carried out by methods named as the tools.
-extends Reference
+extends RefCounted
 
 signal acted(call, cause)
 signal trouble(text)
@@ -16,11 +16,11 @@ var _cause = "" # of the safe calls that are owed
 # Carries out what begins to be in force now; what became of it, as `executed` tells. Safe calls that would not are owed.
 func carry_out(step, cause):
 	var told = {}
-	var again = not rule.owed.empty()
+	var again = not rule.owed.is_empty()
 	var safe = step["act"] == "safe"
 	var epoch = rule.epoch
 	var owed = []
-	var errors = PoolStringArray()
+	var errors = PackedStringArray()
 	var unfit = false
 	var calls = step["calls"].duplicate()
 	_cause = _cause if again else cause
@@ -29,9 +29,9 @@ func carry_out(step, cause):
 			break
 		var done = _invoke(calls[i])
 		if done["outcome"] == "executed":
-			emit_signal("acted", calls[i], _cause)
+			acted.emit(calls[i], _cause)
 		elif done.has("error") and not again:
-			emit_signal("trouble", done["error"])
+			trouble.emit(done["error"])
 		if done.has("unfit"):
 			if safe and not unfit:
 				calls += rule.safe_calls
@@ -40,9 +40,9 @@ func carry_out(step, cause):
 			owed.append(calls[i])
 		if done.has("error"):
 			errors.append(done["error"])
-		told = done if told.empty() else told
-	if not errors.empty():
-		told = {"outcome": "failed" if step["calls"].size() > 1 else "refused", "error": errors.join("; ")}
+		told = done if told.is_empty() else told
+	if not errors.is_empty():
+		told = {"outcome": "failed" if step["calls"].size() > 1 else "refused", "error": "; ".join(errors)}
 	if safe and rule.epoch == epoch:
 		rule.owed = owed
 	if not safe and unfit:
@@ -67,9 +67,9 @@ func _invoke(call):
 		if value == null:
 			return {"outcome": "refused", "error": "%s: %s cannot be %s" % [call["name"], key, given.get(key)], "unfit": true}
 		arguments.append(value)
-	while not arguments.empty() and arguments.back() == null:
+	while not arguments.is_empty() and arguments.back() == null:
 		arguments.pop_back() # the method's own defaults
-	if rule.over(OS.get_ticks_usec() * 1000):
+	if rule.over(Time.get_ticks_usec() * 1000):
 		return {"outcome": "expired"} # reading and hearing took their time; the next look is safe
 	var result = world.callv(call["name"], arguments)
 	if result is bool and not result:

@@ -1,4 +1,3 @@
-# Written by `python -m tests.bridges.godot.port` from the file of the same name for Godot 3: change that one.
 # A connection to rtcontrol (protocol 1.1, JSON over WebSocket) for Godot 4: it greets, keeps the heartbeat,
 # reconnects and resumes, and compares the clocks. rtcontrol_client.gd drives one node over it, rtcontrol_crowd.gd many.
 # Everything happens in `_process`, so in the main thread; nothing blocks.

@@ -1,4 +1,3 @@
-# Written by `python -m tests.bridges.godot.port` from the file of the same name for Godot 3: change that one.
 # Messages of protocol 1.1 as JSON, and what must be true of them.
 extends RefCounted
 

@@ -1,6 +1,5 @@
-# A client of rtcontrol that drives one node. Copy it with the five files rtcontrol_connection.gd, rtcontrol_driven.gd,
-# rtcontrol_in_force.gd, rtcontrol_phase.gd and rtcontrol_wire.gd into a folder of a project, put it on a Node that is
-# the child of what is to be driven, add the tools in the parent's `_ready`, then `start`:
+# A client of rtcontrol that drives one node. Enable the addon in the project's settings, put a node RtControl below what is to
+# be driven, add the tools in the parent's `_ready`, then `start`:
 #
 #     $RtControl.add_tool("turn", "Turn.", {"side": {"type": "string", "enum": ["left", "right"]}})
 #     $RtControl.start()
@@ -16,9 +15,10 @@ signal told(outcome, message) # what the server was told of a call: executed, ex
 
 const Phase = preload("rtcontrol_phase.gd")
 
-export(float) var observe_hz = 0.0 # how often it looks; 0: once a tick, just in time for it
+@export var observe_hz: float = 0.0 # how often it looks; 0: once a tick, just in time for it
 
-var world = null setget _drive # whose methods the tools are; the parent, unless set
+var world = null: # whose methods the tools are; the parent, unless set
+	set = _drive
 var _driven = Driven.new()
 var rule = _driven.rule
 var phase = Phase.new() # when to look
@@ -28,8 +28,8 @@ var _stamps = {} # of the last observations, by seq
 
 func _init():
 	_driven.tools = _tools
-	_driven.connect("acted", self, "_on_acted")
-	_driven.connect("trouble", self, "_on_trouble")
+	_driven.acted.connect(_on_acted)
+	_driven.trouble.connect(_on_trouble)
 
 
 # Connect, and keep connected. False, with an error in the console, where that cannot work.
@@ -60,11 +60,11 @@ func _drive(node):
 
 
 func _on_acted(call, cause):
-	emit_signal("acted", call, cause)
+	acted.emit(call, cause)
 
 
 func _on_trouble(text):
-	emit_signal("trouble", text)
+	trouble.emit(text)
 
 
 func _gone():
@@ -137,7 +137,7 @@ func _heard(message, now):
 	# A server of 1.0 knows the first of our safe calls alone.
 	if message["status"] == "safe" and (welcome["protocol"].size() < 2 or welcome["protocol"][1] < 1):
 		message["calls"] = rule.safe_calls
-	emit_signal("heard_call", message, -1.0 if stamp == null else (now - int(stamp)) / 1e6)
+	heard_call.emit(message, -1.0 if stamp == null else (now - int(stamp)) / 1e6)
 	var step = rule.receive(message, now)
 	var done = _driven.carry_out(step, "expired" if step["tick"] < 0 else "call" if step["act"] == "call" else "told")
 	if step["tick"] < 0 or state != LIVE:
@@ -150,4 +150,4 @@ func _heard(message, now):
 	for key in done:
 		answer[key] = done[key]
 	_send(answer)
-	emit_signal("told", done["outcome"], message)
+	told.emit(done["outcome"], message)

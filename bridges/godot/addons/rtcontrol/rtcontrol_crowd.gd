@@ -1,6 +1,6 @@
 # A client of rtcontrol that drives many nodes of one kind over one connection (docs/crowds.md): the same tools and the same
-# model, each with a goal, a rate, a priority, a time-to-live and safe tools of its own. Copy it with the four files
-# rtcontrol_connection.gd, rtcontrol_driven.gd, rtcontrol_in_force.gd and rtcontrol_wire.gd, and put it on a Node:
+# model, each with a goal, a rate, a priority, a time-to-live and safe tools of its own. Enable
+# the addon in the project's settings, and add a node RtControlCrowd:
 #
 #     $Crowd.add_tool("turn", "Turn.", {"side": {"type": "string", "enum": ["left", "right"]}})
 #     $Crowd.start()
@@ -27,8 +27,8 @@ const TEXT_BYTES = 160000
 const NUMBERS = {"hz": [0.001, 10000.0], "deadline_ms": [0.0, 1e9], "ttl_ms": [0.0, 1e9], "priority": [0, 9]}
 const TERMS = ["instruction", "hz", "deadline_ms", "ttl_ms", "priority", "every_tick", "safe_tool", "safe_tools"]
 
-export(float) var observe_hz = 20.0 # how often all of them look, and say it together
-export(int) var most_members = 0 # there will be at most; 0: as many as the server takes
+@export var observe_hz: float = 20.0 # how often all of them look, and say it together
+@export var most_members: int = 0 # there will be at most; 0: as many as the server takes
 
 var refusals = [] # the newest of what the server refused of single members
 var ignored = {} # calls, by why
@@ -42,7 +42,7 @@ var _left_lately = []
 
 # One member: its terms, what is in force for it, the stamps of its newest looks, and its accounts.
 class CrowdMember:
-	extends Reference
+	extends RefCounted
 	var id = ""
 	var terms = {}
 	var driven
@@ -69,6 +69,8 @@ func start():
 # at its full rate also while nothing happens to it), safe_tool or safe_tools, each optional. False, with an error in the
 # console: there is one of that name, or what the protocol forbids.
 func join(id, node, terms = {}):
+	if id is StringName:
+		id = String(id) # as the name of a node is
 	if not _works(_forbids(id, node, terms)):
 		return false
 	var one = CrowdMember.new()
@@ -78,15 +80,15 @@ func join(id, node, terms = {}):
 		if not key in ["safe_tool", "safe_tools"]:
 			one.terms[key] = terms[key]
 	var own = _own_safe_names(terms)
-	if not own.empty():
+	if not own.is_empty():
 		one.terms["safe_calls"] = _calls_of(own)
 	one.driven = Driven.new()
 	one.driven.world = node
 	one.driven.tools = _tools
 	one.driven.rule.epoch = _lives
-	one.driven.rule.safe_calls = _calls_of(own if not own.empty() else _safe_names())
-	one.driven.connect("acted", self, "_on_acted", [id])
-	one.driven.connect("trouble", self, "_on_trouble", [id])
+	one.driven.rule.safe_calls = _calls_of(own if not own.is_empty() else _safe_names())
+	one.driven.acted.connect(_on_acted.bind(id))
+	one.driven.trouble.connect(_on_trouble.bind(id))
 	_lives += 1
 	_members[id] = one
 	_say_terms([one])
@@ -105,8 +107,8 @@ func leave(ids):
 			if is_instance_valid(one.driven.world):
 				one.driven.carry_out(one.driven.rule.left(), "left")
 	_left_lately += gone
-	_left_lately = _left_lately.slice(max(0, _left_lately.size() - GONE), _left_lately.size()) if not _left_lately.empty() else []
-	if not gone.empty() and state == LIVE:
+	_left_lately = _left_lately.slice(max(0, _left_lately.size() - GONE), _left_lately.size()) if not _left_lately.is_empty() else []
+	if not gone.is_empty() and state == LIVE:
 		_waiting.append({"type": "leave", "session": _session, "ids": gone})
 
 
@@ -169,7 +171,7 @@ func statistics():
 	var last = sorted.size() - 1
 	for name in shares:
 		var at = min(last, int(shares[name] * last + shares[name]))
-		found["latency_ms"][name] = null if sorted.empty() else sorted[at]
+		found["latency_ms"][name] = null if sorted.is_empty() else sorted[at]
 	return found
 
 
@@ -179,7 +181,7 @@ func _forbids(id, node, terms):
 		return "a member's id is a String of 1 to 64 characters, not %s." % [id]
 	if _members.has(id):
 		return "there is a member %s already. Let it leave() first, or use instruct()." % id
-	if _tools.empty():
+	if _tools.is_empty():
 		return "add the tools before %s joins." % id
 	for key in terms:
 		var value = terms[key]
@@ -187,17 +189,17 @@ func _forbids(id, node, terms):
 			return "%s is nothing that a member brings: it is one of %s." % [key, TERMS]
 		if NUMBERS.has(key):
 			var bounds = NUMBERS[key]
-			if not typeof(value) in [TYPE_INT, TYPE_REAL] or value < bounds[0] or value > bounds[1] \
+			if not typeof(value) in [TYPE_INT, TYPE_FLOAT] or value < bounds[0] or value > bounds[1] \
 					or key == "priority" and value != floor(value) or key == "deadline_ms" and value == 0:
 				return "%s of %s is %s, and must be a number within %s to %s." % [key, id, value, bounds[0], bounds[1]]
 		elif key == "every_tick" and not value is bool or key == "instruction" and not value is String:
 			return "%s of %s cannot be %s." % [key, id, value]
 		elif key in ["safe_tool", "safe_tools"]:
 			for name in [value] if key == "safe_tool" else value:
-				if not _tools.has(name) or not _tools[name]["parameters"]["required"].empty():
+				if not _tools.has(name) or not _tools[name]["parameters"]["required"].is_empty():
 					return "%s of %s must name tools without arguments, not %s." % [key, id, name]
 	# Before the start the crowd's may still be set.
-	var unsafe = _unsafe() if state != IDLE and _own_safe_names(terms).empty() else ""
+	var unsafe = _unsafe() if state != IDLE and _own_safe_names(terms).is_empty() else ""
 	return unsafe if unsafe != "" else _misfit(node)
 
 
@@ -217,11 +219,11 @@ func _renew_safe_calls():
 
 
 func _on_acted(call, cause, id):
-	emit_signal("acted", id, call, cause)
+	acted.emit(id, call, cause)
 
 
 func _on_trouble(text, id):
-	emit_signal("trouble", "%s: %s" % [id, text])
+	trouble.emit("%s: %s" % [id, text])
 
 
 # A member whose node is gone leaves by itself.
@@ -293,7 +295,7 @@ func _begun(message):
 		if not _members.has(id) and not id in gone:
 			gone.append(id)
 	# Who left lately is told again, as that may be lost; all that waited of members is told by their joining.
-	if message["resumed"] and not gone.empty():
+	if message["resumed"] and not gone.is_empty():
 		_waiting.append({"type": "leave", "session": _session, "ids": gone})
 	_say_terms(_members.values())
 	if not message["resumed"]:
@@ -335,7 +337,7 @@ func _called(call, now):
 		latencies_ms.append(latency_ms)
 		if latencies_ms.size() > LATENCIES:
 			latencies_ms.pop_front()
-	emit_signal("heard_call", one.id, call, latency_ms)
+	heard_call.emit(one.id, call, latency_ms)
 	if _members.get(one.id) != one:
 		return # whoever heard it let it leave
 	var step = one.driven.rule.receive(call, now)
@@ -344,12 +346,12 @@ func _called(call, now):
 		return
 	var outcome = "expired" if step["expired"] else done["outcome"]
 	_count(one, outcome)
-	emit_signal("told", one.id, outcome, call)
+	told.emit(one.id, outcome, call)
 
 
 func _refused(message, now):
-	if not message.has("members") or message["members"].empty():
-		return ._refused(message, now)
+	if not message.has("members") or message["members"].is_empty():
+		return super._refused(message, now)
 	counts["errors"] += 1
 	for part in message["members"]:
 		refusals.append(part)
@@ -358,7 +360,7 @@ func _refused(message, now):
 		var one = _members.get(part.get("id"))
 		if one != null and not part.has("seq") and one.driven.rule.last_tick < 0:
 			one.refused = part # it was not let in
-		emit_signal("refused", part.get("id", ""), "%s: %s %s" % [part["code"], part["message"], part.get("remedy", "")])
+		refused.emit(part.get("id", ""), "%s: %s %s" % [part["code"], part["message"], part.get("remedy", "")])
 
 
 func _count(one, name):
@@ -391,9 +393,9 @@ func _say(type, list, parts):
 # Says what there is room for: of members first, so that nobody is seen before it is in. What the engine's own buffer
 # cannot take would end the connection without a word.
 func _flush():
-	while has_room() and not _waiting.empty():
+	while has_room() and not _waiting.is_empty():
 		_sent(_waiting.pop_front())
-	if _waiting.empty() and not _looks.empty() and has_room():
+	if _waiting.is_empty() and not _looks.is_empty() and has_room():
 		for some in in_messages(_looks.values()):
 			if not has_room():
 				return
@@ -404,7 +406,7 @@ func _flush():
 
 func _sent(message):
 	_send(message)
-	if _sent_bytes - _read_bytes > FULL_BYTES / 2 and _marks.empty():
+	if _sent_bytes - _read_bytes > FULL_BYTES / 2 and _marks.is_empty():
 		_ping(now_ns())
 
 
@@ -416,7 +418,7 @@ static func in_messages(parts):
 	var bytes = 0
 	for part in parts:
 		var more = weight(part)
-		if not some.empty() and (some.size() >= PARTS or items + more[0] > ITEMS or bytes + more[1] > TEXT_BYTES):
+		if not some.is_empty() and (some.size() >= PARTS or items + more[0] > ITEMS or bytes + more[1] > TEXT_BYTES):
 			all.append(some)
 			some = []
 			items = 0
@@ -424,7 +426,7 @@ static func in_messages(parts):
 		some.append(part)
 		items += more[0]
 		bytes += more[1]
-	if not some.empty():
+	if not some.is_empty():
 		all.append(some)
 	return all
 

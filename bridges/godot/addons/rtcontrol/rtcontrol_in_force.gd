@@ -1,4 +1,3 @@
-# Written by `python -m tests.bridges.godot.port` from the file of the same name for Godot 3: change that one.
 # What is in force: docs/protocol.md, section 7. The caller brings the time, and carries out what is returned:
 # {act: "", "call" or "safe", calls, expired, tick}: all of `calls` in order (`safe` without any: stop in your own way); a
 # tick of -1 needs no acknowledgement. Safe calls that would not are put into `owed`; the next look returns them again.

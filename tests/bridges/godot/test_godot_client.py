@@ -1,0 +1,304 @@
+"""The Godot client in the engine's web build: driven by a real server, and by one whose messages are the test's."""
+
+from __future__ import annotations
+
+import signal
+import socket as sockets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Instruct
+from tests.bridges.client.worlds import free_port, until
+from tests.bridges.godot.web import MISSING, Engine, Start
+from tests.bridges.program import starting
+from tests.bridges.web_ends import Relay, Served
+from tests.conformance.check import check_any_client
+from tests.conformance.check.stand import TTL_MS as STAND_TTL_MS
+from tests.conformance.check.stand import Stand
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+TTL_MS = 500.0
+LIVE = 3
+GO = FunctionCall(name="go", arguments={"direction": "up"})
+BUSY = {"code": "busy", "message": "Full.", "retryable": True}
+
+
+@pytest.fixture
+def godot(tmp_path: Path) -> Iterator[Start]:
+    """Starts the sample's scene under the driver: `godot(url, option...)`."""
+    yield from starting(
+        lambda url, *options, **more: Engine(tmp_path, "driver.gd", f"--set=url:{quoted(url)}", *options, **more)
+    )
+
+
+def quoted(text: str) -> str:
+    return f'"{text}"'
+
+
+# A real server.
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[tuple[Served, int, str]]:
+    """A server that lets the page of a port in with a token."""
+    token, page = "k3" * 16, free_port()
+    (tmp_path / "token").write_text(token)
+    (tmp_path / "token").chmod(0o600)
+    origin = f"http://127.0.0.1:{page}"
+    served = Served(tmp_path, "--token-file", str(tmp_path / "token"), "--allow-origin", origin)
+    served.start()
+    yield served, page, f"--set=token:{quoted(token)}"
+    served.stop()
+
+
+def test_killed_server_is_safe_within_the_ttl_and_a_new_session_follows(
+    godot: Start, guarded: tuple[Served, int, str]
+) -> None:
+    served, page, token = guarded
+    engine = godot(served.url, token, page=page)
+    engine.event("welcomed", resumed=False)
+    until(lambda: engine.stats()["counts"]["fresh"] > 20, "too few calls", 30, every=0.5)
+    stats = engine.stats()
+    assert stats["counts"]["errors"] == 0 and stats["waits"] > 10, "it has learnt when to look"
+    engine.say("instruct Go home.")
+    engine.event("instructed")
+    served.kill()
+    safe = engine.event("acted", cause="expired")
+    # In the first frame after the end of its time-to-live: that was not over yet in the frame before.
+    assert safe["call"]["name"] == "stop" and TTL_MS < safe["age_ms"] <= TTL_MS + safe["frames_ms"]
+    served.start()
+    assert engine.event("welcomed")["instruction"] == "Go home."
+    engine.event("acted", cause="call")
+    assert engine.faults() == []
+
+
+def test_stopped_server_is_resumed_and_the_next_of_a_list_is_tried(
+    godot: Start, guarded: tuple[Served, int, str]
+) -> None:
+    served, page, token = guarded
+    engine = godot(f"ws://127.0.0.1:{free_port()}/ws,{served.url}", token, page=page)
+    engine.event("acted", cause="call")
+    served.signal(signal.SIGSTOP)
+    try:
+        assert engine.event("acted", cause="expired")["call"]["name"] == "stop"
+        engine.event("lost")
+    finally:
+        served.signal(signal.SIGCONT)
+    engine.event("welcomed", resumed=True)
+    engine.event("acted", cause="call")
+    assert engine.faults() == []
+
+
+# A server whose messages are the test's.
+
+
+def test_conforms_to_the_checker_of_clients(godot: Start) -> None:
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    relay = Relay(endpoint)
+    try:
+        engine = godot(relay.url)
+        findings = check_any_client(endpoint)
+        assert [f.name for f in findings if f.status != "passed"] == [], findings
+        assert relay.refused == []
+        assert engine.process.poll() is None and engine.faults() == []
+    finally:
+        relay.close()
+
+
+@pytest.fixture
+def stubborn(godot: Start, stand: Stand) -> Iterator[Engine]:
+    """Drives a node with two safe tools, connected to the stand."""
+    relay = Relay(stand.endpoint)
+    engine = godot(relay.url, "--stubborn", "--tool=hold:{}", '--set=safe_tools:["hold", "stop"]')
+    stand.expect(Hello, 20.0, "hello")
+    yield engine
+    assert engine.faults() == []
+    relay.close()
+
+
+@pytest.fixture
+def two() -> Iterator[tuple[Stand, Stand, str]]:
+    """Two servers, and the list of their addresses."""
+    stands = Stand("tcp://127.0.0.1:*"), Stand("tcp://127.0.0.1:*")
+    relays = [Relay(stand.endpoint) for stand in stands]
+    yield *stands, ", ".join(relay.url for relay in relays)
+    for one in (*relays, *stands):
+        one.close()
+
+
+def acts(engine: Engine, *begin: str) -> list[tuple[str, str]]:
+    """What was tried and done since an event of that kind and cause."""
+    told = [e for e in engine.events if e["event"] in ("stuck", "acted")]
+    names = [(e["event"], e.get("name") or e["call"]["name"]) for e in told]
+    return names[len(names) - names[::-1].index(begin) :]
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ('--set=safe_tool:"go"', "the safe tool go must do without arguments"),
+        ('--set=url:"ws://127.0.0.1:9/ws,127.0.0.1:8?token=secret-1"', "127.0.0.1:8, which is no address"),
+    ],
+    ids=["safe tool", "no address"],
+)
+def test_mistake_is_reported_before_anything_is_connected(godot: Start, option: str, told: str) -> None:
+    engine = godot("ws://127.0.0.1:9/ws", option)
+    engine.event("ready")
+    assert engine.stats()["state"] == 0
+    assert told in engine.errors() and "secret-1" not in engine.errors()
+
+
+def test_free_words_that_were_answered_are_not_said_again(stubborn: Engine, stand: Stand) -> None:
+    stand.welcome()
+    stubborn.say("instruct home with you")
+    stand.expect(Instruct, 5.0, "instruct")
+    stand.send(Instruct(session=stand.token, instruction="Go home.", said="home with you", by="chat"))
+    stubborn.event("instructed", text="Go home.")
+    stand.send(ErrorMessage(code="state", message="No session.", retryable=True))
+    assert stand.expect(Hello, 5.0, "hello").resume == stand.token
+    stand.welcome(resumed=True, instruction="Go home.")
+    assert stand.pump(1.0, lambda m: isinstance(m, Instruct)) is None
+
+
+def test_safe_tools_that_would_not_are_tried_each_frame_until_the_server_is_dead_and_after(
+    stubborn: Engine, stand: Stand
+) -> None:
+    assert stand.hello is not None and stand.hello.safe_calls is not None
+    assert [call.name for call in stand.hello.safe_calls] == ["hold", "stop"]
+    stand.welcome()
+    observed = stand.observation()
+    stand.call(observed, call=GO)
+    stubborn.event("acted", cause="call")
+    stubborn.say("stuck 3")
+    stop, hold = FunctionCall(name="stop"), FunctionCall(name="hold")
+    stubborn.stats()
+    sent = stand.call(observed, status="safe", call=stop, calls=[stop, hold], cause="decide")
+    told = stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick)
+    assert (told.outcome, told.error) == ("failed", "stop would not; hold would not")
+    stubborn.until(lambda e: e["event"] == "acted" and e["call"]["name"] == "stop", "stop is tried again")
+    three = [("stuck", "stop"), ("stuck", "hold"), ("stuck", "stop")]
+    assert acts(stubborn, "acted", "go") == [*three, ("acted", "hold"), ("acted", "stop")]
+    assert stubborn.stats()["owed"] == []
+    # The same when nobody is there any more, with its own safe tools in their order.
+    stand.call(stand.observation(), call=GO)
+    stubborn.event("acted", cause="call")
+    stubborn.say("stuck 3")
+    stand.alive = False
+    assert stubborn.event("acted", cause="expired")["age_ms"] > STAND_TTL_MS
+    stubborn.until(lambda e: e["event"] == "acted" and e["call"]["name"] == "hold", "hold is tried again")
+    assert acts(stubborn, "acted", "go")[:3] == [("stuck", "hold"), ("stuck", "stop"), ("stuck", "hold")]
+
+
+def test_call_without_a_time_to_live_ends_with_the_server(stubborn: Engine, stand: Stand) -> None:
+    stand.welcome()
+    stand.call(stand.observation(), call=GO, ttl_ms=0)
+    stubborn.event("acted", cause="call")
+    stand.alive = False
+    assert stubborn.event("acted", cause="lost")["call"]["name"] == "hold"
+
+
+def test_call_that_grew_too_old_before_it_could_act_is_not_executed(stubborn: Engine, stand: Stand) -> None:
+    stand.welcome()
+    stubborn.say(f"slow {STAND_TTL_MS + 50:.0f}")
+    stubborn.stats()
+    sent = stand.call(stand.observation(), call=GO)
+    assert stand.expect(Executed, 5.0, "executed", lambda m: m.tick == sent.tick).outcome == "expired"
+    assert stubborn.event("acted")["cause"] == "expired"
+
+
+def test_safe_tool_that_would_not_is_tried_again_after_the_end(stubborn: Engine, stand: Stand) -> None:
+    stand.welcome()
+    stand.call(stand.observation(), call=GO)
+    stubborn.event("acted", cause="call")
+    stubborn.say("stuck 3")
+    stubborn.say("stop")
+    stubborn.event("ended")
+    stubborn.until(lambda e: e["event"] == "acted" and e["call"]["name"] == "hold", "hold is tried again")
+    assert acts(stubborn, "acted", "go")[3:] == [("acted", "stop"), ("acted", "hold")]
+
+
+def test_server_of_1_0_has_all_own_safe_tools_carried_out(stubborn: Engine, stand: Stand) -> None:
+    stand.minor = 0
+    stand.welcome()
+    observed = stand.observation()
+    stand.call(observed, call=GO)
+    stubborn.event("acted", cause="call")
+    stand.call(observed, status="safe", call=FunctionCall(name="hold"), cause="decide")
+    stubborn.until(lambda e: e["event"] == "acted" and e["call"]["name"] == "stop", "all safe tools")
+    assert acts(stubborn, "acted", "go") == [("acted", "hold"), ("acted", "stop")]
+
+
+def test_freed_node_ends_its_client(godot: Start, stand: Stand) -> None:
+    relay = Relay(stand.endpoint)
+    engine = godot(relay.url)
+    stand.expect(Hello, 20.0, "hello")
+    stand.welcome()
+    stand.call(stand.observation(), call=GO, ttl_ms=60_000.0)
+    engine.event("acted", cause="call")
+    engine.say("lose")
+    assert engine.event("ended")["why"] == "what is driven is gone"
+    stand.expect(Bye, 5.0, "bye")
+    assert engine.faults() == []
+    relay.close()
+
+
+def test_session_is_resumed_at_the_next_server_and_the_first_one_is_tried_after_it(
+    godot: Start, two: tuple[Stand, Stand, str]
+) -> None:
+    # colyseus/colyseus-unity-sdk#223: the token was not sent when the client reconnected. godotengine/godot#99747: the
+    # socket of a server that is gone stays open. eclipse-paho/paho.mqtt.javascript#204: the second failover tried one
+    # server alone.
+    first, second, url = two
+    engine = godot(url)
+    first.expect(Hello, 20.0, "hello")
+    first.welcome(ttl_ms=60_000.0)
+    first.call(first.observation(), call=GO, ttl_ms=60_000.0)
+    engine.event("acted", cause="call")
+    first.alive = False
+    assert second.expect(Hello, 20.0, "hello at the next server").resume == first.token
+    assert engine.stats()["active"] == "call", "what is in force runs to its own end"
+    second.welcome(resumed=True, session=first.token)
+    engine.event("welcomed", resumed=True)
+    clocks = engine.stats()["clocks"]
+    second.token, second.alive = first.token, False
+    assert first.expect(Hello, 20.0, "hello at the first server").resume == first.token
+    first.send(ErrorMessage(code="session", message="Unknown.", retryable=True))
+    assert first.expect(Hello, 5.0, "hello for a new session").resume is None, "the same server is told"
+    first.alive = True
+    first.welcome()
+    assert engine.event("acted")["cause"] == "left", "nobody would end the call of a session that is gone"
+    assert clocks <= 1, "of another machine the clock is another one"
+    assert engine.faults() == []
+
+
+@pytest.mark.parametrize("fatal", [False, True])
+def test_server_that_is_full_or_stops_is_left_for_the_next_one(
+    godot: Start, two: tuple[Stand, Stand, str], fatal: bool
+) -> None:
+    first, second, url = two
+    engine = godot(url, "--set=persist:false")
+    hello = first.expect(Hello, 20.0, "hello")
+    first.send(ErrorMessage(**BUSY, fatal=fatal, t_client_ns=hello.t_client_ns))
+    second.expect(Hello, 5.0, "hello at the next server")
+    second.welcome()
+    second.call(second.observation(), call=GO, ttl_ms=60_000.0)
+    engine.event("acted", cause="call")
+    second.send(Bye(session=second.token, reason="stopped"))
+    assert engine.event("acted", cause="left")["call"]["name"] == "stop"
+    assert first.expect(Hello, 5.0, "hello after the bye").resume is None
+
+
+def test_servers_that_are_absent_or_say_nothing_keep_nobody_out(godot: Start, stand: Stand) -> None:
+    # fsprojects/pulsar-client-dotnet#213: the first of a list did not answer, and the second one was never tried.
+    relay = Relay(stand.endpoint)
+    with sockets.create_server(("127.0.0.1", 0)) as mute:
+        absent, silent = f"ws://127.0.0.1:{free_port()}/ws", f"ws://127.0.0.1:{mute.getsockname()[1]}/ws"
+        engine = godot(f"{absent},{silent},{relay.url}")
+        stand.expect(Hello, 30.0, "hello at the third server")
+        stand.welcome()
+        engine.event("welcomed")
+        why = [event["why"] for event in engine.events if event["event"] == "lost"]
+        assert why == [f"no connection to {absent}", f"{silent} is silent"]
+    relay.close()

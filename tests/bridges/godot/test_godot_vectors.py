@@ -1,0 +1,162 @@
+"""The Godot client's files against the conformance vectors, in the engine; Python compares."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.bridges.godot.web import MISSING, Engine
+from tests.conformance import expand, load
+
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+# What the client is told; it is not asked to read its own. Nor vectors whose names begin with "big": the engine reads
+# numbers as doubles, in which instants beyond 2^53 ns are inexact.
+HEARD = {"welcome", "call", "instruct", "error", "ping", "pong", "bye", "call_many"}
+# The vectors' own number beyond doubles is in a ping.
+CALL = '{"type":"call","session":"q7Jr0c2yT5mX9vKd_f3A","tick":9,"epoch":2,"status":"fresh","t_obs_ns":1,"ttl_ms":0,'
+CALL += '"deadline_ns":0,"t_server_ns":0,"call":{"name":"go","arguments":%s}}'
+OWN = [
+    {"name": f"beyond doubles: {arguments}", "json": CALL % arguments}
+    for arguments in ('{"way":"left","more":1e999}', '{"way":"left","more":[{"x":-1e999}]}')
+]
+# Of a crowd of anna and bert: one part is wrong, or nobody's.
+FRESH = '"tick":%d,"epoch":%d,"status":"fresh","t_obs_ns":1,"ttl_ms":0,"call":{"name":"go","arguments":{"way":"left"}}}'
+MANY = (
+    '{"type":"call_many","session":"q7Jr0c2yT5mX9vKd","t_server_ns":1,"calls":[%s,{"id":"bert",' + FRESH % (2, 1) + "]}"
+)
+PARTS = [
+    {"name": f"part: {part}", "json": MANY % part}
+    for part in (
+        "7",
+        "null",
+        '{"id":"anna"}',
+        '{"id":"",' + FRESH % (1, 0),
+        '{"id":"anna",' + FRESH.replace('"fresh"', '"done"') % (1, 0),
+        '{"id":"carl",' + FRESH % (1, 0),
+        '{"id":"anna",' + FRESH % (1, 7),
+        '{"id":"anna",' + FRESH.replace('"go"', '"fly"') % (1, 0),
+    )
+]
+CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f]")
+
+
+def heard(name: str) -> list[dict[str, Any]]:
+    return [v for v in load(name) if v.get("by") != "server"]
+
+
+def cases() -> dict[str, Any]:
+    """Every case that the engine is given, by kind."""
+    ttl: dict[str, Any] = load("ttl")
+    for sequence in ttl["sequences"]:
+        for step in sequence["steps"]:
+            if "message" in step:
+                step["message"] = json.dumps(step["message"])
+    return {
+        "valid": [
+            {"name": v["name"], "text": json.dumps(v["json"], ensure_ascii=False)}
+            for v in [*heard("valid"), *load("crowd")["valid"]]
+            if v["from"] == "server"
+        ],
+        "invalid": [{"name": v["name"], "text": expand(v["json"])} for v in [*heard("invalid"), *OWN] if "json" in v],
+        "crowd": [
+            {"name": v["name"], "text": expand(v["json"])} for v in [*load("crowd")["invalid"], *PARTS] if "json" in v
+        ],
+        "phase": load("phase"),
+        **ttl,
+    }
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """What the engine made of every case, by kind."""
+    folder = tmp_path_factory.mktemp("vectors")
+    engine = Engine(folder, "vectors.gd", cases=cases())
+    try:
+        engine.until(lambda line: line["of"] == "end", "at the end", 120.0)
+        assert engine.faults() == []
+    finally:
+        engine.end()
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in engine.events:
+        # A text of Godot cannot hold a zero: there, it is another character that stands for none.
+        found.setdefault(line["of"], []).append(json.loads(json.dumps(line, ensure_ascii=False).replace("\ufffd", " ")))
+    return found
+
+
+def same(found: Any, wanted: Any) -> bool:
+    """Equal but for digits that the engine's JSON writer leaves out, and control characters: they become spaces."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return found.keys() == wanted.keys() and all(same(found[k], wanted[k]) for k in wanted)
+    if isinstance(wanted, list) and isinstance(found, list):
+        return len(found) == len(wanted) and all(map(same, found, wanted))
+    if isinstance(wanted, int | float) and not isinstance(wanted, bool):
+        return bool(found == pytest.approx(wanted, rel=1e-5))
+    return bool(found == (CONTROL.sub(" ", wanted) if isinstance(wanted, str) else wanted))
+
+
+def test_valid_messages_are_read(told: dict[str, list[dict[str, Any]]]) -> None:
+    given = {v["name"]: v["json"] for v in [*heard("valid"), *load("crowd")["valid"]]}
+    assert len(told["valid"]) > 20
+    for line in told["valid"]:
+        if line["name"].startswith("big"):
+            continue
+        wanted = {k: v for k, v in given[line["name"]].items() if v is not None}
+        if wanted["type"] == "call_many":
+            assert line["read"].pop("faults") == 0
+        assert same(line["read"], wanted if wanted["type"] in HEARD else {}), (line["name"], line["read"])
+
+
+def test_nothing_is_executed_upon_an_invalid_message_and_the_session_goes_on(
+    told: dict[str, list[dict[str, Any]]],
+) -> None:
+    given = {v["name"]: expand(v["json"]) for v in [*heard("invalid"), *OWN] if "json" in v}
+    live, waiting = 3, 4
+    assert len(told["invalid"]) > 200
+    for line in told["invalid"]:
+        # A bye that is too long is believed nevertheless, where the engine could read it: safe is never wrong.
+        allowed = [([], live), (["stop"], waiting)] if '"bye"' in given[line["name"]] else [([], live)]
+        assert (line["done"], line["state"]) in allowed, line
+
+
+def test_crowd_leaves_out_a_wrong_part_and_ignores_a_wrong_message(told: dict[str, list[dict[str, Any]]]) -> None:
+    assert len(told["crowd"]) > 30
+    for line in told["crowd"]:
+        part = line["name"].startswith("part")
+        unfit = ["stop"] if "fly" in line["name"] else []
+        assert (line["done"], line["state"]) == ([unfit, ["left"] if part else []], 3), line
+        assert line["errors"] == 0 or not part, line
+        assert (line["ignored"] != {}) == (part and not unfit), line
+
+
+def test_age_of_calls(told: dict[str, list[dict[str, Any]]]) -> None:
+    wanted = {case["name"]: case["verdict"] for case in load("ttl")["age"] if not case["name"].startswith("big")}
+    assert len(wanted) > 10
+    assert {line["name"]: line["verdict"] for line in told["age"] if line["name"] in wanted} == wanted
+
+
+def test_instants_to_look_are_those_of_the_vectors(told: dict[str, list[dict[str, Any]]]) -> None:
+    wanted = {
+        (case["name"], i): -1 if step["due_ns"] is None else step["due_ns"]
+        for case in load("phase")
+        for i, step in enumerate(case["steps"])
+        if "next" in step
+    }
+    assert len(wanted) > 50
+    assert {(line["name"], line["step"]): line["due_ns"] for line in told["phase"]} == wanted
+
+
+def test_what_is_in_force(told: dict[str, list[dict[str, Any]]]) -> None:
+    sequences = load("ttl")["sequences"]
+    lines = iter(told["sequence"])
+    for sequence in sequences:
+        for number, step in enumerate(sequence["steps"]):
+            line = next(lines)
+            assert (line["name"], line["step"]) == (sequence["name"], number)
+            expires_ns = -1 if step["expires_ns"] is None else step["expires_ns"]
+            line["execute"] = line["execute"] if "minor" in sequence else next(iter(line["execute"]), None)
+            wanted = {**{k: step[k] for k in ("execute", "in_force", "expired")}, "expires_ns": expires_ns}
+            assert {k: line[k] for k in wanted} == wanted, (sequence["name"], number)
