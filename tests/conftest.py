@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-pytest_plugins = ["tests.helpers.orphans", "tests.helpers.parallel", "tests.helpers.realtime"]
+pytest_plugins = ["tests.helpers.orphans", "tests.helpers.parallel", "tests.helpers.realtime", "tests.helpers.tiers"]
 
 # A machine that is busy with something else fails no law.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

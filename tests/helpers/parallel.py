@@ -99,12 +99,14 @@ def _realtime(item: pytest.Item) -> bool:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One more than twice the cores, since many tests wait; none where single files are asked for."""
-    asked = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
-    if asked is not None:
-        return int(asked)
-    whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS
-    return min(2 * len(os.sched_getaffinity(0)) + 1, 8) if whole else 0
+    """None where files are named; the cores' number for the default tier; more for others, which mostly wait."""
+    wanted = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
+    if wanted is not None:
+        return int(wanted)
+    if config.args_source != pytest.Config.ArgsSource.TESTPATHS:
+        return 0
+    cores = len(os.sched_getaffinity(0))
+    return min(2 * cores + 1 if config.option.markexpr else cores, 8)
 
 
 @dataclass(frozen=True)

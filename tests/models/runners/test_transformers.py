@@ -169,6 +169,7 @@ def test_a_window_beyond_the_trial_is_not_forgotten() -> None:
     assert way(hf_load.runner(hf.GPTNeoForCausalLM(long))) == "paths"  # too long to be tried
 
 
+@pytest.mark.integration
 def test_a_model_whose_cache_cannot_be_gone_on_from_is_asked_without_one() -> None:
     model = hf.RwkvForCausalLM(hf.RwkvConfig(vocab_size=300, hidden_size=48, num_hidden_layers=2, **BARE))
     found = hf_load.runner(model)

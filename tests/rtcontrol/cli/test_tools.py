@@ -270,6 +270,7 @@ def test_what_cannot_be_decoded_is_refused_by_name_with_the_remedy(
     assert message in refused(capsys, "tools", "check", str(tmp_path / source))
 
 
+@pytest.mark.integration
 def test_a_command_that_is_no_mcp_server_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "gave no list of tools" in refused(capsys, "tools", "check", "mcp:no-such-command-here")
     assert "names no server" in refused(capsys, "tools", "check", "mcp:")

@@ -94,6 +94,7 @@ def test_a_standby_of_two_local_models_is_refused(tmp_path: Path, capsys: pytest
     assert "--standby is for one local model" in refused(capsys, *words)
 
 
+@pytest.mark.integration
 def test_beside_a_first_decider_elsewhere_the_standby_is_the_backups(tmp_path: Path) -> None:
     config = RunConfig(env="lander", out=tmp_path, backup="lander", standby=True, backup_after_ms=90.0)
     chosen = assembly.agent("lander")

@@ -113,6 +113,7 @@ def test_a_local_interpreter_is_there_with_the_session_and_ends_with_it_though_i
     until(lambda: process.poll() is not None, seconds=30)
 
 
+@pytest.mark.integration
 def test_an_interpreter_that_cannot_be_started_is_told_when_the_session_is_opened(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(resolve("lander"), broken)

@@ -1,0 +1,75 @@
+"""What makes a test one of the integration tier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.tiers import TESTS, real_use
+
+pytest_plugins = ["pytester"]
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "uses"),
+    [
+        ("helpers/processes.py", "python", "sys.executable"),
+        ("helpers/processes.py", "until", "time.sleep"),
+        ("helpers/processes.py", "ROOT", None),
+        ("bridges/client/worlds.py", "free_port", "socket.socket"),  # defined elsewhere, imported there
+    ],
+)
+def test_source_of_a_helper_names_what_is_real(file: str, name: str, uses: str | None) -> None:
+    found = real_use(TESTS / file, name)
+    assert (found is None) == (uses is None)
+
+
+@pytest.mark.integration
+def test_default_tier_refuses_sleep_behind_an_except(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import time as clock
+
+        def waits():
+            try:
+                getattr(clock, "sleep")(0.001)
+            except RuntimeError:
+                pass
+
+        def test_hidden():
+            waits()
+
+        def test_clean():
+            pass
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "tests.helpers.tiers", "-p", "no:cacheprovider", "-W", "ignore")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*A test of the default tier used time.sleep*"])
+
+
+def test_named_files_run_whole_but_for_the_nightly_tier(pytester: pytest.Pytester) -> None:
+    pytester.makeini(
+        "[pytest]\ntestpaths = .\nmarkers =\n    integration: one\n    slow: two\n    realtime: three\n    serial: four"
+    )
+    path = pytester.makepyfile(
+        """
+        import pytest
+
+        def test_pure():
+            pass
+
+        @pytest.mark.integration
+        def test_real():
+            pass
+
+        @pytest.mark.slow
+        def test_long():
+            pass
+        """
+    )
+    plugin = ("-p", "tests.helpers.tiers")
+    pytester.runpytest_inprocess(*plugin).assert_outcomes(passed=1, deselected=2)
+    pytester.runpytest_inprocess(*plugin, Path(path).name).assert_outcomes(passed=2, deselected=1)
+    pytester.runpytest_inprocess(*plugin, "-m", "integration").assert_outcomes(passed=1, deselected=2)
