@@ -85,16 +85,6 @@ class RemoteEnvironment:
         """As many episodes as were asked for have ended, as the client's resets tell."""
         return self._wanted is not None and len(self.episodes) >= self._wanted
 
-    @property
-    def last_seq(self) -> int:
-        """The client's number of its newest observation; -1 before the first."""
-        return self._seq
-
-    def take_up(self, epoch: int, seq: int, tick: int) -> None:
-        """The session goes on that was elsewhere: in this epoch, behind this observation, with ticks from this one on;
-        numbers here that are greater stay."""
-        self.epoch, self._seq, self._tick = max(self.epoch, epoch), max(self._seq, seq), max(self._tick, tick)
-
     # -- the client's messages, on the transport's thread -------------------------------------------------------------
 
     def observe(self, message: Observe) -> None:

@@ -26,10 +26,6 @@ Examples:
 
   rtcontrol serve --model lander --http 127.0.0.1:8080      (answers /v1 requests, decisions too: docs/decisions.md)
 
-  rtcontrol serve --model lander --decoders 2      (or 2:8, by what is in use: docs/scaling.md)
-
-  RAY_ADDRESS=10.0.0.1:6379 rtcontrol serve --model lander --fleet lab      (one of several servers of its decoders)
-
   rtcontrol serve --agent lander --interpreter runs/interpreter      (what is said: docs/interpreter.md)
 
   rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys      (rtcontrol keys new NAME makes the keys)
@@ -70,7 +66,6 @@ def _serve(options: ServerOptions) -> int:
 
 
 def _run(options: ServerOptions, ending: Shutdown) -> int:
-    from rtcontrol.serve.operators import decoders_of
     from rtcontrol.serve.server import Server
 
     gateway = None if options.http is None else _gateway(options, options.http)
@@ -81,8 +76,6 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
         with Server(options, options.bind, keys=options.keys, http=web, say=say, stopped=ending.called) as server:
             for endpoint in server.endpoints:
                 say(f"listening on {endpoint}")
-            for one in decoders_of(server.admission.pool):
-                say(f"{one['decoder']}: {one['state']}, pid {one.get('pid')} on node {one.get('node')}")
             if server.gateway is not None:
                 say(f"listening on {server.gateway.url}")
                 server.gateway.show_code()

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
-from rtcontrol.gateway import body, chat, fleet, openai_api, simpletool, systemone, view
+from rtcontrol.gateway import body, chat, openai_api, simpletool, systemone, view
 from rtcontrol.gateway.access import AccessGate, Refusal
 from rtcontrol.gateway.chat import ContentHeads, WrittenContent
 from rtcontrol.gateway.chat_request import ChatRequest
@@ -30,7 +30,6 @@ from rtcontrol.gateway.source import content, no_content, public_name, source, t
 from rtcontrol.gateway.websocket import WebSockets
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve.operators import served_model
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.telemetry.causes import script
 from rtcontrol_client.wire import PROTOCOL
@@ -149,7 +148,6 @@ def build(
         Route("/v1/chat/completions", error_boundary("chat", completions, metrics), methods=["POST"]),
         Route("/v1/models", models),
         Route("/v1/models/{name:path}", error_boundary("models", one_model, metrics)),
-        *fleet.routes(admission, options, metrics),
         Route("/health", health),
         Route("/metrics", metrics_text),
         *([] if pairing is None else [pair_route(pairing, options, metrics)]),
@@ -186,19 +184,13 @@ class GatewayApp:
         page: Callable[[], str] = str,
     ) -> None:
         limits = (options.tool_sets, options.decide_timeout_s, options.open_timeout_s)
-        began = served_model(admission.options)
-
-        def now_served() -> str | None:
-            now = served_model(admission.options)
-            return options.model if options.model is None or now == began else now
-
         self._tool_sets = ToolSets(
             pool,
             lambda tools, allow_null: source(
                 options.model, options.engine, tools, options.value_tokens, allow_null, options.arguments
             ),
             *limits,
-            lambda tools: trained(now_served(), tools),
+            lambda tools: trained(options.model, tools),
             admission.reading,
         )
         texts = ToolSets(

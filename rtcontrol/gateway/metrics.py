@@ -19,7 +19,7 @@ from rtcontrol_client.wire import Code
 
 WHO = ("session", "agent", "model")
 ROUTES, STATUSES = (
-    ("function_call", "chat", "models", "decisions", "systemone", "fleet"),
+    ("function_call", "chat", "models", "decisions", "systemone"),
     (200, 400, 401, 403, 404, 408, 413, 422, 503),
 )
 REFUSALS = (
@@ -95,7 +95,6 @@ class _AdmissionCounts(Collector):
         for code in Code:
             refused.add_metric([code.value], health["refused"].get(code.value, 0))
         yield refused
-        yield from _of_decoders(health.get("decoders", []))
         sessions = [s for s in self._admission.sessions() if "ticks" in s]
         told, self._told = self._told, {}
         for metric in (*_of_all(self._admission), *_of_sessions(sessions)):
@@ -130,18 +129,6 @@ def _of_all(admission: SessionManager) -> Iterator[Metric]:
         seconds = HistogramMetricFamily(f"rtcontrol_{name.removesuffix('_ms')}_seconds", f"{text} All sessions.")
         seconds.add_metric([], summed, total)
         yield seconds
-
-
-def _of_decoders(decoders: list[dict[str, Any]]) -> Iterator[Metric]:
-    """Of a server with several; of others nothing."""
-    labels = ("decoder", "node", "state")
-    sessions = GaugeMetricFamily("rtcontrol_decoder_sessions", "Sessions of a decoder.", labels=labels)
-    busy = GaugeMetricFamily("rtcontrol_decoder_busy", "Part of a decoder's time that they take.", labels=labels)
-    for one in decoders:
-        who = [str(one.get(name, "")) for name in labels]
-        sessions.add_metric(who, one["sessions"])
-        busy.add_metric(who, one["busy"])
-    yield from (sessions, busy) if decoders else ()
 
 
 def _of_sessions(sessions: list[dict[str, Any]]) -> Iterator[Metric]:

@@ -77,7 +77,7 @@ class InProcessPool:
             worker.start()
         return {}
 
-    def open(self, session: str, source: DeciderSource, hz: float = 0.0) -> InProcessHost:
+    def open(self, session: str, source: DeciderSource) -> InProcessHost:
         host = InProcessHost(source, pool=self)
         host.start()
         return host

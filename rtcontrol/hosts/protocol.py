@@ -83,11 +83,11 @@ class DecisionReply:
 
 @dataclass(frozen=True, slots=True)
 class HostEvent:
-    """The decoder was lost or came back, or the session moved to another one, and nothing was away; `seconds` is how
-    long it was away (0 when lost, or moved); of two deciders `decider` is which, of several decoders its name."""
+    """The decoder was lost or came back; `seconds` is how long it was away (0 when lost); of two deciders `decider` is
+    which."""
 
     t_ns: int
-    event: Literal["lost", "restarted", "moved"]
+    event: Literal["lost", "restarted"]
     seconds: float
     decider: str = ""
 
@@ -178,9 +178,8 @@ class DecoderPool(Protocol):
         Returns early, and empty, soon after `stopped` says so: the pool is then good for `close` only.
         """
 
-    def open(self, session: str, source: DeciderSource, hz: float = 0.0) -> Host:
-        """Build a decider; gives the started host of this session alone. `session` names it in logs; it will ask for
-        `hz` decisions a second (0: not known).
+    def open(self, session: str, source: DeciderSource) -> Host:
+        """Build a decider; gives the started host of this session alone. `session` names it in logs.
 
         Blocks until the decider is ready; any thread may call it. Raises UserError from the build, and
         DecoderUnavailable where the place is at fault: full, closed, or away for too long.

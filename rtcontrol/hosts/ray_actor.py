@@ -28,9 +28,9 @@ from rtcontrol.hosts.scheduler import EdfScheduler, Turn
 from rtcontrol.models.call import StandingCall
 
 PING = b""
-BUILDERS, RESCUERS = "build", "rescue"
+BUILD = "build"
 REMEMBERED = 4096
-WARM_ROUNDS, RESCUE_ROUNDS = 3, 1
+WARM_ROUNDS = 3
 # The deciding thread asks for the interpreter some hundred times a decision, and a build holds it for long: with
 # Python's own 5 ms a decision would take a second meanwhile.
 SWITCH_INTERVAL_S = 2e-5
@@ -68,7 +68,7 @@ class DecoderActor:
 
     A client on the same machine talks ipc under `directory`, any other tcp; both under CURVE, with a key that only the
     answer of `start` tells: who knows it is the run, and who can answer to it is this process. Ray calls `open` on a
-    thread of the concurrency group `BUILDERS` or `RESCUERS`, the others on another; each lane has a thread that
+    thread of the concurrency group `BUILD`, the others on another; each lane has a thread that
     decides. Each may be asked again and again.
     """
 
@@ -79,7 +79,7 @@ class DecoderActor:
         self._key, self._secret = zmq.curve_keypair()
         self._lanes, self._preload = lanes, preload
         self._deciders: dict[bytes, list[Decider]] = {}
-        self._lock, self._building = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
         self._opening: set[bytes] = set()
         self._over: dict[bytes, None] = {}  # sessions that were closed
         self._closed: list[deque[bytes]] = [deque() for _ in range(lanes)]
@@ -100,22 +100,14 @@ class DecoderActor:
                 "heartbeat": self._serve("heartbeat", _echo),
                 "key": self._key,
                 "pid": os.getpid(),
-                "node": _node(),
                 "tids": self._tids[: self._lanes],
             }
             self._beat.__enter__()  # for the process's life
         return self._answer
 
-    def open(
-        self, key: bytes, source: DeciderSource, warm: DecisionRequest | None, urgent: bool = False
-    ) -> dict[str, Any]:
+    def open(self, key: bytes, source: DeciderSource, warm: DecisionRequest | None) -> dict[str, Any]:
         """Build the session's deciders, unless they are there; gives the pid and what the first says of itself. `warm`
-        is decided a few times, for nothing: a process that was started again is slow at first. An `urgent` one's ticks
-        miss meanwhile: it yields to nobody."""
-        with self._building:
-            return self._open(key, source, warm, urgent)
-
-    def _open(self, key: bytes, source: DeciderSource, warm: DecisionRequest | None, urgent: bool) -> dict[str, Any]:
+        is decided a few times, for nothing: a process that was started again is slow at first."""
         with self._lock:
             if key in self._over:
                 return {"pid": os.getpid(), "info": {}}  # nobody waits for it any more
@@ -124,11 +116,10 @@ class DecoderActor:
             alone = not self._deciders
         try:
             if deciders is None:
-                if not alone and not urgent:
+                if not alone:
                     yield_processor()
-                rounds = RESCUE_ROUNDS if urgent else WARM_ROUNDS
                 deciders = [source.build() for _ in range(self._lanes)]
-                for decider, _ in itertools.product(deciders, range(rounds if warm else 0)):
+                for decider, _ in itertools.product(deciders, range(WARM_ROUNDS if warm else 0)):
                     assert warm is not None, "zero rounds without one"
                     answer(decider, warm)
             if alone and not gc.get_freeze_count():
@@ -148,23 +139,11 @@ class DecoderActor:
             self._over[key] = None
             if len(self._over) > REMEMBERED:
                 del self._over[next(iter(self._over))]
-        return self._close(key)
-
-    def _close(self, key: bytes) -> int:
-        with self._lock:
             self._opening.discard(key)
             if self._deciders.pop(key, None) is not None:
                 for closed in self._closed:
                     closed.append(key)
             return len(self._deciders)
-
-    def close_all(self, prefix: bytes) -> int:
-        """The same of all whose key begins so: of a server that is gone."""
-        with self._lock:
-            gone = [key for key in {*self._deciders, *self._opening} if key.startswith(prefix)]
-        for key in gone:
-            self._close(key)
-        return len(gone)
 
     def _serve(self, name: str, work: Callable[[zmq.Socket[bytes]], None]) -> str:
         """Start `work` on a new ROUTER and a thread of its own; gives the endpoint."""
@@ -290,12 +269,6 @@ class Lane:
         self.rota.remove(key)
         self._clients.pop(key, None)
         self.cancelled.pop(key, None)
-
-
-def _node() -> str:
-    """The first digits of the name that Ray gave this machine; empty outside of Ray."""
-    ray = sys.modules.get("ray")
-    return str(ray.get_runtime_context().get_node_id())[:8] if ray is not None and ray.is_initialized() else ""
 
 
 def _echo(router: zmq.Socket[bytes]) -> None:

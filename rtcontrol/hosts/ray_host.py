@@ -42,10 +42,7 @@ _NUMBERS = itertools.count()
 
 
 class HostOwner(Protocol):
-    """What a host asks of the pool that it is a part of. `prefix`: what the keys of its sessions begin with, where
-    others than this process use the decoder, too."""
-
-    prefix: bytes
+    """What a host asks of the pool that it is a part of."""
 
     def start(self, stopped: Callable[[], bool]) -> dict[str, Any]: ...
 
@@ -76,7 +73,6 @@ class RayHost:
         self.last: DecisionRequest | None = None
         self.lost_ns: int | None = None  # when the decider was lost that is not back
         self.up = False
-        self.urgent = False  # its ticks miss while its decider is built
         self.woken = WakeFile()
         self._pool, self._own = pool, own
         self.renew()
@@ -85,7 +81,7 @@ class RayHost:
 
     def renew(self) -> None:
         """Another key: what had the one before was freed for good."""
-        self.key = b"%s%d" % (self._pool.prefix, next(_NUMBERS))
+        self.key = b"%d" % next(_NUMBERS)
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         if not self.info:
@@ -313,15 +309,9 @@ class DecoderLink:
             lane.close(0)
 
 
-def until_lost(
-    answer: dict[str, Any],
-    others: Sequence[int],
-    stop: threading.Event,
-    silence: Callable[[bool], None] = lambda silent: None,
-) -> int | None:
+def until_lost(answer: dict[str, Any], others: Sequence[int], stop: threading.Event) -> int | None:
     """Watch the process that gave this answer: when it was lost, or one of `others` became readable; None when
-    `stop` was set before. `silence` is told when it has said nothing for so long that it is doubted, and when it goes
-    on."""
+    `stop` was set before."""
     heart = _dealer(answer["heartbeat"], answer["key"])
     monitor = heart.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     poller = zmq.Poller()
@@ -331,7 +321,6 @@ def until_lost(
     progress = Progress(answer["pid"]) if answer["heartbeat"].startswith("ipc://") else None
     # In rounds, which this thread itself saw: while it is not run, nobody is silent.
     silent = still = 0
-    doubted = False
     try:
         while not stop.is_set():
             with contextlib.suppress(zmq.Again):
@@ -346,20 +335,15 @@ def until_lost(
                     del ready[heart]
                 if ready:
                     return time.monotonic_ns()
-            if doubted != (silent * PING_EVERY_S > DOUBT_AFTER_S):
-                doubted = not doubted
-                silence(doubted)
             if not silent:
                 still = 0
                 continue
             state = None if progress is None else progress.look()
             still = still + 1 if state in (STOPPED, WAITING) else 0
-            hangs = doubted and still * PING_EVERY_S > STILL_S
+            hangs = silent * PING_EVERY_S > DOUBT_AFTER_S and still * PING_EVERY_S > STILL_S
             if state == GONE or hangs or silent * PING_EVERY_S > DEAD_AFTER_S:
                 return time.monotonic_ns()
         return None
     finally:
-        if doubted:
-            silence(False)
         heart.disable_monitor()
         heart.close(0)

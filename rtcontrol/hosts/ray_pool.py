@@ -15,7 +15,7 @@ from typing import Any
 
 from rtcontrol.hosts.inprocess import Places
 from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecoderUnavailable
-from rtcontrol.hosts.ray_actor import BUILDERS, RESCUERS, DecoderActor
+from rtcontrol.hosts.ray_actor import BUILD, DecoderActor
 from rtcontrol.hosts.ray_host import DecoderLink, RayHost, until_lost
 from rtcontrol.hosts.ray_start import POLL_S, REMEDY, START_TIMEOUT_S, RaySession, Stopped, actor_options, ask, share
 from rtcontrol.models.errors import UserError
@@ -48,8 +48,6 @@ class RayPool:
     """
 
     name = "ray"
-    prefix = b""
-    back_s = START_TIMEOUT_S  # so long a lost process may stay away
 
     def __init__(self, limit: int = LIMIT, gpus: float | None = None, lanes: int = 1, preload: bool = True) -> None:
         """`gpus` None: one if Ray has any."""
@@ -78,7 +76,7 @@ class RayPool:
         self._watcher.start()
         return {"pid": answer["pid"], "endpoint": answer["lanes"][0]}
 
-    def open(self, session: str, source: DeciderSource, hz: float = 0.0) -> RayHost:
+    def open(self, session: str, source: DeciderSource) -> RayHost:
         host = RayHost(self, source, session)
         host.start()
         return host
@@ -118,13 +116,9 @@ class RayPool:
         """The actor."""
         import ray
 
-        options = {"concurrency_groups": {BUILDERS: 1, RESCUERS: 1}, **actor_options(), **self._share()}
+        options = {"concurrency_groups": {BUILD: 1}, **actor_options(), **share(self._gpus)}
         where = (self._ray.folder, socket.gethostname())
         return ray.remote(**options)(DecoderActor).remote(*self._arguments, *where)
-
-    def _share(self) -> dict[str, Any]:
-        """What the actor takes, and where Ray puts it. Raises UserError."""
-        return share(self._gpus)
 
     def _end_ray(self) -> None:
         with self._changed:
@@ -209,9 +203,9 @@ class RayPool:
         """Build the host's decider in the process that gave `answer`, and give the host its link to it; False when that
         process is not up any more. Raises UserError from the build, RayError and Stopped."""
         with self._using_ray(answer):
-            build = self.actor.open.options(concurrency_group=RESCUERS if host.urgent else BUILDERS)
+            build = self.actor.open.options(concurrency_group=BUILD)
             try:
-                asked = build.remote(host.key, host.source, host.last and replace(host.last, data=None), host.urgent)
+                asked = build.remote(host.key, host.source, host.last and replace(host.last, data=None))
             except TypeError as error:
                 raise UserError(f"The decider's source cannot be sent ({error}).", "Make it picklable.") from error
             built = ask(asked, lambda: stopped() or self._gone(answer))
@@ -242,7 +236,7 @@ class RayPool:
 
     def _watch(self, answer: dict[str, Any]) -> None:
         try:
-            while (lost_ns := until_lost(answer, self._ray.files, self._closed, self._doubt)) is not None:
+            while (lost_ns := until_lost(answer, self._ray.files, self._closed)) is not None:
                 self._lose(lost_ns)
                 if time.monotonic() - self._began > STEADY_S:
                     self._tries = 0
@@ -264,9 +258,6 @@ class RayPool:
             log.exception("the decoder is not watched any more")
             self._give_up(f"The decoder is not watched any more ({type(error).__name__}: {error}).")
 
-    def _doubt(self, silent: bool) -> None:
-        """The process has said nothing for a while, or goes on; it is not lost yet."""
-
     def _lose(self, lost_ns: int) -> None:
         with self._changed:
             self._answer = None
@@ -282,13 +273,15 @@ class RayPool:
 
         # A call made while the actor is away is looked at again only every second or two, so ask afresh meanwhile.
         asked: deque[Any] = deque(maxlen=32)
-        give_up = time.monotonic() + self.back_s
+        give_up = time.monotonic() + START_TIMEOUT_S
         # A call to a Ray that was shut down would start it anew.
         while not self._closed.is_set() and self._ray.died() is None:
             if not ray.is_initialized():
                 raise DecoderUnavailable("Ray was shut down by whoever had started it.", "Start again.")
             if time.monotonic() > give_up:
-                raise DecoderUnavailable(f"The decoder's process did not come back within {self.back_s:g} s.", REMEDY)
+                raise DecoderUnavailable(
+                    f"The decoder's process did not come back within {START_TIMEOUT_S:g} s.", REMEDY
+                )
             asked.append(self.actor.start.remote())
             try:
                 if done := ray.wait(list(asked), timeout=0.1)[0]:
@@ -298,15 +291,9 @@ class RayPool:
             except ray.exceptions.RayTaskError as error:
                 log.error("decoder fails to start again: %s", error.cause)
                 self._closed.wait(1.0)
-            except ray.exceptions.RayError as error:
-                if self._is_dead(error):
-                    return None
+            except ray.exceptions.RayError:
                 self._closed.wait(0.05)
         return None
-
-    def _is_dead(self, error: Exception) -> bool:
-        """Whether Ray will not start the actor again, and another is to be started."""
-        return False
 
     def _ray_again(self) -> dict[str, Any] | None:
         """Start Ray and the actor again; None when that failed, or nobody waits any more. DecoderUnavailable when it

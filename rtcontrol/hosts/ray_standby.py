@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from rtcontrol.hosts.protocol import (
     Decider,
@@ -68,7 +68,7 @@ class StandbyPool(RayPool):
             self.spare.start(stopped)
         return info
 
-    def open(self, session: str, source: DeciderSource, hz: float = 0.0) -> StandbyHost:  # type: ignore[override]
+    def open(self, session: str, source: DeciderSource) -> StandbyHost:  # type: ignore[override]
         host = StandbyHost(self, source, session)
         host.start()
         return host
@@ -96,22 +96,10 @@ class StandbyPool(RayPool):
         super()._end_ray()
 
 
-class RayOwner(Protocol):
-    """Who starts the Ray that a `SparePool` lives in, and starts it again."""
-
-    gave_up: str | None
-
-    @property
-    def ray(self) -> RaySession: ...
-
-    @property
-    def up(self) -> bool: ...
-
-
 class SparePool(RayPool):
     """The pool of a further decoder. It lives in another's Ray: where that dies it waits until it is back."""
 
-    def __init__(self, first: RayOwner, *arguments: Any, **options: Any) -> None:
+    def __init__(self, first: StandbyPool, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._first = first
         self._refused = ""  # why it was not started again
@@ -155,7 +143,7 @@ class SparePool(RayPool):
 class JoinedRay:
     """What a pool needs of the Ray that another one started."""
 
-    def __init__(self, first: RayOwner) -> None:
+    def __init__(self, first: StandbyPool) -> None:
         self._first = first
 
     def start(self, stopped: Callable[[], bool]) -> None:

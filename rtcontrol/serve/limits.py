@@ -13,8 +13,8 @@ from rtcontrol.hosts.protocol import DecoderUnavailable
 def weigh(need: Need, others: Iterable[Need], most: float) -> None:
     """Raises DecoderUnavailable (full) where one more session would make calls of the others late: where they ask for
     more than `most` of the decoder's time together. The rest is for messages, and for ticks that fall together; those
-    that ask for more than there is are late anyway. Those of another decoder are left out."""
-    taken = [other.busy for other in others if other.place == need.place and 0 < other.busy <= most]
+    that ask for more than there is are late anyway."""
+    taken = [other.busy for other in others if 0 < other.busy <= most]
     if not taken or sum(taken) + need.busy <= most:
         return
     hz = (most - sum(taken)) / need.share_s

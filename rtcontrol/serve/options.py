@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -39,50 +37,9 @@ from rtcontrol.loop.config import (
     folder,
     size,
 )
-from rtcontrol.models import __version__
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import registry
 from rtcontrol_client.wire import LIMITS, Limits
-
-MOST_DECODERS = 1024
-FLEET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-
-
-def decoders_between(text: str) -> tuple[int, int]:
-    """The smallest and the largest number of decoders: of `N`, or of `MIN:MAX`. Raises UserError."""
-    parts = text.split(":")
-    if len(parts) <= 2 and all(part.isascii() and part.isdigit() for part in parts):
-        least, most = int(parts[0]), int(parts[-1])
-        if 1 <= least <= most <= MOST_DECODERS:
-            return least, most
-    raise UserError(f"--decoders {text} is no number of decoders.", "Give a number, such as 4, or two, such as 2:8.")
-
-
-def fleet_terms(options: ServeOptions) -> dict[str, Any]:
-    """What all servers of a fleet have in common: the version, and what their decoders are started and filled by."""
-    names = ("model", "agent", "engine", "dtype", "threads", "decoders", "busy_max")
-    return {"rtcontrol": __version__, **{f"--{name.replace('_', '-')}": getattr(options, name) for name in names}}
-
-
-def check_fleet(options: ServeOptions) -> None:
-    """UserError for what no fleet can be shared with."""
-    from rtcontrol.hosts.deciders import PLAIN
-    from rtcontrol.hosts.remote_api import is_endpoint
-
-    if options.fleet is None:
-        return
-    if not FLEET_NAME.fullmatch(options.fleet):
-        raise UserError(f"--fleet {options.fleet!r:.80} is no name.", "Give up to 64 letters, digits, - and _.")
-    if options.host != "ray" or options.standby:
-        given = "--standby" if options.standby else f"--host {options.host}"
-        raise UserError(f"--fleet {options.fleet} and {given} exclude each other.", "Leave one of them out.")
-    if options.model in PLAIN or is_endpoint(options.model):
-        raise UserError(f"--model {options.model} needs no decoders that could be shared.", "Leave --fleet out.")
-    if not os.environ.get("RAY_ADDRESS"):
-        raise UserError(
-            "--fleet is for the servers of a Ray cluster, and RAY_ADDRESS names none.",
-            "Start one (`ray start --head`), and set RAY_ADDRESS to what it says, on each server's machine.",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +71,6 @@ class ServeOptions:
     arguments: Annotated[str, Flag(HOW_ARGUMENTS)] = "sequential"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
-    decoders: Annotated[
-        str, Flag("--host ray: so many decoders, N, or MIN:MAX by what is in use; docs/scaling.md.")
-    ] = "1"
-    fleet: Annotated[
-        str | None,
-        Flag("Share the decoders with all servers of this name in the Ray cluster (RAY_ADDRESS); docs/scaling.md."),
-    ] = None
     backup: Annotated[str | None, Flag(f"Of sessions whose model is elsewhere. {BACKUP}")] = None
     backup_below: Annotated[float, Flag(BACKUP_BELOW)] = 0.5
     backup_after_ms: Annotated[float | None, Flag(BACKUP_AFTER)] = None
@@ -215,10 +165,6 @@ class ServeOptions:
         size(self.record_max)
         check_pictures(self.record_pictures, self.record_observations)
         check_standby(self.standby, self.host)
-        if decoders_between(self.decoders)[1] > 1 and (self.host != "ray" or self.standby):
-            given = "--standby" if self.standby else f"--host {self.host}"
-            raise UserError(f"--decoders {self.decoders} and {given} exclude each other.", "Leave one of them out.")
-        check_fleet(self)
         check_backup(self.backup, self.backup_below, self.backup_after_ms, self.first_in_flight)
         check_calls_per_tick(self.calls_per_tick)
         check_plans(self.plan_steps, self.plan_blend, self.calls_per_tick, "wall")

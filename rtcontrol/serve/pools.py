@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from rtcontrol.hosts.deciders import FREE_VALUE, PLAIN, ModelSource, QuestionSource, STSource
-from rtcontrol.hosts.fleet_book import SessionShelf
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
-from rtcontrol.hosts.load import Need
 from rtcontrol.hosts.protocol import DeciderSource, DecoderPool, DecoderUnavailable, Host
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
 from rtcontrol.serve.negotiate import Terms
-from rtcontrol.serve.options import ServeOptions, decoders_between, fleet_terms
+from rtcontrol.serve.options import ServeOptions
 
 # Beside the sessions: those that are just ending, the gateway's sets of tools, and the model.
 SPARE = 32
@@ -39,7 +37,6 @@ class Pools:
         self._lock = threading.Lock()
         self._started = False
         self._model: Host | None = None
-        self._sessions: SessionShelf | None = None
         self._stopped: Callable[[], bool] = lambda: False
 
     def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
@@ -54,14 +51,12 @@ class Pools:
                 self._models.close()
                 self._started = False
                 self._models = _models(self._options, self._limit)
-            if self._door is not None and self._sessions is not None:
-                self._door.sessions = self._sessions
             info = self._models.start(self._stopped)
             try:
                 if self._options.loads is not None and not self._stopped():
                     how = {name: getattr(self._options, name) for name in ("engine", "dtype", "threads")}
                     spec = DeciderSpec(self._options.loads, (FREE_VALUE,), **how)
-                    self._model = self._loaded(ModelSource(spec))
+                    self._model = self._models.open("the model", ModelSource(spec))
                     if tools := self._options.default_tools:  # what every session would be refused ends the start
                         told = {name: getattr(self._options, name) for name in ("value_tokens", "arguments")}
                         self._models.open("the tools", STSource(replace(spec, tools=tools, **told))).close()
@@ -72,11 +67,7 @@ class Pools:
             self._started = True
             return info
 
-    def _loaded(self, source: ModelSource) -> Host | None:
-        keep = getattr(self._models, "keep_loaded", None)  # in each of several decoders
-        return self._models.open("the model", source) if keep is None else keep(source)
-
-    def open(self, session: str, source: DeciderSource, hz: float = 0.0) -> Host:
+    def open(self, session: str, source: DeciderSource) -> Host:
         if isinstance(source, EndpointSource) or assembly.makes_plans(source):
             return _waiting(source)
         if not isinstance(source, STSource | QuestionSource):
@@ -85,35 +76,7 @@ class Pools:
             self._start()
         except UserError as error:
             raise DecoderUnavailable(error.what, error.remedy) from error
-        return self._models.open(session, source, hz)
-
-    def hand_over(self, sessions: SessionShelf) -> None:
-        """These are kept where other servers find them, once there is such a place."""
-        self._sessions = sessions
-
-    def claim(self, token: str, key: str | None) -> Mapping[str, Any] | None:
-        """What is kept of a session, which is this server's from now on; None where there is none, or no such place."""
-        door = self._door
-        return None if door is None else door.claim(token, key)
-
-    @property
-    def _door(self) -> Any:
-        return getattr(self._models, "door", None)
-
-    def needs_elsewhere(self) -> Sequence[Need]:
-        """What sessions of other servers need of the same decoders."""
-        told = getattr(self._models, "needs_elsewhere", None)
-        return told() if told is not None and self._started else ()
-
-    @property
-    def operations(self) -> Any:
-        """Of several decoders, `drain` and `change`; None where there is one."""
-        return getattr(self._models, "operations", None)
-
-    def decoders(self) -> list[dict[str, Any]]:
-        """Of several decoders, what there is to see of each."""
-        shown = getattr(self._models, "decoders", None)
-        return [] if shown is None or not self._started else list(shown())
+        return self._models.open(session, source)
 
     def alive(self) -> bool:
         """Whether the models' place answers; true where none was needed yet."""
@@ -128,11 +91,10 @@ class Pools:
 def open_host(pool: DecoderPool, session: str, terms: Terms) -> Host:
     """A session's host; where there is a backup, that is the pool's."""
     config = terms.config
-    hz = config.hz * config.calls_per_tick
     if config.backup is None:
-        return assembly.planned(config, terms.source, pool.open(session, terms.source, hz), terms.agent)
+        return assembly.planned(config, terms.source, pool.open(session, terms.source), terms.agent)
     spare = assembly.decider(config, terms.agent, config.backup)
-    return assembly.backed(config, terms.source, pool.open(session, spare, hz), terms.agent)
+    return assembly.backed(config, terms.source, pool.open(session, spare), terms.agent)
 
 
 def _waiting(source: DeciderSource) -> Host:
@@ -145,16 +107,6 @@ def _waiting(source: DeciderSource) -> Host:
 def _models(options: ServeOptions, limit: int) -> DecoderPool:
     if options.host == "inprocess":
         return InProcessPool(limit)
-    least, most = decoders_between(options.decoders)
-    if options.fleet is not None:
-        from rtcontrol.hosts.shared_fleet import SharedFleet
-
-        terms, each = fleet_terms(options), options.threads or 1
-        return SharedFleet(options.fleet, terms, limit, least, options.busy_max, each, most)
-    if most > 1:
-        from rtcontrol.hosts.fleet_care import ManagedFleet
-
-        return ManagedFleet(limit, least, most, options.busy_max, options.threads or 1)
     if options.standby:
         from rtcontrol.hosts.ray_standby import StandbyPool
 

@@ -12,7 +12,6 @@ from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.run import assembly
-from rtcontrol.serve.handover import SessionKeeper
 from rtcontrol.serve.housekeeping import Housekeeping
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.pools import Pools
@@ -50,7 +49,6 @@ class Server:
     def __enter__(self) -> Self:
         with self._stack as stack:
             stack.callback(self._write)
-            self._pool.hand_over(SessionKeeper(self.admission))
             self._pool.start(self._stopped)
             stack.callback(self._pool.close)
             options = self.options
@@ -84,7 +82,6 @@ class Server:
             return
         told = {**self.admission.health(), "dropped": dict(self.router.dropped) if self.router is not None else {}}
         del told["decoder"]  # it is closed by now
-        told.pop("decoders", None)
         try:
             self.options.out.mkdir(parents=True, exist_ok=True)
             (self.options.out / "server.json").write_text(json.dumps(told, indent=2) + "\n")

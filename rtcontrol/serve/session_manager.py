@@ -6,19 +6,17 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.hosts.protocol import DecoderPool, DecoderUnavailable
+from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve.crowd.session import CrowdSession, of_crowd
 from rtcontrol.serve.errors import AGAIN, stopped
-from rtcontrol.serve.handover import open_session
 from rtcontrol.serve.limits import TokenBucket, shortage, weigh
-from rtcontrol.serve.operators import decoders_of, needs_elsewhere
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
 from rtcontrol.serve.session import BY_HAND, BYE, LOST, STOPPED, Session
@@ -45,7 +43,6 @@ log = logging.getLogger("rtcontrol.serve")
 # Without a session; those that were silent the longest are forgotten.
 MAX_STRANGERS = 1024
 STRANGER_NS = 120_000_000_000
-RELOCATIONS = 3  # how often a session that came to a full decoder looks for another
 OPENING_AT_ONCE = 2  # sessions whose schemas are compiled and decoders opened
 LINES_PER_S = 2.0  # refusals that are said; the others are counted
 
@@ -77,7 +74,6 @@ class SessionManager:
             options.max_sessions,
             options.out,
             lambda number, peer, hello: (make or open_session)(number, peer, hello, self),
-            options.fleet is not None,
         )
         self._refused: Counter[str] = Counter()
         self._ended = ServerStats()
@@ -141,9 +137,7 @@ class SessionManager:
         """Counts of the whole server, for /health."""
         with self._lock:
             states = self._sessions.states()
-        decoders = decoders_of(self.pool)
         return {
-            **({"decoders": decoders} if decoders else {}),
             "uptime_s": round(time.monotonic() - self._began_s, 1),
             "sessions": states,
             "sessions_total": self.counts["sessions"],
@@ -179,11 +173,6 @@ class SessionManager:
         """The sessions that are not over."""
         with self._lock:
             return self._sessions.all()
-
-    def moved(self, tokens: Iterable[str]) -> None:
-        """These sessions went on at other servers: they end here."""
-        with self._lock:
-            self._sessions.let_go(set(tokens))
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -264,23 +253,12 @@ class SessionManager:
 
     def welcome(self, session: Session) -> None:
         """It is live from now on. Raises DecoderUnavailable where there is no room for its ticks beside those that were
-        welcomed before: of several that are warm at once, one after the other is let in. Where there is room on
-        another decoder, it goes there."""
-        for last in (*[False] * RELOCATIONS, True):
-            try:
-                return self._welcome(session)
-            except DecoderUnavailable as full:
-                move = None if session.loop is None else getattr(session.loop.host, "relocate", None)
-                if last or not full.full or move is None or not move():
-                    raise
-        return None
-
-    def _welcome(self, session: Session) -> None:
+        welcomed before: of several that are warm at once, one after the other is let in."""
         with self._lock:
             if not session.welcomed and (need := session.need()) is not None:
                 others = [other for other in self._sessions.all() if other.welcomed]
                 needs = [n for other in others if (n := other.need()) is not None]
-                weigh(need, [*needs, *needs_elsewhere(self.pool)], self.options.busy_max)
+                weigh(need, needs, self.options.busy_max)
             session.state, session.welcomed = "live", True
 
     def ended(self, session: Session, error: WireError | None) -> None:
@@ -378,6 +356,11 @@ class SessionManager:
                 self.drop(min(strangers, key=lambda p: p.in_ns).connection)
             peer = self._peers[connection] = Peer(connection, self.options)
             return peer
+
+
+def open_session(number: int, peer: Peer[Session], hello: Hello, owner: SessionManager) -> Session:
+    """Make a session of the kind that the hello asks for."""
+    return (Session if hello.crowd is None else CrowdSession)(number, peer, hello, owner)
 
 
 def _counted(session: Session) -> CountedLoop | None:

@@ -17,21 +17,16 @@ from rtcontrol_client.wire.pictures import PICTURES
 # Beside the sessions: those that are just ending.
 SPARE = 16
 
-ELSEWHERE = "it went on at another server"
-
 # So many sessions are remembered that a person stopped.
 MAX_STOPPED = 256
 
 
 class Sessions:
     """At most `limit` sessions that run, and as many that wait for their clients. `make` gives a new session its
-    number; `adopts`: it may resume one of another server. Not locked: the admission is. `enter` and `leave` raise
-    WireError."""
+    number. Not locked: the admission is. `enter` and `leave` raise WireError."""
 
-    def __init__(
-        self, limit: int, out: Path, make: Callable[[int, Peer[Session], Hello], Session], adopts: bool = False
-    ) -> None:
-        self._limit, self._make, self._adopts = limit, make, adopts
+    def __init__(self, limit: int, out: Path, make: Callable[[int, Peer[Session], Hello], Session]) -> None:
+        self._limit, self._make = limit, make
         self._sessions: dict[str, Session] = {}
         self._stopped: deque[str] = deque(maxlen=MAX_STOPPED)  # tokens of those that a person stopped
         # Numbers go on after those that lie in the folder: a restarted server overwrites no record.
@@ -77,10 +72,6 @@ class Sessions:
             session.welcome()
 
     def _resume(self, peer: Peer[Session], hello: Hello, token: str) -> None:
-        tokens = (*(s.token for s in self._sessions.values()), *self._stopped)
-        if self._adopts and not any(same(token, one) for one in tokens):
-            self._open(peer, hello)
-            return
         session = self._find(token, peer.connection.key)
         self._check_room(besides=session)
         if (old := session.peer) is not None:
@@ -190,13 +181,6 @@ class Sessions:
                     fatal=True,
                 )
             self.forget(other)
-
-    def let_go(self, tokens: set[str]) -> None:
-        """These went on at other servers; one that has just been claimed here is opening."""
-        for session in [s for s in self._sessions.values() if s.token in tokens and s.state != "opening"]:
-            session.stop(ELSEWHERE)
-            if session.state == "parked":
-                self.forget(session)
 
     def park(self, session: Session, now_s: float) -> None:
         session.state, session.parked_s = "parked", now_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from rtcontrol.agents import InvalidCall
@@ -29,18 +29,6 @@ class MemberTerms:
     priority: int
     every_tick: bool
     safe_calls: list[FunctionCall] | None
-
-
-def terms_kept(terms: MemberTerms) -> dict[str, Any]:
-    """In plain values."""
-    told = {f.name: getattr(terms, f.name) for f in fields(terms)}
-    return {**told, "safe_calls": None if terms.safe_calls is None else [c.model_dump() for c in terms.safe_calls]}
-
-
-def terms_taken_up(kept: dict[str, Any]) -> MemberTerms:
-    """Of these values."""
-    calls = kept["safe_calls"]
-    return MemberTerms(**{**kept, "safe_calls": calls and [FunctionCall.model_validate(call) for call in calls]})
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
 
 from rtcontrol.envs.remote_parts import RemoteData
 from rtcontrol.loop.requests import echo
-from rtcontrol.serve.crowd.member import (
-    CrowdDefaults,
-    CrowdMember,
-    MemberSight,
-    MemberTerms,
-    terms_kept,
-    terms_taken_up,
-)
+from rtcontrol.serve.crowd.member import CrowdDefaults, CrowdMember, MemberSight
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.crowd import Join, Leave, Member, MemberLook, ObserveMany, PartFault
 
@@ -32,7 +22,6 @@ class Roster:
         self.members: dict[str, CrowdMember] = {}
         self.looks = 0
         self._serials = itertools.count(1)
-        self._told: tuple[list[tuple[CrowdMember, MemberTerms]], str] = [], "[]"
 
     def join(self, message: Join, faults: list[PartFault]) -> list[CrowdMember]:
         """Whose terms are new; `faults` takes what is refused."""
@@ -58,25 +47,6 @@ class Roster:
         made = CrowdMember(part.id, part.epoch, terms, next(self._serials), self.defaults.agent.history)
         self.members[part.id] = made
         return made
-
-    def kept(self) -> dict[str, Any]:
-        """What another server needs to go on with all of them, in plain values. May be called from any thread."""
-        members = list(self.members.values())
-        now = [(member, member.terms) for member in members]
-        if now != self._told[0]:  # terms change seldom, and are much to write
-            rows = [{"id": one.id, "epoch": one.epoch, "terms": terms_kept(terms)} for one, terms in now]
-            self._told = now, json.dumps(rows)
-        return {"members": self._told[1], "seqs": [member.seq for member in members]}
-
-    def take_up(self, kept: Mapping[str, Any]) -> None:
-        """Go on with what another server had. Each waits for its next look."""
-        self.defaults = replace(self.defaults, instruction=kept["instruction"])
-        self.members.clear()
-        for row, seq in zip(json.loads(kept["members"]), kept["seqs"], strict=True):
-            terms, history = terms_taken_up(row["terms"]), self.defaults.agent.history
-            member = CrowdMember(row["id"], row["epoch"], terms, next(self._serials), history)
-            member.seq = seq
-            self.members[member.id] = member
 
     def leave(self, message: Leave) -> Iterator[CrowdMember]:
         """Those that are gone now."""

@@ -96,7 +96,7 @@ class CrowdSession(Session):
         crowd, roster = self.crowd, self.roster
         if crowd is not None and roster is not None and crowd.shares and roster.members:
             hz = sum(1e9 / member.period_ns for member in list(roster.members.values()))
-            self._needed = Need(hz, undisturbed(list(crowd.shares)) / 1e9, getattr(crowd.host, "place", ""))
+            self._needed = Need(hz, undisturbed(list(crowd.shares)) / 1e9)
         return self._needed if self.why is None else None
 
     def welcome(self) -> None:

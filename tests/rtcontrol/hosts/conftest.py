@@ -11,17 +11,12 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from pooled import TOOLS, sessions_closed, tools
-from shared_servers import LEASE_S, shared
 
-from rtcontrol.hosts import fleet_door
 from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.hosts.ray_pool import RayPool
-from rtcontrol.hosts.ray_start import RaySession
-from rtcontrol.hosts.shared_fleet import SharedFleet
 from rtcontrol.models.decider import DeciderSpec
-from tests.helpers.processes import until
 from tests.models.small import build_checkpoint
 
 
@@ -77,36 +72,3 @@ def pool(request: pytest.FixtureRequest) -> Iterator[DecoderPool]:
 def sources(tmp_path_factory: pytest.TempPathFactory) -> list[STSource]:
     folder = build_checkpoint(tmp_path_factory.mktemp("pool") / "model")
     return [STSource(DeciderSpec(model=str(folder), tools=tools(named))) for named in TOOLS]
-
-
-@pytest.fixture(scope="module")
-def cluster(no_ray: None) -> Iterator[None]:
-    """A Ray that no fleet here has started, as a cluster's."""
-    session = RaySession(8)
-    session.start()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fleet_door, "LEASE_S", LEASE_S)
-        yield
-    session.end()
-
-
-@pytest.fixture(scope="module")
-def two_servers(cluster: None) -> Iterator[tuple[SharedFleet, SharedFleet]]:
-    both = shared(), shared()
-    for fleet in both:
-        fleet.start()
-    yield both
-    for fleet in both:
-        fleet.close()
-
-
-@pytest.fixture
-def both(two_servers: tuple[SharedFleet, SharedFleet]) -> Iterator[tuple[SharedFleet, SharedFleet]]:
-    """Two servers of one fleet."""
-    for fleet in two_servers:
-        until(lambda fleet=fleet: all(member.alive() for member in fleet.members), "a decoder is not back")
-    yield two_servers
-    for fleet in two_servers:
-        for host in list(fleet.hosts):
-            host.close()
-    until(lambda: not any(seats for fleet in two_servers for seats in fleet.door._others.values()), "a seat is left")

@@ -61,7 +61,6 @@ def test_a_run_does_not_begin_without_its_policy_or_with_one_that_does_not_fit(
 ELSEWHERE = {
     "a backup": ("run", *PADDLE, "--model", "noop", "--backup", "openpi:ws://127.0.0.1:1"),
     "an interpreter": ("run", *PADDLE, "--model", "noop", "--interpreter", "openpi:ws://127.0.0.1:1"),
-    "a fleet": ("serve", "--fleet", "lab", "--model", "openpi:ws://127.0.0.1:1"),
     "six tools": ("run", "--env", "road", "--no-live", "--model", "openpi:ws://127.0.0.1:1"),
 }
 
