@@ -21,7 +21,6 @@ MOST_BYTES = 4096
 MOST_ADDRESS = 256
 ANSWER_S = 2.0
 MOST_RETRY_S = 5
-HTTP = ("http://", "https://")
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,10 @@ def read_answer(url: str, answer: Answer, keys: Keys) -> Server | NoServer:
     local = is_loopback(Endpoint.parse(found.address).host)
     if not keys.own:
         return Server(found.address) if local else NoServer(f"{url} names {found.address}: that needs keys")
-    if keys.server or found.key is None:
+    if keys.server:
         return Server(found.address)
+    if found.key is None:
+        return found if local else NoServer(f"{url} names {found.address} without a server key: give the server's key")
     where = urlsplit(url)
     if where.scheme == "https" or is_loopback(where.hostname or ""):
         return found

@@ -26,6 +26,8 @@ class ServerConnection:
         self.up = self.open = False
         self.addresses = 1  # how many servers there are to try, one after the other
         self._leaves: str | None = None  # why it is to be closed, and another one made
+        self._at_once = False  # the next one is made without a pause
+        self.unresponsive = False  # the server was silent, or its connection did not come up
         self.greeted_ns: int | None = None  # when the first hello of this greeting was said
         self.trouble = NOBODY
         self.listens, self._backoff_s = listens, backoff_s
@@ -38,6 +40,7 @@ class ServerConnection:
         self.up, self.trouble, self.heard_ns = True, "the server says nothing", now_ns
         self._retry_ns = self.hello_ns = 0
         self.greeted_ns, self._leaves = None, None
+        self.unresponsive = False
 
     def welcomed(self, heartbeat_ms: float) -> None:
         """The server's heartbeat counts from now on."""
@@ -48,18 +51,32 @@ class ServerConnection:
         """It is there no more: another one is made after a growing, random pause."""
         self.trouble, self.up = why, False
         if not self._retry_ns and not self.listens:
-            self._retry_ns = now_ns + self._pause_ns(*self._backoff_s)
+            self._retry_ns = now_ns + (0 if self._at_once else self._pause_ns(*self._backoff_s))
+        self._at_once = False
+
+    def none_named(self, now_ns: int, why: str, least_s: float) -> None:
+        """No server was named at /connect: request one again after a growing pause, of `least_s` at least."""
+        self.lost(now_ns, why)
+        self._retry_ns = max(self._retry_ns, now_ns + int(least_s * S))
+
+    def dials(self, now_ns: int) -> None:
+        """A server was named: its connection is made from now on."""
+        self._opened_ns = now_ns
 
     def dead(self, now_ns: int) -> str | None:
         """Why it is to be given up, if it is."""
         if self.up and self._leaves is not None:
             return self._leaves
-        return "the server is silent" if self.up and now_ns > self._dead_ns() else None
+        if not self.up or now_ns <= self._dead_ns():
+            return None
+        self.unresponsive = True
+        return "the server is silent"
 
     def opens(self, now_ns: int) -> bool:
         """Whether another one is to be made now."""
         if self.up or self.listens or now_ns < (self._retry_ns or self._opened_ns + CONNECT_NS):
             return False
+        self.unresponsive = self.unresponsive or not self._retry_ns
         self._opened_ns, self._retry_ns = now_ns, 0
         return True
 
@@ -75,9 +92,9 @@ class ServerConnection:
         soonest_ns = max(now_ns, self._said_hello_ns + BETWEEN_HELLOS_NS)
         self.hello_ns = now_ns + self._pause_ns(*LATER_S) if later else soonest_ns
 
-    def leave(self, why: str) -> None:
-        """It is to be closed, and another one made."""
-        self._leaves = why
+    def leave(self, why: str, at_once: bool = False) -> None:
+        """It is to be closed, and another one made, without a pause where `at_once`."""
+        self._leaves, self._at_once = why, at_once
 
     def refused(self, now_ns: int) -> None:
         """This server lets nobody in now: the next one of several is tried, a single one is asked again later."""

@@ -99,8 +99,10 @@ class Core(SessionState):
                 self.connected(now_ns)
         return self.connection.opens(now_ns)
 
-    def elsewhere(self) -> None:
-        """The next connection goes to another address: maybe to another machine, whose clock is another one."""
+    def elsewhere(self, resume: bool = True) -> None:
+        """The next connection goes to another address: maybe to another machine, whose clock is another one. Without
+        `resume` that server does not know the session."""
+        self._known = self._known and resume
         self.offset, self.phase, self._pinged_ns, self._release_ns = OffsetFilter(), PhaseLock(), 0, None
 
     def due(self, now_ns: int) -> list[Message]:
@@ -187,7 +189,10 @@ class Core(SessionState):
                 self._known = False
                 self.begins(self.force.ends("session_ended"), now_ns)
                 self._greet_anew(now_ns)
-                self.connection.refused(now_ns)
+                if message.reconnect and self.connection.addresses > 1:
+                    self.connection.leave("the server goes away", at_once=True)
+                else:
+                    self.connection.refused(now_ns)
             else:
                 why = f"The server ended the session ({message.reason[:200]})."
                 self.end(ClientError(why, "Connect anew."), now_ns)

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from rtcontrol_client.client.connect import Enquiry, Keys, NoServer, tools_hint
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.errors import ClientError
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.wire import LIMITS, Message, WireError, decode_msgpack, encode_msgpack
-from rtcontrol_client.wire.endpoint import FORM, Endpoint, EndpointError, endpoints_of
+from rtcontrol_client.wire.endpoint import CONNECT, FORM, Endpoint, EndpointError, endpoints_of
 from rtcontrol_client.wire.messages import Bye, Welcome
 
 HIGH_WATER = 64
@@ -53,8 +54,15 @@ class Link:
             raise ClientError(error.what, error.remedy) from None
         if listens and len(self._addresses) > 1:
             raise ClientError(f"A client that listens has one address, not {endpoint}.", "Give one of them.")
-        self.core.connection.addresses = len(self._addresses)
-        self._keys, self._changed, self._closing = options.key_pairs(), changed, False
+        named = [address.startswith(CONNECT) for address in self._addresses]
+        if listens and any(named):
+            raise ClientError(f"A client that listens has an address, not {endpoint}.", "Give tcp://HOST:PORT.")
+        # Each request at /connect may name another server.
+        self.core.connection.addresses = len(self._addresses) + sum(named)
+        self._keys, self._changed, self._closing = options.key_pairs(all(named)), changed, False
+        self._hint = tools_hint(options.tools, options.agent)
+        self._enquiry: Enquiry | None = None
+        self._where = ""  # the newest connection's address, as it was given or named
         self._opened = 0  # how many connections were made
         self._came, self._peers = list[int](), set[int]()  # who listens: who connected, and shook hands, by descriptor
         self._told = 0  # the version of the core that `changed` was called for
@@ -75,6 +83,10 @@ class Link:
     @property
     def address(self) -> str:
         """Where the newest connection goes."""
+        return self._where or self._entry
+
+    @property
+    def _entry(self) -> str:
         return self._addresses[max(self._opened - 1, 0) % len(self._addresses)]
 
     def wake(self) -> None:
@@ -117,7 +129,9 @@ class Link:
                     core.connected(now_ns)
                 else:
                     core.lost(now_ns, why or core.connection.trouble)
-            if core.reconnects(now_ns):
+            if self._enquiry is not None:
+                self._named(now_ns)
+            elif core.reconnects(now_ns):
                 self._open()
             core.look(now_ns)
             self._send(core.due(now_ns))
@@ -176,14 +190,47 @@ class Link:
 
     def _open(self) -> None:
         if hasattr(self, "_socket"):
-            self._socket.disable_monitor()
-            self._monitor.close(linger=0)
-            self._socket.close(linger=0)
-        listens = self.core.connection.listens
-        rounds, self._opened = self._opened // len(self._addresses), self._opened + 1
+            self._close_socket()
+        self._opened += 1
+        if self._entry.startswith(CONNECT):
+            self._enquire()
+            return
         if len(self._addresses) > 1:
             self.core.elsewhere()
-        where = Endpoint.parse(self.address)
+        self._connect(self._entry, None if self._keys is None else self._keys[1])
+
+    def _enquire(self) -> None:
+        """Request a server; meanwhile there is a socket without a connection."""
+        lost = self._where if self.core.connection.unresponsive else ""
+        headers = {name: value for name, value in (("x-tools", self._hint), ("x-lost", lost)) if value}
+        keys = Keys(self._keys is not None, self._keys is not None and self._keys[1] is not None)
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        self._watch()
+        self._enquiry = Enquiry(self._entry, headers, keys, self.wake)
+
+    def _named(self, now_ns: int) -> None:
+        """Connect to the server that was named, if the answer is there; else wait for another request."""
+        if self._enquiry is None or (found := self._enquiry.result) is None:
+            return
+        self._enquiry = None
+        if isinstance(found, NoServer):
+            self.core.connection.none_named(now_ns, found.why, found.retry_s)
+            return
+        if found.address != self._where:
+            self.core.elsewhere(resume=False)
+        self.core.connection.dials(now_ns)
+        self._close_socket()
+        own = None if self._keys is None else self._keys[1]
+        self._connect(found.address, own or found.key)
+
+    def _close_socket(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close(linger=0)
+
+    def _connect(self, address: str, server_key: str | None) -> None:
+        listens, self._where, self._server_key = self.core.connection.listens, address, server_key
+        rounds, where = (self._opened - 1) // len(self._addresses), Endpoint.parse(address)
         # Of a name libzmq tries one address: that of IPv6 every other time.
         ipv6 = where.ipv6_only if listens else where.ipv6
         self._ipv6 = bool(rounds % 2) if ipv6 is None else ipv6
@@ -192,36 +239,40 @@ class Link:
         socket.reconnect_ivl = -1  # core.py does it, with a back-off, and knows when
         if listens and self._keys is None:
             socket.zap_domain = b"rtcontrol"  # without it bytes that are no ZeroMQ would reach us as messages
-        self._socket: zmq.Socket[bytes] = socket
-        self._monitor: zmq.Socket[bytes] = socket.get_monitor_socket(EVENTS)
-        self._poller = zmq.Poller()
-        for each in (socket, self._monitor, self._wake_out.fileno()):
-            self._poller.register(each, zmq.POLLIN)
+        self._socket = socket
+        self._watch()
         try:
-            (socket.bind if listens else socket.connect)(self.address)
+            (socket.bind if listens else socket.connect)(address)
         except zmq.ZMQError as error:
             self._release()
-            what = f"{self.address} cannot be used ({error.strerror})."
+            what = f"{address} cannot be used ({error.strerror})."
             raise ClientError(what, f"Write {FORM}; to listen, is the port free?") from None
+
+    def _watch(self) -> None:
+        """Wait for the new socket, too."""
+        self._monitor: zmq.Socket[bytes] = self._socket.get_monitor_socket(EVENTS)
+        self._poller = zmq.Poller()
+        for each in (self._socket, self._monitor, self._wake_out.fileno()):
+            self._poller.register(each, zmq.POLLIN)
 
     def _dealer(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
         socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         socket.immediate, socket.ipv6 = True, self._ipv6
         socket.maxmsgsize, socket.handshake_ivl = LIMITS.max_message_bytes, 2000
-        if self._keys is not None:
-            pair, socket.curve_serverkey = self._keys[0], self._keys[1].encode()
+        if self._keys is not None and self._server_key is not None:
+            pair, socket.curve_serverkey = self._keys[0], self._server_key.encode()
             socket.curve_publickey, socket.curve_secretkey = pair.public.encode(), pair.secret.encode()
         return socket
 
     def beside(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes] | None:
         """Another connection to the same server, made anew by itself, on which one message waits at most; of whoever
         listens None. From any thread."""
-        if self.core.connection.listens:
+        if self.core.connection.listens or self._enquiry is not None:
             return None
         socket = self._dealer(context)
         socket.linger, socket.sndhwm, socket.rcvhwm = 0, 1, HIGH_WATER
         socket.reconnect_ivl, socket.reconnect_ivl_max, socket.sndbuf = 100, 2000, SEND_BUFFER
-        socket.connect(self.address)
+        socket.connect(self._where)
         return socket
 
     def _release(self) -> None:

@@ -43,7 +43,7 @@ class Options:
     `persist`: greet anew, for a new session, also after the server's bye (a server that is stopped and started); not
     after a person stopped the session there.
     `keys`: this client's `.key_secret` file, for a server that wants CURVE; `server_key`: the server's `.key` file
-    (default: `server.key` beside it).
+    (default: `server.key` beside it; of a server that /connect names, its answer's, over https or on this machine).
     """
 
     agent: str | None = None
@@ -111,13 +111,16 @@ class Options:
             check_size([len(part) for part in encode_msgpack(hello)], LIMITS)
             return hello
 
-    def key_pairs(self) -> tuple[curve.KeyPair, str] | None:
-        """This client's pair and the server's public key, or None. Raises ClientError."""
+    def key_pairs(self, named: bool = False) -> tuple[curve.KeyPair, str | None] | None:
+        """Return this client's pair and the server's public key, or None without keys. Where each server is `named` by
+        /connect, its key may be, too: then it is None unless a person gave it. Raises ClientError."""
         if self.keys is None:
             return None
         try:
             path = Path(self.keys)
             server = Path(self.server_key) if self.server_key else path.parent / f"{curve.SERVER}.key"
+            if named and self.server_key is None and not server.exists():
+                return curve.load_pair(path), None
             return curve.load_pair(path), curve.load_public(server)
         except curve.KeyFileError as error:
             raise ClientError(error.what, error.remedy) from None

@@ -7,8 +7,10 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 from functools import lru_cache
+from urllib.parse import urlsplit
 
 FORM = "tcp://ADDRESS:PORT, tcp://[IPV6]:PORT or ipc://PATH"
+CONNECT = ("http://", "https://")  # where a server is requested (docs/protocol.md, GET /connect)
 
 
 class EndpointError(Exception):
@@ -78,8 +80,9 @@ TOKEN_SUBPROTOCOL = "rtcontrol.token."
 
 
 def endpoints_of(text: str) -> tuple[str, ...]:
-    """Where a client may connect, in order: of one endpoint, or of `tcp://a:5555,tcp://b:5555`. Raises EndpointError
-    where one of them is none, is empty, comes twice, or names no port."""
+    """Where a client may connect, in order: of one endpoint or URL of /connect, or of a list such as
+    `tcp://a:5555,http://b:8000/connect`. Raises EndpointError where one of them is none, is empty, comes twice, or
+    names no port."""
     one_path = text.startswith("ipc://") and text.count("://") == 1  # which may have commas
     listed = (text,) if one_path else tuple(one.strip() for one in text.split(","))
     for one in listed if len(listed) > 1 else ():
@@ -90,16 +93,31 @@ def endpoints_of(text: str) -> tuple[str, ...]:
         if listed.count(one) > 1:
             raise EndpointError(f"{one} comes twice in {text}.", "Name each server once.")
         try:
-            found = Endpoint.parse(one)
+            _check_client(one)
         except EndpointError as error:
             raise EndpointError(f"In the list {text}: {error.what}", error.remedy) from None
-        if found.port == "*":
-            raise EndpointError(
-                f"In the list {text}: {one} names no port.", "Give the port that the server listens on."
-            )
-    if len(listed) == 1:
+    if len(listed) == 1 and not text.startswith(CONNECT):
         Endpoint.parse(text)
+    elif len(listed) == 1:
+        _check_client(text)
     return listed
+
+
+def _check_client(text: str) -> None:
+    """Raise EndpointError for an address that no client can connect to."""
+    if not text.startswith(CONNECT):
+        if Endpoint.parse(text).port == "*":
+            raise EndpointError(f"{text} names no port.", "Give the port that the server listens on.")
+        return
+    try:
+        url = urlsplit(text)
+        usable = bool(url.hostname) and url.port != 0 and url.username is None
+    except ValueError:
+        usable = False
+    if not usable or not text.isascii() or not text.isprintable() or " " in text:
+        raise EndpointError(f"{text} is no URL of a server.", "Write http://HOST:PORT/connect.")
+    if url.path in ("", "/"):
+        raise EndpointError(f"{text} names no path.", f"Write {text.rstrip('/')}/connect.")
 
 
 def host_port(text: str) -> tuple[str, str]:
