@@ -11,9 +11,6 @@ import pytest
 from tests.bridges.program import starting
 from tests.bridges.unity.mono import HERE, MISSING, REASON, Driver, Start, compile_cs, core_sources
 
-# The system's library has a version in its name, which Unity's plugin has not.
-DLLMAP = '<configuration><dllmap dll="libzmq" target="libzmq.so.5"/></configuration>'
-
 
 @pytest.fixture(scope="session")
 def exe(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -22,7 +19,6 @@ def exe(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("driver") / "driver.exe"
     said = compile_cs(out, core_sources() + list((HERE / "driver").glob("*.cs")))
     assert out.exists(), said
-    out.with_suffix(".exe.config").write_text(DLLMAP)
     return out
 
 

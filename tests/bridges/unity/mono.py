@@ -16,7 +16,7 @@ PACKAGE = ROOT / "bridges" / "unity" / "com.rtcontrol.client"
 CORE = PACKAGE / "Runtime" / "Core"
 HERE = Path(__file__).resolve().parent
 MISSING = [name for name in ("mono", "mcs") if shutil.which(name) is None]
-REASON = f"{' and '.join(MISSING)} missing: apt-get install mono-mcs mono-runtime libmono-system-core4.0-cil libzmq5"
+REASON = f"{' and '.join(MISSING)} missing: apt-get install mono-mcs mono-runtime libmono-system-core4.0-cil"
 
 
 def compile_cs(out: Path, sources: list[Path], *options: str) -> str:

@@ -136,7 +136,7 @@ GARBAGE: dict[str, tuple[list[bytes | None], str]] = {
     "a web server": ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "speaks no ZeroMQ"),
     "closed at once": ([None], "closed the connection at once"),
     "random bytes": ([bytes(range(1, 256)) * 40], "speaks no ZeroMQ"),
-    "a greeting of CURVE": ([GREETING.replace(b"NULL" + bytes(16), b"CURVE" + bytes(15))], "wants a key"),
+    "a greeting of CURVE": ([GREETING.replace(b"NULL" + bytes(16), b"CURVE" + bytes(15))], "wants CURVE keys"),
     "half a greeting": ([GREETING[:30]], SILENCE),
     "noise for ready": ([GREETING, b"\xff" * 1000], "no ZMTP frames"),
     "ready that ends in the middle": ([GREETING, READY[:-6] + b"\x00" * 6], "is a"),
@@ -174,8 +174,6 @@ def test_peer_that_is_no_server_is_survived(met_garbage: dict[str, tuple[Driver,
     assert flying.process.wait(20) == 0
     assert met and re.search(GARBAGE[kind][1], stats["trouble"])
     assert (stats["executed"], stats["sessions"], stats["ended"]) == (0, 0, None)
-    # No frame waits for the peer: another thread carries the bytes, and holds no lock meanwhile that a frame takes.
-    assert stats["uses"] > 0 and stats["waits"] == 0
     assert stats["memory_kb"] < 20_000
 
 

@@ -1,13 +1,11 @@
-"""The C# client event by event, over both transports, against the conformance vectors, and in a stub of the engine.
+"""The C# client event by event, over its transport, against the conformance vectors, and in a stub of the engine.
 
 Import into Unity, IL2CPP and the editor's own domain reload are not shown by this.
 """
 
 from __future__ import annotations
 
-import ctypes.util
 import json
-import shutil
 import subprocess
 import threading
 import time
@@ -20,12 +18,10 @@ import msgpack
 import pytest
 import zmq
 
-from rtcontrol.serve import zmq_auth
 from rtcontrol_client.wire import decode_json, decode_msgpack
 from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Observe
-from tests.bridges.client.worlds import Process, free_port
+from tests.bridges.client.worlds import Process
 from tests.bridges.program import starting
-from tests.bridges.unity.conftest import DLLMAP
 from tests.bridges.unity.mono import HERE, MISSING, PACKAGE, REASON, Driver, Start, compile_cs
 from tests.conformance import expand, load
 from tests.conformance.check.stand import Stand
@@ -226,9 +222,12 @@ def test_any_name_of_a_product_will_do(core: Driver, name: str, said: str) -> No
     assert talk.on("due")[0]["client"]["name"] == said
 
 
-def test_what_ran_out_before_the_main_thread_came_is_not_carried_out(driver: Start) -> None:
-    told = driver("frozen", msgpack.packb(WELCOME).hex()).answer()
-    assert told == {"acts": ["Safe stop"], "fresh": 1}
+def test_call_that_expired_before_pump_is_not_executed(driver: Start, stand: Stand) -> None:
+    frozen = driver("frozen", "--endpoint", stand.endpoint)
+    stand.expect(Hello, 10.0, "hello")
+    stand.welcome()
+    stand.call(stand.observation(), call=FunctionCall(name="steer", arguments={"angle": 10}), ttl_ms=200.0)
+    assert frozen.answer() == {"acts": ["Safe stop"], "fresh": 1}
 
 
 # Against a server of the test's own.
@@ -402,12 +401,7 @@ def test_safe_call_that_fits_no_tool_is_no_reason_to_do_nothing(core: Driver) ->
     assert core.ask("safe brake") == ["stop"]
 
 
-# The two transports: bytes through both ways, keys over libzmq.
-
-
-needs_libzmq = pytest.mark.skipif(
-    ctypes.util.find_library("zmq") is None, reason="libzmq missing: apt-get install libzmq5"
-)
+# The transport: bytes through it both ways.
 
 
 @pytest.fixture
@@ -438,70 +432,6 @@ def test_messages_of_any_size_come_back_as_they_were(driver: Start, echo: str, s
     one = driver("echo", "--endpoint", echo, "--bytes", str(size), "--times", str(times))
     print(f"{size} bytes: {one.answer()['round_trip_ms']}")
     assert one.process.wait(10) == 0
-
-
-@needs_libzmq
-def test_libzmq_transport_flies_resumes_and_closes(driver: Start, own_server: Process) -> None:
-    flying = driver("run", "--endpoint", own_server.endpoint, "--libzmq", "1")
-    flying.event("call")
-    own_server.kill()
-    flying.event("safe", cause="expired")
-    own_server.start()
-    flying.event("connected")
-    flying.event("call")
-    stats = flying.stats()
-    closed = flying.close()
-    print(f"dispose {closed['dispose_ms']:.1f} ms")
-    assert (stats["too_old"], stats["sessions"], closed["in_force"]) == (0, 2, "safe")
-    assert flying.process.wait(10) == 0
-
-
-@needs_libzmq
-def test_server_with_keys_takes_listed_clients_and_no_others(driver: Start, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    for name in (zmq_auth.SERVER, "arm", "stranger"):
-        zmq_auth.create(keys, name)
-    (keys / "stranger.key").unlink()
-    server = Process(tmp_path, free_port(), "--keys", str(keys))
-    server.start()
-    try:
-        driver("run", "--endpoint", server.endpoint, "--keys", str(keys / "arm.key_secret")).event("call")
-        stranger = driver(
-            "run", "--endpoint", server.endpoint, "--keys", str(keys / "stranger.key_secret"), "--seconds", "3"
-        )
-        plain = driver("run", "--endpoint", server.endpoint, "--seconds", "3")
-        stats = stranger.event("stats")["stats"]
-        assert (stats["sessions"], "does not accept this key" in stats["trouble"]) == (0, True)
-        assert "wants a key" in plain.event("stats")["stats"]["trouble"]
-    finally:
-        server.stop()
-
-
-def test_key_file_that_is_none_or_cannot_be_read_is_named(driver: Start, tmp_path: Path) -> None:
-    empty = tmp_path / "empty.key_secret"
-    empty.write_text("")
-    for path, told in (
-        (empty, "no public-key in"),
-        (tmp_path / "none.key_secret", "cannot be read"),
-        (tmp_path, "cannot be read"),
-    ):
-        said = driver("run", "--endpoint", "tcp://127.0.0.1:5555", "--keys", str(path)).failure()
-        assert f"WireException: keys: {path} {told}" in said or f"WireException: keys: {told} {path}" in said, said
-
-
-def test_missing_libzmq_is_told_with_what_to_do(exe: Path, tmp_path: Path) -> None:
-    alone = tmp_path / "driver.exe"
-    shutil.copy(exe, alone)
-    alone.with_suffix(".exe.config").write_text(DLLMAP.replace("libzmq.so.5", "libzmq-that-is-not-there.so"))
-    said = Driver(alone, "run", "--endpoint", "tcp://127.0.0.1:5555", "--libzmq", "1").failure()
-    assert "WireException: keys: libzmq cannot be loaded" in said
-    assert "Assets/Plugins" in said
-
-
-@needs_libzmq
-def test_nobody_there_is_told_over_libzmq_too(driver: Start) -> None:
-    one = driver("run", "--endpoint", f"tcp://127.0.0.1:{free_port()}", "--libzmq", "1", "--seconds", "1")
-    assert "nobody answers" in one.event("stats")["stats"]["trouble"]
 
 
 # The C# core against the conformance vectors; it answers line by line, Python compares.
@@ -623,7 +553,7 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip(REASON)
     out = tmp_path_factory.mktemp("stub") / "play.exe"
     sources = list(PACKAGE.rglob("*.cs")) + list((HERE / "stubs").glob("*.cs"))
-    sources += [HERE / "driver" / name for name in ("Flight.cs", "Json.cs", "ToolBox.cs", "Watched.cs")]
+    sources += [HERE / "driver" / name for name in ("Flight.cs", "Json.cs", "ToolBox.cs")]
     said = compile_cs(out, sources, "-nowarn:649,414,67")  # fields that the inspector sets
     assert out.exists(), said
     return out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes.util
 import signal
 import socket as sockets
 from collections.abc import Iterator
@@ -14,11 +13,9 @@ from tests.bridges.client.worlds import Process, free_port
 from tests.bridges.unity.mono import Driver, Start
 from tests.conformance.check.stand import Stand
 
-TTL_MS = 500
-needs_libzmq = pytest.mark.skipif(
-    ctypes.util.find_library("zmq") is None, reason="libzmq missing: apt-get install libzmq5"
-)
 BUSY = {"code": "busy", "message": "Full.", "retryable": True}
+
+TTL_MS = 500
 
 
 @pytest.fixture
@@ -104,16 +101,11 @@ def test_server_that_is_full_or_stops_is_left_for_the_next_one(
     assert flying.stats()["ended"] is None, "the bye of a server that stops ends no client that has another one"
 
 
-@pytest.mark.parametrize(
-    "transport", [(), pytest.param(("--libzmq", "1"), marks=needs_libzmq)], ids=["managed", "libzmq"]
-)
-def test_servers_that_are_absent_or_say_nothing_keep_nobody_out(
-    driver: Start, stand: Stand, transport: tuple[str, ...]
-) -> None:
+def test_servers_that_are_absent_or_say_nothing_keep_nobody_out(driver: Start, stand: Stand) -> None:
     # fsprojects/pulsar-client-dotnet#213: the first of a list did not answer, and the second one was never tried.
     with sockets.create_server(("127.0.0.1", 0)) as mute:
         absent, silent = f"tcp://127.0.0.1:{free_port()}", f"tcp://127.0.0.1:{mute.getsockname()[1]}"
-        flying = fly(driver, f"{absent},{silent},{stand.endpoint}", *transport)
+        flying = fly(driver, f"{absent},{silent},{stand.endpoint}")
         stand.expect(Hello, 30.0, "hello at the third server")
         stand.welcome()
         flying.event("connected")

@@ -23,14 +23,6 @@ SCRIPT = (
     "MonoImporter:\n  externalObjects: {}\n  serializedVersion: 2\n  defaultReferences: []\n  executionOrder: 0\n"
     "  icon: {instanceID: 0}\n  userData: \n  assetBundleName: \n  assetBundleVariant: \n"
 )
-PLUGIN = (
-    "PluginImporter:\n  externalObjects: {}\n  serializedVersion: 2\n  iconMap: {}\n  executionOrder: {}\n"
-    "  defineConstraints: []\n  isPreloaded: 0\n  isOverridable: 0\n  isExplicitlyReferenced: 0\n"
-    "  validateReferences: 1\n  platformData:\n  - first:\n      Any: \n    second:\n      enabled: 0\n"
-    "      settings: {}\n  - first:\n      Editor: Editor\n    second:\n      enabled: 0\n      settings:\n"
-    "        DefaultValueInitialized: true\n  - first:\n      WebGL: WebGL\n    second:\n      enabled: 1\n"
-    "      settings: {}\n  userData: \n  assetBundleName: \n  assetBundleVariant: \n"
-)
 
 
 def guid(package: str, path: PurePosixPath) -> str:
@@ -56,8 +48,6 @@ def meta(root: Path, path: PurePosixPath) -> str:
         return f"{head}folderAsset: yes\nDefaultImporter:\n{TAIL}"
     if path.suffix == ".cs":
         return head + SCRIPT
-    if path.suffix == ".jslib":
-        return head + PLUGIN
     importer = (
         "PackageManifestImporter" if str(path) == "package.json" else IMPORTERS.get(path.suffix, "DefaultImporter")
     )

@@ -51,17 +51,6 @@ namespace RtControl.Driver
                     var parts = new List<object>();
                     foreach (byte[] part in Codec.Encode(Codec.Decode(Parts(words)))) parts.Add(part);
                     return parts;
-                case "read":
-                    return new RtMap { { "message", Codec.DecodeJson(Hex.Bytes(words.Length > 1 ? words[1] : "")) } };
-                case "write":
-                    return Codec.EncodeJson(Codec.DecodeJson(Hex.Bytes(words[1])));
-                case "cross":
-                    return Codec.EncodeJson(Codec.Decode(Parts(words)));
-                case "rule_json":
-                    _rule = new InForce(Long(words[1]), RtCall.Safe((RtMap)JsonReader.Read(Hex.Bytes(words[2])), "safe_calls", "safe_call"));
-                    return null;
-                case "receive_json":
-                    return Step(_rule.Receive(Codec.DecodeJson(Hex.Bytes(words[2])), Long(words[1])));
                 case "age":
                     return InForce.IsExpired(Long(words[1]), Number(words[2]), Long(words[3])) ? "expire" : "execute";
                 case "rule":
@@ -93,10 +82,8 @@ namespace RtControl.Driver
                     _phase.Observed(Long(words[2]), _periodNs, Long(words[1]));
                     return null;
                 case "phase_heard":
-                    _phase.Heard((RtMap)JsonReader.Read(Hex.Bytes(words[2])), _periodNs, Long(words[1]));
+                    _phase.Heard((RtMap)MsgPackReader.Unpack(Hex.Bytes(words[2])), _periodNs, Long(words[1]));
                     return null;
-                case "phase_waited":
-                    return double.IsNaN(_phase.WaitedMs) ? null : (object)_phase.WaitedMs;
                 case "talk":
                     _talk = new Conversation(words.Length > 1 ? words[1] : "");
                     return null;

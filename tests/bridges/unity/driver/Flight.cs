@@ -40,23 +40,8 @@ namespace RtControl.Driver
                 Instruction = _given.ContainsKey("wheels") ? "Drive forward." : "Follow the road.", Hz = Number("hz", 16),
                 TtlMs = _ttlMs, Persist = _given.ContainsKey("persist"),
             };
-            for (var i = 0; i < Number("heavy", 0); i++)
-                options.Tools.Add(new RtMap { { "type", "function" }, { "function", new RtMap { { "name", "t" + i }, { "description", new string('\u0001', 60000) } } } });
-            string token = _given.ContainsKey("token") ? _given["token"] : null;
-            Func<string, IRtTransport> make = endpoint => WsAddress.Is(endpoint) ? (IRtTransport)new WsTransport(endpoint, token) : new ZmtpTransport(endpoint);
-            if (_given.ContainsKey("keys")) make = CurveKeys.Use(_given["keys"]);
-            // A game's own transport, whose endpoint's name does not tell what it speaks.
-            if (_given.ContainsKey("disguised")) make = endpoint => endpoint.StartsWith("tcp://localhost:") ? (IRtTransport)new WsTransport("ws" + endpoint.Substring(3) + "/ws") : new ZmtpTransport(endpoint);
-            if (_given.ContainsKey("libzmq")) make = endpoint => new LibZmqTransport(endpoint);
-#if UNITY_WEBGL
-            if (_given.ContainsKey("page")) make = RtControl.Unity.WebGlTransport.Use(token);
-#endif
-            options.Token = token;
-            options.OwnThread = !_given.ContainsKey("threadless");
-            if (!_given.ContainsKey("plain")) options.Transport = endpoint => new Watched(make(endpoint));
             new Thread(ReadCommands) { IsBackground = true }.Start();
             var client = new RtClient(options, Execute);
-            Watched.Of(client);
             bool connected = false, closing = false;
             long nextNs = 0, fresh = 0;
             long endNs = MonotonicClock.NowNs + (long)(Number("seconds", 3600) * 1e9);
@@ -187,8 +172,8 @@ namespace RtControl.Driver
                 { "observed", c.Observed }, { "superseded", c.Superseded }, { "fresh", c.Fresh }, { "held", c.Held },
                 { "safe", c.Safe }, { "expired", c.Expired }, { "skipped", c.Skipped }, { "executed", c.Executed },
                 { "failed", c.Failed }, { "refused", c.Refused }, { "ignored", c.Ignored }, { "sessions", c.Sessions },
-                { "resumed", c.Resumed }, { "reconnects", c.Reconnects }, { "errors", c.Errors }, { "dropped", c.Dropped },
-                { "uses", Watched.Uses }, { "waits", Watched.Waits }, { "too_old", _tooOld }, { "oldest_ms", _oldestMs }, { "frames", _frames },
+                { "resumed", c.Resumed }, { "reconnects", c.Reconnects }, { "errors", c.Errors },
+                { "too_old", _tooOld }, { "oldest_ms", _oldestMs }, { "frames", _frames },
                 { "latency_ms", Quantiles(_latencyMs) }, { "age_ms", Quantiles(_ageMs) },
                 { "main_thread_ms", Quantiles(_mainMs) },
                 { "last_error", client.LastError }, { "last_failure", client.LastFailure }, { "epoch", client.Epoch },

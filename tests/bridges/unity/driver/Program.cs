@@ -18,10 +18,9 @@ namespace RtControl.Driver
                 return 0;
             }
             if (args[0] == "lockstep") return Lockstep(given);
-            if (args[0] == "frozen") return Frozen.Run(args[1]);
+            if (args[0] == "frozen") return Frozen.Run(given);
             if (args[0] == "flood") return Flood(given);
             if (args[0] == "addresses") return Addresses(args);
-            if (args[0] == "pair") return Pair(given);
             return args[0] == "echo" ? Echo(given) : new Flight(given).Run();
         }
 
@@ -62,8 +61,8 @@ namespace RtControl.Driver
         /// <summary>Sends to a peer that does not read: how much was taken, and how long the longest send took.</summary>
         private static int Flood(Dictionary<string, string> given)
         {
-            IRtTransport transport = Made(given["endpoint"]);
-            while (transport.State == RtTransportState.Connecting) transport.Wait(100);
+            var transport = new ZmtpTransport(given["endpoint"]);
+            while (transport.State == TransportState.Connecting) transport.Wait(100);
             var body = new byte[500000];
             var taken = 0;
             var sending = new Stopwatch();
@@ -80,28 +79,13 @@ namespace RtControl.Driver
             return 0;
         }
 
-        /// <summary>Exchanges a code for a token.</summary>
-        private static int Pair(Dictionary<string, string> given)
-        {
-            var pairing = new RtPairing(given["endpoint"], given.ContainsKey("code") ? given["code"] : null, given.ContainsKey("name") ? given["name"] : null);
-            while (!pairing.Done) Thread.Sleep(10);
-            Flight.Tell("token", pairing.Token, "name", pairing.Name, "trouble", pairing.Trouble, "code", pairing.Code, "shown", pairing.Shown,
-                "again", pairing.MayAskAgain, "seconds", pairing.RetryAfterSeconds);
-            return 0;
-        }
-
-        private static IRtTransport Made(string endpoint)
-        {
-            return WsAddress.Is(endpoint) ? (IRtTransport)new WsTransport(endpoint) : new ZmtpTransport(endpoint);
-        }
-
         /// <summary>`addresses ENDPOINT ADDRESS...`: connects to the first one that can be.</summary>
         private static int Addresses(string[] args)
         {
             var addresses = new List<IPAddress>();
             for (var i = 2; i < args.Length; i++) addresses.Add(IPAddress.Parse(args[i]));
             var transport = new ZmtpTransport(args[1], addresses);
-            while (transport.State == RtTransportState.Connecting) transport.Wait(100);
+            while (transport.State == TransportState.Connecting) transport.Wait(100);
             Flight.Tell("state", transport.State.ToString(), "trouble", transport.Trouble);
             transport.Close(0);
             return 0;
@@ -111,7 +95,7 @@ namespace RtControl.Driver
         private static int Echo(Dictionary<string, string> given)
         {
             var transport = new ZmtpTransport(given["endpoint"]);
-            while (transport.State == RtTransportState.Connecting) transport.Wait(100);
+            while (transport.State == TransportState.Connecting) transport.Wait(100);
             var tookMs = new List<double>();
             var body = new byte[int.Parse(given["bytes"])];
             new Random(1).NextBytes(body);
@@ -120,7 +104,7 @@ namespace RtControl.Driver
                 long began = Stopwatch.GetTimestamp();
                 transport.Send(new[] { new[] { (byte)i }, body });
                 List<byte[]> back;
-                while ((back = transport.Receive()) == null && transport.State == RtTransportState.Up) transport.Wait(1000);
+                while ((back = transport.Receive()) == null && transport.State == TransportState.Up) transport.Wait(1000);
                 double ms = (Stopwatch.GetTimestamp() - began) * 1e3 / Stopwatch.Frequency;
                 if (back == null || back.Count != 2 || back[0][0] != (byte)i || Hex.Of(back[1]) != Hex.Of(body))
                 {

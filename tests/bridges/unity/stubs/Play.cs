@@ -14,7 +14,7 @@ namespace RtControl.Driver
 {
     /// <summary>
     /// `play ENDPOINT SECONDS`: the sample's scene, frame by frame, then what the editor does. `observers ENDPOINT`: a
-    /// component with two observers. `pair ENDPOINT`: one whose player types a code. `tests`: the package's own.
+    /// component with two observers.  `tests`: the package's own.
     /// </summary>
     internal static class Play
     {
@@ -25,7 +25,6 @@ namespace RtControl.Driver
         {
             if (args[0] == "tests") return RunTests();
             if (args[0] == "observers") return Observe(args[1]);
-            if (args[0] == "pair") return Pair(args[1]);
             // The editor's script registers itself.
             foreach (Type type in typeof(Play).Assembly.GetTypes())
                 if (type.Name == "CloseBeforeReload") RuntimeHelpers.RunClassConstructor(type.TypeHandle);
@@ -123,35 +122,6 @@ namespace RtControl.Driver
             pause.Invoke(client, new object[] { false });
             bool stays = client.Client == null;
             Flight.Tell("closed", closed, "stopped", stopped, "acts", Acts, "anew", anew, "stays", stays, "refused", refused, "slow_ns", Eyes.LookedNs, "said", UnityEngine.Debug.Said);
-            return 0;
-        }
-
-        private static int Pair(string endpoint)
-        {
-            var player = new GameObject();
-            player.SetActive(false);
-            player.AddComponent<Ears>();
-            var client = player.AddComponent<RtControlClient>();
-            client.Endpoint = endpoint;
-            client.Instruction = "Look.";
-            player.SetActive(true);
-            RtClient before = client.Client;
-            string refused = null;
-            try
-            {
-                client.Pair("12 34");
-            }
-            catch (WireException error)
-            {
-                refused = error.Message;
-            }
-            RtPairing told = null;
-            client.Paired += pairing => told = pairing;
-            client.Pair("493 021");
-            for (var i = 0; i < 1000 && told == null; i++) Frames(0.01);
-            Frames(1);
-            Flight.Tell("token", client.Token, "told", told == null ? null : told.Token, "trouble", told == null ? null : told.Trouble,
-                "anew", client.Client != before, "refused", refused);
             return 0;
         }
 

@@ -13,11 +13,8 @@ namespace RtControl.Unity
     [DisallowMultipleComponent]
     public sealed class RtControlClient : MonoBehaviour
     {
-        [Tooltip("Of `rtcontrol serve`: tcp://HOST:PORT of --bind, ws://HOST:PORT/ws of --http (WebGL: this alone); or several, with commas: after a loss the next one is tried.")]
+        [Tooltip("Of `rtcontrol serve`: tcp://HOST:PORT of --bind; or several, with commas: after a loss the next one is tried.")]
         [SerializeField] private string endpoint = "tcp://127.0.0.1:5555";
-
-        [Tooltip("The server's access token, for ws:// from another machine. Empty: none. Do not ship one in a build: pair.")]
-        [SerializeField] private string token = "";
 
         [Tooltip("The goal in words.")]
         [TextArea]
@@ -42,9 +39,6 @@ namespace RtControl.Unity
         [Tooltip("Open a new session when the server ends this one, such as for its restart.")]
         [SerializeField] private bool persist = true;
 
-        [Tooltip("Path of this client's .key_secret file, with server.key beside it; needs libzmq. Empty: no keys.")]
-        [SerializeField] private string keys = "";
-
         [Tooltip("Components whose [RtTool] methods are the tools. Empty: all of this GameObject.")]
         [SerializeField] private MonoBehaviour[] toolsOf = new MonoBehaviour[0];
 
@@ -58,7 +52,6 @@ namespace RtControl.Unity
         private string _trouble, _told;
         private double _troubleSince;
         private RtWelcome _welcome;
-        private RtPairing _pairing;
         private bool _paused;
 
         /// <summary>After each act was given to the tools; its Call is null where there is no safe call.</summary>
@@ -67,9 +60,6 @@ namespace RtControl.Unity
         /// <summary>A session began or went on.</summary>
         public event Action<RtWelcome> Welcomed;
 
-        /// <summary>The answer to Pair; a token is in use already. Store it, or show the trouble.</summary>
-        public event Action<RtPairing> Paired;
-
         /// <summary>The core's client while this component is enabled, else null.</summary>
         public RtClient Client { get; private set; }
 
@@ -77,13 +67,6 @@ namespace RtControl.Unity
         {
             get { return endpoint; }
             set { endpoint = value; }
-        }
-
-        /// <summary>The server's access token; used when the component is enabled next.</summary>
-        public string Token
-        {
-            get { return token; }
-            set { token = value; }
         }
 
         /// <summary>The goal in words; may be changed at any time.</summary>
@@ -123,7 +106,7 @@ namespace RtControl.Unity
             {
                 Open();
             }
-            catch (Exception error) when (error is WireException || error is RtToolException || error is NotSupportedException)
+            catch (Exception error) when (error is WireException || error is RtToolException)
             {
                 Debug.LogError("rtcontrol: " + error.Message, this);
                 enabled = false;
@@ -149,15 +132,11 @@ namespace RtControl.Unity
             _tools = new RtToolSet(targets.ToArray());
             var options = new RtOptions
             {
-                Endpoint = endpoint, Token = token, Name = Application.productName, Instruction = instruction, Hz = hz, Agent = agent,
+                Endpoint = endpoint, Name = Application.productName, Instruction = instruction, Hz = hz, Agent = agent,
                 Model = model, Robot = robot, Persist = persist, SafeCalls = _tools.SafeCalls,
                 TtlMs = ttlMs > 0 ? ttlMs : (double?)null,
                 Tools = agent.Length > 0 || _tools.Definitions.Count == 0 ? null : _tools.Definitions,
             };
-            if (keys.Length > 0) options.Transport = CurveKeys.Use(keys);
-#if UNITY_WEBGL && !UNITY_EDITOR
-            options.Transport = WebGlTransport.Use(token);
-#endif
             Client = new RtClient(options, Execute);
             Live.Add(this);
             _nextNs = 0;
@@ -165,32 +144,8 @@ namespace RtControl.Unity
             _welcome = null;
         }
 
-        /// <summary>
-        /// Gets an access token for the six digits that the server shows (`serve --pair`), and connects with it. Null: only asks
-        /// the server to show them. Throws WireException for what is no code.
-        /// </summary>
-        public void Pair(string code)
-        {
-            _pairing = new RtPairing(endpoint, code, Application.productName);
-        }
-
-        private void HearPairing()
-        {
-            RtPairing pairing = _pairing;
-            if (pairing == null || !pairing.Done) return;
-            _pairing = null;
-            if (pairing.Token != null)
-            {
-                token = pairing.Token;
-                Close();
-                OnEnable();
-            }
-            if (Paired != null) Paired(pairing);
-        }
-
         private void Update()
         {
-            HearPairing();
             RtClient client = Client;
             if (client == null) return;
             client.Pump();

@@ -21,15 +21,12 @@ namespace RtControl
         public readonly object Lock = new object();
         public readonly Talk Talk;
 
-        private readonly Func<string, IRtTransport> _make;
         private readonly IList<string> _endpoints;
-        private readonly bool _json, _packed; // what the endpoints speak
         private readonly Random _random = new Random();
         private readonly Thread _thread;
-        private volatile IRtTransport _transport;
+        private volatile TcpTransport _transport;
         private volatile bool _closing;
         private volatile bool _up;
-        private bool _reached; // something could be said: libzmq is up before anybody is there
         private volatile string _trouble = "nobody answers";
         private volatile int _at; // of the endpoints, where the newest connection goes
         private int _attempts;
@@ -38,21 +35,11 @@ namespace RtControl
 
         public Link(RtOptions options)
         {
-            _make = RtTransports.Of(options);
             _endpoints = RtEndpoints.Of(options.Endpoint);
             Talk = new Talk(options) { Servers = _endpoints.Count };
             // Here, so that a mistake in the endpoint is told to the caller.
-            _transport = _make(_endpoints[0]);
-            // Also of a transport of the user's own, whose endpoint's name may not tell it.
-            _json = _transport.Json;
-            _packed = !_json;
-            foreach (string endpoint in _endpoints)
-            {
-                _json = _json || WsAddress.Is(endpoint);
-                _packed = _packed || !WsAddress.Is(endpoint);
-            }
+            _transport = options.Transport(_endpoints[0]);
             _openedNs = MonotonicClock.NowNs;
-            if (!HasThread(options)) return;
             _thread = new Thread(Run) { IsBackground = true, Name = "rtcontrol" };
             _thread.Start();
         }
@@ -63,25 +50,17 @@ namespace RtControl
             get { return Talk.Open ? null : Talk.Ended ?? (_up ? Talk.Refusal : null) ?? _trouble; }
         }
 
-        /// <summary>Of several endpoints, where the newest connection goes; without its query.</summary>
+        /// <summary>Of several endpoints, where the newest connection goes.</summary>
         public string Address
         {
-            get { return RtWebSocket.Shown(_endpoints[_at]); }
-        }
-
-        /// <summary>Throws WireException for what cannot be said at each of the endpoints: as JSON a message is larger.</summary>
-        public void Check(RtMap message)
-        {
-            if (_json) Codec.CheckJson(message);
-            if (_packed) Codec.Encode(message);
+            get { return _endpoints[_at]; }
         }
 
         /// <summary>Something is to be said.</summary>
         public void Wake()
         {
-            IRtTransport transport = _transport;
-            if (_thread == null) Serve();
-            else if (transport != null) transport.Wake();
+            TcpTransport transport = _transport;
+            if (transport != null) transport.Wake();
         }
 
         /// <summary>Says bye and ends the thread; under 100 ms.</summary>
@@ -90,33 +69,7 @@ namespace RtControl
             _closing = true;
             _nudge.Set();
             Wake();
-            if (_thread == null) Leave();
-            else if (Thread.CurrentThread != _thread) _thread.Join(JoinMs);
-        }
-
-        /// <summary>Without a thread: all that is to be done now, in the caller's. Nothing waits.</summary>
-        public void Serve()
-        {
-            if (_thread != null || _closing) return;
-            try
-            {
-                OneTurn();
-            }
-            catch (Exception error)
-            {
-                Fail(error);
-                _closing = true;
-                Leave();
-            }
-        }
-
-        private static bool HasThread(RtOptions options)
-        {
-#if UNITY_WEBGL && !UNITY_EDITOR
-            return false;
-#else
-            return options.OwnThread;
-#endif
+            if (Thread.CurrentThread != _thread) _thread.Join(JoinMs);
         }
 
         private void Run()
@@ -149,9 +102,9 @@ namespace RtControl
                 bye = Talk.Open ? Talk.Bye("closed") : null;
                 Talk.End("The client was closed.");
             }
-            IRtTransport transport = _transport;
+            TcpTransport transport = _transport;
             if (transport == null) return;
-            if (bye != null) transport.Send(Codec.Encode(bye, transport.Json));
+            if (bye != null) transport.Send(Codec.Encode(bye));
             transport.Close(LingerMs);
             _transport = null;
         }
@@ -171,13 +124,13 @@ namespace RtControl
                 if (_up) wakeNs = Math.Min(wakeNs, Talk.WakeNs());
                 else if (Talk.Rule.ExpiresNs != InForce.Never) wakeNs = Math.Min(wakeNs, Talk.Rule.ExpiresNs + 1);
                 if (_transport == null && Talk.Ended == null) wakeNs = Math.Min(wakeNs, _retryNs);
-                else if (!_reached && _endpoints.Count > 1) wakeNs = Math.Min(wakeNs, _openedNs + ConnectNs + 1);
+                else if (!_up && _endpoints.Count > 1) wakeNs = Math.Min(wakeNs, _openedNs + ConnectNs + 1);
                 // Rounded up: a timer that fires too early would spin.
                 waitMs = (int)Math.Max(0, (wakeNs - nowNs + 999999) / 1000000);
             }
             if (connect) Connect();
-            else if (_transport != null) _transport.Wait(_thread == null ? 0 : waitMs);
-            else if (_thread != null) _nudge.WaitOne(waitMs);
+            else if (_transport != null) _transport.Wait(waitMs);
+            else _nudge.WaitOne(waitMs);
         }
 
         // Each connection goes to the next one, round and round.
@@ -186,16 +139,15 @@ namespace RtControl
             _at = (_at + 1) % _endpoints.Count;
             if (_endpoints.Count > 1)
                 lock (Lock) Talk.Elsewhere();
-            _transport = _make(_endpoints[_at]);
+            _transport = Talk.Options.Transport(_endpoints[_at]);
             _openedNs = MonotonicClock.NowNs;
-            _reached = false;
         }
 
         private void Carry()
         {
-            bool late = _endpoints.Count > 1 && !_reached && MonotonicClock.NowNs - _openedNs > ConnectNs;
-            if (_transport.State == RtTransportState.Connecting && !late) return;
-            if (_transport.State == RtTransportState.Lost || late)
+            bool late = _endpoints.Count > 1 && !_up && MonotonicClock.NowNs - _openedNs > ConnectNs;
+            if (_transport.State == TransportState.Connecting && !late) return;
+            if (_transport.State == TransportState.Lost || late)
             {
                 Lose(_transport.Trouble);
                 return;
@@ -232,7 +184,7 @@ namespace RtControl
                 RtMap message = null;
                 try
                 {
-                    message = Codec.Decode(parts, _transport.Json);
+                    message = Codec.Decode(parts);
                 }
                 catch (WireException)
                 {
@@ -254,19 +206,7 @@ namespace RtControl
         {
             for (var i = 0; i < due.Count; i++)
             {
-                List<byte[]> parts;
-                try
-                {
-                    parts = Codec.Encode(due[i], _transport.Json);
-                }
-                catch (WireException error)
-                {
-                    // It was checked when it was given, but for the encoding of a transport of the user's own.
-                    lock (Lock) Talk.Drop(error.Message);
-                    continue;
-                }
-                bool sent = _transport.Send(parts);
-                _reached = _reached || sent;
+                bool sent = _transport.Send(Codec.Encode(due[i]));
                 lock (Lock)
                 {
                     if (sent) Talk.Said(MonotonicClock.NowNs);

@@ -18,7 +18,7 @@ namespace RtControl
         /// <summary>
         /// Begins to connect, and returns at once. <paramref name="execute"/> carries out an act and may return a result
         /// in words; it throws <see cref="RtRefusedException"/> for what its own bounds forbid, anything else for a
-        /// failure. Throws WireException naming the option that is wrong, NotSupportedException in a WebGL player.
+        /// failure. Throws WireException naming the option that is wrong.
         /// </summary>
         public RtClient(RtOptions options, Func<RtAct, string> execute)
         {
@@ -38,10 +38,7 @@ namespace RtControl
             get { lock (_link.Lock) return _link.Trouble; }
         }
 
-        /// <summary>
-        /// Of several endpoints, the one that the newest connection goes to, for people and logs: without its query, which may
-        /// hold an access token.
-        /// </summary>
+        /// <summary>Of several endpoints, the one that the newest connection goes to.</summary>
         public string Address
         {
             get { return _link.Address; }
@@ -147,7 +144,7 @@ namespace RtControl
 
         /// <summary>
         /// The same with any of `text`, `data` (RtMap) and `arrays` (a list of RtMap with name, dtype, shape, data).
-        /// The bytes are copied. Throws WireException for what the protocol does not allow; over ws:// bytes count for 4/3, as base64.
+        /// The bytes are copied. Throws WireException for what the protocol does not allow.
         /// </summary>
         public long Observe(RtMap content, long stampNs = -1)
         {
@@ -159,7 +156,6 @@ namespace RtControl
                 { "type", "observe" }, { "session", Codec.WidestToken }, { "seq", Codec.WidestCount }, { "epoch", Codec.WidestCount }, { "t_ns", stampNs },
             };
             foreach (KeyValuePair<string, object> entry in content) copy.With(entry.Key, entry.Value);
-            _link.Check(copy);
             copy = Codec.Copy(copy);
             long seq;
             lock (_link.Lock) seq = _link.Talk.Observe(copy, stampNs);
@@ -202,7 +198,6 @@ namespace RtControl
         public bool Pump()
         {
             RtAct act;
-            _link.Serve();
             lock (_link.Lock)
             {
                 // Only what is in force at this instant is carried out.
@@ -260,7 +255,6 @@ namespace RtControl
         private RtMap Checked(RtMap message)
         {
             message = message.With("session", Codec.WidestToken);
-            _link.Check(message);
             return Codec.Copy(message);
         }
     }

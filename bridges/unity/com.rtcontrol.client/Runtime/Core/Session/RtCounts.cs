@@ -24,9 +24,6 @@ namespace RtControl
         /// <summary>Messages that were none, or of another session, epoch or order.</summary>
         public long Ignored;
 
-        /// <summary>Messages of ours that cannot be written in the connection's encoding, and were left out.</summary>
-        public long Dropped;
-
         public long Sessions, Resumed, Reconnects, Errors;
 
         /// <summary>From the stamp of the observation to the arrival of its fresh call, newest one, in ms.</summary>

@@ -82,7 +82,6 @@ namespace RtControl
                 Add(lines, "Missed: " + (miss.Key.Length > 0 ? miss.Key : "no cause told"), Text(miss.Value));
             Add(lines, "Expired", Text(Counts.Expired) + ", gave way " + Text(Counts.Skipped));
             Add(lines, "Carried out", Text(Counts.Executed) + ", failed " + Text(Counts.Failed) + ", refused " + Text(Counts.Refused));
-            if (Counts.Dropped > 0) Add(lines, "Too large to be sent", Text(Counts.Dropped));
             Add(lines, "Sessions", Text(Counts.Sessions) + ", resumed " + Text(Counts.Resumed));
             return lines;
         }

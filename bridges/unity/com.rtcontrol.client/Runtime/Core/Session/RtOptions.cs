@@ -7,13 +7,10 @@ namespace RtControl
     public sealed class RtOptions
     {
         /// <summary>
-        /// <c>tcp://HOST:PORT</c> of `--bind`, or <c>ws://HOST:PORT/ws</c> of `--http`; with CURVE keys also <c>ipc://PATH</c>. Or several, with commas between them: where one is
-        /// lost, silent, full or stopped, the next one is tried, and the session resumed there by its token.
+        /// <c>tcp://HOST:PORT</c> of `--bind`. Or several, with commas between them: where one is lost, silent, full or
+        /// stopped, the next one is tried, and the session resumed there by its token.
         /// </summary>
         public string Endpoint = "tcp://127.0.0.1:5555";
-
-        /// <summary>The server's access token, for <c>ws://</c> from another machine. RtPairing gets one for a code.</summary>
-        public string Token;
 
         /// <summary>For the server's logs.</summary>
         public string Name = "com.rtcontrol.client";
@@ -59,14 +56,8 @@ namespace RtControl
         /// <summary>Tell what became of each call; the model's history then holds only executed ones.</summary>
         public bool Acknowledge = true;
 
-        /// <summary>Makes the transport; null: by the endpoint, in managed code. For CURVE see LibZmqTransport.</summary>
-        public Func<string, IRtTransport> Transport;
-
-        /// <summary>
-        /// False: no thread of its own. All is then done in Pump, which must come often: what is in force ends by itself all
-        /// the same, but nobody hears the server meanwhile. A WebGL player has no threads, and takes none.
-        /// </summary>
-        public bool OwnThread = true;
+        /// <summary>Makes a connection; tests replace it.</summary>
+        internal Func<string, TcpTransport> Transport = endpoint => new ZmtpTransport(endpoint);
 
         internal RtMap Hello(long nowNs, string resume, string instruction)
         {
@@ -92,10 +83,7 @@ namespace RtControl
             if (Agent != null && Agent.Length > 0 && Tools != null)
                 throw new WireException(WireException.Invalid, "agent", "give an agent or tools, not both");
             // Through the wire and back: what the server would refuse is told here, before anything is connected.
-            RtMap hello = Hello(long.MaxValue, Codec.WidestToken, Blank(instruction));
-            Codec.Decode(Codec.Encode(hello));
-            foreach (string endpoint in RtEndpoints.Of(Endpoint))
-                if (WsAddress.Is(endpoint)) Codec.CheckJson(hello);
+            Codec.Decode(Codec.Encode(Hello(long.MaxValue, Codec.WidestToken, Blank(instruction))));
         }
 
         // A product's name may be longer than the server's logs want it.

@@ -256,13 +256,6 @@ namespace RtControl
             _saidNs = nowNs;
         }
 
-        /// <summary>What was due cannot be said on this connection, ever: it is left out.</summary>
-        public void Drop(string why)
-        {
-            Counts.Dropped++;
-            if (!Open) Refusal = "The hello cannot be sent (" + why + ").";
-        }
-
         /// <summary>What was due could not be sent, from this message on: no connection yet, or it is full.</summary>
         public void Unsaid(List<RtMap> rest, long nowNs)
         {

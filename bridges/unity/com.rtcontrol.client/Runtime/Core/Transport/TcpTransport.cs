@@ -13,11 +13,20 @@ namespace RtControl
         }
     }
 
+    internal enum TransportState
+    {
+        Connecting,
+        Up,
+
+        /// <summary>To be closed, and another one made after a pause.</summary>
+        Lost,
+    }
+
     /// <summary>
-    /// What the transports in managed code share: a TCP connection that blocks nowhere but in Wait. A kind of its own says
-    /// what the handshake is, and what a message.
+    /// A TCP connection that blocks nowhere but in Wait. All but Wake is called by one thread only. A subclass has the
+    /// handshake, and what a message is.
     /// </summary>
-    public abstract class TcpTransport : IRtTransport
+    internal abstract class TcpTransport
     {
         internal const int MaxOutBytes = 2 * RtLimits.MaxMessageBytes;
         private const long HandshakeNs = 3000000000L;
@@ -40,16 +49,17 @@ namespace RtControl
         {
             _host = host;
             _port = port;
-            Trouble = "nobody answers at " + RtWebSocket.Shown(endpoint);
+            Trouble = "nobody answers at " + endpoint;
             IPAddress address;
             if (addresses != null) _addresses = new Queue<IPAddress>(addresses);
             else if (IPAddress.TryParse(_host, out address)) _addresses = new Queue<IPAddress>(new[] { address });
             else _resolving = Dns.BeginGetHostAddresses(_host, null, null);
         }
 
-        public RtTransportState State { get; private set; }
+        public TransportState State { get; private set; }
+
+        /// <summary>Why there is no connection; once it is up, why there might be no answer. For people.</summary>
         public string Trouble { get; private set; }
-        public abstract bool Json { get; }
 
         /// <summary>Bytes that wait to be sent.</summary>
         internal int Waiting
@@ -60,21 +70,23 @@ namespace RtControl
         /// <summary>Why a peer closes before it has said anything, for people.</summary>
         internal abstract string ClosedEarly { get; }
 
+        /// <summary>False: it cannot be sent now.</summary>
         public bool Send(IList<byte[]> parts)
         {
-            if (State != RtTransportState.Up) return false;
+            if (State != TransportState.Up) return false;
             int size = 0;
             foreach (byte[] part in parts) size += part.Length + 16; // of a frame's head
             if (Waiting + size > MaxOutBytes) return false;
             Put(parts);
             Guard(Flush);
-            return State == RtTransportState.Up;
+            return State == TransportState.Up;
         }
 
+        /// <summary>The next message's parts, null where there is none now.</summary>
         public List<byte[]> Receive()
         {
             List<byte[]> message = null;
-            if (State == RtTransportState.Up)
+            if (State == TransportState.Up)
                 Guard(() =>
                 {
                     message = Take();
@@ -86,9 +98,10 @@ namespace RtControl
             return message;
         }
 
-        public void Wait(int milliseconds)
+        /// <summary>Until something may be received, Wake is called, or the time is over; carries on with what is pending.</summary>
+        public virtual void Wait(int milliseconds)
         {
-            if (State == RtTransportState.Lost || _more) return;
+            if (State == TransportState.Lost || _more) return;
             bool connecting = _socket != null && !_connected;
             _read.Clear();
             _write.Clear();
@@ -103,26 +116,23 @@ namespace RtControl
             Guard(() => Carry(connecting));
         }
 
+        /// <summary>Ends the present or next Wait; from any thread.</summary>
         public void Wake()
         {
             _wake.Wake();
         }
 
+        /// <summary>Gives what was sent up to so long to leave.</summary>
         public void Close(int lingerMs)
         {
             long untilNs = MonotonicClock.NowNs + lingerMs * 1000000L;
-            if (State == RtTransportState.Up)
-                Guard(() =>
-                {
-                    Farewell();
-                    Flush();
-                });
-            while (State == RtTransportState.Up && Waiting > 0 && MonotonicClock.NowNs < untilNs)
+            if (State == TransportState.Up) Guard(Flush);
+            while (State == TransportState.Up && Waiting > 0 && MonotonicClock.NowNs < untilNs)
                 Guard(() =>
                 {
                     if (_socket.Poll(5000, SelectMode.SelectWrite)) Flush();
                 });
-            State = RtTransportState.Lost;
+            State = TransportState.Lost;
             if (_socket != null) _socket.Close();
             _socket = null;
             _wake.Close();
@@ -139,11 +149,6 @@ namespace RtControl
 
         /// <summary>Appends a message's bytes.</summary>
         internal abstract void Put(IList<byte[]> parts);
-
-        /// <summary>Appends what is said before the connection is closed.</summary>
-        internal virtual void Farewell()
-        {
-        }
 
         internal void Append(byte[] bytes)
         {
@@ -195,14 +200,14 @@ namespace RtControl
             if (_socket == null) Connect();
             else if (connecting && (_write.Count > 0 || _failed.Count > 0)) Connected();
             else if (_connected) Flush();
-            if (_connected && State == RtTransportState.Connecting && _read.Contains(_socket)) Fill();
-            if (_connected && State == RtTransportState.Connecting && Shake())
+            if (_connected && State == TransportState.Connecting && _read.Contains(_socket)) Fill();
+            if (_connected && State == TransportState.Connecting && Shake())
             {
-                State = RtTransportState.Up;
+                State = TransportState.Up;
                 Trouble = "the server says nothing";
                 _more = true; // a message may have come right behind the handshake
             }
-            if (State == RtTransportState.Connecting && MonotonicClock.NowNs - _openedNs > HandshakeNs)
+            if (State == TransportState.Connecting && MonotonicClock.NowNs - _openedNs > HandshakeNs)
                 throw new PeerException(_connected ? "the peer says nothing" : Trouble);
         }
 
@@ -261,14 +266,14 @@ namespace RtControl
             int count = _socket.Receive(_chunk, 0, _chunk.Length, SocketFlags.None, out error);
             if (error == SocketError.WouldBlock) return false;
             if (error != SocketError.Success || count == 0)
-                throw new PeerException(State == RtTransportState.Up ? "the connection was lost" : ClosedEarly);
+                throw new PeerException(State == TransportState.Up ? "the connection was lost" : ClosedEarly);
             Feed(_chunk, count);
             return true;
         }
 
         private void Guard(Action action)
         {
-            if (State == RtTransportState.Lost) return;
+            if (State == TransportState.Lost) return;
             try
             {
                 action();
@@ -276,7 +281,7 @@ namespace RtControl
             catch (Exception error) when (error is PeerException || error is SocketException || error is ObjectDisposedException)
             {
                 Trouble = error is PeerException ? error.Message : Trouble + " (" + error.Message + ")";
-                State = RtTransportState.Lost;
+                State = TransportState.Lost;
             }
         }
     }

@@ -29,7 +29,7 @@ namespace RtControl
             if (count > 10 && bytes[offset + 10] < 3) throw new PeerException("the peer's ZeroMQ is older than 4.0");
             if (count < GreetingLength) return;
             string mechanism = Encoding.ASCII.GetString(bytes, offset + MechanismAt, MechanismLength).TrimEnd('\0');
-            if (mechanism == "CURVE") throw new PeerException("the server wants a key: use LibZmqTransport");
+            if (mechanism == "CURVE") throw new PeerException("the server wants CURVE keys, and this client has none: run `serve` without --keys in a trusted network");
             if (mechanism != "NULL") throw new PeerException("the peer wants another security mechanism");
         }
 

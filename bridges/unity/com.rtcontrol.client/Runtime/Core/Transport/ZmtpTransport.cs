@@ -7,9 +7,9 @@ namespace RtControl
 {
     /// <summary>
     /// A DEALER of ZMTP 3.0 (NULL) over TCP, all in managed code: no native library, no static context that outlives
-    /// Play mode. For loopback and trusted networks; CURVE needs <see cref="LibZmqTransport"/>.
+    /// Play mode. Without encryption: for loopback and trusted networks.
     /// </summary>
-    public sealed class ZmtpTransport : TcpTransport
+    internal class ZmtpTransport : TcpTransport
     {
         private readonly ZmtpFrames _frames = new ZmtpFrames();
         private bool _greeted;
@@ -30,11 +30,6 @@ namespace RtControl
             Begin();
         }
 
-        public override bool Json
-        {
-            get { return false; }
-        }
-
         internal override string ClosedEarly
         {
             get { return "the peer closed the connection at once: it wants a key, or is no rtcontrol server"; }
@@ -50,7 +45,7 @@ namespace RtControl
             fits = fits && int.TryParse(endpoint.Substring(colon + 1), NumberStyles.None, CultureInfo.InvariantCulture, out port);
             const int longest = 255; // what a name's resolver takes
             if (!fits || host.Length == 0 || host.Length > longest || port < 1 || port > 65535)
-                throw new WireException(WireException.Invalid, "endpoint", "give one such as tcp://127.0.0.1:5555 or ws://127.0.0.1:8080/ws");
+                throw new WireException(WireException.Invalid, "endpoint", "give one such as tcp://127.0.0.1:5555");
         }
 
         internal override void Feed(byte[] bytes, int count)

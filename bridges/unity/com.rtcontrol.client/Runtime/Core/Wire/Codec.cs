@@ -5,8 +5,8 @@ using System.Collections.Generic;
 namespace RtControl
 {
     /// <summary>
-    /// Messages to parts and back (docs/protocol.md, sections 1, 2): the header as msgpack, then one buffer an array; or one
-    /// JSON text. In a message an array's bytes are under <c>data</c>; on the wire its <c>part</c>, or <c>base64</c>.
+    /// Messages to parts and back (docs/protocol.md, sections 1, 2): the header as msgpack, then one buffer an array. In a
+    /// message an array's bytes are under <c>data</c>; on the wire it has its <c>part</c>.
     /// </summary>
     public static class Codec
     {
@@ -22,70 +22,19 @@ namespace RtControl
             return parts;
         }
 
-        /// <summary>A message of its own, as it would arrive. Throws WireException for what the protocol does not allow, but for its size.</summary>
+        /// <summary>A copy of the message, as it would arrive. Throws WireException for what the protocol does not allow.</summary>
         internal static RtMap Copy(RtMap message)
         {
-            List<byte[]> parts = Parts(message);
+            List<byte[]> parts = Encode(message);
             for (var i = 1; i < parts.Count; i++) parts[i] = (byte[])parts[i].Clone();
-            return Read(parts);
-        }
-
-        /// <summary>Throws WireException for what cannot be sent as JSON. Buffers are counted, not written: it is called in frames.</summary>
-        internal static void CheckJson(RtMap message)
-        {
-            long buffers = 0;
-            byte[] text = JsonWriter.Text(WithBuffers(message, data =>
-            {
-                buffers += (data.Length + 2) / 3 * 4L;
-                return new KeyValuePair<string, object>(JsonReader.Base64, "");
-            }));
-            CheckSize(1, text.Length + buffers);
+            return Decode(parts);
         }
 
         private static List<byte[]> Parts(RtMap message)
         {
             var parts = new List<byte[]> { null };
-            RtMap header = WithBuffers(message, data =>
-            {
-                parts.Add(data);
-                return new KeyValuePair<string, object>("part", parts.Count - 1);
-            });
-            parts[0] = MsgPackWriter.Pack(header);
+            parts[0] = MsgPackWriter.Pack(WithBuffers(message, parts));
             return parts;
-        }
-
-        /// <summary>The same for a transport whose messages are JSON where <paramref name="json"/> is true.</summary>
-        public static List<byte[]> Encode(RtMap message, bool json)
-        {
-            return json ? new List<byte[]> { EncodeJson(message) } : Encode(message);
-        }
-
-        /// <summary>The message as one JSON text. Throws WireException for what the protocol does not allow.</summary>
-        public static byte[] EncodeJson(RtMap message)
-        {
-            byte[] text = JsonWriter.Text(WithBuffers(message, data => new KeyValuePair<string, object>(JsonReader.Base64, new JsonWriter.BufferText(data))));
-            CheckSize(new[] { text });
-            return text;
-        }
-
-        /// <summary>The same for a transport whose messages are JSON where <paramref name="json"/> is true.</summary>
-        public static RtMap Decode(IList<byte[]> parts, bool json)
-        {
-            if (!json) return Decode(parts);
-            if (parts.Count != 1) throw new WireException(WireException.Malformed, null, "a binary message");
-            return DecodeJson(parts[0]);
-        }
-
-        /// <summary>The message of a JSON text. Throws WireException for whatever is none.</summary>
-        public static RtMap DecodeJson(byte[] text)
-        {
-            CheckSize(new[] { text });
-            var header = JsonReader.Read(text) as RtMap;
-            if (header == null) throw new WireException(WireException.Malformed, null, "the message is no map");
-            if (header.Text("type") == "observe")
-                foreach (KeyValuePair<string, RtMap> array in Arrays(header))
-                    array.Value["data"] = Bytes(array.Value.Text(JsonReader.Base64), array.Key + "." + JsonReader.Base64);
-            return Messages.Check(header);
         }
 
         /// <summary>Throws WireException for whatever is no message.</summary>
@@ -93,11 +42,6 @@ namespace RtControl
         {
             if (parts.Count == 0) throw new WireException(WireException.Malformed, null, "no parts");
             CheckSize(parts);
-            return Read(parts);
-        }
-
-        private static RtMap Read(IList<byte[]> parts)
-        {
             var header = MsgPackReader.Unpack(parts[0]) as RtMap;
             if (header == null) throw new WireException(WireException.Malformed, null, "the header is no map");
             int used = header.Text("type") == "observe" ? Attach(header, parts) : 0;
@@ -136,8 +80,8 @@ namespace RtControl
             return found;
         }
 
-        /// <summary>The message with what stands on the wire in place of its arrays' bytes.</summary>
-        private static RtMap WithBuffers(RtMap message, Func<byte[], KeyValuePair<string, object>> placed)
+        /// <summary>The message as its header; its arrays' bytes are appended to the parts.</summary>
+        private static RtMap WithBuffers(RtMap message, List<byte[]> parts)
         {
             var arrays = message.Get("arrays") as IList;
             if (arrays == null) return message;
@@ -152,39 +96,20 @@ namespace RtControl
                 var entry = new RtMap();
                 foreach (KeyValuePair<string, object> field in array)
                     if (field.Key != "data") entry[field.Key] = field.Value;
-                KeyValuePair<string, object> place = placed(data);
-                entry[place.Key] = place.Value;
+                parts.Add(data);
+                entry["part"] = parts.Count - 1;
                 entries.Add(entry);
             }
             header["arrays"] = entries;
             return header;
         }
 
-        private static byte[] Bytes(string base64, string path)
-        {
-            try
-            {
-                // The reader of the runtime skips blanks, which the protocol forbids.
-                if (base64 != null && base64.IndexOfAny(new[] { ' ', '\t', '\r', '\n' }) < 0) return Convert.FromBase64String(base64);
-            }
-            catch (FormatException)
-            {
-                // told below
-            }
-            throw Schema.Wrong(path, "must be base64, padded, without line breaks");
-        }
-
         private static void CheckSize(IList<byte[]> parts)
         {
             long total = 0;
             foreach (byte[] part in parts) total += part.Length;
-            CheckSize(parts.Count, total);
-        }
-
-        private static void CheckSize(int parts, long total)
-        {
-            if (parts > RtLimits.MaxParts || total > RtLimits.MaxMessageBytes)
-                throw new WireException(WireException.TooLarge, null, parts + " parts of " + total + " bytes together: "
+            if (parts.Count > RtLimits.MaxParts || total > RtLimits.MaxMessageBytes)
+                throw new WireException(WireException.TooLarge, null, parts.Count + " parts of " + total + " bytes together: "
                     + RtLimits.MaxParts + " and " + RtLimits.MaxMessageBytes + " at most");
         }
     }
