@@ -1,8 +1,9 @@
 """A robot of ROS 2 in a room of 6 m by 6 m. The bridge drives it as it drives a real one, and stops it at the end.
 
 rtcontrol serve --model random                                         # legal calls; for skill, a model of these tools
-rtcontrol bridge ros2 --example > robot.yaml && rtcontrol bridge ros2 --config robot.yaml    # extra `ros2`
-python3 examples/ros2_robot.py 20                                      # by ROS 2's own Python; 20 seconds of driving
+rtcontrol bridge ros2 --example > robot.yaml
+python3 -m rtcontrol_client.ros2 --config robot.yaml                   # by ROS 2's own Python
+python3 examples/ros2_robot.py 20                                      # the same Python; 20 seconds of driving
 """
 
 import math

@@ -38,7 +38,7 @@ def bridge() -> None:
 
 @app.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
-    help="A ROS 2 robot over DDS, with no ROS installation. See `rtcontrol bridge ros2 --help`.",
+    help="A ROS 2 robot, as a node: needs rclpy. See `rtcontrol bridge ros2 --help`.",
     add_help_option=False,
 )
 def ros2(context: typer.Context) -> None:

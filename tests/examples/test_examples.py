@@ -109,11 +109,10 @@ ROS = os.environ.get("RTCONTROL_ROS_KILTED")
 @pytest.mark.skipif(not ROS, reason="RTCONTROL_ROS_KILTED names no Python with ROS 2's wheels (docs/bridges.md)")
 @pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM])
 def test_a_robot_of_ros_2_is_driven_by_the_bridge(tmp_path: Path, number: int | None) -> None:
-    pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
     domain = {**own_domain(), "ROS_LOG_DIR": str(tmp_path)}
     with serving(tmp_path, "--model", "random") as address:
         line = ["-m", "rtcontrol_client.ros2", "--config", str(EXAMPLE), "--connect", address]
-        bridge = Program(line, tmp_path / "bridge.log", env=domain)
+        bridge = Program(line, tmp_path / "bridge.log", ROS, env=domain)
         seconds = "6" if number is None else "60"
         robot = Program([str(HERE / "ros2_robot.py"), seconds], tmp_path / "robot.log", ROS, env=domain)
         try:

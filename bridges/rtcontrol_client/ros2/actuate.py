@@ -6,12 +6,13 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from rtcontrol_client import Standing
 from rtcontrol_client.ros2.clock import RobotClock
 from rtcontrol_client.ros2.errors import Unmappable
 from rtcontrol_client.ros2.mapper import Mapper
+from rtcontrol_client.ros2.network import Output
 
 # A tick repeats what was not published for this part of a period.
 REPEAT = 0.75
@@ -19,21 +20,11 @@ REPEAT = 0.75
 MARGIN_NS = 2_000_000
 
 
-class Written(Protocol):
-    """A topic that is written, by whatever middleware."""
-
-    failed: int  # how often it was not possible
-
-    def write(self, message: Any) -> bool:
-        """Publish; False where that was not possible now. Raises Unmappable for a message that never can be."""
-        ...
-
-
 class Ros2Actuator:
     """Thread-safe; `apply` is called whenever what is in force may have changed and at least every tick."""
 
     def __init__(
-        self, mapper: Mapper, outputs: Mapping[str, Written], hz: float, clock: RobotClock | None = None
+        self, mapper: Mapper, outputs: Mapping[str, Output], hz: float, clock: RobotClock | None = None
     ) -> None:
         """`clock`: what messages are stamped by."""
         self._mapper, self._outputs, self._clock = mapper, outputs, clock or RobotClock()

@@ -9,18 +9,18 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from rtcontrol_client import Client, ClientError, Declined, Refused, Standing
 from rtcontrol_client.client.errors import checked
-from rtcontrol_client.ros2.actuate import Ros2Actuator, Written
-from rtcontrol_client.ros2.channels import Exchange, channels
-from rtcontrol_client.ros2.diagnostics import array, diagnostic_status, on_time_share, quantiles
+from rtcontrol_client.ros2.actuate import Ros2Actuator
+from rtcontrol_client.ros2.diagnostics import array, level_of, on_time_share, quantiles
 from rtcontrol_client.ros2.errors import Unmappable, Unserved, check_server
+from rtcontrol_client.ros2.goals import channels
 from rtcontrol_client.ros2.guard import Guard
 from rtcontrol_client.ros2.mapper import Mapper
-from rtcontrol_client.ros2.observer import Newest, Observer, clock_of
-from rtcontrol_client.ros2.parts import Topic
+from rtcontrol_client.ros2.network import Input, Network
+from rtcontrol_client.ros2.observer import Observer, clock_of
 from rtcontrol_client.ros2.pictures import feed_of
 from rtcontrol_client.shutdown import rest
 from rtcontrol_client.wire import LIMITS
@@ -53,26 +53,6 @@ class Ros2BridgeOptions:
         check_server(self.endpoint)
 
 
-class Network(Exchange, Protocol):
-    """What a robot is heard and told through: DDS itself (bus.Bus), or a ROS 2 node of its own."""
-
-    def input(self, topic: Topic) -> Newest:
-        """Begin to read a topic."""
-        ...
-
-    def output(self, topic: Topic, promise_ms: float | None = None) -> Written:
-        """Begin to write a topic; `promise_ms`: it is written at least so often while we live."""
-        ...
-
-    def problems(self) -> dict[str, str]:
-        """Topic -> what is wrong with it now, in words."""
-        ...
-
-    def flush(self, seconds: float) -> None:
-        """Wait until what was written has arrived, at most so long for each topic."""
-        ...
-
-
 class Ros2Bridge:
     """One robot, one session at a time. `run` blocks; `stop` may be called from anywhere."""
 
@@ -80,7 +60,7 @@ class Ros2Bridge:
         self._mapper, self._bus, self._options = mapper, bus, options
         self._guard: Guard | None = None
         served = {*mapper.links.actions, *mapper.links.services}
-        inputs: dict[str, Newest] = {
+        inputs: dict[str, Input] = {
             source.topic.name: bus.input(source.topic) for source in mapper.sources if source.topic.name not in served
         }
         self.promise_ms = promise_ms = max(PROMISE_PERIODS * 1e3 / options.hz, PROMISE_MS)
@@ -294,7 +274,7 @@ class Ros2Bridge:
         found = {
             topic: why
             for topic, why in self._bus.problems().items()
-            if topic not in self._optional or not why.startswith("Nobody")
+            if topic not in self._optional or not why.startswith("No node")
         }
         found |= {topic: f"{topic}: {why}" for topic, why in self._observer.waiting.items() if topic not in found}
         for topic, output in self._outputs.items():
@@ -323,9 +303,11 @@ class Ros2Bridge:
         assert self._told is not None
         client = self._client
         connected = client is not None and client.connected
-        standing = diagnostic_status(connected, self._actuator.state or "safe", self.figures(), self._troubles)
+        figures = self.figures()
+        level, message = level_of(connected, self._actuator.state or "safe", figures, self._troubles)
+        values = {**figures, **self._troubles}
         with contextlib.suppress(Unmappable):
-            self._told.write(array(standing, self._mapper.config.robot, self._clock.stamp_ns()))
+            self._told.write(array(level, message, values, self._mapper.config.robot, self._clock.stamp_ns()))
 
     def figures(self) -> dict[str, Any]:
         """Counts and times since the start: ticks of the server as told (`fresh` in time, `held` and `safe` not),

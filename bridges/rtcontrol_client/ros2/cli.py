@@ -7,7 +7,6 @@ import importlib.util
 import json
 import logging
 import math
-import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Any
 from rtcontrol_client import ClientError, Options
 from rtcontrol_client.console import StandardStreams, printable
 from rtcontrol_client.ros2 import EXAMPLE
+from rtcontrol_client.ros2.arguments import sim_time, split
 from rtcontrol_client.ros2.errors import Ros2BridgeError, check_server
 from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown, outlive_terminal
 from rtcontrol_client.wire import LIMITS, WireError
@@ -24,16 +24,17 @@ from rtcontrol_client.wire.limits import check_value
 
 EXAMPLES = """Drive a ROS 2 robot by an rtcontrol server: topics become the observation, calls are published.
 
-A call may also pursue the goal of an action and ask a service; use_sim_time follows a simulator's /clock; message,
-service and action types of the robot's own are read from its .msg, .srv and .action files.
+A call may also pursue the goal of an action and ask a service; use_sim_time follows a simulator's /clock.
 
-No ROS installation is needed. ROS_DOMAIN_ID, ROS_LOCALHOST_ONLY, ROS_AUTOMATIC_DISCOVERY_RANGE and ROS_STATIC_PEERS
-act as in ROS 2. A line typed while it runs is the new instruction; Ctrl-C ends it with the safe call.
+It is a ROS 2 node, and runs in a Python that has rclpy and the robot's message packages: source the robot's ROS set-up,
+or pip install 'ros-rclpy[fastrtps]'. ROS's variables act as for every node, and so does what follows --ros-args.
+A line typed while it runs is the new instruction; Ctrl-C ends it with the safe call.
 
 examples:
   rtcontrol bridge ros2 --example > robot.yaml      (or --example NAME, see below)
   rtcontrol bridge ros2 --config robot.yaml --check
   rtcontrol bridge ros2 --config robot.yaml --instruct "follow the left wall"
+  rtcontrol bridge ros2 --config robot.yaml --ros-args -r __ns:=/robot1 -p use_sim_time:=true
 
 Exit status: 0; 2 mistake in what was given, or no server within --connect-timeout; 7 none within --duration; 129
 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
@@ -68,9 +69,6 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
     parser.add_argument(
         "--no-guard", action="store_true", help="no process beside it that stops the robot where the bridge is killed"
     )
-    parser.add_argument(
-        "--ros-args", nargs=argparse.REMAINDER, help="last: -p use_sim_time:=true|false instead of the file's"
-    )
     parser.add_argument("--check", action="store_true", help="only check the file, and say what it maps")
     examples = sorted(path.stem for path in EXAMPLE.parent.glob("*.yaml"))
     parser.add_argument(
@@ -82,9 +80,10 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
 def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_client.ros2") -> int:
     """Run; what ends it is one paragraph on stderr and status 2, or the error's own."""
     outlive_terminal()
-    options = arguments(sys.argv[1:] if given is None else given, prog)
+    ours, ros = split(sys.argv[1:] if given is None else given)
+    options = arguments(ours, prog)
     try:
-        return run(options, prog)
+        return run(options, ros, prog)
     except KeyboardInterrupt as left:
         return left.status if isinstance(left, Interrupted) else STATUS["SIGINT"]
     except (Ros2BridgeError, ClientError) as error:
@@ -92,51 +91,48 @@ def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_cl
         return getattr(error, "status", 2)
 
 
-def run(options: argparse.Namespace, prog: str) -> int:
-    """What the options ask for; the exit status. Raises Ros2BridgeError, ClientError."""
+def run(options: argparse.Namespace, ros: Sequence[str], prog: str) -> int:
+    """Do what the options say; the exit status. Raises Ros2BridgeError, ClientError."""
     if options.example:
         print(EXAMPLE.with_stem(options.example).read_text("utf-8"), end="")
         return 0
-    for module, package in (("cyclonedds", "cyclonedds"), ("yaml", "pyyaml")):
-        if importlib.util.find_spec(module) is None:
-            remedy = "Install it: pip install 'rtcontrol-client[ros2]'."
-            raise Ros2BridgeError(f"The ROS 2 bridge needs {package}.", remedy)
+    _check(options)
+    if importlib.util.find_spec("yaml") is None:
+        raise Ros2BridgeError("The ROS 2 bridge needs pyyaml.", "Install it: pip install 'rtcontrol-client[ros2]'.")
     from rtcontrol_client.ros2 import config
     from rtcontrol_client.ros2.mapper import Mapper
 
     if options.config is None:
         raise Ros2BridgeError("No --config is given.", f"Begin with: {prog} --example > robot.yaml")
     robot = config.load(options.config)
-    if (simulated := _sim_time(options.ros_args or [])) is not None:
+    if not options.check:
+        _need_ros()
+    if (simulated := sim_time(ros)) is not None:
         robot = robot.model_copy(update={"use_sim_time": simulated})
     mapper = Mapper(robot, str(options.config))
     hz = robot.hz if options.hz is None else options.hz
-    _check(options, mapper, hz)
+    _check_hello(options, mapper, hz)
     for warning in mapper.warnings():
         print(printable(f"warning: {warning}"), file=sys.stderr)
     if options.check:
         print("\n".join(map(printable, _listed(mapper))))
         return 0
-    return _bridge(options, mapper, hz)
+    return _bridge(options, ros, mapper, hz)
 
 
-def _sim_time(given: list[str]) -> bool | None:
-    """What --ros-args says of it. Raises Ros2BridgeError for any other of ROS's arguments."""
-    found = None
-    rest = [one for one in given if one != "--"]
-    while rest:
-        flag, value = rest[0], rest[1] if len(rest) > 1 else ""
-        if flag not in ("-p", "--param") or value not in ("use_sim_time:=true", "use_sim_time:=false"):
-            remedy = "Give -p use_sim_time:=true or false. Names, remappings and other parameters are the rclpy node's."
-            raise Ros2BridgeError(f"--ros-args {flag} {value} is not understood.".replace("  ", " "), remedy)
-        found, rest = value.endswith("true"), rest[2:]
-    return found
+def _need_ros() -> None:
+    try:
+        import rclpy  # noqa: F401
+    except ImportError as error:
+        hint = "Source the robot's ROS set-up (. /opt/ros/jazzy/setup.sh), or: pip install 'ros-rclpy[fastrtps]'."
+        what = f"The ROS 2 bridge needs rclpy, and {sys.executable} has none that it can import ({error})."
+        raise Ros2BridgeError(what, hint) from None
 
 
-def _check(options: argparse.Namespace, mapper: Any, hz: float) -> None:
-    """Mistakes that would else be found when the server answers, or at the end. Raises Ros2BridgeError, ClientError."""
+def _check(options: argparse.Namespace) -> None:
+    """Find mistakes before the file is read. Raises Ros2BridgeError."""
     for name, value, least, most, remedy in (
-        ("hz", hz, 0.1, 200, "Give 0.1 to 200."),
+        ("hz", options.hz, 0.1, 200, "Give 0.1 to 200."),
         ("connect-timeout", options.connect_timeout, 0, math.inf, "Give 0 or more seconds."),
         ("duration", options.duration, 0, math.inf, "Give 0 or more seconds, or leave it out."),
     ):
@@ -146,11 +142,6 @@ def _check(options: argparse.Namespace, mapper: Any, hz: float) -> None:
     check_server(options.connect)
     if options.server_key is not None and options.keys is None:
         raise Ros2BridgeError("--server-key is given without --keys.", "Give this client's .key_secret file too.")
-    hello = Options(**mapper.hello(options.instruct, hz)).hello(0)
-    try:
-        check_value(hello.model_dump(), LIMITS)
-    except WireError as error:
-        raise Ros2BridgeError(f"{options.config}: {error.message}", error.remedy) from None
     if options.report is not None:
         try:
             options.report.open("a").close()
@@ -158,18 +149,26 @@ def _check(options: argparse.Namespace, mapper: Any, hz: float) -> None:
             raise _unwritable(options.report, error) from None
 
 
+def _check_hello(options: argparse.Namespace, mapper: Any, hz: float) -> None:
+    """Find what a server would refuse when it answers. Raises Ros2BridgeError, ClientError."""
+    hello = Options(**mapper.hello(options.instruct, hz)).hello(0)
+    try:
+        check_value(hello.model_dump(), LIMITS)
+    except WireError as error:
+        raise Ros2BridgeError(f"{options.config}: {error.message}", error.remedy) from None
+
+
 def _unwritable(path: Path, error: OSError) -> Ros2BridgeError:
     return Ros2BridgeError(f"The report {path} cannot be written ({error.strerror}).", "Give another file.")
 
 
-def _bridge(options: argparse.Namespace, mapper: Any, hz: float) -> int:
+def _bridge(options: argparse.Namespace, ros: Sequence[str], mapper: Any, hz: float) -> int:
     from rtcontrol_client.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
-    from rtcontrol_client.ros2.bus import Bus
-    from rtcontrol_client.ros2.environment import domain
     from rtcontrol_client.ros2.guard import Guard
+    from rtcontrol_client.ros2.mapper import Mapper
+    from rtcontrol_client.ros2.node import RosNetwork, guard_arguments, started
 
     logging.getLogger().setLevel(logging.INFO)
-    where = domain(os.environ)
     keys = {"keys": options.keys, "server_key": options.server_key} if options.keys else {}
     bridge_options = Ros2BridgeOptions(
         endpoint=options.connect,
@@ -179,21 +178,25 @@ def _bridge(options: argparse.Namespace, mapper: Any, hz: float) -> int:
         duration_s=options.duration,
         client=keys,
     )
-    bridge = Ros2Bridge(mapper, Bus(where), bridge_options)
-    form = "%(asctime)s %(levelname)s %(message)s"
-    with Shutdown(lambda name: bridge.stop()) as ending, StandardStreams(log=form):
-        logging.getLogger("rtcontrol.ros2").info("DDS domain %d, %s", where.number, where.reach)
-        if sys.stdin is not None and sys.stdin.isatty():
-            threading.Thread(target=_read_instructions, args=(bridge,), daemon=True).start()
-        if not options.no_guard:
-            bridge.protect(Guard(mapper.config, hz, bridge.promise_ms))
-        try:
-            bridge.run()
-        finally:
-            figures = bridge.figures()
-            print(_summary(figures), file=sys.stderr)
-            if options.report:
-                _write(options.report, figures)
+    with started(ros) as node:
+        if node.get_parameter("use_sim_time").value and not mapper.config.use_sim_time:  # from a launch file, say
+            mapper = Mapper(mapper.config.model_copy(update={"use_sim_time": True}), str(options.config))
+        network = RosNetwork(node)
+        bridge = Ros2Bridge(mapper, network, bridge_options)
+        form = "%(asctime)s %(levelname)s %(message)s"
+        with Shutdown(lambda name: bridge.stop()) as ending, StandardStreams(log=form):
+            if sys.stdin is not None and sys.stdin.isatty():
+                threading.Thread(target=_read_instructions, args=(bridge,), daemon=True).start()
+            if not options.no_guard:
+                given = guard_arguments(node, network.resolved, ros)
+                bridge.protect(Guard(mapper.config, hz, bridge.promise_ms, given))
+            try:
+                bridge.run()
+            finally:
+                figures = bridge.figures()
+                print(_summary(figures), file=sys.stderr)
+                if options.report:
+                    _write(options.report, figures)
     return ending.status
 
 
@@ -219,9 +222,9 @@ def _listed(mapper: Any) -> list[str]:
     for topic in [*mapper.topics, *([mapper.diagnostics] if mapper.diagnostics is not None else [])]:
         lines.append(f"publishes {topic.name}  {topic.type}")
     for link in mapper.links.actions.values():
-        lines.append(f"pursues   {link.name}  {link.kind.form}")
+        lines.append(f"pursues   {link.name}  {link.form}")
     for link in mapper.links.services.values():
-        lines.append(f"asks      {link.name}  {link.kind.form}")
+        lines.append(f"asks      {link.name}  {link.form}")
     for name, tool in mapper.config.tools.items():
         ends = [f"no goal of {one}" for one in mapper.links.cancels(name)]
         does = ", ".join([*tool.publish, *tool.goal, *tool.request, *ends]) or "nothing"

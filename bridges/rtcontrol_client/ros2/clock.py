@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from rtcontrol_client.ros2.errors import Unmappable
+from rtcontrol_client.ros2.network import Input
 
 CLOCK = "/clock"
 STILL_MS = 1000.0  # a simulator's clock that has not gone on for so long stands still
@@ -15,20 +16,12 @@ AFTER_S = 1.0  # behind a jump back messages of before it may still come
 AHEAD_NS = 500_000_000  # a message stamped so far ahead of the clock is one of them
 
 
-class Ticking(Protocol):
-    """The topic of a simulator's time, by whatever middleware."""
-
-    def poll(self) -> tuple[Any, int] | None:
-        """The newest message since the last time, and its instant. Raises Unmappable where it cannot be read."""
-        ...
-
-
 class RobotClock:
     """This machine's clock, or that of `ticking`, where it is given. Thread-safe; `now_ns` is the monotonic clock."""
 
     def __init__(
         self,
-        ticking: Ticking | None = None,
+        ticking: Input | None = None,
         still_ms: float = STILL_MS,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -38,11 +31,6 @@ class RobotClock:
         self._went_on_ns = 0  # when it was last another one
         self._back_ns = 0
         self._jumped_ns: int | None = None
-
-    @property
-    def simulated(self) -> bool:
-        """Whether it is a simulator's."""
-        return self._ticking is not None
 
     def read(self) -> None:
         """Look at the simulator's clock."""
@@ -105,3 +93,44 @@ class RobotClock:
         if stamp is None:
             return False
         return bool(stamp.sec * 1_000_000_000 + stamp.nanosec > (self._time_ns or 0) + AHEAD_NS)
+
+
+WINDOW_NS = 30_000_000_000
+STEP_NS = 20_000_000  # of our own clock
+BACK_NS = 200_000_000  # of a sender's: two publishers of a topic are not quite in order
+
+
+class Delays:
+    """The delay beyond the usual of messages from one topic.
+
+    The smallest in the last 30 to 60 s is taken for the difference between the clocks, so a constant delay stays
+    unknown, and one that grows does not. After a sender's clock was set back it starts again.
+    """
+
+    def __init__(self) -> None:
+        self._least: int | None = None
+        self._before: int | None = None
+        self._since_ns = 0
+        self._source_ns = 0
+        self._skew_ns: int | None = None  # our wall clock minus our monotonic one
+
+    def captured_ns(self, source_ns: int, wall_ns: int, now_ns: int) -> int:
+        """Return the instant of `source_ns` (the sender's wall clock) on our monotonic clock; never in the future.
+
+        Our monotonic clock is `now_ns` at `wall_ns`. Without a source time (not after 1970) it is `now_ns`.
+        """
+        if source_ns <= 0:
+            return now_ns
+        skew_ns = wall_ns - now_ns
+        ours_was_set = self._skew_ns is None or abs(skew_ns - self._skew_ns) > STEP_NS
+        # A sender's messages come in the order in which they were sent.
+        theirs_was_set = source_ns < self._source_ns - BACK_NS
+        if ours_was_set or theirs_was_set:
+            self._least = self._before = None
+        self._skew_ns, self._source_ns = skew_ns, source_ns
+        delay_ns = wall_ns - source_ns
+        if self._least is None or now_ns - self._since_ns > WINDOW_NS:
+            self._before, self._least, self._since_ns = self._least, delay_ns, now_ns
+        self._least = min(self._least, delay_ns)
+        usual_ns = self._least if self._before is None else min(self._least, self._before)
+        return now_ns - (delay_ns - usual_ns)

@@ -9,7 +9,6 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from rtcontrol_client.ros2 import EXAMPLE
-from rtcontrol_client.ros2.definitions import read_types
 from rtcontrol_client.ros2.errors import Ros2BridgeError
 from rtcontrol_client.wire.pictures import MAX_PICTURES_HZ
 
@@ -234,17 +233,14 @@ class SessionSpec(ConfigPart):
 class RobotConfig(ConfigPart):
     """The whole file. `hz`: observations, and decisions asked for, a second; `instruction_topic`: a
     std_msgs/msg/String on which the instruction may be changed in flight; `use_sim_time`: ages and stamps are by
-    /clock; `types`: definitions by their full names, in ROS's own form; `type_files`: files and folders of more;
-    `picture`: a camera that people see; `answer_ms`: so long the answer of a service or of an action's server is
-    waited for."""
+    /clock; `picture`: a camera that people see; `answer_ms`: so long the answer of a service or of an action's server
+    is waited for."""
 
     robot: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     hz: Annotated[float, Field(ge=0.1, le=200)] = 16.0
     instruction: str
     instruction_topic: TopicName | None = None
     use_sim_time: bool = False
-    types: dict[str, str] = {}
-    type_files: list[str] = []
     answer_ms: Positive = 2000.0
     observe: ObserveSpec
     tools: Annotated[dict[Name, ToolSpec], Field(min_length=1)]
@@ -295,11 +291,11 @@ def load(path: Path) -> RobotConfig:
         reason = getattr(error, "strerror", None) or "it is no UTF-8 text"
         remedy = f"Copy {EXAMPLE} and adapt it, and save it as UTF-8."
         raise Ros2BridgeError(f"{path} cannot be read ({reason}).", remedy) from None
-    return parse(text, str(path), path.parent)
+    return parse(text, str(path))
 
 
-def parse(text: str, where: str, folder: Path = Path()) -> RobotConfig:
-    """The config in a text; `where` names it in errors, its `type_files` are in `folder`. Raises Ros2BridgeError."""
+def parse(text: str, where: str) -> RobotConfig:
+    """The config in a text; `where` names it in errors. Raises Ros2BridgeError."""
     try:
         value = yaml.load(text, _Loader)
     except RecursionError:
@@ -315,12 +311,9 @@ def parse(text: str, where: str, folder: Path = Path()) -> RobotConfig:
         what = "is empty" if value is None else "has no keys at its top"
         raise Ros2BridgeError(f"{where} {what}.", f"Copy {EXAMPLE} and adapt it.")
     try:
-        found = RobotConfig.model_validate(value)
+        return RobotConfig.model_validate(value)
     except ValidationError as error:
         raise _told(error, where) from None
-    if not found.type_files:
-        return found
-    return found.model_copy(update={"types": {**read_types(found.type_files, folder, where), **found.types}})
 
 
 def _told(error: ValidationError, where: str) -> Ros2BridgeError:
@@ -333,6 +326,9 @@ def _told(error: ValidationError, where: str) -> Ros2BridgeError:
     key = ".".join(parts) or "the file"
     if first["type"] == "missing":
         return Ros2BridgeError(f"{where}: {key} is missing.", f"Add it; {EXAMPLE} shows where.")
+    if key in ("types", "type_files"):
+        hint = "Remove it, and source the workspace that has these packages: their own definitions are used."
+        return Ros2BridgeError(f"{where}: {key} is not read any more.", hint)
     if first["type"] == "extra_forbidden":
         return Ros2BridgeError(
             f"{where}: {key} is no key of this format.", f"Remove it or correct its name ({EXAMPLE})."

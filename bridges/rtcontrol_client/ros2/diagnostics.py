@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rtcontrol_client.ros2.msgs import builtin_interfaces, diagnostic_msgs, std_msgs
+from rtcontrol_client.ros2.types import find
 
 OK, WARN, ERROR = range(3)
 ON_TIME = 0.99
@@ -24,8 +24,10 @@ def on_time_share(counts: Mapping[str, Any]) -> float | None:
     return counts["fresh"] / ticks if ticks else None
 
 
-def diagnostic_status(connected: bool, standing: str, figures: Mapping[str, Any], troubles: Mapping[str, str]) -> Any:
-    """The DiagnosticStatus: what is in force, and the first trouble."""
+def level_of(
+    connected: bool, standing: str, figures: Mapping[str, Any], troubles: Mapping[str, str]
+) -> tuple[int, str]:
+    """Return the level and the message: what is in force, and the first trouble."""
     share = figures.get("on_time_share")
     level, message = OK, f"{standing} call in force"
     if share is not None and share < ON_TIME:
@@ -40,16 +42,22 @@ def diagnostic_status(connected: bool, standing: str, figures: Mapping[str, Any]
         if standing != "safe":
             rest = "the last call is in force until its time-to-live is over"
         level, message = ERROR, f"no connection to the server: {rest}"
-    values = [diagnostic_msgs.KeyValue(key=str(key), value=_text(value)) for key, value in figures.items()]
-    values += [diagnostic_msgs.KeyValue(key=key, value=value) for key, value in troubles.items()]
-    return diagnostic_msgs.DiagnosticStatus(level=level, name="rtcontrol", message=message, values=values)
+    return level, message
 
 
-def array(status: Any, robot: str | None, wall_ns: int) -> Any:
-    """The message with its stamp."""
+def array(level: int, message: str, values: Mapping[str, Any], robot: str | None, stamp_ns: int) -> Any:
+    """Make the DiagnosticArray; `values` are the figures and the troubles."""
+    made = _message("DiagnosticArray")
+    made.header.stamp.sec, made.header.stamp.nanosec = divmod(stamp_ns, 1_000_000_000)
+    status = _message("DiagnosticStatus", level=bytes([level]), name="rtcontrol", message=message)
     status.hardware_id = robot or ""
-    stamp = builtin_interfaces.Time(sec=wall_ns // 1_000_000_000, nanosec=wall_ns % 1_000_000_000)
-    return diagnostic_msgs.DiagnosticArray(header=std_msgs.Header(stamp=stamp), status=[status])
+    status.values = [_message("KeyValue", key=key, value=_text(value)) for key, value in values.items()]
+    made.status = [status]
+    return made
+
+
+def _message(of: str, **values: Any) -> Any:
+    return find(f"diagnostic_msgs/msg/{of}", "msg")[1](**values)
 
 
 def _text(value: Any) -> str:

@@ -10,68 +10,54 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
-from rtcontrol_client.ros2.definitions import ActionType
-from rtcontrol_client.ros2.errors import Unmappable
-from rtcontrol_client.ros2.services import Served
+from rtcontrol_client.ros2.config import Qos
+from rtcontrol_client.ros2.links import Link
+from rtcontrol_client.ros2.mapper import Mapper
+from rtcontrol_client.ros2.network import Feed, Network, Service
+from rtcontrol_client.ros2.parts import Order, Topic
+from rtcontrol_client.ros2.services import ServiceClient, unserved
 from rtcontrol_client.ros2.views import StateView, shown
 
 AGAIN_S = 0.5  # from one cancellation to the next
 STATES = {1: "accepted", 2: "executing", 3: "canceling", 4: "succeeded", 5: "canceled", 6: "aborted"}
 ENDED = ("succeeded", "canceled", "aborted", "rejected")
 RESULTS = (4, 5, 6)  # codes of goals that have ended
-MOST_ANSWERS = 8
+FEEDBACK = Qos(depth=10)
+STATUS = Qos(reliability="reliable", durability="transient_local")
 LIVE = ("sent", "accepted", "executing", "canceling")
 NOBODY = bytes(16)  # as an id: all goals
-
-
-class Heard(Protocol):
-    """A topic that is read, message by message."""
-
-    def take(self) -> list[Any]:
-        """The messages since the last time, oldest first. Raises Unmappable where they cannot be read."""
-        ...
-
-
-@dataclass(frozen=True)
-class Order:
-    """A goal that a call wants, or, with `goal` None, that none is pursued. `key` is the same for the same goal,
-    whenever it is stamped."""
-
-    goal: Any = None
-    key: bytes = b""
 
 
 @dataclass(frozen=True)
 class ActionWires:
     """What an action is made of on the wire."""
 
-    send: Served
-    ask: Served
-    cancel: Served
-    feedback: Heard
-    status: Heard
+    send: Service
+    ask: Service
+    cancel: Service
+    feedback: Feed
+    status: Feed
 
 
 @dataclass
 class _Goal:
     id: bytes
-    key: bytes
+    key: str
     sent_s: float
     state: str = "sent"
     code: int = 0
     seen: bool = False  # in the status
-    refused: bool = False
     cancels: bool = False
     cancelled_s: float = 0.0
     asked: bool = False  # for its result
     ended_s: float = 0.0
     feedback: Any = None
+    answer: Any = None  # to the request of its result
     result: Any = None
-    answers: list[Any] = field(default_factory=list)  # results, of which one may be its own
 
 
 class ActionClient:
@@ -82,9 +68,7 @@ class ActionClient:
 
     def __init__(
         self,
-        name: str,
-        kind: ActionType,
-        view: type[StateView],
+        link: Link,
         wires: ActionWires,
         answer_s: float,
         sweeps: bool = False,
@@ -92,13 +76,12 @@ class ActionClient:
     ) -> None:
         """`answer_s`: so long an answer is waited for. `sweeps`: whoever cancels, cancels all goals each time, for he
         knows of none; else the first time alone, for those of a bridge before this one."""
-        self.name, self._kind, self._view, self._wires = name, kind, view, wires
+        self.name, self._view, self._impl, self._wires = link.name, link.view, link.cls.Impl, wires
         self._answer_s, self._sweeps, self._now = answer_s, sweeps, now
         self._lock = threading.Lock()
         self._goal: _Goal | None = None
         self._swept = self._wanted = self._homeless = False
         self._sweep_s: float | None = None  # when that was asked, where it is not answered
-        self._owed = 0  # results that were asked for and have not come, also of goals before this one
         self._trouble: str | None = None
 
     def write(self, order: Order) -> bool:
@@ -130,7 +113,8 @@ class ActionClient:
 
     def trouble(self) -> str | None:
         """What is wrong with it now."""
-        return " ".join(filter(None, (self._trouble, self._wires.send.trouble()))) or None
+        missing = None if self._wires.send.ready() else unserved(self.name)
+        return " ".join(filter(None, (self._trouble, missing))) or None
 
     # Under the lock.
 
@@ -149,7 +133,7 @@ class ActionClient:
         if self._wanted or (self._sweep_s is not None and self._now() < self._sweep_s + self._answer_s):
             return False
         made = _Goal(uuid.uuid4().bytes, order.key, self._now())
-        request = self._kind.send.request()
+        request = self._impl.SendGoalService.Request()
         request.goal_id.uuid, request.goal = list(made.id), order.goal
         if not self._wires.send.send(request):
             return False
@@ -177,7 +161,7 @@ class ActionClient:
             goal.cancelled_s = self._now()
 
     def _send_cancel(self, id: bytes) -> bool:
-        request = self._kind.cancel.request()
+        request = self._impl.CancelGoalService.Request()
         request.goal_info.goal_id.uuid = list(id)
         return self._wires.cancel.send(request)
 
@@ -186,51 +170,40 @@ class ActionClient:
         self._hear_feedback()
         accepted = [bool(answer.accepted) for answer in self._wires.send.answers()]
         results = self._wires.ask.answers()
-        ours = self._owed <= 1 and self._wires.ask.exact()
-        self._owed = max(0, self._owed - len(results))
+        if self._goal is not None and not self._goal.asked:
+            results = []  # of the goal before
         canceled = self._wires.cancel.answers()
         if canceled:
             self._sweep_s = None
         refusals = [answer for answer in canceled if answer.return_code == 1]
-        for wire in (self._wires.send, self._wires.ask, self._wires.cancel):
-            wire.ready()  # from now on, that is: who looks late waits
         self._homeless = self._homeless and not self._wires.send.ready()
         self._sweep()
         goal, now = self._goal, self._now()
         if goal is None:
             return
         if accepted and goal.state == "sent":
-            goal.refused = not any(accepted)
-            if self._wires.send.exact():
-                self._told(goal, "rejected" if goal.refused else "accepted")
+            self._told(goal, "accepted" if accepted[-1] else "rejected")
         if known is not None and goal.state not in ENDED:
             self._follow(goal, known)
         if goal.state == "sent" and now > goal.sent_s + self._answer_s:
-            self._told(goal, "rejected" if goal.refused else "lost")
+            self._told(goal, "lost")
         if goal.state in LIVE and not self._wires.send.ready():
             self._told(goal, "lost")
         if goal.state in LIVE and goal.cancels:
             if refusals:
                 self._trouble = f"The server of {self.name} refuses to cancel the goal."
             self._ask_cancel(goal)
-        self._look_for_result(goal, results, ours)
+        self._look_for_result(goal, results)
 
     def _statuses(self) -> dict[bytes, int] | None:
         """Id -> status of all goals, where there are news of them."""
-        try:
-            heard = self._wires.status.take()
-        except Unmappable:
-            return None
+        heard = self._wires.status.take()
         if not heard:
             return None
         return {bytes(one.goal_info.goal_id.uuid): int(one.status) for one in heard[-1].status_list}
 
     def _hear_feedback(self) -> None:
-        try:
-            heard = self._wires.feedback.take()
-        except Unmappable:
-            return
-        for message in heard:
+        for message in self._wires.feedback.take():
             if self._goal is not None and bytes(message.goal_id.uuid) == self._goal.id:
                 self._goal.feedback = message.feedback
 
@@ -242,29 +215,27 @@ class ActionClient:
             return
         goal.seen = True
         if not goal.asked:  # now: its answer comes with the end, also where the status that tells of it is lost
-            request = self._kind.ask.request()
+            request = self._impl.GetResultService.Request()
             request.goal_id.uuid = list(goal.id)
             goal.asked = self._wires.ask.send(request)
-            self._owed += goal.asked
         if code in STATES and STATES[code] != goal.state:
             goal.code = code
             self._told(goal, STATES[code])
 
-    def _look_for_result(self, goal: _Goal, answers: list[Any], ours: bool) -> None:
-        """`ours`: these can be of no other goal."""
+    def _look_for_result(self, goal: _Goal, answers: list[Any]) -> None:
         if not goal.asked or goal.result is not None:
             return
-        goal.answers = [*goal.answers, *(answer for answer in answers if int(answer.status) in RESULTS)][-MOST_ANSWERS:]
-        if goal.state in LIVE and goal.answers and ours:
-            goal.code = int(goal.answers[-1].status)
+        for answer in answers:
+            if int(answer.status) in RESULTS:
+                goal.answer = answer
+        if goal.answer is not None and goal.state in LIVE:
+            goal.code = int(goal.answer.status)
             self._told(goal, STATES[goal.code])
         if goal.state not in ENDED:
             return
-        for answer in goal.answers:
-            if int(answer.status) == goal.code:
-                goal.result = answer.result
-                return
-        if self._now() > goal.ended_s + self._answer_s and self._trouble is None:
+        if goal.answer is not None and int(goal.answer.status) == goal.code:
+            goal.result = goal.answer.result
+        elif self._now() > goal.ended_s + self._answer_s and self._trouble is None:
             self._trouble = f"The goal of {self.name} has ended ({goal.state}), and its result is lost."
 
     def _told(self, goal: _Goal, state: str) -> None:
@@ -279,3 +250,40 @@ class ActionClient:
         if state == "lost":
             # It may have been accepted, and the answer lost.
             self._ask_cancel(goal)
+
+
+Channel = ActionClient | ServiceClient
+
+
+def channels(
+    mapper: Mapper, net: Network, names: Iterable[str] | None = None, alone: bool = False
+) -> dict[str, Channel]:
+    """Return name -> client of each service and action, or of those named.
+
+    `alone`: of a guard, which cancels all goals.
+    """
+    answer_s = mapper.config.answer_ms / 1e3
+    found: dict[str, Channel] = {}
+    for link in mapper.links.actions.values():
+        if names is None or link.name in names:
+            found[link.name] = ActionClient(link, _wires(link, net), answer_s, sweeps=alone)
+    for link in mapper.links.services.values():
+        if names is None or link.name in names:
+            service = net.service(link.name, link.cls, link.relative)
+            found[link.name] = ServiceClient(link.name, link.view, service, answer_s)
+    return found
+
+
+def _wires(link: Link, net: Network) -> ActionWires:
+    hidden, impl = f"{link.name}/_action", link.cls.Impl
+    feedback = Topic(
+        f"{hidden}/feedback", f"{link.form}_FeedbackMessage", impl.FeedbackMessage, FEEDBACK, link.relative
+    )
+    status = Topic(f"{hidden}/status", "action_msgs/msg/GoalStatusArray", impl.GoalStatusMessage, STATUS, link.relative)
+    return ActionWires(
+        net.service(f"{hidden}/send_goal", impl.SendGoalService, link.relative),
+        net.service(f"{hidden}/get_result", impl.GetResultService, link.relative),
+        net.service(f"{hidden}/cancel_goal", impl.CancelGoalService, link.relative),
+        net.feed(feedback),
+        net.feed(status),
+    )

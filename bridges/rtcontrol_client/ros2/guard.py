@@ -1,6 +1,6 @@
 """A process beside the bridge that tells the robot the safe call when the bridge cannot: it was killed, or stands still
-for longer than what is in force may be. `python -m rtcontrol_client.ros2.guard` is started by the bridge alone; the
-rclpy node starts one that publishes by rclpy.
+for longer than what is in force may be. `python -m rtcontrol_client.ros2.guard` is started by the bridge alone, and
+is a node with the bridge's names.
 
 Each beat of the bridge says until when the call in force may go on; it comes before that call is published, and that
 there is none after the safe call was. The guard publishes where that instant is over without another beat, until one
@@ -23,17 +23,17 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import rtcontrol_client
 from rtcontrol_client import Standing
-from rtcontrol_client.ros2.actuate import Ros2Actuator, Written
-from rtcontrol_client.ros2.channels import Channel, Exchange, channels
+from rtcontrol_client.ros2.actuate import Ros2Actuator
+from rtcontrol_client.ros2.arguments import split
 from rtcontrol_client.ros2.config import RobotConfig
 from rtcontrol_client.ros2.errors import Ros2BridgeError
+from rtcontrol_client.ros2.goals import Channel, channels
 from rtcontrol_client.ros2.mapper import Mapper
-from rtcontrol_client.ros2.observer import Newest, clock_of
-from rtcontrol_client.ros2.parts import Topic
+from rtcontrol_client.ros2.network import Network, Output
+from rtcontrol_client.ros2.observer import clock_of
 from rtcontrol_client.shutdown import outlive_terminal, write_now
 
 GRACE_S = 0.02  # the bridge's own safe call comes first, where it lives
@@ -58,16 +58,14 @@ class Guard:
         config: RobotConfig,
         hz: float,
         period_ms: float,
-        program: Sequence[str] = PROGRAM,
         last: Sequence[str] = (),
     ) -> None:
-        """`period_ms`: the deadline that the bridge's own publishers offer. `program`: what Python runs as the guard,
-        which calls `guard`; `last`: arguments of its own."""
+        """`period_ms`: the deadline that the bridge's own publishers offer; `last`: arguments of the guard's node."""
         # Not the file: it may have changed, or be a pipe, when another guard reads it.
         self._text = os.memfd_create("robot.json")
         os.write(self._text, config.model_dump_json(by_alias=True, exclude_unset=True).encode())
         given = ["--config", f"/proc/self/fd/{self._text}", "--hz", f"{hz:g}", "--promise-ms", f"{period_ms:g}"]
-        self._command, self._last = [sys.executable, *program, *given], last
+        self._command, self._last = [sys.executable, *PROGRAM, *given], last
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._began, self._started, self._ready = time.monotonic(), -AGAIN_S, False
@@ -230,31 +228,7 @@ class Watch:
         return min(most, left) if left > 0 else most
 
 
-class SafeOutput(Written, Protocol):
-    """A topic of the safe call."""
-
-    def readers(self) -> int:
-        """How many subscribers are there."""
-        ...
-
-
-class SafeNetwork(Exchange, Protocol):
-    """What the safe call is published through."""
-
-    def input(self, topic: Topic) -> Newest:
-        """Begin to read a topic."""
-        ...
-
-    def output(self, topic: Topic, promise_ms: float | None = None, lease: bool = True) -> SafeOutput:
-        """Begin to write a topic; `promise_ms` and `lease`: what is offered."""
-        ...
-
-    def flush(self, seconds: float) -> None:
-        """Wait until what was written has arrived, at most so long for each topic."""
-        ...
-
-
-def guard(given: Sequence[str], network: Callable[[], SafeNetwork]) -> int:
+def guard(given: Sequence[str], network: Callable[[], Network]) -> int:
     """The process, with these arguments, until the bridge has ended; the exit status."""
     outlive_terminal()
     # What ends the bridge must not end this one before it: its end is that of the pipe.
@@ -284,7 +258,7 @@ def _say_ready(file: int | None) -> None:
 
 
 def watching(
-    mapper: Mapper, bus: SafeNetwork, hz: float, promise_ms: float, ready: Callable[[], None] = lambda: None
+    mapper: Mapper, bus: Network, hz: float, promise_ms: float, ready: Callable[[], None] = lambda: None
 ) -> None:
     """Publish what is due; `ready` is called once, when the robot is there to hear it. Raises Ros2BridgeError where the
     network cannot be used."""
@@ -296,7 +270,7 @@ def watching(
         if topic.name in named
     }
     asked, clock = channels(mapper, bus, named, alone=True), clock_of(mapper, bus.input)
-    told: dict[str, SafeOutput | Channel] = {**outputs, **asked}
+    told: dict[str, Output | Channel] = {**outputs, **asked}
     actuator, watch, why = Ros2Actuator(mapper, told, hz, clock), Watch(), ""
     safe, period_s = Standing(None, "safe", cause="guard"), 0.5 / max(hz, 1.0)
     began, waits = time.monotonic(), True
@@ -329,11 +303,14 @@ def watching(
 
 
 def main() -> int:
-    """The guard of the bridge that speaks DDS."""
-    from rtcontrol_client.ros2.bus import Bus
-    from rtcontrol_client.ros2.environment import domain
+    """Run as the process that the bridge starts: a node whose names and rules follow `--ros-args`."""
+    from rtcontrol_client.ros2.node import RosNetwork, started
 
-    return guard(sys.argv[1:], lambda: Bus(domain(os.environ)))
+    given, ros = split(sys.argv[1:])
+    # Fast DDS's shared memory may be locked for ever by a process that was killed (eProsima/Fast-DDS#1144).
+    os.environ.setdefault("FASTDDS_BUILTIN_TRANSPORTS", "UDPv4")
+    with started(ros, services=False) as node:
+        return guard(given, lambda: RosNetwork(node))
 
 
 if __name__ == "__main__":

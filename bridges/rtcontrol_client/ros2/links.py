@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol_client.ros2.config import Qos, RequestSpec, RobotConfig, ServedSpec, ToolSpec
-from rtcontrol_client.ros2.definitions import ActionType, Definitions, ServiceType
 from rtcontrol_client.ros2.errors import Ros2BridgeError
-from rtcontrol_client.ros2.goals import Order
-from rtcontrol_client.ros2.parts import Publication, Source, Topic
+from rtcontrol_client.ros2.parts import Order, Publication, Source, Topic
 from rtcontrol_client.ros2.paths import compile_path
 from rtcontrol_client.ros2.reading import Setter, reader, setter
+from rtcontrol_client.ros2.types import find
 from rtcontrol_client.ros2.views import StateView, view_class
 
 Complain = Callable[[str, str], Ros2BridgeError]  # of what, and which key
@@ -21,21 +20,12 @@ UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
-class ActionLink:
-    """An action of the robot; `relative` as of a topic."""
+class Link:
+    """An action or a service of the robot, its type's full name and class; `relative` as of a topic."""
 
     name: str
-    kind: ActionType
-    view: type[StateView]
-    relative: bool
-
-
-@dataclass(frozen=True)
-class ServiceLink:
-    """A service of the robot; `relative` as of a topic."""
-
-    name: str
-    kind: ServiceType
+    form: str
+    cls: Any
     view: type[StateView]
     relative: bool
 
@@ -51,7 +41,7 @@ class _Ask:
         message = self._made(arguments, stamp_ns)
         if not self.pursues:
             return Publication(self.name, message, repeat=False)
-        return Publication(self.name, Order(message, self._made(arguments, 0).serialize()), repeat=False)
+        return Publication(self.name, Order(message, repr(self._made(arguments, 0))), repeat=False)
 
     def _made(self, arguments: Mapping[str, Any], stamp_ns: int) -> Any:
         message = self.cls()
@@ -63,10 +53,10 @@ class _Ask:
 class Links:
     """Raises what `complain` makes for what does not fit together."""
 
-    def __init__(self, config: RobotConfig, types: Definitions, complain: Complain) -> None:
-        self._config, self._types, self._complain = config, types, complain
-        self.actions: dict[str, ActionLink] = {}
-        self.services: dict[str, ServiceLink] = {}
+    def __init__(self, config: RobotConfig, complain: Complain) -> None:
+        self._config, self._complain = config, complain
+        self.actions: dict[str, Link] = {}
+        self.services: dict[str, Link] = {}
         self._asks = {name: self._tool(name, tool) for name, tool in config.tools.items()}
         self._cancels = {name: self._none_of(name, tool) for name, tool in config.tools.items()}
 
@@ -87,9 +77,7 @@ class Links:
             self._source(*one, self.services, "services", "a request") for one in observe.services.items()
         ]
 
-    def _source(
-        self, name: str, spec: ServedSpec, links: Mapping[str, ActionLink | ServiceLink], key: str, what: str
-    ) -> Source:
+    def _source(self, name: str, spec: ServedSpec, links: Mapping[str, Link], key: str, what: str) -> Source:
         key = f"observe.{key}.{name}"
         link = links.get(_full(name))
         if link is None:
@@ -101,7 +89,7 @@ class Links:
                 readers[label] = (reader(link.view, known), known)
             except ValueError as error:
                 raise self._complain(str(error), f"{key}.fields.{label}") from None
-        topic = Topic(link.name, link.kind.form, link.view, "", Qos(), link.relative)
+        topic = Topic(link.name, link.form, link.view, Qos(), link.relative)
         return Source(topic, math.inf, False, readers)
 
     def _tool(self, name: str, tool: ToolSpec) -> list[_Ask]:
@@ -124,24 +112,22 @@ class Links:
         return _Ask(_full(name), cls, tuple(setters), pursues)
 
     def _goal(self, name: str, spec: RequestSpec, key: str) -> Any:
-        kind = self._types.action(spec.type)
-        if (link := self.actions.get(_full(name))) is None:
-            view = view_class(feedback=_field_of(kind.feedback[1], "feedback"), result=kind.result)
-            link = self.actions[_full(name)] = ActionLink(_full(name), kind, view, self._relative(name, key))
-        self._same(link, kind.form, key)
-        return link.kind.goal
+        form, cls = find(spec.type, "action")
+        view = view_class(feedback=cls.Feedback, result=cls.Result)
+        link = self._link(self.actions, Link(_full(name), form, cls, view, self._relative(name, key)), key)
+        return link.cls.Goal
 
     def _request(self, name: str, spec: RequestSpec, key: str) -> Any:
-        kind = self._types.service(spec.type)
-        if (link := self.services.get(_full(name))) is None:
-            view = view_class(response=kind.response)
-            link = self.services[_full(name)] = ServiceLink(_full(name), kind, view, self._relative(name, key))
-        self._same(link, kind.form, key)
-        return link.kind.request
+        form, cls = find(spec.type, "srv")
+        view = view_class(response=cls.Response)
+        link = self._link(self.services, Link(_full(name), form, cls, view, self._relative(name, key)), key)
+        return link.cls.Request
 
-    def _same(self, link: ActionLink | ServiceLink, form: str, key: str) -> None:
-        if link.kind.form != form:
-            raise self._complain(f"it is said to be {link.kind.form} and {form}", f"{key}.type")
+    def _link(self, known: dict[str, Link], made: Link, key: str) -> Link:
+        link = known.setdefault(made.name, made)
+        if link.form != made.form:
+            raise self._complain(f"it is said to be {link.form} and {made.form}", f"{key}.type")
+        return link
 
     def _relative(self, name: str, key: str) -> bool:
         if name.startswith("~"):
@@ -163,7 +149,3 @@ class Links:
 
 def _full(name: str) -> str:
     return f"/{name.removeprefix('/')}"
-
-
-def _field_of(cls: Any, name: str) -> Any:
-    return type(getattr(cls(), name))

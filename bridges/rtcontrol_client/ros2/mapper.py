@@ -9,13 +9,12 @@ from typing import Any
 
 from rtcontrol_client.ros2.clock import CLOCK
 from rtcontrol_client.ros2.config import PublishSpec, Qos, RobotConfig, Scalar, ToolSpec
-from rtcontrol_client.ros2.definitions import Definitions
 from rtcontrol_client.ros2.errors import Ros2BridgeError, Unmappable
-from rtcontrol_client.ros2.images import COMPRESSED_IMAGE, DEFINITION, read_bytes_whole
 from rtcontrol_client.ros2.links import Links
 from rtcontrol_client.ros2.parts import Publication, Source, Topic
 from rtcontrol_client.ros2.paths import compile_path
 from rtcontrol_client.ros2.reading import Setter, reader, setter
+from rtcontrol_client.ros2.types import find
 
 
 @dataclass(frozen=True)
@@ -30,20 +29,22 @@ class Mapper:
 
     def __init__(self, config: RobotConfig, where: str) -> None:
         self.config, self._where = config, where
-        types = config.types if config.picture is None else {COMPRESSED_IMAGE: DEFINITION, **config.types}
-        self._types = Definitions(types, where)
         self._once("observe.topics", config.observe.topics)
         for name, tool in config.tools.items():
             self._once(f"tools.{name}.publish", tool.publish)
         self.sources = [self._source(name, spec) for name, spec in config.observe.topics.items()]
         self._outputs = {name: self._tool(name, spec) for name, spec in config.tools.items()}
         self.topics = self._written()
-        self.links = Links(config, self._types, self._error)
+        self.links = Links(config, self._error)
         self.sources += self.links.sources()
         self._apart()
         self.instructions, self.diagnostics = self._own()
         self.clock = self._topic(CLOCK, "rosgraph_msgs/msg/Clock", Qos(), CLOCK) if config.use_sim_time else None
-        self.picture = self._picture()
+        self.picture = (
+            None
+            if (camera := config.picture) is None
+            else self._topic(camera.topic, "sensor_msgs/msg/CompressedImage", camera.qos, "picture.topic")
+        )
         self._check_types()
         self._fields = [field for source in self.sources for field in source.readers]
         twice = sorted({field for field in self._fields if self._fields.count(field) > 1})
@@ -115,11 +116,11 @@ class Mapper:
         if name.startswith("~"):
             raise self._error(f"{name} is private to a node", key, "Write the full name, such as /robot/cmd_vel.")
         try:
-            full, cls, type_hash = self._types.message(kind)
+            full, cls = find(kind, "msg")
         except ValueError as error:
             raise self._error(str(error), f"{key}.type") from None
         relative = not name.startswith("/")
-        return Topic(f"/{name}" if relative else name, full, cls, type_hash, qos, relative)
+        return Topic(f"/{name}" if relative else name, full, cls, qos, relative)
 
     def _source(self, name: str, spec: Any) -> Source:
         key = f"observe.topics.{name}"
@@ -176,14 +177,6 @@ class Mapper:
             if told.hz
             else None,
         )
-
-    def _picture(self) -> Topic | None:
-        """Of the camera that people see."""
-        if (spec := self.config.picture) is None:
-            return None
-        topic = self._topic(spec.topic, COMPRESSED_IMAGE, spec.qos, "picture.topic")
-        read_bytes_whole(topic.cls)
-        return topic
 
     def _check_types(self) -> None:
         known: dict[str, str] = {}

@@ -6,25 +6,16 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from rtcontrol_client.ros2.clock import CLOCK, STILL_MS, RobotClock
 from rtcontrol_client.ros2.config import Scalar
 from rtcontrol_client.ros2.errors import Unmappable
 from rtcontrol_client.ros2.mapper import Mapper
+from rtcontrol_client.ros2.network import Input
 from rtcontrol_client.ros2.parts import Source, Topic
 
 
-class Newest(Protocol):
-    """A topic that is read, by whatever middleware."""
-
-    def poll(self) -> tuple[Any, int] | None:
-        """The newest message since the last time, and its instant on the monotonic clock in ns. Raises Unmappable
-        where it cannot be read."""
-        ...
-
-
-def clock_of(mapper: Mapper, read: Callable[[Topic], Newest]) -> RobotClock:
+def clock_of(mapper: Mapper, read: Callable[[Topic], Input]) -> RobotClock:
     """The clock that the file asks for; a simulator's is heard by `read`."""
     least_ms = min((source.max_age_ms for source in mapper.sources if source.required), default=STILL_MS)
     return RobotClock() if mapper.clock is None else RobotClock(read(mapper.clock), least_ms)
@@ -42,7 +33,7 @@ class Snapshot:
 @dataclass
 class _State:
     source: Source
-    input: Newest
+    input: Input
     t_ns: int | None = None
     read_ns: int = 0  # the simulator's time when it was read
     values: Mapping[str, Scalar | None] | None = None
@@ -52,7 +43,7 @@ class _State:
 class Observer:
     """Ages are told by `clock`. Not thread-safe."""
 
-    def __init__(self, mapper: Mapper, inputs: Mapping[str, Newest], clock: RobotClock | None = None) -> None:
+    def __init__(self, mapper: Mapper, inputs: Mapping[str, Input], clock: RobotClock | None = None) -> None:
         self._mapper, self._clock = mapper, clock or RobotClock()
         self._states = [_State(source, inputs[source.topic.name]) for source in mapper.sources]
         self.waiting: dict[str, str] = {}  # topic -> why it holds the observation back

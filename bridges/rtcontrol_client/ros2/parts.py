@@ -13,16 +13,14 @@ from rtcontrol_client.ros2.reading import Reader
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic and its type, as DDS needs them. `relative`: the file's name has no / before it, so that a node with a
-    namespace puts that there; the bridge without a node has none."""
+    """A topic and its type. `relative`: the file's name has no / before it, so that a node with a namespace puts that
+    there."""
 
     name: str
     type: str
     cls: Any
-    type_hash: str
     qos: Qos
     relative: bool = field(default=False, compare=False)
-    prefix: str = field(default="rt", compare=False)  # in DDS
 
 
 @dataclass(frozen=True)
@@ -55,3 +53,12 @@ class Publication:
     topic: str
     message: Any
     repeat: bool
+
+
+@dataclass(frozen=True)
+class Order:
+    """A goal that a call wants, or, with `goal` None, that none is pursued. `key` is the same for the same goal,
+    whenever it is stamped."""
+
+    goal: Any = None
+    key: str = ""

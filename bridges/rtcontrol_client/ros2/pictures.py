@@ -8,14 +8,14 @@ from collections.abc import Callable
 from rtcontrol_client import Client, ClientError
 from rtcontrol_client.ros2.errors import Unmappable
 from rtcontrol_client.ros2.mapper import Mapper
-from rtcontrol_client.ros2.observer import Newest
+from rtcontrol_client.ros2.network import Input
 from rtcontrol_client.ros2.parts import Topic
 from rtcontrol_client.wire.pictures import PICTURES
 
 SILENT_S = 10.0  # a camera that says nothing for so long is told of
 
 
-def feed_of(mapper: Mapper, read: Callable[[Topic], Newest]) -> PictureFeed | None:
+def feed_of(mapper: Mapper, read: Callable[[Topic], Input]) -> PictureFeed | None:
     """Of the camera that the file names, if it names one."""
     spec, topic = mapper.config.picture, mapper.picture
     return None if spec is None or topic is None else PictureFeed(read(topic), topic.name, spec.hz)
@@ -25,7 +25,7 @@ class PictureFeed:
     """Hands the newest picture of a topic to a client, `hz` times a second at most. `trouble`: why the last one was not
     sent, or that none comes; `count`: how many were handed over."""
 
-    def __init__(self, source: Newest, name: str, hz: float) -> None:
+    def __init__(self, source: Input, name: str, hz: float) -> None:
         self.trouble: str | None = None
         self.count = 0
         self._source, self._name, self._every_s, self._due_s = source, name, 1.0 / hz, 0.0
@@ -48,7 +48,7 @@ class PictureFeed:
                 return
             self._heard_s = now
             message, t_ns = polled
-            self.count += client.send_picture(message.data, t_ns=t_ns)
+            self.count += client.send_picture(bytes(message.data), t_ns=t_ns)
             self.trouble = None
         except Unmappable as error:
             self.trouble = f"{self._name}: pictures are not sent: {error}."

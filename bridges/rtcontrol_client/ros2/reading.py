@@ -9,7 +9,8 @@ from typing import Any
 
 from rtcontrol_client.ros2.config import UNITS, FieldSpec, Scalar, SetSpec, ToolSpec
 from rtcontrol_client.ros2.errors import Unmappable
-from rtcontrol_client.ros2.paths import Path, compile_path
+from rtcontrol_client.ros2.paths import Path, bounds_of, compile_path, kind_of
+from rtcontrol_client.ros2.types import FieldType
 
 Reader = Callable[[Any], Scalar]
 BESIDE = math.radians(3)  # how far beside a sector without an echo is looked
@@ -112,7 +113,7 @@ def roll(q: Any) -> float:
 
 
 def _sector(path: Path, spec: FieldSpec) -> Callable[[Any], float]:
-    if getattr(path.cls, "__name__", "") != "LaserScan":
+    if path.type.short != "LaserScan":
         raise ValueError("as: sector is of a LaserScan; leave path empty")
     if spec.from_deg is None or spec.to_deg is None:
         raise ValueError("from_deg: a sector needs from_deg and to_deg, counterclockwise, 0 is ahead")
@@ -174,19 +175,15 @@ def setter(cls: Any, path: Path, spec: SetSpec, tool: ToolSpec) -> Setter:
         if spec.value == "now":
             if path.kind != "time":
                 raise ValueError("`now` is for a time stamp")
-            return lambda message, _, stamp_ns: path.set(message, _time(path, stamp_ns))
+            return lambda message, _, stamp_ns: path.set(message, _time(path.type, stamp_ns))
         if spec.value == "now_us" and path.kind == "integer":
-            if (path.bounds or (0, 0))[1] < 2**62:
+            if bounds_of(path.type)[1] < 2**62:
                 raise ValueError("`now_us` does not fit a number of less than 64 bits")
             return lambda message, _, stamp_ns: path.set(message, stamp_ns // 1000)
         constant = spec.value
         assert constant is not None
         with _mistake():
-            path.set(trial := cls(), _constant(path, constant))
-        try:
-            trial.serialize()
-        except Exception:  # whatever cyclonedds makes of, say, words in a list of numbers
-            raise ValueError(f"{constant!r} does not fit {path.text}") from None
+            path.set(cls(), _constant(path, constant))
         return lambda message, *_: path.set(message, _constant(path, constant))
     name = spec.source
     if name not in tool.parameters:
@@ -259,32 +256,48 @@ def _same(one: Any, other: Any) -> bool:
 
 def _convert(path: Path, value: Any) -> Any:
     """The value as the field wants it. Raises Unmappable."""
+    return _fitting(path.text, path.type, value)
+
+
+def _fitting(text: str, of: FieldType, value: Any) -> Any:
+    """The value as a field of the type wants it: ROS checks nothing. Raises Unmappable."""
+    kind = kind_of(of)
     number = isinstance(value, int | float) and not isinstance(value, bool) and _finite(value)
-    if path.kind in ("real", "integer") and number:
-        low, high = path.bounds or (0, 0)
-        fitting = float(value) if path.kind == "real" else round(value)
+    if kind in ("real", "integer") and number:
+        low, high = bounds_of(of)
+        fitting = float(value) if kind == "real" else round(value)
         if low <= fitting <= high:
             return fitting
         raise Unmappable(f"{value!r} is not between {low:g} and {high:g}")
-    if path.kind == "time" and number and -(2**31) <= value < 2**31:
-        return _time(path, round(value * 1e9))
-    if path.kind == "text" and isinstance(value, str):
-        # A string of CDR ends at its first NUL.
+    if kind == "time" and number and -(2**31) <= value < 2**31:
+        return _time(of, round(value * 1e9))
+    if kind == "text" and isinstance(value, str):
+        # A string of ROS ends at its first NUL.
         if "\0" in value or any("\ud800" <= c <= "\udfff" for c in value):
             raise Unmappable(f"{value!r} is no text that ROS can carry")
         return value
-    if path.kind == "bool" and isinstance(value, bool):
+    if kind == "bool" and isinstance(value, bool):
         return value
-    if path.kind == "list" and isinstance(value, list):
-        return list(value)
-    raise Unmappable(f"{value!r} does not fit {path.text}, which is of the kind {path.kind}")
+    if kind == "list" and isinstance(value, list) and of.takes(len(value)):
+        return [_listed(text, of.one, one) for one in value]
+    raise Unmappable(f"{value!r} does not fit {text}, which is of the kind {kind}")
+
+
+def _listed(text: str, of: FieldType, value: Any) -> Any:
+    made = _real_or_fitting(text, of, value)
+    return bytes([made]) if of.name == "octet" else made
 
 
 def _constant(path: Path, value: Any) -> Any:
-    """As `_convert`, but a file may say that a number is none: PX4 does not control what is not a number."""
-    if path.kind == "real" and isinstance(value, float) and math.isnan(value):
+    """The value of the file as the field wants it. Raises Unmappable."""
+    return _real_or_fitting(path.text, path.type, value)
+
+
+def _real_or_fitting(text: str, of: FieldType, value: Any) -> Any:
+    """As `_fitting`, but a file may say that a number is none: PX4 does not control what is not a number."""
+    if kind_of(of) == "real" and isinstance(value, float) and math.isnan(value):
         return value
-    return _convert(path, value)
+    return _fitting(text, of, value)
 
 
 def _finite(value: float) -> bool:
@@ -294,5 +307,5 @@ def _finite(value: float) -> bool:
         return False
 
 
-def _time(path: Path, total_ns: int) -> Any:
-    return path.cls(sec=total_ns // 1_000_000_000, nanosec=total_ns % 1_000_000_000)
+def _time(of: FieldType, total_ns: int) -> Any:
+    return of.message()(sec=total_ns // 1_000_000_000, nanosec=total_ns % 1_000_000_000)

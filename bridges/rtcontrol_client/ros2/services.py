@@ -4,43 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
+from rtcontrol_client.ros2.network import Service
 from rtcontrol_client.ros2.views import StateView, shown
-
-# So long an answer may still come that nobody waits for, and would be taken for that of the next request.
-FORGET_S = 30.0
-
-
-class Served(Protocol):
-    """A service as its client sees it, by whatever middleware."""
-
-    def ready(self) -> bool:
-        """Whether a server is there whose answers reach us."""
-        ...
-
-    def exact(self) -> bool:
-        """Whether the answers that come are those of our own requests."""
-        ...
-
-    def send(self, request: Any) -> bool:
-        """False where that was not possible now. Raises Unmappable for a request that never can be."""
-        ...
-
-    def answers(self) -> list[Any]:
-        """Those since the last time."""
-        ...
-
-    def trouble(self) -> str | None:
-        """Why no server can be asked, in a sentence."""
-        ...
 
 
 class ServiceClient:
-    """One service. Its states: `idle`, `no server`, `waiting`, `answered`, `no answer`, and `unclear` where an answer
-    came that may be another's. Thread-safe."""
+    """One service. Its states: `idle`, `no server`, `waiting`, `answered`, `no answer`. Thread-safe."""
 
     failed = 0
 
@@ -48,38 +20,42 @@ class ServiceClient:
         self,
         name: str,
         view: type[StateView],
-        served: Served,
+        service: Service,
         answer_s: float,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """`answer_s`: so long an answer is waited for."""
-        self.name, self._view, self._served, self._answer_s, self._now = name, view, served, answer_s, now
+        self.name, self._view, self._service, self._answer_s, self._now = name, view, service, answer_s, now
         self._lock = threading.Lock()
         self._state, self._response = "idle", None
-        self._sent: deque[float] = deque()  # requests without an answer
+        self._sent_s = 0.0
 
     def write(self, request: Any) -> bool:
         """Ask it; False where no server is there yet."""
         with self._lock:
-            self._advance()
             self._response = None
-            if not self._served.ready():
+            if not self._service.ready():
                 self._state = "no server"
                 return False
-            if not self._served.send(request):
+            if not self._service.send(request):
                 return False
-            self._state = "waiting"
-            self._sent.append(self._now())
+            self._state, self._sent_s = "waiting", self._now()
             return True
 
     def readers(self) -> int:
         """Whether a server is there."""
-        return int(self._served.ready())
+        return int(self._service.ready())
 
     def advance(self) -> None:
-        """Look for answers; once a tick."""
+        """Look for an answer; once a tick."""
         with self._lock:
-            self._advance()
+            if self._state == "no server" and self._service.ready():
+                self._state = "idle"
+            for answer in self._service.answers():
+                if self._state == "waiting":
+                    self._state, self._response = "answered", answer
+            if self._state == "waiting" and self._now() > self._sent_s + self._answer_s:
+                self._state = "no answer"
 
     def poll(self) -> tuple[StateView, int]:
         """What is known of it now."""
@@ -88,27 +64,13 @@ class ServiceClient:
 
     def trouble(self) -> str | None:
         """What is wrong with it now."""
-        if (why := self._served.trouble()) is not None:
-            return why
-        told = {
-            "no answer": f"{self.name} has not answered within {1e3 * self._answer_s:g} ms.",
-            "unclear": f"An answer of {self.name} may be that of another request: what it said is not shown. "
-            "Over Fast DDS they cannot be told apart here; the rclpy node can.",
-        }
-        return told.get(self._state)
+        if not self._service.ready():
+            return unserved(self.name)
+        if self._state == "no answer":
+            return f"{self.name} has not answered within {1e3 * self._answer_s:g} ms."
+        return None
 
-    def _advance(self) -> None:
-        now = self._now()
-        there = self._served.ready()  # also so that it is known from now on
-        if self._state == "no server" and there:
-            self._state = "idle"
-        for answer in self._served.answers():
-            clear = self._served.exact() and len(self._sent) <= 1
-            if self._sent:
-                self._sent.popleft()
-            if self._state == "waiting":
-                self._state, self._response = ("answered", answer) if clear else ("unclear", None)
-        while self._sent and now > self._sent[0] + FORGET_S:
-            self._sent.popleft()
-        if self._state == "waiting" and now > self._sent[-1] + self._answer_s:
-            self._state = "no answer"
+
+def unserved(name: str) -> str:
+    """What is reported of a service or an action without a server."""
+    return f"No node serves {name}. Start its node, or correct the name, the type or ROS_DOMAIN_ID."

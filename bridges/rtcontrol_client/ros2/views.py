@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 from rtcontrol_client.ros2.errors import Unmappable
 
@@ -11,15 +10,21 @@ from rtcontrol_client.ros2.errors import Unmappable
 class StateView:
     """Base of all: a part that has not come has no value."""
 
+    parts: ClassVar[dict[str, Any]]
     state: str
+
+    @classmethod
+    def get_fields_and_field_types(cls) -> dict[str, Any]:
+        """As a message class of ROS has it, so that field paths are checked against it."""
+        return {"state": "string", **cls.parts}
 
     def __getattr__(self, name: str) -> Any:
         raise Unmappable(f"there is no {name} yet")
 
 
 def view_class(**parts: Any) -> type[StateView]:
-    """A class with `state` and these parts, each a message class, so that field paths are checked against it."""
-    return dataclasses.make_dataclass("StateView", [("state", str), *parts.items()], bases=(StateView,), init=False)
+    """Make a class with `state` and these parts, each a message class."""
+    return type("StateView", (StateView,), {"parts": parts})
 
 
 def shown(cls: type[StateView], state: str, **parts: Any) -> StateView:

@@ -1,4 +1,4 @@
-"""`python -m tests.bridges.rig {faults,soak} {carla,ros2,unity} [OPTIONS]`: a real server, a real bridge and its
+"""`python -m tests.bridges.rig {faults,soak} {carla,unity} [OPTIONS]`: a real server, a real bridge and its
 world, one fault after another, or for a long time.
 
 Further options are those of `rtcontrol serve` (carla: of `rtcontrol run`); without any, the bundled model for any tools
@@ -48,7 +48,7 @@ def soak(flying: Rig, seconds: float) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bridges.rig", description=__doc__)
     parser.add_argument("kind", choices=["faults", "soak"])
-    parser.add_argument("bridge", choices=["carla", "ros2", "unity"])
+    parser.add_argument("bridge", choices=["carla", "unity"])
     parser.add_argument("--only", default="", help="faults whose name or description has this word")
     parser.add_argument("--seconds", type=float, default=600.0, help="of a soak")
     parser.add_argument("--json", type=Path, help="write the findings of the faults to this file")

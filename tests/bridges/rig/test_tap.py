@@ -72,7 +72,6 @@ def test_command_beyond_every_time_to_live_is_counted() -> None:
 
 # Faults through which it is driven on, or that end with its process: all others end in the safe call.
 GOES_ON = {
-    "ros2": ("2,000 Hz", "strangers", "characters"),
     "unity": ("2,000", "strangers", "game killed"),
 }
 

@@ -1,110 +1,185 @@
-"""The simulated robot of room.py in a process of its own, on DDS alone: `python -m tests.bridges.ros2.robot [X]`, X
-metres in front of the room's middle.
+"""The simulated robot of the ROS 2 tests, a node of a real ROS, in its room of 6 m by 6 m.
 
-A second subscriber of /cmd_vel asks DDS for a deadline of 200 ms: what it learns of the publisher is in `since`.
+`python -m tests.bridges.ros2.robot [X]`, run by that ROS's Python, X metres in front of the room's middle. A
+differential-drive robot that obeys /cmd_vel without a watchdog of its own, so that only the bridge stops it. It
+publishes /odom at 50 Hz, /scan and /battery_state at 10 Hz. Lines on stdin: `report` prints its figures as JSON, `since
+T` what it received since an instant of the monotonic clock, `mute TOPIC` and `unmute TOPIC`, `poison NUMBER` adds it to
+the odometry's place, `instruct TEXT` publishes it, `clock START RATE` publishes /clock from now on, `picture FORMAT
+FILE` publishes the file as an image. It imports nothing of rtcontrol.
 """
 
 from __future__ import annotations
 
-import os
+import json
+import math
 import sys
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
-from cyclonedds.qos import Policy
-from cyclonedds.qos import Qos as DdsQos
-from cyclonedds.sub import DataReader
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from geometry_msgs.msg import Twist
+from nav_msgs.msg import Odometry
+from rclpy.duration import Duration
+from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import LivelinessPolicy, QoSProfile, ReliabilityPolicy, qos_profile_sensor_data
+from rosgraph_msgs.msg import Clock
+from sensor_msgs.msg import BatteryState, CompressedImage, LaserScan
+from std_msgs.msg import String
 
-from rtcontrol_client.ros2.bus import Bus
-from rtcontrol_client.ros2.config import Qos
-from rtcontrol_client.ros2.dds import Input
-from rtcontrol_client.ros2.definitions import Definitions
-from rtcontrol_client.ros2.environment import domain
-from rtcontrol_client.ros2.msgs import nav_msgs, sensor_msgs, std_msgs
-from rtcontrol_client.ros2.parts import Topic
-from tests.bridges.ros2 import room
-from tests.bridges.ros2.room import DEADLINE_NS
-
-
-def topic(name: str, kind: str, **qos: Any) -> Topic:
-    full, cls, type_hash = Definitions({}, "").message(kind)
-    return Topic(name, full, cls, type_hash, Qos(**qos))
+HALF, RADIUS, STEP_S, BEAMS = 3.0, 0.2, 0.02, 180
+DEADLINE_NS = 200_000_000
+CAMERA = "/camera/compressed"
 
 
-def frozen(message: Any, wire: bytes) -> Any:
-    """A message that goes out as these bytes."""
-    message.serialize = lambda **_: wire
-    return message
+class Robot:
+    """Its state, its topics, and what it received."""
 
+    def __init__(self, x: float) -> None:
+        self.x, self.y, self.heading, self.v, self.w = x, 0.0, 0.0, 0.0, 0.0
+        self.travelled, self.collisions, self.place = 0.0, 0, 0.0
+        self.commands: list[tuple[float, float, float]] = []
+        self.diagnosis: list[Any] | None = None
+        self.times: dict[str, list[float]] = {"met": [], "missed": [], "dead": []}  # of a subscriber that watches
+        self.clock: tuple[float, float, float] | None = None
+        node = self.node = Node("robot")
+        kinds = {"/odom": (Odometry, 10), "/scan": (LaserScan, qos_profile_sensor_data), "/clock": (Clock, 10)}
+        kinds |= {"/battery_state": (BatteryState, 10), "/rtcontrol/instruction": (String, 10)}
+        kinds |= {CAMERA: (CompressedImage, qos_profile_sensor_data)}
+        self.outputs = {topic: node.create_publisher(cls, topic, qos) for topic, (cls, qos) in kinds.items()}
+        node.create_subscription(Twist, "/cmd_vel", self._obey, 10)
+        node.create_subscription(DiagnosticArray, "/diagnostics", self._diagnose, 10)
+        watching = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+        watching.deadline = Duration(nanoseconds=DEADLINE_NS)
+        watching.liveliness = LivelinessPolicy.MANUAL_BY_TOPIC
+        watching.liveliness_lease_duration = Duration(nanoseconds=2 * DEADLINE_NS)
+        events = SubscriptionEventCallbacks(
+            deadline=lambda _: self._note("missed"),
+            liveliness=lambda e: self._note("dead") if e.alive_count_change < 0 else None,
+        )
+        node.create_subscription(Twist, "/cmd_vel", lambda _: self._note("met"), watching, event_callbacks=events)
 
-class Robot(room.Robot):
-    def __init__(self, x: float = 0.0) -> None:
-        classes = (nav_msgs.Odometry, sensor_msgs.LaserScan, sensor_msgs.BatteryState, std_msgs.String)
-        super().__init__({cls.__name__: cls for cls in classes}, x)
+    def _note(self, what: str) -> None:
+        self.times[what].append(time.monotonic())
+
+    def _obey(self, twist: Any) -> None:
+        self.v, self.w = twist.linear.x, twist.angular.z
+        self.commands.append((time.monotonic(), self.v, self.w))
+
+    def _diagnose(self, array: Any) -> None:
+        status = array.status[0]
+        values = {v.key: v.value for v in status.values}
+        self.diagnosis = [status.level[0], status.message, values, array.header.stamp.sec]
+
+    def step(self) -> None:
+        self.heading += self.w * STEP_S
+        x, y = self.x + self.v * STEP_S * math.cos(self.heading), self.y + self.v * STEP_S * math.sin(self.heading)
+        if max(abs(x), abs(y)) > HALF - RADIUS:
+            self.collisions += 1
+            return
+        self.travelled += math.hypot(x - self.x, y - self.y)
+        self.x, self.y = x, y
 
     def odometry(self) -> Any:
-        message = super().odometry()
-        return frozen(message, message.serialize().replace(b"base_link", b"base\xfflink")) if self.garbles else message
+        message = Odometry(child_frame_id="base_link")
+        message.pose.pose.position.x, message.pose.pose.position.y = self.x + self.place, self.y
+        message.pose.pose.orientation.z = math.sin(self.heading / 2)
+        message.pose.pose.orientation.w = math.cos(self.heading / 2)
+        message.twist.twist.linear.x, message.twist.twist.angular.z = self.v, self.w
+        return message
 
+    def scan(self) -> Any:
+        first, step = -math.pi, math.tau / BEAMS
+        ranges = [self._range(self.heading + first + i * step) for i in range(BEAMS)]
+        shape = {"angle_min": first, "angle_max": math.pi, "angle_increment": step}
+        return LaserScan(**shape, range_min=0.05, range_max=10.0, ranges=ranges)
 
-class Watch:
-    """What DDS tells a subscriber that asks for a deadline: when it was missed, when the publisher's lease ended."""
+    def _range(self, angle: float) -> float:
+        dx, dy = math.cos(angle), math.sin(angle)
+        along_x = (math.copysign(HALF, dx) - self.x) / dx if abs(dx) > 1e-9 else math.inf
+        along_y = (math.copysign(HALF, dy) - self.y) / dy if abs(dy) > 1e-9 else math.inf
+        return min(along_x, along_y)
 
-    def __init__(self, plain: Input) -> None:
-        asked = DdsQos(Policy.Reliability.BestEffort, Policy.Deadline(DEADLINE_NS))
-        self._reader = DataReader(plain.entity.participant, plain.entity.topic, asked)
-        self.met: list[float] = []
-        self.missed: list[float] = []
-        self.dead: list[float] = []
-        self._count, self._alive = 0, 0
+    def tell_time(self) -> None:
+        if self.clock is not None:
+            start, rate, since = self.clock
+            told = Clock()
+            told.clock.sec, told.clock.nanosec = divmod(int(1e9 * (start + rate * (time.monotonic() - since))), 10**9)
+            self.outputs["/clock"].publish(told)
 
-    def look(self) -> None:
-        now = time.monotonic()
-        count = self._reader.get_requested_deadline_missed_status().total_count
-        alive = self._reader.get_liveliness_changed_status().alive_count
-        self.met += [now] if self._reader.take() else []
-        self.missed += [now] if count > self._count else []
-        self.dead += [now] if alive < self._alive else []
-        self._count, self._alive = count, alive
+    def report(self) -> dict[str, Any]:
+        return {
+            "travelled": self.travelled,
+            "collisions": self.collisions,
+            "commands": len(self.commands),
+            "moving": [self.v, self.w],
+            "fastest": max((abs(v) for _, v, _ in self.commands), default=0.0),
+            "turning": max((abs(w) for _, _, w in self.commands), default=0.0),
+            "diagnostics": self.diagnosis,
+        }
 
     def since(self, begin: float) -> dict[str, Any]:
-        times = {"met": self.met, "missed": self.missed, "dead": self.dead}
-        return {what: [t for t in when if t >= begin] for what, when in times.items()}
+        times = {what: [t for t in when if t >= begin] for what, when in self.times.items()}
+        return {"commands": [entry for entry in self.commands if entry[0] >= begin], **times}
+
+    def do(self, verb: str, rest: str) -> None:
+        if verb == "report":
+            print(json.dumps(self.report()), flush=True)
+        elif verb == "since":
+            print(json.dumps(self.since(float(rest))), flush=True)
+        elif verb == "poison":
+            self.place = float(rest)
+        elif verb == "instruct":
+            self.outputs["/rtcontrol/instruction"].publish(String(data=rest))
+        elif verb == "clock":
+            start, rate = map(float, rest.split())
+            self.clock = start, rate, time.monotonic()
+        elif verb == "picture":
+            form, file = rest.rsplit(" ", 1)
+            self.outputs[CAMERA].publish(CompressedImage(format=form, data=Path(file).read_bytes()))
 
 
-class Dds:
-    """room.Middleware over the bridge's own readers and writers."""
+def main() -> None:
+    rclpy.init()
+    robot, muted = Robot(*map(float, sys.argv[1:2] or ["0"])), set[str]()
+    executor = SingleThreadedExecutor()
+    executor.add_node(robot.node)
+    lines: list[str] = []
+    ended = threading.Event()
 
-    def __init__(self) -> None:
-        bus = self._bus = Bus(domain(os.environ))  # it lives as long as its readers
-        # As lidar drivers do: sensor data.
-        sensor = {"reliability": "best_effort", "depth": 5}
-        topics = [
-            topic("/odom", "nav_msgs/Odometry"),
-            topic("/scan", "sensor_msgs/LaserScan", **sensor),
-            topic("/battery_state", "sensor_msgs/BatteryState"),
-            topic("/rtcontrol/instruction", "std_msgs/String", depth=10),
-        ]
-        self._outputs = {one.name: bus.output(one) for one in topics}
-        self._command = bus.input(topic("/cmd_vel", "geometry_msgs/Twist", reliability="reliable", depth=10))
-        self._diagnostics = bus.input(topic("/diagnostics", "diagnostic_msgs/DiagnosticArray"))
-        self._watch, self._wall_s = Watch(self._command), time.time() - time.monotonic()
+    def read() -> None:
+        for line in sys.stdin:
+            lines.append(line.strip())
+        ended.set()
 
-    def commands(self) -> list[tuple[float, Any]]:
-        self._watch.look()
-        taken = self._command.take()
-        return [(twist.sample_info.source_timestamp / 1e9 - self._wall_s, twist) for twist in taken]
-
-    def diagnosis(self) -> Any | None:
-        told = self._diagnostics.poll()
-        return None if told is None else told[0].status[0]
-
-    def write(self, topic: str, message: Any) -> None:
-        self._outputs[topic].write(message)
-
-    def watched(self, begin: float) -> dict[str, list[float]]:
-        return self._watch.since(begin)
+    threading.Thread(target=read, daemon=True).start()
+    print("ready", flush=True)
+    k, due = 0, time.monotonic()
+    while not ended.is_set():
+        due += STEP_S
+        while (left := due - time.monotonic()) > 0:
+            executor.spin_once(timeout_sec=left)
+        robot.step()
+        robot.tell_time()
+        said = {"/odom": robot.odometry}
+        if k % 5 == 0:
+            said |= {"/scan": robot.scan, "/battery_state": lambda: BatteryState(percentage=0.87)}
+        for topic, message in said.items():
+            if topic not in muted:
+                robot.outputs[topic].publish(message())
+        while lines:
+            verb, _, rest = lines.pop(0).partition(" ")
+            if verb in ("mute", "unmute"):
+                (muted.add if verb == "mute" else muted.discard)(rest)
+            else:
+                robot.do(verb, rest)
+        k += 1
+    rclpy.try_shutdown()
 
 
 if __name__ == "__main__":
-    room.live(Robot(*map(float, sys.argv[1:2])), Dds())
+    main()

@@ -6,23 +6,22 @@ import contextlib
 import math
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
-
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol_client.ros2 import config, diagnostics
-from rtcontrol_client.ros2.definitions import Definitions
 from rtcontrol_client.ros2.errors import Ros2BridgeError, Unmappable
-from rtcontrol_client.ros2.msgs import MESSAGES, geometry_msgs, nav_msgs, sensor_msgs, std_msgs, trajectory_msgs
 from rtcontrol_client.ros2.observer import Observer
+from rtcontrol_client.ros2.parts import Order
 from rtcontrol_client.ros2.reading import pitch, roll, yaw
-from tests.bridges.ros2.mapping import EXAMPLE, NUMBER, mapper, publishes, put, reads
+from rtcontrol_client.ros2.types import FieldType, fields, find
+from tests.bridges.ros2.mapping import EXAMPLE, NUMBER, linked, mapper, publishes, put, reads
+from tests.bridges.ros2.messages import geometry_msgs, nav_msgs, sensor_msgs, std_msgs
 
 
 def about(axis: str, angle: float) -> geometry_msgs.Quaternion:
@@ -81,10 +80,9 @@ def test_ackermann_string_float_and_trajectory_are_published() -> None:
         "points[0].time_from_start": 0.25,
     }
     message = publishes("trajectory_msgs/msg/JointTrajectory", fields, {"v": 30}, NUMBER)
-    point = trajectory_msgs.JointTrajectoryPoint(positions=[0.5, pytest.approx(math.pi / 6)])
-    assert (message.joint_names, message.points[0].positions) == (["shoulder", "elbow"], point.positions)
+    assert message.joint_names == ["shoulder", "elbow"]
+    assert list(message.points[0].positions) == [0.5, pytest.approx(math.pi / 6)]
     assert message.points[0].time_from_start.nanosec == 250_000_000
-    message.serialize()
 
 
 def test_booleans_are_not_numbers_in_a_table_of_values() -> None:
@@ -251,7 +249,8 @@ def test_units_rounding_norms_words_and_times() -> None:
 def test_byte_has_all_of_its_values(level: int) -> None:
     status, spec = "diagnostic_msgs/msg/DiagnosticStatus", {"from": "n", "min": 0, "max": 255}
     made = publishes(status, {"level": spec}, {"n": level}, {"n": {"type": "integer"}})
-    assert reads(status, type(made).deserialize(made.serialize()), path="level", digits=0) == level
+    assert made.level == bytes([level])
+    assert reads(status, made, path="level", digits=0) == level
     with pytest.raises(Ros2BridgeError, match="256.0 is not between 0 and 255"):
         publishes(status, {"level": {**spec, "max": 256}}, {"n": level}, {"n": {"type": "integer"}})
 
@@ -266,7 +265,7 @@ def test_what_is_not_a_number_has_no_value(value: float, why: str) -> None:
 def test_a_field_of_32_bits_never_gets_more(value: float) -> None:
     fields = {"speed": {"from": "v", "scale": 1e30, "min": -3.4e38, "max": 3.4e38}}
     with contextlib.suppress(Unmappable):
-        publishes("ackermann_msgs/msg/AckermannDrive", fields, {"v": value}, NUMBER).serialize()
+        publishes("ackermann_msgs/msg/AckermannDrive", fields, {"v": value}, NUMBER)
 
 
 LISTED = {"v": {"type": "string", "enum": ["left", "right"]}}
@@ -305,10 +304,51 @@ def test_an_unknown_call_is_refused() -> None:
         mapper().publications("fly", {}, 0)
 
 
-@pytest.mark.parametrize("name", MESSAGES)
-def test_every_message_type_is_found_by_both_of_its_names(name: str) -> None:
-    types = Definitions({}, "robot.yaml")
-    assert types.message(name) == types.message(name.replace("/msg/", "/"))
+@pytest.mark.parametrize("name", ["geometry_msgs/Twist", "geometry_msgs/msg/Twist"])
+def test_message_type_is_taken_by_both_names(name: str) -> None:
+    assert find(name, "msg") == ("geometry_msgs/msg/Twist", geometry_msgs.Twist)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("nowhere_msgs/msg/X", "this Python has no nowhere_msgs.msg .*source the ROS set-up or the workspace that has"),
+        ("geometry_msgs/msg/twist", "unknown message type 'geometry_msgs/msg/twist'; geometry_msgs has Twist$"),
+        ("geometry_msgs/srv/Twist", "is not the name of a message type, such as package/msg/Name"),
+        ("Twist", "is not the name of a message type"),
+    ],
+)
+def test_type_that_is_not_installed_is_an_error_with_a_hint(name: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        find(name, "msg")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("double", FieldType("double")),
+        ("string<22>", FieldType("string")),
+        ("double[36]", FieldType("double", True, length=36)),
+        ("sequence<geometry_msgs/Point>", FieldType("geometry_msgs/Point", True)),
+        ("sequence<string<22>, 3>", FieldType("string", True, most=3)),
+    ],
+)
+def test_field_type_is_read_as_ros_writes_it(text: str, kind: FieldType) -> None:
+    cls = SimpleNamespace(get_fields_and_field_types=lambda: {"f": text})
+    assert fields(cls) == {"f": kind}
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"), [([1, 2, 3], True), ([1.5, math.nan, 0], True), ([1, 2], False), ([1, 2, "x"], False)]
+)
+def test_list_in_the_file_fits_the_field_or_is_an_error(value: list[Any], fits: bool) -> None:
+    fields = {"position": value}
+    if fits:
+        made = publishes("px4_msgs/msg/TrajectorySetpoint", fields, {}, {})
+        assert [math.isnan(x) for x in made.position] == [math.isnan(x) for x in value]
+    else:
+        with pytest.raises(Ros2BridgeError, match="does not fit position"):
+            publishes("px4_msgs/msg/TrajectorySetpoint", fields, {}, {})
 
 
 def test_topics_that_every_call_publishes_each_tick_are_steady() -> None:
@@ -334,6 +374,7 @@ def crossed(value: dict[str, Any]) -> None:
     ("change", "says"),
     [
         (put("speed", value=3), "robot.yaml: speed is no key of this format"),
+        (put("types", value={"a_msgs/msg/A": "int8 a"}), "robot.yaml: types is not read any more."),
         (put("hz", value="fast"), "robot.yaml: hz: "),
         (lambda c: c.pop("safe"), "robot.yaml: safe is missing"),
         (put("safe", value="halt"), "robot.yaml: safe: there is no tool 'halt'"),
@@ -510,6 +551,72 @@ def test_message_beyond_its_age_holds_the_observation_back() -> None:
 def test_it_says_what_is_in_force_and_why(
     connected: bool, standing: str, troubles: dict[str, str], level: int, says: str
 ) -> None:
-    status = diagnostics.diagnostic_status(connected, standing, {"on_time_share": 1.0}, troubles)
-    assert (status.level, status.name) == (level, "rtcontrol")
-    assert status.message.startswith(says)
+    found, message = diagnostics.level_of(connected, standing, {"on_time_share": 1.0}, troubles)
+    assert found == level and message.startswith(says)
+    made = diagnostics.array(level, message, {"share": 0.5, **troubles}, "wheelie", 3_500_000_000)
+    (status,) = made.status
+    assert (status.level, status.hardware_id, made.header.stamp.sec) == (bytes([level]), "wheelie", 3)
+    assert [(v.key, v.value) for v in status.values] == [("share", "0.5"), *troubles.items()]
+
+
+# What a file says of services and actions.
+
+
+def test_a_call_makes_goals_requests_and_cancellations() -> None:
+    made = linked()
+    (goal,) = made.publications("count", {"to": 5}, 7)
+    assert goal.topic == "/count" and goal.message.goal.order == 5 and not goal.repeat
+    assert goal.message.key == made.publications("count", {"to": 5}, 8)[0].message.key
+    assert goal.message.key != made.publications("count", {"to": 6}, 7)[0].message.key
+    (request,) = made.publications("lamp", {"on": True}, 0)
+    assert request.message.data is True
+    none, off = made.publications("stop", {}, 0)
+    assert (none.topic, none.message, off.topic, off.message.data) == ("/count", Order(), "/lamp", False)
+    assert made.publications("wait", {}, 0) == []
+    with pytest.raises(Unmappable, match="to: it is missing"):
+        made.publications("count", {}, 0)
+
+
+def test_the_same_goal_stamped_at_another_time_is_the_same_goal() -> None:
+    goal = {"/to": {"type": "nav2_msgs/NavigateToPose", "set": {"pose.header.stamp": "now"}}}
+    made = linked(put("tools", "go", value={"description": "", "goal": goal}))
+    first, second = (made.publications("go", {}, stamp)[0].message for stamp in (10**9, 2 * 10**9))
+    assert first.key == second.key and (first.goal.pose.header.stamp.sec, second.goal.pose.header.stamp.sec) == (1, 2)
+
+
+GOAL = ("tools", "count", "goal", "/count")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (put(*GOAL, "type", value="test_msgs/Fibonaci"), "unknown action type 'test_msgs/Fibonaci'; test_msgs has Fib"),
+        (put(*GOAL, "set", "order", value={"from": "to"}), "goal./count.set.order: add `min` and `max`"),
+        (put(*GOAL, "set", "orders", value=1), "goal./count.set.orders: there is no 'orders' in Fibonacci_Goal"),
+        (
+            put("tools", "knock", "request", "/knock", "type", value="std_srvs/Nock"),
+            "unknown service type 'std_srvs/Nock'",
+        ),
+        (put("tools", "wait", "cancel", value=["/other"]), "tools.wait.cancel: no tool has a goal for /other."),
+        (put("tools", "count", "cancel", value=["count"]), "tools.count.cancel: the tool has a goal for /count, too."),
+        (put("observe", "actions", "/other", value={"fields": {"o": "state"}}), "/other: no tool has a goal for it"),
+        (put("observe", "services", "/lamp", "fields", "on", value="response.massage"), "fields.on: path: there is no"),
+        (
+            put("observe", "actions", "/count", "fields", "at", value="feedback"),
+            "fields.at: path: feedback is a message",
+        ),
+        (
+            put("observe", "topics", "/lamp", value={"type": "std_msgs/Bool", "fields": {"b": "data"}}),
+            "/lamp is a topic,",
+        ),
+        (
+            put("tools", "knock", "request", value={"/lamp": {"type": "std_srvs/Trigger"}}),
+            "it is said to be std_srvs/srv/",
+        ),
+        (put("tools", "knock", "request", value={"~/l": {"type": "std_srvs/Trigger"}}), "~/l is private to a node"),
+    ],
+)
+def test_a_mistake_in_a_service_or_an_action_names_key_and_remedy(change: Any, says: str) -> None:
+    with pytest.raises(Ros2BridgeError) as raised:
+        linked(change)
+    assert says in raised.value.what and raised.value.remedy, raised.value.what

@@ -1,311 +1,182 @@
-"""Against real ROS 2 nodes over Fast DDS, of the releases that this machine has.
-
-RTCONTROL_ROS_KILTED names a Python that has Kilted's rclpy and messages (`.ci/run` makes it), RTCONTROL_ROS_JAZZY one
-that has Jazzy's (slow; docs/bridges.md says how to make it).
-"""
+"""The bridge as a node of a real ROS 2, with a robot and servers that are other nodes."""
 
 from __future__ import annotations
 
-import ast
-import re
+import os
 import signal
 import subprocess
 import time
-import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-pytest.importorskip("cyclonedds", reason="the ros2 extra (cyclonedds) is not installed")
-
-import rtcontrol_client.ros2 as package
 from rtcontrol_client.ros2 import EXAMPLE
 from rtcontrol_client.ros2.bridge import SETTLE_S, TROUBLE_S
-from rtcontrol_client.ros2.bus import Bus
-from rtcontrol_client.ros2.dds import Input, Output
-from rtcontrol_client.ros2.environment import domain as dds_domain
-from rtcontrol_client.ros2.msgs import MESSAGES
+from rtcontrol_client.wire.messages import FunctionCall
+from tests.bridges.client.worlds import Process, free_port
 from tests.bridges.ros2.brain import Brain
-from tests.bridges.ros2.conftest import NODE, Flight, Peer, SimulatedRobot, Start, flown, our_node
-from tests.bridges.ros2.filling import LONG, SHORTER, TYPES, edges_of, messages_of, values
-from tests.bridges.ros2.robot import topic
+from tests.bridges.ros2.conftest import (
+    TOLD,
+    Flight,
+    Server,
+    SimulatedRobot,
+    Start,
+    gone,
+    guards,
+    started,
+    until_observed,
+)
+from tests.bridges.ros2.mapping import linked_file, put, without_lamp
+from tests.bridges.ros2.messages import MESSAGES
+from tests.bridges.wire.test_picture_files import jpeg
 from tests.helpers.processes import Program, environment, until
+from tests.rtcontrol.serve.test_session_pictures import recorded
 
-COUNT = 10  # messages of each type: four of them are the edges
-IN_FORCE = re.compile("(no connection to the server: )?safe call in force(: .+)?")
-QOS: dict[str, dict[str, Any]] = {
-    "reliable": {"reliability": "reliable", "depth": COUNT},
-    "sensor_data": {"reliability": "best_effort", "depth": COUNT},
-}
-LATCHED = {"reliability": "reliable", "durability": "transient_local", "depth": 1}
-
-
-@pytest.fixture
-def robot(ros: str, domain: dict[str, str], tmp_path: Path) -> Iterator[SimulatedRobot]:
-    """The simulated robot, as a node of that ROS."""
-    found = SimulatedRobot(domain, tmp_path / "robot.log", ros=ros)
-    yield found
-    found.kill()
+FIELDS = """
+import json, sys
+from rtcontrol_client.ros2.types import find
+print(json.dumps({name: find(name, "msg")[1].get_fields_and_field_types() for name in sys.argv[1:]}))
+"""
 
 
-def until_matched(peer: Peer, inputs: Iterable[Input], outputs: Iterable[Output]) -> None:
-    """Wait until each end has found the other: a message of before is no loss."""
-    until(lambda: all(o.readers() for o in outputs), "a subscriber of theirs is not matched")
-    until(lambda: all(i.writers() for i in inputs), "a publisher of theirs is not matched")
-    # Each reader of ours that is reliable shows itself twice (dds.Input).
-    twice = {i.topic.name: 1 + (i.topic.qos.reliability == "reliable") for i in inputs}
-    until(
-        lambda: all(count >= twice.get(name, 1) for name, count in peer.ask("matched").items()),
-        "they have not found us",
-    )
+def test_messages_of_the_tests_have_the_fields_of_real_ones(ros: str) -> None:
+    packages = ("builtin_interfaces", "diagnostic_msgs", "geometry_msgs", "nav_msgs", "rosgraph_msgs", "std_msgs")
+    names = [name for name in MESSAGES if name.startswith((*packages, "sensor_msgs", "trajectory_msgs"))]
+    names = [name for name in names if "/msg/" in name]
+    done = subprocess.run([ros, "-c", FIELDS, *names], env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    theirs = yaml.safe_load(done.stdout)
+    assert len(theirs) > 100
+    assert {name: MESSAGES[name].kinds for name in names} == theirs
 
 
-@pytest.mark.parametrize("qos", QOS.values(), ids=QOS)
-def test_every_message_of_every_type_is_read_right_both_ways(
-    peer: Peer, domain: dict[str, str], qos: dict[str, Any], record_property: Callable[[str, object], None]
-) -> None:
-    bus = Bus(dds_domain(domain))
-    long_list = LONG if qos["reliability"] == "reliable" else SHORTER
-    sent = {name: messages_of(name, COUNT - 4) + edges_of(name, long_list) for name in TYPES}
-    inputs, outputs = {}, {}
-    for i, name in enumerate(TYPES):
-        peer.ask("publisher", topic=f"/theirs{i}", type=name, **qos)
-        peer.ask("subscriber", topic=f"/ours{i}", type=name, **qos)
-        inputs[name] = bus.input(topic(f"/theirs{i}", name, **qos))
-        outputs[name] = bus.output(topic(f"/ours{i}", name, **qos))
-    until_matched(peer, inputs.values(), outputs.values())
-    assert bus.problems() == {}
-    for i, name in enumerate(TYPES):
-        assert set(peer.ask("hashes", topic=f"/theirs{i}") + peer.ask("hashes", topic=f"/ours{i}")) == {
-            MESSAGES[name][1]
-        }, f"the type hash of {name}"
-    right = {"theirs to ours": 0, "ours to theirs": 0}
-    for i, name in enumerate(TYPES):
-        expected = [values(message) for message in sent[name]]
-        peer.ask("publish", topic=f"/theirs{i}", messages=expected)
-        read: list[Any] = []
-        until(lambda name=name, read=read: read.extend(inputs[name].take()) or len(read) >= COUNT, f"{name} is lost")
-        assert [values(message) for message in read] == expected, name
-        right["theirs to ours"] += len(read)
-        for message in sent[name]:
-            assert outputs[name].write(message)
-        heard: list[Any] = []
-        until(
-            lambda i=i, heard=heard: heard.extend(peer.ask("heard", topic=f"/ours{i}")) or len(heard) >= COUNT,
-            f"{name} is not heard",
-        )
-        assert heard == expected, name
-        right["ours to theirs"] += len(heard)
-    print(f"\n{len(TYPES)} types, {COUNT} messages each: {right}")
-    record_property("messages", right)
+# Driven, and what happens when something is gone.
 
 
-def test_latched_message_reaches_who_comes_later_both_ways(peer: Peer, domain: dict[str, str]) -> None:
-    bus, kind = Bus(dds_domain(domain)), "geometry_msgs/msg/PoseStamped"
-    first, message = (values(one) for one in messages_of(kind, 2))
-    peer.ask("publisher", topic="/theirs", type=kind, **LATCHED)
-    peer.ask("publish", topic="/theirs", messages=[first, message])
-    reader = bus.input(topic("/theirs", kind, **LATCHED))
-    read: list[Any] = []
-    until(lambda: read.extend(reader.take()) or read, "their latched message does not come")
-    assert [values(one) for one in read] == [message]
-    assert bus.output(topic("/ours", kind, **LATCHED)).write(messages_of(kind, 2)[1])
-    peer.ask("subscriber", topic="/ours", type=kind, **LATCHED)
-    heard: list[Any] = []
-    until(lambda: heard.extend(peer.ask("heard", topic="/ours")) or heard, "our latched message does not come")
-    assert heard == [message]
-
-
-@pytest.mark.parametrize("reach", [{"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}, {"ROS_LOCALHOST_ONLY": "1"}, {}])
-def test_a_default_bridge_and_a_node_of_this_machine_meet_whatever_its_range(
-    ros: str, domain: dict[str, str], tmp_path: Path, reach: dict[str, str]
-) -> None:
-    plain = {name: value for name, value in domain.items() if name != "ROS_LOCALHOST_ONLY"}
-    peer, bus, kind = (
-        Peer(ros, {**plain, **reach}, tmp_path / "peer.log"),
-        Bus(dds_domain(plain)),
-        "nav_msgs/msg/Odometry",
-    )
-    try:
-        message, command = messages_of(kind, 1)[0], messages_of("geometry_msgs/msg/Twist", 1)[0]
-        peer.ask("publisher", topic="/theirs", type=kind)
-        peer.ask("subscriber", topic="/ours", type="geometry_msgs/msg/Twist")
-        reader, writer = bus.input(topic("/theirs", kind)), bus.output(topic("/ours", "geometry_msgs/msg/Twist"))
-        until_matched(peer, [reader], [writer])
-        peer.ask("publish", topic="/theirs", messages=[values(message)])
-        assert writer.write(command)
-        until(lambda: [values(one) for one in reader.take()] == [values(message)], "their message does not come")
-        until(lambda: peer.ask("heard", topic="/ours") == [values(command)], "ours does not come")
-    finally:
-        peer.kill()
-
-
-@pytest.mark.parametrize("reach", [{"ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}, {"ROS_LOCALHOST_ONLY": "1"}])
-def test_a_node_that_starts_long_after_us_is_found(
-    ros: str, domain: dict[str, str], tmp_path: Path, reach: dict[str, str]
-) -> None:
-    given = {name: value for name, value in domain.items() if name != "ROS_LOCALHOST_ONLY"} | reach
-    bus = Bus(dds_domain(given))
-    time.sleep(3.0)  # the announcements of a start are over
-    peer = Peer(ros, given, tmp_path / "peer.log")
-    try:
-        peer.ask("publisher", topic="/theirs", type="nav_msgs/msg/Odometry")
-        reader = bus.input(topic("/theirs", "nav_msgs/msg/Odometry"))
-        until(reader.writers, "the later node is not found", 25)
-    finally:
-        peer.kill()
-
-
-def test_ros_knows_the_bridge_as_a_node_with_its_topics_until_it_ends(
-    peer: Peer, brain: Brain, bridge: Start, tmp_path: Path
-) -> None:
-    from tests.bridges.ros2.links import robot
-
-    config = tmp_path / "linked.yaml"
-    config.write_text(robot())
-    running = bridge(brain.endpoint, config=config)
-    until(lambda: "/rtcontrol_bridge" in peer.ask("nodes"), "its name is not known")
-    published, subscribed, asked = peer.ask("nodes")["/rtcontrol_bridge"]
-    assert published == {"/diagnostics": ["diagnostic_msgs/msg/DiagnosticArray"]}
-    assert {"/beat", "/count/_action/feedback", "/count/_action/status"} == set(subscribed)
-    assert asked["/lamp"] == ["std_srvs/srv/SetBool"] and "/count/_action/send_goal" in asked
-    running.end()
-    until(lambda: "/rtcontrol_bridge" not in peer.ask("nodes"), "it has ended, and is a node yet")
-
-
-@pytest.fixture(scope="module")
-def to_brain(ros: str, own_brain: Brain, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flight]:
-    yield from flown(tmp_path_factory.mktemp("flight"), own_brain.endpoint, ros=ros)
-
-
-@pytest.fixture
-def flight(to_brain: Flight) -> Flight:
-    """One of both tests, driven."""
-    to_brain.go()
-    return to_brain
-
-
-def test_real_robot_is_driven_by_what_its_topics_say(own_brain: Brain, flight: Flight) -> None:
+def test_robot_is_driven_and_instructed_by_topics(own_brain: Brain, flight: Flight) -> None:
     robot = flight.robot
-    until(lambda: robot.report()["travelled"] > 0.5, "the robot did not move", 40)
-    assert own_brain.observed is not None and "battery 87" in (own_brain.observed.text or "")
     until(lambda: robot.report()["turning"] == 0.8, "the robot met no wall", 40)
     figures = robot.report()
-    assert (figures["collisions"], figures["fastest"]) == (0, pytest.approx(0.3))
+    assert (figures["collisions"], figures["fastest"]) == (0, pytest.approx(0.3)) and figures["travelled"] > 0.3
+    assert own_brain.observed is not None and "battery 87" in str(own_brain.observed.text)
     robot.tell("instruct halt")
     robot.until_it_stands()
-    assert own_brain.instruction == "halt" and flight.running.end() == 143
-    level, said, _ = robot.report()["diagnostics"]
-    assert level == 2 and IN_FORCE.fullmatch(said), said
+    assert own_brain.instruction == "halt"
+    robot.tell("instruct go")
+    robot.until_it_moves()
+    until(lambda: any(o.outcome == "executed" for o in own_brain.outcomes), "no call was acknowledged")
 
 
-def test_faults_of_a_real_robot_and_of_its_server_end_in_the_safe_call(
-    own_brain: Brain, flight: Flight, ros: str, tmp_path: Path
-) -> None:
+def test_silent_sensor_or_server_ends_in_the_safe_call(own_brain: Brain, flight: Flight) -> None:
     robot, running = flight.robot, flight.running
     robot.tell("mute /scan")
     running.says("/scan: the last message is older than 500 ms")
+    until(lambda: "safe call in force: /scan: the last message is older" in robot.said(), "not in the diagnostics")
     robot.until_it_stands()
+    level, _, values, _ = robot.report()["diagnostics"]
+    assert level == 2 and 0 < float(values["on_time_share"]) <= 1
     robot.tell("unmute /scan")
+    running.says("/scan is in order")
     robot.until_it_moves()
     robot.tell("poison nan")
     running.says("/odom: x: it is not a number (NaN)")
     robot.until_it_stands()
-    robot.tell("poison off")
+    robot.tell("poison 0")
     robot.until_it_moves()
     own_brain.silent = True
     robot.until_it_stands()
+    count = robot.report()["commands"]
+    until(lambda: robot.report()["commands"] > count + 5, "the safe call is not repeated")
     own_brain.silent = False
     robot.until_it_moves()
-    robot.kill()
-    running.says("/odom: the last message is older than 500 ms")
-    again = SimulatedRobot(flight.domain, tmp_path / "again.log", ros=ros)
+
+
+def test_killed_server_leaves_the_robot_standing(
+    brain: Brain, robot: SimulatedRobot, bridge: Start, tmp_path: Path
+) -> None:
+    running = bridge(brain.endpoint)
+    robot.until_it_moves()
+    brain.close()
+    robot.until_it_stands()
+    until(lambda: "no connection to the server" in robot.said(), "not in the diagnostics", 30)
+    assert running.end() == 143 and "Traceback" not in running.log()
+
+
+def test_killed_bridge_is_replaced_by_its_guard_and_missed_by_subscribers(flight: Flight) -> None:
+    until(lambda: bool(flight.robot.since(0.0)["met"]), "the subscriber that watches received nothing")
+    (guard,) = guards(flight.running)
+    mark = time.monotonic()
+    flight.running.kill()
+    flight.robot.until_it_stands()
+    until(lambda: TOLD.format("was killed") in flight.running.log(), flight.running.log())
+    until(lambda: bool(flight.robot.since(mark)["dead"]), "its lease has not ended")
+    until(lambda: gone(guard), "the guard does not end")
+    assert "Traceback" not in flight.running.log()
+
+
+def test_stopped_bridge_leaves_the_robot_standing_and_continues(flight: Flight) -> None:
+    flight.running.popen.send_signal(signal.SIGSTOP)
     try:
-        again.until_it_moves()
-        until(lambda: bool(again.since(0.0)["met"]), "who watches the commands heard none")
-        mark = time.monotonic()
+        flight.robot.until_it_stands()
+        until(lambda: TOLD.format("stands still") in flight.running.log(), flight.running.log())
+    finally:
+        flight.running.popen.send_signal(signal.SIGCONT)
+    flight.robot.until_it_moves()
+
+
+# ros2/launch#666: `ros2 launch` that gets SIGTERM kills its nodes with SIGKILL; the terminal's Ctrl-C goes to the whole
+# group, and the guard must be there when the SIGKILL follows.
+def test_guard_outlives_the_signals_of_its_group(ros: str, own_brain: Brain, flight: Flight, tmp_path: Path) -> None:
+    flight.running.end()
+    own: dict[str, Any] = {"start_new_session": True}
+    running = started(ros, flight.domain, tmp_path / "group.log", own_brain.endpoint, **own)
+    try:
+        flight.robot.until_it_moves()
+        (guard,) = guards(running)
+        running.popen.send_signal(signal.SIGSTOP)  # what hangs cannot end in order
+        os.killpg(running.popen.pid, signal.SIGINT)
+        flight.robot.until_it_stands()
+        assert not gone(guard)
+        os.killpg(running.popen.pid, signal.SIGKILL)
+        for what in ("stands still", "was killed"):
+            until(lambda what=what: TOLD.format(what) in running.log(), running.log())
+        until(lambda: gone(guard), "the guard does not end")
+    finally:
         running.kill()
-        again.until_it_stands()  # by the guard
-        until(lambda: bool(again.since(mark)["dead"]), "its lease has not ended")
-    finally:
-        again.kill()
 
 
-WRONG = {
-    "type: sensor_msgs/msg/LaserScan\n": (
-        "type: sensor_msgs/msg/LaserScan\n      qos: {reliability: reliable}\n",
-        "QoS of /scan is incompatible: its publisher offers best_effort, and in our file qos.reliability asks for",
-    ),
-    "      /cmd_vel:\n        type: geometry_msgs/msg/Twist": (
-        "      /cmd_vel:\n        type: geometry_msgs/msg/TwistStamped",
-        "/cmd_vel is subscribed to as geometry_msgs/msg/Twist, and our file says geometry_msgs/msg/TwistStamped.",
-    ),
-    "type: sensor_msgs/msg/BatteryState\n": (
-        "type: sensor_msgs/msg/Temperature\n",
-        "/battery_state is published as sensor_msgs/msg/BatteryState, and our file says sensor_msgs/msg/Temperature",
-    ),
-}
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signal_ends_the_bridge_with_the_safe_call_and_takes_the_guard_along(flight: Flight, number: int) -> None:
+    (guard,) = guards(flight.running)
+    assert flight.running.end(number) == 128 + number
+    assert gone(guard)
+    assert "guard:" not in flight.running.log() and "Traceback" not in flight.running.log()
+    flight.robot.until_it_stands()
 
 
-def test_what_keeps_a_real_robot_and_the_bridge_apart_is_told_in_words(
-    brain: Brain, robot: SimulatedRobot, bridge: Start, tmp_path: Path, domain: dict[str, str]
-) -> None:
-    text = EXAMPLE.read_text()
-    for old, (new, _) in WRONG.items():
-        assert old in text
-        text = text.replace(old, new)
-    text = text.replace("path: percentage", "path: temperature").replace("linear.x:", "twist.linear.x:")
-    config = tmp_path / "robot.yaml"
-    config.write_text(text.replace("angular.z:", "twist.angular.z:"))
-    running = bridge(brain.endpoint, config=config)
-    elsewhere = {**domain, "ROS_DOMAIN_ID": str(int(domain["ROS_DOMAIN_ID"]) - 50)}
-    command = ["-m", "rtcontrol_client.ros2", "--config", str(EXAMPLE), "--connect", brain.endpoint]
-    other = Program(command, tmp_path / "other.log", env=elsewhere)
+def test_nothing_drives_before_the_guard_is_ready(brain: Brain, robot: SimulatedRobot, bridge: Start) -> None:
+    running = bridge(brain.endpoint)
+    until(lambda: guards(running), running.log())
+    (guard,) = guards(running)
+    guard.suspend()
     try:
-        for _, says in WRONG.values():
-            running.says(says)
-        other.says("Nobody publishes /odom. Start the robot, or correct the topic's name, ROS_DOMAIN_ID or the")
+        running.says("in session")
+        robot.until_ready()
+        time.sleep(2.0)
+        assert robot.report()["moving"] == [0.0, 0.0]
     finally:
-        other.kill()
-    robot.until_ready()
-
-
-@pytest.fixture
-def node(ros: str, brain: Brain, domain: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Program]]:
-    """Starts our own rclpy node."""
-    made: list[Program] = []
-
-    def start(*options: str, config: Path = EXAMPLE) -> Program:
-        given, log = ("-r", "__node:=pilot", *options), tmp_path / f"node-{len(made)}.log"
-        made.append(our_node(ros, domain, log, brain.endpoint, *given, config=config))
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.kill()
-
-
-def test_our_own_node_drives_a_real_robot_and_ends_in_the_safe_call(
-    robot: SimulatedRobot, node: Callable[[], Program]
-) -> None:
-    running = node()
+        guard.resume()
     robot.until_it_moves()
-    robot.tell("instruct halt")
-    robot.until_it_stands()
-    robot.tell("instruct go")
-    robot.until_it_moves()
-    robot.tell("mute /scan")
-    running.says("/scan: the last message is older than 500 ms")
-    robot.until_it_stands()
-    robot.tell("unmute /scan")
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        robot.until_it_moves()
-        assert running.end(number) == 0, running.log()
-        robot.until_it_stands()
-        assert IN_FORCE.fullmatch(robot.said()) and "Traceback" not in running.log(), number
-        running = node()
+    guard.kill()  # the next one: it drove already
+    running.says("The guard has ended")
+    mark = time.monotonic()
+    until(lambda: robot.since(mark)["commands"], "it waits for the other guard")
+
+
+# Names, types and QoS.
 
 
 TOPICS = ("odom", "scan", "battery_state", "cmd_vel")
@@ -313,14 +184,8 @@ MOVED = ["--ros-args", *(word for name in TOPICS for word in ("-r", f"/{name}:=/
 
 
 @pytest.mark.parametrize("way", ["names in full", "namespace", "remapping"])
-def test_robot_in_a_namespace_is_driven(
-    way: str,
-    ros: str,
-    brain: Brain,
-    bridge: Start,
-    node: Callable[..., Program],
-    domain: dict[str, str],
-    tmp_path: Path,
+def test_robot_in_a_namespace_is_driven_and_stopped_by_the_guard(
+    way: str, ros: str, brain: Brain, bridge: Start, domain: dict[str, str], tmp_path: Path
 ) -> None:
     text = EXAMPLE.read_text()
     for name in TOPICS:
@@ -329,49 +194,252 @@ def test_robot_in_a_namespace_is_driven(
             text = text.replace(f"  /{name}:", f"  {name}:" if way == "namespace" else f"  /robot1/{name}:")
     config = tmp_path / "robot.yaml"
     config.write_text(text)
-    robot = SimulatedRobot(domain, tmp_path / "robot.log", ros=ros, options=MOVED)
+    own = {"namespace": ["--ros-args", "-r", "__ns:=/robot1", "-r", "__node:=pilot"], "remapping": MOVED}
+    robot = SimulatedRobot(ros, domain, tmp_path / "robot.log", options=MOVED)
     try:
-        if way == "names in full":
-            running = bridge(brain.endpoint, config=config)
-        else:
-            running = node(*(["-r", "__ns:=/robot1"] if way == "namespace" else MOVED[1:]), config=config)
+        running = bridge(brain.endpoint, *own.get(way, []), config=config)
         robot.until_it_moves()
         time.sleep(SETTLE_S + TROUBLE_S)
-        assert "Nobody" not in running.log() and "Traceback" not in running.log()
+        assert "No node" not in running.log() and "Traceback" not in running.log()
+        running.kill()
+        robot.until_it_stands()
     finally:
         robot.kill()
 
 
-def test_our_own_node_copies_messages_of_every_type_and_says_what_is_missing(ros: str, domain: dict[str, str]) -> None:
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        env = environment(**domain)
-        return subprocess.run([ros, *arguments], env=env, capture_output=True, text=True, timeout=60, check=False)
-
-    copied = run("-m", "tests.bridges.ros2.rclpy_copies", str(NODE))
-    assert copied.stdout == f"{len(TYPES)}\n", copied.stderr
-    done = run(str(NODE))
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "The parameter config is missing. Give it: --ros-args -p config:=/path/robot.yaml" in done.stderr
-
-
-# What can be said of the rclpy package without ROS: its files fit together and name what they need. That it runs,
-# test_real_ros.py shows.
-
-
-FOLDER = Path(package.__path__[0]) / "rclpy_node"
-
-
-def test_package_xml_depends_on_every_package_of_the_message_types() -> None:
-    root = ElementTree.parse(FOLDER / "package.xml").getroot()
-    needed = {element.text for element in root.findall("exec_depend")}
-    assert {name.split("/")[0] for name in MESSAGES} - needed <= {"builtin_interfaces"}
-    assert root.findtext("name") == "rtcontrol_bridge"
+WRONG = [
+    (
+        "type: sensor_msgs/msg/LaserScan\n",
+        "type: sensor_msgs/msg/LaserScan\n      qos: {reliability: reliable}\n",
+        "QoS of /scan is incompatible with that of /robot (Best effort publisher and reliable subscription)",
+    ),
+    (
+        "/odom:\n      type: nav_msgs/msg/Odometry\n",
+        "/odom:\n      type: nav_msgs/msg/Odometry\n      qos: {durability: transient_local}\n",
+        "QoS of /odom is incompatible with that of /robot (",
+    ),
+    (
+        "      /cmd_vel:\n        type: geometry_msgs/msg/Twist",
+        "      /cmd_vel:\n        qos: {reliability: best_effort}\n        type: geometry_msgs/msg/Twist",
+        "QoS of /cmd_vel is incompatible with that of /robot (",
+    ),
+    (
+        "type: sensor_msgs/msg/BatteryState\n",
+        "type: sensor_msgs/msg/Temperature\n",
+        "/battery_state is published as sensor_msgs/msg/BatteryState, and the robot's file says sensor_msgs/msg/Temp",
+    ),
+]
 
 
-def test_setup_names_files_and_an_entry_point_that_exist() -> None:
-    setup = (FOLDER / "setup.py").read_text("utf-8")
-    assert "bridge = rtcontrol_bridge.node:main" in setup
-    tree = ast.parse((FOLDER / "rtcontrol_bridge" / "node.py").read_text("utf-8"))
-    assert "main" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    for file in ("resource/rtcontrol_bridge", "launch/bridge.launch.py", "setup.cfg", "rtcontrol_bridge/__init__.py"):
-        assert (FOLDER / file).is_file()
+def test_what_keeps_robot_and_bridge_apart_is_reported(
+    ros: str, brain: Brain, robot: SimulatedRobot, bridge: Start, tmp_path: Path, domain: dict[str, str]
+) -> None:
+    text = EXAMPLE.read_text()
+    for old, new, _ in WRONG:
+        assert old in text
+        text = text.replace(old, new)
+    config = tmp_path / "robot.yaml"
+    config.write_text(text.replace("path: percentage", "path: temperature"))
+    running = bridge(brain.endpoint, config=config)
+    elsewhere = {**domain, "ROS_DOMAIN_ID": str(int(domain["ROS_DOMAIN_ID"]) - 50)}
+    other = started(ros, elsewhere, tmp_path / "other.log", brain.endpoint)
+    try:
+        for _, _, says in WRONG:
+            running.says(says)
+        other.says(
+            "No node publishes /odom. Start the robot, or correct the topic's name, ROS_DOMAIN_ID or the network."
+        )
+        other.says("No node subscribes to /cmd_vel.")
+        assert "/battery_state" not in other.log()  # not required
+    finally:
+        other.kill()
+    robot.until_ready()
+
+
+def test_arguments_that_ros_refuses_are_an_error_without_a_traceback(brain: Brain, bridge: Start) -> None:
+    running = bridge(brain.endpoint, "--ros-args", "-x")
+    assert running.popen.wait(60) == 2
+    assert "ROS 2 takes no node with --ros-args -x" in running.log() and "Traceback" not in running.log()
+
+
+def test_without_a_server_it_ends_with_the_command_that_starts_one(bridge: Start) -> None:
+    endpoint = f"tcp://127.0.0.1:{free_port()}"
+    running, brief = bridge(endpoint, "--connect-timeout", "0.5"), bridge(endpoint, "--duration", "0.5")
+    assert (running.popen.wait(60), brief.popen.wait(60)) == (2, 7)
+    told = f"No rtcontrol server answers at {endpoint}. Start one: rtcontrol serve --bind {endpoint}"
+    assert told in running.log()
+    assert f"No server was in session within the duration: only the safe call was published. {told}" in brief.log()
+
+
+# Simulated time.
+
+
+def test_simulators_clock_is_followed_and_a_pause_or_a_reset_stops_the_robot(
+    brain: Brain, robot: SimulatedRobot, bridge: Start
+) -> None:
+    running = bridge(brain.endpoint, "--ros-args", "-p", "use_sim_time:=true")
+    running.says("/clock: no message yet, and use_sim_time is true.")
+    robot.tell("clock 100 0.5")
+    robot.until_it_moves()
+    robot.tell("clock 1000 0")
+    running.says("/clock: the simulator's clock stands still")
+    robot.until_it_stands()
+    robot.tell("clock 1000 2")
+    robot.until_it_moves()
+    assert brain.epoch == 0
+    robot.tell("clock 3 1")
+    running.says("The simulator's time jumped back by ")
+    until(lambda: brain.epoch == 1, "the server received no reset")
+    robot.until_it_moves()
+    until(lambda: robot.report()["diagnostics"][3] < 900, "the diagnostics are stamped by another clock")
+
+
+# A camera.
+
+
+def test_camera_is_recorded_as_it_came(robot: SimulatedRobot, bridge: Start, tmp_path: Path, ros: str) -> None:
+    server = Process(tmp_path, free_port(), "--record-pictures", "10")
+    server.start()
+    try:
+        config, images = tmp_path / "camera.yaml", [jpeg(), jpeg(32, 32)]
+        config.write_text(EXAMPLE.read_text() + "\npicture: {topic: /camera/compressed, hz: 10}\n")
+        running = bridge(server.endpoint, "--no-guard", "--connect-timeout", "60", config=config)
+        running.says("in session")
+        for number, form in enumerate(("jpeg", "rgb8; jpeg compressed bgr8")):
+            (tmp_path / f"{number}.jpg").write_bytes(images[number])
+            for _ in range(25):
+                robot.tell(f"picture {form} {tmp_path / f'{number}.jpg'}")
+                time.sleep(0.05)
+        running.end()
+        server.end()
+        found = [data for _, data, _ in recorded(server.out / "records" / "session-0001" / "record.mcap")]
+        assert [data for i, data in enumerate(found) if i == 0 or found[i - 1] != data] == images
+    finally:
+        server.kill()
+
+
+# Actions and services.
+
+
+def obey(text: str, instruction: str) -> FunctionCall:
+    """The instruction is the call: `count 5`, `lamp on`."""
+    name, _, given = instruction.partition(" ")
+    arguments: dict[str, Any] = {
+        "count": {"to": int(given or 0) if name == "count" else 0},
+        "lamp": {"on": given == "on"},
+    }
+    return FunctionCall(name=name, arguments=arguments.get(name, {}))
+
+
+@pytest.fixture
+def counting() -> Iterator[Brain]:
+    found = Brain(obey)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "linked.yaml"
+    path.write_text(linked_file(without_lamp))
+    return path
+
+
+def test_goal_is_pursued_once_canceled_by_the_safe_call_and_replaced_by_another(
+    counting: Brain, serve: Callable[[], Server], bridge: Start, file: Path
+) -> None:
+    server, brain = serve(), counting
+    server.do("pursue", order=501)
+    server.until_asked("goal", 501)
+    running = bridge(brain.endpoint, config=file)
+    server.until_asked("canceled", 501)  # as if an earlier bridge had left it
+    brain.instruction = "wait"
+    until_observed(brain, "count idle at unknown got unknown")
+    brain.instruction = "count 5"
+    until_observed(brain, r"count succeeded at 1 got 2")
+    brain.instruction = "count 800"
+    until_observed(brain, "count executing")
+    brain.instruction = "count 700"
+    server.until_asked("goal", 700)
+    assert server.asked("goal", "canceled")[2:] == [["goal", 5], ["goal", 800], ["canceled", 800], ["goal", 700]]
+    brain.silent = True  # the safe call
+    server.until_asked("canceled", 700)
+    brain.silent = False
+    server.do("behave", accepts=False)
+    brain.instruction = "count 3"
+    until_observed(brain, "count rejected")
+    running.says("The server of /count has rejected the goal.")
+    server.do("behave", accepts=True, end="abort")
+    brain.instruction = "count 2"
+    until_observed(brain, "count aborted at 1 got unknown")
+    brain.instruction = "count 600"
+    server.until_asked("goal", 600)
+    running.kill()
+    server.until_asked("canceled", 600)  # by the guard
+    assert "Traceback" not in running.log()
+
+
+def test_service_is_asked_once_a_call_and_its_answer_or_silence_is_observed(
+    counting: Brain, serve: Callable[[], Server], bridge: Start, file: Path
+) -> None:
+    server, brain = serve(), counting
+    file.write_text(linked_file())  # its safe call switches the lamp off
+    running = bridge(brain.endpoint, config=file)
+    brain.instruction = "wait"
+    until_observed(brain, "lamp (idle|answered)")
+    brain.instruction = "lamp on"
+    until_observed(brain, "lamp answered on on")
+    brain.instruction = "knock"
+    until_observed(brain, "knock answered")
+    assert server.asked("lamp", "knock")[-2:] == [["lamp", True], ["knock"]]
+    server.do("behave", delay_s=2.5)
+    brain.instruction = "lamp on"
+    until_observed(brain, "lamp no answer on unknown")
+    running.says("/lamp has not answered within 1000 ms.")
+    server.do("behave", delay_s=0.0)
+    server.asked()
+    server.seen.clear()
+    running.kill()
+    server.until_asked("lamp", False)  # by the guard
+
+
+def test_server_that_is_missing_or_goes_is_reported_and_asked_when_it_comes(
+    counting: Brain, serve: Callable[[], Server], robot: SimulatedRobot, bridge: Start, file: Path
+) -> None:
+    brain, text = (
+        counting,
+        file.read_text().replace("/beat:", "/odom:").replace("std_msgs/Float64", "nav_msgs/Odometry"),
+    )
+    file.write_text(text.replace("beat: data", "beat: twist.twist.linear.x"))
+    running = bridge(brain.endpoint, config=file)
+    running.says("No node serves /count. Start its node, or correct the name, the type or ROS_DOMAIN_ID.")
+    running.says("No node serves /lamp.")
+    brain.instruction = "count 800"
+    until_observed(brain, "count no server")
+    server = serve()
+    until_observed(brain, "count executing")
+    server.kill()
+    until_observed(brain, "count lost", 45)  # the lease of Fast DDS is 20 s
+    running.says("What became of the goal of /count is not known: its server is gone, or does not answer.")
+    again = serve()
+    brain.instruction = "count 700"
+    again.until_asked("goal", 700)
+
+
+def test_any_legal_calls_of_a_real_server_leave_no_goal_behind(
+    serve: Callable[[], Server], bridge: Start, tmp_path: Path
+) -> None:
+    server, endpoint = serve(), f"tcp://127.0.0.1:{free_port()}"
+    command = ["-m", "rtcontrol", "serve", "--model", "random", "--host", "inprocess", "--bind", endpoint]
+    serving = Program(command, tmp_path / "serve.log")
+    try:
+        serving.says("listening on", 90)
+        config = tmp_path / "any.yaml"
+        config.write_text(linked_file(put("tools", "count", "parameters", "to", value={"enum": [5, 20, 300]})))
+        running = bridge(endpoint, "--duration", "15", "--connect-timeout", "60", config=config)
+        assert running.popen.wait(90) == 0, running.log()
+        goals = server.asked("goal")
+        until(lambda: len(server.asked("canceled", "succeed")) >= len(goals), "a goal is still pursued")
+        assert goals and len(server.asked("canceled", "succeed")) == len(goals)
+    finally:
+        serving.kill()

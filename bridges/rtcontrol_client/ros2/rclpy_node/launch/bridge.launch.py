@@ -16,7 +16,7 @@ def generate_launch_description() -> LaunchDescription:
                 package="rtcontrol_bridge",
                 executable="bridge",
                 output="screen",
-                parameters=[{"config": LaunchConfiguration("config"), "connect": LaunchConfiguration("connect")}],
+                arguments=["--config", LaunchConfiguration("config"), "--connect", LaunchConfiguration("connect")],
             ),
         ]
     )

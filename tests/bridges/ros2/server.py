@@ -1,9 +1,8 @@
 """A node of a real ROS 2 that serves `/lamp` (SetBool), `/knock` (Trigger) and the action `/count` (Fibonacci: a step
-for each of its order, with feedback), and says `/beat` (Float64), run by that ROS's Python: `python rclpy_server.py`.
+for each of its order, with feedback), and says `/beat` (Float64), run by that ROS's Python: `python server.py`.
 
 JSON lines on stdin, each answered with one on stdout: `behave` (the attributes of Server to change), `asked` (what it
-has been asked since the last time), `call` (another client's request of /lamp, with its answer), `pursue` (another
-client's goal), `shutdown`. It imports nothing of rtcontrol.
+has been asked since the last time), `pursue` (another client's goal), `shutdown`. It imports nothing of rtcontrol.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ class Server:
         )
         beat = node.create_publisher(Float64, "/beat", 10)
         node.create_timer(0.05, lambda: beat.publish(Float64(data=1.0)), callback_group=group)
-        self._lamp_client: Any = None
         self._count_client: Any = None
 
     def _lamp(self, request: Any, response: Any) -> Any:
@@ -94,15 +92,6 @@ class Server:
     def asked(self) -> list[Any]:
         found, self.seen = self.seen, []
         return found
-
-    def call(self, data: bool) -> bool:
-        if self._lamp_client is None:
-            self._lamp_client = self.node.create_client(SetBool, "/lamp")
-        self._lamp_client.wait_for_service()
-        future = self._lamp_client.call_async(SetBool.Request(data=data))
-        while not future.done():
-            time.sleep(0.01)
-        return bool(future.result().success)
 
     def pursue(self, order: int) -> None:
         if self._count_client is None:

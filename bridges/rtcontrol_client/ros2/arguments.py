@@ -1,0 +1,24 @@
+"""The arguments of ROS on a command line: what follows `--ros-args`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def split(given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments that are not ROS's, and those between `--ros-args` and `--`, with one `--ros-args` first."""
+    ours: list[str] = []
+    ros: list[str] = []
+    inside = False
+    for word in given:
+        if word == "--ros-args" or (inside and word == "--"):
+            inside = word != "--"
+        else:
+            (ros if inside else ours).append(word)
+    return ours, ["--ros-args", *ros] if ros else []
+
+
+def sim_time(ros: Sequence[str]) -> bool | None:
+    """Return what ROS's arguments say of usesim_time, if they do."""
+    given = [word.partition(":=")[2].lower() for word in ros if word.startswith("usesim_time:=")]
+    return None if not given else given[-1] == "true"

@@ -1,1 +1,0 @@
-"""rtcontrol's bridge as a ROS 2 node."""
