@@ -14,6 +14,8 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,6 +24,8 @@ from typing import Any
 
 import pytest
 import zmq
+
+from rtcontrol.loop.clock import WallClock
 
 TESTS = Path(__file__).resolve().parents[1]
 INTEGRATION = "integration"
@@ -64,7 +68,16 @@ REAL = frozenset(
 # Fixtures of every test, which only change the environment.
 PLUGINS = (TESTS / "conftest.py", TESTS / "helpers" / "orphans.py", TESTS / "helpers" / "realtime.py")
 EVENTS = frozenset(
-    {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", "socket.bind", "time.sleep"}
+    {
+        "subprocess.Popen",
+        "os.fork",
+        "os.forkpty",
+        "os.posix_spawn",
+        "os.system",
+        "socket.bind",
+        "time.sleep",
+        "WallClock.wait",
+    }
 )
 
 
@@ -209,19 +222,31 @@ def whole(config: pytest.Config) -> bool:
 
 
 class Guard:
-    """Refuses processes, sockets and sleep to tests of the default tier."""
+    """Refuses processes, sockets, sleep and the wall clock to tests of the default tier."""
 
     def __init__(self) -> None:
         self._active: list[str] | None = None
         sys.addaudithook(self._hook)
-        bind = zmq.Socket.bind
+        bind, sleep, wait = zmq.Socket.bind, time.sleep, WallClock.wait
+
+        def audited_sleep(seconds: float) -> None:
+            if threading.current_thread() is threading.main_thread():
+                self._hook("time.sleep", (seconds,))
+            sleep(seconds)
 
         def audited(socket: zmq.Socket[bytes], address: str) -> Any:
             if not address.startswith("inproc:"):
                 self._hook("socket.bind", (address,))
             return bind(socket, address)
 
+        def audited_wait(clock: WallClock, *given: Any) -> Any:
+            self._hook("WallClock.wait", (clock.period_ns,))
+            return wait(clock, *given)
+
+        # None of these raises an audit event by itself.
         zmq.Socket.bind = audited  # type: ignore[method-assign]
+        time.sleep = audited_sleep
+        WallClock.wait = audited_wait  # type: ignore[method-assign]
 
     def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self._active is None or event not in EVENTS or (event == "time.sleep" and arguments[0] <= 0):

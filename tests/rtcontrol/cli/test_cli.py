@@ -123,6 +123,7 @@ def test_an_internal_error_is_status_1(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "ZeroDivisionError" in said and "Traceback" not in said
 
 
+@pytest.mark.integration
 def test_too_many_misses_is_status_3(tmp_path: Path) -> None:
     # A deadline of a microsecond is always missed.
     arguments = (*EXPERT, "--duration", "0.5", "--deadline-ms", "0.001", "--max-miss-rate", "0.5")
@@ -192,6 +193,7 @@ def test_lists_and_errors_name_worlds_in_processes_of_their_own_too(capsys: pyte
         assert f"{name}\n    {description}" in listed and name in told.partition("Known ones:")[2]
 
 
+@pytest.mark.integration
 def test_doctor_looks_at_everything(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("doctor") == 0
     said = capsys.readouterr().out

@@ -226,6 +226,7 @@ def test_an_earlier_record_is_not_overwritten(tmp_path: Path, capsys: pytest.Cap
     assert (tmp_path / "out" / "record.mcap").read_bytes() != before
 
 
+@pytest.mark.integration
 def test_a_file_of_the_users_holds_an_agent_and_its_world(tmp_path: Path) -> None:
     file = agent_file(tmp_path, "go", "f\"x {data['x']}\"")
     Path(file).write_text(Path(file).read_text() + Path(own_world(tmp_path, "w.py")).read_text())
@@ -280,6 +281,7 @@ def test_a_refused_disk_prefix_is_said(tmp_path: Path) -> None:
     assert "the copy is damaged; it was computed anew" in flight.said
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("clock", ["wall", "lockstep"])
 def test_a_world_that_exits_ends_the_run_as_any_of_its_errors(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, clock: str

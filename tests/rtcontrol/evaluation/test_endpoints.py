@@ -171,6 +171,7 @@ def measured(categories: tuple[str, ...]) -> dict[str, tuple[int, int, int]]:
     }
 
 
+@pytest.mark.integration
 def test_gold_calls_pass_the_official_checker_as_often_as_they_can() -> None:
     assert measured(QUICK) == {name: TABLE[name] for name in QUICK}
 

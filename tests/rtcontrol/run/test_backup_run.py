@@ -36,6 +36,7 @@ from tests.rtcontrol.hosts.standin_endpoint import standin
 from tests.rtcontrol.serve.conftest import serving
 
 
+@pytest.mark.integration
 def test_a_run_with_a_backup_says_who_decided_and_its_answers_are_rows_to_train_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

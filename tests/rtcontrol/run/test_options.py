@@ -218,6 +218,7 @@ def flown(folder: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return [line for line in lines if "safe" in line and line["why"] == "exit"], lines[-1]
 
 
+@pytest.mark.integration
 @KINDS
 @CLOCKS
 @pytest.mark.parametrize(
@@ -286,6 +287,7 @@ def test_a_signal_ends_a_world_with_a_step_of_the_safe_call_and_its_close(
     assert [a["in_force"] for a in attempts] == [True] and last["safe_in_force"] is True
 
 
+@pytest.mark.integration
 @KINDS
 @CLOCKS
 def test_a_world_whose_last_episode_ended_takes_no_safe_call_and_that_is_told(
@@ -336,6 +338,7 @@ tools, instruction, fallback = [drive, stop], "go", Fallback(Call("stop"))
 """
 
 
+@pytest.mark.integration
 @CLOCKS
 def test_a_safe_call_of_a_function_that_sets_what_the_world_steps_by_is_stepped(tmp_path: Path, clock: str) -> None:
     file = tmp_path / "by_functions.py"
@@ -442,6 +445,7 @@ def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.getuid", lambda: 4_000_000_000)
 
 
+@pytest.mark.integration
 @pytest.mark.usefixtures("homeless")
 def test_a_user_without_a_home_runs_and_is_told_what_is_not_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -210,6 +210,7 @@ def test_signals_are_counted_not_lost() -> None:
         assert (ending.status, told) == (129, ["SIGHUP"])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("where", "name", "code"), [(Recorder, "write", 130), (LiveView, "close", 0)])
 def test_signals_during_the_last_writes_lose_neither_the_records_end_nor_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: type[Any], name: str, code: int
@@ -230,6 +231,7 @@ def test_signals_during_the_last_writes_lose_neither_the_records_end_nor_the_rep
     assert report_of(tmp_path)["ended_by"] == "duration"
 
 
+@pytest.mark.integration
 def test_a_third_signal_does_not_hide_that_the_record_is_incomplete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +321,7 @@ def test_the_exit_status_is_the_gravest_that_applies() -> None:
     assert not run_module.mostly_errors(0, 0)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("broken", [None, RuntimeError("of our own"), UserError("What.", "Remedy.")])
 def test_a_safe_call_that_is_not_in_force_has_its_own_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, broken: Exception | None

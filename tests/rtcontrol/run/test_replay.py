@@ -97,6 +97,7 @@ def test_in_lockstep_what_a_recording_shows_is_as_fresh_as_its_last_step(flown: 
         assert seen is not None and before_ns <= seen.t_capture_ns <= time.monotonic_ns()
 
 
+@pytest.mark.integration
 def test_as_env_plays_it_in_real_time(flown: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     short = tmp_path / "short.mcap"
     short.write_bytes(flown.read_bytes())

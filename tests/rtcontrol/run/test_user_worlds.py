@@ -521,6 +521,7 @@ def test_code_that_rtcontrol_does_not_call_is_not_told_of() -> None:
     assert told == []
 
 
+@pytest.mark.integration
 def test_a_generator_that_yields_is_no_call_that_does_not_return(tmp_path: Path) -> None:
     drawn = "import time\ndef drawn(n):\n    for i in range(n):\n        time.sleep(0.005)\n        yield str(i)\n"
     (tmp_path / "drawn.py").write_text(drawn)
@@ -531,6 +532,7 @@ def test_a_generator_that_yields_is_no_call_that_does_not_return(tmp_path: Path)
     assert told == []
 
 
+@pytest.mark.integration
 def test_many_short_calls_are_no_long_one(tmp_path: Path) -> None:
     told: list[str] = []
     with watched(told.append, QUICK_S):
@@ -542,6 +544,7 @@ def test_many_short_calls_are_no_long_one(tmp_path: Path) -> None:
     assert told == []
 
 
+@pytest.mark.integration
 @pytest.mark.usefixtures("impatient")
 def test_a_teacher_that_does_not_return_is_told_by_line_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -557,6 +560,7 @@ def test_a_teacher_that_does_not_return_is_told_by_line_once(
     assert shown.out.count("slow_rules.py:13: teacher() has not returned for 0.1 s.") == 1
 
 
+@pytest.mark.integration
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("tick", [1, 30])  # while it is looked over, and while it is flown
 def test_a_world_that_does_not_return_is_told_of_where_it_is_scored(

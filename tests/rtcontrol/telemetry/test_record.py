@@ -157,6 +157,7 @@ def test_header_and_first_release_join_every_stamp_with_the_worlds_own_clock(tmp
         assert log_ns is not None and log_ns - anchor >= ended - 2e3
 
 
+@pytest.mark.integration
 def test_a_lockstep_run_that_outruns_its_recorder_loses_nothing(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "record.mcap", {}, patient=True)
     for k in range(20_000):
@@ -389,6 +390,7 @@ def test_a_fault_in_the_counts_is_told_and_costs_the_record_no_event(tmp_path: P
     assert [e["log"] for e in read_record(tmp_path / "record.mcap") if "log" in e] == ["a", "b", "c"]
 
 
+@pytest.mark.integration
 def test_a_recorder_that_breaks_down_says_so_and_its_account_is_complete(tmp_path: Path) -> None:
     told: list[str] = []
     recorder, folded = Recorder(tmp_path / "record.mcap", {"hz": 16.0}, tell=told.append, patient=True), []
