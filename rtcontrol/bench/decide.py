@@ -1,4 +1,4 @@
-"""`rtcontrol bench decide`: one packed pass against its own floor and against decoding token by token.
+"""`rtcontrol bench decide`: one packed pass against its own floor, token-by-token decoding and generated JSON.
 
 Every way is a session of its own on one model; all decide the same situations in turns (who begins changes from one to
 the next), each from the tokens that the prompt shares with its tick before. Times run from observation text to typed
@@ -8,54 +8,35 @@ that this call's own walk goes by, and no other, with everything but the forward
 
 from __future__ import annotations
 
-import gc
-import importlib
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib import resources
-from itertools import cycle
+from itertools import count
 from typing import Any
 
 import numpy as np
-import torch
 
-from rtcontrol.bench.json_writer import HFJson, JsonWriter
-from rtcontrol.bench.situations import Situation
-from rtcontrol.bench.timing import Stopwatch, Took, Turns, like, rotated, tail
+from rtcontrol.bench.json_writer import JsonWriter
+from rtcontrol.bench.situations import Situation, schemas, situations
+from rtcontrol.bench.timing import Progress, Stopwatch, Turns, like, rotated, summaries
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.decode.core import common_start
 from rtcontrol.models.decode.protocol import Budget, Work
 from rtcontrol.models.decode.walk import Entry
 from rtcontrol.models.runners.packed import Node
-from rtcontrol.models.runners.torch_runner import DTYPES, TorchRunner
-from rtcontrol.telemetry.run_folder import version
-
-SIMTHINKD = "simthinkd"
-
-
-def simthinkd() -> Callable[[], Any] | None:
-    """One decision of its bundled model on the next of its own recorded states, text to choice; None where it is not
-    installed (`pip install simthinkd`)."""
-    if version(SIMTHINKD) is None:
-        return None
-    decider = importlib.import_module(SIMTHINKD).Decider("doom-defend")
-    states = resources.files(SIMTHINKD).joinpath("data/doom_defend_states.json").read_text("utf-8")
-    bodies = cycle([row["body"] for row in json.loads(states)["rows"]])
-    return lambda: decider.predict(next(bodies))
-
+from rtcontrol.models.runners.torch_runner import TorchRunner
 
 WARM_UP = 10
 HELD = 100.0  # logits
 TOKEN_BY_TOKEN = {"token_by_token": Budget(1, forced=True), "token_by_token_skip_forced": Budget(1)}
-SLOW = ("json", "json_skip_forced", "hf_json")  # measured with every so manieth situation
-WAYS = ("bare_forward", "one_pass", *TOKEN_BY_TOKEN, *SLOW, "simthinkd")
-Progress = Callable[[int], None]
+JSON = ("json", "json_skip_forced")  # measured once every EVERY_SLOW situations
+WAYS = ("bare_forward", "one_pass", *TOKEN_BY_TOKEN, *JSON)
+EVERY_SLOW = 5
+# Lists of tools, and the function that every way is held to; `long` is written in the lander's words.
+TOOL_LISTS = {"bundled": None, "long": None, "long_arguments": "land_now"}
 
 
 class HeldRunner:
-    """A runner that makes a session prefer one function, whatever the model says: its tokens' scores are raised."""
+    """A runner by which a session prefers one function, whatever the model scores: its tokens' scores are raised."""
 
     def __init__(self, decider: STDecider, function: str) -> None:
         self._inner = decider.runner
@@ -68,41 +49,34 @@ class HeldRunner:
         return getattr(self._inner, name)
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
-        """The runner's answers, with the scores raised."""
-        found = self._inner.run(batch)
-        for work, answers in zip(batch, found, strict=True):
+        """Return the runner's scores, raised."""
+        results = self._inner.run(batch)
+        for work, answers in zip(batch, results, strict=True):
             for ask, rows in zip(work.tree.asks, answers, strict=True):
                 for row in rows if ask.ids else ():
                     for i in self._columns:
                         row[i] += HELD
-        return found
+        return results
 
 
 class DecideBench:
     """All ways of deciding for one list of tools; `function` holds every way to one of them."""
 
     def __init__(self, spec: DeciderSpec, function: str | None = None) -> None:
-        self.decider, self._scout = self._session(spec, function), self._session(spec, function)
-        assert isinstance(self.decider.runner, TorchRunner)
-        self.runner = self.decider.runner
-        self.prefix = self.decider.template.prefix_ids(self.decider.plan.tools)
-        self._ways = {"one_pass": self.decider}
+        self._ways = {way: self._session(spec, function) for way in ("one_pass", *TOKEN_BY_TOKEN)}
         for way, budget in TOKEN_BY_TOKEN.items():
-            self._ways[way] = self._session(spec, function)
             self._ways[way].decoding.core.set_budget(budget)
-        self._floor = self.runner.copy(self.decider.decoding.handle, self.prefix)
-        told, tools = self.decider.tokenizer, self.decider.plan.tools
+        self._scout = self._session(spec, function)
+        self.decider = decider = self._ways["one_pass"]
+        assert isinstance(decider.runner, TorchRunner)
+        self.runner = decider.runner
+        self._prefix = decider.template.prefix_ids(decider.plan.tools)
+        self._floor = self.runner.copy(decider.decoding.handle, self._prefix)
         self._json = {
-            "json": JsonWriter(self.runner, told, tools, self.prefix, skip=False),
-            "json_skip_forced": JsonWriter(self.runner, told, tools, self.prefix, skip=True),
+            way: JsonWriter(self.runner, decider.tokenizer, decider.plan.tools, self._prefix, way == "json_skip_forced")
+            for way in JSON
         }
-        model = self.runner.model
-        dtype = DTYPES[self.runner.caps.dtype]
-        dtype = dtype if dtype.is_floating_point else torch.float32
-        self._hf = HFJson(self.decider.checkpoint.folder, told, dtype, model.device)
-        self._neighbour = simthinkd()
-        self._watch = Stopwatch(model.device)
-        self._previous: list[int] = list(self.prefix)
+        self._watch = Stopwatch(self.runner.model.device)
         self._round = 0
 
     @staticmethod
@@ -112,66 +86,45 @@ class DecideBench:
             made.decoding.runner = HeldRunner(made, function)
         return made
 
-    def worst(self, situation: Situation) -> dict[str, Took]:
-        """What one pass and its floor took for one situation."""
-        told = (situation.observation, situation.instruction)
-        self._scout.decide(*told)
-        self._floor.start(self._prompt(situation), len(walked := self._walked()))
-        runs: dict[str, Callable[[], Any]] = {"bare_forward": self._bare(walked)}
-        runs["one_pass"] = partial(self.decider.decide, *told)
-        took = {way: self._watch.time(run)[1] for way, run in runs.items()}
-        self._floor.ran(walked)
-        return took
-
-    def measure(self, situation: Situation, slow: bool) -> tuple[dict[str, Took], dict[str, Any]]:
-        """(what each way took, counts) for one situation; advances to the next tick."""
-        told = (situation.observation, situation.instruction)
+    def measure(self, situation: Situation, slow: bool) -> tuple[dict[str, float], dict[str, Any]]:
+        """Return (milliseconds by way, counts) of one situation, and advance to the next tick. `slow`: also by JSON."""
+        given = (situation.observation, situation.instruction)
         prompt = self._prompt(situation)
-        shared = min(common_start(prompt, self._previous), len(prompt) - 1)
-        known = self._scout.decide(*told)  # which nodes the floor holds, before anything is measured
-        walked, call = self._walked(), known.call
+        call = self._scout.decide(*given).call  # which nodes the floor holds, before anything is measured
+        walked = self._walked()
         assert call is not None, "the benches' agents always call"
         self._floor.start(prompt, len(walked))
         runs: dict[str, Callable[[], Any]] = {"bare_forward": self._bare(walked)}
-        for way, decider in self._ways.items():
-            runs[way] = partial(decider.decide, *told)
-        if slow:
-            self._hf.warm(prompt[:shared])
-            for way, writer in self._json.items():
-                runs[way] = partial(self._write, writer.write, situation, call)
-            runs["hf_json"] = partial(self._write, self._hf.generate, situation, call)
-        if self._neighbour is not None:
-            runs["simthinkd"] = self._neighbour
-        order = rotated(runs, -self._round)
+        runs |= {way: partial(decider.decide, *given) for way, decider in self._ways.items()}
+        runs |= {way: partial(self._write, writer, situation, call) for way, writer in self._json.items() if slow}
+        times: dict[str, float] = {}
+        results: dict[str, Any] = {}
+        for way in rotated(runs, -self._round):
+            results[way], times[way] = self._watch.time(runs[way])
         self._round += 1
-        took: dict[str, Took] = {}
-        found: dict[str, Any] = {}
-        for way in order:
-            found[way], took[way] = self._watch.time(runs[way])
         self._floor.ran(walked)
-        self._previous = prompt
-        decided: dict[str, Decision] = {way: found[way] for way in self._ways}
-        written: list[Call] = [found[way] for way in SLOW if way in found]
+        decided: dict[str, Decision] = {way: results[way] for way in self._ways}
+        calls = [*(decision.call for decision in decided.values()), *(results[way] for way in JSON if slow)]
+        one = decided["one_pass"]
         counts = {
-            "agree": all(c == call for c in (*(d.call for d in decided.values()), *written)),
-            "uncached_prompt_tokens": len(prompt) - decided["one_pass"].reused_tokens,
-            "packed_tokens": decided["one_pass"].tokens,
-            "floor_tokens": len(prompt) - decided["one_pass"].reused_tokens + len(walked),
-            **{f"{way}_passes": decision.forward_passes for way, decision in decided.items()},
+            "agree": all(other == call for other in calls),
+            "uncached_prompt_tokens": len(prompt) - one.reused_tokens,
+            "packed_tokens": one.tokens,
+            "floor_tokens": len(prompt) - one.reused_tokens + len(walked),
             "least_tokens": decided["token_by_token_skip_forced"].tokens,
-            **{f"{way}_passes": self._json[way].passes for way in self._json if slow},
-            **({"hf_json_passes": len(self._hf.json_ids(call))} if slow else {}),
+            **{f"{way}_passes": decision.forward_passes for way, decision in decided.items()},
+            **{f"{way}_passes": writer.passes for way, writer in self._json.items() if slow},
         }
-        return took, counts
+        return times, counts
 
-    def _write(self, write: Callable[..., Call], situation: Situation, call: Call) -> Call:
-        return write(self._prompt(situation), call)
+    def _write(self, writer: JsonWriter, situation: Situation, call: Call) -> Call:
+        return writer.write(self._prompt(situation), call)
 
     def _prompt(self, situation: Situation) -> list[int]:
-        return [*self.prefix, *self.decider.template.suffix_ids(situation.instruction, situation.observation)]
+        return [*self._prefix, *self.decider.template.suffix_ids(situation.instruction, situation.observation)]
 
     def _walked(self) -> list[Node]:
-        """The nodes that the scout's walk chose at, and what leads to them."""
+        """Return the nodes that the scout's walk chose at, and what leads to them."""
         nodes: list[Node] = []
         placed: dict[Entry, tuple[int, ...]] = {}
         for k, n in self._scout.decoding.visited:
@@ -189,50 +142,45 @@ class DecideBench:
         return lambda: self.runner.model.forward(tokens, places, [rows])
 
 
-def bench_tools(
-    spec: DeciderSpec,
-    asked: Sequence[Situation],
-    every_slow: int,
-    progress: Progress,
-    function: str | None = None,
-    full: int | None = None,
+def measure(
+    model: str, agent: str, dtype: str, threads: int | None, decisions: int, progress: Progress
 ) -> dict[str, Any]:
-    """Raw milliseconds, percentiles, ratios and the tail for one list of tools; `function` holds all ways to one. What
-    comes after the first `full` situations is decided by one pass and its floor alone, for the tail."""
-    full = len(asked) if full is None else full
+    """Decide an agent's situations with its own tools; those of the lander also with the long tools, and with the long
+    tools held to a function of three arguments. Returns the document of `bench decide`."""
+    names = tuple(TOOL_LISTS) if agent == "lander" else ("bundled",)
+    each = situations(agent, decisions + WARM_UP)
+    done = count(1)
+    results: dict[str, Any] = {}
+    for name in names:
+        tools = tuple(schemas(agent)[name.removesuffix("_arguments")])
+        spec = DeciderSpec(model, tools, dtype=dtype, threads=threads)
+        results[name] = bench_tools(spec, each, lambda: progress(next(done), len(names) * len(each)), TOOL_LISTS[name])
+    return {"bench": "decide", "agent": agent, "model": model, "schemas": results}
+
+
+def bench_tools(
+    spec: DeciderSpec, each: Sequence[Situation], step: Callable[[], None], function: str | None = None
+) -> dict[str, Any]:
+    """Return percentiles, ratios and counts for one list of tools; `function` holds all ways to one of them."""
     bench = DecideBench(spec, function)
     turns = Turns(WAYS, WARM_UP)
-    raw = turns.raw
-    cpu: dict[str, list[float]] = {way: [] for way in WAYS}
     counts: list[dict[str, Any]] = []
     with like(bench.runner) as threads:
-        for i, situation in turns.over(asked[:full]):
-            took, count = bench.measure(situation, i < WARM_UP or i % every_slow == 0)
-            progress(1)
-            turns.add({way: one.wall_ms for way, one in took.items()})
+        for i, situation in turns.over(each):
+            times, counted = bench.measure(situation, i < WARM_UP or i % EVERY_SLOW == 0)
+            turns.add(times)
             if turns.counted:
-                counts.append(count)
-                for way, one in took.items():
-                    cpu[way].append(one.cpu_ms)
-        worst = {way: ([*raw[way]], [*cpu[way]]) for way in ("one_pass", "bare_forward")}
-        for situation in asked[full:]:
-            for way, one in bench.worst(situation).items():
-                worst[way][0].append(one.wall_ms)
-                worst[way][1].append(one.cpu_ms)
-            gc.collect(1)
-            progress(1)
-    figures = turns.figures()
-    p50 = {way: one["p50"] for way, one in figures["ms"].items()}
-    names = dict.fromkeys(name for count in counts for name in count if name != "agree")
+                counts.append(counted)
+            step()
+    ms = summaries(turns.ms)
+    p50 = {way: times["p50"] for way, times in ms.items()}
+    names = dict.fromkeys(name for one in counts for name in one if name != "agree")
     return {
-        **figures,
-        "raw_cpu_ms": cpu,
-        "raw_worst_ms": worst,
+        "ms": ms,
         "ratios": {
             "one_pass_over_bare_forward": round(p50["one_pass"] / p50["bare_forward"], 3),
             **{f"{way}_over_one_pass": round(p50[way] / p50["one_pass"], 3) for way in p50 if way in WAYS[2:]},
         },
-        "tail": {way: tail(*both) for way, both in worst.items()},
         "tokens": {k: float(np.median([c[k] for c in counts if k in c])) for k in names},
         "agreement": float(np.mean([c["agree"] for c in counts])),
         "decisions": len(counts),

@@ -6,71 +6,54 @@ import heapq
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import zmq
 
-from rtcontrol.bench.wire import TEXT, Servers, WireSession, dealer, free_port, hello, pong, wait_for
-from rtcontrol.models.checkpoint.checkpoint import resolve
-from rtcontrol.models.checkpoint.training_metadata import FILE_NAME as LEARNT
+from rtcontrol.bench.servers import Servers, dealer, free_port
+from rtcontrol.bench.timing import Progress
+from rtcontrol.bench.wire import TEXT, WireSession, hello, pong
 from rtcontrol.models.errors import UserError
+from rtcontrol.telemetry.histogram import Series
 from rtcontrol_client.wire import decode_msgpack, encode_msgpack
 from rtcontrol_client.wire.messages import Bye, CallMessage, ErrorMessage, Message, Ping, Welcome
 
+WARM_UP_S = 2.0
+WELCOME_S = 120.0
+
 
 class LoadClient:
-    """One server-paced client: it observes twice a period, of `texts` one after the other, and counts what it is told,
-    and the bytes of all messages both ways."""
+    """One server-paced client: it observes twice a period, and counts the calls that it receives."""
 
-    def __init__(self, endpoint: str, hz: float, agent: str = "lander", texts: Sequence[str] = (TEXT,)) -> None:
+    def __init__(self, endpoint: str, hz: float) -> None:
         self.socket = dealer(endpoint)
-        self._hz, self._period_s = hz, 0.5 / hz
         self.due = time.monotonic()
-        self._texts, self._looks = texts, 0
-        self._session: WireSession | None = None
-        self.bytes = 0
+        self._hz = hz
+        self.session: WireSession | None = None
         self.ticks: list[int] = []
         self._before: int | None = None  # the last tick of the warm-up
         self._came_s = self.due  # when the last tick came, or the counting began
         self.status: Counter[str] = Counter()
         self.causes: Counter[str] = Counter()
         self.way_ms: list[float] = []
-        self._send(hello(agent, pacing="server", hz=hz))
-
-    @property
-    def ready(self) -> bool:
-        return self._session is not None
+        self._send(hello("lander", pacing="server", hz=hz))
 
     def observe(self) -> None:
-        self.due += self._period_s
-        if self._session is not None:
-            self._looks += 1
-            self._send(self._session.observe(self._texts[self._looks % len(self._texts)]))
+        self.due += 0.5 / self._hz
+        if self.session is not None:
+            self._send(self.session.observe(TEXT))
 
     def receive(self) -> None:
         while int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            parts = self.socket.recv_multipart()
-            self.bytes += sum(map(len, parts))
-            self._take(decode_msgpack(parts))
-
-    def bye(self) -> None:
-        """The session is over; nothing is waited for."""
-        if self._session is not None:
-            self._send(Bye(session=self._session.welcome.session))
-        self.socket.close(200)
+            self._take(decode_msgpack(self.socket.recv_multipart()))
 
     def _send(self, message: Message) -> None:
-        parts = encode_msgpack(message)
-        self.bytes += sum(map(len, parts))
-        self.socket.send_multipart(parts)
+        self.socket.send_multipart(encode_msgpack(message))
 
     def _take(self, message: Message) -> None:
         now = time.monotonic_ns()
         if isinstance(message, Welcome):
-            self._session = WireSession(message)
+            self.session = WireSession(message)
         elif isinstance(message, CallMessage):
             self.ticks.append(message.tick)
             self._came_s = now / 1e9
@@ -86,16 +69,16 @@ class LoadClient:
             raise UserError(f"The server ended a session ({message.reason}).", "Look at `rtcontrol serve` by hand.")
 
     def forget(self) -> None:
-        """What was counted until now was the warm-up."""
+        """Drop what was counted until now: it was the warm-up."""
         self._before = self.ticks[-1] if self.ticks else self._before
         self._came_s = time.monotonic()
-        self.ticks, self.way_ms, self.bytes = [], [], 0
+        self.ticks, self.way_ms = [], []
         self.status.clear()
         self.causes.clear()
 
     def missing(self, end_s: float) -> int:
-        """Ticks that were due until then (on the monotonic clock) and whose call never came; the one under way is not
-        counted."""
+        """Count ticks that were due until then (on the monotonic clock) and whose call never came, without the one
+        under way."""
         silent = max(0, int((end_s - self._came_s) * self._hz) - 1)
         if not self.ticks:
             return silent
@@ -103,49 +86,27 @@ class LoadClient:
         return max(self.ticks) - first + 1 - len(set(self.ticks)) + silent
 
 
-def unnamed(checkpoint: Path, folder: Path) -> Path:
-    """A new folder with all of a checkpoint but what it says that it learnt."""
-    folder.mkdir()
-    for path in checkpoint.iterdir():
-        if path.name != LEARNT:
-            (folder / path.name).symlink_to(path.resolve())
-    return folder
-
-
-def load(
-    clients: int, hz: float, seconds: float, model: str, step: Callable[[float], None], http: bool = False
-) -> dict[str, Any]:
-    """Counts over all clients after a warm-up of two seconds; times are milliseconds from the call's departure to its
-    arrival (one machine, one clock). With `http`, one more client sends requests with new tools and long prompts, one
-    after the other (`rtcontrol.bench.http_load`)."""
-    port, web = free_port(), free_port()
+def measure(clients: int, hz: float, seconds: float, model: str, progress: Progress) -> dict[str, Any]:
+    """Count the calls of all clients after a warm-up. Returns the document of `bench load`; times are milliseconds from
+    the call's departure to its arrival (one machine, one clock)."""
+    port = free_port()
     endpoint = f"tcp://127.0.0.1:{port}"
-    with ExitStack() as stack, Servers() as servers:
-        if http:
-            # One that does not say what it learnt decides for any tools: the calls are nonsense here.
-            model = str(unnamed(resolve(model), Path(stack.enter_context(TemporaryDirectory())) / Path(model).name))
-        more = ["--http", f"127.0.0.1:{web}"] if http else []
-        servers.start(["-m", "rtcontrol", "serve", "--model", model, "--bind", endpoint, *more])
-        wait_for(port, servers)
-        if http:
-            wait_for(web, servers)
+    with Servers() as servers:
+        servers.start("-m", "rtcontrol", "serve", "--model", model, "--bind", endpoint)
+        servers.wait_for(port)
         made = [LoadClient(endpoint, hz) for _ in range(clients)]
-        drive(made, lambda: all(c.ready for c in made), 120.0, lambda s: servers.check())
-        if not all(c.ready for c in made):
-            raise UserError("Not every client was welcomed in 120 s.", "Give fewer --clients.")
-        if http:
-            servers.start(["-m", "rtcontrol.bench.http_load", f"http://127.0.0.1:{web}"])
-        drive(made, lambda: False, 2.0, lambda s: None)
+        _drive(made, lambda: all(c.session for c in made), WELCOME_S, lambda s: servers.check())
+        if not all(c.session for c in made):
+            raise UserError(f"Not every client was welcomed in {WELCOME_S:g} s.", "Give fewer --clients.")
+        _drive(made, lambda: False, WARM_UP_S, lambda s: None)
         for client in made:
             client.forget()
-        drive(made, lambda: False, seconds, step)
+        _drive(made, lambda: False, seconds, lambda s: progress(round(s), round(seconds)))
         end_s = time.monotonic()
         servers.check()
         for client in made:
             client.socket.close(0)
-        answered = [float(line) for line in servers.stop_last()] if http else []
-    status, causes = sum((c.status for c in made), Counter()), sum((c.causes for c in made), Counter())
-    return {
+    case = {
         "clients": clients,
         "hz": hz,
         "seconds": seconds,
@@ -153,17 +114,17 @@ def load(
         "calls": sum(len(c.ticks) for c in made),
         "expected": round(clients * hz * seconds),
         "missing": sum(c.missing(end_s) for c in made),
-        "status": dict(status),
-        "misses_by_cause": dict(causes),
-        "http_s": answered,
-        "way_ms": [ms for c in made for ms in c.way_ms],
+        "status": dict(sum((c.status for c in made), Counter())),
+        "misses_by_cause": dict(sum((c.causes for c in made), Counter())),
+        "way_ms": Series(ms for c in made for ms in c.way_ms).summary(),
     }
+    return {"bench": "load", "cases": [case]}
 
 
-def drive(
+def _drive(
     clients: Sequence[LoadClient], done: Callable[[], bool], seconds: float, step: Callable[[float], None]
 ) -> None:
-    """All observe and receive until `done`, or for so many seconds; `step` is given the seconds since it was called."""
+    """Let all observe and receive until `done`, or for so many seconds; `step` takes the seconds since the start."""
     poller = zmq.Poller()
     for client in clients:
         poller.register(client.socket, zmq.POLLIN)
@@ -171,11 +132,11 @@ def drive(
     order = [(client.due, n) for n, client in enumerate(clients)]
     heapq.heapify(order)
     began = time.monotonic()
-    told = 0.0
+    shown = 0.0
     while not done() and (elapsed := time.monotonic() - began) < seconds:
-        if elapsed - told >= 0.5:
-            step(elapsed - told)
-            told = elapsed
+        if elapsed - shown >= 0.5:
+            step(elapsed)
+            shown = elapsed
         wait_ms = max(0, int(1e3 * (order[0][0] - time.monotonic())))
         for sock, _ in poller.poll(min(wait_ms, 100)):
             by_socket[sock].receive()

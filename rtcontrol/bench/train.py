@@ -1,79 +1,123 @@
-"""`rtcontrol bench train`: packed-tree training against the paper's separate sequences, same rows, same model."""
+"""`rtcontrol bench train`: packed-tree training against the paper's separate sequences, same rows, same model.
+
+Random weights in the shape of Qwen2.5-0.5B under the paper's LoRA, tied embeddings unfrozen: two layers in fp32 on a
+CPU, all in bf16 on a GPU. A sample has eight heads, and tools and a prompt of its own.
+"""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.train.loss import tree_loss
-from rtcontrol.models.train.packing import PackedBatch, pack, pad_together, separate
+import torch
+import transformers as hf
+
+from rtcontrol.bench.timing import Progress, wait
+from rtcontrol.models.train.finetune.config import recipe
+from rtcontrol.models.train.finetune.dataset import GroupCollator
+from rtcontrol.models.train.finetune.model import TreeLM, adapted
+from rtcontrol.models.train.packing import PackedBatch, pad_together, separate
 from rtcontrol.models.train.rows import EncodedRow, HeadTarget
-from rtcontrol.models.train.scratch import ModelShape, new_model
-from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 
-PROMPT = 300
-PREFIX = 200
 HEADS = 8
-BASELINE_BATCHES = (4, 8, 16, 32, 64)
+VOCABULARY = 151_936
+PROMPTS = 200, 400  # tokens; with longer ones less of a sample is its heads, and more is saved
 
 
-def random_rows(count: int, tokens: int, seed: int, shared_prefix: bool) -> tuple[list[int], list[EncodedRow]]:
-    """Prompts of 300 tokens with eight heads of 1 to 8 value tokens. Each row its own prompt, or the first 200 tokens
-    the same for all."""
-    rng = random.Random(seed)
-    prefix = [rng.randrange(tokens) for _ in range(PREFIX if shared_prefix else 1)]
-    rows = []
-    for _ in range(count):
-        suffix = tuple(rng.randrange(tokens) for _ in range(PROMPT - len(prefix)))
-        heads = []
-        for _ in range(HEADS):
-            ids = tuple(rng.randrange(tokens) for _ in range(1 + rng.randint(1, 8)))
-            heads.append(HeadTarget(ids, (*ids[1:], rng.randrange(tokens)), (1.0,) * len(ids)))
-        rows.append(EncodedRow(suffix, tuple(heads)))
-    return prefix, rows
+def measure(samples: int | None, progress: Progress) -> dict[str, Any]:
+    """Time forward and backward of each way; gradients are gathered over all samples, as a step does.
 
-
-def compare(rows: int, shape: ModelShape, progress: Callable[[str], None]) -> dict[str, Any]:
-    """Samples a second of each way (forward, backward; a sample is one row with all its heads)."""
-    tokenizer = build_tokenizer(["a b c"], number_words())
-    wrapped = STTokenizer(tokenizer)
-    model = new_model(shape, tokenizer, 0).train()
-    prefix, each = random_rows(rows, wrapped.size, 0, shared_prefix=False)
-    found: dict[str, Any] = {}
-    for batch in BASELINE_BATCHES:
-        progress(f"separate sequences, batch {batch}")
-        sequences = sorted(separate(prefix, each), key=lambda b: b.tokens.shape[1])
-        parts = [pad_together(sequences[i : i + batch]) for i in range(0, len(sequences), batch)]
-        found[f"separate, batch {batch}"] = rows / _seconds(model, parts)
-    for group in (1, 2, 4, 8):
-        progress(f"packed tree, one sample a sequence, {group} together")
-        found[f"packed, {group} together"] = rows / _seconds(
-            model, [pack(prefix, each[i : i + group]) for i in range(0, rows, group)]
-        )
-    progress("packed trees sharing a prefix of 200 tokens")
-    shared, together = random_rows(rows, wrapped.size, 1, shared_prefix=True)
-    found["packed, prefix shared by 32"] = rows / _seconds(
-        model, [pack(shared, together[i : i + 32]) for i in range(0, rows, 32)]
-    )
-    best = max(v for k, v in found.items() if k.startswith("separate"))
-    packed = max(v for k, v in found.items() if "together" in k)
+    Returns the document of `bench train`: samples a second by way, and the tokens that are computed.
+    """
+    gpu = torch.cuda.is_available()
+    count = samples or (64 if gpu else 4)
+    model, groups = _model(gpu), random_groups(count)
+    speeds: dict[str, float] = {}
+    too_large: list[str] = []
+    batches = _batches(groups, gpu)
+    for done, (way, parts) in enumerate(batches.items()):
+        progress(done, len(batches))
+        try:
+            speeds[way] = count / _seconds(model, [part.to("cuda" if gpu else "cpu") for part in parts])
+        except torch.cuda.OutOfMemoryError:
+            too_large.append(way)
+        model.zero_grad()
+        torch.cuda.empty_cache()
+    best = {kind: max(s for way, s in speeds.items() if way.startswith(kind)) for kind in ("packed", "separate")}
     return {
-        "samples_per_s": found,
-        "ratios": {
-            "packed_over_separate": packed / best,
-            "shared_prefix_over_packed": found["packed, prefix shared by 32"] / packed,
-        },
+        "bench": "train",
+        "device": torch.cuda.get_device_name() if gpu else "cpu",
+        "samples": count,
+        "too_large": too_large,
+        "samples_per_s": speeds,
+        "tokens": {way: sum(part.tokens.numel() for part in parts) for way, parts in batches.items()},
+        "packed_over_separate": round(best["packed"] / best["separate"], 2),
     }
 
 
-def _seconds(model: Any, batches: Sequence[PackedBatch]) -> float:
-    tree_loss(model, batches[0])[0].backward()
+def _model(gpu: bool) -> TreeLM:
+    torch.manual_seed(0)
+    config = hf.Qwen2Config(
+        vocab_size=VOCABULARY,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24 if gpu else 2,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+    )
+    device = torch.device("cuda" if gpu else "cpu")
+    with device:
+        base = hf.Qwen2ForCausalLM(config)
+    return adapted(base.to(torch.bfloat16) if gpu else base, recipe("paper")).to(device).train()
+
+
+def random_groups(count: int) -> list[EncodedRow]:
+    """Draw prompts of which no two start alike; a name of 4 to 9 tokens, two or three values of 1 to 6, each with its
+    end token, and null heads: what single calls of the public sets are like."""
+    rng = random.Random(0)
+
+    def ids(least: int, most: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(VOCABULARY) for _ in range(rng.randint(least, most)))
+
+    def head(value: tuple[int, ...]) -> HeadTarget:
+        start = (rng.randrange(VOCABULARY), *value)
+        return HeadTarget(start, (*start[1:], rng.randrange(VOCABULARY)), (1.0,) * len(start))
+
+    groups = []
+    for _ in range(count):
+        values = [ids(1, 6) for _ in range(rng.randint(2, 3))]
+        heads = [(), ids(4, 9), *values, *[()] * (HEADS - 2 - len(values))]
+        groups.append(EncodedRow(ids(*PROMPTS), tuple(map(head, heads))))
+    return groups
+
+
+def _batches(groups: Sequence[EncodedRow], gpu: bool) -> dict[str, list[PackedBatch]]:
+    """Return the batches of each way; separate sequences are sorted by length, so that little is padded."""
+    sequences = sorted(separate((1,), groups), key=lambda one: one.tokens.shape[1])
+    packed = GroupCollator((1,))
+    ways: dict[str, list[PackedBatch]] = {}
+    for n in (8, 16, 32, 64, 128) if gpu else (8, 16, 32):
+        parts = [pad_together(sequences[i : i + n]) for i in range(0, len(sequences), n)]
+        ways[f"separate, length-sorted, batch {n}"] = parts
+    for n in (1, 2, 4, 8, 16) if gpu else (1, 2, 4):
+        ways[f"packed, {n} together"] = [packed.batch(groups[i : i + n]) for i in range(0, len(groups), n)]
+    return ways
+
+
+def _seconds(model: TreeLM, batches: Sequence[PackedBatch]) -> float:
+    def step(batch: PackedBatch) -> None:
+        with torch.autocast("cuda", torch.bfloat16, enabled=batch.tokens.is_cuda):  # as the trainer has it
+            loss = model(batch)[0]
+        loss.backward()
+
+    step(max(batches, key=lambda batch: batch.tokens.numel()))  # the one that needs most memory
     model.zero_grad()
+    wait(batches[0].tokens.device)
     began = time.perf_counter()
     for batch in batches:
-        tree_loss(model, batch)[0].backward()
-        model.zero_grad()
+        step(batch)
+    wait(batches[0].tokens.device)
     return time.perf_counter() - began

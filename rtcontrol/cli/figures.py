@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -48,7 +48,7 @@ def save(path: Path | None, document: dict[str, Any]) -> None:
     if path is not None:
         from rtcontrol.telemetry.run_folder import describe
 
-        text = json.dumps({**document, "machine": describe()}, indent=1) + "\n"
+        text = json.dumps({"machine": describe()} | document, indent=1) + "\n"
         if path == STDOUT:
             sys.stdout.write(text)
             return
@@ -171,29 +171,3 @@ class Stages:
         if kind is None:
             self._over()
             print(f"in all {time.monotonic() - self._whole:.1f} s", file=sys.stderr, flush=True)
-
-
-class Shown(Tenths):
-    """Tells how much is measured; shows tables as soon as they are there."""
-
-    def __init__(self, tables: Console) -> None:
-        super().__init__("measuring", "measuring: {percent} %")
-        self._tables, self._shown = tables, set[str]()
-
-    def ready(self, document: dict[str, Any]) -> None:
-        """Those of its tables that were not shown yet."""
-        from rtcontrol.bench import tables
-
-        for table in tables.tables(document):
-            if table.title not in self._shown:
-                self._shown.add(table.title)
-                show_table(self._tables, table)
-                self._tables.file.flush()
-
-
-def show(run: Callable[[Shown], dict[str, Any]], json_file: Path | None) -> None:
-    """Measure (`run` takes what tells how much is done), and show and save the document."""
-    with Shown(for_people(json_file)) as shown:
-        document = run(shown)
-    shown.ready(document)
-    save(json_file, document)

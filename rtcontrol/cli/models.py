@@ -164,10 +164,10 @@ def quantize(
 
     Example: rtcontrol models quantize lander --scheme gptq --out runs/lander-gptq --python quant/bin/python
     """
-    from rtcontrol.bench.dtype import compare_quantized
     from rtcontrol.bench.situations import agent_of, schemas, situations
     from rtcontrol.models import quantize as work
     from rtcontrol.models.decider import DeciderSpec
+    from rtcontrol.models.margins import compare_quantized
     from rtcontrol.training.controllers import ENVS
 
     whose = agent_of(model, agent)
@@ -176,10 +176,10 @@ def quantize(
     folder = original.checkpoint.folder
     work.new_folder(folder, scheme, out)
     other = work.interpreter(python)
-    asked = situations(whose, prompts + held_out)
+    asked = [(one.observation, one.instruction) for one in situations(whose, prompts + held_out)]
     console = for_people(json_file)
     with console.status(f"quantising on {prompts} prompts of the {whose}"):
-        ids = work.sequences(original, [(s.observation, s.instruction) for s in asked[:prompts]])
+        ids = work.sequences(original, asked[:prompts])
         work.quantize(folder, scheme, out, ids, other)
     with console.status("measuring"):
         found = compare_quantized(original, replace(spec, model=str(out)), asked[prompts:])

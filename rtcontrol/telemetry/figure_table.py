@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 NOT_MEASURED = "not measured"
@@ -12,32 +12,17 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text; the first column names the row. `main` is the column that another machine is compared in."""
+    """Cells as text; the first column names the row."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
-    main: str = ""
-
-    def beside(self, other: Table | None, machine: str) -> Table:
-        """With one more column: another machine's `main`, for the rows that it has."""
-        if not self.main:
-            return self
-        known = {row[0]: row[other.columns.index(self.main)] for row in other.rows} if other else {}
-        rows = tuple((*row, known.get(row[0], NOT_MEASURED)) for row in self.rows)
-        return replace(self, columns=(*self.columns, f"{machine}: {self.main}"), rows=rows)
 
 
 def ms(value: float | None) -> str:
     """Milliseconds with two digits after the point."""
     return NOT_MEASURED if value is None else f"{value:.2f}"
-
-
-def conditions(result: Document) -> str:
-    """What decided, and where."""
-    info = result["info"]
-    return f"{info['model']}, {info['dtype']} on {info['device']}, {result['threads']} thread(s)"
 
 
 def markdown(shown: Sequence[Table]) -> str:

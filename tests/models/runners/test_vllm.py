@@ -15,10 +15,10 @@ import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
-from rtcontrol.bench.dtype import TOLERANCE
 from rtcontrol.bench.situations import schemas, situations
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.checkpoint.prompt import COMPACT
+from rtcontrol.models.margins import TOLERANCE
 from rtcontrol.models.runners.quantized_weights import AWQ_ORDER
 from rtcontrol.models.train.adopt import export
 from tests.helpers.processes import ROOT, cli

@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.bench.dtype import decide
 from rtcontrol.bench.situations import Situation
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
 from rtcontrol.models.decode.protocol import Budget, Cancelled
+from rtcontrol.models.margins import decide
 
 SOME = 12
 
@@ -25,7 +25,7 @@ def compared(torch: STDecider, vllm: STDecider, asked: list[Situation], toleranc
         pair = []
         for i, (name, decider) in enumerate((("torch", torch), ("vllm", vllm))):
             began = time.perf_counter()
-            found = decide(decider, one)
+            found = decide(decider, one.observation, one.instruction)
             took[name].append((time.perf_counter() - began) * 1e3)
             passes[i] += decider.decoding._last.decision().forward_passes  # type: ignore[union-attr]
             pair.append(found)

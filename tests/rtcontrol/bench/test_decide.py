@@ -1,0 +1,136 @@
+"""`rtcontrol bench decide`: all ways decide alike, under the same conditions."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import call, refused
+
+from rtcontrol.bench import decide
+from rtcontrol.bench.json_writer import JsonWriter
+from rtcontrol.bench.situations import AGENTS, TICKS, schemas, situations
+from rtcontrol.bench.timing import Stopwatch, Turns, like, rotated
+from rtcontrol.evaluation.json_calls import forced, legal, matcher
+from rtcontrol.models.decider import DeciderSpec
+from rtcontrol.models.schema.tool_schema import tool_schemas
+from tests.models.small import qwen, tool
+
+CASES = [
+    ("lander", "bundled", None, {"token_by_token": 2, "json": 22}),
+    ("lander", "long", "land_now", {"token_by_token": 8, "json": 53}),
+    ("paddle", "bundled", None, {"token_by_token": 2, "json": 15}),
+]
+
+
+@pytest.mark.parametrize(("agent", "tools", "function", "expected"), CASES)
+def test_all_ways_decide_alike_in_their_own_passes(
+    agent: str, tools: str, function: str | None, expected: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decide, "WARM_UP", 1)  # its times are not judged here
+    monkeypatch.setattr(decide, "EVERY_SLOW", 3)
+    steps: list[None] = []
+    spec = DeciderSpec(agent, tuple(schemas(agent)[tools]))
+    result = decide.bench_tools(spec, situations(agent, 12)[-5:], lambda: steps.append(None), function)
+    assert len(steps) == 5 and result["agreement"] == 1.0 and result["decisions"] == 4
+    tokens = result["tokens"]
+    # One node at a time evaluates nothing in vain, where all heads are read.
+    assert (
+        tokens["uncached_prompt_tokens"] < tokens["floor_tokens"] == tokens["least_tokens"] <= tokens["packed_tokens"]
+    )
+    assert tokens["token_by_token_passes"] == expected["token_by_token"]
+    assert tokens["json_passes"] == expected["json"] > tokens["json_skip_forced_passes"]
+    assert {"one_pass_over_bare_forward", "json_over_one_pass", "json_skip_forced_over_one_pass"} <= set(
+        result["ratios"]
+    )
+    assert result["threads"] == 1  # a small model's, whatever the process has
+
+
+def test_situations_are_those_of_each_agent() -> None:
+    told = {agent: situations(agent, 6 * TICKS) for agent in AGENTS}
+    for agent, each in told.items():
+        assert len({one.instruction for one in each}) >= 4
+        assert each == situations(agent, 6 * TICKS)
+        others = {one.instruction for name in AGENTS if name != agent for one in told[name]}
+        assert not others & {one.instruction for one in each}
+
+
+def test_json_writes_the_call_and_skips_forced_tokens() -> None:
+    decider = DeciderSpec("lander", tuple(schemas("lander")["bundled"])).build()
+    prefix = decider.template.prefix_ids(decider.plan.tools)
+    plain, skipping = (
+        JsonWriter(decider.runner, decider.tokenizer, decider.plan.tools, prefix, skip) for skip in (False, True)
+    )
+    for one in situations("lander", 3):
+        decided = decider.decide(one.observation, one.instruction).call
+        assert decided is not None
+        prompt = [*prefix, *decider.template.suffix_ids(one.instruction, one.observation)]
+        assert plain.write(prompt, decided) == skipping.write(prompt, decided) == decided
+        size = len(decider.tokenizer.encode(json.dumps(decided.to_dict())))
+        assert plain.passes == plain.nodes == size
+        assert skipping.passes < size / 3
+        assert size / 2 < skipping.nodes <= size  # all but what follows the last choice
+
+
+def test_certain_text_is_forced_up_to_the_next_choice(data: Path) -> None:
+    tokenizer = qwen(data)
+    tools = tool_schemas([tool("set_speed", speed=["slow", "very fast"], hard={"type": "boolean"}), tool("stop")])
+    grammar, written = matcher(tokenizer, tools, tokenizer.size), list[int]()
+    text = json.dumps({"name": "set_speed", "arguments": {"speed": "very fast", "hard": True}})
+    choices = []
+    while True:
+        written += forced(grammar, tokenizer)
+        if grammar.is_accepting():
+            break
+        (token, *_) = tokenizer.encode(text.removeprefix(tokenizer.decode(written)))
+        pieces = sorted((tokenizer.decode([int(i)]) for i in np.flatnonzero(legal(grammar))), key=len)
+        # What is left to choose is text: not whether a space and a quotation mark are one token or two.
+        assert not all(map(pieces[-1].startswith, pieces))
+        choices.append(tokenizer.decode([token]))
+        grammar.consume_token(token)
+        written.append(token)
+    assert tokenizer.decode(written) == text
+    assert choices == ["set", "very", " true"]
+
+
+def test_ways_run_under_the_runners_threads() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        runner = DeciderSpec("lander", tuple(schemas("lander")["bundled"])).build().runner
+        with like(runner) as threads:  # type: ignore[arg-type]
+            assert threads == torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_turns_rotate_and_do_not_count_the_warm_up() -> None:
+    assert [rotated("abc", turn) for turn in range(3)] == [list("abc"), list("bca"), list("cab")]
+    turns = Turns("ab", 1)
+    for i, _ in turns.over(range(3)):
+        turns.add({"a": float(i)})
+    assert turns.ms == {"a": [1.0, 2.0], "b": []}
+    assert Stopwatch(torch.device("cpu")).time(lambda: time.sleep(0.02))[1] >= 20
+
+
+def test_the_command_shows_and_saves_every_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(decide, "WARM_UP", 1)
+    out = tmp_path / "decide.json"
+    assert call("bench", "decide", "--model", "paddle", "--decisions", "20", "--json", str(out)) == 0
+    shown = capsys.readouterr()
+    for words in ("bare forward", "one packed pass", "JSON, token by token", "JSON, forced tokens skipped"):
+        assert words in shown.out
+    assert "measuring: 50 %" in shown.err
+    document = json.loads(out.read_text())
+    assert document["agent"] == "paddle" and document["machine"]["cores"] and document["measured"]
+    assert document["schemas"]["bundled"]["agreement"] == 1.0
+    assert "There is no folder 'nope' in" in refused(capsys, "bench", "decide", "--model", "nope")
+    assert "Choose lander" in refused(capsys, "bench", "decide", "--agent", "submarine")

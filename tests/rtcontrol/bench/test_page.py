@@ -1,0 +1,94 @@
+"""docs/benchmarks.md and the README's results are what the files say."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rtcontrol.bench.page import BLOCK, fill
+from rtcontrol.envs import registry
+from rtcontrol.models.checkpoint.checkpoint import ZOO
+from rtcontrol.models.errors import UserError
+from tests.helpers.processes import ROOT
+
+FOLDER = ROOT / "docs" / "benchmarks"
+PAGE = FOLDER.with_suffix(".md").read_text("utf-8")
+
+
+def document(name: str) -> Any:
+    return json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
+
+
+def score(model: str) -> tuple[int, dict[str, int]]:
+    """How many episodes were judged, and the successes of each pilot."""
+    scores = json.loads((ZOO / model / "scores.json").read_text("utf-8"))
+    first, last = scores["seeds"]
+    goals = scores["goals"].values()
+    right = {pilot: sum(goal[pilot] for goal in goals) for pilot in ("model", "expert", "no-op", "random")}
+    return (last - first + 1) * len(goals), right
+
+
+def saved(times: dict[str, dict[str, float]]) -> str:
+    one, plain, skipped = (times[way]["p50"] for way in ("one_pass", "json", "json_skip_forced"))
+    return f"one pass {one:.2f} ms; as JSON {plain:.2f} ms, forced tokens skipped {skipped:.2f} ms"
+
+
+def test_the_page_is_what_its_files_say() -> None:
+    assert fill(PAGE, FOLDER) == PAGE, "run `python -m rtcontrol.bench.page`"
+    assert {f"{match[1]}.json" for match in BLOCK.finditer(PAGE)} == {path.name for path in FOLDER.glob("*.json")}
+    assert len(PAGE.split()) <= 3_000
+
+
+def test_the_scores_are_those_of_the_bundled_models() -> None:
+    for model in registry.agent_names():
+        count, right = score(model)
+        with (ZOO / model / "model.safetensors").open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        size = sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+        assert f"| {model} | {size:,} | {count} | {' | '.join(map(str, right.values()))} |" in PAGE
+
+
+def test_the_readmes_results_are_those_of_the_files() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    table = readme.partition("<!-- results -->")[2].partition("<!-- /results -->")[0].strip().splitlines()
+    results = [row.split("|")[2].strip() for row in table[2:]]
+    scores = {model: score(model) for model in registry.agent_names()}
+    gpu, vllm = document("sizes-gpu"), document("serving")["cases"]["late, bf16"]["ms"]
+    one, heads, text = (vllm[way]["p50"] for way in ("one_pass", "simpletool_best", "vllm_json"))
+    assert results[0] == ", ".join(f"{model} {right['model']} of {count}" for model, (count, right) in scores.items())
+    assert ", ".join(str(right["expert"]) for _, right in scores.values()) in table[2]
+    assert results[1] in PAGE and results[5] in PAGE, "kept by hand, in the same words"
+    assert results[2] == saved(document("decide")["schemas"]["bundled"]["ms"])
+    assert results[3] == saved(gpu["shapes"]["qwen2.5-0.5b"]["ms"]) and gpu["machine"]["gpu"] in table[5]
+    assert results[4] == f"one pass {one:.2f} ms; heads on vLLM at best {heads:.2f} ms, its JSON {text:.2f} ms"
+    assert len(results) == 6
+
+
+def test_files_are_summaries_with_machine_and_day() -> None:
+    for path in FOLDER.glob("*.json"):
+        found = json.loads(path.read_text("utf-8"))
+        machine = found["machine"]
+        assert found["measured"] and machine["torch"] and machine["load"] < machine["cores"], f"{path.name}: too busy"
+
+
+def test_a_changed_figure_changes_the_page_and_a_missing_file_is_named(tmp_path: Path) -> None:
+    folder = shutil.copytree(FOLDER, tmp_path / "benchmarks")
+    load = document("load")
+    load["cases"][0]["calls"] = 12_345
+    (folder / "load.json").write_text(json.dumps(load))
+    assert "12345 of about 2560" in fill(PAGE, folder)
+    (folder / "load.json").write_text("{")
+    with pytest.raises(UserError, match=r"load.json cannot be read"):
+        fill(PAGE, folder)
+    (folder / "load.json").unlink()
+    with pytest.raises(UserError, match="Measure it again"):
+        fill(PAGE, folder)
+
+
+def test_a_page_of_figures_links_to_nothing_outside_docs() -> None:
+    assert "](../" not in "".join(path.read_text("utf-8") for path in (ROOT / "docs").glob("*.md"))
