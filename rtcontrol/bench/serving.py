@@ -127,7 +127,7 @@ class HeadCalls:
         for i, slots in enumerate(plan.slots):
             known: list[dict[Ids, Any]] = []
             for k, slot in enumerate(slots):
-                values = {tuple(encode(plan.text(i, k, v))): v for v in slot.domain.values}  # type: ignore[union-attr]
+                values = {tuple(encode(plan.text(i, k, v))): v for v in slot.domain.values}
                 known.append({**values, **dict.fromkeys([()] * len(slot.null), *slot.null)})
             self._values.append(known)
 

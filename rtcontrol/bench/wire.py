@@ -15,10 +15,11 @@ from functools import partial
 from http.client import HTTPConnection
 from typing import Any
 
+import torch
 import zmq
 
 from rtcontrol.bench.servers import TIMEOUT_MS, Servers, dealer, free_port
-from rtcontrol.bench.timing import Progress, summaries
+from rtcontrol.bench.timing import Progress, Stopwatch, summaries
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.wire import PROTOCOL, decode_json, decode_msgpack, encode_json, encode_msgpack
 from rtcontrol_client.wire.messages import (
@@ -167,11 +168,12 @@ def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
             for _ in range(WARM_UP):
                 way.trip()
         ms: dict[str, list[float]] = {name: [] for name in ways}
+        watch = Stopwatch(torch.device("cpu"))
         while len(ms["echo"]) < trips:
             for name, way in ways.items():
                 # The first trip of a block meets sleeping processes, the others of the block do not.
                 way.trip()
-                ms[name] += [_timed(way) for _ in range(BLOCK)]
+                ms[name] += [watch.time(way.trip)[1] for _ in range(BLOCK)]
             progress(len(ms["echo"]), trips)
             servers.check()
     sizes = {"bytes": len(_sample_bytes()), "observation_bytes": len(TEXT), "trips": trips}
@@ -179,7 +181,7 @@ def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
 
 
 def _start(servers: Servers, model: str) -> dict[str, Callable[[], Way]]:
-    """Start all servers. Returns what opens each way, the slowest first: a session that is silent for long is ended."""
+    """Start all servers. Returns what opens each way, the slowest first: its server loads the model meanwhile."""
     from rtcontrol.run.assembly import agent
 
     echo = free_port()
@@ -194,20 +196,13 @@ def _start(servers: Servers, model: str) -> dict[str, Callable[[], Way]]:
     lander, http = agent("lander"), ports["model"][1]
     messages = [{"role": "user", "content": lander.instruction}]
     body = {"model": "default", "messages": messages, "tools": list(lander.tools.openai())}
-    opens: dict[str, Callable[[], Way]] = {
-        "model_http": partial(HTTP, http, "/v1/function_call", body),
-        "model_chat": partial(HTTP, http, "/v1/chat/completions", body),
-    }
-    for name, (wire, http) in ports.items():
+    opens: dict[str, Callable[[], Way]] = {}
+    for name, (wire, web) in ports.items():
         opens[f"{name}_zmq"] = partial(ZeroMQ, f"tcp://127.0.0.1:{wire}")
-        opens[f"{name}_ws"] = partial(WebSocket, f"ws://127.0.0.1:{http}/ws")
+        opens[f"{name}_ws"] = partial(WebSocket, f"ws://127.0.0.1:{web}/ws")
+    opens["model_http"] = partial(HTTP, http, "/v1/function_call", body)
+    opens["model_chat"] = partial(HTTP, http, "/v1/chat/completions", body)
     return {**opens, "echo": partial(Echo, f"tcp://127.0.0.1:{echo}", _sample_bytes())}
-
-
-def _timed(way: Way) -> float:
-    began = time.perf_counter_ns()
-    way.trip()
-    return (time.perf_counter_ns() - began) / 1e6
 
 
 def _sample_bytes() -> bytes:

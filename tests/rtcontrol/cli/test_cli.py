@@ -18,14 +18,11 @@ import pytest
 from commands import EXPERT, call, refused, spawn, wait_for_ticks
 from rich.table import Table
 from typer.main import get_command
-from typer.testing import CliRunner
 
 import rtcontrol
 from rtcontrol.cli.app import app as whole
-from rtcontrol.cli.bench import app
 from rtcontrol.loop import errors
 from rtcontrol.models.checkpoint.checkpoint import resolve
-from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
 from rtcontrol.serve import zmq_auth
 from rtcontrol.telemetry.record_reader import read_record
@@ -156,14 +153,9 @@ def test_a_typed_line_is_the_new_instruction_and_a_signal_ends_with_safe_call_an
 
 # Those that explain themselves with an example.
 COMMANDS = [";run;envs;agents;report;doctor;serve;bridge;bridge ros2;bridge carla;keys new;keys list;keys revoke"]
-COMMANDS += [
-    "fit;score;models info;models adopt;models train;models sweep;bench decide;bench train;bench wire;bench load"
-]
-COMMANDS += [
-    "replay;data from-recording;drill;bench record;bench watch;bench batch;bench heads;bench prefix;bench memory"
-]
+COMMANDS += ["fit;score;models info;models adopt;models train;models sweep;replay;data from-recording;drill"]
+COMMANDS += ["bench decide;bench serving;bench load;bench train;bench wire"]
 COMMANDS += ["data convert;data stats;data show;data synthesise"]
-COMMANDS += ["bench dtype;bench engines;bench all;bench tables;bench crowd"]
 
 
 @pytest.mark.parametrize("group", ["", "models", "bench", "keys", "bridge"])
@@ -226,35 +218,6 @@ def test_ctrl_c_in_the_midst_of_imports_leaves_without_a_word(hook: str) -> None
     )
     done = python("-c", code)
     assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
-
-
-RESULTS = Path(__file__).parents[3] / "docs" / "benchmarks" / "experiments.json"
-
-
-def test_results_of_before_are_shown_and_put_into_a_page(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("# Mine\n<!-- latency -->\nold\n<!-- /latency -->\nafter\n")
-    command = ["experiments", "latency", "--results", str(RESULTS), "--page", str(page)]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 0, done.output
-    assert "JSON, grammar" in done.output and "**" not in done.output
-    written = page.read_text()
-    assert "old" not in written and "| heads |" in written and written.endswith("after\n")
-
-
-@pytest.mark.parametrize("document", [[], {"experiments": []}, {"experiments": {"forms": {"heads": {"0": {}}}}}])
-def test_what_holds_no_results_is_told(tmp_path: Path, document: Any) -> None:
-    file = tmp_path / "r.json"
-    file.write_text(json.dumps(document))
-    done = CliRunner().invoke(app, ["experiments", "--results", str(file)])
-    assert isinstance(done.exception, UserError) and "holds no such results" in str(done.exception)
-
-
-def test_a_page_without_marks_is_told_before_anything_is_trained(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("# Mine\n")
-    done = CliRunner().invoke(app, ["experiments", "forms", "--out", str(tmp_path / "out"), "--page", str(page)])
-    assert isinstance(done.exception, UserError) and not (tmp_path / "out").exists()
 
 
 def test_new_list_revoke_in_the_default_folder(

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.bench.load import unnamed
 from rtcontrol.gateway import Gateway, GatewayOptions
 from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.loop.evidence import PauseWatch
@@ -19,6 +18,7 @@ from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.tool_reading import ToolReading
+from tests.helpers.checkpoints import unnamed
 
 sys.path.insert(0, str(Path(__file__).parent))
 from gateway_served import Serve, Served

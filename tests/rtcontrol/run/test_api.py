@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 import rtcontrol
 from rtcontrol.agents import InvalidCall, OneOf, Tools, tool
 from rtcontrol.agents.lander import agent
-from rtcontrol.bench.load import unnamed
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.deadline import InTime
 from rtcontrol.run.drafter import Drafter
 from rtcontrol.run.model_compatibility import training_notice
+from tests.helpers.checkpoints import unnamed
 from tests.models.chat.families import checkpoint
 
 SEEN = "x 0.10 y 0.90 vx 0.00 vy -0.20 angle 0.00 spin 0.00 legs 0 0"

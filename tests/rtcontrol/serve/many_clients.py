@@ -10,7 +10,8 @@ from typing import Any, Self
 
 import zmq
 
-from rtcontrol.bench.wire import TEXT, WireSession, dealer, hello, pong
+from rtcontrol.bench.servers import dealer
+from rtcontrol.bench.wire import TEXT, WireSession, hello, pong
 from rtcontrol_client.wire import decode_msgpack, encode_msgpack
 from rtcontrol_client.wire.messages import CallMessage, ErrorMessage, Ping, Welcome
 from tests.helpers.processes import until

@@ -18,7 +18,6 @@ from commands import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.bench.load import unnamed
 from rtcontrol.hosts import load
 from rtcontrol.hosts.load import Need, undisturbed
 from rtcontrol.hosts.protocol import DecoderUnavailable
@@ -31,6 +30,7 @@ from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client import Client, ClientError
 from rtcontrol_client.wire.messages import Bye, ErrorMessage, Observe, Ping, Pong, Welcome
 from tests.bridges.client.worlds import OWN, STEER, STRAIGHT, Process
+from tests.helpers.checkpoints import unnamed
 from tests.helpers.processes import free_port, until
 from tests.rtcontrol.serve.fuzz import run
 from tests.rtcontrol.serve.wire_peer import WirePeer

@@ -15,7 +15,6 @@ import openai
 import pytest
 from cart import Flight, cart_agent
 
-from rtcontrol.bench.load import unnamed
 from rtcontrol.envs.remote import RemoteEnvironment, RemoteTerms
 from rtcontrol.gateway import Gateway, GatewayOptions
 from rtcontrol.gateway.source import public_name, source
@@ -44,6 +43,7 @@ from rtcontrol_client.wire.messages import (
     Reset,
     Welcome,
 )
+from tests.helpers.checkpoints import unnamed
 from tests.helpers.processes import until
 from tests.models.chat.families import hub_snapshot
 from tests.rtcontrol.hosts.standin_endpoint import standin

@@ -19,9 +19,7 @@ from rtcontrol.agents.paddle import tools as paddle
 from rtcontrol.agents.paddle.goals import KINDS, PaddleGoal
 from rtcontrol.agents.road import tools as road
 from rtcontrol.agents.road.goals import RoadGoal
-from rtcontrol.bench.other_tools import drawn, flown
 from rtcontrol.bench.situations import situations
-from rtcontrol.envs import registry
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.evaluate import Case, cases, evaluate, summary
 from rtcontrol.envs.lander.skill import SKILL as LANDER
@@ -40,7 +38,6 @@ from rtcontrol.run.model_compatibility import trained_on
 from rtcontrol.training.base_worlds import RECIPES
 from rtcontrol.training.imitation import UNKNOWN, Recipe
 from rtcontrol.training.simpletool_recipe import RECIPE, SCHEMAS, rows
-from rtcontrol.training.tool_randomization import plain
 
 AGENTS = {"lander": lander.agent, "paddle": paddle.agent, "driver": road.agent}
 SKILLS = {"lander": LANDER, "paddle": PADDLE, "driver": ROAD}
@@ -179,12 +176,15 @@ def test_it_finds_names_that_it_never_saw_under_new_tools(kind: str, things: int
     assert asked == 48 and right >= 42  # chance is a third and less
 
 
-def test_it_flies_a_world_whose_tools_it_knows_and_under_names_that_it_reads() -> None:
-    skill, tools = registry.skill("lander"), RECIPES["lander"].agent.tools.schemas
-    assert skill is not None
-    told = cases(skill.goals[0], range(5000, 5003))
-    for made in (plain(tools), drawn(tools, "synonyms", 0)):
-        assert sum(flown("base", "lander", made, told)) >= 2
+def test_base_lands_with_tools_that_it_knows() -> None:
+    base = DeciderSpec("base", tuple(lander.agent.tools.openai()), history=0).build()
+
+    def policy(situations: Sequence[tuple[str, str]]) -> list[Call]:
+        made = base.decide_many([(seen, told) for told, seen in situations])
+        return [decision.call for decision in made if decision.call is not None]
+
+    episodes = evaluate(LANDER, policy, cases(LANDER.goals[0], range(5000, 5003)), parallel=16)
+    assert summary(episodes)["successes"] >= 2
 
 
 def test_it_is_as_small_as_was_asked() -> None:
