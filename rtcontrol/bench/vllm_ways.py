@@ -11,7 +11,7 @@ from copy import copy
 from itertools import count
 from pathlib import Path
 
-from rtcontrol.bench.serving import HeadCalls
+from rtcontrol.bench.head_calls import HeadCalls
 from rtcontrol.models.call import Call
 
 # Read when vLLM is imported.

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from commands import refused
 
-from rtcontrol.bench.serving import HEADS, JSON, OURS, HeadCalls, counts_of, quickest
+from rtcontrol.bench.head_calls import HeadCalls
+from rtcontrol.bench.serving import HEADS, JSON, OURS, counts_of, quickest
 from rtcontrol.bench.shapes import CHANGING, CONSTANT, HEAD_TOKENS, VOCABULARY, eight_token_heads
 from rtcontrol.bench.situations import situations
 from rtcontrol.bench.tables import tables
