@@ -1,28 +1,45 @@
-"""How a program ends when it is asked to: SIGINT, SIGTERM and SIGHUP alike, in order, and whatever becomes of the
-terminal that it was started from."""
+"""End or suspend a program in order on a signal: the safe call first, whatever becomes of its terminal."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import errno
+import importlib
 import io
 import math
 import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Self
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-STATUS = {number.name: 128 + number for number in SIGNALS}
+
+def _there(*names: str) -> tuple[signal.Signals, ...]:
+    return tuple(signal.Signals[name] for name in names if hasattr(signal, name))
+
+
+# People end a program by these: each further one counts, and user code that took one loses it again.
+SIGNALS = _there("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+# By default these end a program as well. User code may have a use of its own for them.
+OTHERS = _there(
+    "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGXCPU", "SIGVTALRM", "SIGPROF", "SIGIO", "SIGPWR", "SIGSTKFLT"
+)  # fmt: skip
+SUSPENDS = signal.SIGTSTP
+# Even where the shell that started us has them ignored, as it does in a script's background.
+ALWAYS = _there("SIGINT", "SIGTERM", "SIGQUIT")
+STATUS = {number.name: 128 + number for number in (*SIGNALS, *OTHERS)}
 SAFE_CALL = b"still ending: the safe call is being executed; a third signal leaves at once\n"
 WRITING = b"still ending: the report is being written\n"
 DONE = b"ending: all is written; another signal leaves at once\n"
 # What one signal interrupted is not interrupted anew by those that come along with it.
 PEACE_S = 0.5
+RETAKE_S = 0.1  # a program that only waits looks after its signals so often
+Suspend = Callable[[Callable[[], None]], object]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -33,26 +50,67 @@ class Interrupted(KeyboardInterrupt):
         self.status = 128 + number
 
 
+class KernelHandlers:
+    """What the operating system calls for a signal, which C code may change without Python's knowledge."""
+
+    POINTER = ctypes.sizeof(ctypes.c_void_p)  # the handler is the first field of struct sigaction
+    SIZE = 256  # more than any system's
+
+    def __init__(self) -> None:
+        self._libc = ctypes.PyDLL(None)
+        self._buffer = ctypes.create_string_buffer(self.SIZE)
+        self._kept: dict[int, bytes] = {}
+
+    def keep(self, number: int) -> None:
+        """Remember the present handler."""
+        self._libc.sigaction(int(number), None, self._buffer)
+        self._kept[number] = self._buffer.raw
+
+    def handler(self, number: int) -> bytes:
+        """Return the present handler's address; zero bytes are the default action."""
+        self._libc.sigaction(int(number), None, self._buffer)
+        return self._buffer.raw[: self.POINTER]
+
+    def changed(self, number: int) -> bool:
+        return self.handler(number) != self._kept[number][: self.POINTER]
+
+    def restore(self, number: int) -> None:
+        self._libc.sigaction(int(number), self._kept[number], None)
+
+
+# `signal.getsignal` without its conversion to an enumeration, which takes 3 us for each signal.
+_getsignal = importlib.import_module("_signal").getsignal
+DEFAULT = bytes(KernelHandlers.POINTER)
+
+
 class Shutdown:
     """While it is entered (on the main thread), the first signal tells `stop` its name; the second one changes nothing
     and says so on stderr; each further one raises Interrupted with the first one's status, but for those within half a
     second of another that did. A first one before there is anything to stop raises it at once. While `shielded` is set
-    none does.
+    none does. Only SIGNALS count so; of OTHERS the first one ends the program, and further ones change nothing.
+
+    SIGTSTP calls `suspend` with a function that stops the process until it is continued: call that, on the main thread,
+    once the safe call is active. Without a `suspend` the process stops at once.
+
+    User code, or a library in C, may take these signals for itself: `retake` takes them back.
 
     A process that was asked to end is over when it is left: of further signals the second one leaves what hangs in the
-    interpreter's own end. SIGHUP stays ignored where it was (nohup). Entering also makes stdout and stderr outlive
-    their terminal.
+    interpreter's own end. SIGHUP, SIGTSTP and OTHERS stay ignored where they were (nohup). Entering also makes stdout
+    and stderr outlive their terminal.
     """
 
-    def __init__(self, stop: Callable[[str], object] | None = None) -> None:
+    def __init__(self, stop: Callable[[str], object] | None = None, suspend: Suspend | None = None) -> None:
         self.name, self.shielded = "", False
-        self._stop, self._count, self._peace_s = stop, 0, 0.0
+        self._stop, self._suspend, self._count, self._peace_s = stop, suspend, 0, 0.0
         self._doing = SAFE_CALL
         self._before: dict[int, Any] = {}
+        self._kernel = KernelHandlers()
+        self._noted: set[int] = set()  # signals that were taken back before
+        self._unblocked: list[int] = []
 
-    def of(self, stop: Callable[[str], object]) -> None:
+    def of(self, stop: Callable[[str], object], suspend: Suspend | None = None) -> None:
         """From now on this is to be stopped: at once, where a signal came already."""
-        self._stop = stop
+        self._stop, self._suspend = stop, suspend
         if self.name:
             stop(self.name)
 
@@ -65,9 +123,41 @@ class Shutdown:
         return STATUS.get(self.name, 0)
 
     def wait(self) -> None:
-        rest(self.called)
+        while not self.called():
+            self.retake()
+            rest(self.called, time.monotonic() + RETAKE_S)
+
+    def retake(self) -> list[str]:
+        """Take back the signals that other code has taken, at the level of the operating system. Any thread.
+
+        Returns the names of those taken back for the first time. A handler that other code gave one of OTHERS stays:
+        it does not end the program. What was changed by Python's own `signal` only the main thread can take back.
+        """
+        taken = []
+        main = threading.current_thread() is threading.main_thread()
+        for number in self._before:
+            by_python = main and _getsignal(number) != self._handler(number)
+            if not (by_python or self._kernel.changed(number)):
+                continue
+            if number in OTHERS and self._kernel.handler(number) != DEFAULT:
+                continue
+            if main:
+                signal.signal(number, self._handler(number))
+            else:
+                self._kernel.restore(number)
+            if number not in self._noted:
+                self._noted.add(number)
+                taken.append(signal.Signals(number).name)
+        if main:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._unblocked)
+        return taken
+
+    def _handler(self, number: int) -> Callable[[int, object], None]:
+        return self._on_suspend if number == SUSPENDS else self._handle
 
     def _handle(self, number: int, frame: object) -> None:
+        if self.name and number in OTHERS:
+            return
         self._count += 1
         self.name = self.name or signal.Signals(number).name
         if self._count == 2 or self.shielded:
@@ -81,11 +171,31 @@ class Shutdown:
         else:
             self._stop(self.name)
 
+    def _on_suspend(self, number: int, frame: object) -> None:
+        if self.name:
+            return  # it is ending, with the safe call
+        if self._suspend is None:
+            self._halt()
+        else:
+            self._suspend(self._halt)
+
+    def _halt(self) -> None:
+        """Stop the process, as SIGTSTP does by default, until it is continued."""
+        signal.signal(SUSPENDS, signal.SIG_DFL)
+        os.kill(os.getpid(), SUSPENDS)
+        signal.signal(SUSPENDS, self._on_suspend)
+
     def __enter__(self) -> Self:
         outlive_terminal()
-        for number in SIGNALS:
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._handle)
+        for number in (*SIGNALS, *OTHERS, SUSPENDS):
+            before = signal.getsignal(number)
+            if before is signal.SIG_IGN and number not in ALWAYS:
+                continue
+            if number in OTHERS and before is not signal.SIG_DFL:
+                continue  # somebody has a use for it
+            self._before[number] = signal.signal(number, self._handler(number))
+            self._kernel.keep(number)
+        self._unblocked = [number for number in self._before if number not in OTHERS]
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -94,7 +204,7 @@ class Shutdown:
             atexit.register(_ignore)
             return
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: it was set by C
 
 
 def write_now(fd: int, line: bytes) -> bool:
@@ -107,7 +217,7 @@ def write_now(fd: int, line: bytes) -> bool:
 
 def _ignore() -> None:
     # Python's own handlers end before the process does.
-    for number in SIGNALS:
+    for number in (*SIGNALS, *OTHERS):
         signal.signal(number, signal.SIG_IGN)
 
 

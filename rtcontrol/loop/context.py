@@ -16,7 +16,8 @@ from rtcontrol.loop.evidence import PauseWatch
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """`emit` takes an event for the record, `notify` a line for people, `stop` why the run ends."""
+    """`emit` takes an event for the record, `notify` a line for people, `stop` why the run ends; `retake` takes back
+    signals that user code has taken."""
 
     config: RunConfig
     agent: Agent
@@ -27,3 +28,4 @@ class RunContext:
     emit: Callable[[dict[str, Any]], None]
     notify: Callable[[str], None]
     stop: Callable[[str], None]
+    retake: Callable[[], None] = lambda: None

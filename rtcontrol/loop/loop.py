@@ -44,7 +44,7 @@ class LoopOptions:
     `notify` takes plain lines for people. `watch` and `collector` are for the whole process: whoever runs many loops in
     one gives them, already entered. Without a `clock` the configuration says which. `interpreter` understands what is
     said, and is closed with the loop; where an understood instruction needs a yes, the first one needs it unless
-    `first_unasked`."""
+    `first_unasked`. `retake` takes back signals that user code has taken, and returns the names of new ones."""
 
     sample: Observation | None = None
     notify: Callable[[str], None] = lambda line: None
@@ -53,6 +53,7 @@ class LoopOptions:
     collector: Collector | None = None
     interpreter: Interpreter | None = None
     first_unasked: bool = False
+    retake: Callable[[], list[str]] = list
 
 
 class ControlLoop:
@@ -88,7 +89,19 @@ class ControlLoop:
         recorder.slow = self._watch.wrote
         self._watching = self._watch if options.watch is None else nullcontext()
         self._collecting = SlackCollector() if options.collector is None else nullcontext(options.collector)
-        context = RunContext(config, agent, env, host, self._clock, self._watch, recorder.write, self.tell, self.stop)
+        self._retake = options.retake
+        context = RunContext(
+            config,
+            agent,
+            env,
+            host,
+            self._clock,
+            self._watch,
+            recorder.write,
+            self.tell,
+            self.stop,
+            self._retake_signals,
+        )
         self._ticks = Ticks(context)
         self._outcomes, self.instructions = self._ticks.outcomes, self._ticks.instructions
         self.operator = self._ticks.operator  # what people may say
@@ -144,6 +157,18 @@ class ControlLoop:
         """End the run soon, with the safe call and the report; the first reason stays."""
         self.ended_by = self.ended_by or why
         self._ticks.over = True
+
+    def suspend(self, halt: Callable[[], None]) -> None:
+        """Call `halt`, which stops the process, once the safe call is active; for a signal handler of this thread.
+        Before the first tick nothing has acted; a run that ends brings its safe call anyway, and does not stop."""
+        if self.phase == "running":
+            self._ticks.halt = halt
+        elif self.phase != "ending":
+            halt()
+
+    def _retake_signals(self) -> None:
+        for name in self._retake():
+            self.tell(f"{name} was taken by the world's code or a library, and is taken back: it ends the run safely.")
 
     @property
     def launched(self) -> bool:
@@ -234,6 +259,7 @@ class ControlLoop:
         self.env.instruct(self.instruction)
         self.env.start(config.clock, config.seed, config.episodes)  # type: ignore[arg-type]
         self._world_started = True
+        self._retake_signals()
         # Its thread's own favours are refused, if at all, for the reasons that the loop's are, which are told.
         self._ticks.actuator.start(lambda: favours(config.rt_priority, config.affinity))
         first = first_look(config, self.env, self._stopped, self.tell)

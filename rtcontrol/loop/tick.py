@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import repeat
 
@@ -26,6 +27,14 @@ from rtcontrol.telemetry.causes import Cause
 
 # A safe call that is not in force is tried again every period, but at slow rates too as often as this.
 RETRY_NS = 1_000_000_000
+# The handlers of signals are looked at before a tick's end, but no more often than this.
+RETAKE_NS = 10_000_000
+# A process is stopped when the safe call is active, and what tells a world elsewhere of it has left.
+HALT_WAIT_S, HALT_SETTLE_S = 2.0, 0.05
+NOT_HALTED = (
+    "Not stopped: the safe call is not active within {:g} s. The run is paused and tries on; press Ctrl-Z again, or "
+    "end it with Ctrl-C."
+)
 SIZES, STARTS = repeat(SIZE), repeat(0)
 
 
@@ -53,6 +62,8 @@ class Ticks:
         self._legal = LegalCalls(agent.tools)
         self._seq: int | None = None
         self.over = False
+        self.halt: Callable[[], None] | None = None  # a signal handler sets it: the process is to be stopped
+        self._retake, self._retake_ns = context.retake, 0
         self._pending, self._late = dict[int, Tick](), dict[int, Tick]()
         self._ordered: dict[int, InFlightCall] = {}
         self._ordered_k, self._heard_ns, self._most = -1, 0, config.calls_per_tick  # heard: the decoder's heartbeat
@@ -77,6 +88,8 @@ class Ticks:
         end_ns = None if config.duration_s is None else round(config.duration_s * 1e9)
         retried = False
         while not self.over:
+            if self.halt is not None:
+                self._suspend(self.halt)
             in_flight = bool(self._pending or self._ordered or (actuator.attempting and not enforced))
             reply = clock.wait(self._next_event_ns() if enforced else None, host, in_flight) or host.wait(0)
             if effects:
@@ -100,6 +113,24 @@ class Ticks:
             # With a decision always in flight there is never slack, but garbage must not grow without bounds.
             if gc.get_count()[0] >= SlackCollector.THRESHOLD:
                 collector.collect(0 if self._pending or self._ordered else clock.slack_ns())
+
+    def _suspend(self, halt: Callable[[], None]) -> None:
+        """Pause, stop the process once the safe call is active, and resume when it is continued."""
+        self.halt, actuator = None, self.actuator
+        pauses = self.operator.state == "running"
+        if pauses:
+            self.operator.say("pause", "SIGTSTP")
+        actuator.guard_ns = None  # the next release sets it again
+        # A world in lockstep is idle while it waits for us, so its step with the safe call is not waited for.
+        active = actuator.wait_safe(HALT_WAIT_S if self._clock.enforced else HALT_SETTLE_S) or not self._clock.enforced
+        self.collect_effects()
+        if not active:
+            self._notify(NOT_HALTED.format(HALT_WAIT_S))
+            return
+        time.sleep(HALT_SETTLE_S)
+        halt()
+        if pauses:
+            self.operator.say("resume", "SIGCONT")
 
     def _next_event_ns(self) -> int | None:
         """The earliest deadline or end of a hold."""
@@ -132,6 +163,9 @@ class Ticks:
         except OSError:  # one of the threads is gone
             self._runs = ()
         tick.runs = self._runs
+        if now >= self._retake_ns:
+            self._retake()
+            self._retake_ns = now + RETAKE_NS
         if skipped:
             tick_outcome.was_late(outcomes, tick, skipped, self._period_ns)
         if self.instructions.waiting:

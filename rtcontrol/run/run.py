@@ -43,8 +43,9 @@ ERRED = 8  # 7 is a bridge's, for no server
 ERRED_SHARE = 0.1  # of the ticks: so many errors are no accident
 HELP = """Exit status: 0; 1 internal error, or a simulator lost for good; 2 mistake in what was given; 3 too many
 misses; 4 the safe call was not in force at the end; 5 the decoder was lost for good; 6 record or report incomplete
-(disk full); 8 a tenth of the ticks or more ended in an error of code; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM. The first
-signal ends the run in order, a second one changes nothing, a third one leaves whatever hangs.
+(disk full); 8 a tenth of the ticks or more ended in an error of code; 128 and the number of the signal that ended it:
+129 SIGHUP, 130 Ctrl-C, 143 SIGTERM. The first signal ends the run in order, a second one changes nothing, a third one
+leaves whatever hangs. Ctrl-Z stops the process once the safe call is active; `fg` resumes.
 """
 
 
@@ -100,6 +101,7 @@ def _run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts], thre
     if options.env.endswith(".py"):
         load_module(options.env, "--env")  # here: what it sets up once may be for the main thread alone, as signals are
     chosen = _agent(options, thread)
+    ending.retake()
     instruction, goal = options.instruction, options.goal
     if instruction is None:
         instruction = chosen.instruction if goal is None else assembly.goal_text(goal, options.env, chosen.goals)
@@ -124,6 +126,7 @@ def _run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts], thre
         host = assembly.host(options, source, model, chosen)
         told = interpreting.of_config(options, chosen)
         view = LiveView(options)
+        ending.retake()  # the world's construction and first reset ran its code, and a model's
         return run_loop(options, chosen, env, host, sample, view, ending, pictures=pictures, interpreter=told)
 
 
@@ -171,7 +174,7 @@ def run_loop(
     record, patient = config.out / "record.mcap", config.clock == "lockstep"
     recorder = Recorder(record, header, provisional=True, tell=view.say, patient=patient, most=size(config.record_max))
     recorder.pictures = pictures or received(env, config.record_pictures, recorder.header)
-    options = LoopOptions(sample, view.say, clock, interpreter=interpreter)
+    options = LoopOptions(sample, view.say, clock, interpreter=interpreter, retake=ending.retake)
     loop = ControlLoop(config, chosen, env, host, recorder, options)
     model = config.model or chosen.model
     told = (training_notice(chosen.tools.schemas, model), rate_mismatch(model, config.hz), _first_told(config, chosen))
@@ -181,7 +184,7 @@ def run_loop(
     began, sound, written = True, True, True
     left: Interrupted | None = None
     try:
-        ending.of(loop.stop)
+        ending.of(loop.stop, loop.suspend)
         view.watch(loop, recorder)
         loop.run()
     except Interrupted as interrupted:

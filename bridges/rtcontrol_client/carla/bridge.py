@@ -8,6 +8,7 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,6 +125,8 @@ class CarlaBridge:
         self._obeyed: tuple[int, int | None] | None = None
         self._own_s = 0.0  # of this step, what is not the server's
         self._stopped = False
+        self._retake: Callable[[], object] = lambda: None
+        self._suspends: Callable[[], None] | None = None  # what stops the process, once the car is braked
         self._ended = threading.Event()
         self._trace: Trace | None = None
 
@@ -141,13 +144,23 @@ class CarlaBridge:
         """End the run: the car is braked to a halt, the session closed."""
         self._stopped = True
 
+    def suspend(self, halt: Callable[[], None]) -> None:
+        """Brake the car fully, then call `halt`, which stops the process; for a signal handler of `run`'s thread."""
+        self._suspends = halt
+
+    def _suspend(self, halt: Callable[[], None]) -> None:
+        self._world.control(FULL_STOP)
+        self._suspends = self._obeyed = None
+        halt()
+
     def instruct(self, text: str) -> None:
         """The goal from now on."""
         self._session.instruct(text)
 
-    def run(self) -> None:
+    def run(self, retake: Callable[[], object] = lambda: None) -> None:
         """Until `stop`, the session's end, or for the duration. Raises ClientError where the server refuses,
-        CarlaBridgeError where CARLA is gone for too long."""
+        CarlaBridgeError where CARLA is gone for too long. `retake` is called each step: `Shutdown.retake`."""
+        self._retake = retake
         watchers = [threading.Thread(target=self._interrupt, daemon=True)]
         if self._options.report is not None:
             watchers.append(threading.Thread(target=self._write_now_and_then, daemon=True))
@@ -230,6 +243,9 @@ class CarlaBridge:
                 self._step(standing)
 
     def _over(self) -> bool:
+        self._retake()
+        if self._suspends is not None:
+            self._suspend(self._suspends)
         if self._stopped or self._session.over:
             return True
         limit_s = self._options.duration_s

@@ -228,7 +228,7 @@ def _drive(world: Any, options: CarlaBridgeOptions, supervised: bool, ending: Sh
     from rtcontrol_client.carla.bridge import CarlaBridge
 
     bridge = CarlaBridge(world, options)
-    ending.of(lambda name: bridge.stop())
+    ending.of(lambda name: bridge.stop(), bridge.suspend)
     if supervised:
         tell("ready", town=world.town)
     where = world.options
@@ -241,7 +241,7 @@ def _drive(world: Any, options: CarlaBridgeOptions, supervised: bool, ending: Sh
         except OSError as error:
             log.warning("--rt-priority is refused (%s): see `rtcontrol doctor`", error.strerror)
     try:
-        bridge.run()
+        bridge.run(ending.retake)
     finally:
         print(summary(bridge.figures()), file=sys.stderr)
     return ending.status

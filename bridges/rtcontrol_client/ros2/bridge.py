@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ TROUBLE_S = 1.0  # how often the network is asked what is wrong
 PROMISE_PERIODS, PROMISE_MS = 3, 100.0
 DECLINED_S = 10.0  # how often the same refusal of calls is told
 SETTLE_S = 3.0  # discovery takes about a second: nothing is wrong before
+FLUSH_S = 0.3  # so long the safe call may take to arrive before the process ends or stops
 ALIKE = 0.1  # a server's rate that differs by less from the bridge's own gives the bridge its phase
 log = logging.getLogger("rtcontrol.ros2")
 
@@ -76,7 +77,10 @@ class Ros2Bridge:
         self._feed = feed_of(mapper, bus.input)
         self._optional = {source.topic.name for source in mapper.sources if not source.required}
         self._optional |= {topic.name for topic in (mapper.diagnostics, mapper.instructions) if topic is not None}
-        self._over = False  # set by a handler that interrupts the main thread: no lock
+        # Set by handlers that interrupt the main thread: no lock.
+        self._over = False
+        self._halt: Callable[[], None] | None = None
+        self._suspended = False
         self._client: Client | None = None
         self._ended: Counter[str] = Counter()  # counts of clients before this one
         self._latency_ms: dict[str, float] = {}  # of the client before this one
@@ -101,6 +105,19 @@ class Ros2Bridge:
         """End the run: the safe call is published, the session closed."""
         self._over = True
 
+    def suspend(self, halt: Callable[[], None]) -> None:
+        """Publish the safe call, then call `halt`, which stops the process; for a signal handler of `run`'s thread."""
+        self._halt = halt
+
+    def _suspend(self, halt: Callable[[], None]) -> None:
+        self._suspended = True  # `_standing` says so from here on, on the client's thread too
+        try:
+            self._repeat()
+            self._bus.flush(FLUSH_S)
+            halt()
+        finally:
+            self._halt, self._suspended = None, False
+
     def instruct(self, text: str) -> None:
         """The goal from now on; it survives reconnects. One that no server takes is warned of, and changes nothing."""
         try:
@@ -115,9 +132,9 @@ class Ros2Bridge:
             self._client.instruct(text)
         log.info("instruction: %s", text)
 
-    def run(self) -> None:
+    def run(self, retake: Callable[[], object] = lambda: None) -> None:
         """Until `stop`, or for the duration. Raises ClientError where the server refuses, or is not there at first,
-        Unserved where the duration is over before one is."""
+        Unserved where the duration is over before one is. `retake` is called each tick: `Shutdown.retake`."""
         began = time.monotonic()
         period_s = 1.0 / self._options.hz
         troubles_at = began + SETTLE_S
@@ -125,6 +142,8 @@ class Ros2Bridge:
         release = began
         try:
             while not self._over:
+                if self._halt is not None:
+                    self._suspend(self._halt)
                 now = time.monotonic()
                 self._link(now, began)
                 if self._options.duration_s is not None and now - began >= self._options.duration_s:
@@ -143,7 +162,8 @@ class Ros2Bridge:
                     self._late_ticks += 1
                     release += period_s * int(late / period_s)  # whole periods are skipped, the phase is kept
                 release = self._in_phase(release, period_s)
-                rest(lambda: self._over, release)
+                rest(lambda: self._over or self._halt is not None, release)
+                retake()
         finally:
             self._close()
 
@@ -206,6 +226,8 @@ class Ros2Bridge:
 
     def _standing(self) -> Standing:
         client = self._client
+        if self._suspended:
+            return Standing(None, "safe", cause="suspended")
         self._clock.read()
         if self._clock.jumped:
             return Standing(None, "safe", cause="reset")
@@ -342,7 +364,7 @@ class Ros2Bridge:
                 stack.callback(self._drop, self._client)
             if self._told is not None:
                 stack.callback(self._tell)
-            stack.callback(self._bus.flush, 0.3)
+            stack.callback(self._bus.flush, FLUSH_S)
             stack.callback(self._actuator.close, Standing(None, "safe", cause="closed"))
 
 

@@ -184,14 +184,14 @@ def _bridge(options: argparse.Namespace, ros: Sequence[str], mapper: Any, hz: fl
         network = RosNetwork(node)
         bridge = Ros2Bridge(mapper, network, bridge_options)
         form = "%(asctime)s %(levelname)s %(message)s"
-        with Shutdown(lambda name: bridge.stop()) as ending, StandardStreams(log=form):
+        with Shutdown(lambda name: bridge.stop(), bridge.suspend) as ending, StandardStreams(log=form):
             if sys.stdin is not None and sys.stdin.isatty():
                 threading.Thread(target=_read_instructions, args=(bridge,), daemon=True).start()
             if not options.no_guard:
                 given = guard_arguments(node, network.resolved, ros)
                 bridge.protect(Guard(mapper.config, hz, bridge.promise_ms, given))
             try:
-                bridge.run()
+                bridge.run(ending.retake)
             finally:
                 figures = bridge.figures()
                 print(_summary(figures), file=sys.stderr)

@@ -34,7 +34,7 @@ from rtcontrol_client.ros2.goals import Channel, channels
 from rtcontrol_client.ros2.mapper import Mapper
 from rtcontrol_client.ros2.network import Network, Output
 from rtcontrol_client.ros2.observer import clock_of
-from rtcontrol_client.shutdown import outlive_terminal, write_now
+from rtcontrol_client.shutdown import OTHERS, SIGNALS, SUSPENDS, outlive_terminal, write_now
 
 GRACE_S = 0.02  # the bridge's own safe call comes first, where it lives
 HOLD_S = 1.0  # behind the bridge's end, and behind the first subscriber that was found since then
@@ -231,8 +231,8 @@ class Watch:
 def guard(given: Sequence[str], network: Callable[[], Network]) -> int:
     """The process, with these arguments, until the bridge has ended; the exit status."""
     outlive_terminal()
-    # What ends the bridge must not end this one before it: its end is that of the pipe.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    # What ends or stops the bridge, for all of a terminal's processes, must not do so here: the pipe's end is the end.
+    for number in (*SIGNALS, *OTHERS, SUSPENDS, signal.SIGTTIN, signal.SIGTTOU):
         signal.signal(number, signal.SIG_IGN)
     parser = argparse.ArgumentParser(prog="python -m rtcontrol_client.ros2.guard", description=__doc__)
     parser.add_argument("--config", type=Path, required=True)

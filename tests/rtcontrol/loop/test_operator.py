@@ -11,13 +11,14 @@ from typing import Any
 
 import jsonschema
 import pytest
-from arm import MOVE, STOP, Arm, arm_agent, on
+from arm import MOVE, STOP, Arm, arm_agent, failing, on
 from cart import CartWorld, Flight, good
 
 from rtcontrol.agents import Agent
 from rtcontrol.envs.base import Emission
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.protocol import DecisionRequest
+from rtcontrol.loop import tick as ticks
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.command import Command, Completion
 from rtcontrol.loop.config import RunConfig, confidence
@@ -98,6 +99,47 @@ def test_no_call_acts_while_it_is_paused_and_they_do_again_after(tmp_path: Path)
     assert any(line.get("safe") and line["why"] == "pause" and line["in_force"] for line in flight.lines)
     for line in flight.lines:
         jsonschema.validate(line, schema(topic_of(line)))
+
+
+def test_process_stops_once_the_safe_call_is_active(tmp_path: Path) -> None:
+    at: dict[str, Any] = {}
+
+    def person(flight: Flight, arm: Arm) -> None:
+        halted, continued = threading.Event(), threading.Event()
+
+        def halt() -> None:
+            at["halted"], at["last"] = time.monotonic_ns(), arm.acts[-1][1]
+            halted.set()
+            continued.wait(20)
+            at["continued"] = time.monotonic_ns()
+
+        flight.loop.suspend(halt)
+        assert halted.wait(20)
+        time.sleep(3 * PERIOD_S)
+        continued.set()
+        until(lambda: any(call == MOVE and t > at.get("continued", t) for t, call in arm.acts))
+
+    flight, arm = flown(tmp_path, person)
+    assert at["last"] == STOP
+    assert not [call for t, call in arm.acts if at["halted"] < t < at["continued"] and call != STOP]
+    assert people(flight) == ["pause", "resume"]
+    # As after a pause: nothing that was decided before acts.
+    assert min(asked_for(flight)) >= 0
+
+
+def test_process_does_not_stop_while_the_safe_call_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ticks, "HALT_WAIT_S", 0.2)
+    halts: list[int] = []
+
+    def person(flight: Flight, arm: Arm) -> None:
+        arm.refuse = failing(1000)
+        flight.loop.suspend(lambda: halts.append(1))
+        until(lambda: any("Not stopped" in line for line in flight.said))
+        assert flight.loop.operator.state == "paused"
+        arm.refuse = lambda call: None
+
+    flown(tmp_path, person)
+    assert not halts
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -91,9 +91,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Starts runs of a world whose safe call takes `slow` seconds; none outlives the test."""
     running: list[subprocess.Popen[str]] = []
 
-    def begin(*options: str, slow: float = 0.0, **how: Any) -> subprocess.Popen[str]:
+    def begin(*options: str, slow: float = 0.0, head: str = "", **how: Any) -> subprocess.Popen[str]:
         file = tmp_path / "world.py"
-        file.write_text(WORLD.replace("SLOW", str(slow)))
+        file.write_text(head + WORLD.replace("SLOW", str(slow)))
         command = [sys.executable, "-m", "rtcontrol", "run", "--env", str(file), "--agent", str(file)]
         pipe = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         running.append(
@@ -173,6 +173,46 @@ def test_a_terminal_that_goes_away_ends_the_run_with_safe_call_and_report(start:
     assert process.wait(30) == 129
     assert said(tmp_path) == "done"
     assert report_of(tmp_path / "out")["ended_by"] == "SIGHUP"
+
+
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGXCPU])
+def test_any_ending_signal_brings_the_safe_call(start: Start, tmp_path: Path, number: signal.Signals) -> None:
+    process = start("--out", "out")
+    wait_for_ticks(tmp_path / "out", 2)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, said(tmp_path)) == (128 + number, "done"), err
+    assert report_of(tmp_path / "out")["ended_by"] == number.name
+
+
+def test_ctrl_z_stops_the_process_after_the_safe_call(start: Start, tmp_path: Path) -> None:
+    # A group with a parent outside it: the kernel stops no process of an orphaned group.
+    process = start("--out", "out", process_group=0)
+    wait_for_ticks(tmp_path / "out", 2)
+    process.send_signal(signal.SIGTSTP)
+    state = lambda: Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]  # noqa: E731
+    until(lambda: state() == "T", "not stopped")
+    assert said(tmp_path) == "done"
+    process.send_signal(signal.SIGCONT)
+    until(lambda: state() != "T", "not continued")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    spoken = [line["people"] for line in read_record(tmp_path / "out" / "record.mcap") if "people" in line]
+    assert spoken[:2] == ["pause", "resume"]
+
+
+TAKEN = """import signal
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
+"""
+
+
+def test_signal_that_the_world_takes_still_ends_the_run_safely(start: Start, tmp_path: Path) -> None:
+    process = start("--out", "out", head=TAKEN)
+    wait_for_ticks(tmp_path / "out", 2)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, said(tmp_path)) == (143, "done"), err
 
 
 def test_hangup_stays_ignored_where_it_was(start: Start, tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""Signals of a program that ends or stops in order, in this process and without waiting."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from rtcontrol_client.shutdown import OTHERS, SIGNALS, SUSPENDS, Interrupted, Shutdown
+
+ALL = (*SIGNALS, *OTHERS, SUSPENDS)
+LIBC = ctypes.CDLL(None)
+LIBC.signal.restype, LIBC.signal.argtypes = ctypes.c_void_p, [ctypes.c_int, ctypes.c_void_p]
+DEFAULT, IGNORE = 0, 1
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Default handlers at first, and the test runner's own at the end."""
+    before = {number: signal.getsignal(number) for number in ALL}
+    for number in ALL:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [*SIGNALS, *OTHERS])
+def test_first_signal_stops_with_its_own_status(number: signal.Signals) -> None:
+    stops: list[str] = []
+    with Shutdown(stops.append) as ending:
+        signal.raise_signal(number)
+        assert (stops, ending.status) == ([number.name], 128 + number)
+
+
+def test_timer_signals_never_count_as_further_ones() -> None:
+    stops: list[str] = []
+    with Shutdown(stops.append):
+        for _ in range(5):  # as of a limit of processor time, each second
+            signal.raise_signal(signal.SIGXCPU)
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(Interrupted):
+            signal.raise_signal(signal.SIGINT)
+    assert stops == ["SIGXCPU"]
+
+
+def by_python(number: int) -> None:
+    signal.signal(number, signal.SIG_DFL)
+
+
+def by_python_function(number: int) -> None:
+    signal.signal(number, lambda number, frame: None)
+
+
+def by_c(number: int) -> None:
+    LIBC.signal(number, DEFAULT)
+
+
+def by_c_ignored(number: int) -> None:
+    LIBC.signal(number, IGNORE)
+
+
+@pytest.mark.parametrize("take", [by_python, by_python_function, by_c, by_c_ignored])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
+def test_signal_taken_by_user_code_is_taken_back(take: Callable[[int], None], number: signal.Signals) -> None:
+    stops: list[str] = []
+    with Shutdown(stops.append) as ending:
+        take(number)
+        assert ending.retake() == [number.name]
+        assert ending.retake() == []
+        signal.raise_signal(number)
+        assert stops == [number.name]
+
+
+def test_signal_taken_in_c_is_taken_back_by_another_thread() -> None:
+    stops: list[str] = []
+    with Shutdown(stops.append) as ending:
+        by_c(signal.SIGTERM)
+        thread = threading.Thread(target=ending.retake)
+        thread.start()
+        thread.join()
+        signal.raise_signal(signal.SIGTERM)
+    assert stops == ["SIGTERM"]
+
+
+def test_blocked_signal_is_let_through_again() -> None:
+    stops: list[str] = []
+    with Shutdown(stops.append) as ending:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        signal.raise_signal(signal.SIGTERM)
+        assert stops == []
+        ending.retake()
+    assert stops == ["SIGTERM"]
+
+
+def test_timer_of_user_code_keeps_its_handler() -> None:
+    rings: list[int] = []
+    with Shutdown(lambda name: None) as ending:
+        signal.signal(signal.SIGALRM, lambda number, frame: rings.append(number))
+        assert ending.retake() == []
+        signal.raise_signal(signal.SIGALRM)
+        assert (rings, ending.status) == ([signal.SIGALRM], 0)
+
+
+def test_ctrl_z_hands_over_what_stops_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[object] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append((number, signal.getsignal(number))))
+    halts: list[Callable[[], None]] = []
+    with Shutdown(lambda name: None, halts.append):
+        signal.raise_signal(SUSPENDS)
+        assert len(halts) == 1 and not sent
+        halts[0]()
+        assert sent == [(SUSPENDS, signal.SIG_DFL)]
+        signal.raise_signal(SUSPENDS)
+        assert len(halts) == 2
+
+
+def test_ctrl_z_with_nothing_to_suspend_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
+    with Shutdown(lambda name: None):
+        signal.raise_signal(SUSPENDS)
+    assert sent == [SUSPENDS]
+
+
+def test_ctrl_z_does_not_stop_a_program_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    halts: list[Callable[[], None]] = []
+    with Shutdown(lambda name: None, halts.append):
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(SUSPENDS)
+    assert not halts
