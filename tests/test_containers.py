@@ -18,7 +18,6 @@ import pytest
 import yaml
 
 import rtcontrol
-from rtcontrol.gateway.devices import SUFFIX
 from tests.helpers.processes import ROOT, Program, environment, free_port, until
 from tests.rtcontrol.commands import unknown_options
 
@@ -161,10 +160,7 @@ def test_what_is_copied_is_sent_and_what_is_nobodys_business_is_not() -> None:
     left = [path for path in files if ignored(path) and "/." not in path]
     assert len(files) > 100 and {path.rpartition("/")[0] for path in left} <= {"examples/deploy"}  # it is no page
     private = (".git/config", "runs/a/record.mcap", "examples/robot.key_secret", "keys/server.key", "envs/.env")
-    paired = f"examples/robot-token{SUFFIX}"  # a list of devices beside a token file of any name
-    assert all(
-        map(ignored, (*private, paired, "examples/token", "docs/index.md", "models/__pycache__/a.pyc", "notes.txt"))
-    )
+    assert all(map(ignored, (*private, "examples/token", "docs/index.md", "models/__pycache__/a.pyc", "notes.txt")))
 
 
 @pytest.fixture

@@ -34,7 +34,6 @@ LAZY = {
     "tools": "rtcontrol.cli.author:tools",
     "bench": "rtcontrol.cli.bench:app",
     "keys": "rtcontrol.cli.keys:app",
-    "devices": "rtcontrol.cli.devices:app",
     "bridge": "rtcontrol.cli.bridge:app",
     "replay": "rtcontrol.cli.replay:replay",
     "data": "rtcontrol.cli.data:app",

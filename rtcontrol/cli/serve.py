@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -15,6 +15,11 @@ from rtcontrol.serve.options import ServerOptions
 from rtcontrol.telemetry.run_folder import Folder
 from rtcontrol_client.console import StandardStreams
 from rtcontrol_client.shutdown import Interrupted, Shutdown
+
+if TYPE_CHECKING:
+    from rtcontrol.gateway import Gateway
+    from rtcontrol.hosts.protocol import DecoderPool
+    from rtcontrol.serve.session_manager import SessionManager
 
 EXAMPLES = """Serve programs on the other side of a socket: each brings its own tools, or names an agent.
 
@@ -30,7 +35,7 @@ Examples:
 
   rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys      (rtcontrol keys new NAME makes the keys)
 
-  rtcontrol serve --agent paddle --http 0.0.0.0:8080 --token-file token --pair      (phones come in by a code)
+  rtcontrol serve --agent paddle --http 0.0.0.0:8080 --token-file token      (others show the token: docs/gateway.md)
 
   rtcontrol serve --model runs/mine --tools robot.py      (of clients and /v1 requests without tools: docs/schemas.md)
 
@@ -72,20 +77,18 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
     ending.of(lambda name: None)
     with StandardStreams() as output:
         say = output.out.say
-        web = None if gateway is None else gateway(say)
-        with Server(options, options.bind, keys=options.keys, http=web, say=say, stopped=ending.called) as server:
+        with Server(options, options.bind, keys=options.keys, http=gateway, say=say, stopped=ending.called) as server:
             for endpoint in server.endpoints:
                 say(f"listening on {endpoint}")
             if server.gateway is not None:
                 say(f"listening on {server.gateway.url}")
-                server.gateway.show_code()
             ending.wait()
             say(f"{ending.name}: ending {len(server.admission.all())} sessions")
         say(f"records and reports: {options.out}")
     return ending.status
 
 
-def _gateway(options: ServerOptions, http: str) -> Callable[[Any], Any]:
+def _gateway(options: ServerOptions, http: str) -> Callable[[SessionManager, DecoderPool], Gateway]:
     from rtcontrol.gateway import Gateway, GatewayOptions
     from rtcontrol.models.checkpoint.checkpoint import zoo
     from rtcontrol.run import assembly
@@ -102,9 +105,8 @@ def _gateway(options: ServerOptions, http: str) -> Callable[[Any], Any]:
         options.value_tokens,
         options.arguments,
         options.require_token,
-        options.pair,
     )
-    return lambda say: lambda admission, pool: Gateway(admission, pool, told, say)
+    return lambda admission, pool: Gateway(admission, pool, told)
 
 
 app.command(help=EXAMPLES)(command(ServerOptions, "serve", _serve))

@@ -11,13 +11,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
-import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from rtcontrol.gateway.devices import PairedDevices
 from rtcontrol.gateway.options import DEFAULT_PORTS, GatewayOptions
 from rtcontrol_client.wire.endpoint import SUBPROTOCOL, TOKEN_SUBPROTOCOL, is_address, is_loopback
 
@@ -43,8 +41,6 @@ SENT = (
     "openai-project",
 )
 STAINLESS = "x-stainless-"
-LOOK_S = 0.25  # between two looks at the list of paired devices, of one connection
-REVOKED = 1008  # RFC 6455, section 7.4.1: against the policy
 # MCP's own path, the headers that its clients send from a browser, and the one of an answer that they send back.
 MCP_PATH = "/mcp"
 MCP_SENT = (
@@ -93,7 +89,6 @@ class AccessGate:
             await self._app(scope, receive, send)
             return
         headers = _read_headers(scope)
-        device = None
         try:
             self._check_host(headers)
             foreign, trusted = self._foreign_origin(scope, headers)
@@ -102,10 +97,8 @@ class AccessGate:
                 return
             guarded = scope["type"] == "websocket" or scope["path"].startswith(GUARDED)
             if guarded and (self._options.require_token or not (trusted and self._local(scope, headers))):
-                device = admit(scope, self._options)
+                check_token(scope, self._options)
             if scope["type"] == "websocket":
-                if device is not None and self._options.devices is not None:
-                    receive, send = while_paired(self._options.devices, device, scope, receive, send)
                 await self._app(scope, receive, send)
                 return
             length = headers.get("content-length", "0")
@@ -199,44 +192,8 @@ class AccessGate:
         await send({"type": "http.response.body", "body": b""})
 
 
-def admit(scope: Scope, options: GatewayOptions) -> str | None:
-    """The token of a paired device; None where the access token itself is shown. Raises Refusal."""
-    shown = _token(scope, _read_headers(scope))
-    if shown is not None and options.devices is not None and options.devices.holder(shown) is not None:
-        return shown
-    check_token(scope, options)
-    return None
-
-
-def while_paired(
-    devices: PairedDevices, token: str, scope: Scope, receive: Receive, send: Send
-) -> tuple[Receive, Send]:
-    """A WebSocket's ends, of which the connection is cut off once the device of this token is taken off the list: what
-    it has sent by then is not handed on, and nothing more is sent to it."""
-    looked_s, revoked = time.monotonic(), False
-
-    def is_paired() -> bool:
-        nonlocal looked_s, revoked
-        if not revoked and time.monotonic() - looked_s >= LOOK_S:
-            looked_s = time.monotonic()
-            if devices.holder(token) is None:
-                revoked = True
-                scope["extensions"][ABORT]()
-        return not revoked
-
-    async def watched_receive() -> MutableMapping[str, Any]:
-        message = await receive()
-        return message if is_paired() else {"type": "websocket.disconnect", "code": REVOKED}
-
-    async def watched_send(message: MutableMapping[str, Any]) -> None:
-        if is_paired():
-            await send(message)
-
-    return watched_receive, watched_send
-
-
 def check_token(scope: Scope, options: GatewayOptions) -> None:
-    """Raises Refusal where the request does not show the access token, the operator's own."""
+    """Raises Refusal where the request does not show the access token."""
     shown, wanted = _token(scope, _read_headers(scope)), options.token
     if wanted is not None and shown is not None and hmac.compare_digest(shown.encode(), wanted.encode()):
         return

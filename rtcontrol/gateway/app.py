@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.applications import Starlette
@@ -23,8 +23,6 @@ from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.openai_api import error_boundary, error_response
 from rtcontrol.gateway.options import GatewayOptions
-from rtcontrol.gateway.pairing import Pairing, address_of_page
-from rtcontrol.gateway.pairing import route as pair_route
 from rtcontrol.gateway.site import PAGE, mounts
 from rtcontrol.gateway.source import content, no_content, public_name, source, trained
 from rtcontrol.gateway.websocket import WebSockets
@@ -43,7 +41,6 @@ def build(
     content: ContentHeads,
     options: GatewayOptions,
     metrics: Metrics,
-    pairing: Pairing | None,
 ) -> Starlette:
     """The application, without its gate."""
     sockets = WebSockets(admission, metrics)
@@ -150,7 +147,6 @@ def build(
         Route("/v1/models/{name:path}", error_boundary("models", one_model, metrics)),
         Route("/health", health),
         Route("/metrics", metrics_text),
-        *([] if pairing is None else [pair_route(pairing, options, metrics)]),
         WebSocketRoute("/ws", sockets.serve),
         *view.routes(lambda name: view.find(admission, name), lambda: view.listed(admission)),
         WebSocketRoute("/{path:path}", no_socket),
@@ -172,17 +168,9 @@ def _simpletool_error(error: Exception) -> tuple[int, str]:
 
 
 class GatewayApp:
-    """The routes for an admission, and what decides for them. `app` is without its gate, `gated` behind it; `pairing`
-    shows its codes by `say`, with the address of its page."""
+    """The routes for an admission, and what decides for them. `app` is without its gate, `gated` behind it."""
 
-    def __init__(
-        self,
-        admission: SessionManager,
-        pool: DecoderPool,
-        options: GatewayOptions,
-        say: Callable[[str], None] = print,
-        page: Callable[[], str] = str,
-    ) -> None:
+    def __init__(self, admission: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
         limits = (options.tool_sets, options.decide_timeout_s, options.open_timeout_s)
         self._tool_sets = ToolSets(
             pool,
@@ -201,8 +189,7 @@ class GatewayApp:
         )
         self._content = ContentHeads(texts, lambda: no_content(options.model))
         self._metrics = Metrics(admission)
-        self.pairing = Pairing(options.devices, say, page) if options.pair and options.devices is not None else None
-        self.app = build(admission, self._tool_sets, self._content, options, self._metrics, self.pairing)
+        self.app = build(admission, self._tool_sets, self._content, options, self._metrics)
         self.gated = AccessGate(self.app, options, self.refused)
 
     def refused(self, code: str) -> None:
@@ -219,22 +206,11 @@ class GatewayApp:
 
 
 class Gateway(HTTPServer):
-    """HTTP and WebSocket for an admission; `say` shows the codes for devices, where these may be paired."""
+    """HTTP and WebSocket for an admission."""
 
-    def __init__(
-        self,
-        admission: SessionManager,
-        pool: DecoderPool,
-        options: GatewayOptions,
-        say: Callable[[str], None] = print,
-    ) -> None:
-        self._made = GatewayApp(admission, pool, options, say, lambda: address_of_page(self.url, options.host))
+    def __init__(self, admission: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
+        self._made = GatewayApp(admission, pool, options)
         super().__init__(self._made.app, options, "--http", self._made.refused)
-
-    def show_code(self) -> None:
-        """The first code, where devices may be paired."""
-        if self._made.pairing is not None:
-            self._made.pairing.show()
 
     def close(self) -> None:
         try:

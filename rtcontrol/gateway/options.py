@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rtcontrol.gateway.devices import PairedDevices
 from rtcontrol.models.errors import UserError, read_text
-from rtcontrol_client.wire.endpoint import host_port, is_loopback, is_public
+from rtcontrol_client.wire.endpoint import host_port, is_loopback
 from rtcontrol_client.wire.limits import LIMITS
 
 TOKEN = re.compile(r"[A-Za-z0-9_.~-]{16,256}")
@@ -25,8 +24,8 @@ class GatewayOptions:
     `origins` are the other sites whose pages may come in (`https://robot.example:8443`), `token` the secret that these
     and all other machines must show, and with `require_token` this one, too. `model` (None: the one that was trained on
     a request's tools) and `engine` decide the /v1 requests, of which the last `tool_sets` tool sets are kept open; a
-    free value of theirs has at most `value_tokens` tokens, and `arguments` are a chat model's. `devices` have tokens of
-    their own, and with `pair` more of them may come. `option` is what gave the address.
+    free value of theirs has at most `value_tokens` tokens, and `arguments` are a chat model's. `option` is the option
+    that gave the address.
     """
 
     host: str = "127.0.0.1"
@@ -40,8 +39,6 @@ class GatewayOptions:
     arguments: str = "sequential"
     tool_sets: int = 8
     require_token: bool = False
-    devices: PairedDevices | None = field(default=None, repr=False, compare=False)
-    pair: bool = False
     max_body_bytes: int = LIMITS.max_message_bytes
     body_timeout_s: float = 10.0
     decide_timeout_s: float = 10.0
@@ -67,16 +64,6 @@ class GatewayOptions:
                 f"--allow-origin {min(self.origins)} lets pages of another site in, and there is no access token.",
                 f"Give one with `--token-file FILE`{own if self.option == '--http' else ''}.",
             )
-        if self.pair and self.devices is None:
-            raise UserError(
-                "--pair gives devices tokens of their own, and there is no file to keep them beside.",
-                "Give one with `--token-file FILE` (made, mode 600, where there is none yet).",
-            )
-        if self.pair and is_public(self.host):
-            raise UserError(
-                f"--pair would send codes and tokens as plain text over {self.host}, an address of the internet.",
-                "Bind an address of your own network, or leave --pair out and use the access token behind TLS.",
-            )
         if self.static is not None and not self.static.is_dir():
             raise UserError(f"--static {self.static} is no folder.", "Give the folder that holds the pages.")
 
@@ -97,7 +84,6 @@ class GatewayOptions:
         value_tokens: int = 64,
         arguments: str = "sequential",
         require_token: bool = False,
-        pair: bool = False,
         option: str = "--http",
     ) -> GatewayOptions:
         """From `HOST:PORT` and the other options' words. Raises UserError."""
@@ -116,8 +102,6 @@ class GatewayOptions:
             value_tokens=value_tokens,
             arguments=arguments,
             require_token=require_token,
-            devices=None if token_file is None or token is None else PairedDevices(token_file, token),
-            pair=pair,
             option=option,
         )
 

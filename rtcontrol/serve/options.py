@@ -216,7 +216,6 @@ class ServerOptions(ServeOptions):
         bool,
         Flag("Ask programs and pages of this machine for the token, too: behind a proxy, everybody is one of them."),
     ] = False
-    pair: Annotated[bool, Flag("Show a code for which a device gets a token of its own (docs/gateway.md).")] = False
     static: Annotated[Path | None, Flag("Serve the pages of this folder, too.")] = None
     supervise: Annotated[
         bool | None, Flag("Start the server again when it dies. (default: where there is a memory limit)")
@@ -225,7 +224,7 @@ class ServerOptions(ServeOptions):
 
     def __post_init__(self) -> None:
         given: dict[str, object] = {"--allow-origin": self.allow_origin, "--token-file": self.token_file}
-        given |= {"--require-token": self.require_token, "--pair": self.pair, "--static": self.static}
+        given |= {"--require-token": self.require_token, "--static": self.static}
         idle = [name for name, value in given.items() if value]
         if self.http is None and idle:
             raise UserError(f"{idle[0]} is for --http, which is not given.", "Add --http 127.0.0.1:8080.")

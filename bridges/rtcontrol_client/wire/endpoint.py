@@ -144,13 +144,6 @@ def is_loopback(host: str) -> bool:
     return host.lower() == "localhost" or any(one is not None and one.is_loopback for one in (address, mapped))
 
 
-def is_public(host: str) -> bool:
-    """Whether it is an address of the internet; of a name it is not known, and taken for none."""
-    address = _address(host)
-    address = getattr(address, "ipv4_mapped", None) or address
-    return address is not None and address.is_global
-
-
 def is_address(host: str) -> bool:
     """Whether it is an IP address and no name."""
     return _address(host) is not None

@@ -450,29 +450,6 @@ def test_the_example_of_the_readme_runs(served: Served, home: Path) -> None:
     assert sum(line.startswith("drive ") for line in lines) >= 3
 
 
-def test_a_code_is_exchanged_for_a_token(tmp_path: Path, start: Start) -> None:
-    token = tmp_path / "token"
-    pairing = Served(tmp_path, "--token-file", str(token), "--require-token", "--pair")
-    pairing.start()
-    try:
-        until(lambda: "pair a device" in pairing.logs(), "no code is shown")
-        code = pairing.logs().split(" type ")[1][:7]
-        url = json.dumps(pairing.url)
-        game = start(pairing.url)
-        game.event("state", state="waiting")
-        assert game.do(f"client.askForCode({url})") is True
-        wrong = game.do(f"client.pair({url}, '{(int(code.replace(' ', '')) + 1) % 10**6:06}')")
-        assert wrong["code"] == "wrong_code" and "six digits" in wrong["error"]
-        made = game.do(f'client.pair({url}, {json.dumps(code)}, {{name: "Ada\'s phone"}})')
-        assert made["name"] == "Ada's phone"
-        game.do(f"(game.token = {json.dumps(made['token'])}, null)")
-        fresh(game)
-        assert game.do(f"client.pair({url}, {json.dumps(code)})")["code"] == "wrong_code"
-        assert made["token"] not in pairing.logs()
-    finally:
-        pairing.stop()
-
-
 def test_of_a_server_that_does_not_pair_no_code_is_asked(served: Served, start: Start) -> None:
     game = start(served.url)
     assert game.do(f"client.askForCode({json.dumps(served.url)})") is False

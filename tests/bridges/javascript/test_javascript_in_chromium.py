@@ -14,7 +14,7 @@ import pytest
 from tests import conformance
 from tests.bridges.program import garbage
 from tests.bridges.web_ends import Served
-from tests.helpers.processes import cli, until
+from tests.helpers.processes import until
 from tests.rtcontrol.gateway.chromium import BINARY, Chromium
 
 HERE = Path(__file__).resolve().parent
@@ -121,51 +121,3 @@ def test_a_peer_that_is_no_server_executes_nothing(served: Served, page: Chromiu
         page.value("rtcontrol.game.close()")
         page.until("rtcontrol.game.state === 'closed' && rtcontrol.told.safe === 1")
         assert "Uncaught" not in json.dumps(page.errors)
-
-
-def test_the_page_asks_for_a_code_keeps_its_token_and_asks_again_when_it_is_revoked(tmp_path: Path) -> None:
-    site = "http://robot.test"
-    token = tmp_path / "token"
-    guarded = Served(tmp_path, "--allow-origin", site, "--token-file", str(token), "--require-token", "--pair")
-    guarded.start()
-    try:
-        until(lambda: "pair a device" in guarded.logs(), "no code is shown")
-        digits = guarded.logs().split(" type ")[1][:7]
-        port = guarded.url.split(":")[2].split("/")[0]
-        rule = f"--host-resolver-rules=MAP robot.test:80 127.0.0.1:{port}"
-        with Chromium(tmp_path / "profile", rule) as page:
-            page.open(f"{site}/")
-            page.until("document.getElementById('gate').open && !document.getElementById('code-form').hidden", 60)
-            assert page.value("document.activeElement.id") == "code"
-            page.write("12 34")
-            page.key("Enter")
-            page.until("document.getElementById('gate-why').textContent.includes('six digits')")
-            page.write(digits)
-            page.key("Enter")
-            page.until("rtcontrol.session.state === 'live' && rtcontrol.counts.ticks > 5", 60)
-            assert not page.value("document.getElementById('gate').open")
-            for path, let_in in (
-                ("", "rtcontrol.session.state === 'live'"),
-                ("crowd", "rtcontrol.crowd.state === 'live'"),
-                ("live.html", "rtcontrol.last !== undefined && rtcontrol.socket !== null"),
-            ):
-                page.open(f"{site}/{path}")
-                page.until(let_in, 60)
-                assert not page.value("document.getElementById('gate').open"), path
-            listed = cli("devices", "list", "--token-file", str(token)).stdout.split("  ")[1].strip()
-            assert listed.startswith("browser")
-            assert cli("devices", "revoke", listed, "--token-file", str(token)).returncode == 0
-            page.open(f"{site}/")
-            page.until("document.getElementById('gate').open", 60)
-            assert page.value("localStorage.getItem('rtcontrol.token')") is None
-            # The access token itself is taken, too, and not kept.
-            page.value(
-                "(document.querySelector('#gate details').open = true, document.getElementById('token').focus())"
-            )
-            page.write(token.read_text().strip())
-            page.key("Enter")
-            page.until("rtcontrol.session.state === 'live'", 60)
-            assert page.value("localStorage.getItem('rtcontrol.token')") is None
-            assert "Uncaught" not in json.dumps(page.errors)
-    finally:
-        guarded.stop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,6 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
             pool: InProcessPool | None = None,
             own: Any = (),
             own_reading: bool = False,
-            say: Callable[[str], None] = print,
             **options: Any,
         ) -> Served:
             pool = pool or InProcessPool()
@@ -60,7 +59,7 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
 
             keeper = threading.Thread(target=keep, daemon=True)
             keeper.start()
-            gateway = Gateway(admission, pool, GatewayOptions(**{"port": 0, "model": str(model), **options}), say)
+            gateway = Gateway(admission, pool, GatewayOptions(**{"port": 0, "model": str(model), **options}))
             gateway.start()
             stack.callback(gateway.close)
             stack.callback(admission.close)

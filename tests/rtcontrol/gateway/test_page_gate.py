@@ -1,4 +1,4 @@
-"""The page's question for a token, in headless Chromium: what its address, its memory and a code give."""
+"""The page's dialog for the access token, in headless Chromium."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 import chromium
 import pytest
 from chromium import Chromium
-from gateway_served import Serve
-from test_pairing import Shown
+from gateway_served import TOKEN, Serve
 
 SITE = "http://robot.test"
 DEAD = "a-token-that-was-revoked-0123456789"
@@ -19,48 +18,37 @@ pytestmark = pytest.mark.skipif(chromium.BINARY is None, reason="there is no Chr
 
 
 @pytest.fixture
-def shown(serve: Serve, tmp_path: Path) -> Shown:
-    return Shown(serve, tmp_path, origins=frozenset({SITE}))
-
-
-@pytest.fixture
-def page(shown: Shown, tmp_path: Path) -> Iterator[Chromium]:
-    rule = f"--host-resolver-rules=MAP robot.test:80 127.0.0.1:{shown.served.gateway.port}"
+def page(serve: Serve, tmp_path: Path) -> Iterator[Chromium]:
+    served = serve(token=TOKEN, origins=frozenset({SITE}), model="noop", host="0.0.0.0")
+    rule = f"--host-resolver-rules=MAP robot.test:80 127.0.0.1:{served.gateway.port}"
     with Chromium(tmp_path / "profile", rule) as browser:
         yield browser
 
 
-def pair(page: Chromium, shown: Shown) -> None:
-    page.until(f"{GATE} && !document.getElementById('code-form').hidden")
-    page.write(shown.code)
+# supabase/auth-js#302: a token stayed in the address's fragment, and in the history.
+def test_refused_token_of_the_address_is_removed_and_a_typed_one_connects(page: Chromium) -> None:
+    page.open(f"{SITE}/?a=1#token={DEAD}")
+    page.until(GATE)
+    assert page.value("location.href") == f"{SITE}/?a=1"
+    assert page.value("document.activeElement.id") == "token"
+    page.write(TOKEN)
     page.key("Enter")
     page.until(LIVE)
-
-
-def reload(page: Chromium) -> None:
-    page.value("window.former = true")
-    page.call("Page.reload")
-    page.until("window.former === undefined && rtcontrol.session !== undefined")
-
-
-# supabase/auth-js#302: a token stayed in the address's fragment, and in the history.
-def test_a_token_of_the_address_that_was_refused_is_not_tried_again(page: Chromium, shown: Shown) -> None:
-    page.open(f"{SITE}/?a=1#token={DEAD}")
-    pair(page, shown)
-    assert page.value("location.href") == f"{SITE}/?a=1"
-    reload(page)
-    page.until(LIVE)
     assert not page.value(GATE)
 
 
-@pytest.mark.parametrize("token", [DEAD, "none"])
-def test_where_that_of_the_address_is_refused_the_one_that_is_kept_is_tried(
-    page: Chromium, shown: Shown, token: str
-) -> None:
-    page.open(f"{SITE}/")
-    pair(page, shown)
-    page.open("about:blank")
-    page.open(f"{SITE}/#token={token}")
-    page.until(LIVE)
+@pytest.mark.parametrize(
+    ("path", "live"),
+    [
+        ("", LIVE),
+        ("crowd", "rtcontrol.crowd.state === 'live'"),
+        ("live.html", "rtcontrol.last !== undefined && rtcontrol.socket !== null"),
+    ],
+)
+def test_token_of_the_address_opens_each_page(page: Chromium, path: str, live: str) -> None:
+    if path == "live.html":  # it shows a session, so there must be one
+        page.open(f"{SITE}/#token={TOKEN}")
+        page.until(LIVE)
+    page.open(f"{SITE}/{path}#token={TOKEN}")
+    page.until(live, 60)
     assert not page.value(GATE)
-    assert page.value("location.hash") == ("" if token == DEAD else f"#token={token}")
