@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -39,8 +37,6 @@ Examples:
 
   rtcontrol serve --model runs/mine --tools robot.py      (of clients and /v1 requests without tools: docs/schemas.md)
 
-  rtcontrol serve --supervise --memory-limit-mb 4000
-
   rtcontrol serve --config run.toml --hz 20      (lines such as: `http = "127.0.0.1:8080"`)
 
   rtcontrol serve --model noop --bind ipc:///tmp/rtcontrol.sock      (tries out a client without a model)
@@ -53,17 +49,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exce
 
 
 def _serve(options: ServerOptions) -> int:
-    base = named_by_time("serve")
-    if options.supervised:
-        from rtcontrol.serve.supervise import command_line
-
-        # The folder is chosen once, for all restarts; it is the server's to make, and to leave away where it fails.
-        with Folder(options.out, base, overwrite=True) as folder:
-            more = ["--out", str(folder.path)]
-        # This process becomes the small parent: what is imported here would stay in its memory.
-        command = command_line(sys.argv[1:], options.memory_limit_mb, more)
-        os.execv(command[0], command)
-    with Shutdown() as ending, Folder(options.out, base, overwrite=True) as folder:
+    with Shutdown() as ending, Folder(options.out, named_by_time("serve"), overwrite=True) as folder:
         try:
             return _run(replace(options, out=folder.path), ending)
         except Interrupted as interrupted:

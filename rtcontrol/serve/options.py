@@ -217,10 +217,6 @@ class ServerOptions(ServeOptions):
         Flag("Ask programs and pages of this machine for the token, too: behind a proxy, everybody is one of them."),
     ] = False
     static: Annotated[Path | None, Flag("Serve the pages of this folder, too.")] = None
-    supervise: Annotated[
-        bool | None, Flag("Start the server again when it dies. (default: where there is a memory limit)")
-    ] = None
-    memory_limit_mb: Annotated[float | None, Flag("Kill and restart the server above it; means --supervise.")] = None
 
     def __post_init__(self) -> None:
         given: dict[str, object] = {"--allow-origin": self.allow_origin, "--token-file": self.token_file}
@@ -228,13 +224,7 @@ class ServerOptions(ServeOptions):
         idle = [name for name, value in given.items() if value]
         if self.http is None and idle:
             raise UserError(f"{idle[0]} is for --http, which is not given.", "Add --http 127.0.0.1:8080.")
-        if self.memory_limit_mb is not None and not self.memory_limit_mb >= 1:
-            raise UserError(f"--memory-limit-mb {self.memory_limit_mb:g} is too small.", "Give 1 or more.")
 
     @property
     def takes_tools(self) -> bool:
         return self.agent is None or self.http is not None
-
-    @property
-    def supervised(self) -> bool:
-        return self.memory_limit_mb is not None if self.supervise is None else self.supervise

@@ -218,7 +218,7 @@ def started(folder: Path, port: int) -> Program:
 
 def test_of_a_server_it_takes_the_newest_session_and_shows_the_token(tmp_path: Path) -> None:
     wire, port, token = free_port(), free_port(), tmp_path / "token"
-    given = ("--model", "random", "--host", "inprocess", "--bind", f"tcp://127.0.0.1:{wire}", "--no-supervise")
+    given = ("--model", "random", "--host", "inprocess", "--bind", f"tcp://127.0.0.1:{wire}")
     given += (
         "--http",
         f"127.0.0.1:{port}",

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from commands import refused
 from hypothesis import given
@@ -25,7 +26,6 @@ from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.serve import session, zmq_auth
 from rtcontrol.serve.limits import weigh
 from rtcontrol.serve.session import Session
-from rtcontrol.serve.supervise import resident_mb
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client import Client, ClientError
 from rtcontrol_client.wire.messages import Bye, ErrorMessage, Observe, Ping, Pong, Welcome
@@ -140,21 +140,6 @@ def never_ending_message(port: int, megabytes: int) -> int:
             raw.sendall(frame)
             sent += len(frame)
     return sent
-
-
-def test_never_ending_message_is_contained_by_the_memory_limit_and_clients_go_on(tmp_path: Path) -> None:
-    process = Process(tmp_path, free_port(), "--memory-limit-mb", "250")
-    process.start()
-    try:
-        with Client.connect(process.endpoint, **OWN, hz=20, ttl_ms=500) as client:
-            taken = never_ending_message(int(process.endpoint.rpartition(":")[2]), 3_000)
-            assert taken < 3_000_000_000
-            until(lambda: not client.connected, "the server lives on")
-            until(lambda: client.call().status == "safe", "the client is not safe")
-            until(lambda: client.statistics["sessions"] == 2, "no new session", 60)
-        assert "above the limit of 250 MB" in process.logs()
-    finally:
-        process.stop()
 
 
 @pytest.mark.slow
@@ -277,7 +262,7 @@ def test_memory_stays_flat_over_5000_sessions(process: Any) -> None:
                     peer.send(Bye(session=peer.token))
                     peer.expect(Bye)
         if done % 1000 == 999:
-            used.append(resident_mb(server.process.pid) or 0.0)
+            used.append(psutil.Process(server.process.pid).memory_info().rss / 1e6)
     # It grew by 110 MB each 1000 before.
     assert max(used) - used[0] < 30, used
 

@@ -311,7 +311,7 @@ def test_a_server_that_does_not_start_leaves_no_folder(
     assert "cannot be read as tools" in refused(capsys, *serve, "--tools", f"{file}.none")
     assert "--hz 0" in refused(capsys, *serve, "--hz", "0")
     assert not out.exists()
-    ended = cli(*serve[:-2], "--bind", taken, "--supervise", cwd=tmp_path / "cwd")
+    ended = cli(*serve[:-2], "--bind", taken, cwd=tmp_path / "cwd")
     assert ended.returncode == 2 and "is the port free?" in ended.stderr
     assert [*(tmp_path / "cwd").iterdir()] == []
 

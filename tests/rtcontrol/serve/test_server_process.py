@@ -1,0 +1,190 @@
+"""A server's process: its end by signals, its output that nobody reads, and what clients may have it print."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from commands import call, refused
+
+from rtcontrol_client.wire.messages import Bye
+from tests.helpers.processes import Program, free_port, full_pipe, until
+from tests.rtcontrol.serve.wire_peer import WirePeer
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A server that listens."""
+    line = ("-m", "rtcontrol", "serve", "--model", "random", "--bind", "tcp://127.0.0.1:*")
+    started = Program(line, tmp_path / "log0", cwd=tmp_path, stdout=subprocess.PIPE)
+    assert started.popen.stdout is not None
+    assert started.popen.stdout.readline().startswith("listening on ")
+    yield started.popen
+    started.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+def test_signals_after_the_first_do_not_change_the_end(
+    server: subprocess.Popen[str], tmp_path: Path, number: signal.Signals
+) -> None:
+    server.send_signal(number)
+    assert server.stdout is not None
+    lines: list[str] = []
+    while not (line := server.stdout.readline()).startswith("records and reports: "):
+        assert server.poll() is None
+        lines.append(line)
+    assert f"{number.name}: ending 0 sessions" in "".join(lines)
+    for further in (signal.SIGINT, signal.SIGTERM) * 1000:
+        if server.poll() is not None:
+            break
+        server.send_signal(further)
+        time.sleep(0.001)
+    assert server.wait(10) == 128 + number
+    assert "Traceback" not in (log := (tmp_path / "log0").read_text()), log
+    assert len([*(tmp_path / "runs").glob("serve-*/server.json")]) == 1
+
+
+@pytest.mark.parametrize("option", ["--allow-origin", "--token-file", "--static"])
+def test_option_of_the_gateway_without_http_is_a_mistake(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, "serve", "--model", "random", option, str(tmp_path))
+    assert option in said and "--http" in said
+
+
+NO_REQUEST = b"\x16\x03\x01 no request\r\n\r\n"
+# It says more than a pipe holds, on both streams, from the thread that steps it.
+TALKER = """
+import sys
+
+class Talker:
+    step_s = 0.02
+
+    def reset(self, seed):
+        self.at = 0
+
+    def step(self):
+        print("out " * 1000)
+        print("err " * 1000, file=sys.stderr)
+
+    def observe(self):
+        return {"at": self.at}
+
+    def outcome(self):
+        return None
+
+    def instruct(self, text):
+        self.told = text
+
+    def go(self, by: bool):
+        self.at += by
+"""
+AGENT = """
+from rtcontrol.agents import tool
+
+@tool
+def go(by: bool) -> None:
+    "Go."
+
+instruction = "go"
+"""
+
+
+def test_a_server_that_nobody_reads_serves_on_and_ends_in_order(tmp_path: Path) -> None:
+    port, endpoint = free_port(), f"ipc://{tmp_path}/s"
+    arguments = ["-m", "rtcontrol", "serve", "--model", "random", "--host", "inprocess", "--bind", endpoint]
+    arguments += ["--http", f"127.0.0.1:{port}", "--out", str(tmp_path / "out")]
+    with full_pipe() as (_, writing):
+        server = Program(arguments, tmp_path / "log", stdout=writing, stderr=writing)
+        try:
+            with WirePeer(endpoint) as refused, WirePeer(endpoint) as peer:
+                for _ in range(10):
+                    refused.hello(agent="nobody")
+                    assert refused.refused(60).code in ("agent", "rate")
+                for _ in range(3):
+                    peer.enter(pacing="client")
+                    assert peer.ask().status == "fresh"
+                    peer.send(Bye(session=peer.token))
+                peer.enter(pacing="client")
+                for _ in range(50):  # each is told
+                    with socket.create_connection(("127.0.0.1", port), 5) as line:
+                        line.settimeout(5)
+                        line.sendall(NO_REQUEST)
+                        assert line.recv(4096).startswith(b"HTTP/1.1 400")
+                assert httpx.get(f"http://127.0.0.1:{port}/health", timeout=5).status_code == 200
+                assert peer.ask().status == "fresh"
+            assert server.end(signal.SIGTERM) == 143
+        finally:
+            server.kill()
+    assert len(list((tmp_path / "out").glob("session-*/report.json"))) == 4
+    assert (tmp_path / "out" / "server.json").exists()
+
+
+def test_streams_that_are_closed_at_the_start_become_nothing_else(tmp_path: Path) -> None:
+    endpoint = f"ipc://{tmp_path}/s"
+    serve = ["-m", "rtcontrol", "serve", "--model", "random", "--host", "inprocess", "--bind", endpoint]
+    command = ["-c", 'exec "$@" 0<&- 1>&- 2>&-', "-", sys.executable, *serve, "--out", str(tmp_path / "out")]
+    server = Program(command, tmp_path / "log", python="bash")
+    try:
+        with WirePeer(endpoint) as peer:
+            peer.enter(pacing="client")
+            opened = Path(f"/proc/{server.popen.pid}/fd")
+            assert {str((opened / name).readlink()) for name in "012"} == {"/dev/null"}
+            assert peer.ask().status == "fresh"
+        assert server.end() == 143
+    finally:
+        server.kill()
+
+
+def test_a_run_whose_world_prints_more_than_a_pipe_holds_goes_on_and_ends_in_order(tmp_path: Path) -> None:
+    (tmp_path / "talker.py").write_text(TALKER)
+    (tmp_path / "agent.py").write_text(AGENT)
+    out = tmp_path / "out"
+    command = ["-m", "rtcontrol", "run", "--env", str(tmp_path / "talker.py"), "--model", "random", "--hz", "50"]
+    command += ["--host", "inprocess", "--agent", str(tmp_path / "agent.py"), "--no-live", "--out", str(out)]
+    with full_pipe() as (_, writing):
+        run = Program(command, tmp_path / "log", stdout=writing, stderr=writing)
+        try:
+            until(lambda: (out / "record.mcap").exists(), "no record", 60)
+            time.sleep(1.5)
+            assert run.end() == 143
+        finally:
+            run.kill()
+    assert call("report", str(out), "--format", "json", "--gate", "on_time>=30") == 0
+
+
+def test_a_clients_name_forges_no_line_of_a_report(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "\x1b[2Jrobot\r\nreleases 9 = ticks 9 + skipped 0\u202e"
+    stop = {"name": "stop", "parameters": {"properties": {"now": {"enum": ["\x1b[31m", "b\nc"]}}, "required": ["now"]}}
+    peer = made.peer()
+    program = {"name": name, "version": "1", "language": "python"}
+    peer.enter(client=program, tools=[stop], instruction="stop", pacing="client")
+    assert peer.ask().status == "fresh"
+    peer.send(Bye(session=peer.token))
+    peer.expect(Bye)
+    (session,) = made.out.glob("session-*")
+    until(lambda: (session / "report.json").exists())
+    for form in ("terminal", "html", "junit"):
+        capsys.readouterr()
+        assert call("report", str(session), "--format", form, "--out", "-", "--gate", "ticks>=0") == 0
+        said = capsys.readouterr().out
+        assert "robot" in said and not [c for c in "\x1b\r\u202e" if c in said], form
+        assert not any(line.startswith("releases 9") for line in said.splitlines())
+
+
+def test_refusals_are_said_within_a_rate(made: Any) -> None:
+    for _ in range(12):
+        peer = made.peer()
+        for _ in range(10):
+            assert peer.denied(agent="nobody").code == "agent"
+    said = [line for line in made.said if "refused" in line]
+    assert 20 <= len(said) <= 60
+    assert made.admission.health()["refused"]["agent"] == 120
