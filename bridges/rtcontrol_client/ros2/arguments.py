@@ -19,6 +19,6 @@ def split(given: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def sim_time(ros: Sequence[str]) -> bool | None:
-    """Return what ROS's arguments say of usesim_time, if they do."""
-    given = [word.partition(":=")[2].lower() for word in ros if word.startswith("usesim_time:=")]
+    """Return what ROS's arguments say of use_sim_time, if they do."""
+    given = [word.partition(":=")[2].lower() for word in ros if word.startswith("use_sim_time:=")]
     return None if not given else given[-1] == "true"

@@ -20,7 +20,7 @@ def check_server(endpoint: str) -> None:
     try:
         endpoints_of(endpoint)
     except EndpointError as error:
-        web = endpoint.partition("://")[0] in ("http", "https", "ws", "wss")
+        web = endpoint.partition("://")[0] in ("ws", "wss")
         also = " A bridge speaks ZeroMQ: give what `rtcontrol serve` says that it listens on." if web else ""
         raise Ros2BridgeError(error.what, f"{error.remedy}{also}") from None
 

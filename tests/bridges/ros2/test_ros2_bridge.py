@@ -321,7 +321,10 @@ def test_it_is_a_command_of_rtcontrol(tmp_path: Path) -> None:
         (["--hz", "nan"], "--hz nan is out of range. Give 0.1 to 200."),
         (["--connect-timeout", "-1"], "--connect-timeout -1 is out of range."),
         (["--duration", "nan"], "--duration nan is out of range."),
-        (["--connect", "http://127.0.0.1:8000"], "http://127.0.0.1:8000 is no endpoint. Write tcp://ADDRESS:PORT, "),
+        (
+            ["--connect", "http://127.0.0.1:8000"],
+            "http://127.0.0.1:8000 names no path. Write http://127.0.0.1:8000/connect.",
+        ),
         (
             ["--connect", "127.0.0.1:5555"],
             "127.0.0.1:5555 is no endpoint. Write tcp://ADDRESS:PORT, tcp://[IPV6]:PORT or",
@@ -340,9 +343,9 @@ def test_a_mistake_is_told_before_anything_is_connected(
 
 
 def test_a_server_on_the_web_is_refused_before_a_node_is_started() -> None:
-    done = run("--config", ROBOT, "--connect", "https://robots.example:8443")
+    done = run("--config", ROBOT, "--connect", "wss://robots.example:8443")
     assert done.returncode == 2
-    assert done.stderr.startswith("https://robots.example:8443 is no endpoint.")
+    assert done.stderr.startswith("wss://robots.example:8443 is no endpoint.")
     assert done.stderr.endswith("A bridge speaks ZeroMQ: give what `rtcontrol serve` says that it listens on.\n")
 
 
