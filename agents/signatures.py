@@ -31,6 +31,35 @@ def idle(function: Callable[..., Any]) -> str | None:
     return "has a yield, and nobody goes through it" if inspect.isgeneratorfunction(function) else None
 
 
+def carry_out(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Call a function of the user's and return what it returned.
+
+    UserError where that is an awaitable, a future, a Ray ObjectRef or a generator: nothing is done yet.
+    """
+    value = function(*given, **named)
+    if value is None or not unfinished(value):
+        return value
+    if inspect.iscoroutine(value):
+        value.close()  # no warning that it was never awaited
+    name, kind = getattr(function, "__name__", "the function"), type(value).__name__
+    raise UserError(
+        f"{defined(function)}: {name}() returned a {kind}: the work is not done, and may never be.",
+        f"Wait for it in {name}(): asyncio.run(...), future.result(), ray.get(...). Then return.",
+    )
+
+
+def unfinished(value: Any) -> bool:
+    """Whether a value stands for work that was not waited for."""
+    kind = type(value)
+    return (
+        inspect.isawaitable(value)
+        or inspect.isgenerator(value)
+        or inspect.isasyncgen(value)
+        or callable(getattr(kind, "add_done_callback", None))
+        or all(callable(getattr(kind, name, None)) for name in ("get", "wait", "ready"))  # of multiprocessing
+    )
+
+
 def _unlike(name: str, function: Callable[..., Any], given: Sequence[str]) -> tuple[str, str] | None:
     body = function.__init__ if inspect.isclass(function) else function
     own = ["self"] if inspect.ismethod(function) or inspect.isclass(function) else []

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
+from rtcontrol.agents.signatures import carry_out
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.skill import Policy, Skill, StepCarry, Task
 from rtcontrol.envs.thread import shut
@@ -84,7 +85,7 @@ class Seat:
         for step in range(max(steps, 1)):
             # A call acts in a tick without a step, too: it is in force from then on.
             if step == min(delay_steps, max(steps - 1, 0)) and due is not None:
-                self._sim.bindings[due.name](**due.arguments)
+                carry_out(self._sim.bindings[due.name], **due.arguments)
                 self.called.append(due.text())
             if step < steps:
                 self._sim.step()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from rtcontrol.agents.signatures import carry_out
 from rtcontrol.envs.base import Barrier, ClockKind, Effect, Episode, Observation, Simulation, WorldError
 from rtcontrol.envs.skill import StepCarry
 from rtcontrol.envs.thread import WorldThread
@@ -92,7 +93,7 @@ class PacedEnvironment:
         """What the world of `seed` looks like before `start`, which resets it again; it counts for nothing."""
 
         def look() -> Observation:
-            self._simulation.reset(seed)
+            carry_out(self._simulation.reset, seed)
             return Observation(0, 0, time.monotonic_ns(), self._simulation.observe())
 
         return self.thread.do(look)
@@ -120,7 +121,7 @@ class PacedEnvironment:
         if barrier is not None and barrier.shut is not None:
             return "refused"
         self.not_after_ns = not_after_ns
-        self._simulation.bindings[call.name](**call.arguments)
+        carry_out(self._simulation.bindings[call.name], **call.arguments)
         return "acted"
 
     def _settle(self, since_ns: int) -> bool | None:
@@ -199,7 +200,7 @@ class PacedEnvironment:
 
     def _step(self) -> None:
         began_ns = time.monotonic_ns()
-        self._simulation.step()
+        carry_out(self._simulation.step)
         self._stepped_ns = began_ns
 
     def _step_and_look(self) -> None:
@@ -227,7 +228,7 @@ class PacedEnvironment:
             self._observe()
             self._finished = True
             return
-        self._simulation.reset(seed)
+        carry_out(self._simulation.reset, seed)
         self._carry.reset()
         self._epoch += 1
         self._playing = True

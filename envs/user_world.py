@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rtcontrol.agents.goals import Goal, Goals
-from rtcontrol.agents.signatures import check_called, defined
+from rtcontrol.agents.signatures import carry_out, check_called, defined
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.thread import shut
 from rtcontrol.models.errors import UserError
@@ -79,10 +79,10 @@ class UserWorld:
     def reset(self, seed: int) -> None:
         self._seed, self._steps = seed, 0
         self._tell(self._goal, self._text)
-        self._made.reset(seed)
+        carry_out(self._made.reset, seed)
 
     def step(self) -> None:
-        self._made.step()
+        carry_out(self._made.step)
         self._steps += 1
 
     def observe(self) -> Mapping[str, Any]:
@@ -129,9 +129,9 @@ class UserWorld:
     def _tell(self, goal: Goal | None, text: str | None) -> None:
         judge, instruct = (getattr(self._made, name, None) for name in ("judge_by", "instruct"))
         if callable(judge) and goal is not None:
-            judge(goal)
+            carry_out(judge, goal)
         if callable(instruct) and text is not None:
-            instruct(text)
+            carry_out(instruct, text)
 
     def _wrong(self, method: str, what: str, remedy: str) -> UserError:
         place = defined(getattr(self._made, method))

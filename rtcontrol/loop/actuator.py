@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 from typing import Literal, cast
 
 from rtcontrol.agents import Agent
+from rtcontrol.agents.signatures import carry_out
 from rtcontrol.envs.base import Effect, Emission, Emitting, Environment, Stepping
 from rtcontrol.loop.command import Command, Completion, Fault, OperatorCommand, SafeAttempt
 from rtcontrol.loop.realtime import beside
@@ -341,7 +342,7 @@ class Actuator:
                 return "too_late"
             if order.shut is not None:
                 return "refused"
-        self._functions[call.name](**call.arguments)
+        carry_out(self._functions[call.name], **call.arguments)
         return "acted"
 
     def _post(self, effect: Completion | SafeAttempt | Fault) -> None:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rtcontrol.agents import Agent, Goal, Goals, Tools
+from rtcontrol.agents.signatures import carry_out
 from rtcontrol.envs import registry
 from rtcontrol.envs.base import Episode, Observation
 from rtcontrol.envs.skill import Judged, Skill, StepCarry
@@ -213,7 +214,7 @@ class BlamedWorld:
 
 def _blamed(what: str, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
     try:
-        return function(*given, **named)
+        return carry_out(function, *given, **named)
     except UserError:
         raise
     except (Exception, SystemExit) as error:

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from rtcontrol.agents import Agent, Goal
+from rtcontrol.agents.signatures import carry_out
 from rtcontrol.envs import registry
 from rtcontrol.envs.base import Observation
 from rtcontrol.envs.thread import CLOSE_S, WorldThread
@@ -221,7 +222,7 @@ class _Played:
         for _ in range(steps):
             if self._chosen is not None:
                 call = random_call(self._chosen.tools.schemas, rng)
-                world.bindings[call.name](**call.arguments)
+                carry_out(world.bindings[call.name], **call.arguments)
             world.step()
             seen = dict(world.observe())
             self._look(seen)
@@ -249,7 +250,7 @@ class _Played:
         for goal in [None] if self._flights is None else self._flights.kinds:
             self._begin(seed, goal)
             if still is not None:
-                world.bindings[still.name](**still.arguments)
+                carry_out(world.bindings[still.name], **still.arguments)
             for steps in count(1):
                 world.step()
                 if time.monotonic() > until or world.outcome() is not None:

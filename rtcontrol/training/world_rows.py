@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rtcontrol.agents import Goal
+from rtcontrol.agents.signatures import carry_out
 from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
 from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
@@ -150,7 +151,7 @@ class WorldLesson(DisturbedCurriculum[Goal]):
         return dict(self._world.observe())
 
     def _obey(self, call: Call) -> None:
-        self._world.bindings[call.name](**call.arguments)
+        carry_out(self._world.bindings[call.name], **call.arguments)
         self.called.append(call.text())
 
     def _step(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.envs import registry
-from rtcontrol.envs.base import Episode, Observation
+from rtcontrol.envs.base import Episode, Observation, WorldError
 from rtcontrol.envs.lander.world import Lander
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.thread import GRACE_S
@@ -307,3 +307,26 @@ def test_unknown_environment_names_the_known_ones() -> None:
 def test_unknown_option_names_the_known_ones() -> None:
     with pytest.raises(UserError, match=r"no option 'gaol'.*goal"):
         registry.make("lander", gaol="left")
+
+
+async def later(*given: object) -> None:
+    """Stands for an asynchronous driver's method."""
+
+
+def test_awaitable_of_a_tool_is_no_call_done() -> None:
+    world = Counter()
+    world.bindings = {"act": lambda: later()}
+    with contextlib.closing(PacedEnvironment("counter", world)) as env:
+        env.start("lockstep", 0)
+        with pytest.raises(UserError, match="returned a coroutine: the work is not done"):
+            env.execute(Call("act", {}), None)
+
+
+@pytest.mark.parametrize("method", ["reset", "step"])
+def test_awaitable_of_the_world_breaks_it_down(method: str) -> None:
+    world = Counter()
+    setattr(world, method, later)
+    env = PacedEnvironment("counter", world)
+    with contextlib.closing(env), pytest.raises(WorldError, match="the work is not done"):
+        env.start("lockstep", 0)
+        env.advance(TICK_NS)

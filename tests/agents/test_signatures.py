@@ -1,0 +1,63 @@
+"""Functions of the user's that return before their work is done."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections.abc import Callable, Iterator
+from multiprocessing.pool import ThreadPool
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from rtcontrol.agents.signatures import carry_out
+from rtcontrol.models.errors import UserError
+
+
+class Reference:
+    """As Ray's ObjectRef: it can be awaited, and is no coroutine."""
+
+    def __await__(self) -> Iterator[None]:
+        yield None
+
+
+async def later() -> None:
+    pass
+
+
+def steps() -> Iterator[int]:
+    yield 1
+
+
+def asyncio_future() -> Any:
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.create_future()
+    finally:
+        loop.close()
+
+
+def pool_result() -> Any:
+    with ThreadPool(1) as pool:
+        return pool.apply_async(int)
+
+
+@pytest.mark.parametrize("started", [later, steps, Reference, concurrent.futures.Future, asyncio_future, pool_result])
+def test_started_work_is_refused(started: Callable[[], Any]) -> None:
+    def fly(speed: int) -> Any:
+        return started()
+
+    with pytest.raises(UserError, match=r"test_signatures\.py:\d+: fly\(\) returned a .*: the work is not done"):
+        carry_out(fly, speed=1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_refused_coroutine_leaves_no_warning() -> None:
+    with pytest.raises(UserError, match="coroutine"):
+        carry_out(lambda: later())
+
+
+@pytest.mark.parametrize("value", [None, 0, "done", {"x": 1}, [1], (0.0, {}), MagicMock()])
+def test_finished_work_gives_its_value(value: Any) -> None:
+    assert carry_out(lambda: value) is value
