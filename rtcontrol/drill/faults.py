@@ -21,14 +21,13 @@ def _names(text: str) -> frozenset[tuple[str, str | None]]:
 @dataclass(frozen=True, slots=True)
 class FaultKind:
     """`allowed`: the causes and sub-causes of a miss that it may explain. It lasts `seconds`, and after it nothing is
-    injected for `rest_s`; two of a kind are at least `apart_s` apart. `felt`: it must cost a tick, or it was none."""
+    injected for `rest_s`. `felt`: it must cost a tick."""
 
     name: str
     about: str
     seconds: float
     allowed: frozenset[tuple[str, str | None]]
     rest_s: float = 2.0
-    apart_s: float = 0.0
     felt: bool = True
 
 
@@ -66,8 +65,6 @@ FAULTS = {
         FaultKind(
             "kill_decoder", "SIGKILL of the decoder's process", 0.0, _names(f"{_BACK} {_CPU}"), rest_s=8.0, felt=False
         ),
-        # Ray is given up where it is lost three times before it has lasted a minute.
-        FaultKind("kill_raylet", "SIGKILL of Ray's raylet", 0.0, _names(f"{_BACK} {_CPU}"), rest_s=25.0, apart_s=75.0),
         FaultKind("frozen", "the world makes no new observations", 1.2, _names("stale_observation.frozen")),
         FaultKind("slow_text", "the agent's text takes 1.5 periods", 0.8, _names("decide.observe")),
         FaultKind("observe_raises", "the agent's text cannot be made", 0.7, _names("no_observation.unreadable")),
@@ -92,15 +89,7 @@ FAULTS = {
             _names("stale_observation.frozen"),
         ),
         FaultKind("gc", "a long garbage collection", 0.3, _names("pause.gc wake.gc"), rest_s=3.0),
-        FaultKind("clock_jump", "the run's wall clock jumps by an hour, and back", 1.0, frozenset(), felt=False),
-        FaultKind("slow_disk", "the disk takes nothing", 1.5, _names("pause.disk wake.disk"), felt=False),
-        FaultKind("full_disk", "the disk refuses", 1.0, _names("pause.disk wake.disk"), felt=False),
     )
-}
-# Of a flight's end: (what is sent, what the exit status must be).
-ENDINGS = {
-    "hangup": ("SIGHUP, as of a terminal that goes away", ("SIGHUP",), 129),
-    "second_interrupt": ("a second SIGINT during a slow safe call", ("SIGINT", "SIGINT"), 130),
 }
 
 
@@ -148,13 +137,8 @@ def _length(faults: Sequence[FaultKind], rounds: int, seed: int) -> float:
 
 def _plan(faults: Sequence[FaultKind], rounds: int, chance: random.Random) -> list[Planned]:
     plan, at_s = [], FIRST_S
-    last_s: dict[str, float] = {}
     for _ in range(rounds):
-        # Those that must be far apart come last in each round, so that they are.
-        order = sorted(chance.sample(list(faults), len(faults)), key=lambda fault: fault.apart_s)
-        for fault in order:
-            at_s = max(at_s, last_s.get(fault.name, -fault.apart_s) + fault.apart_s)
+        for fault in chance.sample(list(faults), len(faults)):
             plan.append(Planned(fault, at_s))
-            last_s[fault.name] = at_s
             at_s += fault.seconds + fault.rest_s
     return plan

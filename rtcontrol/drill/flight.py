@@ -1,19 +1,16 @@
-"""One drilled run: the subject's process, the judge's beside it, and the pipe that is its disk."""
+"""One drilled run: the process of the run, and that of the judge."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from rtcontrol.drill.disk import Disk
 from rtcontrol.drill.switches import Switches
 from rtcontrol.drill.wrappers import Line
 from rtcontrol.models.errors import UserError
@@ -21,8 +18,6 @@ from rtcontrol_client.shutdown import Shutdown, rest
 
 # A decoder may take so long to be there, and a run so long to end, its safe call on the way.
 START_S, END_S = 300.0, 60.0
-# Between two signals: longer than what one leaves is shielded for.
-BETWEEN_S = 0.7
 # A run is steady when for so long no two calls were further apart than that, or than three periods.
 STEADY_S, STEADY_GAP_S = 1.0, 0.25
 
@@ -50,7 +45,6 @@ class Flight:
         address = str(folder / "judge")
         self.switches = Switches(folder / "switches", new=True)
         self._out.mkdir(parents=True, exist_ok=True)
-        self.disk = Disk(self._out / "record.mcap.part", self._out / "record.flown")
         judge = [sys.executable, "-m", "rtcontrol.drill.judge", address, self._rules]
         self._judge = subprocess.Popen(judge, stdout=subprocess.PIPE, text=True, start_new_session=True)
         assert self._judge.stdout is not None, "stdout=PIPE"
@@ -112,23 +106,17 @@ class Flight:
         said = (self._out / "run.log").read_text(errors="replace").strip().splitlines()
         return said[-1] if said else "it said nothing"
 
-    def end(self, signals: Sequence[str]) -> tuple[int | None, dict[str, Any]]:
-        """Ask the run to end, by these signals; gives its exit status (None: it did not end, and was killed), and the
-        judge's verdict. Its record lies in the folder then."""
+    def end(self) -> tuple[int | None, dict[str, Any]]:
+        """End the run by SIGTERM; return its exit status (None if it had to be killed) and the judge's verdict."""
         assert self._subject is not None and self._judge is not None, "entered"
-        for i, name in enumerate(signals):
-            if i:
-                time.sleep(BETWEEN_S)
-            self.line.tell(asked=time.monotonic_ns())
-            self._subject.send_signal(signal.Signals[name])
+        self.line.tell(asked=time.monotonic_ns())
+        self._subject.send_signal(signal.SIGTERM)
         status = None
         try:
             status = self._subject.wait(END_S)
         except subprocess.TimeoutExpired:
             self._subject.kill()
             self._subject.wait()
-        self.disk.close()
-        os.replace(self._out / "record.flown", self._out / "record.mcap")
         self.line.tell(over=True)
         verdict = json.loads(self._judge.communicate(timeout=END_S)[0])
         return status, verdict
@@ -145,9 +133,4 @@ class Flight:
                     process.wait()
         if self._judge is not None and self._judge.stdout is not None:
             self._judge.stdout.close()
-        if hasattr(self, "disk"):
-            self.disk.close()
-            for name in ("record.mcap.part", "record.mcap"):
-                if (left := self._out / name).is_fifo():
-                    left.unlink()
         self._folder.cleanup()

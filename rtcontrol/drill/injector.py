@@ -1,8 +1,7 @@
-"""Injects faults from outside the run: signals, busy processes, the disk; or by a switch that its wrappers look at."""
+"""Inject faults from outside the run: signals and busy processes, or a switch that the run's wrappers read."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -11,9 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-from rtcontrol.drill.disk import Disk
 from rtcontrol.drill.faults import FaultKind
 from rtcontrol.drill.switches import Switches
 from rtcontrol.drill.wrappers import Line
@@ -39,10 +36,10 @@ class Injection:
 
 class Injector:
     """Of the run with this pid. `inject` blocks for as long as the fault lasts, shorter where `over` says so; whatever
-    happens, nothing stays stopped, busy or refused."""
+    happens, nothing stays stopped or busy."""
 
-    def __init__(self, pid: int, switches: Switches, disk: Disk, line: Line, over: Callable[[], bool]) -> None:
-        self._pid, self._switches, self._disk, self._line, self._over = pid, switches, disk, line, over
+    def __init__(self, pid: int, switches: Switches, line: Line, over: Callable[[], bool]) -> None:
+        self._pid, self._switches, self._line, self._over = pid, switches, line, over
         self._hit = True
 
     def inject(self, fault: FaultKind) -> Injection:
@@ -52,9 +49,6 @@ class Injector:
             "stop_decoder": lambda seconds: self._stop(self.decoder(), seconds),
             "stop_loop": lambda seconds: self._stop(self._pid, seconds),
             "kill_decoder": lambda seconds: self._send(self.decoder(), signal.SIGKILL),
-            "kill_raylet": lambda seconds: self._send(raylet_of(self._pid), signal.SIGKILL),
-            "slow_disk": lambda seconds: self._hinder("slow", seconds),
-            "full_disk": lambda seconds: self._hinder("full", seconds),
             "gc": self._collect,
         }
         way = ways.get(fault.name)
@@ -98,13 +92,6 @@ class Injector:
         finally:
             self._send(pid, signal.SIGCONT)
 
-    def _hinder(self, state: str, seconds: float) -> None:
-        self._disk.state = state  # type: ignore[assignment]
-        try:
-            self._rest(seconds)
-        finally:
-            self._disk.state = "sound"
-
     def _send(self, pid: int, number: int) -> None:
         try:
             if pid <= 1:
@@ -118,14 +105,3 @@ class Injector:
         self._switches["gc"] = time.monotonic() + GC_S
         rest(lambda: self._over() or self._switches["gc"] == 0.0, time.monotonic() + GC_S)
         self._switches["gc"] = 0.0
-
-
-def raylet_of(pid: int) -> int:
-    """The raylet among the process's children; 0 where there is none."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, ValueError):
-                name, _, rest_of = (entry / "stat").read_text().rpartition(")")
-                if name.endswith("(raylet") and int(rest_of.split()[1]) == pid:
-                    return int(entry.name)
-    return 0

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import Agent
 from rtcontrol.drill.judge import end_with_parent
 from rtcontrol.drill.switches import Switches
-from rtcontrol.drill.wrappers import CLOCK_JUMP_S, FaultySource, FaultyWorld, Line, faulty_agent
+from rtcontrol.drill.wrappers import FaultySource, FaultyWorld, Line, always_calling, faulty_agent
 from rtcontrol.envs.base import Environment
 from rtcontrol.hosts.protocol import DeciderSource
 from rtcontrol.models.errors import UserError
@@ -26,7 +25,6 @@ DELAY = 1.5
 
 def main() -> None:
     end_with_parent(signal.SIGTERM)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a hangup is a fault, however the drill was started
     told: dict[str, Any] = json.loads(sys.argv[1])
     out = Path(told["options"].pop("out"))
     options = RunOptions(out=out, live=False, duration_s=1e6, **told["options"]).at(out)
@@ -35,9 +33,8 @@ def main() -> None:
     def wrapped(agent: Agent, env: Environment, source: DeciderSource) -> tuple[Agent, Environment, DeciderSource]:
         world = FaultyWorld(env, switches, line, delay_s)
         faulty = faulty_agent(agent, world, switches, line, delay_s)
-        return faulty, world, FaultySource(source, told["switches"], delay_s)
+        return faulty, world, FaultySource(always_calling(source), told["switches"], delay_s)
 
-    _let_the_clock_jump(switches)
     status = 1
     try:
         with Shutdown() as ending:
@@ -49,17 +46,6 @@ def main() -> None:
         status = 2
     sys.stdout.flush()
     sys.exit(status)
-
-
-def _let_the_clock_jump(switches: Switches) -> None:
-    """Python's wall clock, in this process: the machine's own is not ours to set."""
-    now, now_ns = time.time, time.time_ns
-
-    def jumped() -> float:
-        return CLOCK_JUMP_S if switches.on("clock_jump") else 0.0
-
-    time.time = lambda: now() + jumped()
-    time.time_ns = lambda: now_ns() + round(jumped() * 1e9)
 
 
 if __name__ == "__main__":

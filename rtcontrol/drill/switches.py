@@ -11,7 +11,7 @@ from pathlib import Path
 from rtcontrol.drill.faults import FAULTS
 
 # Beside the faults: when a fresh call acted last (seconds of CLOCK_MONOTONIC), and the pid of what decided last.
-SLOTS = {name: i for i, name in enumerate((*FAULTS, "slow_safe", "acted", "decoder"))}
+SLOTS = {name: i for i, name in enumerate((*FAULTS, "acted", "decoder"))}
 _ONE = struct.Struct("d")
 
 
@@ -33,9 +33,3 @@ class Switches:
 
     def on(self, name: str) -> bool:
         return time.monotonic() < self[name]
-
-    def off(self) -> None:
-        """All faults are over."""
-        for name in SLOTS:
-            if name not in ("acted", "decoder"):
-                self[name] = 0.0

@@ -1,5 +1,4 @@
-"""World, agent and decider as they are, but for the faults that the injector switches on; the world tells the judge of
-each call that acts."""
+"""Wrap world, agent and decider with faults that the injector switches on; the world reports each acting call."""
 
 from __future__ import annotations
 
@@ -16,14 +15,13 @@ from typing import Any
 
 from rtcontrol.agents import Agent
 from rtcontrol.drill.switches import Switches
-from rtcontrol.envs.base import Barrier, ClockKind, Effect, Episode, Observation
+from rtcontrol.envs.base import ClockKind, Observation
 from rtcontrol.envs.paced import PacedEnvironment
+from rtcontrol.hosts.deciders import STSource
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionRequest
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 
-CLOCK_JUMP_S = 3600.0
-SLOW_SAFE_S = 1.5
 # Objects in a cycle: to collect them takes 0.2 to 0.3 s, over four periods at 16 Hz, so that it cannot pass unfelt.
 GARBAGE, GARBAGE_AT_ONCE = 3_000_000, 5_000
 POLL_S = 0.05
@@ -51,48 +49,19 @@ class FaultyWorld:
         inner._simulation = self._simulation
         self.seen: Observation | None = None
 
-    @property
-    def bindings(self) -> Mapping[str, Callable[..., Any]]:
-        return self._inner.bindings
-
-    @property
-    def finished(self) -> bool:
-        return self._inner.finished
-
-    @property
-    def episodes(self) -> list[Episode]:
-        return self._inner.episodes
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     def start(self, clock: ClockKind, seeds: int | Iterable[int] = 0, episodes: int | None = None) -> None:
         threading.Thread(target=self._litter, name="litter", daemon=True).start()
         self._line.tell(started=time.monotonic_ns())
         self._inner.start(clock, seeds, episodes)
 
-    def preview(self, seed: int) -> Observation:
-        return self._inner.preview(seed)
-
     def latest(self) -> Observation | None:
         frozen = self._switches.on("frozen") or self._switches.on("safe_raises")
         if self.seen is None or not frozen:
             self.seen = self._inner.latest()
         return self.seen
-
-    def execute(
-        self, call: Call, epoch: int | None, not_after_ns: int | None = None, barrier: Barrier | None = None
-    ) -> Effect:
-        return self._inner.execute(call, epoch, not_after_ns, barrier)
-
-    def settle(self, since_ns: int) -> bool | None:
-        return self._inner.settle(since_ns)
-
-    def advance(self, dt_ns: int) -> None:
-        self._inner.advance(dt_ns)
-
-    def instruct(self, text: str) -> None:
-        self._inner.instruct(text)
-
-    def conclude(self) -> None:
-        self._inner.conclude()
 
     def close(self) -> None:
         self._inner.close()
@@ -141,16 +110,8 @@ class FaultySimulation:
         if not (self._switches.on("frozen") or self._switches.on("safe_raises")):
             self._inner.step()
 
-    def observe(self) -> Mapping[str, Any]:
-        seen: Mapping[str, Any] = self._inner.observe()
-        return seen
-
-    def outcome(self) -> Episode | None:
-        ended: Episode | None = self._inner.outcome()
-        return ended
-
-    def instruct(self, text: str) -> None:
-        self._inner.instruct(text)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
     def _binding(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -177,17 +138,13 @@ class FaultySimulation:
             time.sleep(self._delay_s)
         if fresh and switches.on("execute_raises"):
             raise OSError("drill: the executor raises")
-        if not fresh and switches.on("slow_safe"):
-            time.sleep(SLOW_SAFE_S)
         if not fresh and switches.on("safe_raises") and self._refused != switches["safe_raises"]:
             self._refused = switches["safe_raises"]
             raise OSError("drill: the safe call raises")
 
 
 def faulty_agent(agent: Agent, world: FaultyWorld, switches: Switches, line: Line, delay_s: float) -> Agent:
-    """UserError for an agent whose decisions may leave a call in force: the judge could not tell that from silence."""
-    if agent.allow_null:
-        raise UserError(f"The agent {agent.name} may decide nothing.", "Drill one that calls at each tick.")
+    """Return the agent with faults, deciding a call each tick (see `always_calling`)."""
 
     def observe(data: Mapping[str, Any]) -> str:
         seen = world.seen
@@ -199,7 +156,14 @@ def faulty_agent(agent: Agent, world: FaultyWorld, switches: Switches, line: Lin
             raise ValueError("drill: the observation cannot be read")
         return agent.observe(data)
 
-    return replace(agent, observe=observe)
+    return replace(agent, observe=observe, allow_null=False)
+
+
+def always_calling(source: DeciderSource) -> DeciderSource:
+    """Return the source without null decisions: the judge cannot tell one from silence."""
+    if isinstance(source, STSource) and source.spec.allow_null:
+        return replace(source, spec=replace(source.spec, allow_null=False))
+    return source
 
 
 @dataclass(frozen=True)

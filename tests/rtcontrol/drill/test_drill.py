@@ -73,7 +73,7 @@ def test_a_drill_ends_in_order_by_ctrl_c_and_judges_what_was_injected(tmp_path: 
     ("arguments", "said"),
     [
         (["--only", "earthquake"], "there is no such fault"),
-        (["--minutes", "1"], "Give --minutes 4."),
+        (["--minutes", "1"], "Give --minutes 2."),
         (["--minutes", "nan"], "is no length of a drill"),
         (["--host", "inprocess", "--only", "kill_decoder"], "needs a decoder's process"),
         (["--only", "frozen,earthquake"], "earthquake: there is no such fault"),

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rtcontrol.agents.lander import agent
-from rtcontrol.drill.disk import Disk
-from rtcontrol.drill.faults import ENDINGS, FAULTS, TIMES, schedule
+from rtcontrol.drill.faults import FAULTS, TIMES, schedule
 from rtcontrol.drill.injector import Injection
 from rtcontrol.drill.judge import Judge, Rules
 from rtcontrol.drill.switches import Switches
 from rtcontrol.drill.verdict import SeenTick, ticks_of, verdict
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.causes import CAUSES
-from rtcontrol.telemetry.record_reader import read_record
-from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.timeline import Timeline
-from tests.helpers.processes import ROOT, until
+from tests.helpers.processes import ROOT
 
 PERIOD = 62_500_000
 ORIGIN = 5_000_000_000
@@ -128,12 +122,10 @@ def test_a_schedule_depends_on_its_seed_alone_and_has_each_fault_at_least_three_
     assert max(p.at_s + p.fault.seconds + p.fault.rest_s for p in plan) <= 600.0
     for one, other in pairwise(plan):
         assert other.at_s >= one.at_s + one.fault.seconds + one.fault.rest_s - 1e-6
-    raylets = [p.at_s for p in plan if p.fault.name == "kill_raylet"]
-    assert all(b - a >= 60.0 for a, b in pairwise(raylets))
 
 
 def test_a_drill_that_is_too_short_says_how_long_it_takes() -> None:
-    with pytest.raises(UserError, match=r"takes 4\.\d minutes") as refused:
+    with pytest.raises(UserError, match=r"takes 2\.\d minutes") as refused:
         schedule(list(FAULTS), 60.0, 0)
     minutes = float(refused.value.remedy.split("--minutes ")[1].split(",")[0])
     assert len(schedule(list(FAULTS), 60 * minutes, 0)) == TIMES * len(FAULTS)
@@ -142,13 +134,12 @@ def test_a_drill_that_is_too_short_says_how_long_it_takes() -> None:
 def test_the_causes_that_faults_may_have_are_published() -> None:
     published = {(cause.value, sub) for cause, entry in CAUSES.items() for sub in entry.subcauses or (None,)}
     assert {pair for fault in FAULTS.values() for pair in fault.allowed} <= published
-    assert not set(FAULTS) & set(ENDINGS)
 
 
 def test_the_page_has_each_fault_with_its_causes() -> None:
     page = (ROOT / "docs/drill.md").read_text()
     rows = {line.split("`")[1]: line for line in page.splitlines() if line.startswith("| `")}
-    assert set(rows) == set(FAULTS) and all(name in page for name in ENDINGS)
+    assert set(rows) == set(FAULTS)
     for name, fault in FAULTS.items():
         _, about, called = rows[name].strip("| ").split(" | ")
         named = {word.strip("`") for word in called.split(", ") if word.startswith("`")}
@@ -162,8 +153,6 @@ def test_a_switch_is_on_until_its_instant_and_seen_by_another_mapping(tmp_path: 
     assert not theirs.on("frozen")
     ours["frozen"], ours["decoder"] = 1e18, 4711.0
     assert theirs.on("frozen") and not theirs.on("hang") and int(theirs["decoder"]) == 4711
-    ours.off()
-    assert not theirs.on("frozen") and theirs["decoder"] == 4711.0
 
 
 MS = 1_000_000
@@ -276,35 +265,3 @@ def test_nothing_acts_after_the_stop() -> None:
     assert broken_rules([{"asked": stopped}, {"closed": stopped + 9 * MS}]) == []  # it never began
     # One that was under way when the stop was asked for may still act: the safe call comes after it.
     assert broken_rules(*flight, [{"asked": stopped}], tick(10), safe(stopped + 30 * MS)) == []
-
-
-LINES = 400
-
-
-def lines(recorder: Recorder, count: int) -> None:
-    for i in range(count):
-        recorder.write({"log": f"{i} {hash(str(i))} " + "-" * 40, "t_s": 0.0})
-
-
-@pytest.mark.parametrize("state", ["slow", "full"])
-def test_a_record_is_complete_after_a_disk_was(state: str, tmp_path: Path) -> None:
-    disk = Disk(tmp_path / "record.mcap.part", tmp_path / "flown.mcap")
-    told: list[str] = []
-    recorder = Recorder(tmp_path / "record.mcap", {"hz": 16}, provisional=True, tell=told.append)
-    recorder.keep()
-    disk.state = state  # type: ignore[assignment]
-    time.sleep(0.1)
-    lines(recorder, LINES)  # who writes does not wait for the disk, which takes nothing
-    time.sleep(0.6)
-    held = (tmp_path / "flown.mcap").stat().st_size
-    time.sleep(0.3)
-    assert (tmp_path / "flown.mcap").stat().st_size == held, "it takes nothing meanwhile"
-    assert bool(told) == (state == "full") == bool(recorder.lost)
-    disk.state = "sound"
-    until(lambda: not recorder.lost, "what waits is not written", 5.0)
-    closing = threading.Thread(target=recorder.close)
-    closing.start()
-    until(lambda: not closing.is_alive(), "the record is not closed", 10.0)
-    disk.close()
-    assert recorder.lost == 0
-    assert sum("log" in event for event in read_record(tmp_path / "flown.mcap")) == LINES

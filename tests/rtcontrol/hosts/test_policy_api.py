@@ -16,16 +16,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import wrong_policy as wrongdoer
 from policy_standin import actions, policy
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
+from wrong_policy import MAPPING, POLICY_FAULTS, press
 
-from rtcontrol.drill.policy import server as wrongdoer
-from rtcontrol.drill.policy.drill import MAPPING
-from rtcontrol.drill.policy.faults import POLICY_FAULTS
-from rtcontrol.drill.policy.world import press
 from rtcontrol.hosts import policy_link
 from rtcontrol.hosts.array_message import pack_message, unpack_message
 from rtcontrol.hosts.inprocess import InProcessHost

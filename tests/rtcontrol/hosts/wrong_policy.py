@@ -1,40 +1,74 @@
-"""A policy server that does wrong what its plan says: a real WebSocket server, with openpi-client's own messages where
-that package is installed. It runs as a program of its own, and imports nothing of this project then.
-
-python server.py PORT PLAN.json LOG
-
-The plan is a list of faults, which come one after the other, two good answers apart. The log has a line for each
-question: its number `n`, which the observation carries, and the fault that it met with.
-"""
+"""A policy server that misbehaves by plan, and the causes that a miss may have for each of its faults."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import http
 import json
 import random
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from websockets.asyncio.server import ServerConnection, serve
+from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
-from websockets.http11 import Request, Response
 
-pack: Callable[[Any], bytes]
-unpack: Callable[[bytes], Any]
-try:
-    from openpi_client import msgpack_numpy
+from rtcontrol.agents import Range, tool
+from rtcontrol.hosts.array_message import pack_message as pack
+from rtcontrol.hosts.array_message import unpack_message as unpack
 
-    pack, unpack, WIRE = msgpack_numpy.packb, msgpack_numpy.unpackb, "openpi_client"
-except ImportError:
-    from rtcontrol.hosts import array_message
+MAPPING = "observation: {observation/state: [n]}\nhorizon: 1\nrepeats: 0\n"
 
-    pack, unpack, WIRE = array_message.pack_message, array_message.unpack_message, "rtcontrol"
+
+@tool
+def press(force: Annotated[float, Range(-1.0, 1.0)]) -> None:
+    """Press with this force; -1 lets go."""
+
+
+@dataclass(frozen=True)
+class PolicyFault:
+    """`about` for people; `called`: causes and sub-causes that are true of it."""
+
+    about: str
+    called: tuple[str, ...]
+
+
+LOST = ("decide.timeout", "decide.connection")
+MALFORMED = ("decide.malformed",)
+POLICY_FAULTS: Mapping[str, PolicyFault] = {
+    "frozen": PolicyFault("no answer; pings are answered", ("decide.timeout",)),
+    "half_open": PolicyFault("nothing is read or sent any more, and the connection stays open", ("decide.timeout",)),
+    "late": PolicyFault("the right answer two deadlines late, on the same connection", ("decide.timeout",)),
+    "drip": PolicyFault("the right answer a byte at a time, too slowly", LOST),
+    "close": PolicyFault("the connection is closed in place of an answer", ("decide.connection",)),
+    "close_midway": PolicyFault("the connection is cut in the midst of the answer", ("decide.connection",)),
+    "endless": PolicyFault("an answer that says it is a terabyte long", ("decide.malformed", "decide.connection")),
+    "traceback": PolicyFault("a traceback as text, and the end of the connection", ("decide.server_error",)),
+    "garbage": PolicyFault("random bytes", MALFORMED),
+    "truncated": PolicyFault("half of an answer, whole as a message", MALFORMED),
+    "no_actions": PolicyFault("an answer without actions", MALFORMED),
+    "empty": PolicyFault("no action", MALFORMED),
+    "wrong_shape": PolicyFault("two numbers an action in place of one", MALFORMED),
+    "batch": PolicyFault("a batch of chunks", MALFORMED),
+    "wrong_dtype": PolicyFault("actions of whole numbers", MALFORMED),
+    "text_actions": PolicyFault("actions of text", MALFORMED),
+    "wrong_size": PolicyFault("an array with fewer bytes than its shape says", MALFORMED),
+    "nan": PolicyFault("NaN in the action", ("decide.not_finite",)),
+    "inf": PolicyFault("infinity in the action", ("decide.not_finite",)),
+    "out_of_bounds": PolicyFault("a number that the tool does not allow", ("invalid",)),
+    "replay": PolicyFault("an earlier answer, byte for byte", ("decide.repeated",)),
+    "repeated": PolicyFault("the actions of an earlier answer, bit for bit, with new timing", ("decide.repeated",)),
+    "two_answers": PolicyFault(
+        "an earlier answer, and the right one right behind it", ("decide.malformed", "decide.repeated")
+    ),
+    "nan_then_right": PolicyFault("NaN, and the right answer behind the next question", ("decide.not_finite",)),
+    "illegal_then_right": PolicyFault("an illegal number, and the right answer behind the next question", ("invalid",)),
+    "not_fresh": PolicyFault("an answer that says that it is a fallback", ("decide.refused",)),
+}
+
 
 STATE, ROWS = "observation/state", 4
 NEW_LOOKS = 12  # observations before the first fault: those of a warm-up are all the same
@@ -63,7 +97,7 @@ class WrongPolicy:
 
     async def serve(self, connection: ServerConnection) -> None:
         with contextlib.suppress(ConnectionClosed):
-            await connection.send(pack({"name": "drill", "wire": WIRE, "action_dim": 1, "action_horizon": ROWS}))
+            await connection.send(pack({"name": "drill", "action_dim": 1, "action_horizon": ROWS}))
             sent: tuple[bytes, int] | None = None
             async for asked in connection:
                 if sent is not None:  # who asks again on a connection had its last answer
@@ -171,20 +205,3 @@ class WrongPolicy:
         if fault == "not_fresh":
             return self._answer(n, status="held")
         raise ValueError(fault)
-
-
-def _health(connection: ServerConnection, request: Request) -> Response | None:
-    return connection.respond(http.HTTPStatus.OK, "OK\n") if request.path == "/healthz" else None
-
-
-async def main(port: int, plan: Path, log: Path) -> None:
-    told = json.loads(plan.read_text())
-    wrong_policy = WrongPolicy(told["faults"], log, told["deadline_s"])
-    given: dict[str, Any] = {"compression": None, "max_size": None, "process_request": _health}
-    async with serve(wrong_policy.serve, "127.0.0.1", port, **given) as server:
-        print(f"listening, messages of {WIRE}", flush=True)
-        await server.serve_forever()
-
-
-if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])))

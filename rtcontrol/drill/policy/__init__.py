@@ -1,1 +1,0 @@
-"""`rtcontrol drill --policy`: what a policy server may do wrong, and that nothing of it acts. docs/policies.md."""
