@@ -27,9 +27,9 @@ HOUSE = ("rtcontrol", *FLOORS, "bridges")
 VAGUE = {"told", "asked", "said", "found", "own", "word", "words"}
 # Here it is words that are meant, those of a sentence.
 LEFT = {
-    "KnownWords", "Words", "common_words", "held_out_words", "hundredths_in_words", "instruction_words",
-    "integer_in_words", "number_words", "seen_words", "some_words", "split_words", "unseen_words", "whole_words",
-    "with_word_probes", "word_vectors", "words", "words_of",
+    "KnownWords", "Words", "held_out_words", "hundredths_in_words", "instruction_words",
+    "integer_in_words", "number_words", "seen_words", "some_words", "split_words", "unseen_words",
+    "with_word_probes", "words", "words_of",
 }  # fmt: skip
 
 
@@ -44,7 +44,7 @@ class Names(NamedTuple):
 def names() -> dict[Path, Names]:
     """Of all modules that are installed."""
     found = {}
-    for path in (path for folder in HOUSE for path in (ROOT / folder).rglob("*.py")):
+    for path in (path for folder in HOUSE for path in (ROOT / folder).rglob("*.py") if path.parent.name != "recipes"):
         tree = ast.parse(path.read_text("utf-8"))
         classes = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
         found[path] = Names(classes, [path.stem, *public(tree)])
@@ -93,9 +93,15 @@ def test_a_wheel_holds_every_module_and_data_file_of_the_tree(
         for path in (ROOT / folder).rglob("*"):
             shipped = path.suffix in {".py", ".typed", ".msg", ".xml"}
             shipped = shipped or bool({"zoo", "schemas", "page", "examples"} & {*path.parts})
-            if path.is_file() and shipped and "__pycache__" not in path.parts:
+            if path.is_file() and shipped and not {"__pycache__", "recipes"} & {*path.parts}:
                 inside = path.relative_to(ROOT).as_posix().removeprefix("bridges/")
                 assert (f"rtcontrol/{inside}" if folder in FLOORS else inside) in names
+
+
+def test_a_wheel_has_no_recipes(wheels: dict[str, Path]) -> None:
+    assert not [
+        name for name in zipfile.ZipFile(wheels["rtcontrol"]).namelist() if "recipes" in name or "vectors" in name
+    ]
 
 
 def test_the_wheel_has_the_javascript_client_that_the_page_is_made_with(

@@ -19,7 +19,7 @@ from rtcontrol.models.data.canonical import (
 )
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sample import Dropped, PlacedRow, Sample, Unusable
-from rtcontrol.models.data.stats import Tally
+from rtcontrol.models.data.tally import Tally
 from rtcontrol.models.schema.tool_schema import ToolSchema
 
 REPEATED = "a row that was there before"

@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from rtcontrol.models.call import Call
+from rtcontrol.models.data.canonical import canonical
+from rtcontrol.models.data.compression import Tokens, compression
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.data.stats import Stats, StatsOptions, Tokens
-from rtcontrol.models.errors import UserError
+from rtcontrol.models.data.sample import Unusable
 from rtcontrol.models.metrics.bfcl import CheckerAnswer
 from rtcontrol.models.metrics.intervals import calibration, share
 from rtcontrol.models.metrics.judge import RULES, Judgement, heads, judge
 from rtcontrol.models.metrics.predictions import Prediction
+from rtcontrol.models.schema.tool_schema import ToolSchema
 
 WARM_UP = 5
 PERCENTS = (50, 90, 95, 99)
@@ -182,12 +185,12 @@ def _calibration(found: Sequence[JudgedRow], rule: str) -> dict[str, Any]:
 
 def _compression(found: Sequence[JudgedRow], tokens: Tokens) -> dict[str, Any]:
     """Tokens of the calls that were answered, as JSON and as heads; those of functions that are not shown have none."""
-    counted = Stats()
+    counted: list[tuple[Call, ToolSchema]] = []
     for one in found:
-        names = {tool.get("function", tool)["name"] for tool in one.row.tools}
-        if len(one.answer.calls) == 1 and one.answer.calls[0].name in names:
+        named = {tool.get("function", tool)["name"]: tool for tool in one.row.tools}
+        if len(one.answer.calls) == 1 and (call := one.answer.calls[0]).name in named:
             try:
-                counted.add(replace(one.row, call=one.answer.calls[0]), StatsOptions(tokens))
-            except UserError:  # a tool that cannot be read has no heads
+                counted.append((call, canonical(named[call.name], "merge")))
+            except Unusable:  # a tool that cannot be read has no heads
                 continue
-    return counted.to_dict().get("tokens", {})
+    return compression(counted, tokens)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from transformers import AttentionInterface
 
 from rtcontrol.models.train.packing import Blocks, PackedBatch, RunSet
-from rtcontrol.models.train.seen_vocabulary import labels_of, scored
+from rtcontrol.models.train.seen_vocabulary import labels_of
 
 ATTENTION = "rtcontrol_tree"
 EARLY_LAYERS = 2
@@ -110,12 +110,9 @@ def label_logits(model: Any, batch: PackedBatch) -> torch.Tensor:
     return model.lm_head(hidden.flatten(0, 1)[batch.label_rows])
 
 
-def tree_loss(
-    model: Any, batch: PackedBatch, normaliser: float | None = None, teacher: Any = None, share: float = 0.0
-) -> tuple[torch.Tensor, torch.Tensor]:
+def tree_loss(model: Any, batch: PackedBatch, normaliser: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """(loss, correct): sum of weighted cross-entropies divided by `normaliser` (default: the sum of weights), and
-    whether each label is the argmax, bool [labels]. So much `share` of each is taken with what the `teacher`, a model
-    of the same tokens, thinks in place of the label. Tokens with an early label are asked for it after the second layer
+    whether each label is the argmax, bool [labels]. Tokens with an early label are asked for it after the second layer
     too, by the final norm and head: who knows by then what is named can look for it in those that follow."""
     if not len(batch.early_rows):
         logits, early = label_logits(model, batch).float(), None
@@ -130,12 +127,6 @@ def tree_loss(
         early = F.cross_entropy(held, labels_of(model, batch.early_labels), reduction="sum")
     labels = labels_of(model, batch.labels)
     each = F.cross_entropy(logits, labels, reduction="none")
-    if teacher is not None:
-        if scored(teacher) != scored(model):
-            raise ValueError("the teacher scores other tokens than its student")
-        with torch.no_grad():
-            thought = label_logits(teacher, batch).float()
-        each = (1 - share) * each + share * F.cross_entropy(logits, thought.softmax(-1), reduction="none")
     total = (each * batch.weights).sum()
     if early is not None:
         total = total + EARLY_WEIGHT * early

@@ -11,7 +11,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import PromptTemplate
 from rtcontrol.models.checkpoint.special_tokens import opening
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.data.stats import call_json
+from rtcontrol.models.data.compression import call_json
 from rtcontrol.models.decode.plan import SchemaPlan, compile_plan
 from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 
@@ -110,10 +110,6 @@ class RowEncoder:
     def of(self, plan: SchemaPlan) -> RowEncoder:
         """The same for another plan of the same tools."""
         return RowEncoder(self._template, self.tokenizer, plan, self._weights)
-
-    def any_tools(self) -> ToolsEncoder:
-        """The same for rows that bring their tools."""
-        return ToolsEncoder(self._template, self.tokenizer, self._weights, self.plan.allow_null)
 
     def encode(self, row: Row, forced: bool = True) -> EncodedRow:
         """Ids and labels of one row; without `forced` those that the constrained walk never asks for are left out

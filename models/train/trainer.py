@@ -8,90 +8,19 @@ import math
 import os
 import pickle
 import random
-import signal
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed
-from torch.multiprocessing.spawn import ProcessRaisedException, spawn
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.loss import bf16_products, tree_loss
 from rtcontrol.models.train.packing import PackedBatch, pack
 from rtcontrol.models.train.rows import EncodedRow, Row, RowEncoder, ToolsEncoder
 from rtcontrol.models.train.seen_vocabulary import score, scored, seen_by
-
-WAIT = timedelta(minutes=30)  # of one for another: a chunk of one's own episodes may take long
-
-
-def process_count() -> int:
-    """How many train together."""
-    return distributed.get_world_size() if distributed.is_initialized() else 1
-
-
-def process_rank() -> int:
-    """Which of them this one is, from 0; the first one writes files."""
-    return distributed.get_rank() if distributed.is_initialized() else 0
-
-
-def mean_gradients(model: Any) -> None:
-    """Every gradient becomes the mean of all processes' ones."""
-    if process_count() == 1:
-        return
-    given = [p for p in model.parameters() if p.requires_grad]
-    flat = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in given])
-    distributed.all_reduce(flat)
-    flat /= process_count()
-    for p, mean in zip(given, flat.split([p.numel() for p in given]), strict=True):
-        p.grad = mean.view_as(p)
-
-
-def first_process_says(value: bool) -> bool:
-    """The first one's `value`, everywhere: a barrier, too."""
-    if process_count() == 1:
-        return value
-    told = torch.tensor(float(value))
-    distributed.broadcast(told, 0)
-    return bool(told)
-
-
-def run_processes(processes: int, work: Callable[..., object], *arguments: Any) -> None:
-    """Run `work(*arguments)`, a function of a module, in so many processes of one thread each; one alone is this one.
-    Raises what the first that fails raises; the others are ended."""
-    if processes == 1:
-        work(*arguments)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        failed = Path(folder) / "failed"
-        try:
-            spawn(_one, (processes, folder, work, arguments), processes)
-        except ProcessRaisedException:
-            if failed.is_file():
-                raise pickle.loads(failed.read_bytes()) from None
-            raise
-
-
-def _one(rank: int, processes: int, folder: str, work: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-    # torch sends this where the process that waits for them is gone; a shell's background would have it ignored.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", f"file://{folder}/meet", WAIT, processes, rank)
-    try:
-        work(*arguments)
-    except Exception as error:
-        # The others fail next, for want of this one: whose error was first is known here alone.
-        with contextlib.suppress(FileExistsError), (Path(folder) / "failed").open("xb") as file:
-            file.write(pickle.dumps(error))
-        raise
-    finally:
-        distributed.destroy_process_group()
-
 
 RowSource = Callable[[int], Sequence[Row]]
 Progress = Callable[[dict[str, Any]], None]
@@ -106,8 +35,7 @@ class TrainConfig:
 
     `samples` is the whole run; `group` samples share a prefix in one tree and make a batch; runs of `run` rows share an
     instruction; `forced_share` of the rows also train labels that a constrained walk never asks for (engines that
-    decode without our tries need them). So much `distil` of the loss is taken with a teacher's scores. `bf16` rounds
-    what matrices are multiplied with (`bf16_products`).
+    decode without our tries need them). `bf16` rounds what matrices are multiplied with (`bf16_products`).
     """
 
     samples: int
@@ -121,7 +49,6 @@ class TrainConfig:
     clip: float = 1.0
     forced_share: float = 0.1
     bf16: bool = False
-    distil: float = 0.0
     save_every_s: float = 120.0
 
 
@@ -146,8 +73,7 @@ def group_rows(rows: Sequence[Row], config: TrainConfig, rng: random.Random) -> 
 
 
 class Trainer:
-    """Trains a Hugging Face causal LM on rows from `source(chunk)`; everything is saved under `out`, by the first of
-    several processes (`ranks`), which share each batch. `teacher` is a model of the same tokens, for `distil`.
+    """Trains a Hugging Face causal LM on rows from `source(chunk)`; everything is saved under `out`.
 
     Raises UserError when `out` holds a run with another configuration.
     """
@@ -159,10 +85,8 @@ class Trainer:
         source: RowSource,
         config: TrainConfig,
         out: Path,
-        teacher: Any = None,
     ) -> None:
         self.model, self.encoder, self.source, self.config, self.out = model, encoder, source, config, out
-        self.teacher = None if teacher is None else teacher.eval()
         decay = [p for p in model.parameters() if p.dim() >= 2]
         rest = [p for p in model.parameters() if p.dim() < 2]
         self.optimizer = torch.optim.AdamW(
@@ -196,12 +120,10 @@ class Trainer:
         seconds and samples_per_s; the log gets a line a chunk."""
         started = saved = time.monotonic()
         before = self.seconds
-        while self.samples < self.config.samples and not first_process_says(self.chunk > 0 and self.enough()):
+        while self.samples < self.config.samples and not (self.chunk > 0 and self.enough()):
             self.model.train()
             rng = random.Random(f"{self.config.seed}/{self.chunk}")
-            # Each process has chunks of its own, and its part of every batch.
-            rows = self.source(self.chunk + process_rank())
-            groups = group_rows(rows, replace(self.config, group=max(1, self.config.group // process_count())), rng)
+            groups = group_rows(self.source(self.chunk), self.config, rng)
             losses: list[float] = []
             right = labels = 0
             for group in groups:
@@ -210,18 +132,17 @@ class Trainer:
                 losses.append(loss)
                 right += int(correct[batch.counted].sum())
                 labels += int(batch.counted.sum())
-                self.samples += batch.samples * process_count()
+                self.samples += batch.samples
                 self.seconds = before + time.monotonic() - started
-                if progress and not process_rank() and len(losses) % PROGRESS_EVERY == 0:
+                if progress and len(losses) % PROGRESS_EVERY == 0:
                     progress(self._line(losses, right / max(labels, 1)))
                 if self.samples >= self.config.samples:
                     break
-            self.chunk += process_count()
+            self.chunk += 1
             line = self._line(losses, right / max(labels, 1))
-            if not process_rank():
-                self.log(line)
-                if progress:
-                    progress(line)
+            self.log(line)
+            if progress:
+                progress(line)
             if time.monotonic() - saved > self.config.save_every_s:
                 self.save()
                 saved = time.monotonic()
@@ -263,8 +184,6 @@ class Trainer:
 
     def save(self) -> None:
         """Write the resumable state; the old one stays until the new one is whole. Raises UserError for a full disk."""
-        if process_rank():
-            return
         part = self.out / "state.tmp"
         try:
             torch.save(self.state(), part)
@@ -298,27 +217,21 @@ class Trainer:
         return pack(self.encoder.prefix, encoded)
 
     def _step(self, batch: PackedBatch) -> tuple[float, torch.Tensor]:
-        self._score(batch.labels.tolist())
+        score(self.model, batch.labels.tolist())
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate()
         with bf16_products(self.config.bf16):
-            loss, correct = tree_loss(self.model, batch, teacher=self.teacher, share=self.config.distil)
+            loss, correct = tree_loss(self.model, batch)
             if not torch.isfinite(loss):
                 raise UserError(
                     f"The loss is {float(loss.detach())} after {self.samples:,} samples: nothing is learnt from it.",
                     "Try another --seed; are there numbers of very many digits in the rows?",
                 )
             loss.backward()
-        mean_gradients(self.model)
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return float(loss.detach()), correct
-
-    def _score(self, tokens: Sequence[int]) -> None:
-        for model in (self.model, self.teacher):
-            if model is not None:
-                score(model, tokens)
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
@@ -332,7 +245,7 @@ class Trainer:
                 f"{self.out} holds a run with another configuration: {differs}.",
                 "Continue with the old settings, or give another --out.",
             )
-        self._score(state.get("scored", ()))
+        score(self.model, state.get("scored", ()))
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.samples, self.chunk, self.seconds = state["samples"], state["chunk"], state["seconds"]

@@ -13,7 +13,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rtcontrol.cli import data_synthesise
 from rtcontrol.cli.figures import JsonFile, check_writable, count_rows, for_people, save, say
 from rtcontrol.cli.options import BfclPython, group
 from rtcontrol.models.errors import UserError
@@ -22,7 +21,7 @@ from rtcontrol_client.shutdown import unicode
 
 if TYPE_CHECKING:
     from rtcontrol.models.data.row import DataRow
-    from rtcontrol.models.data.stats import Stats, Tally
+    from rtcontrol.models.data.tally import Tally
 
 app = group()
 Sources = Annotated[
@@ -93,9 +92,10 @@ def convert(
       rtcontrol data convert seal-tools=~/Seal-Tools_Dataset openai=my_chats.jsonl --out train.jsonl
     """
     from rtcontrol.models.data import convert as converting
+    from rtcontrol.models.data.balance import PAPER, balanced, shares_of
     from rtcontrol.models.data.canonical import rows as passed
     from rtcontrol.models.data.row import write_rows
-    from rtcontrol.models.data.stats import PAPER, Tally, balanced, shares_of
+    from rtcontrol.models.data.tally import Tally
 
     if purpose == "eval" and (balance or pass_through):
         raise UserError("--balance and --pass-through are for training.", "Leave them out with --for eval.")
@@ -113,46 +113,6 @@ def convert(
     _show_tally(console, tally)
     say(console, f"{count} rows: {out}")
     save(json_file, {"out": str(out), "rows_written": count, **tally.to_dict()})
-
-
-@app.command()
-def stats(
-    sources: Sources,
-    tokenizer: Annotated[
-        Path | None, typer.Option(help="A tokenizer.json or its folder: counts tokens, too.", show_default=False)
-    ] = None,
-    overflow: Annotated[
-        Literal["merge", "cut"], typer.Option(help="Whose heads: the sixth merged, or the call's first six arguments.")
-    ] = "merge",
-    compact: Annotated[bool, typer.Option("--compact", help="Heads write JSON without spaces.")] = False,
-    optionals: Optionals = "omit",
-    python: BfclPython = None,
-    json_file: JsonFile = None,
-) -> None:
-    """What rows hold: of each sample the most parameters of any tool shown, how many arguments calls have, and with
-    --tokenizer the tokens of a call as JSON, of its longest head, and what lies between (from the gold calls).
-
-    Examples:
-
-      rtcontrol data stats train.jsonl
-
-      rtcontrol data stats bfcl openfunctions=openfunctions_v1 --tokenizer Qwen2.5-0.5B --overflow cut --json stats.json
-    """
-    from rtcontrol.models.data import convert as converting
-    from rtcontrol.models.data.stats import StatsOptions, Tally, Tokens
-    from rtcontrol.models.data.stats import stats as counted
-
-    tokens, tally = None if tokenizer is None else Tokens(tokenizer), Tally()
-    rows = count_rows(_read(sources, converting.ConvertOptions("eval"), tally, optionals, python))
-    each, together = counted(_some(rows, tally), StatsOptions(tokens, overflow, compact))
-    shown = {**each, "all": together} if len(each) > 1 else each
-    console = for_people(json_file)
-    _show_counts(console, shown)
-    if tokens is not None:
-        _show_tokens(console, shown)
-    _show_tally(console, tally, rows=False)
-    figures = {"sources": {name: one.to_dict() for name, one in each.items()}, "all": together.to_dict()}
-    save(json_file, {**figures, "dropped": tally.to_dict()["dropped"]})
 
 
 @app.command()
@@ -179,7 +139,7 @@ def show(
       rtcontrol data show train.jsonl --skip 1000 -n 1 --json
     """
     from rtcontrol.models.data import convert as converting
-    from rtcontrol.models.data.stats import Tally
+    from rtcontrol.models.data.tally import Tally
 
     tally = Tally()
     rows = _read(sources, converting.ConvertOptions(purpose, overflow), tally, "omit", python)
@@ -238,7 +198,34 @@ def from_recording(
     print(f"{count} rows: {out}")
 
 
-app.command()(data_synthesise.synthesise)
+@app.command()
+def synthesise(
+    tools: Annotated[Path, typer.Option(help="A .json file of tools, or a .jsonl file of rows whose tools are taken.")],
+    rows: Annotated[int, typer.Option(min=1, help="How many rows.")],
+    out: Annotated[Path, typer.Option(help="Where they go, one JSON object a line.", callback=check_writable)],
+    balance: Annotated[
+        str, typer.Option(help="Shares of calls with 1 to 6 arguments (or 0 to 6), as far as the tools have them.")
+    ] = "18,20,18,17,15,12",
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Rows made up for given tools by templates: plain sentences with random values. What gives no row is counted.
+
+    Example: rtcontrol data synthesise --tools tools.json --rows 2000 --out made.jsonl
+    """
+    from rtcontrol.models.data.balance import PAPER, shares_of
+    from rtcontrol.models.data.row import write_rows
+    from rtcontrol.models.data.synthesis import read_tools
+    from rtcontrol.models.data.synthesis import rows as made
+    from rtcontrol.models.data.tally import Tally
+
+    sets, tally, console = read_tools(tools), Tally(), for_people(json_file)
+    shares = shares_of(PAPER if balance == "paper" else balance)
+    count = write_rows(out, count_rows(made(sets, rows, seed, tally, shares)))
+    for (_, reason), refused in tally.dropped.most_common():
+        console.print(f"{refused} refused: {reason}", highlight=False)
+    say(console, f"{count} rows: {out}")
+    save(json_file, {"out": str(out), "rows_written": count, **tally.to_dict()})
 
 
 def _read(
@@ -284,45 +271,8 @@ def _show_tally(console: Console, tally: Tally, rows: bool = True) -> None:
             console.print(table)
 
 
-def _show_counts(console: Console, stats: dict[str, Stats]) -> None:
-    table = Table("source", "samples", "rows", "over 6", "max", title="Parameters, and arguments of calls in %")
-    for count in ("0", "1", "2", "3", "4", "5", "6", "more"):
-        table.add_column(count, justify="right")
-    for name, one in stats.items():
-        found, total = one.to_dict(), one.arguments.total() or 1
-        shares = [one.arguments[n] for n in range(7)]
-        shares.append(one.arguments.total() - sum(shares))
-        numbers = (found["samples"], found["rows"], found["parameters"]["over_six"], found["parameters"]["max"])
-        table.add_row(name, *map(str, numbers), *(f"{100 * share / total:.1f}" for share in shares))
-    console.print(table)
-
-
-def _show_tokens(console: Console, stats: dict[str, Stats]) -> None:
-    title = "Tokens of a call: mean / median / P90, ratios of these"
-    columns = ("source", "calls", "JSON", "in <tool_call>", "longest head", "ratio", "ratio in <tool_call>")
-    table = Table(*columns, "function longest", title=title)
-    for name, one in stats.items():
-        if (found := one.to_dict().get("tokens")) is None:
-            continue
-        counts = (_three(found[key], 1) for key in ("json", "json_wrapped", "longest_head"))
-        ratios = (_three(found[key], 2) for key in ("compression", "compression_wrapped"))
-        longest = f"{found['function_head_longest']:.0%}"
-        table.add_row(name, str(len(one.heads)), *counts, *ratios, longest)
-    console.print(table)
-    table = Table("source", "tools", "longest", "the rest", "longest", title="Tokens of a prompt: mean / median / P90")
-    for name, one in stats.items():
-        if (found := one.to_dict().get("tokens")) is not None:
-            parts = (found["tools"], found["instruction_observation_history"])
-            table.add_row(name, *(text for part in parts for text in (_three(part, 0), f"{part['max']:.0f}")))
-    console.print(table)
-
-
-def _three(found: dict[str, float], digits: int) -> str:
-    return " / ".join(f"{found[key]:.{digits}f}" for key in ("mean", "p50", "p90"))
-
-
 def _shown(row: DataRow) -> str:
-    from rtcontrol.models.data.stats import head_texts
+    from rtcontrol.models.data.compression import head_texts
     from rtcontrol.models.schema.tool_schema import ToolSchema
 
     tools = [ToolSchema.from_openai(tool) for tool in row.tools]
@@ -335,6 +285,6 @@ def _shown(row: DataRow) -> str:
     lines.append(f"  call         {row.call.text() if row.call else 'null: the call in force stays'}")
     if row.call is not None:
         called = next(tool for tool in tools if tool.name == row.call.name)
-        lines.append(f"  heads        {' | '.join(head_texts(row.call, called, compact=True))}")
+        lines.append(f"  heads        {' | '.join(head_texts(row.call, called))}")
     lines += [f"  weight       {row.weight}"] if row.weight != 1.0 else []
     return "\n".join(map(printable, lines))

@@ -8,18 +8,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.progress import BarColumn, TextColumn
 
 from rtcontrol.cli.figures import Bar, JsonFile, for_people, save, say
-from rtcontrol.envs.registry import by_agent
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.console import printable
-
-if TYPE_CHECKING:
-    from rtcontrol.training.controllers import Onward
 
 DEFAULT_MINUTES = 15.0
 QUIET_S = 30.0  # between two lines where stderr is no terminal
@@ -38,19 +34,7 @@ def fit(
     runs: Annotated[
         list[Path] | None, typer.Option("--from", help="Or recorded runs to imitate (may be given several times).")
     ] = None,
-    skill: Annotated[str | None, typer.Option(help=f"Or {', '.join(by_agent())} or simpletool, by its recipe.")] = None,
-    samples: Annotated[
-        int | None, typer.Option(min=1, help="--skill: how much it trains, in place of --minutes. (default: its own)")
-    ] = None,
     base: Annotated[str | None, typer.Option(help="Go on from this checkpoint. (default: a new model)")] = None,
-    any_tools: Annotated[
-        bool,
-        typer.Option("--any-tools", help="--skill with --base: its tools under other names, orders and beside others."),
-    ] = False,
-    imitate: Annotated[
-        str | None,
-        typer.Option(help="--skill with --base: a larger checkpoint of the same base, whose scores it learns, too."),
-    ] = None,
     env: Annotated[str | None, typer.Option(help="Or a world to learn in: FILE.py, with --agent.")] = None,
     agent: Annotated[str | None, typer.Option(help="--env: the agent's FILE.py, with goals and an expert.")] = None,
     goals: Annotated[
@@ -101,10 +85,6 @@ def fit(
 
       rtcontrol fit --from runs/monday --from runs/tuesday --out runs/like-me      (by keyboard too)
 
-      rtcontrol fit --skill lander --out runs/lander      (a bundled model anew, by its recipe)
-
-      rtcontrol fit --skill lander --base gemma/st --out runs/gemma-lander      (docs/pretrained.md)
-
       rtcontrol fit --env my_game.py --agent my_game_agent.py --base base --out runs/mine   (docs/your-own-game.md)
 
       rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine      (then fly it)
@@ -114,23 +94,12 @@ def fit(
     from rtcontrol.training.dataset import tools_of
     from rtcontrol.training.fit import fit as work
 
-    if (any_tools or imitate is not None) and (skill is None or base is None):
-        raise UserError("--any-tools and --imitate are for --skill with --base.", "Give both, or leave them out.")
     console = for_people(json_file)
     tell = partial(say, console)
-    if skill is not None:
-        others = (rows, teacher, runs, env, agent, goals, tools, goal, hz, minutes, json_file)
-        from rtcontrol.training.controllers import Onward
-
-        onward = None if base is None else Onward(base, any_tools, imitate)
-        _rebuild(skill, out, samples, seed, threads, onward, any(other is not None for other in others))
-        return
-    if samples is not None:
-        raise UserError("--samples is for --skill.", "Say how long it may take with --minutes.")
     if not any((rows, teacher, runs, env)):
         raise UserError(
             "There is nothing to learn from.",
-            "Give one of --rows, --teacher, --from, --env and --skill (`rtcontrol fit --help` has examples).",
+            "Give one of --rows, --teacher, --from and --env (`rtcontrol fit --help` has examples).",
         )
     asked = None if teacher is None else vars(load_module(teacher, "--teacher"))
     if asked is not None and (lacks := [name for name in ("teacher", "situations") if name not in asked]):
@@ -173,26 +142,6 @@ def fit(
     console.print(f"Model: {made.folder} (card: {made.folder / 'README.md'})", highlight=False, soft_wrap=True)
     flown = {"played": {name: share.to_dict() for name, share in made.played.items()}} if made.played else {}
     save(json_file, {"folder": str(made.folder), **made.truth.to_dict(), "notes": list(made.notes)} | flown)
-
-
-def _rebuild(
-    skill: str,
-    out: Path,
-    samples: int | None,
-    seed: int,
-    threads: int | None,
-    onward: Onward | None,
-    others: bool,
-) -> None:
-    from rtcontrol.training.controllers import SKILLS, rebuild, recipe_of
-
-    recipe_of(skill)
-    if others:
-        remedy = "Give --out, --base, --any-tools, --imitate, --samples, --seed and --threads only."
-        raise UserError("--skill trains by a recipe: what it learns, and for how long, is written there.", remedy)
-    with FitProgress() as shown:
-        checkpoint = rebuild(skill, out, samples, seed, threads, shown.tell, onward)
-    print(f"Model: {checkpoint}\n{SKILLS[skill].format(checkpoint)}")
 
 
 @contextmanager

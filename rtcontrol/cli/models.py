@@ -13,7 +13,7 @@ from rich.table import Table
 
 from rtcontrol.cli.figures import JsonFile, Stages, for_people, save, say
 from rtcontrol.cli.options import Device, group
-from rtcontrol.envs.registry import agent_names
+from rtcontrol.envs.registry import agent_names, by_agent
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
@@ -168,7 +168,6 @@ def quantize(
     from rtcontrol.models import quantize as work
     from rtcontrol.models.decider import DeciderSpec
     from rtcontrol.models.margins import compare_quantized
-    from rtcontrol.training.controllers import ENVS
 
     whose = agent_of(model, agent)
     spec = DeciderSpec(model, tuple(schemas(whose)["bundled"]), engine=engine)
@@ -190,7 +189,9 @@ def quantize(
     table.add_row("differ in a near-tie of the original", "", str(found["ties"]))
     console.print(table)
     save(json_file, {"model": model, "scheme": scheme, "agent": whose, "engine": engine, "prompts": prompts, **found})
-    console.print(f"Checkpoint: {out}\nFly it: rtcontrol score --env {ENVS[whose]} --model {out}", soft_wrap=True)
+    console.print(
+        f"Checkpoint: {out}\nFly it: rtcontrol score --env {by_agent()[whose].name} --model {out}", soft_wrap=True
+    )
 
 
 @app.command()

@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeVar
 
 from rtcontrol.evaluation.options import ModelOptions
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
+from rtcontrol.models.data.compression import Tokens
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.data.stats import Tokens
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode.protocol import DecodeError, Runner
 from rtcontrol.models.errors import UserError

@@ -17,8 +17,8 @@ from rtcontrol.evaluation.options import ModelOptions
 from rtcontrol.hosts.chat_api import ROUTE, Unreadable, named_tools, read_calls
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import EndpointDecider, EndpointSource, address, is_endpoint
+from rtcontrol.models.data.compression import Tokens
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.data.stats import Tokens
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.metrics.predictions import Prediction
 from rtcontrol.models.web import WebClient, WebError

@@ -23,8 +23,8 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.chat_template import ChatTemplate
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
+from rtcontrol.models.data.compression import Tokens
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.data.stats import Tokens
 from rtcontrol.models.decode.draft_tree import FEW, Stop
 from rtcontrol.models.decode.protocol import Ask, DecodeError, NotFinite, Tree, Work
 from rtcontrol.models.errors import UserError

@@ -11,10 +11,11 @@ from typing import Any
 from rtcontrol.evaluation.answerers import Answerer
 from rtcontrol.models.data import convert
 from rtcontrol.models.data.canonical import Overflow
+from rtcontrol.models.data.compression import Tokens
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sources import registry
 from rtcontrol.models.data.sources.bfcl import package_folder
-from rtcontrol.models.data.stats import Tally, Tokens
+from rtcontrol.models.data.tally import Tally
 from rtcontrol.models.errors import UserError, read_json
 from rtcontrol.models.metrics import bfcl, scores
 from rtcontrol.models.metrics.intervals import paired

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.models import __version__
 from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.training.dataset import SAMPLE, Share
 from rtcontrol.training.validation import Truth
@@ -73,62 +72,6 @@ Held-out rows: {truth.score.message()}.
 
 Other words in the place of those of the instruction, on held-out rows:
 {swaps}
-"""
-
-
-LESSON = "A scripted expert is imitated on disturbed episodes, later on episodes that the model\nplays itself."
-
-
-def shape_of(model: Any) -> str:
-    """Architecture, layers, width and parameters, in words."""
-    own = model.config
-    shape = f"{own.model_type} architecture, {own.num_hidden_layers} layers of {own.hidden_size}"
-    return f"{shape}, {model.num_parameters():,} parameters"
-
-
-def skill_card(
-    skill: str,
-    calls: Sequence[ToolSchema],
-    began: Mapping[str, str],
-    shape: str,
-    last: Mapping[str, Any],
-    how: str,
-    lesson: str = LESSON,
-) -> str:
-    """The text of the card of a skill's run; `began` are the checkpoints by what they were for it (base, teacher),
-    `last` is the last line of its log, `how` tells how it is flown again, and `lesson` what it learns from."""
-    tools = ", ".join(f"`{t.name}({', '.join(p.name for p in t.parameters)})`" for t in calls)
-    shown = {role: Path(name).name if Path(name).exists() else name for role, name in began.items()}
-    others = "".join(f"- {role}: `{name}`\n" for role, name in shown.items()) or "- a new model, trained from nothing\n"
-    learnt = "The log of this run is gone."
-    if last:
-        learnt = f"""{last["samples"]:,} samples in {last["seconds"]:.0f} s. In the last chunk {last["accuracy"]:.1%} of
-the labels were the model's first choice. `../log.jsonl` is the log."""
-    terms = (
-        "\nThese weights were made from its base's: they stand under the terms of that model, whatever the licence of"
-        "\nthis project is.\n"
-        if began
-        else ""
-    )
-    return f"""---
-library_name: rtcontrol
----
-# {skill}: a SimpleTool controller
-
-{shape}. It calls {tools}. Made by `rtcontrol fit --skill {skill}` (rtcontrol {__version__}).
-
-## What it began with
-
-{others}{terms}
-## Training
-
-The recipe of the bundled {skill}. {lesson} {learnt}
-
-## Score
-
-The training does not measure it. On what it was not trained on:
-
-    {how}
 """
 
 

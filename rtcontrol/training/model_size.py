@@ -29,7 +29,6 @@ from rtcontrol.models.train.rows import LossWeights, Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.seen_vocabulary import see, seen_by
 from rtcontrol.models.train.vocabulary import build_tokenizer
-from rtcontrol.training.word_vectors import SCHEMA_PHRASES, SCHEMA_WORDS
 
 NARROW = ModelShape(hidden=128, layers=4, heads=2, kv_heads=2, intermediate=256)
 # For more words, and where numbers are what decides: measured, the bundled skills need it.
@@ -42,6 +41,30 @@ WEIGHTS = LossWeights(quote=0.3)  # with 1.0 what is named is found as soon, and
 BEHIND = (1, 2)  # tokens
 LARGE = 32_768  # tokens: of more a part is trained and scored (models/train/seen_vocabulary.py)
 CALL_SHAPE = '{"name": "", "arguments": {}}'
+# What stands between the words of every tool definition, each one token: half of a prompt's tools otherwise.
+SCHEMA_PHRASES = (
+    '{"type": "function", "function": {"name": "',
+    '", "description": "',
+    '.", "parameters": {"type": "object", "properties": {',
+    '", "parameters": {"type": "object", "properties": {',
+    '}, "required": []}}}',
+    '": {"type": "integer", "enum": [',
+    '": {"type": "number", "enum": [',
+    '": {"enum": ["',
+    '"], "type": "string"}',
+    ']}}, "required": ["',
+    '"}}, "required": ["',
+    '}, "required": ["',
+    '"]}}}',
+    '"]}',
+    '", "',
+)
+SCHEMA_WORDS = """
+type object properties required description enum integer string number boolean array null minimum maximum function
+parameters name title default items anyOf allOf oneOf const format additionalProperties maxLength minLength pattern
+multipleOf exclusiveMinimum exclusiveMaximum minItems maxItems uniqueItems group tool tools arguments result strict
+true false schema value values id key index
+"""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.data.synthesis.endpoint import ChatEndpoint, EndpointOptions
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.web import MOST_BYTES, MOST_LEVELS, WebAnswer, WebClient, WebError
 from rtcontrol.run import mcp_tools, toolsets
@@ -49,12 +48,6 @@ def answers_rows(url: str) -> str:
     return str(found.error)
 
 
-def writes_rows(url: str) -> str:
-    with ChatEndpoint(EndpointOptions(url, "m", "NO_KEY")) as chat, pytest.raises(UserError) as told:
-        chat.ask([], 0)
-    return str(told.value)
-
-
 def lists_tools(url: str) -> str:
     pytest.importorskip("mcp")
     with pytest.raises(UserError) as told:
@@ -62,7 +55,7 @@ def lists_tools(url: str) -> str:
     return str(told.value)
 
 
-CLIENTS = (decides, answers_rows, writes_rows, lists_tools)
+CLIENTS = (decides, answers_rows, lists_tools)
 
 
 @pytest.mark.parametrize("client", CLIENTS)

@@ -14,7 +14,7 @@ from rtcontrol.models.data.convert import ConvertOptions, rows
 from rtcontrol.models.data.sample import Dropped, Sample
 from rtcontrol.models.data.sources import chat, mobile_actions
 from rtcontrol.models.data.sources.files import items
-from rtcontrol.models.data.stats import Tally
+from rtcontrol.models.data.tally import Tally
 from rtcontrol.models.errors import UserError
 
 TOOLS = [{"function": {"name": "lamp", "parameters": {"type": "OBJECT", "properties": {"on": {"type": "BOOLEAN"}}}}}]

@@ -14,7 +14,7 @@ from rtcontrol.models.data.canonical import decompose
 from rtcontrol.models.data.convert import CUT, REPEATED, ConvertOptions, rows
 from rtcontrol.models.data.row import Check, DataRow
 from rtcontrol.models.data.sample import Dropped, Sample, Unusable
-from rtcontrol.models.data.stats import Tally
+from rtcontrol.models.data.tally import Tally
 from rtcontrol.models.data.types import annotation, tool, typed
 from rtcontrol.models.data.values import arguments_of, call_of, coerced
 from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema

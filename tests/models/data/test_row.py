@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data import convert
+from rtcontrol.models.data.balance import OVER, PAPER, balanced, shares_of
 from rtcontrol.models.data.canonical import canonical, check_call
 from rtcontrol.models.data.canonical import rows as passed
+from rtcontrol.models.data.compression import compression, head_texts
 from rtcontrol.models.data.row import Check, DataRow, read_rows, write_rows
-from rtcontrol.models.data.sources import registry
-from rtcontrol.models.data.stats import OVER, PAPER, StatsOptions, Tally, Tokens, balanced, head_texts, shares_of, stats
+from rtcontrol.models.data.tally import Tally
 from rtcontrol.models.data.tool_sets import set_hash
 from rtcontrol.models.data.types import tool
 from rtcontrol.models.errors import UserError
@@ -238,9 +237,6 @@ def test_the_command_writes_them_and_every_reader_reads_them(tmp_path: Path) -> 
     assert command("data", "convert", str(source), "--out", str(once), "--tool-sets") == 0
     assert once.read_text().count('"tools": [') == 1 and len(once.read_text().splitlines()) == 61
     assert [one.call for one in read_rows(once)] == [one.call for one in read_rows(source)]
-    figures = tmp_path / "stats.json"
-    assert command("data", "stats", str(once), "--json", str(figures)) == 0
-    assert json.loads(figures.read_text())["all"]["rows"] == 60
     tools, rows = read_files([once], None, None)
     assert len(rows) == 60 and [tool.name for tool in tools] == ["go"]
     once.write_text(once.read_text().split("\n", 1)[1])
@@ -328,59 +324,17 @@ STATS_TOOL = tool("go", "", {"type": "object", "properties": {n: {"type": "array
 def test_heads_write_values_raw_or_as_json() -> None:
     call = Call("go", {"a": [1, "x"], "b": [], "f": [True], "g": [0.5]})
     schema = ToolSchema.from_openai(STATS_TOOL)
-    assert head_texts(call, schema) == ["go", '[1, "x"]', "[]", '{"f": [true], "g": [0.5]}']
-    assert head_texts(call, schema, "cut", compact=True) == ["go", '[1,"x"]', "[]", "[true]", "[0.5]"]
+    assert head_texts(call, schema, " ") == ["go", '[1, "x"]', "[]", '{"f": [true], "g": [0.5]}']
+    assert head_texts(call, schema) == ["go", '[1,"x"]', "[]", '{"f":[true],"g":[0.5]}']
 
 
-def test_a_samples_rows_count_once_where_samples_are_counted() -> None:
-    made = [
-        DataRow(f"s/{n}", "s", "set", "Go.", "", (STATS_TOOL,), (), Call("go", {name: [] for name in NAMES[:n]}))
-        for n in range(4)
-    ]
-    each, together = stats([*made, DataRow("t", "t", "other", "Stay.", "", (STATS_TOOL,), (), None)])
-    assert each["set"].to_dict() == {
-        "samples": 1,
-        "rows": 4,
-        "without_call": 0,
-        "parameters": {"over_six": 1, "max": 7},
-        "argument_shares": {"0": 0.25, "1": 0.25, "2": 0.25, "3": 0.25},
-    }
-    assert (together.to_dict()["samples"], together.without_call) == (2, 1)
+def test_compression_is_of_json_over_the_longest_head() -> None:
+    class Characters:
+        def of(self, text: str) -> int:
+            return len(text)
 
-
-@cache
-def tokens_of_qwen(sets: Path) -> Tokens:
-    return Tokens(sets / "qwen2_tokenizer")
-
-
-def found(sources: list[str], tokens: Tokens) -> Any:
-    rows = [row for one in sources for row in convert.rows(registry.read(one), convert.ConvertOptions("eval"), Tally())]
-    return stats(rows, StatsOptions(tokens, "cut"))[1].to_dict()
-
-
-# The facts' figures: samples, mean of the bare JSON and of the longest head, ratios of means, medians and P90.
-@pytest.mark.parametrize(
-    ("source", "samples", "json", "longest", "ratios"),
-    [
-        ("bfcl:simple_python,multiple", 600, 33.4, 7.2, (4.64, 5.33, 4.00)),
-        ("bfcl:exec_simple,exec_multiple", 150, 36.3, 12.4, (2.93, 4.43, 2.90)),
-        ("seal-tools={}/seal_tools", 200, 29.6, 7.3, (4.05, 4.00, 4.19)),
-        ("toolalpaca={}/toolalpaca", 51, 32.5, 8.2, (3.96, 4.57, 4.45)),
-    ],
-)
-def test_compression_from_ground_truth(
-    sets: Path, package: Path, source: str, samples: int, json: float, longest: float, ratios: tuple[float, ...]
-) -> None:
-    table = found([source.format(sets)], tokens_of_qwen(sets))
-    tokens = table["tokens"]
-    assert table["samples"] == samples
-    assert tokens["json"]["mean"] == pytest.approx(json, rel=0.01)
-    assert tokens["longest_head"]["mean"] == pytest.approx(longest, rel=0.01)
-    assert tuple(tokens["compression"].values()) == pytest.approx(ratios, rel=0.03)
-
-
-def test_compression_of_openfunctions(sets: Path) -> None:
-    tokens = found([f"openfunctions={sets}/openfunctions_v1"], tokens_of_qwen(sets))["tokens"]
-    # The median is one token longer than the facts' 28: one answer's string is the list that its parameter takes.
-    assert (tokens["compression"]["mean"], tokens["compression"]["p90"]) == pytest.approx((4.57, 4.47), rel=0.01)
-    assert tokens["json"]["p50"] == 29
+    schema = ToolSchema.from_openai(STATS_TOOL)
+    made = compression([(Call("go", {"a": [1]}), schema), (Call("go", {"a": [1, 2, 3]}), schema)], Characters())  # type: ignore[arg-type]
+    assert made["longest_head"]["max"] == len("[1, 2, 3]") + 1 and made["function_head_longest"] == 0.0
+    assert made["compression"]["mean"] == made["json"]["mean"] / made["longest_head"]["mean"] > 3
+    assert compression([], Characters()) == {}  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from rtcontrol.models.data.row import DataRow, read_rows, write_rows
 from rtcontrol.models.data.sample import Dropped, PlacedRow, Sample
 from rtcontrol.models.data.sources import bfcl, chat, openfunctions, registry, seal_tools, toolalpaca, xlam
 from rtcontrol.models.data.sources.files import data_file, items, located, version
-from rtcontrol.models.data.stats import Tally
+from rtcontrol.models.data.tally import Tally
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.metrics.bfcl import check
 from tests.helpers.processes import python

@@ -1,20 +1,15 @@
-"""Training resumes exactly, alone and in two processes, refuses another configuration, and exports what it trained."""
+"""Training resumes exactly, refuses another configuration, and exports what it trained."""
 
 from __future__ import annotations
 
-import copy
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
@@ -27,25 +22,13 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import result
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.adopt import export
-from rtcontrol.models.train.loss import label_logits
-from rtcontrol.models.train.packing import pack
 from rtcontrol.models.train.policy import TreePolicy
 from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.seen_vocabulary import scored, see
-from rtcontrol.models.train.trainer import (
-    TrainConfig,
-    Trainer,
-    first_process_says,
-    group_rows,
-    process_count,
-    process_rank,
-    run_processes,
-)
+from rtcontrol.models.train.trainer import TrainConfig, Trainer, group_rows
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
-from tests.helpers.processes import ROOT, environment, until
 from tests.models.small import build, tool
-from tests.models.train.rank_jobs import second_fails
 
 SHAPE = ModelShape(hidden=32, layers=2, heads=4, kv_heads=2, intermediate=48, context=512)
 TOOLS = [
@@ -121,31 +104,6 @@ def test_another_configuration_is_refused_and_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"learning_rate was 0.003, is 0.5.* another --out") as error:
         trainer(tmp_path, other)
     assert "samples" not in error.value.what.split("another configuration: ")[1]
-
-
-def test_a_student_comes_to_think_what_its_teacher_thinks(tmp_path: Path) -> None:
-    """It has another seed's weights, and is told nothing but the teacher's scores."""
-    tokenizer, encoder = base()
-    config = replace(CONFIG, samples=640, learning_rate=5e-3, distil=1.0)
-    teacher = new_model(SHAPE, tokenizer, 7)
-    with torch.no_grad():
-        for weight in teacher.parameters():
-            weight.mul_(4)  # so that it is sure of something
-    before = copy.deepcopy(teacher.state_dict())
-    student = Trainer(new_model(SHAPE, tokenizer, 3), encoder, source, config, tmp_path, teacher)
-    batch = pack(encoder.prefix, [encoder.encode(row) for row in source(99)])
-
-    def apart() -> float:
-        with torch.no_grad():
-            thought, found = (label_logits(m, batch).log_softmax(-1) for m in (teacher, student.model.eval()))
-        return float(F.kl_div(found, thought, log_target=True, reduction="batchmean"))
-
-    first = apart()
-    student.run()
-    assert apart() < 0.5 * first
-    assert all(torch.equal(weight, before[name]) for name, weight in teacher.state_dict().items())
-    with pytest.raises(UserError, match="distil was 1.0, is 0.0"):
-        Trainer(new_model(SHAPE, tokenizer, 3), encoder, source, replace(config, distil=0.0), tmp_path)
 
 
 def test_training_learns_and_logs(tmp_path: Path) -> None:
@@ -266,84 +224,3 @@ def test_export_replaces_an_old_checkpoint_and_keeps_other_files(
 
 
 # Two real processes that train one model: other rows each, the same weights, files once.
-
-
-def train(out: Path, chunks: int) -> None:
-    run = trainer(out / "run", replace(CONFIG, samples=chunks * process_count() * 32))
-    drawn: list[int] = []
-
-    def noted(chunk: int) -> Sequence[Row]:
-        drawn.append(chunk)
-        return source(chunk)
-
-    run.source = noted
-    run.run()
-    torch.save(run.model.state_dict(), out / f"{process_rank()}.pt")
-    (out / f"{process_rank()}.json").write_text(json.dumps({"drawn": drawn, "samples": run.samples}))
-
-
-def train_until_one_fails(out: Path, chunks: int) -> None:
-    train(out, chunks)
-    second_fails(out)
-
-
-def check_two(out: Path) -> None:
-    """They had other rows each and the same weights, and wrote files once; the first ended when the second failed."""
-    first, second = (json.loads((out / f"{rank}.json").read_text()) for rank in (0, 1))
-    assert (first["drawn"], second["drawn"]) == ([0, 2, 4], [1, 3, 5])
-    assert first["samples"] == second["samples"] == 192
-    ours, theirs = (torch.load(out / f"{rank}.pt") for rank in (0, 1))
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    lines = (out / "run" / "log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["samples"] for line in lines] == [64, 128, 192]
-    saved = torch.load(out / "run" / "state.pt")
-    assert all(torch.equal(saved["model"][name], ours[name]) for name in ours)
-    assert not (out / "went on").exists()
-
-
-@pytest.mark.slow
-def test_two_that_begin_anew_train_one_model_and_end_together_where_one_fails(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="The second has no more rows"):
-        run_processes(2, train_until_one_fails, tmp_path, 3)
-    check_two(tmp_path)
-
-
-# As the processes above, but forked from one that has imported torch.
-FORKED = """
-import sys
-from pathlib import Path
-from torch.multiprocessing.spawn import start_processes
-from rtcontrol.models.train import trainer as training
-from tests.models.train.rank_jobs import waits
-from tests.models.train.test_trainer import UserError, train_until_one_fails
-
-training.spawn = lambda *given: start_processes(*given, start_method="fork")
-out, waiting = map(Path, sys.argv[1:])
-try:
-    training.run_processes(2, train_until_one_fails, out, 3)
-except UserError as error:
-    (out / "told").write_text(str(error))
-training.run_processes(2, waits, waiting)
-"""
-
-
-def test_two_train_one_model_and_end_together_where_one_fails_and_where_who_waits_for_them_is_killed(
-    tmp_path: Path,
-) -> None:
-    out, waiting = tmp_path / "out", tmp_path / "waiting"
-    out.mkdir()
-    waiting.mkdir()
-    # As a shell starts what runs in its background.
-    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", sys.executable, "-c", FORKED, str(out), str(waiting)]
-    with subprocess.Popen(command, cwd=ROOT, env=environment(OMP_NUM_THREADS="1")) as first:
-        until(lambda: len([*waiting.iterdir()]) == 2 or first.poll() is not None, seconds=120)
-        first.kill()
-    until(lambda: not any(Path("/proc", child.name).exists() for child in waiting.iterdir()))
-    assert "The second has no more rows" in (out / "told").read_text() and [*waiting.iterdir()]
-    check_two(out)
-
-
-def test_one_process_alone_needs_nobody(tmp_path: Path) -> None:
-    run_processes(1, train, tmp_path, 2)
-    assert json.loads((tmp_path / "0.json").read_text()) == {"drawn": [0, 1], "samples": 64}
-    assert process_count() == 1 and first_process_says(True) and not first_process_says(False)

@@ -10,7 +10,6 @@ import pytest
 from commands import call, refused
 
 from rtcontrol.models.data.row import read_rows
-from tests.models.data.synthesis.endpoint_double import good_rows, serving
 from tests.models.small import build_checkpoint
 from tests.models.train.finetune.rows import random_rows, write
 
@@ -60,12 +59,10 @@ def test_a_set_becomes_rows_and_what_gives_none_is_told(
     assert found["rows_written"] == 5 and len(found["noted"]) == 1
 
 
-def test_rows_are_counted_and_shown(chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_shown(chats: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "rows.jsonl"
     assert call("data", "convert", f"openai={chats}", "--out", str(out)) == 0
     capsys.readouterr()
-    assert call("data", "stats", str(out), "--json", "-") == 0
-    assert json.loads(capsys.readouterr().out)["all"]["argument_shares"] == {"1": 0.25, "2": 0.75}
     assert call("data", "show", str(out), "--sample", "c2", "-n", "1", "--skip", "1") == 0
     said = capsys.readouterr().out
     assert "history      lamp(" in said and "tool         lamp(on, [room])" in said
@@ -97,8 +94,7 @@ def test_rows_of_few_arguments_are_weighed_and_passages_handed_on(chats: Path, t
         (["convert", "openai={chats}", "--out", "/proc/o.jsonl"], "/proc/o.jsonl cannot be written"),
         (["convert", "openai={tmp}/bad.jsonl", "--out", "{tmp}/o.jsonl"], "bad.jsonl:2"),
         (["convert", "openai={tmp}/none.jsonl", "--out", "{tmp}/o.jsonl"], "none.jsonl"),
-        (["stats", "{tmp}/bad.jsonl"], "bad.jsonl:1"),
-        (["stats", "openai={chats}", "--tokenizer", "{tmp}"], "is no tokenizer"),
+        (["show", "{tmp}/bad.jsonl"], "bad.jsonl:1"),
         (["show", "openai={chats}", "--skip", "99"], "No row to show"),
         (["show", "openai={chats}", "--sample", "c9"], "no sample 'c9'"),
     ],
@@ -132,53 +128,11 @@ def tools_file(tmp_path: Path) -> Path:
 def test_rows_are_made_up_by_templates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "made.jsonl"
     options = ("--tools", str(tools_file(tmp_path)), "--rows", "20", "--out", str(out))
-    assert call("data", "synthesise", "--templates", *options) == 0
+    assert call("data", "synthesise", *options) == 0
     first = out.read_text()
-    assert call("data", "synthesise", "--templates", *options) == 0
+    assert call("data", "synthesise", *options) == 0
     assert out.read_text() == first and len(list(read_rows(out))) == 20
     assert "20 rows" in capsys.readouterr().out
-
-
-def test_rows_are_made_up_by_an_endpoint_that_fails_and_comes_back(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, figures = tmp_path / "made.jsonl", tmp_path / "figures.json"
-    options = ["--tools", str(tools_file(tmp_path)), "--rows", "10", "--out", str(out), "--model", "double"]
-    options += ["--per-request", "2", "--parallel", "1", "--retries", "0", "--price-in", "10000", "--price-out", "1"]
-    with serving(lambda body, n: good_rows(body, n) if n < 2 else (503, "busy", {})) as double:
-        assert call("data", "synthesise", "--endpoint", double.url, *options) == 2
-        assert "what is done is kept" in capsys.readouterr().err
-        assert not out.exists() and (tmp_path / "made.jsonl.answers").exists()
-        asked = len(double.asked)
-        assert call("data", "synthesise", "--endpoint", double.url, *options, "--estimate", "--json", str(figures)) == 0
-        assert len(double.asked) == asked
-    assert json.loads(figures.read_text())["estimate"]["requests"] == 3
-    with serving(good_rows) as double:
-        assert call("data", "synthesise", "--endpoint", double.url, *options, "--max-cost", "0.1") == 2
-        assert "It would cost about" in capsys.readouterr().err and not double.asked
-        assert call("data", "synthesise", "--endpoint", double.url, *options, "--json", str(figures)) == 0
-        assert len(double.asked) == 3
-    assert len(list(read_rows(out))) == 10
-    assert json.loads(figures.read_text())["spent"]["cost"] == pytest.approx(5 * (100 * 0.01 + 50e-6))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["figures.json", "made.jsonl", "tools.json"]
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ([], "Give either --templates or --endpoint"),
-        (["--templates", "--endpoint", "http://127.0.0.1:9/v1"], "Give either --templates or --endpoint"),
-        (["--endpoint", "http://127.0.0.1:9/v1"], "--endpoint without --model"),
-        (["--endpoint", "http://127.0.0.1:9/v1", "--model", "m", "--retries", "0"], "gave no answer in 1 tries"),
-    ],
-)
-def test_who_makes_rows_up_must_be_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
-) -> None:
-    given = ("--tools", str(tools_file(tmp_path)), "--rows", "2", "--out", str(tmp_path / "made.jsonl"))
-    assert call("data", "synthesise", *given, *options) == 2
-    assert said in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["tools.json"]
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,10 @@ from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.serve.session_manager import SessionManager
-from rtcontrol.training import village
+from tests.models.recipes.scripts import recipe
 from tests.rtcontrol.serve.conftest import serving
+
+village = recipe("village")
 
 under_node = pytest.mark.skipif(NODE is None, reason="there is no `node` to run the page's modules")
 pytestmark = pytest.mark.serial

@@ -17,7 +17,7 @@ from commands import call
 from rtcontrol.gateway.options import read_token
 from rtcontrol.models.data.row import read_rows
 from rtcontrol.models.data.sources.files import items
-from rtcontrol.models.data.synthesis.tool_sets import read_tools
+from rtcontrol.models.data.synthesis import read_tools
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.finetune import config as finetune
 from rtcontrol.run import mcp_tools, toolsets

@@ -39,7 +39,6 @@ from rtcontrol.telemetry import report
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.run_folder import Folder
-from rtcontrol.training.controllers import rebuild
 from rtcontrol_client import shutdown
 from rtcontrol_client.shutdown import Interrupted, Shutdown
 from tests.helpers.disks import files_of
@@ -565,7 +564,6 @@ def test_two_that_train_into_one_folder_are_kept_apart(tmp_path: Path) -> None:
     with owned(out):
         for start in (
             lambda: rtcontrol.fit(ROWS, [TOOL], out=out, minutes=0.01),
-            lambda: rebuild("lander", out, 64, 0, None),
             lambda: finetune(job),
         ):
             with pytest.raises(UserError, match=r"out is in use by another run\. Give another --out"):

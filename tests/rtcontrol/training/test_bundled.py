@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -28,16 +25,11 @@ from rtcontrol.envs.road.skill import SKILL as ROAD
 from rtcontrol.envs.road.world import Road
 from rtcontrol.envs.simpletool import GAMES
 from rtcontrol.models.call import Call
-from rtcontrol.models.checkpoint.checkpoint import ZOO, Checkpoint, resolve, zoo
+from rtcontrol.models.checkpoint.checkpoint import ZOO, resolve, zoo
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.train.tasks import names
-from rtcontrol.models.train.tasks.names import Variety, look_up
-from rtcontrol.models.train.trainer import TrainConfig
+from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.run.model_compatibility import trained_on
-from rtcontrol.training.base_worlds import RECIPES
-from rtcontrol.training.imitation import UNKNOWN, Recipe
-from rtcontrol.training.simpletool_recipe import RECIPE, SCHEMAS, rows
 
 AGENTS = {"lander": lander.agent, "paddle": paddle.agent, "driver": road.agent}
 SKILLS = {"lander": LANDER, "paddle": PADDLE, "driver": ROAD}
@@ -152,30 +144,6 @@ def test_a_bundled_model_says_that_it_learnt_its_agents_tools(name: str) -> None
     assert set(learnt.observation) <= words
 
 
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_a_bundled_model_says_which_words_its_recipe_teaches(recipe: Recipe) -> None:
-    learnt = TrainingMetadata.of(resolve(recipe.agent.model))
-    assert learnt is not None and (learnt.words, learnt.unknown_words) == (recipe.taught(), UNKNOWN)
-
-
-PLAIN = {"several_tools": 0.0, "digit": 0.0, "name": 0.0, "unasked": 0.0}
-
-
-@pytest.mark.parametrize(("kind", "things"), [("words", 3), ("made up", 3), ("spelt", 6)])
-def test_it_finds_names_that_it_never_saw_under_new_tools(kind: str, things: int) -> None:
-    mix = tuple(float(kind == one) for one in names.KINDS)
-    variety = Variety(names=mix, **PLAIN)  # type: ignore[arg-type]
-    rng, right, asked = Random(f"bundled {kind}"), 0, 0
-    for _ in range(8):
-        for task in look_up(rng, things, True, variety):
-            decider = DeciderSpec("base", tuple(tool.to_openai() for tool in task.tools)).build()
-            for told in task.told:
-                assert not any(word in names.TRAINING.get(kind, ()) for word in told.instruction.split())
-                right += decider.decide(task.observation, told.instruction).call == told.call
-                asked += 1
-    assert asked == 48 and right >= 42  # chance is a third and less
-
-
 def test_base_lands_with_tools_that_it_knows() -> None:
     base = DeciderSpec("base", tuple(lander.agent.tools.openai()), history=0).build()
 
@@ -191,32 +159,10 @@ def test_it_is_as_small_as_was_asked() -> None:
     assert (ZOO / "base" / "model.safetensors").stat().st_size <= 16 << 20
 
 
-MOST = 50  # tokens of a request behind its tools
-
-
-def test_a_request_of_the_pages_is_few_tokens_to_the_games_model() -> None:
-    encoder = RECIPE.build(0)[2]
-    for row in itertools.islice(rows(1), 300):
-        own = encoder.of(row.tools)
-        assert len(own.suffix(row)) <= MOST, row
-        assert encoder.encode(row).suffix == (*own.prefix[1:], *own.suffix(row))
-
-
-def test_a_model_of_the_games_recipe_knows_the_tools_of_all_three(tmp_path: Path) -> None:
-    folder = RECIPE.train(tmp_path / "run", TrainConfig(samples=64))
-    assert all(trained_on(schemas, str(folder)) for schemas in SCHEMAS.values())
-    assert sum(p.stat().st_size for p in folder.iterdir()) < 4 << 20
-    assert Checkpoint.open(str(folder)).template.profile == "compact"
-    for game in GAMES.values():
-        row = next(row for row in rows(2) if row.tools == tuple(SCHEMAS[game.name]))
-        call = DeciderSpec(str(folder), game.tools).build().decide(row.observation, row.instruction, row.history).call
-        assert call is not None and call.name in {schema.name for schema in SCHEMAS[game.name]}
-
-
 @pytest.mark.parametrize(("name", "least"), [("pong", 0.9), ("flappy", 0.9), ("arena", 0.7)])
 def test_the_bundled_model_makes_the_calls_of_the_games_rules(name: str, least: float) -> None:
     game, rng = GAMES[name], random.Random(5)
-    own = next(model for model in zoo() if trained_on(SCHEMAS[name], model))
+    own = next(model for model in zoo() if trained_on(tool_schemas(list(game.tools)), model))
     decider = DeciderSpec(own, game.tools).build()
     asked = [game.draw(rng) for _ in range(100)]
     calls = [decider.decide(one.observation, one.instruction, one.history).call for one in asked]

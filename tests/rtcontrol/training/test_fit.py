@@ -197,7 +197,7 @@ def test_a_mistake_on_the_command_line_is_one_paragraph(
     told = capsys.readouterr().err
     assert f"{given}:61: unknown tool 'fly'" in told and "Traceback" not in told
     assert command(monkeypatch, "--out", tmp_path / "made") == 2
-    assert "Give one of --rows, --teacher, --from, --env and --skill" in capsys.readouterr().err
+    assert "Give one of --rows, --teacher, --from and --env" in capsys.readouterr().err
     assert not (tmp_path / "made").exists()
 
 

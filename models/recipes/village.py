@@ -1,12 +1,17 @@
-"""What the villagers of the page `/crowd` learn: words, what is seen, and the call that is right.
+"""Train the villagers of the page `/crowd`: a sentence, what is seen, and the call that is right.
 
-rtcontrol fit --teacher rtcontrol/training/village.py --out runs/village
+python models/recipes/village.py      a quarter of an hour on one core: runs/village
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 from typing import Any
+
+from shared import options, run
+
+import rtcontrol
 
 DIRECTIONS = ("north", "northeast", "east", "southeast", "south", "southwest", "west", "northwest")
 PLACES = ("well", "market", "mill", "church", "oak", "pond")
@@ -61,33 +66,16 @@ freeze|do not move|don't move|rest|take a rest|sit down|hold still|be still|keep
 do nothing|pause
 """
 HOME = {
-    "walk": """
-go home|walk home|return home|go back home|head home|go to your house|go to your home|go to bed|come home
-stay at home
-""",
-    "run": """
-run home|hurry home|rush home|run to your house|hide at home|hide in your house|run back home|hide
-""",
-    "flee": """
-leave home|leave your house|keep away from home|get out of your house|get away from home
-""",
-    "look": """
-look at your house|watch your house|face your house|guard your house|look towards your home|guard your home
-""",
+    "walk": "go home|walk home|return home|go back home|head home|go to your house|go to your home|go to bed|come home|"
+    "stay at home",
+    "run": "run home|hurry home|rush home|run to your house|hide at home|hide in your house|run back home|hide",
+    "flee": "leave home|leave your house|keep away from home|get out of your house|get away from home",
+    "look": "look at your house|watch your house|face your house|guard your house|look towards your home|"
+    "guard your home",
 }
-BEFORE = ("please", "now", "quick", "all of you", "everyone", "you", "ok", "then", "let them", "you should", "you must")
-AFTER = (
-    "please",
-    "now",
-    "at once",
-    "all of you",
-    "everybody",
-    "together",
-    "right now",
-    "again",
-    "for a while",
-    "today",
-)
+_BEFORE = "please|now|quick|all of you|everyone|you|ok|then|let them|you should|you must"
+_AFTER = "please|now|at once|all of you|everybody|together|right now|again|for a while|today"
+BEFORE, AFTER = _BEFORE.split("|"), _AFTER.split("|")
 OFTEN = {"walk": 32, "run": 15, "flee": 20, "look": 13, "wander": 10, "stay": 10}
 
 
@@ -100,7 +88,7 @@ BARE = {"wander": _phrases(WANDER), "stay": _phrases(STAY)}
 
 
 def _sayings() -> dict[str, tuple[str, str | None]]:
-    """What each sentence asks for: the way of moving, and the thing."""
+    """Return the way of moving and the thing that each sentence asks for."""
     made: dict[str, tuple[str, str | None]] = {}
     for kind, phrases in PHRASES.items():
         made |= {phrase.format(thing): (kind, thing) for phrase in phrases for thing in (*PLACES, "fox")}
@@ -117,7 +105,7 @@ _CUT = sorted((*(f"{word} " for word in BEFORE), *(f" {word}" for word in AFTER)
 
 
 def situations(rng: random.Random) -> tuple[str, str]:
-    """A sentence, and what a villager sees somewhere: of each thing where it is, and how far."""
+    """Return a sentence and what a villager sees: where each thing is, and how far."""
     saying = rng.choice(_BY_KIND[rng.choices(list(OFTEN), list(OFTEN.values()))[0]])
     chance = rng.random()
     if chance < 0.12:
@@ -127,19 +115,15 @@ def situations(rng: random.Random) -> tuple[str, str]:
     seen = []
     for thing in THINGS:
         near = rng.random() < 0.5
-        seen.append(
-            f"{thing} here" if near and rng.random() < 0.25 else f"{thing} {rng.choice(DIRECTIONS)} {_far(near)}"
-        )
+        away = "near" if near else "far"
+        here = near and rng.random() < 0.25
+        seen.append(f"{thing} here" if here else f"{thing} {rng.choice(DIRECTIONS)} {away}")
     whim = rng.choice(DIRECTIONS) if rng.random() < 0.75 else "none"
     return saying, f"{' '.join(seen)} whim {whim}"
 
 
-def _far(near: bool) -> str:
-    return "near" if near else "far"
-
-
 def teacher(instruction: str, observation: str) -> dict[str, Any] | str:
-    """The call that is right. Raises LookupError for words that no sentence here has."""
+    """Return the right call. LookupError for an unknown sentence."""
     kind, thing = SAYINGS[_plain(instruction)]
     if kind == "stay":
         return "stay"
@@ -156,17 +140,12 @@ def teacher(instruction: str, observation: str) -> dict[str, Any] | str:
     return "stay" if where == "here" else _aimed(kind, where)
 
 
-def goal_kind(instruction: str) -> str:
-    """What a sentence asks for: one of the kinds that `OFTEN` counts."""
-    return SAYINGS[_plain(instruction)][0]
-
-
 def _aimed(name: str, direction: str) -> dict[str, Any]:
     return {"name": name, "arguments": {"direction": direction}}
 
 
 def _plain(instruction: str) -> str:
-    """The sentence without what was put before or behind it."""
+    """Return the sentence without the words of `BEFORE` and `AFTER`."""
     if instruction in SAYINGS:
         return instruction
     for word in _CUT:
@@ -174,3 +153,17 @@ def _plain(instruction: str) -> str:
         if cut != instruction and cut in SAYINGS:
             return cut
     raise LookupError(instruction)
+
+
+def main(given: argparse.Namespace) -> str:
+    """Run the recipe of the command line."""
+    made = rtcontrol.fit(
+        teacher=teacher, situations=situations, tools=tools, out=given.out, minutes=given.minutes, seed=given.seed
+    )
+    return f"Model: {made.folder}\nHeld-out rows: {made.score.message()}"
+
+
+if __name__ == "__main__":
+    parser = options(__doc__, "runs/village")
+    parser.add_argument("--minutes", type=float, default=15.0, help="the most that it trains (%(default)s)")
+    run(parser, main)

@@ -1,1 +1,0 @@
-"""Rows made up: by templates alone, or by a language model behind an OpenAI-compatible endpoint."""

@@ -1,0 +1,169 @@
+"""Train the model of a bundled world: lander, paddle or driver.
+
+The scripted expert is imitated on disturbed episodes; from 30 % of the samples on, every second chunk of rows comes
+from episodes that the model itself plays, with the expert's labels (DAgger).
+
+  python models/recipes/bundled_world.py lander                    an hour on one core: runs/lander/checkpoint
+  python models/recipes/bundled_world.py paddle --base gemma/3     from a checkpoint that knows a language
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from shared import CALL_SHAPE, MARKS, options, printed, run
+from tokenizers import Tokenizer
+from word_meanings import common_words, give_meaning, whole_words
+
+from rtcontrol.agents.phrasing import FILLERS, split_words
+from rtcontrol.agents.spoken import NUMBER_WORDS, nonsense, shown
+from rtcontrol.envs import registry
+from rtcontrol.envs.registry import BundledWorld
+from rtcontrol.envs.skill import Demonstration, Policy
+from rtcontrol.models.checkpoint.checkpoint import ZOO
+from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, words
+from rtcontrol.models.decode.plan import compile_plan
+from rtcontrol.models.train.adopt import export
+from rtcontrol.models.train.policy import TreeDecider, TreePolicy
+from rtcontrol.models.train.prepared import prepare
+from rtcontrol.models.train.rows import Row, RowEncoder
+from rtcontrol.models.train.scratch import new_model
+from rtcontrol.models.train.seen_vocabulary import whole
+from rtcontrol.models.train.trainer import TrainConfig, Trainer
+from rtcontrol.models.train.vocabulary import build_subwords, number_words
+from rtcontrol.training.gate import ROWS, fit_gate
+from rtcontrol.training.model_size import SCHEMA_PHRASES, Learner, from_base
+from rtcontrol.training.out_of_scope import Nonsense, with_nonsense
+
+TOKENS = 4_096  # beside whole words
+PARALLEL = 64  # episodes of a chunk
+DAGGER_FROM, EXPERT_SHARE = 0.3, 0.3
+EARLY = 0.15  # of the samples use canonical sentences, if the world's plan says so
+NONSENSE_SHARE = 0.12  # of the rows ask for nothing: their call is null
+UNKNOWN = 2  # words without training that a sentence may have (docs/scores.md)
+
+
+class WorldRecipe:
+    """One world's recipe. Its tokenizer has words with a vector whole, and spells others in pieces."""
+
+    def __init__(self, world: BundledWorld) -> None:
+        self.world, self.plan, self.agent, phrasings = world, world.plan(), world.controller(), world.phrasings()
+        common = (common_words(), MARKS, "don't") if self.plan.common_words else ()
+        numbers = (NUMBER_WORDS,) if self.plan.number_words else ()
+        self.texts = (" ".join(sorted(phrasings.vocabulary())), self.plan.observed, *common, *numbers)
+        self.said = shown(world.name)
+        self.nonsense = Nonsense(world.name, phrasings.recognise)
+
+    def build(self, seed: int) -> Learner:
+        """Return a new, prepared model with its tokenizer and row encoder."""
+        tools = self.agent.tools.schemas
+        texts = [tools_text(tools), *self.texts, CALL_SHAPE]
+        spoken = {form for text in texts for word in split_words(text) for form in (word, word.capitalize())}
+        known = whole_words(self.said)
+        marks = sorted({piece for text in texts for piece in text.split() if not re.search(r"\w", piece)})
+        kept = [*number_words(), *sorted(word for word in spoken if word.isalpha()), *known, *marks]
+        size = TOKENS + 2 * len({*known} - spoken)  # with and without a space
+        phrases = SCHEMA_PHRASES if self.plan.schema_phrases else ()
+        tokenizer: Tokenizer = build_subwords([*texts, *self.said], size, kept, phrases)
+        wrapped = STTokenizer(tokenizer)
+        template = PromptTemplate(COMPACT, wrapped, "the compact profile")
+        encoder = RowEncoder(template, wrapped, compile_plan(tools, wrapped, True, template.overflow))
+        model = new_model(self.plan.shape, tokenizer, seed)
+        give_meaning(model, tokenizer)
+        return Learner(prepare(model, tokenizer), tokenizer, encoder, dict(COMPACT))
+
+    def train(self, out: Path, config: TrainConfig, base: str | None = None) -> Path:
+        """Train (or resume in `out`) and export to `out/checkpoint`; returns that folder."""
+        one = self.build(config.seed) if base is None else from_base(base, self.agent.tools, True)
+        model, encoder = one.model, one.encoder
+        acting = encoder.of(compile_plan(self.agent.tools.schemas, encoder.tokenizer))  # a player must act
+        policy, chunk_size = TreePolicy(model, acting), self.plan.chunk if base is None else 2_048
+
+        def source(chunk: int) -> Sequence[Row]:
+            done = chunk * chunk_size / config.samples
+            dagger = done >= DAGGER_FROM and chunk % 2 == 1
+            early = self.early(done)
+            played = self.episodes(config.seed * 1_000_003 + chunk, PARALLEL, policy if dagger else None, early)
+            rows = [
+                Row(r.instruction, r.observation, r.call, meant=r.goal.text())
+                for r in itertools.islice(played, min(chunk_size, config.samples))
+            ]
+            return self.mixed(rows, random.Random(f"nonsense {config.seed} {chunk}"), early)
+
+        Trainer(model, encoder, source, config, out).run(printed(self.agent.name))
+        model.to(torch.bfloat16).float()  # as it is stored, so that the gate is that of the checkpoint
+        learnt = self.learnt(TreeDecider(model, encoder), config)
+        whole(model)
+        export(model, one.tokenizer, one.template, out / "checkpoint", torch.bfloat16, one.end)
+        learnt.write(out / "checkpoint")
+        return out / "checkpoint"
+
+    def early(self, done: float) -> bool:
+        """Whether rows have canonical sentences only, after this share of the samples."""
+        return self.plan.early is not None and done < EARLY
+
+    def episodes(self, seed: int, parallel: int, policy: Policy | None, early: bool) -> Iterator[Demonstration]:
+        """Yield the expert's labels in its own episodes, or in those that `policy` plays."""
+        play = self.plan.early if early and self.plan.early is not None else self.plan.demonstrations
+        return play(seed, parallel, policy=policy, beta=0.0 if policy is None else EXPERT_SHARE)
+
+    def mixed(self, rows: list[Row], rng: random.Random, early: bool) -> list[Row]:
+        """Return the rows with their share of nonsense; early on all but canonical sentences would pass for that."""
+        return rows if early else with_nonsense(rows, self.nonsense, NONSENSE_SHARE, rng)
+
+    def canonical(self, seed: int, count: int) -> list[Row]:
+        """Return rows with canonical sentences, for a gate."""
+        played: Iterable[Demonstration] = itertools.islice(self.plan.demonstrations(seed, min(count, 64)), count)
+        return [Row(one.goal.text(), one.observation, None) for one in played]
+
+    def taught(self) -> str:
+        """Return the words of all training sentences, nonsense included, and those that start with a vector."""
+        told = [*self.texts, *self.said, *nonsense(kept=False)]
+        return " ".join(sorted({*words(" ".join(told)), *whole_words(()), *FILLERS}))
+
+    def learnt(self, decide: TreeDecider, config: TrainConfig) -> TrainingMetadata:
+        """Return the metadata of the bundled checkpoint with the gate of this one."""
+        seed = -1 - config.seed  # those of training are not negative
+        rows = self.canonical(seed, min(ROWS, config.samples))
+        return replace(
+            TrainingMetadata.of(ZOO / self.agent.name) or TrainingMetadata(()),
+            tool_sets=(tuple(self.agent.tools.openai()),),
+            history=self.agent.history,
+            words=self.taught(),
+            unknown_words=UNKNOWN,
+            any_tools=False,
+            allow_null=True,
+            gate=fit_gate(decide, rows, self.nonsense.held_out, seed),
+        )
+
+
+RECIPES = {world.agent: WorldRecipe(world) for world in registry.trained().values()}
+
+
+def train(given: argparse.Namespace) -> str:
+    """Run the recipe of the command line."""
+    recipe = RECIPES[given.model]
+    config: Any = replace(recipe.plan.config, seed=given.seed)
+    if given.base is not None:  # a base that knows a language needs fewer rows, in smaller and more steps
+        config = replace(config, samples=120_000, learning_rate=2e-4, warmup=0.01, group=16, bf16=True)
+    config = replace(config, samples=given.samples or config.samples)
+    folder = recipe.train(given.out / given.model, config, given.base)
+    return f"Model: {folder}\nTry it: rtcontrol run --env {recipe.world.name} --model {folder}"
+
+
+if __name__ == "__main__":
+    parser = options(__doc__, "runs")
+    parser.add_argument("model", choices=[*RECIPES], help="which model")
+    parser.add_argument("--base", help="start from this checkpoint instead of a new model")
+    parser.add_argument("--samples", type=int, help="rows of training (default: the recipe's)")
+    run(parser, train)

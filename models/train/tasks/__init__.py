@@ -1,1 +1,0 @@
-"""Synthetic tasks with a true answer by construction: what a base model learns before it meets a world."""

@@ -1,0 +1,76 @@
+"""Nonsense that a fit from a world learns, and the gate that holds it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rtcontrol.agents.spoken import bare
+from rtcontrol.envs.lander.skill import SKILL as LANDER
+from rtcontrol.envs.paddle.skill import SKILL as PADDLE
+from rtcontrol.envs.road.skill import SKILL as ROAD
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.train.rows import Row
+from rtcontrol.training.gate import HELD, SPARED, gate_between, sureness
+from rtcontrol.training.out_of_scope import WORLDS, Nonsense, with_nonsense
+
+SKILLS = {"lander": LANDER, "paddle": PADDLE, "road": ROAD}
+of_each = pytest.mark.parametrize("name", SKILLS)
+
+
+@of_each
+def test_nonsense_is_of_many_kinds_and_asks_for_none_of_the_agents_goals(name: str) -> None:
+    rng, skill, draw = random.Random(0), SKILLS[name], Nonsense(name, SKILLS[name].recognise)
+    module: Any = WORLDS[name]
+    meant = {bare(module.spoken_sentence(rng, module.sample_goal(rng))) for _ in range(3000)}
+    drawn = [draw(rng) for _ in range(800)]
+    assert len(set(drawn)) > 600
+    assert meant.isdisjoint(map(bare, drawn))
+    # A slip or a courtesy may look like a word that the rule knows; what was drawn did not.
+    assert sum(skill.recognise(text) is not None for text in drawn) < 0.05 * len(drawn)
+
+
+@of_each
+def test_held_out_nonsense_is_never_shown(name: str) -> None:
+    listed = Nonsense(name, SKILLS[name].recognise).held_out
+    assert len(set(listed)) >= 100
+    rng, draw = random.Random(0), Nonsense(name, SKILLS[name].recognise)
+    assert {bare(text) for text in listed}.isdisjoint(bare(draw(rng)) for _ in range(4000))
+
+
+def test_a_share_of_the_rows_is_told_nonsense_and_keeps_what_it_saw() -> None:
+    rows = [Row(f"say {i // 4}", f"x {i}", Call("move", {"velocity": 1})) for i in range(1000)]
+    draw = Nonsense("paddle", PADDLE.recognise)
+    mixed = with_nonsense(rows, draw, 0.1, random.Random(0))
+    changed = [(a, b) for a, b in zip(rows, mixed, strict=True) if a != b]
+    assert len(changed) == 100
+    assert all(b.call is None and b.observation == a.observation and b.instruction != a.instruction for a, b in changed)
+    assert len({b.instruction for _, b in changed}) >= 20
+    assert with_nonsense(rows, draw, 0.1, random.Random(0)) == mixed
+
+
+shares = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=300)
+
+
+@given(shares, shares)
+def test_a_gate_never_holds_more_of_what_is_understood_than_it_may(nonsense: list[float], known: list[float]) -> None:
+    gate = gate_between(nonsense, known)
+    assert sum(value < gate for value in known) <= SPARED * len(known)
+    held = sum(value < gate for value in nonsense)
+    # It holds enough of the nonsense, or the next higher one would hold too much of what is understood.
+    assert held >= HELD * len(nonsense) or sum(value <= gate for value in known) > SPARED * len(known)
+
+
+def test_a_gate_is_not_rounded_up_over_what_is_understood() -> None:
+    assert 0.99997 <= gate_between([0.99996] * 100, [0.99998] * 100) < 0.99998
+    assert gate_between([0.99999] * 100, [0.99997] * 100) == 0.99997
+
+
+def test_a_gate_lies_between_what_is_told_apart() -> None:
+    assert 0.3 < gate_between([0.1, 0.2, 0.3, *[0.0] * 97, 0.9], [0.8, *[0.99] * 99]) < 0.99
+    assert sureness(Decision(None, {"function": 0.9}, None, 1, 1, 0)) == 0.0
+    assert sureness(Decision(Call("move", {}), {"function": 0.7, "arg1": 0.2}, None, 1, 1, 0)) == 0.7
