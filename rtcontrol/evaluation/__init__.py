@@ -1,1 +1,1 @@
-"""Evaluation: of calls on rows, of episodes in a world, and the experiments about the method."""
+"""Evaluate calls on rows, and episodes in a world."""

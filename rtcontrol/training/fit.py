@@ -175,7 +175,7 @@ def _taught(function: Any, situations: Any, tools: Tools | None, goal: str | Non
 def _own_skill(env: str, agent: str | None, goals: Path | None) -> UserSkill:
     skill = skill_of(env, agent, goals)
     if not isinstance(skill, UserSkill):
-        remedy = "Give an agent's FILE.py with `goals` and `expert`, or train it by `rtcontrol fit --skill`."
+        remedy = "Give an agent's FILE.py with `goals` and `expert`, or use models/recipes/bundled_world.py."
         raise UserError(f"The agent of {env} is bundled, and has a recipe of its own.", remedy)
     return skill
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol.training import village
 from tests.bridges.godot.web import ADDON, PROJECT
+from tests.models.recipes.scripts import recipe
 
+village = recipe("village")
 GDPARSE = shutil.which("gdparse")
 SCRIPTS = sorted(PROJECT.rglob("*.gd"))
 

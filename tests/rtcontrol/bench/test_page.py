@@ -17,7 +17,7 @@ from rtcontrol.models.errors import UserError
 from tests.helpers.processes import ROOT
 
 FOLDER = ROOT / "docs" / "benchmarks"
-FILES = [path for path in FOLDER.glob("*.json") if path.stem != "experiments"]  # of docs/experiments.md
+FILES = [*FOLDER.glob("*.json")]
 PAGE = FOLDER.with_suffix(".md").read_text("utf-8")
 
 
