@@ -101,6 +101,7 @@ def test_a_call_older_than_its_time_to_live_is_expired(vector: dict[str, Any]) -
 def test_what_is_in_force_after_each_step(vector: dict[str, Any]) -> None:
     several = vector.get("safe_calls", [vector.get("safe_call")])
     force = InForce(vector["epoch"], tuple(FunctionCall(**call) for call in several if call is not None))
+    force.own_ttl_ms = vector.get("own_ttl_ms")
     for i, step in enumerate(vector["steps"]):
         now_ns, begins, too_old = step["now_ns"], False, False
         if "message" in step:

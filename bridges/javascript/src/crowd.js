@@ -18,9 +18,9 @@ const ITEMS = 8192;
 const TEXT_BYTES = 160_000;
 
 class CharacterState {
-  constructor(terms, safe) {
+  constructor(terms, safe, ownTtlMs) {
     Object.assign(this, { terms, seq: 0, stamps: new Map(), refused: null, last: null });
-    this.inForce = new InForce(terms.epoch, safe);
+    this.inForce = new InForce(terms.epoch, safe, ownTtlMs);
   }
 }
 
@@ -51,7 +51,7 @@ export class Crowd extends Session {
     const made = { ...terms, id, epoch: this.lives };
     validate({ type: "join", session: NOBODY, members: [made] });
     this.lives += 1;
-    this.members.set(id, new CharacterState(made, this.#safeCalls(made)));
+    this.members.set(id, new CharacterState(made, this.#safeCalls(made), made.ttl_ms ?? this.hello.ttl_ms));
     if (this.hasSession) this.#sayTerms([this.members.get(id)]);
   }
 

@@ -19,8 +19,9 @@ export const safeCalls = ({ calls, safe_calls, call, safe_call }) =>
   calls ?? safe_calls ?? [call ?? safe_call ?? []].flat();
 
 export class InForce {
-  constructor(epoch = 0, safe = []) {
-    Object.assign(this, { epoch, safeCalls: safe, kind: "none", calls: [], expiresNs: null, lastTick: -1, owed: null });
+  /** No call outlives its arrival by more than `ownTtlMs`, whatever its message says (null or 0: no such limit). */
+  constructor(epoch = 0, safe = [], ownTtlMs = null) {
+    Object.assign(this, { epoch, safeCalls: safe, ownTtlMs, kind: "none", calls: [], expiresNs: null, lastTick: -1, owed: null });
   }
 
   /** The welcome of a new session: ticks begin anew, and a call of the session before ends: nobody would end it later. */
@@ -51,7 +52,9 @@ export class InForce {
       const step = this.look(nowNs);
       return call === null ? step : { ...step, expired: true, tick: message.tick };
     }
-    const until = message.ttl_ms ? expiresNs(message.t_obs_ns, message.ttl_ms) : null;
+    const ends = message.ttl_ms ? [expiresNs(message.t_obs_ns, message.ttl_ms)] : [];
+    if (this.ownTtlMs) ends.push(expiresNs(nowNs, this.ownTtlMs));
+    const until = ends.length ? Math.min(...ends) : null;
     if (call !== null) {
       this.#set("call", [call], until);
       return { act: "call", calls: this.calls, expired: false, tick: message.tick };

@@ -212,7 +212,7 @@ const FIELDS = {
   leave: { session: TOKEN, ids: list(0, MOST, NAME) },
   observe_many: { session: TOKEN, looks: list(0, PARTS, LOOK) },
   call_many: { session: TOKEN, t_server_ns: NS, calls: list(0, PARTS, part({ id: NAME, ...CALL_FIELDS })) },
-  bye: { session: optional(TOKEN), reason: optional(string(0, 1024)) },
+  bye: { session: optional(TOKEN), reason: optional(string(0, 1024)), reconnect: optional(boolean) },
 };
 
 /** Throws WireError for a message with a missing or wrong field. */

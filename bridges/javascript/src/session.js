@@ -37,7 +37,7 @@ export class Session {
     Object.assign(this, { urls: addresses(url), hello, on, token, WebSocketClass });
     this.state = "closed";
     this.welcome = null;
-    this.inForce = new InForce(0, safeCalls(hello)); // which need no server
+    this.inForce = new InForce(0, safeCalls(hello), hello.ttl_ms); // which need no server
     this.untold = null; // an instruction that the server has not answered
     this.taken = null; // the last one that it has confirmed
     this.last = null; // the newest call message that counted

@@ -228,6 +228,8 @@ class CrowdCore(Core):
             self.count[call.status] += 1
             if call.status == "fresh" and call.t_obs_ns is not None:
                 self.latency_ns.append(now_ns - call.t_obs_ns)
+            own_ms = member.terms.ttl_ms
+            member.force.own_ttl_ms = self.options.ttl_ms if own_ms is None else own_ms
             _, too_old = member.force.receive(call, now_ns)
             self.count["expired"] += too_old
             self.news.add(call.id)

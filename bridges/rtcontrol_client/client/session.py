@@ -75,9 +75,11 @@ def all_of(several: Sequence[FunctionCall] | None, one: FunctionCall | None) -> 
 
 class InForce:
     """`kind` is `none` (nothing yet), `call` or `safe`. Methods that return a bool tell whether something begins now:
-    then `at()` is to be carried out. Not thread-safe; `look` is called at `expires_ns`, or at least every 50 ms."""
+    then `at()` is to be carried out. Not thread-safe; `look` is called at `expires_ns`, or at least every 50 ms.
+    No call outlives its arrival by more than `own_ttl_ms`, whatever its message says (None or 0: no such limit)."""
 
-    def __init__(self, epoch: int, safe_calls: Sequence[FunctionCall] = ()) -> None:
+    def __init__(self, epoch: int, safe_calls: Sequence[FunctionCall] = (), own_ttl_ms: float | None = None) -> None:
+        self.own_ttl_ms = own_ttl_ms
         self.kind: Kind = "none"
         self.expires_ns: int | None = None
         self._now: Standing  # without its age
@@ -120,7 +122,7 @@ class InForce:
         if self.kind == "call" and fresh and not too_old:
             self._now = replace(self._now, status="fresh", cause=None)
             self._stamp_ns = message.t_obs_ns or 0
-            self.expires_ns = self._stamp_ns + int(message.ttl_ms * 1e6) if message.ttl_ms else None
+            self.expires_ns = self._end_ns(message.ttl_ms, now_ns)
         elif self.kind == "call" and not further:  # else its tick brought one
             self._now = replace(self._now, status="held", cause=message.cause or "late")
         return begins, too_old and call is not None
@@ -147,6 +149,13 @@ class InForce:
         calls = told or self.safe_calls
         return Standing(calls[0] if calls else None, "safe", cause=cause, tick=tick, more=calls[1:])
 
+    def _end_ns(self, ttl_ms: float, arrived_ns: int) -> int | None:
+        """Return the last instant of a call with this time-to-live, None where it has no end."""
+        ends = [self._stamp_ns + int(ttl_ms * 1e6)] if ttl_ms else []
+        if self.own_ttl_ms:
+            ends.append(arrived_ns + int(self.own_ttl_ms * 1e6))
+        return min(ends, default=None)
+
     def _over(self, now_ns: int) -> bool:
         return self.expires_ns is not None and now_ns > self.expires_ns
 
@@ -170,7 +179,7 @@ class SessionState:
     def __init__(self, options: Options) -> None:
         hello = options.hello(0)  # mistakes are told before anything is connected
         self.options, self.own_safe_calls = options, all_of(hello.safe_calls, hello.safe_call)
-        self.force = InForce(0, self.own_safe_calls)
+        self.force = InForce(0, self.own_safe_calls, options.ttl_ms)
         self.token = "-" * 16  # the session's
         self.version = 0  # grows with each call message, and whatever else changes what is in force
         self.waiting: deque[Message] = deque()  # to be said, in order

@@ -289,7 +289,7 @@ def test_flood_of_the_server_keeps_no_call_in_force(driver: Start, stand: Stand)
 
 
 def test_safe_calls_are_all_carried_out_and_one_that_fails_until_it_does_not(driver: Start, stand: Stand) -> None:
-    flying = begin(driver, stand, "--crane", "1", heartbeat_ms=10_000.0)
+    flying = begin(driver, stand, "--crane", "1", "--ttl-ms", "60000", heartbeat_ms=10_000.0)
     observed = stand.observation()
     stand.call(observed, call=STEER, ttl_ms=60_000.0)
     flying.event("call")

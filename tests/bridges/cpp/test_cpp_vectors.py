@@ -102,6 +102,7 @@ def in_force(pure: Driver, sequence: dict[str, Any]) -> None:
     """One sequence of ttl.json, through the conversation: each message arrives at the instant given."""
     own = {key: sequence[key] for key in ("safe_call", "safe_calls") if key in sequence}
     own = {"safe_calls": [], **{key: value for key, value in own.items() if value is not None}}
+    own["ttl_ms"] = float(sequence.get("own_ttl_ms", 0))
     pure.ask(f"talk {msgpack.packb(own).hex()}")
     welcome = {**WELCOME, "protocol": [1, 1], "session": "q7Jr0c2yT5mX9vKd_f3A", "epoch": sequence["epoch"]}
     pure.ask("on connected 0")
@@ -164,7 +165,7 @@ def test_rule_of_c99_gives_every_verdict(rule: Path) -> None:
 def test_rule_of_c99_tells_what_is_in_force(rule: Path) -> None:
     lines, steps = [], []
     for sequence in load("ttl")["sequences"]:
-        lines.append(f"begin {sequence['epoch']}")
+        lines.append(f"begin {sequence['epoch']} {ns(sequence.get('own_ttl_ms', 0))}")
         steps.append(None)
         for step in sequence["steps"]:
             if "message" in step:

@@ -111,7 +111,9 @@ def test_conforms_to_the_checker_of_clients(godot: Start) -> None:
 def stubborn(godot: Start, stand: Stand) -> Iterator[Engine]:
     """Drives a node with two safe tools, connected to the stand."""
     relay = Relay(stand.endpoint)
-    engine = godot(relay.url, "--stubborn", "--tool=hold:{}", '--set=safe_tools:["hold", "stop"]')
+    engine = godot(
+        relay.url, "--stubborn", "--set=ttl_ms:60000.0", "--tool=hold:{}", '--set=safe_tools:["hold", "stop"]'
+    )
     stand.expect(Hello, 20.0, "hello")
     yield engine
     assert engine.faults() == []
@@ -232,7 +234,7 @@ def test_server_of_1_0_has_all_own_safe_tools_carried_out(stubborn: Engine, stan
 
 def test_freed_node_ends_its_client(godot: Start, stand: Stand) -> None:
     relay = Relay(stand.endpoint)
-    engine = godot(relay.url)
+    engine = godot(relay.url, "--set=ttl_ms:60000.0")
     stand.expect(Hello, 20.0, "hello")
     stand.welcome()
     stand.call(stand.observation(), call=GO, ttl_ms=60_000.0)
@@ -251,7 +253,7 @@ def test_session_is_resumed_at_the_next_server_and_the_first_one_is_tried_after_
     # socket of a server that is gone stays open. eclipse-paho/paho.mqtt.javascript#204: the second failover tried one
     # server alone.
     first, second, url = two
-    engine = godot(url)
+    engine = godot(url, "--set=ttl_ms:60000.0")
     first.expect(Hello, 20.0, "hello")
     first.welcome(ttl_ms=60_000.0)
     first.call(first.observation(), call=GO, ttl_ms=60_000.0)
@@ -278,7 +280,7 @@ def test_server_that_is_full_or_stops_is_left_for_the_next_one(
     godot: Start, two: tuple[Stand, Stand, str], fatal: bool
 ) -> None:
     first, second, url = two
-    engine = godot(url, "--set=persist:false")
+    engine = godot(url, "--set=persist:false", "--set=ttl_ms:60000.0")
     hello = first.expect(Hello, 20.0, "hello")
     first.send(ErrorMessage(**BUSY, fatal=fatal, t_client_ns=hello.t_client_ns))
     second.expect(Hello, 5.0, "hello at the next server")

@@ -40,7 +40,7 @@ def godot(tmp_path: Path) -> Iterator[Start]:
 def crowd(godot: Start, stand: Stand) -> Iterator[Engine]:
     """Anna and bert, whose server is the test's."""
     relay = Relay(stand.endpoint)
-    engine = godot(relay.url, "--join=anna,bert")
+    engine = godot(relay.url, "--join=anna,bert", "--set=ttl_ms:60000.0")
     stand.expect(Hello, 20.0, "hello")
     yield engine
     assert engine.faults() == []

@@ -113,6 +113,7 @@ func _phase(case):
 func _sequence(sequence):
 	var rule = InForce.new()
 	rule.epoch = int(sequence["epoch"])
+	rule.own_ttl_ms = sequence.get("own_ttl_ms", 0.0)
 	rule.safe_calls = InForce.listed({"calls": sequence["safe_calls"]} if sequence.has("safe_calls") else {"call": sequence["safe_call"]})
 	for i in range(sequence["steps"].size()):
 		var step = sequence["steps"][i]

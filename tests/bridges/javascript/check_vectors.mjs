@@ -37,7 +37,7 @@ export function check(load, { decode, encode, WireError, ClockOffset, InForce, P
     if (got !== verdict) wrong.push(`${name}: ${got}`);
   }
   for (const { name, minor, steps, ...begin } of ttl.sequences) {
-    const rule = new InForce(begin.epoch, safeCalls(begin));
+    const rule = new InForce(begin.epoch, safeCalls(begin), begin.own_ttl_ms);
     steps.forEach((step, i) => {
       let did = { act: null, calls: [], expired: false };
       if (step.reset !== undefined) rule.reset(step.reset);

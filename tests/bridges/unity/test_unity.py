@@ -484,7 +484,7 @@ def test_age_of_calls(core: Driver) -> None:
 def test_what_is_in_force(core: Driver) -> None:
     for sequence in load("ttl")["sequences"]:
         own = {key: sequence[key] for key in ("safe_call", "safe_calls") if key in sequence}
-        core.ask(f"rule {sequence['epoch']} {msgpack.packb(own).hex()}")
+        core.ask(f"rule {sequence['epoch']} {msgpack.packb(own).hex()} {sequence.get('own_ttl_ms', 0)}")
         for number, step in enumerate(sequence["steps"]):
             if "message" in step:
                 found = core.ask(f"receive {step['now_ns']} {msgpack.packb(step['message']).hex()}")

@@ -18,6 +18,7 @@ typedef struct { /* Begin with rtc_begin(). */
     rtc_kind kind;
     int64_t epoch, last_tick;
     int64_t expires_ns; /* the last instant at which the call is in force */
+    int64_t own_ttl_ns; /* set it after rtc_begin(): no call outlives its arrival by more; 0: no such limit */
 } rtc_in_force;
 
 typedef struct { /* The part of a `call` message that the rule looks at. */
@@ -46,6 +47,7 @@ static inline void rtc_reset(rtc_in_force *now, int64_t epoch) {
 static inline void rtc_begin(rtc_in_force *now, int64_t epoch) {
     rtc_reset(now, epoch);
     now->last_tick = -1;
+    now->own_ttl_ns = 0;
 }
 
 static inline rtc_step rtc_act_safe(rtc_in_force *now, bool by_message) {
@@ -83,14 +85,18 @@ static inline rtc_step rtc_receive(rtc_in_force *now, const rtc_message *m, int6
     }
     step = m->has_call ? rtc_nothing : rtc_look(now, now_ns); /* going on does not revive what has run out */
     if (m->has_call) now->kind = step.act = RTC_CALL;
-    if (now->kind == RTC_CALL) now->expires_ns = rtc_end_ns(m->t_obs_ns, m->ttl_ns);
+    if (now->kind == RTC_CALL) {
+        const int64_t end_ns = rtc_end_ns(m->t_obs_ns, m->ttl_ns), own_ns = rtc_end_ns(now_ns, now->own_ttl_ns);
+        now->expires_ns = own_ns < end_ns ? own_ns : end_ns;
+    }
     return step;
 }
 
 /* The welcome of a new session: a call of the one before ends, for nobody would end it later. */
 static inline rtc_step rtc_new_session(rtc_in_force *now, int64_t epoch) {
     rtc_step step = now->kind == RTC_CALL ? rtc_act_safe(now, false) : rtc_nothing;
-    rtc_begin(now, epoch);
+    rtc_reset(now, epoch);
+    now->last_tick = -1;
     return step;
 }
 

@@ -38,7 +38,7 @@ inline const char* record(std::string_view name) {
         {"error",
          "type!any code!text message!text remedy?text field?text seq?count t_client_ns?instant retryable?flag "
          "fatal?flag dropped?count"},
-        {"bye", "type!any session?token reason?str:0:1024"},
+        {"bye", "type!any session?token reason?str:0:1024 reconnect?flag"},
         {"{program", "name!str:1:64 version?str:0:64 language?str:0:64"},
         {"{call_map", "name!str:1:256 arguments?map"},
         {"{timing", "age_ms?ms decide_ms?ms late_ms?ms"},

@@ -94,6 +94,7 @@ class Talk {
     explicit Talk(Options given)
         : options(std::move(given)), instruction_(options.instruction), greeting_(instruction_) {
         rtc_begin(&rule, 0);
+        rule.own_ttl_ns = int64_t(options.ttl_ms.value_or(0) * 1e6);
         said_ns_ = heard_ns_ = now_ns();
         Value hello = greet(0);
         ended = checked(hello);

@@ -138,6 +138,7 @@ func _heard(message, now):
 	if message["status"] == "safe" and (welcome["protocol"].size() < 2 or welcome["protocol"][1] < 1):
 		message["calls"] = rule.safe_calls
 	heard_call.emit(message, -1.0 if stamp == null else (now - int(stamp)) / 1e6)
+	rule.own_ttl_ms = ttl_ms
 	var step = rule.receive(message, now)
 	var done = _driven.carry_out(step, "expired" if step["tick"] < 0 else "call" if step["act"] == "call" else "told")
 	if step["tick"] < 0 or state != LIVE:

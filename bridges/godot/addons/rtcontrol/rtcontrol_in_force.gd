@@ -9,6 +9,7 @@ var epoch = 0
 var last_tick = -1
 var expires_ns = -1 # never
 var safe_calls = []
+var own_ttl_ms = 0.0 # no call outlives its arrival by more, whatever its message says; 0: no such limit
 var owed = [] # safe calls that are still to be carried out
 
 
@@ -49,6 +50,9 @@ func receive(message, now):
 			late["tick"] = last_tick
 		return late
 	var until = int(message["t_obs_ns"]) + int(message["ttl_ms"] * 1e6) if message["ttl_ms"] != 0 else -1
+	if own_ttl_ms > 0:
+		var longest = now + int(own_ttl_ms * 1e6)
+		until = longest if until < 0 else int(min(until, longest))
 	if call != null:
 		_become("call", until, [call])
 		return {"act": "call", "calls": [call], "expired": false, "tick": last_tick}

@@ -16,7 +16,7 @@ const NEEDED = {
 	"pong": {"id": "count", "t_ping_ns": "instant", "t_received_ns": "instant", "t_sent_ns": "instant"},
 	"error": {"code": "text", "message": "text", "remedy": "text?", "t_client_ns": "instant?", "retryable": "flag?",
 		"fatal": "flag?", "members": "refusals?"},
-	"bye": {"session": "text?", "reason": "text?"},
+	"bye": {"session": "text?", "reason": "text?", "reconnect": "flag?"},
 	"call_many": {"session": "text", "t_server_ns": "instant", "calls": "parts"},
 }
 # Of a crowd: a part of call_many, of an error, and the welcome's terms.

@@ -24,6 +24,7 @@ int main(void) {
         if (n < 1) continue;
         if (strcmp(what, "begin") == 0) {
             rtc_begin(&now, a[0]);
+            now.own_ttl_ns = a[1];
             tell(nothing, &now);
         } else if (strcmp(what, "age") == 0) {
             printf("%d\n", rtc_is_expired(a[0], a[1], a[2]));

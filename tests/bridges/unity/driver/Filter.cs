@@ -55,6 +55,7 @@ namespace RtControl.Driver
                     return InForce.IsExpired(Long(words[1]), Number(words[2]), Long(words[3])) ? "expire" : "execute";
                 case "rule":
                     _rule = new InForce(Long(words[1]), RtCall.Safe((RtMap)MsgPackReader.Unpack(Hex.Bytes(words[2])), "safe_calls", "safe_call"));
+                    _rule.OwnTtlMs = words.Length > 3 ? Number(words[3]) : 0;
                     return null;
                 case "receive":
                     return Step(_rule.Receive(Codec.Decode(new[] { Hex.Bytes(words[2]) }), Long(words[1])));

@@ -1,3 +1,4 @@
+using System;
 using System.Collections.Generic;
 
 namespace RtControl
@@ -45,6 +46,10 @@ namespace RtControl
 
         public long Epoch { get; private set; }
         public IList<RtCall> SafeCalls { get; set; }
+
+        /// <summary>No call outlives its arrival by more, whatever its message says; 0: no such limit.</summary>
+        public double OwnTtlMs { get; set; }
+
         public RtForce Kind { get; private set; }
 
         /// <summary>What is in force; null where that is nothing, or several safe calls.</summary>
@@ -111,7 +116,7 @@ namespace RtControl
             }
             if (call != null)
             {
-                Set(RtForce.Call, call, EndNs(tObsNs, ttlMs));
+                Set(RtForce.Call, call, Math.Min(EndNs(tObsNs, ttlMs), EndNs(nowNs, OwnTtlMs)));
                 StampNs = tObsNs;
                 return new RtStep { Act = RtForce.Call, Calls = new[] { call }, Acknowledge = true };
             }
@@ -119,7 +124,7 @@ namespace RtControl
             RtStep step = Look(nowNs);
             if (step.Act == RtForce.None && Kind == RtForce.Call)
             {
-                ExpiresNs = EndNs(tObsNs, ttlMs);
+                ExpiresNs = Math.Min(EndNs(tObsNs, ttlMs), EndNs(nowNs, OwnTtlMs));
                 StampNs = tObsNs;
             }
             return step;

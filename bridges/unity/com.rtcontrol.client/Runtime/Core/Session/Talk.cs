@@ -50,7 +50,7 @@ namespace RtControl
         {
             options.Check(options.Instruction);
             Options = options;
-            Rule = new InForce(0, options.SafeCalls);
+            Rule = new InForce(0, options.SafeCalls) { OwnTtlMs = options.TtlMs ?? 0 };
             Offset = new ClockOffset();
             Phase = new PhaseLock();
             _instruction = _greeting = RtOptions.Blank(options.Instruction);

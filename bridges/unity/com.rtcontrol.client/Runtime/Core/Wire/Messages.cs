@@ -102,7 +102,7 @@ namespace RtControl
                     .May("field", Schema.Any).May("seq", Schema.Count).May("t_client_ns", Schema.Instant).May("retryable", Schema.Bool)
                     .May("fatal", Schema.Bool).May("dropped", Schema.Count)
             },
-            { "bye", Plain().May("session", Schema.Token).May("reason", Schema.Text(0, 1024)) },
+            { "bye", Plain().May("session", Schema.Token).May("reason", Schema.Text(0, 1024)).May("reconnect", Schema.Bool) },
         };
 
         /// <summary>The checked copy of a message, without nulls and unknown fields. Throws WireException.</summary>
