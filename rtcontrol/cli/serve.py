@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
 
+from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import command, named_by_time
 from rtcontrol.serve.options import ServerOptions
 from rtcontrol.telemetry.run_folder import Folder
@@ -29,6 +31,8 @@ Examples:
 
   rtcontrol serve --model lander --http 127.0.0.1:8080      (answers /v1 requests, decisions too: docs/decisions.md)
 
+  rtcontrol serve --model lander --replicas 2      (two servers; clients: http://127.0.0.1:8080/connect)
+
   rtcontrol serve --agent lander --interpreter runs/interpreter      (what is said: docs/interpreter.md)
 
   rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys      (rtcontrol keys new NAME makes the keys)
@@ -45,13 +49,15 @@ docs/protocol.md is what a client must know, docs/security.md who can reach what
 report in --out. Exit status: 0; 1 internal error; 2 mistake in what was given; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the
 first one ends all sessions with their safe calls, a second one changes nothing, a third one leaves).
 """
+LOOK_S = 0.2
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown", pretty_exceptions_enable=False)
 
 
 def _serve(options: ServerOptions) -> int:
     with Shutdown() as ending, Folder(options.out, named_by_time("serve"), overwrite=True) as folder:
         try:
-            return _run(replace(options, out=folder.path), ending)
+            run = _run if options.replicas is None else _run_replicas
+            return run(replace(options, out=folder.path), ending)
         except Interrupted as interrupted:
             return interrupted.status
 
@@ -74,24 +80,26 @@ def _run(options: ServerOptions, ending: Shutdown) -> int:
     return ending.status
 
 
+def _run_replicas(options: ServerOptions, ending: Shutdown) -> int:
+    from rtcontrol.scale.local import HTTP, serving
+
+    with StandardStreams() as output, serving(options, ending.called) as ray:
+        say = output.out.say
+        say(f"{options.replicas} servers; clients connect to http://{options.http or HTTP}/connect")
+        say(f"listening on http://{options.http or HTTP}/")
+        ending.of(lambda name: None)
+        while not ending.called():
+            if (died := ray.died()) is not None:
+                raise UserError(f"Ray's {died} has ended, and the servers with it.", "Start again.")
+            time.sleep(LOOK_S)
+        say(f"{ending.name}: ending the servers")
+    return ending.status
+
+
 def _gateway(options: ServerOptions, http: str) -> Callable[[SessionManager, DecoderPool], Gateway]:
     from rtcontrol.gateway import Gateway, GatewayOptions
-    from rtcontrol.models.checkpoint.checkpoint import zoo
-    from rtcontrol.run import assembly
 
-    # A bundled model is found by its tools, so that requests may bring another's.
-    own = None if options.agent is None else assembly.agent(options.agent).model
-    told = GatewayOptions.parse(
-        http,
-        options.allow_origin,
-        options.token_file,
-        options.static,
-        options.model or (None if own in zoo() else own),
-        options.engine,
-        options.value_tokens,
-        options.arguments,
-        options.require_token,
-    )
+    told = GatewayOptions.of(options, http)
     return lambda admission, pool: Gateway(admission, pool, told)
 
 

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError, read_text
+from rtcontrol.run import assembly
+from rtcontrol.serve.options import ServerOptions
 from rtcontrol_client.wire.endpoint import host_port, is_loopback
 from rtcontrol_client.wire.limits import LIMITS
 
@@ -71,6 +74,23 @@ class GatewayOptions:
     def loopback(self) -> bool:
         """Whether only this machine can reach the address."""
         return is_loopback(self.host)
+
+    @classmethod
+    def of(cls, options: ServerOptions, http: str) -> GatewayOptions:
+        """Return the settings for a server's options at `HOST:PORT`. Raises UserError."""
+        # A bundled model is found by its tools, so that requests may bring another's.
+        own = None if options.agent is None else assembly.agent(options.agent).model
+        return cls.parse(
+            http,
+            options.allow_origin,
+            options.token_file,
+            options.static,
+            options.model or (None if own in zoo() else own),
+            options.engine,
+            options.value_tokens,
+            options.arguments,
+            options.require_token,
+        )
 
     @classmethod
     def parse(

@@ -38,29 +38,34 @@ CONFIG = (
 
 def command(kind: type[Any], table: str, run: Callable[[Any], int]) -> Callable[..., None]:
     """A Typer command that makes a `kind` of what is given, and ends with the status that `run` gives."""
-    flags: dict[str, tuple[str, Flag]] = {}
-    kinds: dict[str, Any] = {}
+    flags = flags_of(kind)
+    kinds = {name: hint for name, (_, hint, _) in flags.items()}
+    defaults = {field.name: field.default for field in fields(kind)}
     parameters = [_parameter("config", Path | None, None, CONFIG, is_eager=True, callback=_reads(table, kinds))]
-    hints = get_type_hints(kind, include_extras=True)
-    for field in fields(kind):
-        flag = next((m for m in getattr(hints[field.name], "__metadata__", ()) if isinstance(m, Flag)), None)
-        if flag is None:
-            continue
-        flags[flag.name or field.name] = field.name, flag
-        given = flag.given or hints[field.name].__origin__
-        default = inspect.Parameter.empty if field.default is MISSING else field.default
+    for name, (field, hint, flag) in flags.items():
+        given, default = flag.given or hint, defaults[field]
+        default = inspect.Parameter.empty if default is MISSING else default
         if flag.given or "(default:" in flag.help:
             given, default = given | None, None
-        kinds[flag.name or field.name] = hints[field.name].__origin__
-        parameters.append(_parameter(flag.name or field.name, given, default, flag.help))
+        parameters.append(_parameter(name, given, default, flag.help))
 
     def call(config: Path | None, **given: Any) -> None:
-        told = {flags[name][0]: flags[name][1].parse(value) for name, value in given.items() if value is not None}
+        told = {flags[name][0]: flags[name][2].parse(value) for name, value in given.items() if value is not None}
         raise typer.Exit(run(kind(**told)))
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {p.name: p.annotation for p in parameters}
     return call
+
+
+def flags_of(kind: type[Any]) -> dict[str, tuple[str, Any, Flag]]:
+    """Return field, type and flag of each option of a dataclass, by the option's name."""
+    hints, found = get_type_hints(kind, include_extras=True), {}
+    for field in fields(kind):
+        flag = next((m for m in getattr(hints[field.name], "__metadata__", ()) if isinstance(m, Flag)), None)
+        if flag is not None:
+            found[flag.name or field.name] = field.name, hints[field.name].__origin__, flag
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,18 +133,26 @@ def load(path: Path, table: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
         if key not in TABLES:
             raise UserError(f"{path}: there is no table [{key}].", f"There are {', '.join(f'[{t}]' for t in TABLES)}.")
     values = {k.replace("-", "_"): v for k, v in (told | tables.get(table, {})).items() if k not in tables}
+    return as_flags(values, kinds, str(path), table)
+
+
+def as_flags(values: dict[str, Any], kinds: Mapping[str, Any], where: str, table: str) -> dict[str, Any]:
+    """Return typed values as the flags of the command `table` take them. Raises UserError, naming `where` they are
+    from, for a key that is not in `kinds` (option to type) and a value of another type."""
     for key in values:
         if key not in kinds:
             near = difflib.get_close_matches(key, kinds, 1, 0.0)
             raise UserError(
-                f"{path}: {key} is no option of `rtcontrol {table}`.",
+                f"{where}: {key} is no option of `rtcontrol {table}`.",
                 f"The nearest one is {near[0]}. What another command takes stands under its [table]; see --help.",
             )
         kind = next(k for k in IN_FILES if kinds[key] in (k, k | None))
         try:
             values[key] = _as_flags(values[key], kind)
         except ValueError:
-            raise UserError(f"{path}: {key} = {values[key]!r} cannot be used.", f"It needs {IN_FILES[kind]}.") from None
+            raise UserError(
+                f"{where}: {key} = {values[key]!r} cannot be used.", f"It needs {IN_FILES[kind]}."
+            ) from None
     return values
 
 

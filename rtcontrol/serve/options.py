@@ -40,6 +40,7 @@ from rtcontrol.loop.config import (
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import registry
 from rtcontrol_client.wire import LIMITS, Limits
+from rtcontrol_client.wire.endpoint import is_local
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +199,18 @@ class ServeOptions:
             resolve(self.backup)
 
 
+ANY_PORT = "tcp://127.0.0.1:*"  # of replicas
+
+
+def replicas_between(text: str | None) -> tuple[int, int]:
+    """Return the smallest and the largest number of replicas of `N` or `MIN:MAX`. Raises UserError."""
+    least, _, most = (text or "1").partition(":")
+    numbers = all(part.isascii() and part.isdigit() and len(part) < 5 for part in (least, most or least))
+    if numbers and 1 <= int(least) <= int(most or least):
+        return int(least), int(most or least)
+    raise UserError(f"--replicas {text} is not a number of replicas.", "Give a number such as 2, or two such as 2:8.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions(ServeOptions):
     """What `rtcontrol serve` is told: what it offers, and where. Raises UserError for what does not go together."""
@@ -217,14 +230,36 @@ class ServerOptions(ServeOptions):
         Flag("Ask programs and pages of this machine for the token, too: behind a proxy, everybody is one of them."),
     ] = False
     static: Annotated[Path | None, Flag("Serve the pages of this folder, too.")] = None
+    replicas: Annotated[
+        str | None,
+        Flag("Run so many whole servers behind --http by Ray Serve, N or MIN:MAX by their load (docs/scaling.md)."),
+    ] = None
 
     def __post_init__(self) -> None:
         given: dict[str, object] = {"--allow-origin": self.allow_origin, "--token-file": self.token_file}
         given |= {"--require-token": self.require_token, "--static": self.static}
         idle = [name for name, value in given.items() if value]
-        if self.http is None and idle:
+        if self.http is None and self.replicas is None and idle:
             raise UserError(f"{idle[0]} is for --http, which is not given.", "Add --http 127.0.0.1:8080.")
 
     @property
     def takes_tools(self) -> bool:
-        return self.agent is None or self.http is not None
+        return self.agent is None or self.http is not None or self.replicas is not None
+
+    def check(self) -> None:
+        """UserError for what cannot be served, and for options that do not go with `replicas`."""
+        ServeOptions.check(self)
+        if self.replicas is None:
+            return
+        replicas_between(self.replicas)
+        for name in ("standby", "require_token"):
+            if getattr(self, name):
+                option = "--" + name.replace("_", "-")
+                raise UserError(f"--replicas and {option} exclude each other.", "Leave one of them out.")
+        if len(self.bind) > 1:
+            raise UserError("--replicas takes one --bind.", f"Give one, such as {ANY_PORT}.")
+        if self.keys is None and not is_local(self.bind[0]):
+            raise UserError(
+                f"--bind {self.bind[0]} can be reached from other machines, and there are no keys.",
+                "Make a key for each client (`rtcontrol keys new NAME`) and give --keys, on each machine.",
+            )

@@ -19,7 +19,7 @@ from rtcontrol.serve.errors import AGAIN, stopped
 from rtcontrol.serve.limits import TokenBucket, shortage, weigh
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
-from rtcontrol.serve.session import BY_HAND, BYE, LOST, STOPPED, Session
+from rtcontrol.serve.session import BY_HAND, BYE, LEAVING, LOST, STOPPED, Session
 from rtcontrol.serve.sessions import Sessions, session_of
 from rtcontrol.serve.stats import CountedLoop, ServerStats
 from rtcontrol.serve.tool_reading import ToolReading
@@ -81,6 +81,7 @@ class SessionManager:
         self._short = TokenBucket(1 / 60, 1.0)
         self._began_s = time.monotonic()
         self._closing = False
+        self.leaving = False  # new sessions are refused
 
     # -- from the transports ------------------------------------------------------------------------------------------
 
@@ -231,6 +232,8 @@ class SessionManager:
                 return
             if self._closing:
                 raise WireError(Code.BUSY, "The server is stopping.", AGAIN, retryable=True, fatal=True)
+            if self.leaving and peer.session is None and hello.resume is None:
+                raise WireError(Code.BUSY, "The server is draining.", AGAIN, retryable=True, fatal=True)
             self.counts["sessions"] += self._sessions.enter(peer, hello)
 
     # -- from the sessions --------------------------------------------------------------------------------------------
@@ -294,7 +297,8 @@ class SessionManager:
                 self.refused(peer, error)
         elif not kept:
             if peer is not None and session.why != BYE:
-                peer.send(Bye(session=session.token, reason=session.why or LOST))
+                reconnect = True if session.why == LEAVING else None
+                peer.send(Bye(session=session.token, reason=session.why or LOST, reconnect=reconnect))
             if session.welcomed:
                 self.say(f"{session.id}: over ({session.why or LOST})")
 
@@ -327,6 +331,18 @@ class SessionManager:
     def connections(self) -> list[Connection]:
         with self._lock:
             return list(self._peers)
+
+    def busy(self) -> float:
+        """Return the share of the decoder's time that the sessions need together."""
+        needs = (session.need() for session in self.all())
+        return sum(need.busy for need in needs if need is not None)
+
+    def send_away(self, session: Session) -> None:
+        """End a session with its safe call, its report and a bye that tells its client to connect again."""
+        session.stop(LEAVING)
+        with self._lock:
+            if session.state == "parked":
+                self._sessions.forget(session)
 
     def close(self, timeout_s: float = 10.0) -> None:
         """End every session with its safe call, its report and a bye."""

@@ -1,0 +1,16 @@
+"""Several servers as one application of Ray Serve: each replica is a whole server (docs/scaling.md).
+
+serve run rtcontrol.scale:build model=lander replicas=2
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def build(args: dict[str, Any]) -> Any:
+    """Return the application for options of `rtcontrol serve`, typed or as text. Raises UserError."""
+    # Serve's proxies import this package: it loads nothing before.
+    from rtcontrol.scale.application import application, options_of
+
+    return application(options_of(args))

@@ -1,0 +1,88 @@
+"""The application: one deployment, and how Serve places, checks, drains and scales its replicas."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rtcontrol.gateway.http_server import MAX_CONNECTIONS
+from rtcontrol.hosts.deciders import PLAIN
+from rtcontrol.hosts.remote_api import is_endpoint
+from rtcontrol.models.errors import UserError
+from rtcontrol.run.options import as_flags, flags_of
+from rtcontrol.serve.options import ANY_PORT, ServerOptions, replicas_between
+
+NAME = "Server"
+MAX_WAITING = 64  # requests that find all replicas full; an open WebSocket counts as a request
+END_S, LOOK_S = 9.0, 0.2  # what ending takes at most, sessions' reports included
+HEALTH_S, SICK_S, STATS_S = 1.0, 5.0, 0.5
+UP_S, DOWN_S = 3.0, 60.0
+
+
+def options_of(args: dict[str, Any]) -> ServerOptions:
+    """Return the options that these arguments give. Raises UserError."""
+    flags = flags_of(ServerOptions)
+    given = {name.replace("-", "_"): value for name, value in args.items() if value is not None}
+    if "http" in given:
+        raise UserError("http is not an argument of rtcontrol.scale.", "Give Serve's `http_options` the address.")
+    values = {"replicas": "1", **given}
+    for name, value in values.items():
+        kind = flags[name][1] if name in flags else str
+        if kind in (str, str | None):
+            values[name] = str(value)  # such as `replicas: 2`
+        elif isinstance(value, str) and kind in (int, float, bool, int | None, float | None):
+            with contextlib.suppress(ValueError):
+                values[name] = json.loads(value)
+    told = as_flags(values, {name: kind for name, (_, kind, _) in flags.items()}, "rtcontrol.scale", "serve")
+    paths = {name: Path(told[name]) for name in told if flags[name][1] in (Path, Path | None)}
+    return ServerOptions(**{flags[name][0]: flags[name][2].parse(value) for name, value in {**told, **paths}.items()})
+
+
+def application(options: ServerOptions, cpus: float = 1.0) -> Any:
+    """Return the application of Ray Serve; each replica takes `cpus`, and its share of the GPUs. Raises UserError."""
+    options.check()
+    try:
+        from ray import serve
+        from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
+
+        from rtcontrol.scale.replica import GRACE_S, Replica
+    except ImportError as error:
+        what = f"Ray Serve is not installed ({error.name} is missing)."
+        raise UserError(what, "Run `pip install 'rtcontrol[ray-serve]'` on each machine.") from None
+    least, most = replicas_between(options.replicas)
+    count: dict[str, Any] = {"num_replicas": least}
+    if most > least:
+        policy = AutoscalingPolicy(policy_function="rtcontrol.scale.policy:replicas_for")
+        bounds = {"min_replicas": least, "max_replicas": most, "policy": policy}
+        count = {"autoscaling_config": AutoscalingConfig(upscale_delay_s=UP_S, downscale_delay_s=DOWN_S, **bounds)}
+    deployment = serve.deployment(
+        name=NAME,
+        max_ongoing_requests=MAX_CONNECTIONS,
+        max_queued_requests=MAX_WAITING,
+        graceful_shutdown_timeout_s=GRACE_S + END_S,
+        graceful_shutdown_wait_loop_s=LOOK_S,
+        health_check_period_s=HEALTH_S,
+        health_check_timeout_s=SICK_S,
+        max_constructor_retry_count=3,
+        max_surge_percent=100,  # a changed model is loaded before the old replicas end
+        request_router_config=RequestRouterConfig(
+            request_router_class="rtcontrol.scale.router.Router",
+            request_routing_stats_period_s=STATS_S,
+            request_routing_stats_timeout_s=SICK_S,
+        ),
+        ray_actor_options={"num_cpus": cpus, "num_gpus": _gpus(options.model, most)},
+        **count,
+    )
+    bind = (ANY_PORT,) if options.bind == ServerOptions().bind else options.bind
+    return deployment(serve.ingress()(Replica)).bind(replace(options, bind=bind))
+
+
+def _gpus(model: str | None, replicas: int) -> float:
+    import ray
+
+    if model in PLAIN or is_endpoint(model) or not ray.is_initialized():
+        return 0.0
+    return min(1.0, float(ray.cluster_resources().get("GPU", 0)) / replicas)

@@ -1,0 +1,49 @@
+"""`rtcontrol serve --replicas`: the application on this machine, in a Ray that is started for it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from rtcontrol.hosts.ray_start import RaySession
+from rtcontrol.models.errors import UserError
+from rtcontrol.scale.application import application
+from rtcontrol.serve.options import ServerOptions
+from rtcontrol_client.wire.endpoint import host_port
+
+NAME = "rtcontrol"
+HTTP = "127.0.0.1:8080"
+
+
+@contextlib.contextmanager
+def serving(options: ServerOptions, stopped: Callable[[], bool]) -> Iterator[RaySession]:
+    """Run the replicas behind Serve's proxy at --http until the block ends. Raises UserError."""
+    host, port = host_port(options.http or HTTP)
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UserError(f"--http {options.http!r} is not HOST:PORT.", f"Write for example {HTTP}.")
+    files = {name: getattr(options, name) for name in ("out", "keys", "token_file", "static")}
+    options = replace(options, **{name: path.absolute() for name, path in files.items() if path is not None})
+    session = RaySession()
+    try:
+        session.start(stopped)
+        made = application(options, cpus=0.0)  # replicas share the machine, also while one replaces another
+        from ray import serve
+        from ray.serve.schema import LoggingConfig
+
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        http: Any = {"host": host, "port": int(port)}
+        serve.start(http_options=http, logging_config=LoggingConfig(log_level="WARNING"))
+        try:
+            serve.run(made, name=NAME, route_prefix="/")
+        except RuntimeError as error:
+            lines = [line.strip() for line in str(error).splitlines() if "Error" in line] or [str(error)]
+            raise UserError(f"The servers do not start: {lines[-1][:500]}", "Correct that, and start again.") from None
+        yield session
+        with contextlib.suppress(Exception):  # a Ray that has ended ended its replicas with it
+            serve.delete(NAME)
+            serve.shutdown()
+    finally:
+        session.end()

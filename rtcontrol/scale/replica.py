@@ -1,0 +1,183 @@
+"""A replica: a whole server, whose HTTP and WebSocket come through Serve's proxy, and ZeroMQ directly."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from rtcontrol.gateway.access import ABORT, App, Receive, Scope, Send
+from rtcontrol.gateway.app import GatewayApp
+from rtcontrol.gateway.options import GatewayOptions, origin, read_token
+from rtcontrol.models.errors import UserError
+from rtcontrol.run.options import named_by_time
+from rtcontrol.serve.options import ServerOptions
+from rtcontrol.serve.server import Server
+from rtcontrol.telemetry.run_folder import Folder
+from rtcontrol_client.wire.curve import SERVER, load_public
+from rtcontrol_client.wire.endpoint import Endpoint
+
+TOKEN, LOCAL = "RTCONTROL_TOKEN", "127.0.0.1:0"
+RETRY_AFTER_S = 1
+GRACE_S = 1.0  # from draining until sessions are sent away
+HEARTBEAT_S = 0.5  # a frozen server is left after three
+BETWEEN_S = 0.05  # two sessions that are sent away: their next server opens one after the other
+
+
+class Replica:
+    """What Serve makes a replica of. The server has its own threads; Serve's event loop only takes in and sends."""
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._options = replace(options, host="inprocess", heartbeat_s=HEARTBEAT_S)
+        self._stack, self._drained = ExitStack(), threading.Lock()
+        self._key = None if options.keys is None else load_public(options.keys / f"{SERVER}.key")
+        self._server: Server | None = None
+
+    async def __serve_build_asgi_app__(self) -> App:
+        self._server = server = await asyncio.to_thread(self._start)
+        threading.Thread(target=self._watch, name="drain", daemon=True).start()
+        return ReplicaApp(self, server.gateway.gated)
+
+    async def __del__(self) -> None:
+        await asyncio.to_thread(self._close)
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Return the load for `policy.replicas_for`."""
+        return {"busy": 0.0 if self._server is None else self._server.admission.busy()}
+
+    def record_routing_stats(self) -> dict[str, Any]:
+        """Return what `Router` chooses by; `t_s` shows that the replica is not frozen."""
+        address = None if self._server is None else self._server.endpoints[0]
+        return {"address": address, "full": self.named() is None, "t_s": time.time(), **self.record_autoscaling_stats()}
+
+    def named(self) -> dict[str, Any] | None:
+        """Return the answer to /connect, None where new sessions are refused."""
+        server, options = self._server, self._options
+        if server is None or server.admission.leaving or not server.admission.pool.alive():
+            return None
+        sessions = sum(server.admission.health()["sessions"].values())
+        if sessions >= options.max_sessions or server.admission.busy() >= options.busy_max:
+            return None
+        return {"address": server.endpoints[0], "server_key": self._key}
+
+    def _start(self) -> Server:
+        from ray import serve
+
+        options = self._options
+        if options.out.parts:
+            options = replace(options, out=options.out / serve.get_replica_context().replica_id.unique_id)
+        gate = gate_of(options)
+        with self._stack as stack:
+            folder = stack.enter_context(Folder(options.out, named_by_time("serve"), overwrite=True))
+            http = lambda admission, pool: GatewayApp(admission, pool, gate)  # noqa: E731
+            server = Server(replace(options, out=folder.path), [endpoint_for(options)], keys=options.keys, http=http)
+            stack.enter_context(server)
+            self._stack = stack.pop_all()
+        return server
+
+    def _watch(self) -> None:
+        """Drain as soon as Serve stops this replica: it calls `__del__` only once no WebSocket is open any more."""
+        from ray._private.worker import global_worker
+
+        actor = global_worker.actors.get(global_worker.actor_id)
+        while not getattr(getattr(actor, "_replica_impl", None), "_shutting_down", False):
+            time.sleep(BETWEEN_S)
+        self._drain()
+
+    def _drain(self) -> None:
+        """Refuse new sessions, and send those away that are there after GRACE_S."""
+        with self._drained:
+            if self._server is None or self._server.admission.leaving:
+                return
+            admission = self._server.admission
+            admission.leaving = True
+            time.sleep(GRACE_S)
+            for session in admission.all():
+                admission.send_away(session)
+                time.sleep(BETWEEN_S)
+
+    def _close(self) -> None:
+        self._drain()
+        self._stack.close()
+
+
+class ReplicaApp:
+    """ASGI: /connect, and all else as the gateway's own server would hand it in."""
+
+    def __init__(self, replica: Replica, app: App) -> None:
+        self._replica, self._app = replica, app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket"):
+            scope = at_root(scope)
+        if scope["type"] == "http" and (scope["method"], scope["path"]) == ("GET", "/connect"):
+            await self._connect(send)
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _connect(self, send: Send) -> None:
+        named, headers = self._replica.named(), {b"content-type": b"application/json", b"cache-control": b"no-store"}
+        if named is None:
+            named = {"error": {"message": "All servers are full, draining or starting.", "type": "busy"}}
+            headers[b"retry-after"] = b"%d" % RETRY_AFTER_S
+        status = 503 if b"retry-after" in headers else 200
+        await send({"type": "http.response.start", "status": status, "headers": list(headers.items())})
+        await send({"type": "http.response.body", "body": json.dumps(named).encode()})
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # A WebSocket whose peer does not answer can only be ended here: its request would stay at this replica.
+        task, aborted = asyncio.current_task(), asyncio.Event()
+
+        def abort() -> None:
+            aborted.set()
+            if task is not None:
+                task.cancel()
+
+        scope["extensions"] = {**(scope.get("extensions") or {}), ABORT: abort}
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not aborted.is_set():
+                raise
+
+
+def at_root(scope: Scope) -> Scope:
+    """Return the scope without the prefix that Serve put the application under: the gate's rules are for bare paths."""
+    root, path = scope.get("root_path", ""), scope["path"]
+    if root and (path == root or path.startswith(f"{root}/")):
+        path = path[len(root) :] or "/"
+    return {**scope, "root_path": "", "path": path}
+
+
+def gate_of(options: ServerOptions) -> GatewayOptions:
+    """Return who may come in by HTTP. With a token everybody shows it: behind a proxy no request counts as local."""
+    if options.token_file is not None and not options.token_file.exists():  # each would make its own
+        raise UserError(f"token_file {options.token_file} is not there, at a replica.", "Put it on each machine.")
+    token = os.environ.get(TOKEN, "").strip() or (options.token_file and read_token(options.token_file))
+    if not token and os.environ.get("RAY_SERVE_ENABLE_HA_PROXY", "0") == "1":
+        raise UserError(
+            "Serve's HAProxy (RAY_SERVE_ENABLE_HA_PROXY) does not say who a request comes from, and there is no token.",
+            f"Set {TOKEN}, or give token_file.",
+        )
+    if not token:
+        return GatewayOptions.of(options, LOCAL)
+    gate = GatewayOptions.of(replace(options, allow_origin=()), LOCAL)
+    origins = frozenset(map(origin, options.allow_origin))
+    return replace(gate, host="0.0.0.0", token=token, require_token=True, origins=origins)
+
+
+def endpoint_for(options: ServerOptions) -> str:
+    """Return where the server binds: 0.0.0.0 stands for this node's address, as clients can reach no other."""
+    import ray
+
+    (bind,) = options.bind
+    where = Endpoint.parse(bind)
+    host = ray.util.get_node_ip_address() if where.host in ("*", "0.0.0.0", "::") else where.host
+    return f"tcp://[{host}]:{where.port}" if ":" in host else f"tcp://{host}:{where.port}"

@@ -1,0 +1,126 @@
+"""What the application takes, and how requests reach a replica behind Serve's proxies; without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the ray-serve extra is not installed")
+from rtcontrol.gateway.access import ABORT
+from rtcontrol.models.errors import UserError
+from rtcontrol.scale.application import application, options_of
+from rtcontrol.scale.replica import TOKEN, ReplicaApp, at_root, gate_of
+from rtcontrol.serve.options import ServerOptions
+from tests.helpers.processes import python
+
+SECRET = "a-token-of-the-tests-0123456789"
+
+
+def test_text_and_yaml_give_the_same_options() -> None:
+    text = options_of({
+        "model": "lander", "replicas": "2:3", "threads": "1", "hz": "12.5", "confirm-instruction": "false",
+        "session-grace": "5", "keys": "keys",
+    })  # fmt: skip
+    yaml = options_of({
+        "model": "lander", "replicas": "2:3", "threads": 1, "hz": 12.5, "confirm_instruction": False,
+        "session_grace": 5, "keys": "keys", "agent": None,
+    })  # fmt: skip
+    assert text == yaml
+    assert (text.replicas, text.session_grace_s, text.keys) == ("2:3", 5.0, Path("keys"))
+    assert options_of({"replicas": 2}).replicas == "2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"modle": "lander"}, "The nearest one is model"),
+        ({"http": "0.0.0.0:8000"}, "http_options"),
+        ({"replicas": 0}, "Give a number such as 2"),
+        ({"replicas": "3:2"}, "Give a number such as 2"),
+        ({"threads": "two"}, "It needs a whole number"),
+        ({"threads": True}, "It needs a whole number"),
+        ({"confirm_instruction": "perhaps"}, "It needs true or false"),
+        ({"model": ["lander"]}, "model"),
+        ({"hz": 1e9}, "Give 0.001 to"),
+        ({"standby": True}, "exclude each other"),
+        ({"bind": ["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"]}, "takes one --bind"),
+        ({"bind": "tcp://0.0.0.0:5555"}, "there are no keys"),
+    ],
+)
+def test_option_that_cannot_be_served_is_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError) as error:
+        application(options_of(arguments))
+    assert words in str(error.value)
+
+
+def test_token_is_read_at_the_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = options_of({"allow_origin": ["http://a.example"], "token_file": str(tmp_path / "token")})
+    with pytest.raises(UserError, match="is not there"):
+        gate_of(options)
+    assert not (tmp_path / "token").exists(), "each replica would make its own"
+    monkeypatch.setenv(TOKEN, SECRET)
+    gate = gate_of(options_of({"allow_origin": ["http://a.example"]}))
+    assert (gate.token, gate.require_token, gate.origins) == (SECRET, True, frozenset({"http://a.example"}))
+    assert SECRET not in repr(gate) and SECRET not in repr(options)
+
+
+def test_proxy_that_hides_the_client_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN, raising=False)
+    assert not gate_of(ServerOptions()).require_token
+    monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1")
+    with pytest.raises(UserError, match="HAProxy"):
+        gate_of(ServerOptions())
+
+
+# Kludex/starlette#2599: what only starts with the same letters is not a prefix.
+@pytest.mark.parametrize(
+    ("root", "path", "seen"),
+    [
+        ("", "/v1/models", "/v1/models"),
+        ("/rt", "/rt/v1/models", "/v1/models"),
+        ("/rt", "/rt", "/"),
+        ("/rt", "/rtx/v1/models", "/rtx/v1/models"),
+    ],
+)
+def test_gate_sees_paths_without_the_prefix(root: str, path: str, seen: str) -> None:
+    scope = at_root({"type": "http", "path": path, "root_path": root})
+    assert (scope["path"], scope["root_path"]) == (seen, "")
+
+
+def test_websocket_ends_where_it_is_cut_off_or_cancelled() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["cut"]:
+            scope["extensions"][ABORT]()
+        else:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+        await asyncio.sleep(60)
+
+    async def both() -> None:
+        told: dict[str, Any] = {"type": "websocket", "path": "/ws", "extensions": None}
+        replica: Any = ReplicaApp(None, app)  # type: ignore[arg-type]
+        await replica({**told, "cut": True}, None, None)
+        with pytest.raises(asyncio.CancelledError):
+            await replica({**told, "cut": False}, None, None)
+
+    asyncio.run(both())
+
+
+def test_missing_ray_serve_names_the_extra() -> None:
+    code = (
+        "import sys; sys.modules['fastapi'] = None\n"
+        "import rtcontrol.scale\n"
+        "try: rtcontrol.scale.build({})\n"
+        "except rtcontrol.UserError as error: print(error)\n"
+    )
+    done = python("-c", code)
+    assert "pip install 'rtcontrol[ray-serve]'" in done.stdout, done.stderr
+
+
+def test_serves_proxies_load_nothing_of_the_gateway() -> None:
+    code = "import sys, rtcontrol.scale.router; print(*(m in sys.modules for m in ('torch', 'rtcontrol.gateway')))"
+    assert python("-c", code).stdout.split() == ["False", "False"]
