@@ -25,12 +25,11 @@ from test_msgs.action import Fibonacci
 
 class Server:
     """What it does: `delay_s` before each answer of a service, `step_s` of a goal, how a goal ends (`end`), and whether
-    goals and cancellations are taken. `holds_s`: the answer to a goal comes so late."""
+    goals and cancellations are taken."""
 
     def __init__(self) -> None:
         self.delay_s, self.step_s, self.end = 0.0, 0.05, "succeed"
         self.accepts = self.cancels = True
-        self.holds_s = 0.0
         self.seen: list[Any] = []
         node = self.node = Node("server")
         group = ReentrantCallbackGroup()
@@ -63,7 +62,6 @@ class Server:
 
     def _goal(self, request: Any) -> Any:
         self.seen.append(["goal", request.order])
-        time.sleep(self.holds_s)
         return GoalResponse.ACCEPT if self.accepts else GoalResponse.REJECT
 
     def _cancel(self, handle: Any) -> Any:

@@ -29,10 +29,10 @@ from tests.bridges.ros2.conftest import (
     started,
     until_observed,
 )
-from tests.bridges.ros2.mapping import linked_file, put, without_lamp
+from tests.bridges.ros2.mapping import linked_file, without_lamp
 from tests.bridges.ros2.messages import MESSAGES
 from tests.bridges.wire.test_picture_files import jpeg
-from tests.helpers.processes import Program, environment, until
+from tests.helpers.processes import environment, until
 from tests.rtcontrol.serve.test_session_pictures import recorded
 
 FIELDS = """
@@ -424,22 +424,3 @@ def test_server_that_is_missing_or_goes_is_reported_and_asked_when_it_comes(
     again = serve()
     brain.instruction = "count 700"
     again.until_asked("goal", 700)
-
-
-def test_any_legal_calls_of_a_real_server_leave_no_goal_behind(
-    serve: Callable[[], Server], bridge: Start, tmp_path: Path
-) -> None:
-    server, endpoint = serve(), f"tcp://127.0.0.1:{free_port()}"
-    command = ["-m", "rtcontrol", "serve", "--model", "random", "--host", "inprocess", "--bind", endpoint]
-    serving = Program(command, tmp_path / "serve.log")
-    try:
-        serving.says("listening on", 90)
-        config = tmp_path / "any.yaml"
-        config.write_text(linked_file(put("tools", "count", "parameters", "to", value={"enum": [5, 20, 300]})))
-        running = bridge(endpoint, "--duration", "15", "--connect-timeout", "60", config=config)
-        assert running.popen.wait(90) == 0, running.log()
-        goals = server.asked("goal")
-        until(lambda: len(server.asked("canceled", "succeed")) >= len(goals), "a goal is still pursued")
-        assert goals and len(server.asked("canceled", "succeed")) == len(goals)
-    finally:
-        serving.kill()

@@ -104,6 +104,7 @@ def test_fault_in_writing_half_of_a_call_is_followed_by_the_safe_call_at_once() 
     assert (wheels.told, broken.told, actuator.state) == ([0.0, 0.3, 0.0], [0.0, 0.0], "safe")
 
 
+@pytest.mark.integration
 def test_once_closed_nothing_but_the_safe_call_is_published_or_told(actuator: Ros2Actuator, wheels: Wheels) -> None:
     actuator.apply(lambda: drive(500.0))
     actuator.close(SAFE)
@@ -203,7 +204,11 @@ class Run:
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        until(lambda: any(self.net.speeds()), "the robot did not move")
+
+    def until_it_moves(self) -> Run:
+        mark = len(self.net.speeds())
+        until(lambda: any(self.net.speeds()[mark:]), "the robot did not move")
+        return self
 
     def _run(self) -> None:
         try:
@@ -221,7 +226,7 @@ class Run:
 
 
 def test_fault_of_its_own_ends_in_the_safe_call(brain: Brain) -> None:
-    running = Run(brain)
+    running = Run(brain).until_it_moves()
     running.net.fails = RuntimeError("a fault")
     running.ended()
     assert isinstance(running.error, RuntimeError)
@@ -239,7 +244,7 @@ def test_stop_by_a_signal_that_interrupts_the_bridges_own_wait_ends_it(brain: Br
 
     threading.setprofile(interrupt)
     try:
-        running = Run(brain)
+        running = Run(brain).until_it_moves()
     finally:
         threading.setprofile(None)
     asked.set()
@@ -248,7 +253,7 @@ def test_stop_by_a_signal_that_interrupts_the_bridges_own_wait_ends_it(brain: Br
 
 
 def test_end_that_fails_halfway_still_says_bye_and_tells_the_safe_call(brain: Brain) -> None:
-    running = Run(brain)
+    running = Run(brain).until_it_moves()
     running.net.stuck = True
     running.bridge.stop()
     running.ended()
@@ -259,22 +264,53 @@ def test_end_that_fails_halfway_still_says_bye_and_tells_the_safe_call(brain: Br
 
 
 def test_server_that_refuses_for_good_ends_in_the_safe_call(brain: Brain) -> None:
-    running = Run(brain)
+    running = Run(brain).until_it_moves()
     brain.complaint = ErrorMessage(code="busy", message="The robot is taken.", remedy="End that one.", fatal=True)
     running.ended()
     assert isinstance(running.error, Refused)
 
 
 def test_a_jump_back_ends_the_call_in_force_and_begins_an_episode(brain: Brain) -> None:
-    running = Run(brain, use_sim_time=True)
+    running = Run(brain, use_sim_time=True).until_it_moves()
     brain.silent = True
     running.net.seconds, mark = 1.0, len(running.net.speeds())
     until(lambda: brain.epoch == 1, "the server received no reset")
     until(lambda: 0.0 in running.net.speeds()[mark:], "it drives on")
     speeds = running.net.speeds()
     assert not any(speeds[speeds.index(0.0, mark) :])
-    brain.silent, mark = False, len(speeds)
-    until(lambda: any(running.net.speeds()[mark:]), "it does not continue")
+    brain.silent = False
+    running.until_it_moves()
+    running.bridge.stop()
+    running.ended()
+
+
+def test_calls_older_than_their_time_to_live_are_never_executed(brain: Brain) -> None:
+    brain.age_ms = 501.0
+    running = Run(brain)
+    until(lambda: len(brain.outcomes) > 30, "no call was acknowledged")
+    assert {o.outcome for o in brain.outcomes} == {"expired"}
+    running.bridge.stop()
+    running.ended()
+    assert set(running.net.speeds()) == {0.0} and running.bridge.figures()["expired"] > 30
+
+
+def test_server_that_ends_the_session_is_greeted_again(brain: Brain) -> None:
+    running = Run(brain).until_it_moves()
+    brain.hello, brain.bye = None, True
+    until(lambda: brain.hello is not None, "the bridge gave up")
+    running.until_it_moves()
+    running.bridge.stop()
+    running.ended()
+
+
+def test_instruction_that_no_server_takes_changes_nothing(brain: Brain, caplog: pytest.LogCaptureFixture) -> None:
+    running = Run(brain).until_it_moves()
+    before = brain.instruction
+    running.bridge.instruct("x" * 70_000)
+    running.bridge.instruct("")
+    assert caplog.text.count("The instruction was not taken") == 2
+    running.until_it_moves()
+    assert brain.instruction == before
     running.bridge.stop()
     running.ended()
 
