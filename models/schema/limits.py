@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -15,7 +16,12 @@ MAX_TOOLS = 128
 MAX_LETTERS = 1 << 20  # of all names, descriptions and values
 MAX_ENTRIES = 100_000  # of all maps and lists together
 MAX_LEVELS = 256  # of maps and lists in each other
+MAX_PATTERNS = 512  # regular expressions of all schemas together
+MAX_PATTERN_ATOMS = 50_000  # of all patterns together, repetitions written out
+MAX_ALTERNATIVES = 1_000  # of anyOf and oneOf that are not constants, of all schemas together
 FEWER = "Give fewer or smaller tools."
+REPEAT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+CLASS = re.compile(r"\[(?:\\.|[^\]\\])*\]?", re.DOTALL)
 
 
 def check_size(tools: Any) -> None:
@@ -25,6 +31,7 @@ def check_size(tools: Any) -> None:
         return
     check_count(len(tools))
     letters = entries = 0
+    grammar = GrammarSize()
     queue: list[tuple[Any, int, tuple[Any, ...]]] = [(tool, 0, (i,)) for i, tool in enumerate(tools)]
     while queue:
         part, level, path = queue.pop()
@@ -32,6 +39,7 @@ def check_size(tools: Any) -> None:
             raise UserError(f"{_where(tools, path)}: its schema is nested too deeply.", "Describe a flatter value.")
         if isinstance(part, Mapping):
             letters += sum(len(key) for key in part if isinstance(key, str))
+            grammar.add(part, tools, path)
             inside: Any = part.items()
         else:
             inside = enumerate(part) if isinstance(part, list | tuple) else ()
@@ -41,6 +49,65 @@ def check_size(tools: Any) -> None:
             many = f"{MAX_LETTERS} characters" if letters > MAX_LETTERS else f"{MAX_ENTRIES} entries"
             raise UserError(f"{_where(tools, path)}: with the tools behind it, it has more than {many}.", FEWER)
         queue += [(value, level + 1, path if len(path) > 4 else (*path, key)) for key, value in inside]
+
+
+class GrammarSize:
+    """Count what makes a grammar slow to compile: patterns, their atoms, and alternatives."""
+
+    def __init__(self) -> None:
+        self.patterns = self.atoms = self.alternatives = 0
+
+    def add(self, part: Mapping[Any, Any], tools: Any, path: tuple[Any, ...]) -> None:
+        """Add one map of a schema. Raises UserError beyond a limit."""
+        named = part.get("patternProperties")
+        patterns = [part.get("pattern"), *(named if isinstance(named, Mapping) else ())]
+        texts = [text for text in patterns if isinstance(text, str)]
+        self.patterns += len(texts)
+        self.atoms += sum(map(pattern_atoms, texts))
+        for key in ("anyOf", "oneOf"):
+            options = part.get(key)
+            if isinstance(options, list | tuple):
+                self.alternatives += sum(not (isinstance(one, Mapping) and "const" in one) for one in options)
+        for count, limit, what in (
+            (self.patterns, MAX_PATTERNS, "patterns"),
+            (self.atoms, MAX_PATTERN_ATOMS, "characters in patterns, repetitions written out"),
+            (self.alternatives, MAX_ALTERNATIVES, "alternatives"),
+        ):
+            if count > limit:
+                told = f"{_where(tools, path)}: with the tools behind it, it has more than {limit} {what}."
+                raise UserError(told, "Write fewer or simpler alternatives and patterns.")
+
+
+def pattern_atoms(pattern: str) -> int:
+    """Return how many characters and classes a pattern has when its counted repetitions are written out."""
+    sums = [0]  # of each open group
+    last = i = 0  # `last`: atoms of what a repetition would repeat
+    while i < len(pattern):
+        char = pattern[i]
+        repeat = REPEAT.match(pattern, i) if char == "{" else None
+        if repeat is not None:
+            times = max(_count(repeat[1]), _count(repeat[2] or ""), 1)
+            sums[-1] += last * (times - 1)
+            last *= times
+            i = repeat.end()
+            continue
+        if char == "(":
+            sums.append(0)
+        elif char == ")" and len(sums) > 1:
+            last = sums.pop()
+            sums[-1] += last
+        elif char not in "*+?|^$)":
+            last = 1
+            sums[-1] += 1
+        group = CLASS.match(pattern, i)
+        i = group.end() if group is not None else i + 1 + (char == "\\")
+        if sums[-1] > MAX_PATTERN_ATOMS:
+            break
+    return sum(sums)
+
+
+def _count(digits: str) -> int:
+    return int(digits or 0) if len(digits) < 9 else MAX_PATTERN_ATOMS + 1
 
 
 def _where(tools: Any, path: tuple[Any, ...]) -> str:

@@ -179,13 +179,11 @@ class GatewayApp:
             ),
             *limits,
             lambda tools: trained(options.model, tools),
-            admission.reading,
         )
         texts = ToolSets(
             pool,
             lambda tools, _: content(options.model, options.engine, tools, options.value_tokens),
             *limits,
-            reading=admission.reading,
         )
         self._content = ContentHeads(texts, lambda: no_content(options.model))
         self._metrics = Metrics(admission)

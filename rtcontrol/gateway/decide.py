@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import threading
@@ -27,7 +26,6 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
-from rtcontrol.serve.tool_reading import ToolReading
 
 log = logging.getLogger("rtcontrol.gateway")
 
@@ -35,7 +33,7 @@ MAX_WAITING = 64
 MAX_WARNED = 256
 MAX_TOLD = 1 << 18  # characters, whatever the model's context: they are counted in tokens first
 OPENING_AT_ONCE = threading.Semaphore(2)
-READ_S = 60.0
+READING_AT_ONCE = 2
 LOOK_S = 0.2  # so often whoever waits looks whether the decoder is still there
 BOUND_IT = "Give it an enum, a range, a maxLength or maxItems; `rtcontrol serve --value-tokens N` allows longer ones."
 Trained = Callable[[Sequence[ToolSchema]], tuple[bool | None, str | None]]
@@ -73,12 +71,11 @@ class ToolSets:
         decide_timeout_s: float,
         open_timeout_s: float,
         trained: Trained = lambda schemas: (None, None),
-        reading: ToolReading | None = None,
     ) -> None:
-        self._reading = reading or ToolReading()
         self._pool, self._source, self._limit, self._trained = pool, source, limit, trained
         self._decide_timeout_s, self._open_timeout_s = decide_timeout_s, open_timeout_s
         self._open: OrderedDict[str, _ToolSet] = OrderedDict()
+        self._readers = ThreadPoolExecutor(READING_AT_ONCE, thread_name_prefix="reading")
         self._waiting = 0
         self._made = 0
         self._warned: set[str] = set()
@@ -102,12 +99,12 @@ class ToolSets:
             what = f"The request tells {size} characters; {MAX_TOLD} is the most."
             raise RequestError(UserError(what, "Shorten the messages, or the environment."), "messages", tools)
         key = json.dumps([allow_null, *tools])
-        if tools and key not in self._open:
-            await read_tools(self._reading, tools, self._open_timeout_s)
         if self._waiting >= MAX_WAITING:
             raise Unavailable(f"{MAX_WAITING} requests wait already")
         self._waiting += 1
         try:
+            if tools and key not in self._open:  # what cannot be read takes the place of no other set
+                await asyncio.get_running_loop().run_in_executor(self._readers, read_tools, tools)
             entry = self._entry(key, tools, allow_null)
             try:
                 request = DecisionRequest(0, 0, observation, instruction, tuple(history))
@@ -125,6 +122,7 @@ class ToolSets:
         return Timed(decision, entry.schemas, (time.perf_counter() - began) * 1e3, decide_ns / 1e6, *entry.trained)
 
     def close(self) -> None:
+        self._readers.shutdown(wait=False, cancel_futures=True)
         while self._open:
             self._open.popitem()[1].close()
 
@@ -158,38 +156,16 @@ class ToolSets:
             entry.close()
 
 
-async def read_tools(reading: ToolReading, tools: Tools, timeout_s: float = READ_S) -> None:
-    """Whether they can be read in time. On a thread that nobody waits for at the end; given up with the request. Raises
-    RequestError and Unavailable."""
-    loop, given_up = asyncio.get_running_loop(), threading.Event()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def tell(error: Exception | None) -> None:
-        if not done.done():
-            done.set_result(None) if error is None else done.set_exception(error)
-
-    def read() -> None:
-        error: Exception | None = None
-        try:
-            if not reading.check(tools, given_up.is_set):
-                error = Unavailable("the server is ending")
-        except DecoderUnavailable as trouble:
-            error = Unavailable(trouble.what.rstrip("."))
-        except UserError as mistake:
-            error = RequestError(mistake, "tools", tools)
-        except Exception as fault:  # no process is to be had, say
-            error = Unavailable(f"these tools cannot be read ({type(fault).__name__})")
-        with contextlib.suppress(RuntimeError):  # the loop is closed while the server ends
-            loop.call_soon_threadsafe(tell, error)
-
-    threading.Thread(target=read, name="reading", daemon=True).start()
+def read_tools(tools: Tools) -> tuple[ToolSchema, ...]:
+    """Read the tools of a request; a second time it costs little. Raises RequestError."""
     try:
-        async with asyncio.timeout(timeout_s):
-            await done
-    except TimeoutError:
-        raise Unavailable(f"these tools could not be read within {timeout_s:g} s") from None
-    finally:
-        given_up.set()
+        return tool_schemas(tools)
+    except UserError as error:
+        raise RequestError(error, "tools", tools) from None
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        what = f"The tools are no function definitions ({reason})."
+        raise RequestError(UserError(what, "Write OpenAI-style function definitions."), "tools", tools) from None
 
 
 class ConnectionLost(Exception):
@@ -300,17 +276,8 @@ class _ToolSet:
         return reply.decision, reply.decide_ns
 
     def _begin(self) -> Host:
-        try:
-            self.schemas = tool_schemas(self._tools) if self._tools else ()
-            self.trained = self._is_trained(self.schemas)
-        except UserError as error:
-            raise RequestError(error, "tools", self._tools) from None
-        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-            what = f"The tools are no function definitions ({reason})."
-            raise RequestError(
-                UserError(what, "Write OpenAI-style function definitions."), "tools", self._tools
-            ) from None
+        self.schemas = read_tools(self._tools) if self._tools else ()
+        self.trained = self._is_trained(self.schemas)
         try:
             host = self._make()
             host.start()

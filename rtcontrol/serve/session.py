@@ -34,7 +34,6 @@ from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.pools import open_host
 from rtcontrol.serve.session_record import open_record
 from rtcontrol.serve.stats import Run, figures_of, write_report
-from rtcontrol.serve.tool_reading import ToolReading
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import Bye, CallMessage, ControlMessage, Hello
 
@@ -52,7 +51,6 @@ class SessionOwner(Protocol):
     pool: DecoderPool
     watch: PauseWatch
     say: Callable[[str], None]
-    reading: ToolReading
     interpreters: Interpreters
     opening: threading.Semaphore
     resuming: threading.Semaphore
@@ -250,8 +248,6 @@ class Session:
     def _work(self) -> None:
         error: WireError | None = None
         try:
-            if self.terms is None and not self.read_tools():
-                return
             with self._owner.opening if self.terms is None else self._owner.resuming:
                 # Whoever waits here for long may have gone meanwhile.
                 run = None if self._gone() else self._open()
@@ -267,14 +263,6 @@ class Session:
 
     def _gone(self) -> bool:
         return self.why is not None or (self._lost and not self.welcomed)
-
-    def read_tools(self) -> bool:
-        """Whether the client's tools can be read in time; not where it has gone meanwhile. Raises WireError."""
-        try:
-            with placed(self.welcomed):
-                return self.hello.tools is None or self._owner.reading.check(self.hello.tools, self._gone)
-        except UserError as error:
-            raise WireError(Code.TOOLS, error.what, error.remedy, field="tools", fatal=True) from None
 
     def _open(self) -> Run[ControlLoop]:
         owner = self._owner

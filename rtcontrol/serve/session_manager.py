@@ -22,7 +22,6 @@ from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
 from rtcontrol.serve.session import BY_HAND, BYE, LEAVING, LOST, STOPPED, Session
 from rtcontrol.serve.sessions import Sessions, session_of
 from rtcontrol.serve.stats import CountedLoop, ServerStats
-from rtcontrol.serve.tool_reading import ToolReading
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.crowd import Join, Leave, ObserveMany
 from rtcontrol_client.wire.messages import (
@@ -65,7 +64,6 @@ class SessionManager:
         self.options, self.pool, self.watch, self.say = options, pool, watch, say
         self.opening = threading.Semaphore(OPENING_AT_ONCE)
         self.resuming = threading.Semaphore(OPENING_AT_ONCE)  # nobody waits behind strangers to come back
-        self.reading = ToolReading(options.loads)
         self.interpreters = Interpreters(options.interpreter, options.interpreter_s, options.engine)
         self.counts: Counter[str] = Counter()
         self._lock = threading.RLock()
@@ -351,7 +349,6 @@ class SessionManager:
             sessions = self._sessions.all()
         for session in sessions:
             session.stop(STOPPED)
-        self.reading.close()
         self.interpreters.close()
         give_up = time.monotonic() + timeout_s
         for session in sessions:

@@ -110,7 +110,6 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
         view = LiveView(config)
         stack.callback(view.close)
         admission = SessionManager(options, InProcessPool(lanes=0), PauseWatch(config.period_ns), say, make)
-        stack.callback(admission.reading.close)
         endpoint = config.connect or config.bind or endpoint
         router = Router(admission, [endpoint], config.keys, connect=config.connect is not None)
         stack.callback(router.close)
@@ -124,8 +123,6 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
             with suppress(Empty):
                 session = arrived.get(timeout=0.1)
                 try:
-                    if not session.read_tools():
-                        continue
                     terms = _terms(session.hello, config, options)
                 except WireError as error:
                     admission.ended(session, error)

@@ -17,7 +17,6 @@ from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.session_manager import SessionManager
-from rtcontrol.serve.tool_reading import ToolReading
 from tests.helpers.checkpoints import unnamed
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -29,14 +28,11 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     """Starts gateways. `sessions` is the sessions' model, `own` the server's tools; /v1 requests have the bundled model
     unless told otherwise."""
     with contextlib.ExitStack() as stack:
-        # One process reads the tools of all.
-        reading = ToolReading()
 
         def start(
             sessions: str = "noop",
             pool: InProcessPool | None = None,
             own: Any = (),
-            own_reading: bool = False,
             **options: Any,
         ) -> Served:
             pool = pool or InProcessPool()
@@ -49,8 +45,6 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
             admission = SessionManager(
                 ServeOptions(out=out, model=sessions, host="inprocess", default_tools=own), pool, watch
             )
-            if admission.options.loads is None and not own_reading:
-                admission.reading = reading
             over = threading.Event()
 
             def keep() -> None:

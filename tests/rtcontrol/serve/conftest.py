@@ -11,19 +11,8 @@ import pytest
 
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.server import Server
-from rtcontrol.serve.tool_reading import ToolReading
 from tests.bridges.client.worlds import Process, free_port
 from tests.rtcontrol.serve.wire_peer import WirePeer
-
-
-class KeptReading(ToolReading):
-    """Of all servers here: a process that reads tools is not started anew for each of them, nor loads their model."""
-
-    def close(self) -> None:
-        """It ends with this process."""
-
-
-READING = KeptReading()
 
 
 class Bench:
@@ -51,15 +40,13 @@ class Bench:
 
 
 @contextmanager
-def serving(out: Path, own_reading: bool = False, http: Any = None, **options: Any) -> Iterator[Bench]:
+def serving(out: Path, http: Any = None, **options: Any) -> Iterator[Bench]:
     """A server in this process, with the gateway that `http` makes; scripted deciders, unless the options say else."""
     said: list[str] = []
     # A lost client is soon found, a slow one is not taken for lost.
     given = {"out": out, "model": "random", "host": "inprocess", "heartbeat_s": 0.2, "silent_heartbeats": 20, **options}
     with ExitStack() as stack:
         server = Server(ServeOptions(**given), ["tcp://127.0.0.1:*"], http=http, say=said.append)
-        if not own_reading:
-            server.admission.reading = READING
         stack.enter_context(server)
         yield Bench(server, stack, said)
 
