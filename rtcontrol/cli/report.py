@@ -25,12 +25,11 @@ from rtcontrol_client.console import printable
 class Format(StrEnum):
     TERMINAL = "terminal"
     JSON = "json"
-    JUNIT = "junit"
     PERFETTO = "perfetto"
     HTML = "html"
 
 
-EXTRA = {Format.JUNIT: "junitparser", Format.PERFETTO: "perfetto"}  # of the extra `formats`
+EXTRA = {Format.PERFETTO: "perfetto"}  # of the extra `formats`
 
 # Of formats that are files: what they are called beside the record.
 FILES = {Format.HTML: ".html", Format.PERFETTO: ".pftrace"}
@@ -64,7 +63,7 @@ def report(
 
       rtcontrol report runs/a runs/b --format html --out both.html      (side by side)
 
-      rtcontrol report runs/soak --format junit --out junit.xml --gate 'miss_rate<=0.005' --gate 'latency_ms.p99<=50'
+      rtcontrol report runs/soak --format json --gate 'miss_rate<=0.005' --gate 'latency_ms.p99<=50'
 
       rtcontrol report runs/soak --format perfetto      (open report.pftrace at https://ui.perfetto.dev)
     """
@@ -100,10 +99,6 @@ def _rendered(format: Format, runs: Sequence[Recorded], gates: Sequence[Gate]) -
         from rtcontrol.telemetry import as_json
 
         return as_json.render(runs, gates)
-    if format is Format.JUNIT:
-        from rtcontrol.telemetry import as_junit
-
-        return as_junit.render(runs, gates)
     if format is Format.PERFETTO:
         from rtcontrol.telemetry import as_perfetto
 

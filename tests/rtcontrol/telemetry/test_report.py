@@ -21,13 +21,12 @@ from commands import call, refused
 from flown import flown, header, recorded, timeline_of, two_humps, written
 from hypothesis import given
 from hypothesis import strategies as st
-from junitparser import JUnitXml
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 from rich.console import Console
 
 from rtcontrol.loop.command import SPANS
 from rtcontrol.models.errors import UserError
-from rtcontrol.telemetry import as_html, as_json, as_junit, as_perfetto, table, timeline
+from rtcontrol.telemetry import as_html, as_json, as_perfetto, table, timeline
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.causes import CAUSES
 from rtcontrol.telemetry.gates import parse
@@ -107,7 +106,7 @@ def test_a_second_record_in_a_folder_has_reports_of_its_own(run: Path) -> None:
     assert (run / "report.json").read_bytes() == first and not (run / "report.html").exists()
 
 
-@pytest.mark.parametrize("name", ["terminal", "json", "junit", "perfetto", "html"])
+@pytest.mark.parametrize("name", ["terminal", "json", "perfetto", "html"])
 def test_a_gate_that_does_not_hold_gives_status_3_in_every_format(
     run: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,9 +124,8 @@ def test_mistakes_are_one_paragraph_with_the_remedy(
     assert "is no gate" in refused(capsys, "report", str(run), "--gate", "miss_rate")
     assert "No record" in refused(capsys, "report", str(run), str(tmp_path / "nothing"))
     assert "Give another --out" in refused(capsys, "report", str(run), "--format", "json", "--out", str(tmp_path))
-    assert "without a gate" in refused(capsys, "report", str(run), "--format", "junit")
     nothing = written(tmp_path / "nothing", flown(16, 0, lambda k: 20.0))
-    for name in ("terminal", "json", "junit", "perfetto", "html"):
+    for name in ("terminal", "json", "perfetto", "html"):
         gate = ("--gate", "misses==0", "--out", str(tmp_path / "none"))
         assert "holds no tick" in refused(capsys, "report", str(nothing), "--format", name, *gate)
     assert not (tmp_path / "none").exists()
@@ -250,7 +248,7 @@ def test_every_format_takes_a_record_whose_first_parts_are_gone(tmp_path: Path) 
     assert 0 < run.report["record"]["ticks_from"] <= ticks[0] and ticks[-1] - ticks[0] == len(ticks) - 1
     assert run.report["releases"] == live.releases == 960
     gates = [parse("releases==960")]
-    for render in (as_html.render, as_junit.render, as_perfetto.render):
+    for render in (as_html.render, as_perfetto.render):
         assert len(render([run], gates)) > 1000
     told = json.loads(as_json.render([run], gates))
     assert told["misses"] == live.misses and told["gates"][0]["holds"]
@@ -351,28 +349,13 @@ def test_json_holds_the_report_and_what_follows_from_it(run_shown: Recorded) -> 
     assert [one["name"] for one in json.loads(as_json.render([run_shown, run_shown], []))] == [run_shown.name] * 2
 
 
-@pytest.mark.parametrize(("name", "package"), [("junit", "junitparser"), ("perfetto", "perfetto")])
 def test_a_format_whose_package_is_not_installed_says_which_extra_brings_it(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str, package: str
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, package, None)
-    told = refused(capsys, "report", str(run), "--format", name, "--gate", "misses>=0")
-    assert f"needs {package}" in told
+    monkeypatch.setitem(sys.modules, "perfetto", None)
+    told = refused(capsys, "report", str(run), "--format", "perfetto", "--gate", "misses>=0")
+    assert "needs perfetto" in told
     assert "pip install 'rtcontrol[formats]'" in told
-
-
-def test_junit_fails_the_gates_that_do_not_hold(run_shown: Recorded) -> None:
-    gates = [parse("miss_rate<=0.001"), parse("latency_ms.p99<1e4"), parse("misses_by_cause.host==0")]
-    suites = JUnitXml.fromstring(as_junit.render([run_shown, replace(run_shown, name="again")], gates))
-    assert (suites.tests, suites.failures, suites.errors) == (6, 2, 0)
-    failed, *passed = next(iter(suites))
-    assert failed.name == "miss_rate<=0.001" and f"it is {run_shown.report['miss_rate']:g}" in failed.result[0].message
-    assert not any(case.is_failure for case in passed)
-
-
-def test_junit_without_a_gate_is_refused_since_it_would_always_pass(run_shown: Recorded) -> None:
-    with pytest.raises(UserError, match="tests nothing without a gate"):
-        as_junit.render([run_shown], [])
 
 
 def test_a_trace_has_a_track_a_thread_and_slices_that_nest(run_shown: Recorded) -> None:
@@ -519,7 +502,7 @@ def test_a_run_that_was_held_throughout_says_so_at_the_top_with_what_it_was_told
     assert held(run_shown.report) == "" and "Held back" not in as_html.render([run_shown], [])
 
 
-def test_on_time_is_the_same_share_in_page_table_and_junit_and_no_stage_is_named_twice(run_shown: Recorded) -> None:
+def test_on_time_is_the_same_share_in_page_and_table_and_no_stage_is_named_twice(run_shown: Recorded) -> None:
     report = {**run_shown.report, "releases": run_shown.report["releases"] + 100, "skipped_releases": 100}
     assert (share := on_time_share(report)) == report["on_time"] / report["releases"] < 1
     skipped = replace(run_shown, report=report)
@@ -528,8 +511,6 @@ def test_on_time_is_the_same_share_in_page_table_and_junit_and_no_stage_is_named
     console = Console(file=io.StringIO(), width=200)
     table.show(report, console)
     assert f"({100 * share:.2f} %)" in console.file.getvalue()  # type: ignore[attr-defined]
-    (suite,) = JUnitXml.fromstring(as_junit.render([skipped], [parse("misses>=0")]))
-    assert {p.name: p.value for p in suite.properties()}["on_time_share"] == f"{share:.6f}"
     stages = page[page.index("Percentiles by stage") : page.index("Worst bursts")]
     rows = re.findall(r'<th scope="row">(.*?)</th>', stages)
     assert "decide" in rows and "queue" in rows and len(rows) == len(set(rows))
