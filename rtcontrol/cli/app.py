@@ -45,6 +45,7 @@ LAZY = {
     "check": "rtcontrol.cli.author:check",
 }
 
+MOST_GOALS = 40  # shown for one agent
 UNWRITTEN = "What was printed could not all be written"
 
 RUN_EXAMPLES = """Fly an agent in an environment at a fixed rate, and report every tick.
@@ -80,7 +81,8 @@ Examples:
   rtcontrol run --config run.toml --duration 60      (lines such as: `env = "lander"`)
 
 While it runs, a line typed on the terminal is the new instruction (--stdin: one from a pipe, too); /pause, /resume and
-/stop are for the safe call, /yes and /no for what waits (--confirm, --confirm-instruction). --view prints the address
+/stop are for the safe call, /yes and /no for what waits (--confirm, --confirm-instruction); /help and /goals say what
+can be typed. --view prints the address
 of a page that shows it all. Ctrl-C ends it with the safe call and the report.
 
 """
@@ -213,20 +215,27 @@ def envs() -> None:
 
 
 @app.command()
-def agents() -> None:
+def agents(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="One agent or its file, with its goals.")] = None,
+) -> None:
     """The agents by name: what they are told by default, their tools, their model.
 
-    Example: rtcontrol agents
+    Examples: rtcontrol agents; rtcontrol agents lander
     """
-    from rtcontrol.run import assembly
+    from rtcontrol.run import assembly, interpreting
 
-    for name, one in assembly.agents().items():
+    found = assembly.agents() if name is None else {name: assembly.agent(name)}
+    for name, one in found.items():
         print(f'{name}  (model {one.model}, told "{one.instruction}")\n    {one.description}')
         for t in one.tools:
             parameters = ", ".join(p.name for p in t.schema.parameters)
             print(f"    {t.name}({parameters}): {t.schema.description}")
         safe = one.fallback.safe_call
         print(f"    safe call {safe.text() if safe else 'none'} after {one.fallback.hold_ms:g} ms of hold")
+        if len(found) == 1:
+            goals = interpreting.goal_tools(one)
+            examples = [] if goals is None else goals.examples(MOST_GOALS)
+            print("    goals:" + ("\n        ".join(["", *examples]) if examples else " none listed"))
 
 
 @app.command()

@@ -195,7 +195,9 @@ def _acting(made: MCPServer, view: ViewClient) -> None:
             raise ToolError(str(error)) from None
         with suppress(TimeoutError):
             async with asyncio.timeout(SETTLE_S):
-                while (view.snapshot or {}).get("instruction") != text.strip():
+                while (view.snapshot or {}).get("proven") != text.strip():
+                    if (refusal := (view.snapshot or {}).get("refusal")) and refusal[0] == text.strip():
+                        return f"not taken{of(view)}: {refusal[1]}"
                     await asyncio.sleep(0.02)
         return f"{answer}; in force{of(view)}: {(view.snapshot or {}).get('instruction')!r}"
 

@@ -16,6 +16,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.gateway.access import ABORT
+from rtcontrol.loop import slash
 from rtcontrol.loop.operator import SAID
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.viewer import snapshot
@@ -46,8 +47,8 @@ class Watched(Protocol):
     def say(self, said: str, k: int | None) -> str:
         """pause, resume, stop, confirm, deny: do it, and give a sentence about it."""
 
-    def instruct(self, text: str) -> None:
-        """Raises UserError for what cannot be told."""
+    def instruct(self, text: str) -> str:
+        """Pass on an instruction or a word with a slash, and return a sentence about it. UserError if too long."""
 
 
 def routes(find: Callable[[str], Watched | None], sessions: Callable[[], list[dict[str, Any]]]) -> list[BaseRoute]:
@@ -110,8 +111,7 @@ async def _hear(socket: WebSocket, watched: Watched, text: str) -> None:
         if said in SAID and (k is None or (isinstance(k, int) and not isinstance(k, bool))):
             answer = watched.say(said, k)
         elif isinstance(instruction, str) and instruction.strip():
-            watched.instruct(instruction.strip())
-            answer = "sent"
+            answer = watched.instruct(instruction.strip())
         else:
             answer = f"Not understood: say one of {', '.join(SAID)}, or instruct."
     except UserError as error:
@@ -141,8 +141,10 @@ class WatchedSession:
     def say(self, said: str, k: int | None) -> str:
         return self._session.say(said, "page", k)
 
-    def instruct(self, text: str) -> None:
-        self._session.instruct(text)
+    def instruct(self, text: str) -> str:
+        loop = self._session.loop
+        assert loop is not None, "found sessions have run"
+        return slash.tell(loop, text, "page", self._session.instruct)
 
 
 def find(admission: SessionManager, name: str) -> WatchedSession | None:

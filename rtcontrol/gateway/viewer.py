@@ -30,6 +30,7 @@ from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.gateway.site import PAGE, mounts
 from rtcontrol.loop.config import instruction_text
+from rtcontrol.loop.slash import SENT
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.recent import TICKS
 
@@ -88,8 +89,9 @@ class Fed:
         tell({"say": said, "k": k})
         return said
 
-    def instruct(self, text: str) -> None:
+    def instruct(self, text: str) -> str:
         tell({"instruct": instruction_text(text)})
+        return SENT
 
 
 def tell(what: dict[str, Any]) -> None:

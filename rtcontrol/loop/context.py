@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.agents import Agent
+from rtcontrol.agents.goal_tools import GoalTools
 from rtcontrol.envs.base import Environment
 from rtcontrol.hosts.protocol import Host
 from rtcontrol.loop.clock import LoopClock
@@ -17,7 +18,7 @@ from rtcontrol.loop.evidence import PauseWatch
 @dataclass(frozen=True, slots=True)
 class RunContext:
     """`emit` takes an event for the record, `notify` a line for people, `stop` why the run ends; `retake` takes back
-    signals that user code has taken."""
+    signals that user code has taken. `goals`: what the agent can be told, where it has goals."""
 
     config: RunConfig
     agent: Agent
@@ -29,3 +30,4 @@ class RunContext:
     notify: Callable[[str], None]
     stop: Callable[[str], None]
     retake: Callable[[], None] = lambda: None
+    goals: GoalTools | None = None

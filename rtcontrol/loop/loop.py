@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.agents import Agent
+from rtcontrol.agents.goal_tools import GoalTools
 from rtcontrol.envs.base import Acknowledging, Environment, Observation, WorldError
 from rtcontrol.hosts.failover import BackupHost
 from rtcontrol.hosts.plan_host import PlanHost
@@ -44,7 +45,8 @@ class LoopOptions:
     `notify` takes plain lines for people. `watch` and `collector` are for the whole process: whoever runs many loops in
     one gives them, already entered. Without a `clock` the configuration says which. `interpreter` understands what is
     said, and is closed with the loop; where an understood instruction needs a yes, the first one needs it unless
-    `first_unasked`. `retake` takes back signals that user code has taken, and returns the names of new ones."""
+    `first_unasked`. `goals`: what the agent can be told, where it has goals. `retake` takes back signals that user
+    code has taken, and returns the names of new ones."""
 
     sample: Observation | None = None
     notify: Callable[[str], None] = lambda line: None
@@ -54,6 +56,7 @@ class LoopOptions:
     interpreter: Interpreter | None = None
     first_unasked: bool = False
     retake: Callable[[], list[str]] = list
+    goals: GoalTools | None = None
 
 
 class ControlLoop:
@@ -101,6 +104,7 @@ class ControlLoop:
             self.tell,
             self.stop,
             self._retake_signals,
+            options.goals,
         )
         self._ticks = Ticks(context)
         self._outcomes, self.instructions = self._ticks.outcomes, self._ticks.instructions

@@ -300,8 +300,12 @@ class OperatorControl:
         named = decision.call is not None and decision.call.name in self._named
         return self.careful and (named or self._gate.doubt(decision) is not None)
 
+    def unsure(self, decision: Decision) -> bool:
+        """Whether the confidence gate holds the decision back."""
+        return self._gate.doubt(decision) is not None
+
     def _doubts(self, tick: Tick, decision: Decision) -> bool:
-        unsure = self._gate.doubt(decision) is not None
+        unsure = self.unsure(decision)
         if not tick.calls:
             self.understanding.heard(tick.request.instruction, unsure, decision.unknown)
         return unsure

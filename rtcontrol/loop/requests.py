@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rtcontrol.agents import Agent
+from rtcontrol.agents.goal_tools import GoalTools
 from rtcontrol.envs.base import Acknowledging, Environment, Observation
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
 from rtcontrol.loop.call_in_force import CallInForce
@@ -17,6 +18,10 @@ from rtcontrol.telemetry.encoder import plain
 
 # People are shown this much of an instruction.
 ECHO = 120
+# A new instruction whose decisions are unsure gives way after so many, and at once where it has unknown words.
+TRIALS = 3
+# Goals that people are shown when an instruction is not understood.
+EXAMPLES = 4
 # One is taken a tick; of more than this between two ticks, the oldest give way.
 MAX_WAITING = 16
 
@@ -24,7 +29,8 @@ MAX_WAITING = 16
 class Instructions:
     """`now` is in force, `proven` the last one that something was decided by; `put` may be called from any thread, the
     rest from the loop's. `tell` the world of it; `t_s` gives the run's time. The owner may set `accepted` (text), which
-    is told of a new one that something was decided by, and `refused` (text, error), of what gives way."""
+    is told of a new one that something was decided by, and `refused` (text, error), of what gives way. `goals`: where
+    the agent has some, a new instruction whose decisions must not act is not understood, and gives way, too."""
 
     def __init__(
         self,
@@ -33,8 +39,12 @@ class Instructions:
         emit: Callable[[dict[str, Any]], None],
         notify: Callable[[str], None],
         t_s: Callable[[int], float],
+        goals: GoalTools | None = None,
     ) -> None:
         self.now = plain_text(first)
+        self.goals = goals
+        self.refusal: tuple[str, str] | None = None  # the last instruction where it was not taken, and why
+        self._unsure = 0  # decisions by the new instruction
         self._tell, self._emit, self._notify, self._t_s = tell, emit, notify, t_s
         self.accepted: Callable[[str], None] = lambda text: None
         self.refused: Callable[[str, str], None] = lambda text, error: None
@@ -53,26 +63,48 @@ class Instructions:
         """Take the next one that waits, if any: from now on it is decided and judged by."""
         if not self.waiting:
             return
-        self.now = self.waiting.popleft()
+        self.now, self.refusal, self._unsure = self.waiting.popleft(), None, 0
         self._tell(self.now)
         self._emit({"instruction": self.now, "t_s": self._t_s(time.monotonic_ns())})
         self._notify(f"instruction: {echo(self.now)}")
 
-    def judge(self, tick: Tick, reply: DecisionReply) -> None:
-        """A new instruction that the decider cannot take (it does not fit, say) gives way to the last good one."""
+    def judge(self, tick: Tick, reply: DecisionReply, unsure: bool = False) -> None:
+        """A new instruction that the decider cannot take (it does not fit, say), or does not understand, gives way to
+        the last good one. `unsure`: the decision must not act."""
         if tick.request.instruction != self.now:
             return
-        if reply.decision is not None:
-            if self.proven != self.now:
-                self.accepted(self.now)
-            self.proven = self.now
-        elif reply.mistake is not None and self.now != self.proven:
-            refused, self.now = self.now, self.proven
-            self._tell(self.now)
-            t_s = self._t_s(time.monotonic_ns())
-            self._emit({"instruction": self.now, "t_s": t_s, "refused": echo(refused)})
-            self._notify(f"instruction refused: {echo(refused)} ({reply.mistake[0]}) It goes on by the one before.")
-            self.refused(refused, reply.error or reply.mistake[0])
+        if self.now == self.proven:
+            return
+        decision = reply.decision
+        if decision is None and reply.mistake is not None:
+            said = f"instruction refused: {echo(self.now)} ({reply.mistake[0]}) It goes on by the one before."
+            self._give_way(said, reply.error or reply.mistake[0])
+            return
+        goals = self.goals
+        if (decision is None or unsure) and goals is not None and goals.recognised(self.now) is None:
+            self._doubt(goals, decision is not None and bool(decision.unknown))
+            return
+        if decision is None:
+            return
+        self.accepted(self.now)
+        self.proven = self.now
+
+    def _doubt(self, goals: GoalTools, unknown: bool) -> None:
+        """A decision by the new instruction failed or must not act; `unknown`: some of its words were never taught."""
+        self._unsure += 1
+        if unknown or self._unsure >= TRIALS:
+            said = f'"{echo(self.now)}" is not understood, continuing with "{echo(self.proven)}".'
+            said = f"{said} You can say: {'; '.join(goals.examples(EXAMPLES))}."
+            self._give_way(said, said)
+
+    def _give_way(self, said: str, error: str) -> None:
+        refused, self.now = self.now, self.proven
+        self.refusal = refused, said
+        self._tell(self.now)
+        t_s = self._t_s(time.monotonic_ns())
+        self._emit({"instruction": self.now, "t_s": t_s, "refused": echo(refused)})
+        self._notify(said)
+        self.refused(refused, error)
 
 
 def echo(text: str) -> str:

@@ -53,7 +53,9 @@ class Ticks:
         self.operator = OperatorControl(context, outcomes, self.actuator, self._order)
         self._policy, self._threads = outcomes.policy, outcomes.evidence.threads
         told = config.instruction if config.instruction is not None else agent.instruction
-        self.instructions = Instructions(told, self.actuator.instruct, context.emit, context.notify, outcomes.t_s)
+        self.instructions = Instructions(
+            told, self.actuator.instruct, context.emit, context.notify, outcomes.t_s, context.goals
+        )
         self._period_ns, self._deadline_ns, self._max_age_ns = config.period_ns, config.deadline_ns, config.max_age_ns
         # The next release is due in a period: where it does not come, a call is held no longer than it may be.
         self._guard_ns = 2 * config.period_ns + (self._policy.hold_ns if config.on_miss == "hold" else 0)
@@ -261,7 +263,7 @@ class Ticks:
         tick = self._pending.pop(reply.tick, None)
         told = self.instructions
         if (asked := tick or self._late.get(reply.tick)) is not None and (reply.mistake or told.proven != told.now):
-            told.judge(asked, reply)
+            told.judge(asked, reply, reply.decision is not None and self.operator.unsure(reply.decision))
         if asked is not None:
             asked.replied_ns = now
             if reply.answers is not None:

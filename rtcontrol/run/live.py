@@ -16,7 +16,9 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
+from rtcontrol.loop import slash
 from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.loop.slash import TYPED
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.viewer import Viewer
@@ -28,8 +30,6 @@ REFRESH_S = 0.25
 LOG_EVERY_S = 5.0
 QUIET_S = 5.0
 BAR = 40
-# What a typed line says to the loop; any other line is an instruction.
-TYPED = {"/pause": "pause", "/resume": "resume", "/stop": "stop", "/yes": "confirm", "/no": "deny"}
 
 
 class LiveView(logging.Handler):
@@ -152,7 +152,9 @@ class LiveView(logging.Handler):
             ),
             Text(printable("calls   " + "  ".join(list(account.recent_calls)[-3:]), MAX_LINE)),
             Text(f"missed or skipped  {misses or 'none'}{self._lost()}"),
-            Text(f"episodes {len(loop.env.episodes)}   {may}type an instruction, /pause /resume /stop", style="dim"),
+            Text(
+                f"episodes {len(loop.env.episodes)}   {may}type an instruction, /help /pause /resume /stop", style="dim"
+            ),
         )
 
 
@@ -188,8 +190,8 @@ def _read_stdin(loop: ControlLoop, say: Callable[[str], None]) -> None:
         for line in sys.stdin:
             if (text := line.removeprefix("\ufeff").strip()) in TYPED:
                 say(loop.operator.say(TYPED[text], "keyboard"))
-            elif text.startswith("/"):
-                say(f"{text[:40]} is none of {', '.join(TYPED)}.")
+            elif (answer := slash.answer(text, loop.instruction, loop.instructions.goals)) is not None:
+                say(answer)
             elif text:
                 try:
                     loop.instruct(text)

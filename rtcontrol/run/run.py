@@ -174,7 +174,9 @@ def run_loop(
     record, patient = config.out / "record.mcap", config.clock == "lockstep"
     recorder = Recorder(record, header, provisional=True, tell=view.say, patient=patient, most=size(config.record_max))
     recorder.pictures = pictures or received(env, config.record_pictures, recorder.header)
-    options = LoopOptions(sample, view.say, clock, interpreter=interpreter, retake=ending.retake)
+    options = LoopOptions(
+        sample, view.say, clock, interpreter=interpreter, retake=ending.retake, goals=interpreting.goal_tools(chosen)
+    )
     loop = ControlLoop(config, chosen, env, host, recorder, options)
     model = config.model or chosen.model
     told = (training_notice(chosen.tools.schemas, model), rate_mismatch(model, config.hz), _first_told(config, chosen))

@@ -17,6 +17,7 @@ from typing import IO, Any
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_pictures import RemotePicture
+from rtcontrol.loop import slash
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
@@ -115,7 +116,8 @@ class Viewer:
         while (said := _line(self._out)) is not None:
             try:
                 if "instruct" in said:
-                    loop.instruct(said["instruct"])
+                    told = slash.tell(loop, said["instruct"], "page", loop.instruct)
+                    self._answer = self._answer if told == slash.SENT else told
                 elif "say" in said:
                     self._answer = loop.operator.say(said["say"], "page", said.get("k"))
                     self._say(self._answer)
@@ -130,6 +132,7 @@ def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
     asking = loop.operator.asking
     told |= {name: getattr(config, name) for name in ("env", "agent", "model", "hz")}
     told |= {"deadline_ms": config.deadline_ns / 1e6, "phase": loop.phase, "state": loop.operator.state}
+    told |= {"proven": loop.instructions.proven, "refusal": loop.instructions.refusal}
     told |= {"instruction": loop.instruction, "safe_calls": [c.text() for c in loop.agent.fallback.safe_calls]}
     asked = loop.operator.question is not None or (asking is not None and not asking.denied)
     told["asking"] = told["asking"] if asked else None

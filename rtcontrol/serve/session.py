@@ -24,7 +24,7 @@ from rtcontrol.loop.operator import NOTHING
 from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.interpreting import Interpreters
+from rtcontrol.run.interpreting import Interpreters, goal_tools
 from rtcontrol.serve import answers
 from rtcontrol.serve.errors import failure, placed, refusal, undecodable
 from rtcontrol.serve.limits import TokenBucket
@@ -287,15 +287,12 @@ class Session:
             raise
         clock = terms.arrivals(env) or WallClock(config.period_ns, spin_ns=0)
         sample = Observation(0, 0, time.monotonic_ns(), RemoteData.of(None, "warm-up")) if config.warmup else None
-        loop = ControlLoop(
-            config,
-            terms.agent,
-            env,
-            host,
-            recorder,
-            # The housekeeper collects, for all sessions.
-            LoopOptions(sample, self._note, clock, owner.watch, NoCollector(), interpreter, first_unasked=True),
+        # The housekeeper collects, for all sessions.
+        collector, goals = NoCollector(), goal_tools(terms.agent)
+        options = LoopOptions(
+            sample, self._note, clock, owner.watch, collector, interpreter, first_unasked=True, goals=goals
         )
+        loop = ControlLoop(config, terms.agent, env, host, recorder, options)
         self.attach(loop)
         if self._lost:
             loop.stop(LOST)

@@ -1,0 +1,95 @@
+"""New instructions on trial: what is not understood leaves the one before active. Without a clock or a loop."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rtcontrol.agents import Goals
+from rtcontrol.loop import slash
+from rtcontrol.loop.requests import TRIALS, Instructions
+from rtcontrol.models.call import Call, Decision
+
+GOALS = Goals({"go to {x}": ["move to {x}"], "wait": ["stay"]}, {"x": [1, 2, 3]}).goal_tools("cart")
+SURE = Decision(Call("push", {"force": 1}), {"function": 1.0}, None, 1, 1, 0)
+STRANGE = Decision(Call("push", {"force": 1}), {"function": 0.2}, None, 1, 1, 0, unknown=("dance",))
+
+
+class Trial:
+    """Instructions that begin with `go to 1`, and what became of them."""
+
+    def __init__(self, goals: Any = GOALS) -> None:
+        self.world: list[str] = []
+        self.people: list[str] = []
+        self.refused: list[str] = []
+        self.accepted: list[str] = []
+        tell, people = self.world.append, self.people.append
+        self.it = Instructions("go to 1", tell, lambda event: None, people, lambda ns: 0.0, goals)
+        self.it.refused = lambda text, error: self.refused.append(text)
+        self.it.accepted = self.accepted.append
+
+    def say(self, text: str) -> None:
+        self.it.put(text)
+        self.it.change()
+
+    def decide(self, decision: Decision | None, unsure: bool = False) -> None:
+        tick: Any = SimpleNamespace(request=SimpleNamespace(instruction=self.it.now))
+        reply: Any = SimpleNamespace(decision=decision, mistake=None, error=None if decision else "ValueError")
+        self.it.judge(tick, reply, unsure)
+
+
+@pytest.mark.parametrize("decision", [SURE, None])
+def test_unsure_or_failed_decisions_restore_the_instruction_before(decision: Decision | None) -> None:
+    trial = Trial()
+    trial.say("help")
+    for _ in range(TRIALS):
+        assert trial.it.now == "help"
+        trial.decide(decision, unsure=True)
+    assert (trial.it.now, trial.world[-1], trial.refused) == ("go to 1", "go to 1", ["help"])
+    assert '"help" is not understood, continuing with "go to 1". You can say: go to 1; wait' in trial.people[-1]
+    assert not trial.accepted
+
+
+def test_unknown_words_restore_it_at_the_first_decision() -> None:
+    trial = Trial()
+    trial.say("dance")
+    trial.decide(STRANGE, unsure=True)
+    assert trial.it.now == "go to 1"
+
+
+def test_one_sure_decision_accepts_other_words() -> None:
+    trial = Trial()
+    trial.say("over to two, please")
+    trial.decide(SURE, unsure=True)
+    trial.decide(SURE)
+    for _ in range(TRIALS):
+        trial.decide(SURE, unsure=True)
+    assert (trial.it.now, trial.accepted, trial.refused) == ("over to two, please", ["over to two, please"], [])
+
+
+def test_listed_words_stay_however_unsure_the_calls_are() -> None:
+    trial = Trial()
+    trial.say("move to 2")
+    for _ in range(2 * TRIALS):
+        trial.decide(STRANGE, unsure=True)
+    assert trial.it.now == "move to 2"
+
+
+def test_agent_without_goals_takes_any_text() -> None:
+    trial = Trial(goals=None)
+    trial.say("help")
+    for _ in range(2 * TRIALS):
+        trial.decide(STRANGE, unsure=True)
+    assert trial.it.now == "help"
+
+
+def test_slash_words_are_answered_and_never_instructions() -> None:
+    assert slash.answer("/goals", "wait", GOALS) == "You can say: go to 1; wait."
+    assert slash.answer("/help", "wait", GOALS) == (
+        'Active: "wait". You can say: go to 1; wait. Commands: /pause, /resume, /stop, /yes, /no, /help, /goals.'
+    )
+    assert "takes any text" in str(slash.answer("/goals", "wait", None))
+    assert "/dance is none of /pause" in str(slash.answer("/dance", "wait", GOALS))
+    assert slash.answer("wait", "wait", GOALS) is None and slash.answer("/pause", "wait", GOALS) is None
