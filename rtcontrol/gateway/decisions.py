@@ -8,26 +8,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Discriminator, Field, StrictBool, StrictStr, Tag
+from pydantic import BaseModel, Field, StrictBool, StrictStr
 
 from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.decide import Timed
-from rtcontrol.models.conversation import Turn, Unpaired, results_of
 from rtcontrol.models.questions import StateQuestion
 
-_json = json.JSONEncoder(ensure_ascii=False).encode
 MOST_QUESTIONS, MOST_OPTIONS, MOST_LEVELS = 400, 255, 10
 
 
 def as_text(value: Any) -> str:
-    """Text as it is, everything else as compact JSON."""
+    """Return text as it is, everything else as compact JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
 class TypedQuestion:
-    """A question: of each option the `value` that it stands for (of a score, its level's number) and what describes
-    it."""
+    """A question with the `value` of each option (of a score, its level's number) and the text that describes it."""
 
     kind: Literal["predicate", "choice", "score"]
     name: str | None
@@ -37,20 +34,17 @@ class TypedQuestion:
 
     @classmethod
     def predicate(cls, name: str | None, instructions: str, criteria: Mapping[str, str] | None = None) -> TypedQuestion:
-        """Whether something is so; `criteria` may describe `true` and `false`."""
+        """Make a question with the answers true and false; `criteria` may describe both."""
         described = [(criteria or {}).get(answer, "") for answer in ("true", "false")]
         return cls("predicate", name, instructions, (True, False), described)
 
-    @classmethod
-    def score(cls, name: str | None, instructions: str, levels: Sequence[str]) -> TypedQuestion:
-        """How much; the lowest level first."""
-        return cls("score", name, instructions, range(len(levels)), levels)
-
     def question(self) -> StateQuestion:
-        """As the model reads it: the instructions, then a line for each option. Where a boolean is among the options
-        all are written as JSON, so that true and "true" differ."""
+        """Return what the model reads: the instructions, then a line for each option.
+
+        If an option is a boolean, all are written as JSON, so that true and "true" differ.
+        """
         plain = all(isinstance(value, str) for value in self.values)
-        options = tuple(str(v) if plain else _json(v) for v in self.values)
+        options = tuple(str(v) if plain else json.dumps(v, ensure_ascii=False) for v in self.values)
         described = zip(options, self.descriptions, strict=True)
         lines = [f"{option}: {words}" if words else option for option, words in described]
         return StateQuestion("\n".join([self.instructions, *lines]), options)
@@ -65,7 +59,7 @@ class Answered:
 
     @property
     def choice(self) -> str | bool | int:
-        """The most probable option; of equals the first."""
+        """The most probable option; the first of equals."""
         return self.asked.values[self.probabilities.index(max(self.probabilities))]
 
     @property
@@ -76,52 +70,23 @@ class Answered:
 
     @property
     def expected(self) -> float:
-        """Of a score: the level to be expected."""
+        """The expected level of a score."""
         return math.fsum(level * p for level, p in enumerate(self.probabilities))
 
 
 def answered(asked: Sequence[TypedQuestion], timed: Timed) -> list[Answered]:
+    """Pair each question with its probabilities."""
     assert timed.decision.call is not None
-    found = timed.decision.call.arguments["probabilities"]
-    return [Answered(one, probabilities) for one, probabilities in zip(asked, found, strict=True)]
+    rows = timed.decision.call.arguments["probabilities"]
+    return [Answered(one, probabilities) for one, probabilities in zip(asked, rows, strict=True)]
 
 
-def text_only(what: str, param: str | None = None) -> Refusal:
-    return Refusal(400, "unsupported", f"{what}.", "This model reads text only.", param)
+class TextPart(BaseModel):
+    type: Literal["input_text"]
+    text: str
 
 
-class DecisionPart(BaseModel):
-    """Of a content: `input_text`, `output_text`, `input_json`, `refusal`; pictures are refused."""
-
-    type: str
-    text: str | None = None
-    refusal: str | None = None
-    data: dict[str, Any] | list[dict[str, Any]] | None = None
-
-
-Content = str | list[DecisionPart]
-
-
-class DecisionMessage(BaseModel):
-    type: Literal["message"] = "message"
-    role: Literal["user", "developer", "system", "assistant"]
-    content: Content
-
-
-class DecisionCall(BaseModel):
-    """A function's, with `arguments`, or a custom tool's, with `input`."""
-
-    type: Literal["function_call", "custom_tool_call"]
-    name: str
-    call_id: str
-    arguments: str | None = None
-    input: str | None = None
-
-
-class DecisionCallOutput(BaseModel):
-    type: Literal["function_call_output", "custom_tool_call_output"]
-    call_id: str
-    output: Content
+Content = str | list[TextPart]
 
 
 class PredicateQuestion(BaseModel):
@@ -150,67 +115,15 @@ class ScoreQuestion(PredicateQuestion):
     levels: Annotated[list[ScoreLevel], Field(min_length=2, max_length=MOST_LEVELS)]
 
 
-def _item(value: Any) -> str:
-    kind = value.get("type", "message") if isinstance(value, dict) else "message"
-    return "call" if kind in ("function_call", "custom_tool_call") else "output" if kind != "message" else kind
-
-
-Item = Annotated[
-    Annotated[DecisionMessage, Tag("message")]
-    | Annotated[DecisionCall, Tag("call")]
-    | Annotated[DecisionCallOutput, Tag("output")],
-    Discriminator(_item),
-]
 AnyQuestion = Annotated[PredicateQuestion | ChoiceQuestion | ScoreQuestion, Field(discriminator="type")]
 
 
 class DecisionsRequest(BaseModel):
-    """Caching options are taken, and change nothing: the last input stays cached."""
+    """`input` is the state as text. Caching options change nothing: the last input stays cached."""
 
     model: str
-    input: str | list[Item]
+    input: str
     questions: Annotated[list[AnyQuestion], Field(min_length=1, max_length=MOST_QUESTIONS)]
-
-    def state(self) -> str:
-        """The input as text: who said what where several did. Raises Refusal."""
-        if isinstance(self.input, str):
-            return self.input
-        names = self._names()
-        lines = []
-        roles = {item.role if isinstance(item, DecisionMessage) else "" for item in self.input}
-        for i, item in enumerate(self.input):
-            where = f"input[{i}]"
-            if isinstance(item, DecisionMessage):
-                said = _text(item.content, f"{where}.content")
-                lines.append(said if roles == {"user"} else f"{item.role}: {said}")
-            elif isinstance(item, DecisionCall):
-                given = item.arguments if item.type == "function_call" else item.input
-                if given is None:
-                    field = "arguments" if item.type == "function_call" else "input"
-                    raise Refusal(400, "invalid", f"{where}.{field} is missing.", "Give it.", f"{where}.{field}")
-                lines.append(f"{item.name}({given})")
-            else:
-                lines.append(f"{names[i]} -> {_text(item.output, f'{where}.output')}")
-        return "\n".join(lines)
-
-    def _names(self) -> dict[int, str]:
-        """Of each output whose it is. Raises Refusal."""
-        said = []
-        for item in self.input:
-            if isinstance(item, DecisionCall | DecisionCallOutput):
-                # An output is that of a call of its kind.
-                own = f"{item.type.removesuffix('_output')} {item.call_id}" if item.call_id else None
-                calls = [(own, item.name)] if isinstance(item, DecisionCall) else []
-                said.append(Turn(calls, None if calls else (own, None)))
-            else:
-                said.append(Turn(user=isinstance(item, DecisionMessage) and item.role == "user"))
-        try:
-            return {output: said[call].calls[0][1] for (call, _), output in results_of(said).items()}
-        except Unpaired as error:
-            place, item = f"input[{error.index}].call_id", self.input[error.index]
-            kind = "" if isinstance(item, str) else item.type.removesuffix("_output")
-            what = f"{place} is that of no {kind} before it that still waits for its output."
-            raise Refusal(400, "invalid", what, "Put its call before it.", place) from None
 
     def typed_questions(self) -> list[TypedQuestion]:
         """Raises Refusal."""
@@ -218,38 +131,22 @@ class DecisionsRequest(BaseModel):
 
 
 def _asked(question: PredicateQuestion, where: str) -> TypedQuestion:
-    said = _text(question.instructions, f"{where}.instructions")
+    given = question.instructions
+    said = given if isinstance(given, str) else "\n".join(part.text for part in given)
     if isinstance(question, ScoreQuestion):
         labels = [f"{x.label}: {x.description}" if x.description else x.label for x in question.levels]
-        return TypedQuestion.score(question.name, said, labels)
+        return TypedQuestion("score", question.name, said, range(len(labels)), labels)
     if not isinstance(question, ChoiceQuestion):
         return TypedQuestion.predicate(question.name, said)
     values = [option.value for option in question.choices]
-    for i, value in enumerate(values):
-        if any(value == other and type(value) is type(other) for other in values[:i]):
-            what = f"{where}.choices: {value!r} is there twice."
-            raise Refusal(400, "invalid", what, "Each choice must be unique.", f"{where}.choices")
-    return TypedQuestion(
-        "choice", question.name, said, values, [option.description or "" for option in question.choices]
-    )
-
-
-def _text(content: Content, where: str) -> str:
-    if isinstance(content, str):
-        return content
-    found = []
-    for i, part in enumerate(content):
-        said = {"input_text": part.text, "output_text": part.text, "input_json": part.data, "refusal": part.refusal}
-        if part.type not in said:
-            raise text_only(f"{where}[{i}] is of type {part.type[:40]!r}", f"{where}[{i}].type")
-        if said[part.type] is None:
-            raise Refusal(400, "invalid", f"{where}[{i}] has nothing to read.", "Fill its field.", f"{where}[{i}]")
-        found.append(as_text(said[part.type]))
-    return "\n".join(found)
+    if len({(type(value), value) for value in values}) < len(values):
+        what = f"{where}.choices: a value is there twice."
+        raise Refusal(400, "invalid", what, "Each choice must be unique.", f"{where}.choices")
+    return TypedQuestion("choice", question.name, said, values, [one.description or "" for one in question.choices])
 
 
 def respond(request: DecisionsRequest, model: str, found: Sequence[Answered], timed: Timed) -> dict[str, Any]:
-    """Never a refusal: every question has its answer."""
+    """Return the response's body: an answer for every question, never a refusal."""
     decision = timed.decision
     total = decision.tokens + decision.reused_tokens
     kept = 0 if decision.call is None else decision.call.arguments["kept"]
@@ -265,18 +162,13 @@ def respond(request: DecisionsRequest, model: str, found: Sequence[Answered], ti
 
 
 def _answer(one: Answered, question: PredicateQuestion) -> dict[str, Any]:
-    kind, p = one.asked.kind, one.probabilities
-    told: dict[str, Any] = {"type": kind, "name": one.asked.name}
-    if kind == "predicate":
-        return {**told, "probability": p[0]}
-    told["confidence"] = one.confidence
+    told: dict[str, Any] = {"type": one.asked.kind, "name": one.asked.name}
+    if one.asked.kind == "predicate":
+        return {**told, "probability": one.probabilities[0]}
+    pairs = zip(one.asked.values, one.probabilities, strict=True)
+    rows: list[dict[str, Any]] = [{"value": value, "probability": share} for value, share in pairs]
+    told |= {"confidence": one.confidence, "probabilities": rows}
     if isinstance(question, ScoreQuestion):
-        levels = enumerate(zip(question.levels, p, strict=True))
-        rows = [{"value": i, "label": level.label, "probability": share} for i, (level, share) in levels]
-        return {**told, "score": one.expected, "probabilities": rows}
-    values = zip(one.asked.values, p, strict=True)
-    return {
-        **told,
-        "choice": one.choice,
-        "probabilities": [{"value": value, "probability": share} for value, share in values],
-    }
+        labelled = [{**row, "label": level.label} for row, level in zip(rows, question.levels, strict=True)]
+        return {**told, "score": one.expected, "probabilities": labelled}
+    return {**told, "choice": one.choice}

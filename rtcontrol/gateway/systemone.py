@@ -5,23 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rtcontrol.gateway import body, decisions, openai_api, systemone
+from rtcontrol.gateway import body, decisions, openai_api
 from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.decide import Timed
-from rtcontrol.gateway.decisions import (
-    MOST_LEVELS,
-    MOST_OPTIONS,
-    MOST_QUESTIONS,
-    Answered,
-    TypedQuestion,
-    answered,
-    as_text,
-)
+from rtcontrol.gateway.decisions import Answered, TypedQuestion, answered, as_text
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.openai_api import error_boundary
 from rtcontrol.gateway.options import GatewayOptions
@@ -41,32 +33,31 @@ class NoulQuestion(BaseModel):
 class NamedChoice(BaseModel):
     type: Literal["choice"]
     instructions: Json | None = None
-    criteria: Annotated[dict[str, Json | None], Field(min_length=2, max_length=MOST_OPTIONS)]
+    criteria: Annotated[dict[str, Json | None], Field(min_length=2, max_length=decisions.MOST_OPTIONS)]
 
 
 class NamedScore(BaseModel):
     type: Literal["score"]
     instructions: Json | None = None
-    criteria: Annotated[list[Json], Field(min_length=2, max_length=MOST_LEVELS)]
+    criteria: Annotated[list[Json], Field(min_length=2, max_length=decisions.MOST_LEVELS)]
 
 
 NamedQuestion = Annotated[NoulQuestion | NamedChoice | NamedScore, Field(discriminator="type")]
 
 
 class SystemOneRequest(BaseModel):
-    """`model` may be any: clients send the one that they were trained with. What hears or sees is refused."""
+    """`model` may be any: clients send the one that they were trained with. Pictures and sound are refused."""
+
+    model_config = ConfigDict(extra="allow")
 
     model: str = ""
     state: Json
-    questions: Annotated[dict[str, NamedQuestion], Field(min_length=1, max_length=MOST_QUESTIONS)]
-    images: Any = None
-    audio: Any = None
-    videos: Any = None
-    assets: Any = None
+    questions: Annotated[dict[str, NamedQuestion], Field(min_length=1, max_length=decisions.MOST_QUESTIONS)]
 
     def text(self) -> str:
         """The state. Raises Refusal."""
-        if given := [name for name in MEDIA if getattr(self, name)]:
+        given = [name for name in MEDIA if (self.model_extra or {}).get(name)]
+        if given:
             raise Refusal(422, "unsupported", f"{given[0]} are given.", "This model reads text only.", given[0])
         return as_text(self.state)
 
@@ -78,7 +69,8 @@ class SystemOneRequest(BaseModel):
 def _asked(name: str, question: NoulQuestion | NamedChoice | NamedScore) -> TypedQuestion:
     said = "" if question.instructions is None else as_text(question.instructions)
     if isinstance(question, NamedScore):
-        return TypedQuestion.score(name, said, [as_text(level) for level in question.criteria])
+        levels = [as_text(level) for level in question.criteria]
+        return TypedQuestion("score", name, said, range(len(levels)), levels)
     described = {option: "" if words is None else as_text(words) for option, words in (question.criteria or {}).items()}
     if isinstance(question, NamedChoice):
         return TypedQuestion("choice", name, said, list(described), list(described.values()))
@@ -121,14 +113,14 @@ def routes(
         wanted = await body.read(request, decisions.DecisionsRequest, options, 400)
         known(wanted.model)
         asked = wanted.typed_questions()
-        timed = await ask(wanted.state(), asked)
+        timed = await ask(wanted.input, asked)
         return _response(timed, decisions.respond(wanted, model, answered(asked, timed), timed))
 
     async def of_system_one(request: Request) -> Response:
-        wanted = await body.read(request, systemone.SystemOneRequest, options)
+        wanted = await body.read(request, SystemOneRequest, options)
         asked = wanted.typed_questions()
         timed = await ask(wanted.text(), asked)
-        return _response(timed, systemone.respond(model, answered(asked, timed), timed))
+        return _response(timed, respond(model, answered(asked, timed), timed))
 
     return [
         Route("/v1/decisions", error_boundary("decisions", of_openai, metrics), methods=["POST"]),

@@ -19,7 +19,7 @@ from gateway_served import TOKEN, Serve, Served
 LEFT: dict[str, Any] = {"type": "predicate", "name": "left", "instructions": "Is the pad to the left?"}
 ENGINE: dict[str, Any] = {
     "type": "choice",
-    "instructions": [{"type": "input_text", "text": "Which engine"}, {"type": "input_json", "data": {"a": 1}}],
+    "instructions": [{"type": "input_text", "text": "Which engine"}, {"type": "input_text", "text": "is on?"}],
     "choices": [{"value": "main", "description": "Up."}, {"value": "side"}, {"value": "none"}],
 }
 SPEED: dict[str, Any] = {
@@ -83,48 +83,6 @@ def test_a_boolean_and_a_string_of_the_same_text_differ(client: openai.OpenAI) -
     assert type(answer.choice) in (str, bool) and len({p.probability for p in answer.probabilities}) == 4
 
 
-def test_conversations_are_read_as_text(served: Served, client: openai.OpenAI) -> None:
-    said = [
-        {"role": "developer", "content": "You land."},
-        {
-            "role": "user",
-            "content": [{"type": "input_text", "text": "Down."}, {"type": "input_json", "data": {"y": 1}}],
-        },
-        {"type": "function_call", "call_id": "c1", "name": "engines", "arguments": '{"main": 70}'},
-        {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "done"}]},
-        {"type": "custom_tool_call", "call_id": "c2", "name": "say", "input": "hello"},
-        {"type": "custom_tool_call_output", "call_id": "c2", "output": "said"},
-        {"role": "assistant", "content": [{"type": "output_text", "text": "Landed."}]},
-    ]
-    # Two calls of one id, as some servers give: each output is that of its own.
-    said[4:4] = [{"type": "function_call", "call_id": "c1", "name": name, "arguments": "{}"} for name in ("a", "b")]
-    said[6:6] = [{"type": "function_call_output", "call_id": "c1", "output": out} for out in ("1", "2")]
-    text = "\n".join(
-        (
-            "developer: You land.",
-            'user: Down.\n{"y":1}',
-            'engines({"main": 70})',
-            "engines -> done",
-            "a({})",
-            "b({})",
-            "a -> 1",
-            "b -> 2",
-            "say(hello)",
-            "say -> said",
-            "assistant: Landed.",
-        )
-    )
-
-    def probability(told: Any) -> float:
-        return float(decide(client, LEFT, told=told).answers[0].probability)
-
-    # With more of the prompt in the cache the same is added up in another order.
-    assert probability(said) == pytest.approx(probability(text), rel=1e-6)
-    assert probability([{"role": "user", "content": STATE}]) == pytest.approx(probability(STATE), rel=1e-6)
-    assert probability(said) != pytest.approx(probability(STATE), rel=1e-3)
-
-
-IMAGE = {"role": "user", "content": [{"type": "input_image", "image_url": "https://x/y.png"}]}
 CHOICES = [{"value": str(i)} for i in range(256)]
 
 
@@ -139,7 +97,7 @@ CHOICES = [{"value": str(i)} for i in range(256)]
         (
             {"questions": [{**ENGINE, "choices": [*CHOICES[:2], CHOICES[1]]}]},
             "questions[0].choices",
-            "'1' is there twice",
+            "is there twice",
         ),
         (
             {"questions": [{**ENGINE, "choices": [{"value": 1}, {"value": 2}]}]},
@@ -148,14 +106,8 @@ CHOICES = [{"value": str(i)} for i in range(256)]
         ),
         ({"questions": [{"type": "predicate"}]}, "questions[0].instructions", "required"),
         ({"questions": [{"type": "box", "instructions": "x"}]}, "questions[0]", "'box'"),
-        ({"input": 5}, "input", "valid"),
-        ({"input": [IMAGE]}, "input[0].content[0].type", "text only"),
-        ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0]", "nothing to read"),
-        (
-            {"input": [{"type": "function_call_output", "call_id": "c9", "output": "done"}]},
-            "input[0].call_id",
-            "no function_call before it",
-        ),
+        ({"input": 5}, "input", "valid string"),
+        ({"input": [{"role": "user", "content": STATE}]}, "input", "valid string"),
     ],
 )
 def test_a_request_of_another_shape_is_400_with_its_field(served: Served, broken: Any, param: str, words: str) -> None:
