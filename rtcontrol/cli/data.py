@@ -67,9 +67,6 @@ def convert(
     balance_by: Annotated[
         Literal["drop", "weight"], typer.Option(help="Leave rows out (drop), or set their weights (weight).")
     ] = "drop",
-    pass_through: Annotated[
-        int, typer.Option(min=0, help="So many rows more of functions that hand a text on word for word.")
-    ] = 0,
     optionals: Optionals = "omit",
     python: BfclPython = None,
     seed: Seed = 0,
@@ -83,7 +80,7 @@ def convert(
 
     Examples:
 
-      rtcontrol data convert xlam --balance paper --pass-through 2000 --out train.jsonl
+      rtcontrol data convert xlam --balance paper --out train.jsonl
 
       rtcontrol data convert bfcl --python ~/bfcl/bin/python --for eval --out bfcl.jsonl      (docs/data.md)
 
@@ -93,20 +90,14 @@ def convert(
     """
     from rtcontrol.models.data import convert as converting
     from rtcontrol.models.data.balance import PAPER, balanced, shares_of
-    from rtcontrol.models.data.canonical import rows as passed
     from rtcontrol.models.data.row import write_rows
     from rtcontrol.models.data.tally import Tally
 
-    if purpose == "eval" and (balance or pass_through):
-        raise UserError("--balance and --pass-through are for training.", "Leave them out with --for eval.")
+    if purpose == "eval" and balance:
+        raise UserError("--balance is for training.", "Leave it out with --for eval.")
     shares = shares_of(PAPER if balance == "paper" else balance) if balance else None
     options, tally = converting.ConvertOptions(purpose, overflow, seed), Tally()
     rows: Iterable[DataRow] = count_rows(_read(sources, options, tally, optionals, python))
-    if pass_through:
-        taught = list(rows)
-        if not taught:
-            raise UserError("No row: pass-through rows take the tools and queries of others.", _why(tally))
-        rows = [*taught, *converting.rows(passed(pass_through, taught, seed), options, tally)]
     if shares is not None:
         rows = balanced(list(rows), shares, balance_by, seed, tally)
     count, console = write_rows(out, _some(rows, tally), tool_sets), for_people(json_file)

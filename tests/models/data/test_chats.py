@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.data.convert import ConvertOptions, rows
 from rtcontrol.models.data.sample import Dropped, Sample
 from rtcontrol.models.data.sources import chat, mobile_actions
-from rtcontrol.models.data.sources.files import items
 from rtcontrol.models.data.tally import Tally
-from rtcontrol.models.errors import UserError
 
 TOOLS = [{"function": {"name": "lamp", "parameters": {"type": "OBJECT", "properties": {"on": {"type": "BOOLEAN"}}}}}]
 CALL = {"function": {"name": "lamp", "arguments": {"on": True}}}
@@ -159,13 +156,6 @@ def test_each_answer_is_a_sample_with_the_calls_before_it_and_their_own_results(
     assert isinstance(lost, Dropped) and (lost.reason, lost.detail) == ("a result of no call before it", "messages[2]")
 
 
-def test_the_form_before_there_were_ids_is_a_history_too(tmp_path: Path) -> None:
-    old = {"role": "assistant", "content": None, "function_call": grip(width=1, force=1)["tool_calls"][0]["function"]}
-    said = [USER, old, {"role": "function", "name": "grip", "content": "slipped"}, grip(width=2, force=1)]
-    _, then = read(tmp_path, {"messages": said, "functions": [GRIP]})
-    assert isinstance(then, Sample) and then.history == ("grip(width=1, force=1) -> slipped",)
-
-
 def test_an_answer_of_weight_zero_is_history_and_no_target(tmp_path: Path) -> None:
     words = {"role": "assistant", "content": "Which one?", "weight": 0}
     wrong, right = {**grip("1", width=1, force=1), "weight": 0}, {**grip("2", width=2, force=1), "weight": 0.5}
@@ -218,18 +208,6 @@ def test_mobile_actions_are_split_by_their_metadata(tmp_path: Path) -> None:
     path.write_text("\n".join(json.dumps(line(USER, answer, metadata=part)) for part in parts))
     counts = [len([*mobile_actions.samples(part, str(tmp_path))]) for part in ("train", "eval", "")]
     assert counts == [2, 1, 3]
-
-
-def test_mobile_actions_as_the_notebook_prints_them(sets: Path) -> None:
-    place = str(sets / "mobile_actions" / "notebook_examples.jsonl")
-    (one,) = mobile_actions.samples("eval", place)
-    assert isinstance(one, Sample) and len(one.tools) == 7
-    assert one.calls[0].name == "create_calendar_event"
-    assert one.observation.startswith("Current date and time given in YYYY-MM-DDTHH:MM:SS format: 2024-10-20T14:27:48")
-    assert len(list(mobile_actions.samples("", place))) == 2
-    assert one.source.endswith(":eval")
-    with pytest.raises(UserError, match="no part 'test'"):
-        list(mobile_actions.samples("test", place))
 
 
 # Chats as other trainers' sets have them: read as they are meant, or left out with the reason.
@@ -299,15 +277,6 @@ def test_an_answer_that_is_marked_not_to_be_learnt_is_a_part_of_the_history_alon
     assert isinstance(second, Sample) and second.history == (CALLED,)
 
 
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [({"ok": True}, '{"ok": true}'), ([{"ok": 1}], '[{"ok": 1}]'), (7, "7"), ([{"type": "text", "text": "ok"}], "ok")],
-)
-def test_a_result_may_be_any_value(content: Any, told: str) -> None:
-    _, found = foreign_read(foreign_line(answer(), {"role": "tool", "content": content}, answer()))
-    assert isinstance(found, Sample) and found.history == (f"{CALLED} -> {told}",)
-
-
 def test_turns_with_calls_and_observations_are_read_as_messages() -> None:
     call = json.dumps({"name": "dim", "arguments": ARGUMENTS})
     turns = [
@@ -339,9 +308,3 @@ def test_turns_with_calls_and_observations_are_read_as_messages() -> None:
 def test_calls_that_stand_among_an_answers_words_are_told(content: Any, reason: str) -> None:
     (found,) = foreign_read(foreign_line({"role": "assistant", "content": content}))
     assert isinstance(found, Dropped) and found.reason == reason
-
-
-def test_lines_may_be_compressed(tmp_path: Path) -> None:
-    path = tmp_path / "chats.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"a": 1}\r\n\n{"a": 2}'))
-    assert [value for _, value in items(path)] == [{"a": 1}, {"a": 2}]

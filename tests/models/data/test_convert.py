@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.canonical import decompose
-from rtcontrol.models.data.convert import CUT, REPEATED, ConvertOptions, rows
+from rtcontrol.models.data.convert import CUT, ConvertOptions, rows
 from rtcontrol.models.data.row import Check, DataRow
 from rtcontrol.models.data.sample import Dropped, Sample, Unusable
 from rtcontrol.models.data.tally import Tally
@@ -120,27 +120,6 @@ def test_an_integer_that_is_no_float_is_no_value_of_a_number() -> None:
 def test_what_is_judged_keeps_its_values_as_the_set_has_them() -> None:
     (row,), _ = made([sample(Call("go", {"a": 3, "z": 2}), tool("go", "", SPEED))], purpose="eval")
     assert row.call is not None and row.call.text() == "go(z=2, a=3)"
-
-
-def test_every_sample_is_a_row_or_a_reason() -> None:
-    good, bad = Call("go", {"z": 1.0}), Call("stop", {})
-    found: list[Any] = [
-        sample(good, tool("go", "", SPEED)),
-        sample(good, tool("go", "", SPEED), "again"),
-        sample(bad, tool("go", "", SPEED), "b"),
-        sample(
-            good, tool("go", "", {"type": "object", "properties": {"z": {"type": "object", "$ref": "#/gone"}}}), "c"
-        ),
-        Sample("d", "set", "file:d", "go", "", (tool("go", "", SPEED),) * 2, (good,)),
-        Dropped("no call", "file:e", "", "set"),
-    ]
-    taught, tally = made(found)
-    assert len(taught) == 1 == tally.rows["set"] and tally.samples["set"] == 6
-    assert sum(tally.dropped.values()) == 5
-    assert {reason for _, reason in tally.dropped} == {
-        *(REPEATED, "a call of a function that is not shown", "a tool that cannot be decoded"),
-        *("two tools of one name", "no call"),
-    }
 
 
 def test_samples_of_one_id_are_told_apart() -> None:

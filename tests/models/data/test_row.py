@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.balance import OVER, PAPER, balanced, shares_of
-from rtcontrol.models.data.canonical import canonical, check_call
-from rtcontrol.models.data.canonical import rows as passed
 from rtcontrol.models.data.compression import compression, head_texts
 from rtcontrol.models.data.row import Check, DataRow, read_rows, write_rows
 from rtcontrol.models.data.tally import Tally
@@ -225,11 +223,6 @@ def test_what_is_wrong_with_a_set_is_said_with_file_and_line(
     assert wrong.what == caught.value.what
 
 
-def test_a_row_may_have_a_field_of_that_name(tmp_path: Path) -> None:
-    (found,) = read_rows(written(tmp_path / "rows.jsonl", plain([GO], tool_set="mine")))
-    assert found.tools == (GO,)
-
-
 def test_the_command_writes_them_and_every_reader_reads_them(tmp_path: Path) -> None:
     call = {"name": "go", "arguments": {"at": "left"}}
     lines = [plain([GO], call=call, id=f"{n}", observation=f"x={n}") for n in range(60)]
@@ -297,21 +290,6 @@ def test_a_count_without_rows_cannot_have_a_share() -> None:
     for bad in ("", "1,2", "a,b,c,d,e,f", "0,0,0,0,0,0", "-1,1,1,1,1,1", "nan,1,1,1,1,1"):
         with pytest.raises(UserError, match="no shares"):
             shares_of(bad)
-
-
-def test_pass_through_rows_hand_on_what_is_asked_word_for_word() -> None:
-    others = [balance_row(n, n % 3) for n in range(20)]
-    made = list(passed(50, others, 3))
-    assert made == list(passed(50, others, 3)) and len({r.instruction for r in made}) == 50
-    for one in made:
-        assert one.call is not None
-        (value,) = one.call.arguments.values()
-        assert value in one.instruction
-        called = next(t for t in one.tools if t["function"]["name"] == one.call.name)
-        check_call(one.call, canonical(called, "merge"))
-    assert len({t["function"]["name"] for one in made for t in one.tools}) == 7  # six, and the others' f
-    with pytest.raises(UserError, match="more than 20 queries give"):
-        list(passed(10_000, others, 0))
 
 
 # What rows hold, beside the paper's tables.

@@ -55,14 +55,6 @@ def test_a_file_that_is_no_set_is_told(tmp_path: Path, name: str, text: str, sai
         list(items(tmp_path / name))
 
 
-def test_lines_are_read_whatever_the_file_is_called(tmp_path: Path) -> None:
-    path = tmp_path / "BFCL_v4_multiple.json"
-    path.write_text('{"a": 1}\n{"a": 2}\n')
-    assert list(items(path)) == [(f"{path}:1", {"a": 1}), (f"{path}:2", {"a": 2})]
-    path.write_text(json.dumps([{"a": 1}], indent=1))
-    assert list(items(path)) == [(f"{path}#1", {"a": 1})]
-
-
 def test_the_hubs_revision_or_the_contents_name_the_version(tmp_path: Path) -> None:
     path = tmp_path / "datasets--o--n" / "snapshots" / "0123456789abcdef" / "d.jsonl"
     path.parent.mkdir(parents=True)
@@ -202,21 +194,6 @@ def test_where_there_is_no_package_the_remedy_installs_it(tmp_path: Path, monkey
             bfcl.package_folder(place)
     with pytest.raises(UserError, match="no single-turn category 'java'"):
         list(bfcl.samples("java", tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("category", "counts"),
-    [
-        ("exec_multiple", (50, 0, 6)), ("exec_simple", (100, 0, 6)), ("live_multiple", (1053, 167, 21)),
-        ("live_simple", (258, 14, 10)), ("multiple", (200, 0, 6)), ("simple_python", (400, 0, 6)),
-    ],
-)  # fmt: skip
-def test_the_papers_table_of_parameters(package: Path, category: str, counts: tuple[int, int, int]) -> None:
-    most = []
-    for one in bfcl.samples(category, package):
-        assert isinstance(one, Sample)
-        most.append(max(len(tool["function"]["parameters"]["properties"]) for tool in one.tools))
-    assert (len(most), sum(count > 6 for count in most), max(most)) == counts
 
 
 def accepted(package: Path, category: str, **options: Any) -> int:

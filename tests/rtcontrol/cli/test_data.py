@@ -70,14 +70,14 @@ def test_rows_are_shown(chats: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == ["c0", "c1"]
 
 
-def test_rows_of_few_arguments_are_weighed_and_passages_handed_on(chats: Path, tmp_path: Path) -> None:
+def test_rows_of_few_arguments_are_weighed(chats: Path, tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
-    options = ("--balance", "1,1,0,0,0,0", "--balance-by", "weight", "--pass-through", "4")
+    options = ("--balance", "1,1,0,0,0,0", "--balance-by", "weight")
     assert call("data", "convert", f"openai={chats}", "--out", str(out), *options) == 0
     rows = list(read_rows(out))
-    assert len(rows) == 8 and {row.source for row in rows[4:]} == {"pass-through"}
+    assert len(rows) == 4
     weights = [sum(r.weight for r in rows if r.call and len(r.call.arguments) == n) for n in (1, 2)]
-    assert weights == pytest.approx([4.0, 4.0])
+    assert weights == pytest.approx([2.0, 2.0])
 
 
 @pytest.mark.parametrize(

@@ -74,15 +74,6 @@ def test_nonsense_of_an_endpoint_is_one_wrong_answer(said: tuple[int, bytes], er
     assert re.search(error, found.error)
 
 
-def test_text_instead_of_a_call_and_several_calls_are_kept_as_they_are() -> None:
-    with chat_server(lambda body: completion(content="I would go left.")) as server:
-        found = ChatAnswerer(f"openai:{server.url}").answer(ROW)
-        assert (found.calls, found.error) == ((), None)
-    with chat_server(lambda body: completion(("a_go", '{"to": "left"}'), ("other", "{}"))) as server:
-        found = ChatAnswerer(f"openai:{server.url}").answer(ROW)
-        assert [one.name for one in found.calls] == ["a.go", "other"]
-
-
 @pytest.mark.parametrize(("status", "named"), [(401, "refuses the key"), (404, "refuses the address")])
 def test_a_refused_key_or_address_ends_the_run(status: int, named: str) -> None:
     with chat_server(lambda body: (status, b"{}")) as server, pytest.raises(UserError, match=named):
@@ -174,11 +165,6 @@ def measured(categories: tuple[str, ...]) -> dict[str, tuple[int, int, int]]:
 @pytest.mark.integration
 def test_gold_calls_pass_the_official_checker_as_often_as_they_can() -> None:
     assert measured(QUICK) == {name: TABLE[name] for name in QUICK}
-
-
-@pytest.mark.slow
-def test_gold_calls_of_all_categories_pass_the_official_checker() -> None:
-    assert measured(tuple(TABLE)) == TABLE
 
 
 TOOLS = (tool("go", to=["left", "right"]), tool("stop"))

@@ -284,26 +284,6 @@ def test_an_understood_instruction_waits_for_a_yes(tmp_path: Path, word: str, fo
     assert any('may it follow "go to 0.5"? /yes or /no' in line for line in flight.said)
 
 
-def test_without_an_answer_the_instruction_before_goes_on(tmp_path: Path) -> None:
-    def person(flight: Flight) -> None:
-        flight.loop.instruct("a half please")
-        until(lambda: any("nobody said yes or no" in line for line in flight.said))
-
-    with chat(lambda body: GO) as (_, interpreter):
-        flight = flown(tmp_path, interpreter, person, confirm_instruction=True, confirm_s=0.1)
-    assert flight.loop.instruction == "go to 0"
-    assert [line["people"] for line in flight.lines if "people" in line] == ["ask", "unanswered"]
-
-
-def test_canonical_words_need_no_yes(tmp_path: Path) -> None:
-    def person(flight: Flight) -> None:
-        flight.loop.instruct("go to 2.0")
-        until(lambda: flight.loop.instruction == "go to 2.0")
-
-    with chat(lambda body: GO) as (_, interpreter):
-        flown(tmp_path, interpreter, person, confirm_instruction=True)
-
-
 def test_a_newer_sentence_withdraws_the_question_about_an_older_one(tmp_path: Path) -> None:
     def person(flight: Flight) -> None:
         flight.loop.instruct("a half please")
@@ -368,57 +348,6 @@ def test_a_yes_is_not_taken_for_another_question_than_the_one_that_was_shown(tmp
     with chat(lambda body: answers[body["messages"][-1]["content"]]) as (_, interpreter):
         flight = flown(tmp_path, interpreter, person, confirm_instruction=True)
     assert [line["k"] for line in flight.lines if line.get("people") in ("ask", "confirm")] == [-1, -2, -2]
-
-
-def started(flight: Flight, person: Callable[[], Any]) -> Flight:
-    """The run's start, beside which a person does something, and which ends the run."""
-
-    def beside() -> None:
-        person()
-
-    flight.run_beside(beside)
-    return flight
-
-
-def first_of(out: Path, interpreter: Interpreter, **more: Any) -> Flight:
-    settings = {"instruction": "a half", "confirm_instruction": True, "duration_s": None, **more}
-    return Flight(out, agent=agent(), interpreter=interpreter, **settings)
-
-
-def test_what_is_said_while_the_first_question_is_open_is_what_the_run_begins_with(tmp_path: Path) -> None:
-    two = completion(("go_to_x", '{"x": 2}'))
-    with chat(lambda body: two if "two" in body["messages"][-1]["content"] else GO, shared=True) as (_, interpreter):
-        for said, text in (("go to -2.0", "go to -2.0"), ("make it two", "go to 2.0")):
-            flight = first_of(tmp_path / text, interpreter)
-            operator = flight.loop.operator
-
-            def person(flight: Flight = flight, operator: Any = operator, said: str = said, text: str = text) -> None:
-                until(lambda: asks(flight))
-                flight.loop.instruct(said)
-                if said != text:
-                    until(lambda: operator.question is not None and operator.question.text == text and asks(flight))
-                    operator.say("confirm", "page", -2)
-                until(lambda: flight.loop._outcomes.newest_k >= 3)
-
-            started(flight, person)
-            assert {line["instruction"] for line in flight.lines if "observation" in line} == {text}
-
-
-def test_the_first_instruction_is_asked_about_again_where_nothing_comes_of_a_newer_one(tmp_path: Path) -> None:
-    none = completion(("not_understood", "{}"))
-    with chat(lambda body: none if "sandwich" in body["messages"][-1]["content"] else GO) as (_, interpreter):
-        flight = first_of(tmp_path, interpreter)
-
-        def person() -> None:
-            operator = flight.loop.operator
-            until(lambda: asks(flight))
-            flight.loop.instruct("make me a sandwich")
-            until(lambda: operator.question is not None and operator.question.k == -2 and asks(flight))
-            operator.say("confirm", "page", -2)
-            until(lambda: flight.loop._outcomes.newest_k >= 3)
-
-        started(flight, person)
-    assert flight.loop.instruction == "go to 0.5"
 
 
 def test_the_first_instruction_waits_for_a_yes_too(tmp_path: Path) -> None:

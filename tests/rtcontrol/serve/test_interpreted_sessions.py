@@ -118,16 +118,6 @@ def test_what_is_said_between_two_loops_is_what_the_next_one_begins_with(interpr
     assert made.peer().enter(resume=peer.token).instruction == "hover at 0.7"
 
 
-def test_what_was_understood_and_not_decided_by_yet_is_kept_for_the_resume(interpreted: Callable[..., Bench]) -> None:
-    made = interpreted()
-    peer = made.enter(pacing="client")
-    peer.ask()
-    say(peer, "stay up there")
-    assert told(peer, Instruct).said == "stay up there"
-    parked(made, peer)
-    assert made.peer().enter(resume=peer.token).instruction == "hover at 0.7"
-
-
 def test_the_hello_s_instruction_is_told_by_the_welcome_as_it_was_understood(interpreted: Callable[..., Bench]) -> None:
     made = interpreted()
     assert made.enter(instruction="to the left").welcome.instruction == "land on the left side of the pad"  # type: ignore[union-attr]
