@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol_client.ros2.config import Qos
-from rtcontrol_client.ros2.links import Link
+from rtcontrol_client.ros2.links import ServedLink
 from rtcontrol_client.ros2.mapper import Mapper
 from rtcontrol_client.ros2.network import Feed, Network, Service
 from rtcontrol_client.ros2.parts import Order, Topic
@@ -68,7 +68,7 @@ class ActionClient:
 
     def __init__(
         self,
-        link: Link,
+        link: ServedLink,
         wires: ActionWires,
         answer_s: float,
         sweeps: bool = False,
@@ -274,7 +274,7 @@ def channels(
     return found
 
 
-def _wires(link: Link, net: Network) -> ActionWires:
+def _wires(link: ServedLink, net: Network) -> ActionWires:
     hidden, impl = f"{link.name}/_action", link.cls.Impl
     feedback = Topic(
         f"{hidden}/feedback", f"{link.form}_FeedbackMessage", impl.FeedbackMessage, FEEDBACK, link.relative

@@ -20,7 +20,7 @@ UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
-class Link:
+class ServedLink:
     """An action or a service of the robot, its type's full name and class; `relative` as of a topic."""
 
     name: str
@@ -55,8 +55,8 @@ class Links:
 
     def __init__(self, config: RobotConfig, complain: Complain) -> None:
         self._config, self._complain = config, complain
-        self.actions: dict[str, Link] = {}
-        self.services: dict[str, Link] = {}
+        self.actions: dict[str, ServedLink] = {}
+        self.services: dict[str, ServedLink] = {}
         self._asks = {name: self._tool(name, tool) for name, tool in config.tools.items()}
         self._cancels = {name: self._none_of(name, tool) for name, tool in config.tools.items()}
 
@@ -77,7 +77,7 @@ class Links:
             self._source(*one, self.services, "services", "a request") for one in observe.services.items()
         ]
 
-    def _source(self, name: str, spec: ServedSpec, links: Mapping[str, Link], key: str, what: str) -> Source:
+    def _source(self, name: str, spec: ServedSpec, links: Mapping[str, ServedLink], key: str, what: str) -> Source:
         key = f"observe.{key}.{name}"
         link = links.get(_full(name))
         if link is None:
@@ -114,16 +114,16 @@ class Links:
     def _goal(self, name: str, spec: RequestSpec, key: str) -> Any:
         form, cls = find(spec.type, "action")
         view = view_class(feedback=cls.Feedback, result=cls.Result)
-        link = self._link(self.actions, Link(_full(name), form, cls, view, self._relative(name, key)), key)
+        link = self._link(self.actions, ServedLink(_full(name), form, cls, view, self._relative(name, key)), key)
         return link.cls.Goal
 
     def _request(self, name: str, spec: RequestSpec, key: str) -> Any:
         form, cls = find(spec.type, "srv")
         view = view_class(response=cls.Response)
-        link = self._link(self.services, Link(_full(name), form, cls, view, self._relative(name, key)), key)
+        link = self._link(self.services, ServedLink(_full(name), form, cls, view, self._relative(name, key)), key)
         return link.cls.Request
 
-    def _link(self, known: dict[str, Link], made: Link, key: str) -> Link:
+    def _link(self, known: dict[str, ServedLink], made: ServedLink, key: str) -> ServedLink:
         link = known.setdefault(made.name, made)
         if link.form != made.form:
             raise self._complain(f"it is said to be {link.form} and {made.form}", f"{key}.type")
