@@ -27,7 +27,8 @@ def saying_of(message: ControlMessage, capabilities: Sequence[str]) -> str:
 
 def refused_instruction(error: str, seq: int | None) -> WireError:
     """The decider cannot take it."""
-    what, remedy = f"The instruction was refused: {error}", "Say it in other or fewer words; the instruction before goes on."
+    what = f"The instruction was refused: {error}"
+    remedy = "Say it in other or fewer words; the instruction before goes on."
     return WireError(Code.INSTRUCTION, what, remedy, field="instruction", seq=seq)
 
 
