@@ -9,7 +9,6 @@ from pathlib import Path
 
 from rtcontrol.models.errors import UserError
 
-VLLM = "RTCONTROL_VLLM_PYTHON"
 SECONDS = 60
 
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.bench.tables import tables
+from rtcontrol.bench.tables import TABLES
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.figure_table import markdown
 
@@ -26,7 +26,7 @@ def fill(text: str, folder: Path) -> str:
 def _block(path: Path) -> str:
     try:
         document = json.loads(path.read_text("utf-8"))
-        return f"{markdown(tables(document))}\n\n{_machine(document)}"
+        return f"{markdown(TABLES[document['bench']](document))}\n\n{_machine(document)}"
     except (OSError, ValueError, LookupError) as error:
         raise UserError(f"{path} cannot be read ({type(error).__name__}: {error}).", "Measure it again.") from None
 

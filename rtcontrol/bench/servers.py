@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 import time
 from contextlib import closing
+from subprocess import PIPE, STDOUT, Popen, TimeoutExpired
 from typing import Any, Self
 
 import zmq
@@ -21,7 +21,7 @@ class Servers:
     """The processes of a benchmark; all end with the `with` block."""
 
     def __init__(self) -> None:
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Popen[bytes]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -29,8 +29,7 @@ class Servers:
     def start(self, *arguments: str) -> None:
         """Run `python ARGUMENTS`; its output is shown only if it ends by itself."""
         command = [sys.executable, *arguments]
-        pipe = subprocess.PIPE
-        self._processes.append(subprocess.Popen(command, stdout=pipe, stderr=subprocess.STDOUT, start_new_session=True))
+        self._processes.append(Popen(command, stdout=PIPE, stderr=STDOUT, start_new_session=True))
 
     def check(self) -> None:
         """Raise UserError when one has ended."""
@@ -56,7 +55,7 @@ class Servers:
         for process in self._processes:
             try:
                 process.communicate(timeout=20)
-            except subprocess.TimeoutExpired:
+            except TimeoutExpired:
                 process.kill()
                 process.communicate()
 

@@ -91,16 +91,13 @@ def decide_all(
                 decided[way], ms = watch.time(lambda run=ways[way], one=one: run(one))  # type: ignore[misc]
                 turns.add({way: ms})
                 if way != OURS:
-                    count[f"{way}_tokens"] = engine.tokens
-                    count[f"{way}_cached"] = engine.cached
-                    count[f"{way}_steps"] = engine.steps
+                    count |= {f"{way}_{name}": getattr(engine, name) for name in ("tokens", "cached", "steps")}
             made = decided.pop(OURS)
             count |= {"one_pass_passes": made.forward_passes, "one_pass_tokens": made.tokens}
             count |= {f"{way}_equal": call == made.call for way, call in decided.items()}
             count |= {f"{way}_legal": call is not None for way, call in decided.items()}
             if turns.counted:
                 counts.append(count)
-    info = ours.info()
     return {
         "ms": summaries(turns.ms),
         "counts": {name: round(float(np.mean([c[name] for c in counts])), 3) for name in counts[0]},
@@ -109,7 +106,7 @@ def decide_all(
         "prompt_tokens": len(best.prompts(each[-1])[0]) - 1,
         "threads": {"ours": our_threads, "vllm": engine.threads},
         "backend": backend,
-        "info": info if case == "lander" else {**info, "model": "random weights"},
+        "info": {**ours.info(), "model": case if case == "lander" else "random weights"},
     }
 
 

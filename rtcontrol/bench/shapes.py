@@ -29,8 +29,7 @@ WORDS = [*map("".join, itertools.product(SYLLABLES, repeat=2)), *map("".join, it
 NAMES = ("go_to_base_pad1", "go_to_base_pad2")
 HEAD_TOKENS = 8  # of a value, or a name
 PHRASE = "slow turn to left side at level"
-CHOICES = ("one", "two", "six")
-PARAMETERS = ("main", "side", "lamp")
+CHOICES, PARAMETERS = ("one", "two", "six"), ("main", "side", "lamp")
 
 
 def eight_token_heads(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 from rtcontrol.envs import registry
 from rtcontrol.envs.skill import Skill, StepCarry
@@ -18,8 +17,7 @@ TICKS = 40  # of an episode, told one thing
 FIRST_SEED = 3000
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(NamedTuple):
     """What is told, and the observation's text."""
 
     instruction: str

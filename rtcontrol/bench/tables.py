@@ -21,9 +21,9 @@ DECIDE = {
 TOOLS = {"bundled": "own tools", "long": "long", "long_arguments": "long, held to three arguments"}
 SERVING = {
     "one_pass": "one packed pass",
-    "simpletool": "SimpleTool's way (vLLM as it comes)",
-    "simpletool_best": "its best form",
-    "vllm_json": "JSON under vLLM's grammar, best form",
+    "simpletool": "SimpleTool's heads, vLLM as it comes",
+    "simpletool_best": "SimpleTool's heads, best form",
+    "vllm_json": "JSON under a grammar, best form",
 }
 CASES = {
     "late": "random weights of 15 M",
@@ -37,7 +37,6 @@ WIRE = {
     "model_ws": "JSON over WebSocket, {model}",
     "model_http": "`POST /v1/function_call`, {model}",
     "model_chat": "`POST /v1/chat/completions`, {model}",
-    "openpi_echo": "openpi's client (WebSocket, msgpack), echo server",
 }
 
 
@@ -75,8 +74,6 @@ def serving(document: Document) -> list[Table]:
     tables = []
     for name, result in document["cases"].items():
         case, _, dtype = name.partition(", ")
-        if case not in CASES:
-            continue
         counts, one, rows = result["counts"], result["ms"]["one_pass"]["p50"], []
         for way, label in SERVING.items():
             if (times := result["ms"].get(way)) is None:
@@ -133,6 +130,7 @@ def train(document: Document) -> list[Table]:
     return [Table("Forward and backward", ("way", "samples/s", "tokens"), tuple(rows), note)]
 
 
+# By the name of the bench that a document is of.
 TABLES: dict[str, Callable[[Document], list[Table]]] = {
     "decide": decide,
     "sizes": sizes,
@@ -141,8 +139,3 @@ TABLES: dict[str, Callable[[Document], list[Table]]] = {
     "load": load,
     "train": train,
 }
-
-
-def tables(document: Document) -> list[Table]:
-    """Return the tables of any bench's document."""
-    return TABLES[document["bench"]](document)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -62,9 +61,9 @@ def summaries(samples: Mapping[str, Iterable[float]]) -> dict[str, Any]:
 
 def rotated(ways: Iterable[T], turn: int) -> list[T]:
     """Return the ways in their order of this turn: the first one changes from one turn to the next."""
-    order = deque(ways)
-    order.rotate(-turn)
-    return list(order)
+    order = list(ways)
+    first = turn % len(order)
+    return order[first:] + order[:first]
 
 
 class Turns:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from copy import copy
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from rtcontrol.bench.head_calls import HeadCalls
 from rtcontrol.models.call import Call
@@ -82,23 +83,23 @@ class InProcess:
         return list(outputs.values())
 
 
+def _params(most: int, stops: list[int], **more: Any) -> SamplingParams:
+    final = RequestOutputKind.FINAL_ONLY
+    return SamplingParams(
+        temperature=0.0, max_tokens=most, stop_token_ids=stops, detokenize=False, output_kind=final, **more
+    )
+
+
 class BestForm:
     """SimpleTool's heads as requests that start in one step, with ids at which a head stops. `limit`: tokens of a
     head."""
 
     def __init__(self, decider: STDecider, engine: InProcess, limit: int | None) -> None:
         self._decider, self.engine = decider, engine
-        self._prefix = decider.template.prefix_ids(decider.plan.tools)
         self._stops = [decider.tokenizer.special_id(stop) for stop in STOPS]
-        self._params = SamplingParams(
-            temperature=0.0,
-            max_tokens=limit or MOST,
-            stop_token_ids=self._stops,
-            detokenize=False,
-            skip_special_tokens=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
+        self._params = _params(limit or MOST, self._stops, skip_special_tokens=False)
         self._calls = HeadCalls(decider)
+        self._prefix = decider.template.prefix_ids(decider.plan.tools)
 
     def decide(self, one: Situation) -> Call | None:
         outputs = self.engine.run(self.prompts(one), self._params, "heads")
@@ -114,15 +115,9 @@ class JsonForm:
 
     def __init__(self, decider: STDecider, engine: InProcess) -> None:
         self._decider, self._engine = decider, engine
+        grammar = StructuredOutputsParams(json=json.dumps(json_schema(decider.plan.tools)))
+        self._params = _params(JSON_MOST, [decider.tokenizer.special_id(END)], structured_outputs=grammar)
         self._prefix = decider.template.prefix_ids(decider.plan.tools)
-        self._params = SamplingParams(
-            temperature=0.0,
-            max_tokens=JSON_MOST,
-            stop_token_ids=[decider.tokenizer.special_id(END)],
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            structured_outputs=StructuredOutputsParams(json=json.dumps(json_schema(decider.plan.tools))),
-        )
 
     def decide(self, one: Situation) -> Call | None:
         """Decide after SimpleTool's prompt, up to where a head would start."""

@@ -21,35 +21,25 @@ import zmq
 from rtcontrol.bench.servers import TIMEOUT_MS, Servers, dealer, free_port
 from rtcontrol.bench.timing import Progress, Stopwatch, summaries
 from rtcontrol.models.errors import UserError
-from rtcontrol_client.wire import PROTOCOL, decode_json, decode_msgpack, encode_json, encode_msgpack
-from rtcontrol_client.wire.messages import (
-    CallMessage,
-    ErrorMessage,
-    Hello,
-    Message,
-    Observe,
-    Ping,
-    Pong,
-    Program,
-    Welcome,
-)
+from rtcontrol_client.wire import PROTOCOL, decode_json, decode_msgpack, encode_json, encode_msgpack, messages
+from rtcontrol_client.wire.messages import Message, Ping, Welcome
 
 BLOCK = 20
 WARM_UP = 100
 TEXT = ("x 12 y 95 vx -3 vy -41 angle 2 spin 0 legs 0 " * 8)[:300]
 
 
-def hello(agent: str, **options: Any) -> Hello:
+def hello(agent: str, **options: Any) -> messages.Hello:
     """Return the client-paced hello of the benchmark."""
-    client = Program(name="bench", language="python")
+    client = messages.Program(name="bench", language="python")
     named = {"pacing": "client", **options}
-    return Hello(protocol=list(PROTOCOL), client=client, t_client_ns=time.monotonic_ns(), agent=agent, **named)
+    return messages.Hello(protocol=list(PROTOCOL), client=client, t_client_ns=time.monotonic_ns(), agent=agent, **named)
 
 
-def pong(ping: Ping) -> Pong:
+def pong(ping: Ping) -> messages.Pong:
     """Return the answer that keeps a session alive while it is opened."""
     now = time.monotonic_ns()
-    return Pong(id=ping.id, t_ping_ns=ping.t_ns, t_received_ns=now, t_sent_ns=now)
+    return messages.Pong(id=ping.id, t_ping_ns=ping.t_ns, t_received_ns=now, t_sent_ns=now)
 
 
 class WireSession:
@@ -61,16 +51,16 @@ class WireSession:
         self.welcome = welcome
         self._seq = 0
 
-    def observe(self, text: str) -> Observe:
+    def observe(self, text: str) -> messages.Observe:
         self._seq += 1
         token, epoch = self.welcome.session, self.welcome.epoch
-        return Observe(session=token, seq=self._seq, epoch=epoch, t_ns=time.monotonic_ns(), text=text)
+        return messages.Observe(session=token, seq=self._seq, epoch=epoch, t_ns=time.monotonic_ns(), text=text)
 
     def answered(self, message: Message) -> bool:
         """Return whether this is the last observation's call. Raises UserError for an error of the server's."""
-        if isinstance(message, ErrorMessage):
+        if isinstance(message, messages.ErrorMessage):
             raise UserError(f"The server refused an observation: {message.message}", message.remedy)
-        return isinstance(message, CallMessage) and message.seq_obs == self._seq
+        return isinstance(message, messages.CallMessage) and message.seq_obs == self._seq
 
 
 class Echo:
@@ -188,14 +178,13 @@ def _start(servers: Servers, model: str) -> dict[str, Callable[[], Way]]:
     ports = {name: (free_port(), free_port()) for name in ("model", "null")}
     servers.start("-m", "rtcontrol.bench.wire", str(echo))
     for name, (wire, http) in ports.items():
-        chosen = "noop" if name == "null" else model
         addresses = ("--bind", f"tcp://127.0.0.1:{wire}", "--http", f"127.0.0.1:{http}")
-        servers.start("-m", "rtcontrol", "serve", "--model", chosen, *addresses)
+        servers.start("-m", "rtcontrol", "serve", "--model", model if name == "model" else "noop", *addresses)
     for port in (echo, *(port for pair in ports.values() for port in pair)):
         servers.wait_for(port)
     lander, http = agent("lander"), ports["model"][1]
-    messages = [{"role": "user", "content": lander.instruction}]
-    body = {"model": "default", "messages": messages, "tools": list(lander.tools.openai())}
+    talk = [{"role": "user", "content": lander.instruction}]
+    body = {"model": "default", "messages": talk, "tools": list(lander.tools.openai())}
     opens: dict[str, Callable[[], Way]] = {}
     for name, (wire, web) in ports.items():
         opens[f"{name}_zmq"] = partial(ZeroMQ, f"tcp://127.0.0.1:{wire}")

@@ -23,19 +23,18 @@ def measured(run: Callable[[Tenths], dict[str, Any]], json_file: Path | None) ->
     """Measure (`run` takes what shows progress), show the tables, and save the document with its day and machine."""
     import torch
 
-    from rtcontrol.bench.tables import tables
+    from rtcontrol.bench.tables import TABLES
     from rtcontrol.telemetry.run_folder import describe
 
     machine = describe()  # before anything is measured: the load is that of other work
     if torch.cuda.is_available():
         machine["gpu"] = torch.cuda.get_device_name()
-    day = datetime.now(UTC).strftime("%Y-%m-%d")
     with Tenths("measuring", "measuring: {percent} %") as progress:
         document = run(progress)
     console = for_people(json_file)
-    for table in tables(document):
+    for table in TABLES[document["bench"]](document):
         show_table(console, table)
-    save(json_file, {**document, "measured": day, "machine": machine})
+    save(json_file, {**document, "measured": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine})
 
 
 @app.command()
@@ -85,11 +84,7 @@ def serving(
     or the first of them, prompts of 365 tokens. `lander`: the bundled model on its own prompts. Text to typed call, in
     turns. It runs in an environment that has vLLM.
 
-    Examples:
-
-      fleet/bin/rtcontrol bench serving
-
-      fleet/bin/rtcontrol bench serving lander --dtype fp32 --threads 1 --json serving.json
+    Example: fleet/bin/rtcontrol bench serving lander --dtype fp32 --threads 1 --json serving.json
     """
     from rtcontrol.bench.serving import BACKENDS, CASES, DTYPES, measure
 
@@ -132,11 +127,7 @@ def train(
     Random weights in the shape of Qwen2.5-0.5B under the paper's LoRA: two layers in fp32, on a GPU all in bf16. Eight
     heads, prompts of 200 to 400 tokens that have nothing in common.
 
-    Examples:
-
-      rtcontrol bench train
-
-      rtcontrol bench train --samples 8 --json train.json
+    Example: rtcontrol bench train --samples 8 --json train.json
     """
     from rtcontrol.models.train.finetune import config
 
@@ -157,11 +148,7 @@ def wire(
     Client-paced, one client at a time, loopback, a 300-byte observation; servers in processes of their own. The ways
     take turns in blocks of 20.
 
-    Examples:
-
-      rtcontrol bench wire
-
-      rtcontrol bench wire --trips 20000 --json wire.json
+    Example: rtcontrol bench wire --trips 20000 --json wire.json
     """
     from rtcontrol.bench.wire import measure
     from rtcontrol.models.checkpoint.checkpoint import read_config, resolve

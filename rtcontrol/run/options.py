@@ -68,27 +68,17 @@ def flags_of(kind: type[Any]) -> dict[str, tuple[str, Any, Flag]]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Without:
-    """Stands in the Annotated of a command's parameter: these fields have no options, and keep their defaults."""
-
-    names: tuple[str, ...]
-
-
 def expanded(run: Callable[..., None]) -> Callable[..., None]:
     """The command with options in the place of a parameter that is a dataclass: one for each field that is annotated
     with a `typer.Option`. It is given the dataclass made."""
     parameters: list[inspect.Parameter] = []
     made: dict[str, tuple[type[Any], list[str]]] = {}
     for parameter in inspect.signature(run, eval_str=True).parameters.values():
-        kind, notes = parameter.annotation, tuple[Any, ...]()
-        if isinstance(getattr(kind, "__origin__", None), type):
-            kind, notes = kind.__origin__, getattr(kind, "__metadata__", ())
+        kind = parameter.annotation
         if not (isinstance(kind, type) and is_dataclass(kind)):
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
             continue
-        left_out = [name for note in notes if isinstance(note, Without) for name in note.names]
-        options = [one for one in _options_of(kind) if one.name not in left_out]
+        options = [*_options_of(kind)]
         made[parameter.name] = kind, [one.name for one in options]
         parameters += options
 

@@ -16,17 +16,16 @@ from rtcontrol.bench.head_calls import HeadCalls
 from rtcontrol.bench.serving import HEADS, JSON, OURS, counts_of, quickest
 from rtcontrol.bench.shapes import CHANGING, CONSTANT, HEAD_TOKENS, VOCABULARY, eight_token_heads
 from rtcontrol.bench.situations import situations
-from rtcontrol.bench.tables import tables
+from rtcontrol.bench.tables import train
 from rtcontrol.bench.train import PROMPTS, random_groups
 from rtcontrol.models.call import Call
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.interpreters import VLLM
 from rtcontrol.models.train.finetune.dataset import GroupCollator
 from rtcontrol.models.train.scratch import ModelShape
 from tests.helpers.processes import ROOT
 
 TINY = ModelShape(hidden=24, layers=1, heads=2, kv_heads=1, intermediate=32)
-PYTHON = os.environ.get(VLLM)
+PYTHON = os.environ.get("RTCONTROL_VLLM_PYTHON")
 
 
 def test_four_heads_of_eight_tokens_are_all_evaluated(tmp_path: Path) -> None:
@@ -85,7 +84,7 @@ def test_what_is_missing_or_unknown_is_named(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.slow
 @pytest.mark.timeout(580)
-@pytest.mark.skipif(not PYTHON, reason=f"{VLLM} names no interpreter that has vLLM")
+@pytest.mark.skipif(not PYTHON, reason="RTCONTROL_VLLM_PYTHON names no interpreter that has vLLM")
 @pytest.mark.parametrize("case", ["late", "lander"])
 def test_vllm_decides_the_same_prompts_by_the_same_weights(case: str, tmp_path: Path) -> None:
     out = tmp_path / "serving.json"
@@ -117,5 +116,5 @@ def test_training_samples_share_nothing_and_have_eight_heads() -> None:
 def test_training_that_needs_too_much_memory_says_so() -> None:
     document = {"bench": "train", "samples": 4, "device": "cpu", "packed_over_separate": 6.5}
     ways = {"samples_per_s": {"packed, 4 together": 0.652}, "too_large": ["separate, batch 8"]}
-    (table,) = tables({**document, **ways, "tokens": {"packed, 4 together": 1240, "separate, batch 8": 9464}})
+    (table,) = train({**document, **ways, "tokens": {"packed, 4 together": 1240, "separate, batch 8": 9464}})
     assert table.rows == (("packed, 4 together", "0.652", "1,240"), ("separate, batch 8", "out of memory", "9,464"))
