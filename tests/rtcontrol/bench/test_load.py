@@ -14,6 +14,8 @@ from rtcontrol.bench.servers import Servers, free_port
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.wire.messages import CallMessage, ErrorMessage
 
+pytestmark = pytest.mark.integration
+
 
 def test_clients_of_a_server_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
