@@ -150,12 +150,11 @@ Way = Echo | ZeroMQ | HTTP
 def measure(trips: int, model: str, progress: Progress) -> dict[str, Any]:
     """Time round trips in blocks of all ways in turn. Returns the document of `bench wire`."""
     with Servers() as servers, ExitStack() as stack:
-        opens = _start(servers, model)
-        ways: dict[str, Way] = {}
-        for name, open_way in opens.items():
-            way = ways[name] = open_way()
+        ways = {name: open_way() for name, open_way in _start(servers, model).items()}
+        for way in ways.values():
             stack.callback(way.close)
-            for _ in range(WARM_UP):
+        for _ in range(WARM_UP):
+            for way in ways.values():
                 way.trip()
         ms: dict[str, list[float]] = {name: [] for name in ways}
         watch = Stopwatch(torch.device("cpu"))
