@@ -76,8 +76,8 @@ class GatewayOptions:
         return is_loopback(self.host)
 
     @classmethod
-    def of(cls, options: ServerOptions, http: str) -> GatewayOptions:
-        """Return the settings for a server's options at `HOST:PORT`. Raises UserError."""
+    def of(cls, options: ServerOptions, http: str, token: str | None = None) -> GatewayOptions:
+        """Return the settings for a server's options at `HOST:PORT`; a `token` wins over that of a file. UserError."""
         # A bundled model is found by its tools, so that requests may bring another's.
         own = None if options.agent is None else assembly.agent(options.agent).model
         return cls.parse(
@@ -90,6 +90,7 @@ class GatewayOptions:
             options.value_tokens,
             options.arguments,
             options.require_token,
+            token=token,
         )
 
     @classmethod
@@ -104,13 +105,15 @@ class GatewayOptions:
         value_tokens: int = 64,
         arguments: str = "sequential",
         require_token: bool = False,
+        token: str | None = None,
         option: str = "--http",
     ) -> GatewayOptions:
         """From `HOST:PORT` and the other options' words. Raises UserError."""
         host, port = host_port(http)
         if not host or not port.isdigit() or not 0 <= int(port) < 65536:
             raise UserError(f"{option} {http!r} is no HOST:PORT.", "Write for example 127.0.0.1:8080 or [::1]:8080.")
-        token = None if token_file is None else read_token(token_file)
+        if token is None and token_file is not None:
+            token = read_token(token_file)
         return cls(
             host=host,
             port=int(port),

@@ -10,7 +10,6 @@ from typing import Any
 
 def build(args: dict[str, Any]) -> Any:
     """Return the application for options of `rtcontrol serve`, typed or as text. Raises UserError."""
-    # Serve's proxies import this package: it loads nothing before.
-    from rtcontrol.scale.application import application, options_of
+    from rtcontrol.scale.application import application, options_of  # here: Serve's proxies import this package, too
 
     return application(options_of(args))

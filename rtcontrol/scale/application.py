@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,15 @@ MAX_WAITING = 64  # requests that find all replicas full; an open WebSocket coun
 END_S, LOOK_S = 9.0, 0.2  # what ending takes at most, sessions' reports included
 HEALTH_S, SICK_S, STATS_S = 1.0, 5.0, 0.5
 UP_S, DOWN_S = 3.0, 60.0
+TARGET = 0.6  # the part of a decoder's time that is planned for: three quarters of the default --busy-max
 
 
 def options_of(args: dict[str, Any]) -> ServerOptions:
     """Return the options that these arguments give. Raises UserError."""
     flags = flags_of(ServerOptions)
-    given = {name.replace("-", "_"): value for name, value in args.items() if value is not None}
-    if "http" in given:
+    values = {name.replace("-", "_"): value for name, value in {"replicas": "1", **args}.items() if value is not None}
+    if "http" in values:
         raise UserError("http is not an argument of rtcontrol.scale.", "Give Serve's `http_options` the address.")
-    values = {"replicas": "1", **given}
     for name, value in values.items():
         kind = flags[name][1] if name in flags else str
         if kind in (str, str | None):
@@ -45,6 +46,7 @@ def application(options: ServerOptions, cpus: float = 1.0) -> Any:
     """Return the application of Ray Serve; each replica takes `cpus`, and its share of the GPUs. Raises UserError."""
     options.check()
     try:
+        import ray
         from ray import serve
         from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
@@ -55,9 +57,11 @@ def application(options: ServerOptions, cpus: float = 1.0) -> Any:
     least, most = replicas_between(options.replicas)
     count: dict[str, Any] = {"num_replicas": least}
     if most > least:
-        policy = AutoscalingPolicy(policy_function="rtcontrol.scale.policy:replicas_for")
+        policy = AutoscalingPolicy(policy_function="rtcontrol.scale.application:replicas_for")
         bounds = {"min_replicas": least, "max_replicas": most, "policy": policy}
         count = {"autoscaling_config": AutoscalingConfig(upscale_delay_s=UP_S, downscale_delay_s=DOWN_S, **bounds)}
+    decides_here = not (options.model in PLAIN or is_endpoint(options.model))
+    gpus = ray.cluster_resources().get("GPU", 0) / most if decides_here and ray.is_initialized() else 0
     deployment = serve.deployment(
         name=NAME,
         max_ongoing_requests=MAX_CONNECTIONS,
@@ -69,20 +73,18 @@ def application(options: ServerOptions, cpus: float = 1.0) -> Any:
         max_constructor_retry_count=3,
         max_surge_percent=100,  # a changed model is loaded before the old replicas end
         request_router_config=RequestRouterConfig(
-            request_router_class="rtcontrol.scale.router.Router",
+            request_router_class="rtcontrol.scale.router.ReplicaRouter",
             request_routing_stats_period_s=STATS_S,
             request_routing_stats_timeout_s=SICK_S,
         ),
-        ray_actor_options={"num_cpus": cpus, "num_gpus": _gpus(options.model, most)},
+        ray_actor_options={"num_cpus": cpus, "num_gpus": min(1, gpus)},
         **count,
     )
     bind = (ANY_PORT,) if options.bind == ServerOptions().bind else options.bind
     return deployment(serve.ingress()(Replica)).bind(replace(options, bind=bind))
 
 
-def _gpus(model: str | None, replicas: int) -> float:
-    import ray
-
-    if model in PLAIN or is_endpoint(model) or not ray.is_initialized():
-        return 0.0
-    return min(1.0, float(ray.cluster_resources().get("GPU", 0)) / replicas)
+def replicas_for(context: Any) -> tuple[int, dict[str, Any]]:
+    """Return as many replicas as keep each decoder's busy share at TARGET. Serve applies bounds and delays."""
+    shares = (context.aggregated_metrics or {}).get("busy", {})
+    return max(1, math.ceil(sum(shares.values()) / TARGET - 1e-9)), {}

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.hosts.ray_start import RaySession
 from rtcontrol.models.errors import UserError
 from rtcontrol.scale.application import application
+from rtcontrol.scale.replica import TOKEN
 from rtcontrol.serve.options import ServerOptions
-from rtcontrol_client.wire.endpoint import host_port
 
 NAME = "rtcontrol"
 HTTP = "127.0.0.1:8080"
@@ -21,9 +23,7 @@ HTTP = "127.0.0.1:8080"
 @contextlib.contextmanager
 def serving(options: ServerOptions, stopped: Callable[[], bool]) -> Iterator[RaySession]:
     """Run the replicas behind Serve's proxy at --http until the block ends. Raises UserError."""
-    host, port = host_port(options.http or HTTP)
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UserError(f"--http {options.http!r} is not HOST:PORT.", f"Write for example {HTTP}.")
+    gate = GatewayOptions.of(options, options.http or HTTP, os.environ.get(TOKEN) or None)
     files = {name: getattr(options, name) for name in ("out", "keys", "token_file", "static")}
     options = replace(options, **{name: path.absolute() for name, path in files.items() if path is not None})
     session = RaySession()
@@ -34,7 +34,7 @@ def serving(options: ServerOptions, stopped: Callable[[], bool]) -> Iterator[Ray
         from ray.serve.schema import LoggingConfig
 
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        http: Any = {"host": host, "port": int(port)}
+        http: Any = {"host": gate.host, "port": gate.port}
         serve.start(http_options=http, logging_config=LoggingConfig(log_level="WARNING"))
         try:
             serve.run(made, name=NAME, route_prefix="/")

@@ -13,7 +13,7 @@ from typing import Any
 
 from rtcontrol.gateway.access import ABORT, App, Receive, Scope, Send
 from rtcontrol.gateway.app import GatewayApp
-from rtcontrol.gateway.options import GatewayOptions, origin, read_token
+from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import named_by_time
 from rtcontrol.serve.options import ServerOptions
@@ -22,11 +22,12 @@ from rtcontrol.telemetry.run_folder import Folder
 from rtcontrol_client.wire.curve import SERVER, load_public
 from rtcontrol_client.wire.endpoint import Endpoint
 
-TOKEN, LOCAL = "RTCONTROL_TOKEN", "127.0.0.1:0"
+TOKEN, LOCAL, ANYWHERE = "RTCONTROL_TOKEN", "127.0.0.1:0", "0.0.0.0:0"
 RETRY_AFTER_S = 1
+BUSY = {"error": {"message": "All servers are full, draining or starting.", "type": "busy"}}
 GRACE_S = 1.0  # from draining until sessions are sent away
 HEARTBEAT_S = 0.5  # a frozen server is left after three
-BETWEEN_S = 0.05  # two sessions that are sent away: their next server opens one after the other
+LOOK_S = 0.05
 
 
 class Replica:
@@ -34,7 +35,7 @@ class Replica:
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = replace(options, host="inprocess", heartbeat_s=HEARTBEAT_S)
-        self._stack, self._drained = ExitStack(), threading.Lock()
+        self._stack, self._draining = ExitStack(), threading.Lock()
         self._key = None if options.keys is None else load_public(options.keys / f"{SERVER}.key")
         self._server: Server | None = None
 
@@ -47,23 +48,19 @@ class Replica:
         await asyncio.to_thread(self._close)
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return the load for `policy.replicas_for`."""
+        """Return the load for `replicas_for`."""
         return {"busy": 0.0 if self._server is None else self._server.admission.busy()}
 
     def record_routing_stats(self) -> dict[str, Any]:
-        """Return what `Router` chooses by; `t_s` shows that the replica is not frozen."""
+        """Return what `ReplicaRouter` chooses by; `t_s` shows that the replica is not frozen."""
         address = None if self._server is None else self._server.endpoints[0]
         return {"address": address, "full": self.named() is None, "t_s": time.time(), **self.record_autoscaling_stats()}
 
     def named(self) -> dict[str, Any] | None:
         """Return the answer to /connect, None where new sessions are refused."""
-        server, options = self._server, self._options
-        if server is None or server.admission.leaving or not server.admission.pool.alive():
+        if self._server is None or not self._server.admission.has_room():
             return None
-        sessions = sum(server.admission.health()["sessions"].values())
-        if sessions >= options.max_sessions or server.admission.busy() >= options.busy_max:
-            return None
-        return {"address": server.endpoints[0], "server_key": self._key}
+        return {"address": self._server.endpoints[0], "server_key": self._key}
 
     def _start(self) -> Server:
         from ray import serve
@@ -86,20 +83,13 @@ class Replica:
 
         actor = global_worker.actors.get(global_worker.actor_id)
         while not getattr(getattr(actor, "_replica_impl", None), "_shutting_down", False):
-            time.sleep(BETWEEN_S)
+            time.sleep(LOOK_S)
         self._drain()
 
     def _drain(self) -> None:
-        """Refuse new sessions, and send those away that are there after GRACE_S."""
-        with self._drained:
-            if self._server is None or self._server.admission.leaving:
-                return
-            admission = self._server.admission
-            admission.leaving = True
-            time.sleep(GRACE_S)
-            for session in admission.all():
-                admission.send_away(session)
-                time.sleep(BETWEEN_S)
+        with self._draining:
+            if self._server is not None:
+                self._server.admission.drain(GRACE_S)
 
     def _close(self) -> None:
         self._drain()
@@ -123,13 +113,12 @@ class ReplicaApp:
             await self._app(scope, receive, send)
 
     async def _connect(self, send: Send) -> None:
-        named, headers = self._replica.named(), {b"content-type": b"application/json", b"cache-control": b"no-store"}
+        named = self._replica.named()
+        headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
         if named is None:
-            named = {"error": {"message": "All servers are full, draining or starting.", "type": "busy"}}
-            headers[b"retry-after"] = b"%d" % RETRY_AFTER_S
-        status = 503 if b"retry-after" in headers else 200
-        await send({"type": "http.response.start", "status": status, "headers": list(headers.items())})
-        await send({"type": "http.response.body", "body": json.dumps(named).encode()})
+            headers.append((b"retry-after", b"%d" % RETRY_AFTER_S))
+        await send({"type": "http.response.start", "status": 200 if named else 503, "headers": headers})
+        await send({"type": "http.response.body", "body": json.dumps(named or BUSY).encode()})
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         # A WebSocket whose peer does not answer can only be ended here: its request would stay at this replica.
@@ -160,24 +149,18 @@ def gate_of(options: ServerOptions) -> GatewayOptions:
     """Return who may come in by HTTP. With a token everybody shows it: behind a proxy no request counts as local."""
     if options.token_file is not None and not options.token_file.exists():  # each would make its own
         raise UserError(f"token_file {options.token_file} is not there, at a replica.", "Put it on each machine.")
-    token = os.environ.get(TOKEN, "").strip() or (options.token_file and read_token(options.token_file))
-    if not token and os.environ.get("RAY_SERVE_ENABLE_HA_PROXY", "0") == "1":
-        raise UserError(
-            "Serve's HAProxy (RAY_SERVE_ENABLE_HA_PROXY) does not say who a request comes from, and there is no token.",
-            f"Set {TOKEN}, or give token_file.",
-        )
-    if not token:
-        return GatewayOptions.of(options, LOCAL)
-    gate = GatewayOptions.of(replace(options, allow_origin=()), LOCAL)
-    origins = frozenset(map(origin, options.allow_origin))
-    return replace(gate, host="0.0.0.0", token=token, require_token=True, origins=origins)
+    token = os.environ.get(TOKEN, "").strip() or None
+    guarded = token is not None or options.token_file is not None
+    if not guarded and os.environ.get("RAY_SERVE_ENABLE_HA_PROXY", "0") == "1":
+        what = "Serve's HAProxy (RAY_SERVE_ENABLE_HA_PROXY) hides who a request comes from, and there is no token."
+        raise UserError(what, f"Set {TOKEN}, or give token_file.")
+    return GatewayOptions.of(replace(options, require_token=guarded), ANYWHERE if guarded else LOCAL, token)
 
 
 def endpoint_for(options: ServerOptions) -> str:
     """Return where the server binds: 0.0.0.0 stands for this node's address, as clients can reach no other."""
     import ray
 
-    (bind,) = options.bind
-    where = Endpoint.parse(bind)
+    where = Endpoint.parse(options.bind[0])
     host = ray.util.get_node_ip_address() if where.host in ("*", "0.0.0.0", "::") else where.host
     return f"tcp://[{host}]:{where.port}" if ":" in host else f"tcp://{host}:{where.port}"

@@ -20,7 +20,7 @@ SESSION = 0.05  # what a session counts until its replica has measured it
 STALE_S = 3.0  # a replica whose figures are older may be frozen
 
 
-class Router(ConsistentHashRouter):
+class ReplicaRouter(ConsistentHashRouter):
     """Routes /connect by tools and load, other requests by `x-session-id`, else by load."""
 
     def __init__(self, *given: Any, **named: Any) -> None:

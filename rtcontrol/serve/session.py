@@ -41,7 +41,6 @@ log = logging.getLogger("rtcontrol.serve")
 
 State = Literal["opening", "live", "parked", "over"]
 LOST, BYE, STOPPED, BY_HAND = "client lost", "client said bye", "server stopped", "a person stopped it"
-LEAVING = "the server goes away: connect again"
 
 
 class SessionOwner(Protocol):

@@ -19,8 +19,8 @@ from rtcontrol.serve.errors import AGAIN, stopped
 from rtcontrol.serve.limits import TokenBucket, shortage, weigh
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
-from rtcontrol.serve.session import BY_HAND, BYE, LEAVING, LOST, STOPPED, Session
-from rtcontrol.serve.sessions import Sessions, session_of
+from rtcontrol.serve.session import BY_HAND, BYE, LOST, STOPPED, Session
+from rtcontrol.serve.sessions import LEAVING, Sessions, session_of
 from rtcontrol.serve.stats import CountedLoop, ServerStats
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.crowd import Join, Leave, ObserveMany
@@ -43,6 +43,7 @@ log = logging.getLogger("rtcontrol.serve")
 MAX_STRANGERS = 1024
 STRANGER_NS = 120_000_000_000
 OPENING_AT_ONCE = 2  # sessions whose schemas are compiled and decoders opened
+BETWEEN_S = 0.05  # two sessions that end because the server drains
 LINES_PER_S = 2.0  # refusals that are said; the others are counted
 
 
@@ -295,8 +296,8 @@ class SessionManager:
                 self.refused(peer, error)
         elif not kept:
             if peer is not None and session.why != BYE:
-                reconnect = True if session.why == LEAVING else None
-                peer.send(Bye(session=session.token, reason=session.why or LOST, reconnect=reconnect))
+                away = session.why == LEAVING or None
+                peer.send(Bye(session=session.token, reason=session.why or LOST, reconnect=away))
             if session.welcomed:
                 self.say(f"{session.id}: over ({session.why or LOST})")
 
@@ -332,15 +333,26 @@ class SessionManager:
 
     def busy(self) -> float:
         """Return the share of the decoder's time that the sessions need together."""
-        needs = (session.need() for session in self.all())
-        return sum(need.busy for need in needs if need is not None)
+        return self._sessions.busy()
 
-    def send_away(self, session: Session) -> None:
-        """End a session with its safe call, its report and a bye that tells its client to connect again."""
-        session.stop(LEAVING)
+    def has_room(self) -> bool:
+        """Return whether another session may open now."""
         with self._lock:
-            if session.state == "parked":
-                self._sessions.forget(session)
+            states = self._sessions.states()
+        free = states["opening"] + states["live"] < self.options.max_sessions and self.busy() < self.options.busy_max
+        return free and self.pool.alive() and not (self.leaving or self._closing)
+
+    def drain(self, grace_s: float) -> None:
+        """Refuse new sessions. After the grace end the others, each with a bye that tells its client to connect again,
+        one after the other, as their next servers open them. Return at once where that was done before."""
+        if self.leaving:
+            return
+        self.leaving = True
+        time.sleep(grace_s)
+        for session in self.all():
+            with self._lock:
+                self._sessions.send_away(session)
+            time.sleep(BETWEEN_S)
 
     def close(self, timeout_s: float = 10.0) -> None:
         """End every session with its safe call, its report and a bye."""

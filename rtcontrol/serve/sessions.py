@@ -17,6 +17,8 @@ from rtcontrol_client.wire.pictures import PICTURES
 # Beside the sessions: those that are just ending.
 SPARE = 16
 
+LEAVING = "the server goes away: connect again"
+
 # So many sessions are remembered that a person stopped.
 MAX_STOPPED = 256
 
@@ -38,6 +40,17 @@ class Sessions:
     def states(self) -> dict[str, int]:
         count = Counter(session.state for session in self._sessions.values())
         return {state: count[state] for state in ("opening", "live", "parked")}
+
+    def busy(self) -> float:
+        """Return the share of the decoder's time that the sessions need together."""
+        needs = (session.need() for session in self.all())
+        return sum(need.busy for need in needs if need is not None)
+
+    def send_away(self, session: Session) -> None:
+        """End a session whose client is to connect to another server."""
+        session.stop(LEAVING)
+        if session.state == "parked":
+            self.forget(session)
 
     def forget(self, session: Session) -> None:
         session.state = "over"

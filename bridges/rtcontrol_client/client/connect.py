@@ -24,7 +24,7 @@ MOST_RETRY_S = 5
 
 
 @dataclass(frozen=True)
-class Server:
+class NamedServer:
     """A server to connect to: its ZeroMQ address, and its public key (Z85) if the client is to use that one."""
 
     address: str
@@ -48,7 +48,7 @@ class Keys:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ConnectAnswer:
     """An HTTP answer. `retry_after` is that header's text."""
 
     status: int
@@ -56,7 +56,7 @@ class Answer:
     retry_after: str = ""
 
 
-def read_answer(url: str, answer: Answer, keys: Keys) -> Server | NoServer:
+def read_answer(url: str, answer: ConnectAnswer, keys: Keys) -> NamedServer | NoServer:
     """Return the server that an answer names, or why there is none."""
     if answer.status != 200:
         seconds = answer.retry_after.strip()
@@ -68,9 +68,9 @@ def read_answer(url: str, answer: Answer, keys: Keys) -> Server | NoServer:
         return NoServer(f"{url} names no server: {error}")
     local = is_loopback(Endpoint.parse(found.address).host)
     if not keys.own:
-        return Server(found.address) if local else NoServer(f"{url} names {found.address}: that needs keys")
+        return NamedServer(found.address) if local else NoServer(f"{url} names {found.address}: that needs keys")
     if keys.server:
-        return Server(found.address)
+        return NamedServer(found.address)
     if found.key is None:
         return found if local else NoServer(f"{url} names {found.address} without a server key: give the server's key")
     where = urlsplit(url)
@@ -90,15 +90,15 @@ def tools_hint(tools: Any, agent: str | None) -> str | None:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def get(url: str, headers: Mapping[str, str], limit_s: float = ANSWER_S) -> Answer | NoServer:
+def get(url: str, headers: Mapping[str, str], limit_s: float = ANSWER_S) -> ConnectAnswer | NoServer:
     """Request the URL and return its answer, or why there is none. Redirects are not followed, proxies not used."""
     request = urllib.request.Request(url, headers={"accept": "application/json", **headers})
     try:
         with _opener().open(request, timeout=limit_s) as found:
-            return Answer(found.status, found.read(MOST_BYTES + 1))
+            return ConnectAnswer(found.status, found.read(MOST_BYTES + 1))
     except urllib.error.HTTPError as error:
         with error:
-            return Answer(error.code, b"", error.headers.get("retry-after", ""))
+            return ConnectAnswer(error.code, b"", error.headers.get("retry-after", ""))
     except Exception as error:  # whatever a wrong server provokes: OSError, HTTPException, ValueError
         reason = getattr(error, "reason", None) or error
         return NoServer(f"{url} does not answer ({reason})")
@@ -108,7 +108,7 @@ class Enquiry:
     """One request on a thread of its own. `done` is called there, once there is a result."""
 
     def __init__(self, url: str, headers: Mapping[str, str], keys: Keys, done: Callable[[], None]) -> None:
-        self.url, self.result = url, None  # type: str, Server | NoServer | None
+        self.url, self.result = url, None  # type: str, NamedServer | NoServer | None
         work = threading.Thread(target=self._run, args=(headers, keys, done), name="rtcontrol-connect", daemon=True)
         work.start()
 
@@ -127,22 +127,22 @@ def _opener() -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
 
 
-def _named(body: bytes) -> Server:
+def _named(body: bytes) -> NamedServer:
     """Return what a body says, checked. Raises ValueError."""
     if len(body) > MOST_BYTES:
         raise ValueError(f"it answers more than {MOST_BYTES} bytes")
     try:
-        said = json.loads(body)
+        document = json.loads(body)
     except (ValueError, RecursionError):
         raise ValueError("it answers no JSON") from None
-    if not isinstance(said, dict):
+    if not isinstance(document, dict):
         raise ValueError("it answers no JSON object")
-    address, key = said.get("address"), said.get("server_key")
+    address, key = document.get("address"), document.get("server_key")
     if not isinstance(address, str) or not _is_address(address):
         raise ValueError("its `address` is not tcp://HOST:PORT")
     if key is not None and not _is_key(key):
         raise ValueError("its `server_key` is not 40 characters of Z85")
-    return Server(address, key)
+    return NamedServer(address, key)
 
 
 def _is_address(text: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
 import itertools
 import json
 import os
@@ -24,6 +25,7 @@ import psutil
 
 from rtcontrol.hosts.ray_start import RaySession
 from rtcontrol.models.checkpoint.checkpoint import resolve
+from rtcontrol.run import assembly
 from rtcontrol.scale.application import NAME as DEPLOYMENT
 from rtcontrol.scale.local import NAME
 from rtcontrol_client import Client
@@ -38,11 +40,10 @@ BEFORE_S, AFTER_S, LIMIT_S = 2.0, 4.0, 30.0
 class Robot:
     """A client at 16 Hz that notes its fresh calls, and acts 100 times a second by what `call` gives it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, **tools: Any) -> None:
         self.fresh_s: list[float] = []
         self.beyond_ttl = 0
-        options: dict[str, Any] = {"agent": "lander", "hz": HZ, "ttl_ms": TTL_MS}
-        self.client = Client.connect(url, **options)
+        self.client = Client.connect(url, **tools, hz=HZ, ttl_ms=TTL_MS)
         self._seen_s: dict[int, float] = {}  # when each observation was captured, by its number
         self._over = threading.Event()
         for work in (self._look, self._note, self._act):
@@ -96,14 +97,26 @@ class Fleet:
         self.args, self.robots = args, list[Robot]()
         self.deploy(2)
         until(lambda: self.healthy(2))
-        self.robots = [Robot(url) for _ in range(ROBOTS)]
+        self.robots = [Robot(url, agent="lander") for _ in range(ROBOTS // 2)]
+        self.robots += [Robot(url, **self._other_tools(url)) for _ in range(ROBOTS // 2)]
 
-    def victim(self) -> tuple[int, int]:
-        """Return the process of the replica with the most robots, and how many it has."""
-        address, robots = Counter(robot.client.address for robot in self.robots).most_common(1)[0]
+    def _other_tools(self, url: str) -> dict[str, Any]:
+        """Return tools that lead to the other replica."""
+        for variant in itertools.count():
+            tools = copy.deepcopy(assembly.agent("lander").tools.openai())
+            tools[0]["function"]["description"] += " " * variant
+            given = {"tools": tools, "instruction": "land on the pad"}
+            with contextlib.closing(Client.connect(url, **given)) as client:
+                if client.address != self.robots[0].client.address:
+                    return given
+        raise AssertionError("endless")
+
+    def victim(self) -> int:
+        """Return the process of the replica with the most robots."""
+        address = Counter(robot.client.address for robot in self.robots).most_common(1)[0][0]
         port = int(address.rpartition(":")[2])
         pids = [c.pid for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.laddr.port == port]
-        return pids[0] or 0, robots
+        return pids[0] or 0
 
     def healthy(self, count: int) -> bool:
         from ray import serve
@@ -150,34 +163,34 @@ def until(ready: Callable[[], bool], limit_s: float = 120.0) -> None:
         time.sleep(0.1)
 
 
-def kill(fleet: Fleet, folder: Path) -> Iterator[int]:
-    pid, robots = fleet.victim()
-    yield robots
+def kill(fleet: Fleet, folder: Path) -> Iterator[None]:
+    pid = fleet.victim()
+    yield
     os.kill(pid, signal.SIGKILL)
 
 
-def freeze(fleet: Fleet, folder: Path) -> Iterator[int]:
-    pid, robots = fleet.victim()
-    yield robots
+def freeze(fleet: Fleet, folder: Path) -> Iterator[None]:
+    pid = fleet.victim()
+    yield
     os.kill(pid, signal.SIGSTOP)
-    yield 0
+    yield
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
 
 
-def drain(fleet: Fleet, folder: Path) -> Iterator[int]:
-    yield ROBOTS
+def drain(fleet: Fleet, folder: Path) -> Iterator[None]:
+    yield
     fleet.deploy(1)
-    yield 0
+    yield
     fleet.deploy(2)
 
 
-def change(fleet: Fleet, folder: Path) -> Iterator[int]:
+def change(fleet: Fleet, folder: Path) -> Iterator[None]:
     changed: dict[str, Any] = {"seed": fleet.args.get("seed", 0) + 1}
     if fleet.args["model"] != "random":
         changed["model"] = str(folder / f"lander-{time.monotonic_ns()}")
         shutil.copytree(resolve("lander"), changed["model"])
-    yield ROBOTS
+    yield
     fleet.deploy(2, **changed)
 
 
@@ -192,7 +205,9 @@ def measured(fleet: Fleet, name: str, folder: Path) -> dict[str, Any]:
     beyond = sum(robot.beyond_ttl for robot in fleet.robots)
     before = [robot.lost(quiet_s, quiet_s + 5.0) for robot in fleet.robots]
     steps = FAULTS[name](fleet, folder)
-    robots, began_s = next(steps), time.monotonic()
+    next(steps)
+    addresses = [robot.client.address for robot in fleet.robots]
+    began_s = time.monotonic()
     next(steps, None)
     time.sleep(AFTER_S)
     end_s = time.monotonic() + LIMIT_S
@@ -202,14 +217,13 @@ def measured(fleet: Fleet, name: str, folder: Path) -> dict[str, Any]:
     again = [robot.again_s(began_s) for robot in fleet.robots]
     now_s = time.monotonic()
     lost = [
-        robot.lost(began_s - 0.5, began_s + one + 0.5)
+        robot.lost(began_s - 0.5, began_s + (LIMIT_S if one is None else one + 0.5))
         for robot, one in zip(fleet.robots, again, strict=True)
-        if one is not None
     ]
     next(steps, None)
     return {
         "fault": name,
-        "robots": robots,
+        "moved": sum(robot.client.address != one for robot, one in zip(fleet.robots, addresses, strict=True)),
         "again_s": None if None in again else round(max(one for one in again if one is not None), 2),
         "lost_most": max(lost),
         "lost": lost,

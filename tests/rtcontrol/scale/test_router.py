@@ -14,8 +14,8 @@ pytest.importorskip("fastapi", reason="the ray-serve extra is not installed")
 from ray.serve._private.common import DeploymentID, ReplicaID, StreamingHTTPRequest
 
 from rtcontrol.scale import router as module
-from rtcontrol.scale.policy import TARGET, replicas_for
-from rtcontrol.scale.router import LIGHT, STALE_S, Router
+from rtcontrol.scale.application import TARGET, replicas_for
+from rtcontrol.scale.router import LIGHT, STALE_S, ReplicaRouter
 
 SERVER = DeploymentID(name="Server", app_name="rtcontrol")
 
@@ -25,8 +25,8 @@ def replica(number: int, busy: float = 0.0, full: bool = False) -> Any:
     return SimpleNamespace(replica_id=ReplicaID(f"replica-{number}", SERVER), routing_stats=figures)
 
 
-def router(replicas: list[Any]) -> Router:
-    made = Router.__new__(Router)
+def router(replicas: list[Any]) -> ReplicaRouter:
+    made = ReplicaRouter.__new__(ReplicaRouter)
     made._named, made._reports = Counter(), {}
     made._deployment_id, made._num_virtual_nodes, made._num_fallback_replicas = SERVER, 100, len(replicas)
     made._rebuild_ring(frozenset(one.replica_id for one in replicas))
@@ -41,7 +41,7 @@ def request(path: str = "/connect", **headers: str) -> Any:
     return SimpleNamespace(args=[packed], metadata=SimpleNamespace(session_id=""), routing_context=context)
 
 
-def chosen(made: Router, replicas: list[Any], **headers: str) -> str:
+def chosen(made: ReplicaRouter, replicas: list[Any], **headers: str) -> str:
     ranks = asyncio.run(made.choose_replicas(replicas, request(**headers)))
     # ray-project/ray#62906: of a rank with several replicas Serve takes the one with the fewest requests.
     assert sorted(len(rank) for rank in ranks) == [1] * len(replicas), "each replica is a rank"
