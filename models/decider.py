@@ -104,6 +104,8 @@ class STDecider:
         self._history = spec.history if learnt is None else min(spec.history, learnt.history)
         tools = tool_schemas(spec.tools)
         self._learnt = learnt if learnt is not None and learnt.knows(tools) else None
+        if self._learnt is not None:
+            tools = self._learnt.as_trained(tools)
         self._told = "", 1.0, tuple[str, ...]()  # an instruction, what it lowers the confidence by, its unknown words
         given = {"per_head": spec.budget_per_head, "total": spec.budget_total}
         explicit: dict[str, Any] = {k: v for k, v in given.items() if v is not None}

@@ -10,6 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
 
+from rtcontrol.models.checkpoint.tool_comparison import comparable, first_difference, in_order_of
 from rtcontrol.models.errors import UserError, read_json
 from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
@@ -123,12 +124,28 @@ class TrainingMetadata:
         return None if self.words is None else KnownWords(self.words.split())
 
     def knows(self, tools: Sequence[ToolSchema]) -> bool:
-        """Whether it was trained on exactly these tools, in this order."""
-        return [s.canonical_json() for s in tools] in self._known
+        """Return whether it was trained on exactly these tools, in this order, whatever the order of their keys."""
+        return self._same(tools) is not None
+
+    def as_trained(self, tools: tuple[ToolSchema, ...]) -> tuple[ToolSchema, ...]:
+        """Return tools that it knows with their keys in the order of training, so that its prompt is the same bytes."""
+        same = self._same(tools)
+        if same is None or [t.canonical_json() for t in tools] == [t.canonical_json() for t in same]:
+            return tools
+        return in_order_of(tools, [tool.to_openai() for tool in same])
+
+    def difference(self, tools: Sequence[ToolSchema]) -> str | None:
+        """Return where tools that it does not know differ first from those that it knows; None if it knows none."""
+        return first_difference(tools, [[tool.to_openai() for tool in own] for own, _ in self._known])
+
+    def _same(self, tools: Sequence[ToolSchema]) -> Sequence[ToolSchema] | None:
+        given = [comparable(tool.to_openai()) for tool in tools]
+        return next((own for own, lines in self._known if lines == given), None)
 
     @cached_property
-    def _known(self) -> list[list[str]]:
-        return [[s.canonical_json() for s in tool_schemas(own)] for own in self.tool_sets]
+    def _known(self) -> list[tuple[tuple[ToolSchema, ...], list[str]]]:
+        sets = [tuple(tool_schemas(own)) for own in self.tool_sets]
+        return [(own, [comparable(tool.to_openai()) for tool in own]) for own in sets]
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...] | None:

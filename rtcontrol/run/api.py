@@ -23,7 +23,7 @@ from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.deadline import InTime
 from rtcontrol.run.drafter import Draft, Drafter
 from rtcontrol.run.heard_instruction import HeardInstruction, end_with
-from rtcontrol.run.model_compatibility import trained_on
+from rtcontrol.run.model_compatibility import difference, trained_on
 from rtcontrol.run.session_checks import check_safe, confidence_gate, hysteresis_of, kind_of, why_held
 from rtcontrol.run.steady_session import GivenCall
 
@@ -136,7 +136,8 @@ class Model:
         chosen = tools if isinstance(tools, Tools) else Tools(tools)
         if not untrained and trained_on(chosen.schemas, self.name) is False:
             raise UserError(
-                f"The model {self.name} was trained on other tools: its calls would be legal, and nonsense.",
+                f"The model {self.name} was trained on other tools: its calls would be legal, and nonsense."
+                + difference(chosen.schemas, self.name),
                 "Load a model that was trained on these, or say session(tools, untrained=True).",
             )
         knows = learnt is not None and learnt.knows(chosen.schemas)

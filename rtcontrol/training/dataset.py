@@ -17,6 +17,7 @@ from typing import Any
 from rtcontrol.agents import InvalidCall, Tools, remote_tool
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT
+from rtcontrol.models.checkpoint.tool_comparison import comparable
 from rtcontrol.models.data.row import raw_lines
 from rtcontrol.models.data.tool_sets import NAME, StoredToolSets
 from rtcontrol.models.decode.protocol import DecodeError
@@ -221,7 +222,7 @@ def _same_tools(own: Any, tools: Tools) -> bool:
     try:
         text = json.dumps(own)
     except TypeError:  # functions and classes, of rows given in Python
-        return [s.canonical_json() for s in Tools(own).schemas] == [s.canonical_json() for s in tools.schemas]
+        return _alike(Tools(own), tools)
     try:
         return _same_text(text, tools)
     except UserError:
@@ -231,7 +232,11 @@ def _same_tools(own: Any, tools: Tools) -> bool:
 @lru_cache(maxsize=64)
 def _same_text(own: str, tools: Tools) -> bool:
     """Rows repeat their tools: each text of them is read once."""
-    return [s.canonical_json() for s in Tools(json.loads(own)).schemas] == [s.canonical_json() for s in tools.schemas]
+    return _alike(Tools(json.loads(own)), tools)
+
+
+def _alike(own: Tools, tools: Tools) -> bool:
+    return [*map(comparable, own.openai())] == [*map(comparable, tools.openai())]
 
 
 @dataclass(frozen=True)

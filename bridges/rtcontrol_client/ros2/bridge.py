@@ -33,7 +33,7 @@ TROUBLE_S = 1.0  # how often the network is asked what is wrong
 PROMISE_PERIODS, PROMISE_MS = 3, 100.0
 DECLINED_S = 10.0  # how often the same refusal of calls is told
 SETTLE_S = 3.0  # discovery takes about a second: nothing is wrong before
-FLUSH_S = 0.3  # so long the safe call may take to arrive before the process ends or stops
+ARRIVE_S = 0.3  # so long the safe call may take to arrive before the process ends or stops
 ALIKE = 0.1  # a server's rate that differs by less from the bridge's own gives the bridge its phase
 log = logging.getLogger("rtcontrol.ros2")
 
@@ -113,7 +113,7 @@ class Ros2Bridge:
         self._suspended = True  # `_standing` says so from here on, on the client's thread too
         try:
             self._repeat()
-            self._bus.flush(FLUSH_S)
+            self._bus.flush(ARRIVE_S)
             halt()
         finally:
             self._halt, self._suspended = None, False
@@ -364,7 +364,7 @@ class Ros2Bridge:
                 stack.callback(self._drop, self._client)
             if self._told is not None:
                 stack.callback(self._tell)
-            stack.callback(self._bus.flush, FLUSH_S)
+            stack.callback(self._bus.flush, ARRIVE_S)
             stack.callback(self._actuator.close, Standing(None, "safe", cause="closed"))
 
 
