@@ -27,8 +27,7 @@ class GatewayOptions:
     `origins` are the other sites whose pages may come in (`https://robot.example:8443`), `token` the secret that these
     and all other machines must show, and with `require_token` this one, too. `model` (None: the one that was trained on
     a request's tools) and `engine` decide the /v1 requests, of which the last `tool_sets` tool sets are kept open; a
-    free value of theirs has at most `value_tokens` tokens, and `arguments` are a chat model's. `option` is the option
-    that gave the address.
+    free value of theirs has at most `value_tokens` tokens, and `arguments` are a chat model's.
     """
 
     host: str = "127.0.0.1"
@@ -46,7 +45,6 @@ class GatewayOptions:
     body_timeout_s: float = 10.0
     decide_timeout_s: float = 10.0
     open_timeout_s: float = 60.0
-    option: str = "--http"
 
     def __post_init__(self) -> None:
         if self.token is not None and not TOKEN.fullmatch(self.token):
@@ -58,14 +56,14 @@ class GatewayOptions:
             raise UserError("--require-token has no access token to ask for.", "Give one with `--token-file FILE`.")
         if self.token is None and not self.loopback:
             raise UserError(
-                f"{self.option} {self.host}:{self.port} can be reached from other machines, and has no access token.",
+                f"--http {self.host}:{self.port} can be reached from other machines, and has no access token.",
                 "Give one with `--token-file FILE` (made, mode 600, where there is none yet), or bind 127.0.0.1.",
             )
         if self.token is None and self.origins:
             own = ", or serve the page from here with `--static DIR`: same-origin pages on loopback need none"
             raise UserError(
                 f"--allow-origin {min(self.origins)} lets pages of another site in, and there is no access token.",
-                f"Give one with `--token-file FILE`{own if self.option == '--http' else ''}.",
+                f"Give one with `--token-file FILE`{own}.",
             )
         if self.static is not None and not self.static.is_dir():
             raise UserError(f"--static {self.static} is no folder.", "Give the folder that holds the pages.")
@@ -106,12 +104,11 @@ class GatewayOptions:
         arguments: str = "sequential",
         require_token: bool = False,
         token: str | None = None,
-        option: str = "--http",
     ) -> GatewayOptions:
         """From `HOST:PORT` and the other options' words. Raises UserError."""
         host, port = host_port(http)
         if not host or not port.isdigit() or not 0 <= int(port) < 65536:
-            raise UserError(f"{option} {http!r} is no HOST:PORT.", "Write for example 127.0.0.1:8080 or [::1]:8080.")
+            raise UserError(f"--http {http!r} is no HOST:PORT.", "Write for example 127.0.0.1:8080 or [::1]:8080.")
         if token is None and token_file is not None:
             token = read_token(token_file)
         return cls(
@@ -125,7 +122,6 @@ class GatewayOptions:
             value_tokens=value_tokens,
             arguments=arguments,
             require_token=require_token,
-            option=option,
         )
 
 
