@@ -22,7 +22,7 @@ export class Session {
 
   /**
    * `url`: ws://HOST:PORT/ws, or several with commas between them: where one is lost, silent or full, the next one is
-   * tried, and the session resumed there by its token. Throws Error for a list that is none.
+   * tried, and the session resumed there by its token. http://HOST:PORT/connect is ws://HOST:PORT/ws. Throws Error for a list that is none.
    * `hello`: the fields beside protocol, client and stamps. `on`: { state(name, detail), welcome(message),
    * call(message, latencyMs), act(call, kind), instruct(text, said), error(message) }, each optional. `act` is told what to
    * execute from now on, of several safe calls each by itself; null: nothing is known to be safe, stop in your own way.

@@ -4,9 +4,12 @@ const SUBPROTOCOL = "rtcontrol.v1";
 const TOKEN = /^[A-Za-z0-9_.~-]{16,256}$/;
 const FAREWELL_MS = 1000; // for a closing handshake, where a socket can be ended without it
 
+/** A URL of GET /connect as the WebSocket at the same place, which leads to one of its servers. */
+const socketOf = (one) => one.replace(/^http(s?):\/\/([^/?#\s]+)\/[^?#\s]+/i, (_, s, place) => `ws${s.toLowerCase()}://${place}/ws`);
+
 /** Where a session may connect, in order. Throws Error where one of a list is none, is empty, or comes twice. */
 export function addresses(url) {
-  const listed = String(url).split(",").map((one) => one.trim());
+  const listed = String(url).split(",").map((one) => socketOf(one.trim()));
   for (const one of listed.length > 1 ? listed : []) {
     if (!/^wss?:\/\/[^/]/.test(one))
       throw new Error(

@@ -12,7 +12,7 @@ import pytest
 from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Instruct
 from tests.bridges.client.worlds import free_port, until
 from tests.bridges.godot.web import MISSING, Engine, Start
-from tests.bridges.program import starting
+from tests.bridges.program import garbage, starting
 from tests.bridges.web_ends import Relay, Served
 from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import TTL_MS as STAND_TTL_MS
@@ -290,6 +290,23 @@ def test_server_that_is_full_or_stops_is_left_for_the_next_one(
     second.send(Bye(session=second.token, reason="stopped"))
     assert engine.event("acted", cause="left")["call"]["name"] == "stop"
     assert first.expect(Hello, 5.0, "hello after the bye").resume is None
+
+
+def test_url_of_connect_is_the_websocket_at_the_same_place(godot: Start, stand: Stand) -> None:
+    relay = Relay(stand.endpoint)
+    url = relay.url.replace("ws://", "http://").replace("/ws", "/connect")
+    with garbage([b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 2\r\n\r\n{}"]) as (full, _):
+        engine = godot(f"http://{full}/connect,{url}", "--set=persist:false", "--set=ttl_ms:60000.0")
+        stand.expect(Hello, 20.0, "hello")
+        stand.welcome()
+        stand.call(stand.observation(), call=GO)
+        engine.event("acted", cause="call")
+        assert engine.stats()["address"] == relay.url
+        stand.send(Bye(session=stand.token, reason="draining", reconnect=True))
+        engine.event("acted", cause="left")
+        assert stand.expect(Hello, 20.0, "hello after the bye").resume is None
+        assert engine.faults() == []
+    relay.close()
 
 
 def test_servers_that_are_absent_or_say_nothing_keep_nobody_out(godot: Start, stand: Stand) -> None:

@@ -277,6 +277,28 @@ def test_of_several_servers_the_next_one_is_tried(served: Served, start: Start) 
     assert game.do("game.address") == served.url
 
 
+def test_url_of_connect_is_the_websocket_at_the_same_place(start: Start, stand: Stand) -> None:
+    relay = Relay(stand.endpoint)
+    url = relay.url.replace("ws://", "http://").replace("/ws", "/connect")
+    with garbage([b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 2\r\n\r\n{}"]) as (full, _):
+        game = start(f"http://{full}/connect,{url}")
+        stand.expect(Hello, 20.0, "hello")
+        stand.welcome()
+        fresh_from(game, stand)
+        assert game.do("game.address") == relay.url
+        stand.send(Bye(session=stand.token, reason="draining", reconnect=True))
+        game.event("safe")
+        assert stand.expect(Hello, 20.0, "hello after the bye").resume is None
+        stand.welcome()
+        fresh_from(game, stand)
+    relay.close()
+
+
+def fresh_from(game: NodeClient, stand: Stand) -> None:
+    stand.call(stand.observation())
+    game.event("call")
+
+
 def test_conforms_as_the_checker_of_clients_sees_it(start: Start) -> None:
     endpoint = f"tcp://127.0.0.1:{free_port()}"
     relay = Relay(endpoint)

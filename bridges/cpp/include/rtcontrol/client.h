@@ -53,7 +53,7 @@ class Client {
     std::string trouble() const { return locked([this](auto&) { return link_->trouble(); }); }
     Value welcome() const { return locked([](auto& talk) { return talk.welcome; }); }
     std::string address() const {  // of several endpoints, the one that the newest connection goes to
-        return locked([this](auto&) { return link_->endpoints.empty() ? "" : link_->endpoints[link_->at]; });
+        return locked([](auto& talk) { return talk.address; });
     }
     Statistics statistics() const {
         return locked([](auto& talk) { return talk.counts.waited_ns = talk.phase.waited_ns(), talk.counts; });

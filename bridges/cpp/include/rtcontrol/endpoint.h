@@ -1,6 +1,7 @@
 // Where a client may connect, and the keys that it shows there.
 #pragma once
 #include <sys/stat.h>
+#include <unistd.h>
 #include <zmq.h>
 #include <cstdio>
 #include <memory>
@@ -14,7 +15,7 @@ struct Keys {
 
 namespace detail {
 
-// `tcp://HOST:PORT`, `ipc://PATH`, or several with commas between them, in their order.
+// `tcp://HOST:PORT`, `ipc://PATH`, `http://HOST:PORT/connect`, or several with commas between them, in their order.
 inline Problem parse_endpoints(const std::string& text, std::vector<std::string>& found) {
     const auto wrong = [](const std::string& what, const char* remedy) {
         return Error{"invalid", "endpoint", what, remedy};
@@ -32,8 +33,11 @@ inline Problem parse_endpoints(const std::string& text, std::vector<std::string>
         const size_t colon = one.rfind(':');
         const std::string port = colon != one.npos && colon > 6 ? one.substr(colon + 1) : "";
         const bool number = !port.empty() && port.size() < 6 && port.find_first_not_of("0123456789") == port.npos;
+        const bool url = one.rfind("http://", 0) == 0 && one.size() > 7 && one[7] != '/' && one[7] != ':';
+        if (one.rfind("https://", 0) == 0)
+            return wrong(one + " needs TLS, which this client has not.", "Write http:// and give the client keys.");
         const bool tcp = one.rfind("tcp://", 0) == 0 && number && std::stoi(port) > 0 && std::stoi(port) < 65536;
-        if (!tcp && (one.rfind("ipc://", 0) != 0 || one.size() == 6))
+        if (!tcp && !url && (one.rfind("ipc://", 0) != 0 || one.size() == 6))
             return wrong(one + " is no endpoint.", "Write one such as tcp://127.0.0.1:5555 or ipc:///tmp/rtcontrol.");
         found.push_back(std::move(one));
     }
@@ -64,11 +68,14 @@ inline Problem read_key(const std::string& path, const std::string& name, bool s
     return wrong("has no " + name, "Give the right file; make one: rtcontrol keys new NAME");
 }
 
-inline Problem read_keys(const std::string& secret_file, std::string server_file, Keys& keys) {
-    if (server_file.empty()) server_file = secret_file.substr(0, secret_file.rfind('/') + 1) + "server.key";
+// Without a server's key the answer of GET /connect may bring one: `asks`.
+inline Problem read_keys(const std::string& secret_file, std::string server_file, bool asks, Keys& keys) {
+    const bool by_hand = !server_file.empty();
+    if (!by_hand) server_file = secret_file.substr(0, secret_file.rfind('/') + 1) + "server.key";
     if (!zmq_has("curve")) return Error{"invalid", "keys", "This libzmq has no CURVE.", "Install another libzmq."};
     if (Problem problem = read_key(secret_file, "public-key", true, keys.ours)) return problem;
     if (Problem problem = read_key(secret_file, "secret-key", true, keys.secret)) return problem;
+    if (asks && !by_hand && access(server_file.c_str(), F_OK) != 0) return {};
     return read_key(server_file, "public-key", false, keys.server);
 }
 

@@ -8,8 +8,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
-#include "endpoint.h"
-#include "talk.h"
+#include "connect.h"
 
 namespace rtcontrol::detail {
 
@@ -18,20 +17,21 @@ class Link : public std::enable_shared_from_this<Link> {
     Talk talk;
     const Handler handler;
     std::vector<std::string> endpoints;
-    size_t at = 0;  // of the endpoints
     std::mutex lock;
     std::condition_variable changed;
     bool closing = false;
 
     Link(Options options, Handler given) : talk(std::move(options)), handler(std::move(given)) {
         if (!talk.ended) talk.ended = parse_endpoints(talk.options.endpoint, endpoints);
+        const bool asks = std::any_of(endpoints.begin(), endpoints.end(), is_url);
         if (!talk.ended && !talk.options.secret_key_file.empty())
-            talk.ended = read_keys(talk.options.secret_key_file, talk.options.server_key_file, keys_);
+            talk.ended = read_keys(talk.options.secret_key_file, talk.options.server_key_file, asks, keys_);
         if (!talk.ended && pipe(pipe_) != 0) talk.ended = Error{"internal", "", "No pipe can be made.", "Close files."};
         if (talk.ended) talk.note(talk.ended->text());
         for (const int end : pipe_)
             if (end >= 0) fcntl(end, F_SETFL, O_NONBLOCK), fcntl(end, F_SETFD, FD_CLOEXEC);
-        talk.servers = endpoints.size();
+        talk.servers = endpoints.size() + asks;
+        if (!endpoints.empty()) talk.address = endpoints[0];
     }
     ~Link() {
         for (const int end : pipe_)
@@ -195,7 +195,20 @@ class Link : public std::enable_shared_from_this<Link> {
         if (items[1].revents & room) talk.room();
     }
     void connect() {
-        const std::string& endpoint = endpoints[next_ % endpoints.size()];
+        std::string endpoint = endpoints[next_++ % endpoints.size()], server_key = keys_.server;
+        asks_ = is_url(endpoint);
+        if (asks_) {
+            const Answer named = request_server(endpoint, talk.options, lost_, keys_);
+            if (named.address.empty()) {
+                pause();
+                retry_ns_ = std::max(retry_ns_, now_ns() + named.retry_ns);
+                const std::lock_guard<std::mutex> held(lock);
+                trouble_ = named.why;
+                return;
+            }
+            endpoint = named.address;
+            if (!named.server_key.empty()) server_key = named.server_key;
+        }
         const int64_t most = kMaxMessageBytes;
         context_ = zmq_ctx_new();
         socket_ = context_ ? zmq_socket(context_, ZMQ_DEALER) : nullptr;
@@ -204,15 +217,16 @@ class Link : public std::enable_shared_from_this<Link> {
                     set(ZMQ_RECONNECT_IVL, 100) && set(ZMQ_RECONNECT_IVL_MAX, 2000) &&
                     set(ZMQ_IPV6, endpoint.find('[') != endpoint.npos);
         if (good && !keys_.secret.empty())
-            good = set(ZMQ_CURVE_SERVERKEY, keys_.server) && set(ZMQ_CURVE_PUBLICKEY, keys_.ours) &&
+            good = set(ZMQ_CURVE_SERVERKEY, server_key) && set(ZMQ_CURVE_PUBLICKEY, keys_.ours) &&
                    set(ZMQ_CURVE_SECRETKEY, keys_.secret);
         good = good && zmq_connect(socket_, endpoint.c_str()) == 0;
         const std::string why =
             good ? "Nobody answers" : std::string("libzmq refuses (") + zmq_strerror(zmq_errno()) + ")";
         if (!good) disconnect(0), pause();
         const std::lock_guard<std::mutex> held(lock);
-        at = next_++ % endpoints.size();
-        if (endpoints.size() > 1) talk.elsewhere();
+        talk.address = endpoint;
+        if (talk.servers > 1) talk.elsewhere();
+        if (asks_ && talk.session_address() != endpoint) talk.forget();
         trouble_ = why + " at " + endpoint + (keys_.secret.empty() ? "." : ", or it does not accept this key.");
         opened_ns_ = now_ns();
         reached_ = false;
@@ -241,22 +255,26 @@ class Link : public std::enable_shared_from_this<Link> {
             const std::lock_guard<std::mutex> held(lock);
             if (good) talk.hear(message, now_ns());
             else talk.counts.ignored++;
-            if (talk.open) attempts_ = 0;  // a welcome, not just any answer
+            if (talk.open) attempts_ = 0, lost_.clear();  // a welcome, not just any answer
             talk.look(now_ns());
         }
         std::unique_lock<std::mutex> held(lock);
         const int64_t now = now_ns();
         changed.notify_all();
         const bool silent = talk.silent(now),
-                   absent = endpoints.size() > 1 && !reached_ && now - opened_ns_ > 2 * kSecond;
+                   absent = talk.servers > 1 && !reached_ && now - opened_ns_ > 2 * kSecond;
         if (absent || silent || talk.ended || !talk.leaves.empty()) {
             if (!talk.leaves.empty()) trouble_ = talk.leaves;
-            else if (talk.open) trouble_ = "The server at " + endpoints[at] + " is silent.";
+            else if (talk.open) trouble_ = "The server at " + talk.address + " is silent.";
+            if (asks_ && (absent || silent)) lost_ = talk.address;
+            const bool at_once = talk.at_once;
             talk.lost();
             up_ = false;
             held.unlock();
             disconnect(0);
-            return pause();
+            pause();
+            if (at_once) retry_ns_ = now;
+            return;
         }
         const std::vector<Value> due = talk.due(now);
         held.unlock();
@@ -315,6 +333,8 @@ class Link : public std::enable_shared_from_this<Link> {
         ended(handler_id_);
     }
     Keys keys_;
+    bool asks_ = false;  // the newest connection goes where an answer said
+    std::string lost_;   // a server of an answer that was silent or did not come up
     std::thread threads_[3];
     std::thread::id handler_id_, logger_id_;  // none: it does not run
     int64_t close_by_ns_ = 0;

@@ -46,7 +46,8 @@ using Handler = std::function<Outcome(const Call& call, const Act& act)>;
 
 // What is empty, or 0, is left to the server.
 struct Options {
-    std::string endpoint = "tcp://127.0.0.1:5555";  // or several: tcp://a:5555,tcp://b:5555
+    // Or several: tcp://a:5555,tcp://b:5555. Or http://HOST:PORT/connect, which names one of its servers.
+    std::string endpoint = "tcp://127.0.0.1:5555";
     std::string secret_key_file, server_key_file;   // NAME.key_secret; server.key (default: beside it)
     std::string name = "rtcontrol-cpp", agent, instruction, model, pacing = "server", on_miss, robot;
     std::vector<Value> tools;      // see Tool
@@ -87,6 +88,8 @@ class Talk {
     bool failing = false;         // a safe call is tried again
     std::string refusal, leaves;  // the server's last error; why this connection is to be closed
     size_t servers = 1;
+    std::string address;   // of the newest connection
+    bool at_once = false;  // the server said to connect again without a pause
     int64_t decided_seq = -1, refused_seq = -1;  // of the newest observation that a call answered, or an error
     Statistics counts;
     std::deque<std::string> log;  // what waits to be written, the oldest first
@@ -165,6 +168,7 @@ class Talk {
         greeted_ = false;
         refusal.clear();
         leaves.clear();
+        at_once = false;
     }
     void lost() {  // or silent; what is in force runs to its own end
         counts.reconnects += open;
@@ -173,6 +177,8 @@ class Talk {
         looked_ns = 0;
         drop(is_of_its_time);  // an observation as old as the gap helps nobody
     }
+    void forget() { known_ = false; }  // the next server does not know the session
+    const std::string& session_address() const { return session_address_; }
     void elsewhere() {  // the next connection goes to another machine, maybe, whose clock is another one
         offset = ClockOffset();
         phase = PhaseLock();
@@ -323,6 +329,7 @@ class Talk {
             counts.sessions++;
             elsewhere();
             token_ = welcome["session"].text();
+            session_address_ = address;
             known_ = true;
             begin(rtc_new_session(&rule, epoch), "new_session");
             // What waited was for the session that is gone; only its newest look at the world is as good as ever.
@@ -412,6 +419,7 @@ class Talk {
         begin(rtc_server_left(&rule), "session_ended");
         lost();
         later(at_ns);
+        at_once = m["reconnect"].flag() && servers > 1;
     }
     // Nobody is let in now: the next of several servers is tried, a single one is asked again, with growing pauses.
     void later(int64_t at_ns) {
@@ -437,6 +445,7 @@ class Talk {
     std::vector<Value> outbox_;
     std::vector<Call> safe_calls_;  // the server's
     std::string token_ = "----------------", instruction_, told_, greeting_, noted_;
+    std::string session_address_;
     bool known_ = false,
          greeted_ = false;  // whether the token is a session's; whether this connection's first hello was said
     bool full_ = false;                     // it found no room

@@ -101,7 +101,7 @@ func has_room():
 func _mistake():
 	_urls = []
 	for one in url.split(","):
-		one = one.strip_edges()
+		one = _socket_of(one.strip_edges())
 		if not (one.begins_with("ws://") or one.begins_with("wss://")):
 			return "url has %s, which is no address: write ws://HOST:PORT/ws, and commas between several." % (
 				"an empty place" if one == "" else shown(one))
@@ -109,6 +109,13 @@ func _mistake():
 			return "url has %s twice." % shown(one)
 		_urls.append(one)
 	return _unsafe()
+
+
+# A URL of GET /connect as the WebSocket at the same place, which leads to one of its servers.
+static func _socket_of(one):
+	if not (one.begins_with("http://") or one.begins_with("https://")) or one.get_slice("/", 3) == "":
+		return one
+	return "ws%s//%s/ws" % [one.get_slice("/", 0).substr(4), one.get_slice("/", 2)]
 
 
 # Why the safe tools cannot make it safe, for people; empty where they can.
@@ -402,7 +409,8 @@ func hear(packet):
 			_refused(message, now)
 		"bye":
 			if state == LIVE and message.get("session", _session) == _session:
-				_left("The server ended the session: %s" % message.get("reason", ""), persist or _urls.size() > 1)
+				_left("The server ended the session: %s" % message.get("reason", ""),
+					persist or _urls.size() > 1 or message.get("reconnect", false))
 		_:
 			_heard(message, now)
 

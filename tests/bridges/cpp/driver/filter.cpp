@@ -2,8 +2,7 @@
 // includes the headers, too.
 #include "filter.h"
 
-#include <rtcontrol/endpoint.h>
-#include <rtcontrol/talk.h>
+#include <rtcontrol/connect.h>
 
 #include <iostream>
 #include <memory>
@@ -99,11 +98,22 @@ class Filter {
             const Problem problem = detail::parse_endpoints(text, found);
             return told(problem, List(found.begin(), found.end()));
         }
+        if (what == "connect") {
+            std::string given;
+            words >> given;
+            Value map;
+            MsgPackReader::read(hold_ = unhex(given), map);
+            const detail::Response got{int(map["status"].whole()), map["retry_after"].text(), map["body"].text()};
+            const Keys keys{map["server_key_given"].flag() ? "by hand" : "", "", map["keys"].flag() ? "own" : ""};
+            const detail::Answer found = detail::read_answer(map["url"].text(), got, keys);
+            return Map{{"address", found.address}, {"server_key", found.server_key}, {"why", found.why},
+                       {"retry_s", found.retry_ns / detail::kSecond}};
+        }
         if (what == "keys") {
             std::string secret, server;
             words >> secret >> server;
             Keys keys;
-            const Problem problem = detail::read_keys(secret, server, keys);
+            const Problem problem = detail::read_keys(secret, server, false, keys);
             return told(problem, List{keys.server, keys.ours, keys.secret});
         }
         if (what == "talk") {

@@ -66,6 +66,10 @@ namespace RtControl.Driver
                     return Step(_rule.Look(Long(words[1])));
                 case "welcome":
                     return Step(_rule.NewSession(Long(words[1]), _rule.SafeCalls));
+                case "connect":
+                    var given = (RtMap)MsgPackReader.Unpack(Hex.Bytes(words[1]));
+                    ConnectAnswer found = ConnectAnswer.Read(given.Text("url"), (int)given.Long("status"), given.Text("retry_after"), given.Text("body"));
+                    return new RtMap { { "address", found.Address }, { "retry_s", found.RetryS }, { "why", found.Why } };
                 case "clock":
                     _offset = new ClockOffset();
                     return null;

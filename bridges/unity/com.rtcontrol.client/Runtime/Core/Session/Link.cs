@@ -28,7 +28,11 @@ namespace RtControl
         private volatile bool _closing;
         private volatile bool _up;
         private volatile string _trouble = "nobody answers";
-        private volatile int _at; // of the endpoints, where the newest connection goes
+        private int _at; // of the endpoints, the newest connection's
+        private volatile string _address; // where that goes
+        private readonly bool _several; // servers to go to
+        private bool _asked; // an answer of GET /connect named this server
+        private string _lost; // one that was silent, or did not come up
         private int _attempts;
         private long _retryNs, _openedNs;
         private readonly ManualResetEvent _nudge = new ManualResetEvent(false);
@@ -36,10 +40,12 @@ namespace RtControl
         public Link(RtOptions options)
         {
             _endpoints = RtEndpoints.Of(options.Endpoint);
-            Talk = new Talk(options) { Servers = _endpoints.Count };
+            int servers = _endpoints.Count;
+            foreach (string one in _endpoints) servers += ConnectRequest.IsUrl(one) ? 1 : 0;
+            _several = servers > 1;
+            Talk = new Talk(options) { Servers = servers };
             // Here, so that a mistake in the endpoint is told to the caller.
-            _transport = options.Transport(_endpoints[0]);
-            _openedNs = MonotonicClock.NowNs;
+            Open(_endpoints[0]);
             _thread = new Thread(Run) { IsBackground = true, Name = "rtcontrol" };
             _thread.Start();
         }
@@ -53,7 +59,7 @@ namespace RtControl
         /// <summary>Of several endpoints, where the newest connection goes.</summary>
         public string Address
         {
-            get { return _endpoints[_at]; }
+            get { return _address; }
         }
 
         /// <summary>Something is to be said.</summary>
@@ -124,7 +130,7 @@ namespace RtControl
                 if (_up) wakeNs = Math.Min(wakeNs, Talk.WakeNs());
                 else if (Talk.Rule.ExpiresNs != InForce.Never) wakeNs = Math.Min(wakeNs, Talk.Rule.ExpiresNs + 1);
                 if (_transport == null && Talk.Ended == null) wakeNs = Math.Min(wakeNs, _retryNs);
-                else if (!_up && _endpoints.Count > 1) wakeNs = Math.Min(wakeNs, _openedNs + ConnectNs + 1);
+                else if (!_up && _several) wakeNs = Math.Min(wakeNs, _openedNs + ConnectNs + 1);
                 // Rounded up: a timer that fires too early would spin.
                 waitMs = (int)Math.Max(0, (wakeNs - nowNs + 999999) / 1000000);
             }
@@ -137,25 +143,58 @@ namespace RtControl
         private void Connect()
         {
             _at = (_at + 1) % _endpoints.Count;
-            if (_endpoints.Count > 1)
+            if (_several)
                 lock (Lock) Talk.Elsewhere();
-            _transport = Talk.Options.Transport(_endpoints[_at]);
+            Open(_endpoints[_at]);
+        }
+
+        private void Open(string endpoint)
+        {
+            _address = endpoint;
+            _asked = false;
+            _transport = ConnectRequest.IsUrl(endpoint) ? new ConnectRequest(endpoint, Talk.Options, _lost) : Talk.Options.Transport(endpoint);
             _openedNs = MonotonicClock.NowNs;
+        }
+
+        private void Answered(ConnectAnswer answer)
+        {
+            if (answer.Address == null)
+            {
+                Lose(answer.Why);
+                _retryNs = Math.Max(_retryNs, MonotonicClock.NowNs + answer.RetryS * 1000000000L);
+                return;
+            }
+            _transport.Close(0);
+            Open(answer.Address);
+            _asked = true;
+            lock (Lock)
+                if (Talk.SessionAddress != answer.Address) Talk.Forget();
         }
 
         private void Carry()
         {
-            bool late = _endpoints.Count > 1 && !_up && MonotonicClock.NowNs - _openedNs > ConnectNs;
+            bool late = _several && !_up && MonotonicClock.NowNs - _openedNs > ConnectNs;
             if (_transport.State == TransportState.Connecting && !late) return;
             if (_transport.State == TransportState.Lost || late)
             {
+                if (_asked && !_up) _lost = _address;
                 Lose(_transport.Trouble);
+                return;
+            }
+            var request = _transport as ConnectRequest;
+            if (request != null)
+            {
+                Answered(request.Answer);
                 return;
             }
             if (!_up)
             {
                 _trouble = _transport.Trouble;
-                lock (Lock) Talk.Connected(MonotonicClock.NowNs);
+                lock (Lock)
+                {
+                    Talk.Address = _address;
+                    Talk.Connected(MonotonicClock.NowNs);
+                }
             }
             _up = true;
             Hear();
@@ -171,6 +210,7 @@ namespace RtControl
                 if (silent && Talk.Open) _trouble = "the server is silent";
             }
             Say(due);
+            if (silent && _asked) _lost = _address;
             if (silent || leaves != null) Lose(leaves ?? _trouble);
         }
 
@@ -196,7 +236,11 @@ namespace RtControl
                     if (message != null) Talk.Hear(message, nowNs);
                     else Talk.Counts.Ignored++;
                     // A welcome, not just any answer: else one that turns us away were asked ten times a second.
-                    if (Talk.Open) _attempts = 0;
+                    if (Talk.Open)
+                    {
+                        _attempts = 0;
+                        _lost = null;
+                    }
                     Talk.Look(nowNs);
                 }
             }
@@ -221,11 +265,17 @@ namespace RtControl
             _trouble = trouble;
             _transport.Close(0);
             _transport = null;
+            bool atOnce;
             lock (Lock)
+            {
                 if (_up) Talk.Lost();
+                atOnce = Talk.AtOnce;
+                Talk.AtOnce = false;
+            }
             _up = false;
             int pauseMs = Math.Min(LongestPauseMs, FirstPauseMs << Math.Min(_attempts, 10));
-            _attempts++;
+            if (atOnce) pauseMs = 0;
+            else _attempts++;
             _retryNs = MonotonicClock.NowNs + (long)(pauseMs * (0.5 + 0.5 * _random.NextDouble()) * 1e6);
         }
     }

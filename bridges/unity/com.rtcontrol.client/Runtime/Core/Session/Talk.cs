@@ -80,6 +80,12 @@ namespace RtControl
         /// <summary>How many there are to try, one after the other.</summary>
         public int Servers = 1;
 
+        /// <summary>Where the newest connection goes, and where the session is.</summary>
+        public string Address, SessionAddress;
+
+        /// <summary>The server said to connect again without a pause.</summary>
+        public bool AtOnce;
+
         public long Epoch { get; private set; }
         public RtCounts Counts;
 
@@ -196,6 +202,7 @@ namespace RtControl
             _heardNs = nowNs;
             _greeted = false;
             Refusal = Leaves = null;
+            AtOnce = false;
             _roomNs = 0;
         }
 
@@ -210,6 +217,12 @@ namespace RtControl
             Open = _greeted = false;
             // An observation as old as the gap helps nobody.
             _outbox.RemoveAll(IsOfItsTime);
+        }
+
+        /// <summary>The next server does not know the session.</summary>
+        public void Forget()
+        {
+            _known = false;
         }
 
         /// <summary>The next connection goes to another server, maybe of another machine, whose clock is another one.</summary>

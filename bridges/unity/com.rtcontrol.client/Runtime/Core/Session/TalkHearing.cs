@@ -89,6 +89,7 @@ namespace RtControl
                 Phase = new PhaseLock();
                 _pingedNs = -ClockPingNs;
                 _token = welcome.Token;
+                SessionAddress = Address;
                 _known = true;
                 Epoch = epoch;
                 // What waited was for the session that is gone; only its newest look at the world is as good as ever.
@@ -238,6 +239,7 @@ namespace RtControl
             Begin(Rule.ServerLeft(), null, "session_ended");
             Lost();
             Later(nowNs);
+            AtOnce = message.Bool("reconnect") && Servers > 1;
         }
 
         /// <summary>This server lets nobody in now: the next of several is tried, a single one is asked again later.</summary>

@@ -3,7 +3,7 @@ using System.Collections.Generic;
 
 namespace RtControl
 {
-    /// <summary>Where a client may connect: one endpoint, or several with commas between them.</summary>
+    /// <summary>Where a client may connect: one endpoint or URL of GET /connect, or several with commas between them.</summary>
     internal static class RtEndpoints
     {
         /// <summary>
@@ -20,7 +20,7 @@ namespace RtControl
                 if (found.Contains(one)) throw Wrong(one + " comes twice: name each server once");
                 string host;
                 int port;
-                ZmtpTransport.Parse(one, out host, out port);
+                if (!ConnectRequest.IsUrl(one)) ZmtpTransport.Parse(one, out host, out port);
                 found.Add(one);
             }
             return found;

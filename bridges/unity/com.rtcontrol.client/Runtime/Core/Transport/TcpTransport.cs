@@ -138,6 +138,12 @@ namespace RtControl
             _wake.Close();
         }
 
+        /// <summary>The peer sends no more. True: that is no loss.</summary>
+        internal virtual bool AtEnd()
+        {
+            return false;
+        }
+
         /// <summary>Bytes that have arrived.</summary>
         internal abstract void Feed(byte[] bytes, int count);
 
@@ -265,6 +271,7 @@ namespace RtControl
             SocketError error;
             int count = _socket.Receive(_chunk, 0, _chunk.Length, SocketFlags.None, out error);
             if (error == SocketError.WouldBlock) return false;
+            if (error == SocketError.Success && count == 0 && AtEnd()) return true;
             if (error != SocketError.Success || count == 0)
                 throw new PeerException(State == TransportState.Up ? "the connection was lost" : ClosedEarly);
             Feed(_chunk, count);

@@ -35,7 +35,14 @@ namespace RtControl
             get { return "the peer closed the connection at once: it wants a key, or is no rtcontrol server"; }
         }
 
+        /// <summary>Throws WireException where the endpoint is none.</summary>
         public static void Parse(string endpoint, out string host, out int port)
+        {
+            if (!TryParse(endpoint, out host, out port))
+                throw new WireException(WireException.Invalid, "endpoint", "give one such as tcp://127.0.0.1:5555 or http://127.0.0.1:8000/connect");
+        }
+
+        public static bool TryParse(string endpoint, out string host, out int port)
         {
             port = 0;
             host = "";
@@ -44,8 +51,7 @@ namespace RtControl
             if (fits) host = endpoint.Substring(6, colon - 6).Trim('[', ']');
             fits = fits && int.TryParse(endpoint.Substring(colon + 1), NumberStyles.None, CultureInfo.InvariantCulture, out port);
             const int longest = 255; // what a name's resolver takes
-            if (!fits || host.Length == 0 || host.Length > longest || port < 1 || port > 65535)
-                throw new WireException(WireException.Invalid, "endpoint", "give one such as tcp://127.0.0.1:5555");
+            return fits && host.Length > 0 && host.Length <= longest && port > 0 && port < 65536;
         }
 
         internal override void Feed(byte[] bytes, int count)
