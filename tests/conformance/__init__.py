@@ -1,6 +1,6 @@
 """What every client, whatever its language, is held to (docs/protocol.md, section 13): the vectors (completed by
-`python -m tests.conformance.generate`), checks over sockets (`python -m tests.conformance.check`), a client in
-JavaScript written from the document alone, and the lint of the Unity package."""
+`python -m tests.conformance.generate`), checks over sockets (`python -m tests.conformance.check`), and the lint of the
+Unity package."""
 
 from __future__ import annotations
 

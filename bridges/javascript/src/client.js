@@ -3,7 +3,7 @@
 import { nowNs } from "./clock.js";
 import { validate } from "./messages.js";
 import { Session } from "./session.js";
-import { shown } from "./socket.js";
+import { addresses, shown } from "./socket.js";
 import { PROTOCOL } from "./wire.js";
 
 const LOOK_MS = 20;
@@ -62,8 +62,8 @@ export class Client {
       this.#answers = { resolve, reject };
     });
     this.ready.catch(() => {}); // whoever waits for it is told; nobody must
-    for (const one of String(url).split(",")) {
-      if (!/^\s*wss?:\/\/[^/\s]/i.test(one)) throw new Error(`${shown(one) || "Nothing"} is no address. Write ws://HOST:PORT/ws.`);
+    for (const one of addresses(url)) {
+      if (!/^wss?:\/\/[^/\s]/i.test(one)) throw new Error(`${shown(one) || "Nothing"} is no address. Write ws://HOST:PORT/ws.`);
     }
     this.#session = new Session(url, hello, this.#handlers(options), { token, WebSocketClass: WebSocket });
     // Not before whoever made it has it: a handler may use it.

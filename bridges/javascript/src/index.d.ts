@@ -99,7 +99,7 @@ export interface Options {
   model?: string;
   /** What to do when no call is in force; several for several actuators. */
   safeCall?: Call | Call[];
-  /** The access token, where the server wants one: see `pair`. */
+  /** The access token, where the server requires one. */
   token?: string | null;
   pacing?: "server" | "client";
   hz?: number;
@@ -261,23 +261,6 @@ export class Crowd {
   statistics(): { members: number; observed: number; fresh: number; held: number; safe: number; expired: number; ignored: number; superseded: number; p50: number | null; p99: number | null };
 }
 
-/** Why there is no token. `code`: `wrong_code`, `locked`, `code_form`, `unreachable` and others of docs/gateway.md. */
-export class PairingError extends Error {
-  readonly code: string;
-  readonly status: number | null;
-  readonly waitS: number | null;
-}
-export interface PairOptions {
-  /** What people read in the server's list. */
-  name?: string;
-  fetch?: typeof fetch;
-}
-/** The six digits that a server shows (`rtcontrol serve --pair`), for a token of this device's own. */
-export function pair(url: string, code: string, options?: PairOptions): Promise<{ token: string; name: string }>;
-/** Whether the server pairs; if so, it shows a code from now on. */
-export function askForCode(url: string, options?: { fetch?: typeof fetch }): Promise<boolean>;
-export function pairAddress(url: string): string;
-
 /** What is in force: the rule of docs/protocol.md, section 7. */
 export interface Step {
   act: Kind | null;
@@ -286,7 +269,7 @@ export interface Step {
   tick: number | null;
 }
 export class InForce {
-  constructor(epoch?: number, safe?: Call[]);
+  constructor(epoch?: number, safe?: Call[], ownTtlMs?: number | null);
   readonly epoch: number;
   readonly kind: "none" | Kind;
   readonly calls: Call[];

@@ -4,7 +4,6 @@ export { Client, connect } from "./client.js";
 export { ClockOffset, nowNs } from "./clock.js";
 export { Crowd } from "./crowd.js";
 export { expired, InForce, safeCalls } from "./inforce.js";
-export { askForCode, pair, pairAddress, PairingError } from "./pair.js";
 export { PhaseLock } from "./phase.js";
 export { Session } from "./session.js";
 export { decode, encode, LIMITS, PROTOCOL, WireError } from "./wire.js";

@@ -147,7 +147,6 @@ def acts(engine: Engine, *begin: str) -> list[tuple[str, str]]:
 )
 def test_mistake_is_reported_before_anything_is_connected(godot: Start, option: str, told: str) -> None:
     engine = godot("ws://127.0.0.1:9/ws", option)
-    engine.event("ready")
     assert engine.stats()["state"] == 0
     assert told in engine.errors() and "secret-1" not in engine.errors()
 
@@ -295,7 +294,10 @@ def test_server_that_is_full_or_stops_is_left_for_the_next_one(
 def test_url_of_connect_is_the_websocket_at_the_same_place(godot: Start, stand: Stand) -> None:
     relay = Relay(stand.endpoint)
     url = relay.url.replace("ws://", "http://").replace("/ws", "/connect")
-    with garbage([b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 2\r\n\r\n{}"]) as (full, _):
+    with garbage([b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 2\r\n\r\n{}", None]) as (
+        full,
+        _,
+    ):
         engine = godot(f"http://{full}/connect,{url}", "--set=persist:false", "--set=ttl_ms:60000.0")
         stand.expect(Hello, 20.0, "hello")
         stand.welcome()

@@ -104,6 +104,8 @@ class Engine(Program):
         flags += ["--enable-unsafe-swiftshader", "--disable-background-timer-throttling"]
         profile = f"--user-data-dir={home / f'browser-{port}'}"
         super().__init__([str(BROWSER), *flags, profile, f"http://127.0.0.1:{port}/"], stderr=subprocess.DEVNULL)
+        if script != "vectors.gd":
+            self.until(lambda event: event["event"] == "ready", "ready", 120.0)
 
     def _command(self) -> str:
         try:

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from rtcontrol_client.wire.messages import Bye, Hello
 from tests import conformance
 from tests.bridges.client.worlds import free_port
 from tests.bridges.javascript.node_client import SOURCE, NodeClient, installed, packed
 from tests.bridges.program import garbage, starting
 from tests.bridges.web_ends import Relay, Served
 from tests.conformance.check import check_any_client
+from tests.conformance.check.stand import Stand
 from tests.helpers.processes import ROOT, until
 
 pytestmark = pytest.mark.serial
@@ -100,7 +102,7 @@ def test_the_package_passes_the_conformance_vectors(home: Path) -> None:
 
 
 TYPED = """
-import { askForCode, connect, Crowd, pair, PairingError, Session, type Call, type InForceNow } from "rtcontrol-client";
+import { connect, Crowd, Session, type Call, type InForceNow } from "rtcontrol-client";
 // As the package ws has it.
 declare class Socket {
   constructor(address: string | URL, protocols?: string | string[], options?: { handshakeTimeout?: number });
@@ -125,8 +127,6 @@ game.reset({ success: true });
 const crowd = new Crowd("ws://a/ws", { agent: "lander" }, { act: (id, call) => console.log(id, call?.name) });
 crowd.join("anna", { instruction: "Go.", priority: 9 });
 new Session("ws://a/ws", { agent: "lander" }, { act: (call) => console.log(call?.name) }).look();
-pair("ws://a/ws", "123456").catch((error: PairingError) => console.log(error.waitS));
-askForCode("ws://a/ws").then((pairs: boolean) => pairs);
 """
 WRONG = """
 import { connect } from "rtcontrol-client";
@@ -441,8 +441,6 @@ def test_a_call_that_throws_is_followed_by_safe_and_a_safe_one_is_tried_until_it
         ("client.connect('ws://a/ws', {onCall: 5})", "onCall is no function"),
         ("client.connect('ws://a/ws', {observeHz: 0})", "observeHz is 0"),
         ("client.connect('ws://a/ws', {safeCall: {arguments: {}}})", "safe_call.name: missing"),
-        ("client.pair('ws://a/ws', '12 34')", "A code has six digits"),
-        ("client.pair('a:5', '123456')", "is no address"),
     ],
 )
 def test_mistakes_are_told_where_they_are_made(served: Served, start: Start, script: str, message: str) -> None:
@@ -470,10 +468,3 @@ def test_the_example_of_the_readme_runs(served: Served, home: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[:3] == ["connecting", "opening", "live"] and lines[-1] == "closed"
     assert sum(line.startswith("drive ") for line in lines) >= 3
-
-
-def test_of_a_server_that_does_not_pair_no_code_is_asked(served: Served, start: Start) -> None:
-    game = start(served.url)
-    assert game.do(f"client.askForCode({json.dumps(served.url)})") is False
-    nobody = game.do(f"client.askForCode('ws://127.0.0.1:{free_port()}/ws')")
-    assert nobody["code"] == "unreachable" and "does not answer" in nobody["error"]

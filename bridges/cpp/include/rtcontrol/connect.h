@@ -228,7 +228,8 @@ inline Response get(const std::string& url, const std::string& headers, int64_t 
 }
 
 // Blocks for two seconds at most; the system may take longer to resolve a name.
-inline Answer request_server(const std::string& url, const Options& options, const std::string& lost, const Keys& keys) {
+inline Answer request_server(const std::string& url, const Options& options, const std::string& lost,
+                             const Keys& keys) {
     const std::string hint = tools_hint(options);
     const std::string headers = (hint.empty() ? "" : "x-tools: " + hint + "\r\n") +
                                 (lost.empty() ? "" : "x-lost: " + lost + "\r\n");
