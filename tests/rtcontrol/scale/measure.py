@@ -213,11 +213,10 @@ def measured(fleet: Fleet, name: str, folder: Path) -> dict[str, Any]:
     end_s = time.monotonic() + LIMIT_S
     while time.monotonic() < end_s and any(robot.again_s(began_s) is None for robot in fleet.robots):
         time.sleep(0.2)
-    time.sleep(AFTER_S)
     again = [robot.again_s(began_s) for robot in fleet.robots]
     now_s = time.monotonic()
     lost = [
-        robot.lost(began_s - 0.5, began_s + (LIMIT_S if one is None else one + 0.5))
+        robot.lost(began_s - 0.5, now_s if one is None else began_s + one)
         for robot, one in zip(fleet.robots, again, strict=True)
     ]
     next(steps, None)
