@@ -18,6 +18,7 @@ from rtcontrol.gateway import body, chat, openai_api, simpletool, systemone, vie
 from rtcontrol.gateway.access import AccessGate, Refusal
 from rtcontrol.gateway.chat import ContentHeads, WrittenContent
 from rtcontrol.gateway.chat_request import ChatRequest
+from rtcontrol.gateway.checkpoint_gate import CheckpointGate
 from rtcontrol.gateway.decide import Timed, ToolSets, Unavailable
 from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.metrics import Metrics
@@ -75,10 +76,9 @@ def build(
                 )
             told = wanted.tools, wanted.instruction(), wanted.observation(), wanted.history or ()
             timed = await decide(*told)
-            answer, headers = (
-                simpletool.respond(timed.decision.call, timed.schemas, timed.latency_ms),
-                openai_api.warning(timed.warning),
-            )
+            call = None if timed.held else timed.decision.call
+            answer = simpletool.respond(call, timed.schemas, timed.latency_ms, timed.held)
+            headers = openai_api.warning(timed.warning)
             if wanted.include_content_head and answer.success:
                 written = await content.write(*told)
                 answer.content, headers = written.text, openai_api.warning(timed.warning, written.lacking)
@@ -115,7 +115,8 @@ def build(
 
         async def written() -> WrittenContent:
             history = [one.text() for one in wanted.made()]
-            return await content.write(offer.tools, wanted.instruction(), wanted.observation(), history)
+            told = "\n".join(filter(None, (wanted.orders(), wanted.instruction())))
+            return await content.write(offer.tools, told, wanted.observation(), history)
 
         beside = written if wanted.include_content_head and (answer.calls or answer.stopped) else None
         if wanted.stream:
@@ -179,6 +180,7 @@ class GatewayApp:
             ),
             *limits,
             lambda tools: trained(options.model, tools),
+            lambda tools, allow_null: CheckpointGate.of(options.model, tools, allow_null),
         )
         texts = ToolSets(
             pool,

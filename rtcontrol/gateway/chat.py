@@ -71,6 +71,8 @@ async def decided(request: ChatRequest, offer: Offer, decide: Decide, limit_s: f
     within `limit_s` of the request. Raises Refusal, and Unavailable where there is no first decision."""
     began = time.monotonic()
     timed, offer = await _first(request, offer, decide)
+    if (held := timed[-1].held) is not None:
+        return Answer(timed, (), held, held)
     call, answered = timed[-1].decision.call, request.answered()
     if call is not None and call.name == offer.answer:
         return Answer(timed, (), json.dumps(dict(call.arguments), ensure_ascii=False))
@@ -85,7 +87,7 @@ async def decided(request: ChatRequest, offer: Offer, decide: Decide, limit_s: f
             one = await asyncio.wait_for(_decide(request, offer, decide, history), limit_s - (time.monotonic() - began))
         except (TimeoutError, Unavailable, UserError, Refusal):
             break
-        call = one.decision.call
+        call = None if one.held else one.decision.call
         if call is None or call in calls or call.name == offer.answer or _result(call, answered) is not None:
             break
         timed.append(one)
@@ -100,7 +102,7 @@ async def _first(request: ChatRequest, offer: Offer, decide: Decide) -> tuple[li
     while True:
         timed.append(await _decide(request, offer, decide, history, bool(answered) and not offer.must))
         call = timed[-1].decision.call
-        if call is None or not offer.must or _result(call, answered) is None:
+        if call is None or timed[-1].held or not offer.must or _result(call, answered) is None:
             return timed, offer
         fewer = offer.without(call.name)
         if not fewer.tools:
@@ -112,7 +114,8 @@ async def _decide(
     request: ChatRequest, offer: Offer, decide: Decide, history: Sequence[str], allow_null: bool = False
 ) -> Timed:
     try:
-        return await decide(offer.tools, request.instruction(), request.observation(), history, allow_null)
+        told = request.instruction(), request.observation(), history, allow_null, request.orders()
+        return await decide(offer.tools, *told)
     except RequestError as mistake:
         code = "context_length_exceeded" if offer.param(mistake) == "messages" else "invalid_request"
         raise Refusal(400, code, mistake.what, mistake.remedy, offer.param(mistake)) from None

@@ -1,9 +1,9 @@
 """What the `openai` client libraries send to `POST /v1/chat/completions`, and what a decision is told of it.
 
-System messages and the last user message are the instruction; earlier calls, each with its result, the history;
-`environment` (a field of our own, a list of strings) the observation; `include_content_head` (SimpleTool's) asks for
-what the model says beside its call. A `response_format` with a JSON schema is one more tool, whose arguments are the
-answer.
+The last user message is the instruction; system messages go before it for a model that was not trained on the tools,
+and are left out for one that was. Earlier calls, each with its result, are the history; `environment` (a field of our
+own, a list of strings) is the observation; `include_content_head` (SimpleTool's) asks for what the model says beside
+its call. A `response_format` with a JSON schema is one more tool, whose arguments are the answer.
 """
 
 from __future__ import annotations
@@ -207,11 +207,14 @@ class ChatRequest(BaseModel):
     environment: list[str] | None = None
     include_content_head: bool | None = False
 
+    def orders(self) -> str:
+        """Return the text of the system's and the developer's messages."""
+        texts = [m.text() for m in self.messages if m.role in ("system", "developer")]
+        return "\n".join(filter(None, texts))
+
     def instruction(self) -> str:
-        """The standing orders and the last thing the user said."""
-        standing = [m.text() for m in self.messages if m.role in ("system", "developer")]
-        said = [m.text() for m in self.messages if m.role == "user"][-1:]
-        return "\n".join(t for t in (*standing, *said) if t)
+        """Return the user's last text."""
+        return next((m.text() for m in reversed(self.messages) if m.role == "user"), "")
 
     def observation(self) -> str:
         return ", ".join(self.environment or [])

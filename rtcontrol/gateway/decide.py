@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from rtcontrol.gateway.checkpoint_gate import CheckpointGate
 from rtcontrol.gateway.errors import RequestError, Tools
 from rtcontrol.hosts.protocol import (
     DeciderSource,
@@ -37,6 +38,7 @@ READING_AT_ONCE = 2
 LOOK_S = 0.2  # so often whoever waits looks whether the decoder is still there
 BOUND_IT = "Give it an enum, a range, a maxLength or maxItems; `rtcontrol serve --value-tokens N` allows longer ones."
 Trained = Callable[[Sequence[ToolSchema]], tuple[bool | None, str | None]]
+Gates = Callable[[Sequence[ToolSchema], bool], CheckpointGate]
 
 
 class Unavailable(Exception):
@@ -46,7 +48,8 @@ class Unavailable(Exception):
 @dataclass(frozen=True, slots=True)
 class Timed:
     """A decision, the tools it chose among, and how long it took in all, and in the decider. `trained`: whether
-    the model was on these tools, where that is known; `warning`: what there is to say about that."""
+    the model was on these tools, where that is known; `warning`: what there is to say about that. `held`: why its call
+    must not act, by the checkpoint's gate; None: it may."""
 
     decision: Decision
     schemas: tuple[ToolSchema, ...]
@@ -54,6 +57,7 @@ class Timed:
     decide_ms: float
     trained: bool | None = None
     warning: str | None = None
+    held: str | None = None
 
 
 class ToolSets:
@@ -71,7 +75,9 @@ class ToolSets:
         decide_timeout_s: float,
         open_timeout_s: float,
         trained: Trained = lambda schemas: (None, None),
+        gates: Gates = lambda schemas, allow_null: CheckpointGate(allow_null=allow_null),
     ) -> None:
+        self._gates = gates
         self._pool, self._source, self._limit, self._trained = pool, source, limit, trained
         self._decide_timeout_s, self._open_timeout_s = decide_timeout_s, open_timeout_s
         self._open: OrderedDict[str, _ToolSet] = OrderedDict()
@@ -91,11 +97,12 @@ class ToolSets:
         observation: str,
         history: Sequence[str] = (),
         allow_null: bool = False,
+        orders: str = "",
     ) -> Timed:
-        """Raises RequestError (tools that cannot be compiled, a prompt that does not fit, a value that does not end)
-        and Unavailable."""
+        """`orders`: the text of system messages. Raises RequestError (tools that cannot be compiled, a prompt that does
+        not fit, a value that does not end) and Unavailable."""
         began = time.perf_counter()
-        if (size := len(instruction) + len(observation) + sum(map(len, history))) > MAX_TOLD:
+        if (size := len(orders) + len(instruction) + len(observation) + sum(map(len, history))) > MAX_TOLD:
             what = f"The request tells {size} characters; {MAX_TOLD} is the most."
             raise RequestError(UserError(what, "Shorten the messages, or the environment."), "messages", tools)
         key = json.dumps([allow_null, *tools])
@@ -103,11 +110,14 @@ class ToolSets:
             raise Unavailable(f"{MAX_WAITING} requests wait already")
         self._waiting += 1
         try:
-            if tools and key not in self._open:  # what cannot be read takes the place of no other set
-                await asyncio.get_running_loop().run_in_executor(self._readers, read_tools, tools)
-            entry = self._entry(key, tools, allow_null)
+            gate = None
+            if key not in self._open:  # what cannot be read takes the place of no other set
+                loop = asyncio.get_running_loop()
+                gate = await loop.run_in_executor(self._readers, self._gate_of, tools, allow_null)
+            entry = self._entry(key, tools, gate)
             try:
-                request = DecisionRequest(0, 0, observation, instruction, tuple(history))
+                told = entry.gate.instruction(orders, instruction)
+                request = DecisionRequest(0, 0, observation, told, tuple(history))
                 decision, decide_ns = await entry.ask(request)
             except ConnectionLost as error:
                 self._forget(key, entry)
@@ -119,27 +129,38 @@ class ToolSets:
         finally:
             self._waiting -= 1
         self._warn(entry)
-        return Timed(decision, entry.schemas, (time.perf_counter() - began) * 1e3, decide_ns / 1e6, *entry.trained)
+        latency_ms, held = (time.perf_counter() - began) * 1e3, entry.gate.held(decision)
+        return Timed(decision, entry.schemas, latency_ms, decide_ns / 1e6, *entry.trained, held)
 
     def close(self) -> None:
         self._readers.shutdown(wait=False, cancel_futures=True)
         while self._open:
             self._open.popitem()[1].close()
 
-    def _entry(self, key: str, tools: Tools, allow_null: bool) -> _ToolSet:
+    def _gate_of(self, tools: Tools, allow_null: bool) -> CheckpointGate:
+        try:
+            return self._gates(read_tools(tools) if tools else (), allow_null)
+        except RequestError:
+            raise
+        except UserError as error:
+            raise RequestError(error, "tools", tools) from None
+
+    def _entry(self, key: str, tools: Tools, gate: CheckpointGate | None) -> _ToolSet:
         entry = self._open.get(key)
         if entry is not None:
             self._open.move_to_end(key)
             return entry
+        assert gate is not None, "a new set was read"
         while len(self._open) >= self._limit:
             self._open.popitem(last=False)[1].close()
         self._made += 1
         name = f"http-{self._made}"
 
         def make() -> Host:
-            return self._pool.open(name, self._source(tools, allow_null))
+            return self._pool.open(name, self._source(tools, gate.allow_null))
 
         entry = _ToolSet(tools, make, self._trained, name, self._decide_timeout_s, self._open_timeout_s)
+        entry.gate = gate
         self._open[key] = entry
         return entry
 
@@ -184,6 +205,7 @@ class _ToolSet:
         decide_timeout_s: float,
         open_timeout_s: float,
     ) -> None:
+        self.gate = CheckpointGate()
         self.schemas: tuple[ToolSchema, ...] = ()
         self.trained: tuple[bool | None, str | None] = None, None
         self._tools, self._make, self._is_trained = tools, make, trained

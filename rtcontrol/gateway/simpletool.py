@@ -49,12 +49,16 @@ class FunctionCallResponse(BaseModel):
     error: str | None = None
 
 
-def respond(call: Call | None, schemas: Sequence[ToolSchema], latency_ms: float) -> FunctionCallResponse:
-    """The decision in the original's shape; a null function is `No function called`, as there."""
+def respond(
+    call: Call | None, schemas: Sequence[ToolSchema], latency_ms: float, held: str | None = None
+) -> FunctionCallResponse:
+    """The decision in the original's shape; a null function is `No function called`, as there, or why it was `held`."""
     active = min(MAX_HEADS, max(len(s.parameters) for s in schemas))
     heads = {"function": "", **{f"arg{i + 1}": "" for i in range(active)}}
     if call is None:
-        return FunctionCallResponse(success=False, heads=heads, latency_ms=latency_ms, error="No function called")
+        return FunctionCallResponse(
+            success=False, heads=heads, latency_ms=latency_ms, error=held or "No function called"
+        )
     schema = next(s for s in schemas if s.name == call.name)
     heads["function"] = call.name
     heads |= {f"arg{i + 1}": text for i, text in enumerate(_texts(schema, call))}
