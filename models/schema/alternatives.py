@@ -86,8 +86,12 @@ class Alternative:
 
     def names(self) -> list[str]:
         """The arguments that may be given."""
-        named = self.given | self.required
-        return [n for n in sorted(named - self.absent) if self.closed is None or n in self.closed]
+        return [n for n in sorted(self.given | self.required) if self.may_give(n)]
+
+    def may_give(self, name: str) -> bool:
+        """Whether the argument may be given."""
+        named = name in self.given or name in self.required
+        return named and name not in self.absent and (self.closed is None or name in self.closed)
 
 
 def named(schema: Any) -> list[str]:

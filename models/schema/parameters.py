@@ -154,7 +154,7 @@ class Reading:
     ) -> Parameter:
         """A parameter as it is shown: whatever else is given."""
         each = {
-            tuple(map(id, a.properties.get(name, ()))): a.properties.get(name, ()) for a in left if name in a.names()
+            tuple(map(id, a.properties.get(name, ()))): a.properties.get(name, ()) for a in left if a.may_give(name)
         }
         if tied and name in declared:
             parts: tuple[Any, ...] = (declared[name],)  # what holds in any case

@@ -79,6 +79,12 @@ def test_each_shape_is_read_or_refused_in_linear_time(shape: str) -> None:
         assert took_s < PART_S * size, f"{size} parts took {took_s:.2f} s"
 
 
+def test_a_tools_own_parameters_are_read_in_linear_time() -> None:
+    for size in SIZES:
+        took_s, _ = seconds([{"name": "f", "parameters": SHAPES["properties"](size)}])
+        assert took_s < PART_S * size, f"{size} parameters took {took_s:.2f} s"
+
+
 @pytest.mark.parametrize("definitions", [LAUGHS, CHAIN], ids=["references that multiply", "a chain of references"])
 def test_references_are_counted_while_they_are_written_out(definitions: dict[str, Any]) -> None:
     first = next(iter(definitions))
