@@ -19,7 +19,7 @@ TOLERANCE = 2.0**-4
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ScoredCall:
     """A call, the smallest margin that led to it, as a part of its row's largest score, and the scores of the children
     of each node (by head and node) that it was chosen at, as parts of that, too."""
 
@@ -28,7 +28,7 @@ class Choice:
     scores: dict[Entry, list[float]]
 
 
-def decide(decider: STDecider, observation: str, instruction: str) -> Choice:
+def decide(decider: STDecider, observation: str, instruction: str) -> ScoredCall:
     """Make one decision of closed heads, with its margin."""
     one = decider.begin(observation, instruction)
     for _ in evaluate(decider.runner, [one]):
@@ -39,7 +39,7 @@ def decide(decider: STDecider, observation: str, instruction: str) -> Choice:
         row = one.deciding.heads[k].rows[n]
         largest = max(map(abs, row))
         scores[k, n] = [row[column[t]] / largest for t in decider.plan.heads[k].trie.children(n) if t in column]
-    return Choice(call, _margin(decider, one, call), scores)
+    return ScoredCall(call, _margin(decider, one, call), scores)
 
 
 def _margin(decider: STDecider, one: InFlightDecode, call: Call | None) -> float:

@@ -177,4 +177,4 @@ def test_the_protocols_document_and_the_bridges_page_tell_these_bounds() -> None
     for told in (f"{MAX_PICTURE_BYTES:,} bytes", f"{MAX_SIDE} pixels a side and {MAX_PIXELS:,}", f"{BEHIND >> 10} KiB"):
         assert told in protocol
     assert f"takes {MAX_PICTURES_HZ:g} a second at most" in protocol
-    assert f"{MAX_PICTURE_BYTES:,} bytes" in bridges and f"{MAX_PICTURES_HZ:g} at the most" in bridges
+    assert f"{MAX_PICTURE_BYTES:,} bytes" in bridges and f"at most {MAX_PICTURES_HZ:g})" in bridges

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rtcontrol.bench.situations import schemas, situations
 from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.decode.protocol import Budget
-from rtcontrol.models.margins import TOLERANCE, Choice, compare_quantized, decide
+from rtcontrol.models.margins import TOLERANCE, ScoredCall, compare_quantized, decide
 from tests.models.small import TOLD, build, build_checkpoint, law, tool, tool_lists
 
 Told = tuple[str, str]  # observation, instruction
@@ -25,7 +25,7 @@ WAYS = ("token_by_token", "together")
 DEEP = [tool(name, v=[f"to the far end of the left side of a road {end}" for end in ENDS]) for name in ("go", "stop")]
 
 
-def difference(one: Choice, other: Choice) -> float:
+def difference(one: ScoredCall, other: ScoredCall) -> float:
     """How far the leads of one score over another are apart at most, where both chose at the same node."""
     most = 0.0
     for node in one.scores.keys() & other.scores.keys():
