@@ -21,9 +21,9 @@ def answer(text: str, instruction: str, goals: GoalTools | None) -> str | None:
     if not text.startswith("/") or text in TYPED:
         return None
     if text == GOALS:
-        return said(goals)
+        return goals_help(goals)
     if text == HELP:
-        return f'Active: "{instruction}". {said(goals)} Commands: {", ".join([*TYPED, HELP, GOALS])}.'
+        return f'Active: "{instruction}". {goals_help(goals)} Commands: {", ".join([*TYPED, HELP, GOALS])}.'
     return f"{text[:40]} is none of {', '.join([*TYPED, HELP, GOALS])}."
 
 
@@ -37,7 +37,7 @@ def tell(loop: ControlLoop, text: str, by: str, instruct: Callable[[str], object
     return SENT
 
 
-def said(goals: GoalTools | None) -> str:
+def goals_help(goals: GoalTools | None) -> str:
     """Return what the agent can be told, for people."""
     if goals is None:
         return "The agent lists no goals: it takes any text as its instruction."
