@@ -14,5 +14,5 @@ FOLDER = ROOT / "models" / "recipes"
 def recipe(name: str) -> ModuleType:
     """Return a recipe as a module."""
     if str(FOLDER) not in sys.path:
-        sys.path.insert(0, str(FOLDER))  # before other folders with such a module
+        sys.path.append(str(FOLDER))
     return importlib.import_module(name)

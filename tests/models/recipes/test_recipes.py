@@ -100,7 +100,7 @@ def test_held_out_sentences_are_never_trained() -> None:
 
 @pytest.mark.parametrize("name", WORLDS)
 def test_call_under_other_names_is_legal(name: str) -> None:
-    base, rng = recipe("base"), Random(0)
+    base, rng = recipe("base_model"), Random(0)
     world = recipe("bundled_world").RECIPES[name]
     tools = world.agent.tools.schemas
     for row in itertools.islice(world.plan.demonstrations(0, 2), 60):
@@ -136,7 +136,7 @@ def test_base_finds_names_under_new_tools() -> None:
 
 
 def test_base_stages_and_worlds_train_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = recipe("base")
+    base = recipe("base_model")
     monkeypatch.setattr(base, "STAGES", base.STAGES[:1])
     given = type("Given", (), {"out": tmp_path, "seed": 0, "samples": 48})
     for _ in range(2):  # the second run has nothing to train

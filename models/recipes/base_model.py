@@ -5,7 +5,7 @@ the weights of the one before, in its own folder, and ends after as many rows as
 two ended at their bar, before the end of their schedule. The bundled base had a stage more before the worlds, of
 questions that compare, count and decide (docs/base.md).
 
-  python models/recipes/base.py      days on one core: runs/base/checkpoint
+  python models/recipes/base_model.py      days on one core: runs/base/checkpoint
 """
 
 from __future__ import annotations
