@@ -11,11 +11,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import zmq
 
+from rtcontrol_client.carla.bridge import FULL_STOP, CarlaBridge
 from rtcontrol_client.carla.cli import main
 from rtcontrol_client.carla.options import CarlaBridgeError, CarlaBridgeOptions, WorldOptions
 from rtcontrol_client.carla.session import CarlaSession
@@ -329,3 +331,13 @@ def test_a_session_that_ends_with_its_welcome_is_no_refusal() -> None:
     finally:
         session.close()
         brain.close()
+
+
+def test_suspended_bridge_brakes_before_the_process_stops() -> None:
+    acts: list[Any] = []
+    bridge = CarlaBridge.__new__(CarlaBridge)  # without a server
+    bridge._world = SimpleNamespace(control=acts.append)  # type: ignore[assignment]
+    bridge._retake, bridge._suspends, bridge._stopped = lambda: None, None, True
+    bridge.suspend(lambda: acts.append("halt"))
+    assert bridge._over() and acts == [FULL_STOP, "halt"]
+    assert bridge._over() and len(acts) == 2

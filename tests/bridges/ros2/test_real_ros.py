@@ -148,7 +148,7 @@ def test_guard_outlives_the_signals_of_its_group(ros: str, own_brain: Brain, fli
         running.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
 def test_signal_ends_the_bridge_with_the_safe_call_and_takes_the_guard_along(flight: Flight, number: int) -> None:
     (guard,) = guards(flight.running)
     assert flight.running.end(number) == 128 + number

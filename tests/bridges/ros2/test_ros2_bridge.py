@@ -252,6 +252,28 @@ def test_stop_by_a_signal_that_interrupts_the_bridges_own_wait_ends_it(brain: Br
     assert running.error is None
 
 
+def test_suspended_bridge_publishes_the_safe_call_first(brain: Brain) -> None:
+    running = Run(brain).until_it_moves()
+    halted, continued = threading.Event(), threading.Event()
+    speeds: list[list[float]] = []
+
+    def halt() -> None:
+        speeds.append(running.net.speeds())
+        halted.set()
+        continued.wait(20)
+        speeds.append(running.net.speeds())
+
+    running.bridge.suspend(halt)
+    assert halted.wait(20)
+    time.sleep(0.2)  # calls arrive, and none may be published
+    continued.set()
+    running.until_it_moves()
+    assert speeds[0][-1] == 0.0
+    assert not any(speeds[1][len(speeds[0]) :])
+    running.bridge.stop()
+    running.ended()
+
+
 def test_end_that_fails_halfway_still_says_bye_and_tells_the_safe_call(brain: Brain) -> None:
     running = Run(brain).until_it_moves()
     running.net.stuck = True
