@@ -192,12 +192,16 @@ def test_safe_tools_that_would_not_are_tried_each_frame_until_the_server_is_dead
     assert acts(stubborn, "acted", "go")[:3] == [("stuck", "hold"), ("stuck", "stop"), ("stuck", "hold")]
 
 
-def test_call_without_a_time_to_live_ends_with_the_server(stubborn: Engine, stand: Stand) -> None:
+def test_call_without_a_time_to_live_ends_with_the_server(godot: Start, stand: Stand) -> None:
+    relay = Relay(stand.endpoint)
+    engine = godot(relay.url, "--set=ttl_ms:0.0")
+    stand.expect(Hello, 20.0, "hello")
     stand.welcome()
     stand.call(stand.observation(), call=GO, ttl_ms=0)
-    stubborn.event("acted", cause="call")
+    engine.event("acted", cause="call")
     stand.alive = False
-    assert stubborn.event("acted", cause="lost")["call"]["name"] == "hold"
+    assert engine.event("acted", cause="lost")["call"]["name"] == "stop"
+    relay.close()
 
 
 def test_call_that_grew_too_old_before_it_could_act_is_not_executed(stubborn: Engine, stand: Stand) -> None:

@@ -582,7 +582,7 @@ def test_scene_without_a_server_plays_on_and_says_so_once(play: Start) -> None:
 
 
 def test_mistaken_endpoint_disables_the_component_with_an_error(play: Start) -> None:
-    said = play("play", "http://127.0.0.1", "0.1").answer()["said"]
+    said = play("play", "127.0.0.1:5555", "0.1").answer()["said"]
     assert any(s.startswith("error") and "tcp://127.0.0.1:5555" in s for s in said), said
 
 
