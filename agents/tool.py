@@ -319,9 +319,8 @@ class Tools:
                 reason = str(error).splitlines()[-1].strip()
                 raise InvalidCall(f"{call.name}: {p.name}={value!r}: {reason}") from None
         rules = entry.schema.rules
-        if rules is not None and not rules.allow(call.arguments, lambda p, value: self._fault(p, value) is None):
-            told = ", ".join(f"{k}={v!r}" for k, v in call.arguments.items() if k in rules.names) or "no arguments"
-            raise InvalidCall(f"{call.name}: {told} may not stand together by {rules.keywords}")
+        if rules is not None and (fault := rules.fault(call.arguments)) is not None:
+            raise InvalidCall(f"{call.name}: {fault}")
         return call
 
     @staticmethod

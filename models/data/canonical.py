@@ -99,7 +99,7 @@ def check_call(call: Call, tool: ToolSchema) -> None:
         if p.name in call.arguments and not _holds(p, call.arguments[p.name]):
             detail = f"{tool.name}.{p.name} = {json.dumps(call.arguments[p.name], ensure_ascii=False)[:80]}"
             raise Unusable(NOT_TAKEN, detail)
-    if tool.rules is not None and not tool.rules.allow(call.arguments, _holds):
+    if tool.rules is not None and tool.rules.fault(call.arguments) is not None:
         raise Unusable("arguments that may not stand together", f"{tool.name}: {tool.rules.keywords}")
 
 

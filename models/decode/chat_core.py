@@ -20,7 +20,7 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.chat_plan import ChatPlan, Choice, FreeText, Place, TrieNode
 from rtcontrol.models.decode.core import NO_CALL, Drafts, Stepwise
 from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
-from rtcontrol.models.decode.protocol import Ask, Budget, NotFinite, PassCost, Tree
+from rtcontrol.models.decode.protocol import Ask, Budget, DecodeError, NotFinite, PassCost, Tree
 from rtcontrol.models.decode.walk import best_of
 from rtcontrol.models.schema.tool_schema import ABSENT
 
@@ -58,6 +58,14 @@ class Nodes:
     def child(self, node: int, token: int) -> int | None:
         """The evaluated node that a token leads to."""
         return self._edges.get((node, token))
+
+    def forget(self, text: Sequence[int], token: int) -> int:
+        """Take a token behind evaluated ones for new; gives the node of the last one before it."""
+        at = -1
+        for one in text:
+            at = self._edges[at, one]
+        del self._edges[at, token]
+        return at
 
     def tree(self, laid: NextPass, columns: Sequence[int]) -> Tree:
         asks = [Ask([n - laid.base for n in laid.scored], columns)] if laid.scored else []
@@ -182,6 +190,8 @@ class _Cursor:
     text: list[int] = field(default_factory=list)
     free: Any = None
     ask: np.ndarray | None = None  # of a free value: which ids are legal next
+    last: tuple[int, int, int] | None = None  # its last choice: how many tokens of it were there, which, and of text
+    again: bool = False  # whether it was illegal, and is decided again
 
 
 class ChatDeciding(Stepwise):
@@ -302,15 +312,33 @@ class ChatDeciding(Stepwise):
                 if not math.isfinite(probability):
                     raise NotFinite
                 self._sure(where.decides, probability)
-                line.ask = None
+                line.ask, line.last = None, (len(line.free.tokens), token, len(line.text))
             self._step(line, token)
             if token in where.ends:
                 text = self.core.tokenizer.decode(line.free.tokens)
                 name = self.plan.tools[where.tool].parameters[where.decides - 1].name
-                self._arguments[name] = parse_free(where.domain, text)
-                line.place, line.free = (where.then, (token,)), None
+                try:
+                    self._arguments[name] = parse_free(where.domain, text)
+                except DecodeError:
+                    if not self._decide_again(line):
+                        raise
+                    continue
+                line.place, line.free, line.last, line.again = (where.then, (token,)), None, None, False
                 return True
             line.free.push(token)
+
+    def _decide_again(self, line: _Cursor) -> bool:
+        """Take the last choice of an illegal value back, once; False where there is no other one."""
+        if line.again or line.last is None:
+            return False
+        count, token, texts = line.last
+        line.again = True
+        line.free.pop(len(line.free.tokens) - count)
+        line.free.exclude(token)
+        # The token before the choice is evaluated again: what follows it is to be known otherwise.
+        line.text, line.pending = line.text[: texts - 1], [line.text[texts - 1]]
+        line.at = self._known.forget(line.text, line.pending[0])
+        return True
 
     # -- what to evaluate ---------------------------------------------------------------------------------------------
 
@@ -351,6 +379,8 @@ class ChatDeciding(Stepwise):
         names = ["function", *(f"arg{k + 1}" for k in range(len(tool.parameters)))]
         sure = {name: self._confidence[k] for k, name in enumerate(names) if k in self._confidence}
         call = Call(tool.name, {p.name: self._arguments[p.name] for p in tool.parameters if p.name in self._arguments})
+        if tool.rules is not None and (fault := tool.rules.fault(call.arguments)) is not None:
+            raise DecodeError(f"Tool {tool.name}: {fault}")
         return Decision(call, sure, None, self.passes, self.nodes, 0)
 
 

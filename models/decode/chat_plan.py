@@ -112,11 +112,6 @@ class ChatPlan:
         self._follows: dict[tuple[int, int, bool], Choice] = {}
         self._values: dict[tuple[int, int], Place] = {}
         for i, tool in enumerate(self.tools):
-            if tool.rules is not None:
-                raise UserError(
-                    f"Tool {tool.name}: a chat model's call does not keep {tool.rules.keywords} of several arguments.",
-                    "Use a checkpoint in ST format, or take these arguments as one that is an object.",
-                )
             self.arguments.append(self._apart(i, tool) if parallel else [])
             follow = None if parallel else self._follow(i, tool, -1, False)
             begun = syntax.arguments if tool.parameters else syntax.empty

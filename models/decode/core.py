@@ -101,7 +101,13 @@ class DecoderCore:
             where = self.where(k, tool)
             start = self.starts[k, tool] = (k, self._grammars.compile(domain, where), bool(slot.null))
             self._grammars.check(start[1], limit, where)
-            begun = self.free_head(k, tool, False)
+            try:
+                begun = self.free_head(k, tool, False)
+            except DecodeError as error:
+                raise UserError(
+                    f"{where}: its schema cannot be decoded ({error}).",
+                    "Use a plain type, bounds or an enum, or shorter patterns.",
+                ) from None
             if not begun.chain and not begun.done:
                 self.firsts[start] = begun.stops[0]
 
@@ -171,6 +177,7 @@ class Deciding(Stepwise):
         self._prompt = core.tokenizer.decode(prompt) if core.domains and self._guessing else ""
         self._take_call()
         self._free: dict[tuple[int, int], FreeHead] = {}  # by head and tool
+        self._values_free: dict[int, Any] = {}  # by head
         self._bests: dict[Start, Best] = {}
         self._steps = self._decide()
         self._go(None)
@@ -222,9 +229,26 @@ class Deciding(Stepwise):
             if tool is None:
                 continue
             heads_free = [self._go_on(k, tool) for k in free]
-            if all(s is not None and s.done for s in heads_free) and not any(w.pending for w in walks.values()):
-                return self._end(tool, walks)
+            waits = any(w.pending for w in walks.values())
+            while not waits and all(s is not None and s.done for s in heads_free):
+                if self._all_legal(tool):
+                    return self._end(tool, walks)
             self._free = {(k, t): s for (k, t), s in self._free.items() if t == tool}
+
+    def _all_legal(self, tool: int) -> bool:
+        """Whether the free values of a call are legal: an illegal one is to be decided again, once.
+
+        Raises DecodeError where it was, or cannot be."""
+        for (k, own), state in self._free.items():
+            if own != tool or state.null:
+                continue
+            try:
+                self._values_free[k] = self._value(k, tool, state)
+            except DecodeError:
+                if not state.decide_again():
+                    raise
+                return False
+        return True
 
     def _settle(self, tool: int | None) -> None:
         for at, state in list(self._free.items()):
@@ -323,9 +347,12 @@ class Deciding(Stepwise):
                     value = heads[k].trie.value(walks[k].node, tool)
                 else:
                     confidence[heads[k].name] = state.confidence
-                    value = slot.null[0] if state.null else self._value(k, tool, state)
+                    value = slot.null[0] if state.null else self._values_free[k]
                 if value is not ABSENT:
                     arguments |= slot.arguments(value)
+            rules = self.plan.tools[tool].rules
+            if rules is not None and (fault := rules.fault(arguments)) is not None:
+                raise DecodeError(f"Tool {self.plan.tools[tool].name}: {fault}")
             call = Call(self.plan.tools[tool].name, arguments)
         steadied = None if self._steady is None else self._steady.steadied
         return Decision(call, confidence, None, self.passes, self.nodes, 0, steadied=steadied)

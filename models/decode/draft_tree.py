@@ -96,6 +96,8 @@ class FreeHead:
     null: bool = False
     guessed: int = 0
     right: int = 0
+    again: bool = False  # whether a whole value was illegal, and is decided again
+    _last: tuple[int, int] | None = None  # the token that was chosen last, behind so many others
     _edges: dict[Path, Stop] = field(default_factory=dict)  # where a stop's path and a token behind it lead
 
     def __post_init__(self) -> None:
@@ -118,6 +120,7 @@ class FreeHead:
         while (known := self._edges.get((*stop.path, bests[stop.path][0]))) is not None:
             self.confidence *= _probability(bests[stop.path])
             self.nodes += [self.places[known.path[:end]] for end in range(len(stop.path) + 1, len(known.path) + 1)]
+            self._last = len(self.value.tokens), known.path[len(stop.path)]
             self.value.push(*known.path[len(stop.path) :])
             self.right += len(known.path) - len(stop.path)
             stop = known
@@ -126,11 +129,26 @@ class FreeHead:
     def take(self, best: Best) -> None:
         """What follows is known, and nothing else is evaluated."""
         self.confidence *= _probability(best)
+        self._last = len(self.value.tokens), best[0]
         if best[0] in (self.end_id, self.null_id):
             self._finish(best[0])
         else:
             self.value.push(best[0])
             self._extend([best[0]])
+
+    def decide_again(self) -> bool:
+        """Take the last choice back, once, as what it led to was illegal; False where there is no other one.
+
+        Raises DecodeError where nothing else may follow."""
+        if self.again or self._last is None or self._last[0] == 0:
+            return False
+        self.again, self.done = True, False
+        length, token = self._last
+        self.value.pop(len(self.value.tokens) - length)
+        self.value.exclude(token)
+        del self.nodes[length:]  # the token before the choice is evaluated again
+        self._extend(self.value.tokens[-1:])
+        return True
 
     def _extend(self, certain: list[int]) -> None:
         more, legal = self._forced()

@@ -6,30 +6,48 @@ The grammar is llguidance's business: it gives, for each step, the tokens that m
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.decode.ending import Ending
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import Free
-from rtcontrol.models.schema.ending import Ending, filled, whole_text
-from rtcontrol.models.schema.json_schema import as_declared, flattened
-from rtcontrol.models.schema.numbers import LEAST, MOST
-from rtcontrol.models.schema.scalar_grammar import Parts, Texts, possible, texts_of
-from rtcontrol.models.schema.schema_grammar import SchemaGrammar
-from rtcontrol.models.schema.validator import check_patterns
+from rtcontrol.models.schema.json_schema import as_declared
+from rtcontrol.models.schema.mask import FORMATS, mask_of
+from rtcontrol.models.schema.validator import LEAST_INTEGER, MOST_INTEGER
 
 MAX_TOKENS = 64  # of one free value, unless said otherwise: it must end by then
 ENDED = 256  # tokens that it may take to end JSON behind that
-TEXT = "start: TEXT\nTEXT: "
 ANY, UNQUOTED = "(?s:.)", r'[^"\\\x00-\x1f]'  # a character of a text; of one that stands in JSON's quotes as it is
+FORMED = {"pattern", "allOf", "anyOf"}  # of a text that not all characters may be in
+# The first lines of grammars: of a text that is written as it is, and of one that is JSON's without its quotes.
+RAW, INSIDE = "// a text\n", "// a text of JSON, without its quotes\n"
 
 
-_machines: WeakKeyDictionary[STTokenizer, dict[int, Any]] = WeakKeyDictionary()
+class _Machine:
+    """The library's tokenizer for one of ours, and which tokens may stand within a text that is not escaped."""
+
+    def __init__(self, tokenizer: STTokenizer, vocabulary: int) -> None:
+        import llguidance
+
+        # Grammar text is bytes; control tokens can never be part of a value, so they get no bytes here but the end's.
+        end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
+        self.tokens = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=end)
+        texts = [bytes(self.tokens.decode_bytes([i])) for i in range(vocabulary)]
+        # Which ids [vocabulary] have no quote, no backslash and no control character.
+        self.unescaped = np.array([re.search(rb'["\\\x00-\x1f\x7f]', text) is None for text in texts])
+        singles = {text[0]: i for i, text in reversed([*enumerate(texts)]) if len(text) == 1}
+        self.ending = Ending(singles)
+        self.inside = Ending({byte: i for byte, i in singles.items() if self.unescaped[i]})
+
+
+_machines: WeakKeyDictionary[STTokenizer, dict[int, _Machine]] = WeakKeyDictionary()
 
 
 class Grammars:
@@ -39,106 +57,132 @@ class Grammars:
         import llguidance
 
         self._library, self.tokenizer, self.vocabulary = llguidance, tokenizer, vocabulary
-        # Grammar text is bytes; control tokens can never be part of a value, so they get no bytes here but the end's.
-        end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
         machines = _machines.setdefault(tokenizer, {})
         if vocabulary not in machines:  # of a vocabulary of 150,000 it takes a second and 40 MB
-            machines[vocabulary] = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=end)
-        self._machine = machines[vocabulary]
-        self._begun: dict[str, Any] = {}  # by grammar: to copy one takes less than to make it
-        self._endings: dict[str, Ending] = {}
+            machines[vocabulary] = _Machine(tokenizer, vocabulary)
+        self.machine = machines[vocabulary]
+        self._first: dict[str, Any] = {}  # by grammar: to copy a matcher takes less than to make it
         self.special = np.array([tokenizer.special_id(t) for t in tokenizer.specials], np.int64)
+        (self.quote, *_) = tokenizer.encode('"')
 
     def compile(self, domain: Free, where: str, quoted: bool = False, space: str = "") -> str:
-        """The grammar text of a domain; raises UserError (`where` names tool and argument) when its schema has none.
+        """Return the grammar of a domain. Raises UserError (`where` names tool and argument) when its schema has none.
 
         A `quoted` string stands in JSON's quotes and holds nothing that JSON would escape. `space` is before JSON, and
         behind its separators. What the grammar does not know is checked when the value is whole (`parse_free`).
         """
-        check_patterns(domain.rules or domain.schema, where)
-        one = UNQUOTED if quoted else ANY
-        if domain.is_string:
-            each = dict.fromkeys(t for t in map(texts_of, flattened(domain.schema)) if possible(t, one))
-            if not each:
-                raise UserError(f"{where}: no text matches its schema's pattern, format and length.", "Loosen them.")
-            # All that holds of them; where that is too much for the library, what does in any case.
-            ways = dict.fromkeys((tuple(each), (texts_of(domain.schema),)))
-            made = [(_text(way, one), Ending(Parts(dict.fromkeys(way)), self.tokenizer.encode, one)) for way in ways]
+        schema = domain.schema
+        if domain.is_string and schema.keys().isdisjoint(FORMED) and schema.get("format") not in FORMATS:
+            least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+            grammar = f"{RAW}start: TEXT\nTEXT: /(?:{UNQUOTED if quoted else ANY}){{{least},{most}}}/\n"
+        elif domain.is_string:
+            grammar = f"{INSIDE}{mask_of(domain, where).grammar}"
         else:
-            try:
-                read = SchemaGrammar(domain.schema, where, space)
-            except RecursionError:
-                what = f"{where}: its schema has too many properties, or too many levels."
-                raise UserError(what, "Describe a smaller value.") from None
-            made = [(read.text, Ending(read.parts, self.tokenizer.encode))]
-        error = ""
-        for grammar, ending in made:
-            if not (error := self._error(grammar)):
-                self._endings[grammar] = ending
-                return grammar
-        raise UserError(
-            f"{where}: its schema cannot be decoded ({error.strip().splitlines()[0][:200]}).",
-            "Use a plain type, bounds or an enum, or shorter patterns.",
-        )
+            grammar = mask_of(domain, where, space).grammar
+        self._refuse(grammar, where)
+        return grammar
 
-    def _error(self, grammar: str) -> str:
-        """What the library says against it, nothing: it takes it."""
-        error = self._library.LLMatcher.validate_grammar(grammar, self._machine)
-        if not error:
-            self._matcher(grammar).compute_bitmask()  # what takes more than the library spends on a token, says so now
-            error = self._matcher(grammar).get_error()
-        return str(error or "")
+    def _refuse(self, grammar: str, where: str) -> None:
+        """Raise UserError for a grammar that the library does not take."""
+        first = self.matcher(grammar)
+        if not first.is_error():
+            first.compute_bitmask()  # what takes more than the library spends on a token, says so now
+        if first.is_error():
+            raise UserError(
+                f"{where}: its schema cannot be decoded ({str(first.get_error()).strip().splitlines()[0][:200]}).",
+                "Use a plain type, bounds or an enum, or shorter patterns.",
+            )
 
     def check(self, grammar: str, limit: int, where: str) -> None:
         """UserError where no value of the grammar has so few tokens; JSON may have more, of which most are forced."""
-        most = limit + ENDED * (not grammar.startswith(TEXT))
-        if self._endings[grammar].shortest(self._matcher(grammar), most) is None:
-            told = f"{where}: no value of at most {limit} tokens satisfies its schema."
-            raise UserError(told, "Loosen its rules, give its parts shorter names, or allow more tokens.")
+        text = grammar.startswith((RAW, INSIDE))
+        found = self.start(grammar, limit, where).end(limit + ENDED * (not text))
+        self._refuse(grammar, where)
+        # Within JSON no end of a pattern is found surely.
+        if found is None and (text or '"pattern' not in grammar):
+            what = f"{where}: no value of at most {limit} tokens satisfies its schema."
+            raise UserError(what, "Loosen its rules, give its parts shorter names, or allow more tokens.")
 
     def start(self, grammar: str, limit: int = MAX_TOKENS, where: str = "a free value") -> FreeValue:
         """A value at its beginning, of at most `limit` tokens and what it takes to end it there; errors say `where`."""
-        return FreeValue(self, self._matcher(grammar).deep_copy(), limit, self._endings[grammar], where)
+        machine = self.machine
+        inside = grammar.startswith(INSIDE)
+        return FreeValue(self, grammar, limit, where, machine.unescaped if inside else None)
 
-    def _matcher(self, grammar: str) -> Any:
+    def matcher(self, grammar: str) -> Any:
         """At the beginning of a value."""
-        first = self._begun.get(grammar)
+        first = self._first.get(grammar)
         if first is None:
-            first = self._begun[grammar] = self._library.LLMatcher(self._machine, grammar)
+            first = self._first[grammar] = self._library.LLMatcher(self.machine.tokens, grammar)
+            if grammar.startswith(INSIDE) and not first.is_error():
+                first.consume_tokens([self.quote])
         return first
+
+    def shorter(self, grammar: str, tokens: Sequence[int]) -> Iterator[Any]:
+        """Matchers of a text of JSON behind these tokens, that let it grow by few characters, then by more and more."""
+        schema = json.loads(grammar.partition("%json ")[2])
+        options = schema.pop("x-guidance")
+        begun = len(self.bytes_of(tokens).decode("utf-8", "ignore"))
+        for more in (0, *(2**k for k in range(9))):
+            bounded = {"allOf": [schema, {"type": "string", "maxLength": begun + more}], "x-guidance": options}
+            matcher = self._library.LLMatcher(self.machine.tokens, f"start: %json {json.dumps(bounded)}\n")
+            if not matcher.is_error() and matcher.try_consume_tokens([self.quote, *tokens]) == len(tokens) + 1:
+                yield matcher
 
     def bytes_of(self, tokens: Sequence[int]) -> bytes:
         """What they write: a token may be a part of a character."""
-        return bytes(self._machine.decode_bytes(list(tokens)))
+        return bytes(self.machine.tokens.decode_bytes(list(tokens)))
 
 
 class FreeValue:
-    """The tokens of one free value so far, and what may follow them."""
+    """The tokens of one free value so far, and what may follow them.
 
-    def __init__(self, grammars: Grammars, matcher: Any, limit: int, ending: Ending, where: str) -> None:
-        self._grammars, self._matcher, self._limit, self._ending = grammars, matcher, limit, ending
-        self._where = where
+    With `unescaped` ids the value is a text of JSON without its quotes: it may end where the quote may follow."""
+
+    def __init__(
+        self, grammars: Grammars, grammar: str, limit: int, where: str, unescaped: np.ndarray | None = None
+    ) -> None:
+        self._grammars, self._grammar, self._limit = grammars, grammar, limit
+        self._matcher = grammars.matcher(grammar).deep_copy()
+        self._where, self._unescaped = where, unescaped
         self.tokens: list[int] = []
+        self._excluded: tuple[int, int] | None = None  # a token, behind so many
+
+    def exclude(self, token: int) -> None:
+        """Let a token not follow here: what it led to was illegal."""
+        self._excluded = len(self.tokens), token
+
+    def _ends(self, matcher: Any) -> bool:
+        """Whether a value may end here."""
+        if self._unescaped is None:
+            return bool(matcher.is_accepting())
+        return bool(matcher.validate_tokens([self._grammars.quote]) == 1)
 
     def legal(self, end_id: int, null_id: int | None) -> np.ndarray:
         """Which ids [vocabulary] may follow: `end_id` where the value may end, `null_id` (None: never) at its start.
 
         After `limit` tokens only the end may; raises DecodeError where it must not."""
-        full = len(self.tokens) >= self._limit
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        legal = self._bits(self._matcher)
         if self._matcher.is_error():
-            told = str(self._matcher.get_error()).strip().splitlines()[0][:200]
-            raise DecodeError(f"{self._where}: what may follow takes too long to find out ({told})")
-        legal = np.unpackbits(bits, bitorder="little")[: self._grammars.vocabulary].view(bool)
-        legal[self._grammars.special] = False
-        if full:
+            reason = str(self._matcher.get_error()).strip().splitlines()[0][:200]
+            raise DecodeError(f"{self._where}: what may follow takes too long to find out ({reason})")
+        if len(self.tokens) >= self._limit:
             legal[:] = False
-        legal[end_id] = self._matcher.is_accepting()
+        legal[end_id] = self._ends(self._matcher)
         if null_id is not None and not self.tokens:
             legal[null_id] = True
+        if self._excluded is not None and self._excluded[0] == len(self.tokens):
+            legal[self._excluded[1]] = False
         if not legal.any():
             raise DecodeError(f"{self._where}: the value did not end within {len(self.tokens)} tokens")
         return legal
+
+    def _bits(self, matcher: Any) -> np.ndarray:
+        """Which ids [vocabulary] the grammar lets follow."""
+        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        legal = np.unpackbits(bits, bitorder="little")[: self._grammars.vocabulary].view(bool)
+        legal[self._grammars.special] = False
+        return legal if self._unescaped is None else legal & self._unescaped
 
     def push(self, *tokens: int) -> None:
         self._matcher.consume_tokens(tokens)
@@ -152,41 +196,47 @@ class FreeValue:
 
     def forced(self) -> list[int]:
         """Push the text that must follow, in the tokenizer's own tokens, and none where the value may end; of a value
-        that is too long the shortest end that is found."""
+        that is too long an end that is found."""
         before = len(self.tokens)
-        if before < self._limit and not self._matcher.is_accepting():
-            self.push(*self._matcher.compute_ff_tokens())
-        if len(self.tokens) >= self._limit and not self._matcher.is_accepting():
-            self.push(*self._rest())
+        if before < self._limit and not self._ends(self._matcher):
+            self.push(*self._must_follow(self._matcher))
+        if len(self.tokens) >= self._limit and not self._ends(self._matcher):
+            self.push(*(self.end(ENDED) or ()))
         return self.tokens[before:]
+
+    def _must_follow(self, matcher: Any) -> list[int]:
+        """The tokens of the text that must follow."""
+        if self._unescaped is None:
+            return list(matcher.compute_ff_tokens())
+        tokens = self._grammars.tokenizer.encode(self._text_after(matcher))
+        return tokens if matcher.validate_tokens(tokens) == len(tokens) else []
 
     def text_after(self) -> str:
         """The text that must follow, none where the value may end."""
-        return "" if self._matcher.is_accepting() else str(self._matcher.compute_ff_bytes(), "utf-8", "ignore")
+        return self._text_after(self._matcher)
 
-    def _rest(self) -> list[int]:
-        """Tokens that end the value; none where none are found."""
-        ahead, raw = self._matcher.deep_copy(), self._grammars.bytes_of(self.tokens)
-        whole: list[int] = []
-        if whole_text(raw)[1]:  # the last token is the beginning of a character
-            bits = np.unpackbits(np.frombuffer(ahead.compute_bitmask(), np.uint8), bitorder="little")
-            legal = np.flatnonzero(bits[: self._grammars.vocabulary]).tolist()
-            whole = filled(ahead, self._grammars.bytes_of, raw, legal)
-            ahead.consume_tokens(whole)
-            raw += self._grammars.bytes_of(whole)
-        return [*whole, *(self._ending.of(ahead, whole_text(raw)[0]) or [])]
+    def _text_after(self, matcher: Any) -> str:
+        if self._ends(matcher):
+            return ""
+        text = str(matcher.compute_ff_bytes(), "utf-8", "ignore")
+        return text if self._unescaped is None else re.split(r'["\\]', text)[0]
 
-
-def _text(ways: Sequence[Texts], one: str) -> str:
-    """The grammar of texts that are of one of these."""
-    arms = [" & ".join(f"/{r}/" for r in texts.regexes(one)) for texts in ways]
-    return f"{TEXT}{arms[0] if len(arms) == 1 else ' | '.join(f'({arm})' for arm in arms)}\n"
+    def end(self, most: int) -> list[int] | None:
+        """At most so many tokens that end the value, None where none are found."""
+        machine = self._grammars.machine
+        if self._unescaped is None:
+            return machine.ending.of(self._matcher, self._ends, self._must_follow, most)
+        for matcher in self._grammars.shorter(self._grammar, self.tokens):
+            found = machine.inside.straight(matcher, self._ends, self._must_follow, most)
+            if found is not None:
+                return found
+        return None
 
 
 def _integer(digits: str) -> int:
     """Raises ValueError for one that no message takes."""
     number = int(digits)
-    if not LEAST <= number <= MOST:
+    if not LEAST_INTEGER <= number <= MOST_INTEGER:
         raise ValueError("an integer beyond 64 bits")
     return number
 

@@ -158,6 +158,8 @@ def _alternatives(schema: Mapping[str, Any], where: str) -> list[Any] | None:
 def _objects(schema: Mapping[str, Any], where: str) -> list[Any] | None:
     """Every object, keys in declared order."""
     properties = schema.get("properties", {})
+    if any("properties" in part or "anyOf" in part for part in schema.get("allOf", ())):
+        return None
     if schema.get("additionalProperties", not properties) is not False or "patternProperties" in schema:
         return None
     own: dict[str, Sequence[Any]] = {}

@@ -6,8 +6,6 @@ together, OpenAPI's `nullable` and draft 4's exclusive bounds are written as JSO
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +15,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import same, written
 from rtcontrol.models.schema.limits import Room
 from rtcontrol.models.schema.references import SchemaDocument
-from rtcontrol.models.schema.validator import ABOUT, NOTHING, Validator, equal
+from rtcontrol.models.schema.validator import ABOUT, Validator, equal
 
 # What speaks of values of one type alone, and goes with it where a schema lists several.
 OF_TYPE = {
@@ -36,7 +34,6 @@ def _common(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
 
 LAST = {"anyOf": 1, "allOf": 2}  # of a schema's keys, in this order
 # What holds where two parts do.
-CONTAINS = ("contains", "minContains", "maxContains")
 BOTH: dict[str, Callable[[Any, Any], Any]] = {
     **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems"), max),
     **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems"), min),
@@ -81,7 +78,7 @@ class _Normaliser:
         if "enum" in schema:
             schema["enum"] = list({(type(v), written(v)): v for v in schema["enum"]}.values())
         if (arms := schema.pop("oneOf", None)) is not None:
-            apart.append({"anyOf": kept} if (kept := _alone(arms)) else NOTHING)
+            apart.append({"anyOf": arms})
         for key in ("items", "additionalProperties"):
             if isinstance(schema.get(key), Mapping):
                 schema[key] = self.read(schema[key])
@@ -118,86 +115,49 @@ class _Normaliser:
         return {**schema, "anyOf": flat} if flat else schema
 
     def _joined(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
-        """What holds where all parts do; the later ones' descriptions."""
-        parts = _within(parts)
+        """What holds where all parts do; the later ones' descriptions. What no one schema says stays in an `allOf`."""
         found: dict[str, Any] = {}
-        other: dict[str, Any] = {}  # what no one schema says, each in an `allOf` of its own
+        apart: dict[str, Any] = {}
         for part in parts:
-            other |= {written(one): one for one in part.get("allOf", ())}
-            counted = {key: part[key] for key in CONTAINS if key in part}  # these speak of each other
-            if any(key in found for key in CONTAINS) and any(found.get(k) != counted.get(k) for k in CONTAINS):
-                other |= {written(counted): counted} if counted else {}
-                part = {key: value for key, value in part.items() if key not in CONTAINS}
-            for key, value in part.items():
-                if key == "allOf":
-                    continue
-                if key not in found or key in ABOUT or same(found[key], value):
-                    found[key] = value
-                elif key == "properties":
-                    each = (found[key], value)
-                    found[key] = {k: self._joined([own[k] for own in each if k in own]) for k in {**each[0], **each[1]}}
-                elif key in BOTH:
-                    found[key] = BOTH[key](found[key], value)
-                elif key == "type":
-                    found[key] = self._type(found[key], value)
-                else:
-                    found[key], rest = sorted((found[key], value), key=written)
-                    other[written({key: rest})] = {key: rest}
-        for part in parts:
-            rest = part.get("additionalProperties", {})
-            if isinstance(rest, Mapping) and rest and not part.get("patternProperties"):
-                for name in {*found.get("properties", ())} - {*part.get("properties", ())}:
-                    found["properties"] = {**found["properties"], name: self._both(found["properties"][name], rest)}
-        if other:
-            found["allOf"] = [other[key] for key in sorted(other)]
+            apart |= {written(one): one for one in part.get("allOf", ())}
+            own = {key: value for key, value in part.items() if key != "allOf"}
+            both = self._both(found, own)
+            if both is None:
+                about = {key: own[key] for key in ABOUT if key in own}
+                rest = {key: value for key, value in own.items() if key not in about}
+                both, apart[written(rest)] = {**found, **about}, rest
+            found = both
+        if apart:
+            found["allOf"] = [apart[key] for key in sorted(apart)]
         if "enum" in found and found.get("type") in ("integer", ["integer", "null"], ["null", "integer"]):
             whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in found["enum"]]
             found["enum"] = list({(type(v), written(v)): v for v in whole}.values())
         return found
 
-    def _both(self, one: dict[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
-        """What holds of a property that is one of the others of another part."""
-        try:
-            return self._joined([one, dict(rest)])
-        except UserError:  # which has no value, and may be left out
-            return NOTHING
-
-    def _type(self, one: Any, other: Any) -> Any:
-        if {written(one), written(other)} == {'"integer"', '"number"'}:
-            return "integer"
-        raise UserError(
-            f"{self._where}: two parts of it say type {one!r} and {other!r}.", "Write one schema that holds."
-        )
-
-
-def _alone(arms: Sequence[Any]) -> list[Any]:
-    """The alternatives of a `oneOf` without those that stand twice: of their values none is of one alone."""
-    said = [written({k: v for k, v in a.items() if k not in ABOUT} if isinstance(a, Mapping) else a) for a in arms]
-    counts = Counter(said)
-    return [arm for arm, one in zip(arms, said, strict=True) if counts[one] == 1]
-
-
-def _within(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Parts of one object without the properties that one of them, which has no others, does not name."""
-    if not any(part.get("type") == "object" for part in parts):
-        return parts
-    closed = [
-        {*part.get("properties", ())}
-        for part in parts
-        if part.get("additionalProperties") in (False, NOTHING) and not part.get("patternProperties")
-    ]
-    names = set().union(*(part.get("properties", ()) for part in parts))
-    gone = {name for name in names if any(name not in own for own in closed)}
-    if not gone:
-        return parts
-    if any(gone & {*part.get("required", ())} for part in parts):
-        return [NOTHING]
-    return [
-        {**part, "properties": {k: v for k, v in part["properties"].items() if k not in gone}}
-        if gone & {*part.get("properties", ())}
-        else part
-        for part in parts
-    ]
+    def _both(self, one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any] | None:
+        """Two parts in one schema, None where none says what both do."""
+        found = dict(one)
+        for part, beside in ((one, other), (other, one)):
+            # What one says of the properties that it does not name, it says of those of the other.
+            more = beside.get("properties", {}).keys() - part.get("properties", {}).keys()
+            if more and part.get("additionalProperties", True) not in (True, {}):
+                return None
+        for key, value in other.items():
+            if key not in found or key in ABOUT or same(found[key], value):
+                found[key] = value
+            elif key == "properties":
+                each = (found[key], value)
+                found[key] = {k: self._joined([own[k] for own in each if k in own]) for k in {**each[0], **each[1]}}
+            elif key in BOTH:
+                found[key] = BOTH[key](found[key], value)
+            elif key == "type" and {written(found[key]), written(value)} == {'"integer"', '"number"'}:
+                found[key] = "integer"
+            elif key == "type" and isinstance(value, str) and isinstance(found[key], str):
+                what = f"{self._where}: two parts of it say type {found[key]!r} and {value!r}."
+                raise UserError(what, "Write one schema that holds.")
+            else:
+                return None
+        return found
 
 
 def without_null(schema: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
@@ -226,7 +186,7 @@ def as_declared(value: Any, schema: Mapping[str, Any]) -> Any:
         if not (len(fitting) == 1 and Validator(fitting[0], "an alternative").takes(value)):
             taking = [arm for arm in arms if Validator(arm, "an alternative").takes(value)]
             fitting = [arm for arm in fitting if arm in taking] or taking or fitting
-        return as_declared(value, fitting[0] if fitting else {})
+        value = as_declared(value, fitting[0] if fitting else {})
     kind = schema.get("type")
     if not isinstance(kind, str) and "enum" in schema:  # as it is listed: 1 is 1.0, alone and within
         return next((v for v in schema["enum"] if equal(v) == equal(value)), value)
@@ -253,89 +213,3 @@ def _fits(value: Any, arm: Mapping[str, Any]) -> bool:
         return set(arm.get("required", ())) <= set(value) <= set(arm["properties"])
     kind = arm.get("type")
     return not isinstance(kind, str) or TYPES.is_type(value, kind)
-
-
-def of_kind(schema: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """What a schema of several types says of one."""
-    other = {key for name, keys in OF_TYPE.items() if name != kind for key in keys} - set(OF_TYPE.get(kind, ()))
-    return {**{k: v for k, v in schema.items() if k not in other}, "type": kind}
-
-
-ALTERNATIVES = 256  # that a part of a schema may have once all is laid together; else each is a part of its own
-TOO = "x-too"  # of a string, patterns and formats that it has besides its own
-LAID = ("anyOf", "oneOf", "allOf", "dependentRequired", "dependentSchemas", "if", "then", "else")
-Schema = Mapping[str, Any]
-
-
-def flattened(schema: Schema) -> list[Schema]:
-    """The alternatives of a schema, each with all that holds of it, and without what only the check knows."""
-    found: list[Schema] = [{k: v for k, v in schema.items() if k not in LAID}]
-    groups = [[part] for part in schema.get("allOf", ())] + [schema[k] for k in ("anyOf", "oneOf") if k in schema]
-    if "if" in schema:
-        groups.append([{"allOf": [schema["if"], schema.get("then", True)]}, schema.get("else", True)])
-    if "properties" in schema:  # else nothing says that there are no others
-        needs = schema.get("dependentRequired", {}) | schema.get("dependentSchemas", {})
-        for key, value in needs.items():
-            part = {"required": value} if isinstance(value, list | tuple) else value
-            groups.append([{"properties": {key: False}}, {"allOf": [{"required": [key]}, part]}])
-    if not groups:
-        return [schema]
-    for group in groups:
-        arms = [arm for part in group for arm in (flattened(part) if isinstance(part, Mapping) else [{}] * bool(part))]
-        if len(found) * len(arms) > ALTERNATIVES and len(found) > 1:
-            continue
-        found = [both for one, other in itertools.product(found, arms) if (both := joined(one, other)) is not None]
-    return found
-
-
-def joined(one: Schema, other: Schema) -> Schema | None:
-    """What holds where both do, as far as one schema says it; None where nothing does."""
-    containing = max((s for s in (one, other) if "contains" in s), key=lambda s: s.get("minContains", 1), default={})
-    counted = {key: containing[key] for key in CONTAINS if key in containing}  # one of them: the other is checked
-    found: dict[str, Any] = {key: value for key, value in one.items() if key not in CONTAINS} | counted
-    rest: list[Any] = []
-    for key, value in other.items():
-        if key in CONTAINS:
-            continue
-        if key not in found or found[key] == value:
-            found[key] = value
-        elif key == "type":
-            kinds = _kinds(found[key], value)
-            if not kinds:
-                return None
-            found[key] = kinds[0] if len(kinds) == 1 else kinds
-        elif key in ("properties", "patternProperties"):
-            mine = found[key]
-            found[key] = {
-                k: {"allOf": [mine[k], value[k]]}
-                if k in mine and k in value and mine[k] != value[k]
-                else {**value, **mine}[k]
-                for k in {**mine, **value}
-            }
-        elif key == "enum":
-            known = {equal(v) for v in value}
-            found[key] = [v for v in found[key] if equal(v) in known]
-        elif key in ("minProperties", "maxProperties"):
-            found[key] = (max if key == "minProperties" else min)(found[key], value)
-        elif key in ("items", "additionalProperties"):
-            both = (found[key], value)
-            found[key] = False if False in both else both[0] if both[1] is True else {"allOf": [*both]}
-        elif key in BOTH:
-            found[key] = BOTH[key](found[key], value)
-        elif key in ("pattern", "format"):
-            rest.append({key: value})
-        elif key == TOO:
-            rest += value
-    if rest:  # patterns, which a string may have several of
-        found[TOO] = [*found.get(TOO, ()), *rest]
-    for side, against in ((one, other), (other, one)):
-        if side.get("additionalProperties") is False and not side.get("patternProperties"):
-            gone = set(against.get("properties", ())) - set(side.get("properties", ()))
-            found["properties"] = {k: False if k in gone else v for k, v in found.get("properties", {}).items()}
-    return found
-
-
-def _kinds(one: Any, other: Any) -> list[str]:
-    mine, others = ([kinds] if isinstance(kinds, str) else [*kinds] for kinds in (one, other))
-    kept = [k for k in mine if k in others or (k == "integer" and "number" in others)]
-    return kept + [k for k in others if k == "integer" and "number" in mine and "integer" not in kept]

@@ -132,16 +132,16 @@ class Room:
 
     parts: int = 10_000
     values: int = 1 << 17
-    checks: int = 50_000
+    checks: int = 20_000
 
     @property
     def taken_bytes(self) -> int:
         """Of memory, about, that what was taken of it has."""
         return 64 * (Room.values - self.values) + 512 * (Room.parts - self.parts)
 
-    def take(self, where: str, *, parts: int = 0, values: int = 0, checks: int = 0) -> None:
+    def take(self, where: str, *, parts: int = 0, values: int = 0) -> None:
         """Raises UserError where there is less."""
-        self.parts, self.values, self.checks = self.parts - parts, self.values - values, self.checks - checks
+        self.parts, self.values = self.parts - parts, self.values - values
         if self.parts < 0:
             told = (
                 f"{where}: its schema, and those before it, have more than {Room.parts} parts, references written out."
@@ -150,11 +150,13 @@ class Room:
         if self.values < 0:
             told = f"{where}: it, and those before it, list more than {Room.values} values."
             raise UserError(told, "Write coarser steps, nearer bounds or shorter lists.")
-        if self.checks < 0:
-            told = (
-                f"{where}: its listed values under its rules, and those before it, take more than {Room.checks} checks."
-            )
-            raise UserError(told, "List fewer values, or write constants in one enum in the place of alternatives.")
+
+    def checked(self, checks: int) -> bool:
+        """Take so many checks, False where there are fewer left: then the values are judged one by one, later."""
+        if checks > self.checks:
+            return False
+        self.checks -= checks
+        return True
 
 
 T = TypeVar("T")

@@ -4,21 +4,34 @@ depend on each other."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.alternatives import SILENT, Alternative, alternatives, kept_values, named
 from rtcontrol.models.schema.definition import SHAPE, TYPES
 from rtcontrol.models.schema.domain import ClosedDomain, Domain, Free, domain_of
 from rtcontrol.models.schema.json_schema import in_one_way, without_null
 from rtcontrol.models.schema.limits import Room
 from rtcontrol.models.schema.references import DEFINITIONS, KNOWN, SchemaDocument
+from rtcontrol.models.schema.root_rules import (
+    ARMS,
+    CLOSING,
+    SILENT,
+    RootRules,
+    check_named,
+    combinations,
+    described,
+    independent,
+    kept_values,
+    required_always,
+    required_somewhere,
+    rules_in,
+    spoken_of,
+    with_closed_arms,
+)
 from rtcontrol.models.schema.validator import ABOUT, NOTHING, check_patterns
 
-PLAIN = {"type", "properties", "required", *ABOUT}  # what says nothing of several arguments at once
-CLOSING = ("additionalProperties", "unevaluatedProperties")
 COMBINED = {"enum", "const", "anyOf", "oneOf", "allOf", "not", "if"}
 
 
@@ -48,79 +61,83 @@ class Parameter:
         return self.schema if own is None else own
 
 
-@dataclass(frozen=True)
-class RootRules:
-    """What a tool's root schema says of several arguments at once: the keywords that say it, and the alternatives that
-    they leave of the arguments that depend on others."""
-
-    written: Mapping[str, Any]
-    alternatives: tuple[tuple[Parameter, ...], ...]
-    never: tuple[str, ...] = ()  # described, and given by no call: what asks for them has to know them
-
-    @property
-    def names(self) -> frozenset[str]:
-        """The arguments that depend on others."""
-        return frozenset(p.name for own in self.alternatives for p in own)
-
-    def allow(self, arguments: Mapping[str, Any], takes: Callable[[Parameter, Any], bool]) -> bool:
-        """Whether arguments may stand together; `takes` tells whether a parameter has a value."""
-        given = {name: value for name, value in arguments.items() if name in self.names}
-        return any(
-            {p.name for p in own if p.required} <= set(given) <= {p.name for p in own}
-            and all(takes(p, given[p.name]) for p in own if p.name in given)
-            for own in self.alternatives
-        )
-
-    @property
-    def keywords(self) -> str:
-        """The keywords, for people."""
-        return ", ".join(f"`{key}`" for key in self.written)
-
-
 class Reading:
     """Reads the root schema of one tool."""
 
     def __init__(self, tool: str, room: Room) -> None:
         self._tool, self._where, self._room = tool, f"Tool {tool[:64]}", room
-        self._read: dict[Any, tuple[Any, Parameter]] = {}
 
     def read(self, given: Any) -> tuple[tuple[Parameter, ...], RootRules | None]:
-        """The parameters in head order, and what is said of several at once. Raises UserError."""
+        """Return the parameters in head order, and what is said of several at once. Raises UserError."""
         root = self._root({} if given is None else given)
         declared = root.get("properties", {})
-        names = {*declared, *named(root)}
-        self._check_defined(root.get("required", ()), names)
-        for name in (name for name, part in declared.items() if part is False):
-            told = f"{self._where}, parameter {name}: its schema is False."
-            raise UserError(told, "Write a JSON schema object, or leave the parameter out.")
-        left = alternatives(root, self._where)
-        if not left:
-            told = "no call satisfies all rules of its arguments"
-            told = "its `not` excludes every call" if root == NOTHING else told
-            never = [n for n in root.get("required", ()) if declared.get(n) == NOTHING]
-            told = f"parameter {never[0]} is required, and its `not` excludes every value" if never else told
-            raise UserError(f"{self._where}: {told}.", "Loosen them.")
-        self._check_defined(sorted({n for a in left for n in a.required}), names)
-        tied = _tied(left)
-        always = frozenset.intersection(*(a.required for a in left))
-        own = {n: None for a in left for n in a.names()}
-        first = [n for n in declared if n in always]
-        order = [*first, *sorted(always - {*first}), *sorted(n for n in own if n not in always)]
-        parameters = tuple(self._one(n, left, n in always, n in tied, declared) for n in order)
-        if not tied:
-            return parameters, None
-        each = {}
-        for a in left:
-            listed = tuple(n for n in order if n in tied and n in a.names())
-            key = tuple((n, n in a.required, tuple(map(id, a.properties.get(n, ())))) for n in listed)
-            each[key] = tuple(self._parameter(n, a.properties.get(n, ()), n in a.required) for n in listed)
-        keywords = {k: v for k, v in root.items() if k not in PLAIN | SILENT}
-        ungiven = tuple(n for n in declared if n not in order)
-        return parameters, RootRules(keywords, tuple(each.values()), ungiven)
-
-    def _check_defined(self, required: Iterable[str], names: Collection[str]) -> None:
-        if missing := [r for r in required if r not in names]:
+        check_named(root, self._where)
+        schemas = described(root)
+        if missing := [n for n in dict.fromkeys(required_somewhere(root, schemas)) if n not in schemas]:
             raise UserError(f"{self._where}: {missing} are required but not among its properties.", "Define them.")
+        for name in (name for name, part in declared.items() if part is False):
+            what = f"{self._where}, parameter {name}: its schema is False."
+            raise UserError(what, "Write a JSON schema object, or leave the parameter out.")
+        if root == NOTHING:
+            raise UserError(f"{self._where}: its `not` excludes every call.", "Loosen it.")
+        required = required_always(root)
+        if any(root.get(key) in (False, NOTHING) for key in CLOSING):
+            schemas = {n: own for n, own in schemas.items() if n in declared or "additionalProperties" not in root}
+        never = [
+            n for n, own in schemas.items() if all(p in (False, NOTHING) for p in own[: 1 if n in declared else None])
+        ]
+        if lost := [n for n in never if n in required]:
+            why = f"parameter {lost[0]} is required, and its `not` excludes every value"
+            raise UserError(f"{self._where}: {why}.", "Loosen it.")
+        if required - schemas.keys():
+            raise UserError(f"{self._where}: no call satisfies all rules of its arguments.", "Loosen them.")
+        order = [n for n in dict.fromkeys((*declared, *schemas)) if n not in never]
+        found = {n: self._parameter(n, declared.get(n), schemas[n], n in required) for n in order}
+        rules = rules_in(root)
+        if not rules:
+            return _in_order(found, declared), None
+        return self._ruled(found, root, rules, [n for n in declared if n in never])
+
+    def _ruled(
+        self, found: dict[str, Parameter], root: Mapping[str, Any], rules: Mapping[str, Any], never: list[str]
+    ) -> tuple[tuple[Parameter, ...], RootRules | None]:
+        """Return the parameters as rules leave them, and the rules where they tie several together."""
+        declared = root.get("properties", {})
+        closing = {key: root[key] for key in CLOSING if root.get(key) in (False, NOTHING)}
+        named = dict.fromkeys(declared, True)
+        involved = spoken_of(rules, [*found])
+        tied = [n for n in found if n in involved]
+        closed = {**with_closed_arms(rules, [*declared]), **closing, "properties": named}
+        own = {n: found[n].values for n in tied}
+        values = combinations(closed, own, [n for n in tied if found[n].required], self._where, self._room)
+        if values == []:
+            raise UserError(f"{self._where}: no call satisfies all rules of its arguments.", "Loosen them.")
+        if values is not None:
+            for name in [n for n in tied if not any(n in call for call in values)]:
+                tied.remove(name)
+                del found[name]
+                never += [name] if name in declared else []
+            for name in tied:
+                found[name] = replace(found[name], required=all(name in call for call in values))
+            alone = independent(values, tied)
+            if alone is not None:
+                for name, kept in alone.items():
+                    if len(kept) < len(own[name] or ()):
+                        found[name] = self._listed(found[name], kept)
+                return _in_order(found, declared), None
+        share = values is not None or not rules.keys().isdisjoint(ARMS)
+        found = {n: replace(p, declared=n in declared) for n, p in found.items()}
+        written = {key: value for key, value in root.items() if key not in {"properties", "required", *SILENT}}
+        document = {**rules, **closing, "properties": named}
+        names = frozenset(tied) if share and len(tied) > 1 else frozenset[str]()
+        listed = None if values is None else tuple(values)
+        return _in_order(found, declared), RootRules(written, document, names, listed, tuple(never))
+
+    def _listed(self, p: Parameter, values: Sequence[Any]) -> Parameter:
+        """A parameter with these of its values alone."""
+        about = {key: value for key, value in p.schema.items() if key in ABOUT}
+        kind = {"type": t} if isinstance(t := p.schema.get("type"), str) and None not in values else {}
+        return replace(self._of_schema(p.name, {**about, **kind, "enum": [*values]}), required=p.required)
 
     def _root(self, given: Any) -> dict[str, Any]:
         """The schema of all arguments: without references, what holds in any case laid together."""
@@ -149,31 +166,12 @@ class Reading:
                 raise UserError(f"{self._where}: {key} is {repr(given[key])[:80]}.", "Map each name to its schema.")
         return _together(SchemaDocument(given, self._where, self._room).plain(call=True))
 
-    def _one(
-        self, name: str, left: Sequence[Alternative], required: bool, tied: bool, declared: Mapping[str, Any]
-    ) -> Parameter:
-        """A parameter as it is shown: whatever else is given."""
-        each = {
-            tuple(map(id, a.properties.get(name, ()))): a.properties.get(name, ()) for a in left if a.may_give(name)
-        }
-        if tied and name in declared:
-            parts: tuple[Any, ...] = (declared[name],)  # what holds in any case
-        elif len(each) == 1:
-            (parts,) = each.values()
-        else:
-            parts = ({"anyOf": [_all(own) for own in each.values()]},)
-        return replace(self._parameter(name, parts, required), declared=name in declared or not tied)
-
-    def _parameter(self, name: str, parts: Sequence[Any], required: bool) -> Parameter:
-        key = name, tuple(map(id, parts))
-        if key not in self._read:
-            found = self._of_schema(name, _all(parts))
-            if len(parts) > 1 and isinstance(found.domain, ClosedDomain):
-                first = self._of_schema(name, parts[0])
-                # What takes no value away is not written.
-                found = first if (first.domain, first.nullable) == (found.domain, found.nullable) else found
-            self._read[key] = parts, found  # the parts are kept, for their ids
-        return replace(self._read[key][1], required=required)
+    def _parameter(self, name: str, declared: Any, schemas: Sequence[Any], required: bool) -> Parameter:
+        """A parameter as it is shown: as it is declared, or any of what alternatives say."""
+        if declared is None:
+            each = {json.dumps(part, sort_keys=True, default=repr): part for part in schemas if part is not False}
+            declared = {"anyOf": [*each.values()]} if len(each) > 1 else next(iter(each.values()))
+        return replace(self._of_schema(name, declared), required=required)
 
     def _of_schema(self, name: str, given: Any) -> Parameter:
         where = f"Tool {self._tool}, parameter {name}"
@@ -190,7 +188,10 @@ class Reading:
         if isinstance(domain, ClosedDomain):
             values = _with_null(domain.values, nullable)
             self._room.take(where, values=len(values))
-            if len(kept := kept_values(values, document, where, self._room)) < len(values):
+            kept = kept_values(values, document, where, self._room)
+            if kept is None:
+                domain = Free(plain)
+            elif len(kept) < len(values):
                 if not kept:
                     raise UserError(f"{where}: no value satisfies all of its rules.", "Loosen them.")
                 kind = {"type": t} if isinstance(t := plain.get("type"), str) and None not in kept else {}
@@ -242,32 +243,22 @@ def _together(root: Mapping[str, Any]) -> dict[str, Any]:
 def _fits_in(part: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
     if part.get("type", "object") != "object":
         return False
-    said = set(part) - PLAIN - SILENT
+    said = set(part) - {"properties", "required", *SILENT}
     if {*CLOSING} & set(root):
         return not said and set(part.get("properties", ())) <= set(root.get("properties", ()))
     return said.isdisjoint({*root, *CLOSING})
 
 
-def _tied(left: Sequence[Alternative]) -> frozenset[str]:
-    """The arguments that depend on others: they are not the same in all alternatives."""
-    ways: dict[str, set[Any]] = {n: set() for a in left for n in a.names()}
-    for a in left:
-        may = set(a.names())
-        for name, own in ways.items():
-            own.add(
-                (name in may, name in a.required, tuple(map(id, a.properties.get(name, ()))) if name in may else ())
-            )
-    found = frozenset(name for name, own in ways.items() if len(own) > 1)
-    # One alone depends on none: its values are those of all alternatives.
-    return found if len(found) > 1 else frozenset()
+def _in_order(found: Mapping[str, Parameter], declared: Mapping[str, Any]) -> tuple[Parameter, ...]:
+    """Head order: required parameters as they are declared, then optional ones by their names."""
+    place = {n: i for i, n in enumerate(declared)}
+    needed = [p for p in found.values() if p.required]
+    needed.sort(key=lambda p: (place.get(p.name, len(place)), p.name))
+    return (*needed, *sorted((p for p in found.values() if not p.required), key=lambda p: p.name))
 
 
 def _with_null(values: Sequence[Any], nullable: bool) -> list[Any]:
     return [*values, *[None] * (nullable and not any(v is None for v in values))]
-
-
-def _all(parts: Sequence[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else {"allOf": list(parts)} if parts else {}
 
 
 def _typed(schema: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import ClosedDomain
+from rtcontrol.models.schema.domain import ClosedDomain, Free
 from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import ToolSchema
 
@@ -20,14 +20,23 @@ def random_call(tools: Sequence[ToolSchema], rng: random.Random) -> Call:
 
     Raises UserError for a tool that cannot be called without one (see `check_random`)."""
     tool = rng.choice(tools)
-    arguments: dict[str, Any] = {}
-    tied = tool.tied
-    names = tool.rules.names if tool.rules is not None else frozenset[str]()
-    if tied is not None and isinstance(tied.domain, ClosedDomain):
-        arguments |= tied.arguments(rng.choice(tied.domain.values))
-    elif tied is not None:
-        arguments |= _drawn(tool, rng.choice(_callable(tool)), rng)
-    return Call(tool.name, arguments | _drawn(tool, (p for p in tool.parameters if p.name not in names), rng))
+    rules = tool.rules
+    if rules is None:
+        return Call(tool.name, _drawn(tool.parameters, tool, rng))
+    listed = frozenset[str]() if rules.values is None else rules.names
+    rest = [p for p in tool.parameters if p.name not in listed]
+    for _ in range(TRIES):
+        # Each optional argument is left out now and then: rules may exclude it.
+        some = [p for p in rest if p.required or rng.random() < 0.5]
+        found = _drawn(some, tool, rng) | (dict(rng.choice(rules.values)) if rules.values else {})
+        arguments = {p.name: found[p.name] for p in tool.parameters if p.name in found}
+        if rules.fault(arguments) is None:
+            return Call(tool.name, arguments)
+    unknown = (p for p in rest if isinstance(p.domain, Free) and p.domain.grid is None and not p.nullable)
+    if (missing := next(unknown, None)) is not None:
+        raise _refused(tool, missing)
+    what = f"Tool {tool.name}: {TRIES} random calls broke {rules.keywords} of its arguments."
+    raise UserError(what, "Loosen these rules, or give its arguments enums.")
 
 
 def check_random(tools: Sequence[ToolSchema]) -> None:
@@ -36,22 +45,7 @@ def check_random(tools: Sequence[ToolSchema]) -> None:
         random_call((tool,), random.Random(0))
 
 
-def _callable(tool: ToolSchema) -> list[tuple[Parameter, ...]]:
-    """The alternatives of a tool whose required values can be made up."""
-    assert tool.rules is not None, "its arguments are tied"
-    missing = [next((p for p in own if p.required and not _known(p)), None) for own in tool.rules.alternatives]
-    found = [own for own, lacks in zip(tool.rules.alternatives, missing, strict=True) if lacks is None]
-    if not found:
-        raise _refused(tool, next(p for p in missing if p is not None))
-    return found
-
-
-def _known(p: Parameter) -> bool:
-    """Whether a value of it can be made up."""
-    return isinstance(p.domain, ClosedDomain) or p.domain.grid is not None or p.nullable
-
-
-def _drawn(tool: ToolSchema, parameters: Iterable[Parameter], rng: random.Random) -> dict[str, Any]:
+def _drawn(parameters: Iterable[Parameter], tool: ToolSchema, rng: random.Random) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for p in parameters:
         if isinstance(p.domain, ClosedDomain):

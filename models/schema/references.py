@@ -8,16 +8,18 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
-from urllib.parse import unquote
 
 import jsonschema
+import referencing
+import referencing.exceptions
+import referencing.jsonschema
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.definition import SHAPE, SHORT, TYPES, Spelling, refuse_unread
 from rtcontrol.models.schema.limits import Room
-from rtcontrol.models.schema.pattern import apart
-from rtcontrol.models.schema.validator import ABOUT, DATA, NOTHING
+from rtcontrol.models.schema.validator import ABOUT, NOTHING
 
 DEFINITIONS = ("$defs", "definitions")
 UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
@@ -30,6 +32,7 @@ NAMED = ("properties", "patternProperties", "dependentSchemas")
 SAME = {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"}
 GONE = {*DEFINITIONS, "$schema", "$id", "$anchor"}  # not needed when references are written out
 FOLLOWED = {"$dynamicRef", "$recursiveRef"}
+DEFINITION = re.compile(r"#/(?:\$defs|definitions)/([^/]+)")
 MAX_DEPTH = 100  # of parts in parts
 
 
@@ -109,8 +112,8 @@ class SchemaDocument:
 
     def __init__(self, root: Mapping[str, Any], where: str, room: Room) -> None:
         self._root, self._where, self._room = root, where, room
-        self._base = str(root.get("$id", "")).partition("#")[0]
-        self._nested: dict[str, Any] = {}  # definitions that stand inside
+        # Schemas that were put into others keep their own definitions, to which their references still point.
+        self._nested: dict[str, Any] = {}
 
     def plain(self, call: bool = False) -> dict[str, Any]:
         """It without references. With `call` its properties, and those of its alternatives, are the parameters of a
@@ -191,43 +194,26 @@ class SchemaDocument:
         return {**schema, "allOf": [target, *schema.get("allOf", ())]}
 
     def _named(self, name: str) -> Any:
-        """What a reference names: a pointer into the document, or a plain anchor."""
-        fragment = name.removeprefix(self._base) if self._base else name
+        """Return what a reference names in the document. Raises UserError for one that leads nowhere, or outside."""
         try:
-            if fragment and not fragment.startswith("#"):
-                raise LookupError
-            pointer = unquote(fragment[1:], errors="strict")
-            if pointer and not pointer.startswith("/"):
-                return self._anchored(pointer)
-            steps = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
-            return self._at(steps)
-        except (LookupError, ValueError):
+            return self._resolver.lookup(name).contents
+        except (referencing.exceptions.Unresolvable, LookupError, ValueError, TypeError, AttributeError):
+            inner = DEFINITION.fullmatch(name)
+            if inner is not None and inner[1] in self._nested:
+                return self._nested[inner[1]]
             raise UserError(
                 f"{self._where}: {name[:200]} names no definition.", "Put it under `$defs`, or write it out."
             ) from None
 
-    def _at(self, steps: list[str]) -> Any:
-        found: Any = self._root
+    @cached_property
+    def _resolver(self) -> Any:
         try:
-            for step in steps:
-                found = found[_index(step)] if isinstance(found, list | tuple) else dict(found)[step]
-            return found
-        except (LookupError, TypeError, ValueError):
-            # Schemas that were put into others keep their own definitions with them.
-            if len(steps) == 2 and steps[0] in DEFINITIONS:
-                return self._nested[steps[1]]
-            raise
-
-    def _anchored(self, name: str) -> Any:
-        queue: list[Any] = [self._root]
-        for part in queue:
-            if isinstance(part, Mapping):
-                if name == part.get("$anchor") or f"#{name}" in (part.get("$id"), part.get("id")):
-                    return part
-                queue += [value for key, value in part.items() if key not in DATA]
-            elif isinstance(part, list | tuple):
-                queue += part
-        raise LookupError(name)
+            resource = referencing.Resource.from_contents(
+                self._root, default_specification=referencing.jsonschema.DRAFT202012
+            )
+        except referencing.jsonschema.UnknownDialect:
+            resource = referencing.jsonschema.DRAFT202012.create_resource(self._root)
+        return referencing.Registry().resolver_with_root(resource)
 
     def _check(self, given: Mapping[str, Any], root: bool) -> None:
         kind, said = given.get("type"), {key for key, value in given.items() if value is not None}
@@ -278,20 +264,8 @@ def _of_gemini(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return made
 
 
-def _index(step: str) -> int:
-    if not re.fullmatch(r"0|[1-9]\d{0,8}", step):
-        raise LookupError(step)
-    return int(step)
-
-
 def _modern(schema: dict[str, Any]) -> dict[str, Any]:
-    """Draft 4's exclusive bounds, draft 7's tuples and dependencies, OpenAPI's `nullable` in the words of 2020-12;
-    look-aheads at a pattern's beginning as patterns of their own."""
-    if "pattern" in schema:
-        schema["pattern"], found, never = apart(schema["pattern"])
-        parts: list[dict[str, Any]] = [{"pattern": one} for one in found]
-        parts += [{"not": {"type": "string", "pattern": one}} for one in never]
-        schema |= {"allOf": [*schema.get("allOf", ()), *parts]} if parts else {}
+    """Draft 4's exclusive bounds, draft 7's tuples and dependencies, OpenAPI's `nullable` in the words of 2020-12."""
     if isinstance(kinds := schema.get("type"), list):
         schema["type"] = list(dict.fromkeys(kinds))  # some generators write "null" once more for a default of null
     if isinstance(schema.get("items"), list):

@@ -17,8 +17,10 @@ from typing import Any, Literal
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.definition import definition
 from rtcontrol.models.schema.domain import MAX_CLOSED, Domain, Free, closed, objects, written
+from rtcontrol.models.schema.json_schema import in_one_way
 from rtcontrol.models.schema.limits import BoundedCache, Room, check_count, check_size
-from rtcontrol.models.schema.parameters import Parameter, Reading, RootRules, check_spelled
+from rtcontrol.models.schema.parameters import Parameter, Reading, check_spelled
+from rtcontrol.models.schema.root_rules import ARMS, RootRules, with_closed_arms
 
 MAX_HEADS = 6
 ABSENT = object()
@@ -77,13 +79,6 @@ class ToolSchema:
             ) from None
         return cls(given.name, given.description, parameters, rules)
 
-    @property
-    def tied(self) -> Slot | None:
-        """The arguments that rules tie together, as one; None: there are none."""
-        names = self.rules.names if self.rules else ()
-        unit = [p for p in self.parameters if p.name in names]
-        return _slot(self.name, unit, self.rules) if unit else None
-
     def to_openai(self) -> dict[str, Any]:
         """The definition in head order, as the model reads it."""
         declared = [p for p in self.parameters if p.declared]
@@ -135,28 +130,34 @@ class ToolSchema:
 
 
 def _slot(tool: str, unit: Sequence[Parameter], rules: RootRules | None) -> Slot:
-    tied = rules.names if rules is not None else frozenset[str]()
-    if rules is None or tied.isdisjoint(p.name for p in unit):
-        each = [list(unit)]
-    else:
-        place = {p.name: i for i, p in enumerate(unit)}
-        rest = [p for p in unit if p.name not in tied]
-        each = [sorted([*own, *rest], key=lambda p: place[p.name]) for own in rules.alternatives]
-    null = () if all(any(p.required for p in own) for own in each) else (ABSENT,)
+    where = f"Tool {tool}, parameters {', '.join(p.name for p in unit)} in one head"
+    tied = rules is not None and not rules.names.isdisjoint(p.name for p in unit)
+    empty = not any(p.required for p in unit) and not (tied and rules is not None and rules.fault({}))
+    null = (ABSENT,) if empty else ()
     if len(unit) == 1:
         return Slot((unit[0],), unit[0].domain, null or ((None,) if unit[0].nullable else ()), merged=False)
-    where = f"Tool {tool}, parameters {', '.join(p.name for p in unit)} in one head"
-    listed: dict[str, Any] | None = {}
-    for own in each:
-        found = objects({p.name: p.values for p in own}, [p.name for p in own if p.required])
-        if found is None or listed is None or len(found) + len(listed) > MAX_CLOSED:
-            listed = None
-            break
-        listed |= {written(v): v for v in found if v}
+    listed = _listed(unit, rules if tied else None)
     if listed is not None:
-        return Slot(tuple(unit), closed(tuple(listed.values()), where), null, merged=True)
-    schema, judged = ({"anyOf": [_object(own, of) for own in each]} for of in (lambda p: p.schema, lambda p: p.rules))
-    return Slot(tuple(unit), Free(schema["anyOf"][0] if len(each) == 1 else schema, rules=judged), null, merged=True)
+        once = {written(v): v for v in listed if v}
+        return Slot(tuple(unit), closed(tuple(once.values()), where), null, merged=True)
+    schema, judged = _object(unit, lambda p: p.schema), _object(unit, lambda p: p.rules)
+    if tied and rules is not None:
+        arms = {key: value for key, value in rules.document.items() if key in ("allOf", *ARMS)}
+        schema = in_one_way(with_closed_arms(arms, [*rules.document["properties"]]) | schema, where)
+        judged = {**rules.document, **judged}
+    return Slot(tuple(unit), Free(schema, rules=judged), null, merged=True)
+
+
+def _listed(unit: Sequence[Parameter], rules: RootRules | None) -> list[dict[str, Any]] | None:
+    """All objects of a head's parameters, None where they are too many, or not listed."""
+    names = frozenset[str]() if rules is None else rules.names
+    rest = [p for p in unit if p.name not in names]
+    others = objects({p.name: p.values for p in rest}, [p.name for p in rest if p.required])
+    tied: Sequence[Mapping[str, Any]] | None = ({},) if rules is None else rules.values
+    if others is None or tied is None or len(others) * len(tied) > MAX_CLOSED:
+        return None
+    found = ({**one, **other} for one in tied for other in others)
+    return [{p.name: both[p.name] for p in unit if p.name in both} for both in found]
 
 
 def _object(parameters: Sequence[Parameter], of: Callable[[Parameter], Mapping[str, Any]]) -> dict[str, Any]:

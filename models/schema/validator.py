@@ -1,8 +1,7 @@
-"""Whether a value is one of a schema: `jsonschema`'s reading of draft 2020-12, with what a call's values need besides.
+"""Judge values by a schema, as `jsonschema` reads draft 2020-12, at a bounded cost.
 
 Patterns are searched for by a linear engine (`models/schema/pattern.py`), steps are counted in decimals, numbers are
-finite and integers have 64 bits. `format` says nothing of what is valid. No reference is fetched. Alternatives within
-each other are asked once of a value, however many `unevaluatedProperties` and `unevaluatedItems` stand among them.
+finite and integers have 64 bits. `format` says nothing of what is valid. No reference is fetched.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -27,47 +26,58 @@ DATA = ("enum", "const", "default", "examples")
 ABOUT = ("title", "description", "default", "examples", "x-group")  # says nothing of the values
 BY_NAME = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 NOTHING: dict[str, Any] = {"not": {}}  # the schema that takes no value
+MAX_STEPS = 200_000  # keywords, and entries of lists, that are looked at to judge one value
 Errors = Iterator[jsonschema.ValidationError]
 
 
 class Validator:
-    """Judges values by one schema. Raises UserError (`where` names tool and parameter) for a pattern that cannot be
-    searched for."""
+    """Judges values by one schema.
+
+    Raises UserError (`where` names tool and parameter) for a pattern that cannot be searched for in linear time."""
 
     def __init__(self, schema: Mapping[str, Any], where: str) -> None:
         check_patterns(schema, where)
         self._where = where
-        self._listed: dict[int, tuple[Any, Any]] = {}  # of lists that stand in it: what their values are found by
-        self._made = _MADE(schema, registry=referencing.Registry())
+        self._judge = _JUDGE(_prepared(schema), registry=referencing.Registry())
 
     def fault(self, value: Any) -> str | None:
-        """What is wrong with a value, in a few words; None where it is one of the schema. Raises UserError where the
-        schema itself is wrong: a reference that leads nowhere."""
-        _asked.known, _asked.listed = {}, self._listed
+        """Return what is wrong with a value in a few words, None for a value of the schema.
+
+        Raises UserError for a reference that leads nowhere."""
+        _spent.steps = 0
         try:
-            error = next(self._made.iter_errors(value), None)
-        except PatternError as given_up:
-            return f"its pattern took too long ({given_up})"
+            error = next(self._judge.iter_errors(value), None)
+        except (PatternError, _TooMuch) as limit:
+            return f"it takes too long to check ({limit})"
         except (referencing.exceptions.Unresolvable, RecursionError) as lost:
-            told = f"{self._where}: its rules cannot be checked ({str(lost)[:120]})."
-            raise UserError(told, "Write them out.") from None
+            what = f"{self._where}: its rules cannot be checked ({str(lost)[:120]})."
+            raise UserError(what, "Write them out.") from None
         if error is None:
             return None
         place = "".join(f".{part}" if isinstance(part, str) else f"[{part}]" for part in error.absolute_path)
         return f"{place.removeprefix('.')}: {error.message}"[:200].removeprefix(": ")
 
     def takes(self, value: Any) -> bool:
-        """Whether it is one. Raises UserError as `fault` does."""
+        """Whether a value is one of the schema. Raises UserError as `fault` does."""
         return self.fault(value) is None
 
 
 def check_patterns(schema: Any, where: str) -> None:
-    """UserError for the first pattern of a schema, in whatever depth, that cannot be searched for."""
+    """Raise UserError for the first pattern of a schema, at any depth, that cannot be searched for."""
+    keywords = set[str]()
+    _check_patterns(schema, where, keywords)
+    if {"unevaluatedProperties", "patternProperties"} <= keywords:
+        what = f"{where}: `unevaluatedProperties` together with `patternProperties` is not supported."
+        raise UserError(what, "Use `additionalProperties`, or name the properties.")
+
+
+def _check_patterns(schema: Any, where: str, keywords: set[str]) -> None:
     if isinstance(schema, list | tuple):
         for part in schema:
-            check_patterns(part, where)
+            _check_patterns(part, where, keywords)
     if not isinstance(schema, Mapping):
         return
+    keywords |= schema.keys()
     for key, value in schema.items():
         named = key in BY_NAME and isinstance(value, Mapping)
         sources = [value] if key == "pattern" else [*value] if key == "patternProperties" and named else []
@@ -75,10 +85,67 @@ def check_patterns(schema: Any, where: str) -> None:
             try:
                 compiled(source)
             except PatternError as error:
-                told = f"{where}: its {key} {source[:80]!r} cannot be searched for: {error}."
-                raise UserError(told, "Write it with classes, groups, repetitions and anchors at its ends.") from None
+                what = f"{where}: its {key} {source[:80]!r} cannot be searched for: {error}."
+                raise UserError(what, "Write it with classes, groups, repetitions and anchors at its ends.") from None
         if key not in DATA:
-            check_patterns(list(value.values()) if named else value, where)
+            _check_patterns(list(value.values()) if named else value, where, keywords)
+
+
+class _Listed(list[Any]):
+    """Values of an `enum`, that are looked up."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        super().__init__(values)
+        self.keys = frozenset(map(equal, self))
+
+
+def _prepared(schema: Any) -> Any:
+    """Return a schema in which constants are looked up, however many an enum or alternatives list."""
+    if isinstance(schema, list | tuple):
+        return [_prepared(part) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    found: dict[str, Any] = {}
+    excluded: list[Any] = []
+    for key, value in schema.items():
+        if key in DATA:
+            found[key] = _Listed(value) if key == "enum" else value
+        elif key in BY_NAME and isinstance(value, Mapping):
+            found[key] = {name: _prepared(part) for name, part in value.items()}
+        elif key in ("anyOf", "oneOf") and isinstance(value, list | tuple):
+            listed = {equal(v): v for arm in value for v in constants(arm) or ()}
+            count = Counter(k for arm in value for k in {equal(v) for v in constants(arm) or ()})
+            twice = [v for k, v in listed.items() if key == "oneOf" and count[k] > 1]
+            found[key] = [{"enum": _Listed(listed.values())}] if listed else []
+            found[key] += [_prepared(arm) for arm in value if constants(arm) is None]
+            excluded += [{"not": {"enum": _Listed(twice)}}] if twice else []
+        else:
+            found[key] = _prepared(value)
+    return {**found, "allOf": [*found.get("allOf", ()), *excluded]} if excluded else found
+
+
+def _enum(_: Any, listed: list[Any], value: Any, __: Any) -> Errors:
+    if equal(value) not in (listed.keys if isinstance(listed, _Listed) else {equal(v) for v in listed}):
+        yield jsonschema.ValidationError(f"{str(value)[:60]!r} is not listed")
+
+
+class _TooMuch(Exception):
+    """A value takes more steps to judge than are allowed."""
+
+
+_spent = threading.local()  # `steps` of the value that this thread judges
+
+
+def _counted(keyword: Callable[..., Errors | None]) -> Callable[..., Errors | None]:
+    """Return a keyword's function that counts what it looks at."""
+
+    def counted(validator: Any, part: Any, value: Any, schema: Any) -> Errors | None:
+        _spent.steps += 1 + (len(part) if isinstance(part, list) and not isinstance(part, _Listed) else 0)
+        if _spent.steps > MAX_STEPS:
+            raise _TooMuch(f"more than {MAX_STEPS} steps")
+        return keyword(validator, part, value, schema)
+
+    return counted
 
 
 def _pattern(_: Any, source: str, value: Any, __: Any) -> Errors:
@@ -93,148 +160,40 @@ def _pattern_properties(validator: Any, parts: Mapping[str, Any], value: Any, _:
                 yield from validator.descend(value[key], part, path=key, schema_path=source)
 
 
-def _additional(validator: Any, part: Any, value: Any, schema: Mapping[str, Any]) -> Errors:
-    if isinstance(value, Mapping):
-        for key in undeclared(value, schema):
-            if part is False:
-                yield jsonschema.ValidationError(f"{key[:60]!r} is none of its properties")
-            elif isinstance(part, Mapping):
-                yield from validator.descend(value[key], part, path=key)
-
-
-def undeclared(value: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
-    """The keys that neither `properties` nor `patternProperties` speak of."""
+def _additional_properties(validator: Any, part: Any, value: Any, schema: Mapping[str, Any]) -> Errors:
+    if not isinstance(value, Mapping):
+        return
     patterns = [compiled(source) for source in schema.get("patternProperties", ())]
-    own = schema.get("properties", ())
-    return [key for key in value if key not in own and not any(p.matches(key) for p in patterns)]
+    declared = schema.get("properties", ())
+    for key in value:
+        if key in declared or any(p.matches(key) for p in patterns):
+            continue
+        if part is False:
+            yield jsonschema.ValidationError(f"{key[:60]!r} is none of its properties")
+        elif isinstance(part, Mapping):
+            yield from validator.descend(value[key], part, path=key)
 
 
-def _enum(_: Any, allowed: list[Any], value: Any, __: Any) -> Errors:
-    if _key(value) not in _of_list(allowed, lambda: {_key(v) for v in allowed}):
-        yield jsonschema.ValidationError(f"{str(value)[:60]!r} is not listed")
+def _unique_items(_: Any, unique: Any, value: Any, __: Any) -> Errors:
+    if unique and isinstance(value, list | tuple) and len({equal(v) for v in value}) < len(value):
+        yield jsonschema.ValidationError(f"{str(value)[:60]!r} has an item twice")
 
 
-def _fitting(validator: Any, arms: list[Any], value: Any) -> Iterator[int]:
-    """1 for each alternative that takes a value: constants are looked up, however many there are."""
-
-    def made() -> tuple[Counter[str | bytes], list[Any]]:
-        listed = [(arm, constants(arm)) for arm in arms]
-        counts = Counter(key for _, values in listed for key in {_key(v) for v in values or ()})
-        return counts, [arm for arm, values in listed if values is None]
-
-    counts, others = _of_list(arms, made)
-    yield from [1] * counts[_key(value)]
-    yield from (1 for arm in others if _takes(validator, arm, value))
-
-
-def _key(value: Any) -> str | bytes:
-    """As `equal`, sooner of a text."""
-    return value if type(value) is str else equal(value).encode()
-
-
-def _of_list(given: list[Any], make: Callable[[], Any]) -> Any:
-    """What is made of a list that stands in a schema: once, for the one who judges by it."""
-    if id(given) not in _asked.listed:
-        _asked.listed[id(given)] = given, make()  # with the list, for its id
-    return _asked.listed[id(given)][1]
-
-
-# Of who judges, by list: what was made of it (`listed`); of the value that is judged, by schema and part: whether the
-# schema takes the part (`known`).
-_asked = threading.local()
-
-
-def _takes(validator: Any, schema: Any, value: Any) -> bool:
-    key = id(schema), id(value)  # both stand in what is judged, and by what
-    if key not in _asked.known:
-        _asked.known[key] = validator.evolve(schema=schema).is_valid(value)
-    return bool(_asked.known[key])
-
-
-def _any_of(validator: Any, arms: list[Any], value: Any, _: Any) -> Errors:
-    if next(_fitting(validator, arms, value), 0) == 0:
-        yield jsonschema.ValidationError(f"{str(value)[:60]!r} is none of its alternatives")
-
-
-def _one_of(validator: Any, arms: list[Any], value: Any, _: Any) -> Errors:
-    fitting = _fitting(validator, arms, value)
-    if next(fitting, 0) == 0 or next(fitting, 0):
-        yield jsonschema.ValidationError(f"{str(value)[:60]!r} is not one of its alternatives, and of one alone")
-
-
-def _unevaluated_properties(validator: Any, part: Any, value: Any, schema: Mapping[str, Any]) -> Errors:
-    if isinstance(value, Mapping):
-        yield from _unevaluated(validator, part, value, schema)
-
-
-def _unevaluated_items(validator: Any, part: Any, value: Any, schema: Mapping[str, Any]) -> Errors:
-    if isinstance(value, list | tuple):
-        yield from _unevaluated(validator, part, value, schema)
-
-
-def _unevaluated(validator: Any, part: Any, value: Any, schema: Mapping[str, Any]) -> Errors:
-    evaluated = _evaluated(validator, schema, value)
-    for key, own in _parts(value):
-        if key not in evaluated and not _takes(validator, part, own):
-            yield jsonschema.ValidationError(f"{str(key)[:60]!r} is evaluated by no part of it, and not taken then")
-
-
-def _evaluated(validator: Any, schema: Any, value: Any) -> set[Any]:
-    """The keys of an object, or the places of an array, of which a schema speaks that takes it."""
-    if not isinstance(schema, Mapping):
-        return set()
-    if isinstance(value, Mapping):
-        found = {*value} - {*undeclared(value, schema)}
-        others = [schema[k] for k in ("additionalProperties", "unevaluatedProperties") if k in schema]
-    else:
-        found = {*range(len(value) if "items" in schema else len(schema.get("prefixItems", ())))}
-        others = [schema[k] for k in ("contains", "unevaluatedItems") if k in schema]
-    found |= {key for key, v in _parts(value) if any(_takes(validator, other, v) for other in others)}
-    arms = [*schema.get("allOf", ())]
-    arms += [arm for k in ("anyOf", "oneOf") for arm in schema.get(k, ()) if _takes(validator, arm, value)]
-    if isinstance(value, Mapping):
-        arms += [arm for name, arm in schema.get("dependentSchemas", {}).items() if name in value]
-    if "if" in schema:
-        yes = _takes(validator, schema["if"], value)
-        arms += [schema["if"], schema.get("then")] if yes else [schema.get("else")]
-    return found.union(*(_evaluated(validator, arm, value) for arm in arms))
-
-
-def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
-    return value.items() if isinstance(value, Mapping) else enumerate(value)
-
-
-def constants(arm: Any) -> list[Any] | None:
-    """The values of an alternative that is a list of them, and says nothing else of values."""
-    if not isinstance(arm, Mapping) or not set(arm) <= {"const", "enum", *ABOUT} or {"const", "enum"} <= set(arm):
-        return None
-    return [arm["const"]] if "const" in arm else arm.get("enum")
-
-
-def listed_values(part: Any) -> Sequence[Any] | None:
-    """Of a schema that lists them, with whatever else it says."""
-    if not isinstance(part, Mapping):
-        return None
-    if "allOf" in part:
-        return min((v for p in part["allOf"] if (v := listed_values(p))), key=len, default=None)
-    if part.get("type") == "boolean" and "enum" not in part and "const" not in part:
-        return (False, True)
-    listed = constants({k: v for k, v in part.items() if k in ("enum", "const")})
-    if listed is None:
-        arms = next((part[k] for k in ("anyOf", "oneOf") if k in part), None)
-        each = [constants(arm) for arm in arms] if arms else [None]
-        return None if any(v is None for v in each) else [v for own in each if own for v in own]
-    return listed
-
-
-def _multiple(_: Any, step: float, value: Any, __: Any) -> Errors:
+def _multiple_of(_: Any, step: float, value: Any, __: Any) -> Errors:
     # In decimals: jsonschema says that 0.3 is no multiple of 0.1.
     if type(value) in (int, float) and math.isfinite(value) and Fraction(str(value)) % Fraction(str(step)):
         yield jsonschema.ValidationError(f"{value} is no multiple of {step}")
 
 
+def constants(arm: Any) -> list[Any] | None:
+    """Return the values of an alternative that lists them and has no other rule, else None."""
+    if not isinstance(arm, Mapping) or not set(arm) <= {"const", "enum", *ABOUT} or {"const", "enum"} <= set(arm):
+        return None
+    return [arm["const"]] if "const" in arm else arm.get("enum")
+
+
 def equal(value: Any) -> str:
-    """Equal for what JSON schema calls equal: 1 and 1.0 are, 1 and true are not, keys stand in any order."""
+    """Return the same text for values that JSON schema calls equal: 1 and 1.0 are, 1 and true are not."""
     return json.dumps(_plain(value), sort_keys=True, default=repr)
 
 
@@ -255,25 +214,23 @@ def _is_number(_: Any, value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _is_array(_: Any, value: Any) -> bool:
+    return isinstance(value, list | tuple)
+
+
 _BASE = jsonschema.Draft202012Validator
-_MADE = jsonschema.validators.extend(
+_KEYWORDS: dict[str, Callable[..., Errors | None]] = {
+    **_BASE.VALIDATORS,
+    "enum": _enum,
+    "multipleOf": _multiple_of,
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+    "uniqueItems": _unique_items,
+}
+_TYPES = {"integer": _is_integer, "number": _is_number, "array": _is_array}
+_JUDGE = jsonschema.validators.extend(
     _BASE,
-    {
-        "enum": _enum,
-        "anyOf": _any_of,
-        "oneOf": _one_of,
-        "multipleOf": _multiple,
-        "pattern": _pattern,
-        "patternProperties": _pattern_properties,
-        "additionalProperties": _additional,
-        "unevaluatedProperties": _unevaluated_properties,
-        "unevaluatedItems": _unevaluated_items,
-    },
-    type_checker=_BASE.TYPE_CHECKER.redefine_many(
-        {
-            "integer": _is_integer,
-            "number": _is_number,
-            "array": lambda _, value: isinstance(value, list | tuple),
-        }
-    ),
+    {name: _counted(keyword) for name, keyword in _KEYWORDS.items()},
+    type_checker=_BASE.TYPE_CHECKER.redefine_many(_TYPES),
 )

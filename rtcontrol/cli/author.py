@@ -104,7 +104,8 @@ def check_tools(
 ) -> None:
     """For each tool: whether its values are listed (closed) or decoded token by token (free), the forward passes of its
     worst call (with several tools two at least, as the function may be decided first), the tokens that describe it in
-    the cached prompt, and what bound would make it one pass. What else of a .py file is no tool is told, too. Tools
+    the cached prompt, which rules of its values are checked when a value is decoded and not enforced token by token
+    (--json lists both), and what bound would make it one pass. What else of a .py file is no tool is told, too. Tools
     that every session would be refused (a pattern that cannot be decoded, a prompt that does not fit the context of
     --model) are told, all of them, and end with exit status 2; --skip-unsupported leaves them out. The same SOURCE is
     taken by `rtcontrol run --tools` and `rtcontrol serve --tools`.
@@ -147,6 +148,7 @@ def check_tools(
         "values",
         "passes at worst",
         "prefix tokens",
+        "checked, not enforced",
         caption="passes of the model for the longest call of a tool; its tokens in the cached prompt",
     )
     for cost in costs(found.schemas, checkpoint.tokenizer, checkpoint.template.overflow):
@@ -155,10 +157,13 @@ def check_tools(
             "kind": "closed" if cost.closed else "free",
             "passes": cost.passes,
             "prefix_tokens": cost.prefix_tokens,
+            "rules": cost.rules,
             "remedy": " ".join([*remedies[cost.name], *cost.remedies]) or None,
         }
         entries.append(entry)
-        table.add_row(*(escape(printable(str(entry[k]))) for k in ("name", "kind", "passes", "prefix_tokens")))
+        checked = "; ".join(f"{p}: {', '.join(own['checked'])}" for p, own in cost.rules.items() if own["checked"])
+        shown = [*(entry[k] for k in ("name", "kind", "passes", "prefix_tokens")), checked or "-"]
+        table.add_row(*(escape(printable(str(text))) for text in shown))
         told += [f"{cost.name}: {remedy}" for remedy in (*remedies[cost.name], *cost.remedies)]
     console = for_people(json_file)
     console.print(table)

@@ -22,8 +22,9 @@ from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.decode.walk import Walker
 from rtcontrol.models.decode.worst_case_cost import worst_call
 from rtcontrol.models.errors import UserError, read_text, too_long
-from rtcontrol.models.schema.domain import ClosedDomain
+from rtcontrol.models.schema.domain import ClosedDomain, Free
 from rtcontrol.models.schema.limits import Room, check_size
+from rtcontrol.models.schema.mask import keywords, mask_of
 from rtcontrol.models.schema.tool_schema import Overflow, ToolSchema
 from rtcontrol.models.strict_json import strict_json
 from rtcontrol.run.mcp_tools import MCP, listed
@@ -36,13 +37,28 @@ LOOKED = 128  # branching tokens of unlisted numbers, of which there may be any 
 @dataclass(frozen=True)
 class ToolCost:
     """`passes`: forward passes of the worst call, in the layout that takes more. `prefix_tokens` describe the tool in
-    the cached prompt."""
+    the cached prompt. `rules`: see `rules_of`."""
 
     name: str
     closed: bool
     passes: int
     prefix_tokens: int
     remedies: tuple[str, ...]
+    rules: Mapping[str, Mapping[str, Sequence[str]]]
+
+
+def rules_of(tool: ToolSchema) -> dict[str, dict[str, list[str]]]:
+    """Return by parameter which keywords of its schema the mask has `enforced`, and which are `checked` once a value is
+    decoded. Those of the root schema stand under "the call"."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for p in tool.parameters:
+        given = dict.fromkeys(keywords(p.rules))
+        checked = mask_of(p.domain, f"Tool {tool.name}, {p.name}").checked if isinstance(p.domain, Free) else ()
+        found[p.name] = {"enforced": [k for k in given if k not in checked], "checked": list(checked)}
+    if tool.rules is not None:
+        kind = "checked" if tool.rules.values is None else "enforced"
+        found["the call"] = {"enforced": [], "checked": [], kind: [*tool.rules.written]}
+    return found
 
 
 def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflow = "merge") -> list[ToolCost]:
@@ -70,7 +86,7 @@ def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflo
                     f"tokens, a pass carries {budget.per_head} of a head. Fewer values, or coarser steps."
                 )
         size = len(tokenizer.encode(tool.canonical_json()))
-        found.append(ToolCost(tool.name, not free, worst, size, tuple(remedies)))
+        found.append(ToolCost(tool.name, not free, worst, size, tuple(remedies), rules_of(tool)))
     return found
 
 

@@ -20,7 +20,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import packed
 from rtcontrol.models.schema.domain import Free
 from rtcontrol.models.schema.json_schema import normalise
-from rtcontrol.models.schema.numbers import LEAST, MOST
+from rtcontrol.models.schema.mask import FAR
 from rtcontrol.models.schema.tool_schema import ABSENT
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 from tests.models.small import MARGIN, TOLD, WORDS, Oracle, build, law, outcome, over_hugging_face, prompt_of, tool
@@ -218,7 +218,6 @@ WRITTEN = {"type": "object", "properties": {"p": {"$ref": "#/$defs/P"}}, "requir
 REFERENCE = normalise(WRITTEN, "Tool t")
 NUMBERS = {"type": "object", "additionalProperties": {"type": "integer"}}
 NAMED = {**NUMBERS, "propertyNames": {"enum": ["a", "b"]}, "required": ["a", "b"]}
-AHEAD = normalise({"type": "string", "pattern": r"^(?=.*[A-Z])(?=.*\d)[A-Za-z\d]{8,12}$"}, "Tool t")
 SPOKEN_OF = {
     "type": "object",
     "patternProperties": {"^a": {"type": "integer"}},
@@ -237,33 +236,22 @@ SPOKEN_OF = {
         ({"type": "string", "pattern": "^[a-z]+/[0-9]*$", "maxLength": 5}, ["ab/12"], ["ab/123", "ab"]),
         ({"type": "string", "pattern": "[a-c]*"}, [""], []),
         ({"type": "string", "pattern": r"a\/b"}, ["a/b"], []),
-        ({"type": "string", "pattern": "a\nb"}, ["a\nb"], []),
-        # Numbers have no exponent, stay in bounds and within 64 bits.
-        ({"type": "number"}, ["-17", str(MOST), "0.25"], ["1e999", "01", "-0", "-0.0", str(MOST + 1)]),
-        ({"type": "integer"}, ["-17", str(MOST), str(LEAST)], ["1e999", "01", "0.25", str(MOST + 1), str(LEAST - 1)]),
+        # Numbers have no exponent, and lie within 62 bits where they have no bound.
+        ({"type": "number"}, ["-17", str(FAR), "0.25"], ["1e999", "01", "-0", "-0.0", str(10 * FAR)]),
+        ({"type": "integer"}, ["-17", str(FAR), str(-FAR)], ["1e999", "01", "0.25", str(FAR + 1), str(-FAR - 1)]),
         # So do those with a bound on one side.
-        ({"type": "integer", "minimum": 3}, ["3", str(MOST)], ["2", str(10 * MOST)]),
-        ({"type": "integer", "exclusiveMaximum": 0}, ["-1", str(LEAST)], ["0", str(10 * LEAST)]),
-        ({"type": "integer", "multipleOf": 5}, ["15", "-20"], ["16", str(10 * MOST)]),
-        ({"type": "number", "minimum": 0}, ["0.25", str(MOST)], ["-1", str(10 * MOST)]),
-        # Bounds hold to the last digit.
-        ({"type": "integer", "minimum": LEAST + 1, "maximum": 2**63 - 1}, [str(2**63 - 1)], [str(2**63), str(LEAST)]),
-        ({"type": "integer", "minimum": 2**53 + 1}, [str(2**53 + 1)], [str(2**53)]),
-        ({"type": "number", "exclusiveMinimum": 0, "maximum": 1e-9}, ["0.000000001"], ["0.0", "0.0000000011", "0"]),
-        ({"type": "number", "minimum": 1e-300}, ["0.1"], ["0", "0.0"]),
+        ({"type": "integer", "minimum": 3}, ["3", str(FAR)], ["2", str(10 * FAR)]),
+        ({"type": "integer", "exclusiveMaximum": 0}, ["-1", str(-FAR)], ["0", str(-10 * FAR)]),
+        ({"type": "integer", "multipleOf": 5}, ["15", "-20"], ["16", str(10 * FAR)]),
+        ({"type": "number", "minimum": 0}, ["0.25", str(FAR)], ["-1", str(10 * FAR)]),
         ({"type": "number", "multipleOf": 0.1}, ["0.3", "-1.0"], ["0.35"]),
         (FREE["large"], ["100000"], ["100001", "-1"]),
         # Objects are compact and hold declared properties only.
         (POINT, ['{"x":1.5,"n":2}'], ['{"x": 1.5}', '{"x":1,"z":2}', '{"n":2}']),
-        # All patterns hold at once, whether they stand in parts, in alternatives, or in look-aheads of one pattern.
+        # All patterns hold at once, whether they stand in parts, or in alternatives.
         ({"type": "string", "pattern": "^[a-z]{3}$", "allOf": [{"pattern": "b"}]}, ["abc"], ["acc", "ab"]),
         ({"type": "string", "anyOf": [{"pattern": "^[a-c]{3}$"}, {"pattern": "^[0-9]{2}$"}]}, ["abc", "12"], ["a12"]),
-        (AHEAD, ["Abcdefg1"], ["abcdefg1", "Abcdefgh", "Abcdef1", "Abcdefg1-"]),
-        (
-            normalise({**NUMBERS, "propertyNames": {"pattern": "^(?=.{1,3}$)[a-z.]+$"}}, "Tool t"),
-            ['{"a.b":1}'],
-            ['{"a.bc":1}', '{"A":1}'],
-        ),
+        ({**NUMBERS, "propertyNames": {"pattern": "^[a-z.]{1,3}$"}}, ['{"a.b":1}'], ['{"a.bc":1}', '{"A":1}']),
         # Keys that a list names are all there are, also where all of them must be there.
         (NAMED, ['{"a":1,"b":2}'], ['{"a":1}', '{"a":1,"b":2,"c":3}', '{"a":1,"b":2,"a":3}']),
         # What speaks of a key by its pattern leaves nothing for those that are not spoken of.

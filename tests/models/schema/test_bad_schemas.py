@@ -165,20 +165,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "repeated thrice": (text("^((a{100}){100}){100}$"), "50000 characters in patterns"),
     "repeated billions of times": (text("^a{4000000000}$"), "50000 characters in patterns"),
     "states without number": (text("^[ab]*a[ab]{300}$"), "no value of at most 64 tokens"),
-    "a thousand groups": (text("(" * 1500 + "a" + ")" * 1500), "nested too deeply"),
+    "a thousand groups": (text("(" * 1500 + "a" + ")" * 1500), "maximum number of nested"),
     "a long text": ({"type": "string", "minLength": 10**9}, "no value of at most 64 tokens"),
-    "a length beyond a machine's": ({"type": "string", "maxLength": 10**30}, "no text matches"),
+    "a length beyond a machine's": ({"type": "string", "maxLength": 10**30}, "cannot be decoded"),
     "a long list": ({"type": "array", "items": {"type": "integer"}, "minItems": 10**9}, "at most 64 tokens"),
     "three long texts": (
         {"type": "array", "items": {"type": "string", "minLength": 3000}, "minItems": 3},
-        "no value of at most 64 tokens",
-    ),
-    "a set of long texts": (
-        {"type": "array", "items": text("^[b-z]{2000,}$"), "minItems": 9, "uniqueItems": True},
-        "no value of at most 64 tokens",
-    ),
-    "long names": (
-        {"type": "object", "propertyNames": {"minLength": 1000}, "minProperties": 3},
         "no value of at most 64 tokens",
     ),
     "steps between bounds": ({"type": "integer", "maximum": 10**18, "multipleOf": 7919}, "cannot be decoded"),
@@ -194,7 +186,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"anyOf": [{"type": "string", "maxLength": i} for i in range(2000)]},
         "more than 1000 alternatives",
     ),
-    "two thousand options": (options(2000), "too many properties"),
+    "two thousand options": (options(2000), "no value of at most 64 tokens"),
     "a constant of half a megabyte": (
         {"type": "object", "properties": {"z": {"const": "y" * 500_000}}, "required": ["z"]},
         "too long, or too many",

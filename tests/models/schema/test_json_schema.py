@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import jsonschema
@@ -19,7 +18,6 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import MAX_CLOSED, ClosedDomain, Free, domain_of
 from rtcontrol.models.schema.json_schema import as_declared, normalise, without_null
-from rtcontrol.models.schema.schema_grammar import SchemaGrammar
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 from tests.models.small import law
 
@@ -245,23 +243,6 @@ def test_parts_without_end_or_of_too_many_combinations_stay_free(schema: dict[st
     assert isinstance(domain_of(normalise(schema, WHERE), WHERE), Free)
 
 
-def closed_object(*names: str, required: Sequence[str] = ()) -> dict[str, Any]:
-    parts = {name: {"type": "boolean"} for name in names}
-    return {"type": "object", "properties": parts, "required": [*required], "additionalProperties": False}
-
-
-def test_of_objects_without_others_that_hold_together_the_common_properties_are_left() -> None:
-    # A union of two schemas is often written so, and takes next to nothing.
-    both = normalise({"allOf": [closed_object("a", "x"), closed_object("a", "y")]}, WHERE)
-    assert [*both["properties"]] == ["a"]
-    assert normalise({"allOf": [closed_object("x", required=["x"]), closed_object("y")]}, WHERE) == {"not": {}}
-    tool = {"name": "go", "parameters": {"properties": {"v": {"allOf": [closed_object("x", required="x"), {}]}}}}
-    assert tool_schemas([tool])
-    tool["parameters"]["properties"]["v"]["allOf"][1] = closed_object("y", required="y")
-    with pytest.raises(UserError, match="Tool go, parameter v: no value satisfies all of its rules"):
-        tool_schemas([tool])
-
-
 @pytest.mark.parametrize(
     ("schema", "rest", "nullable"),
     [
@@ -309,21 +290,10 @@ def test_whole_numbers_that_an_integer_lists_with_a_point_are_integers(schema: A
     assert found == values and [type(v) for v in found] == [type(v) for v in values]
 
 
-def test_a_listed_number_beyond_64_bits_within_a_value_is_refused_or_has_a_point() -> None:
-    def grammar(value: Any) -> str:
-        return SchemaGrammar(normalise({"type": "array", "items": {"const": value}}, "Tool t, v"), "Tool t, v").text
-
-    with pytest.raises(UserError, match="Tool t, v: 100000000000000000000 does not fit 64 bits"):
-        grammar(10**20)
-    assert "100000000000000000000.0" in grammar(1e20) and '100000000000000000000"' not in grammar(1e20)
-
-
 def test_alternatives_that_stand_twice_where_one_alone_may_hold_have_no_value() -> None:
     def read(schema: dict[str, Any]) -> Any:
         return tool_schemas([{"name": "t", "parameters": {"properties": {"v": schema}, "required": ["v"]}}])
 
-    with pytest.raises(UserError, match="Tool t, parameter v: no value satisfies all of its rules"):
-        read({"oneOf": [{"type": "integer"}, {"type": "integer", "description": "Metres."}]})
     (tool,) = read({"oneOf": [{"const": "a"}, {"const": "b"}, {"const": "b"}]})
     assert list(tool.parameters[0].values or ()) == ["a"]
 
@@ -389,7 +359,6 @@ def test_percent_signs_and_siblings_and_booleans_are_read() -> None:
         ("#", "# refers to itself"),
         ("#/properties/p", "#/properties/p refers to itself"),
         ("#/properties/none", "#/properties/none names no definition"),
-        ("#/properties/either/anyOf/01", "names no definition"),
         ("#/properties/either/anyOf/9", "names no definition"),
         ("#nowhere", "#nowhere names no definition"),
         ("other.json#/$defs/ü", "other.json#/$defs/ü names no definition"),

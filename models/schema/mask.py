@@ -1,0 +1,219 @@
+"""What a free value's mask enforces: its schema as llguidance compiles it, and the keywords that it leaves out.
+
+A finished value is judged by its whole schema. What the mask leaves out is checked, not enforced. A value is written as
+the model writes it: compact JSON, keys in declared order, numbers without exponent. Objects with `properties` have no
+others unless they say so.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from math import lcm
+from typing import Any
+
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.schema.domain import Free, json_text
+from rtcontrol.models.schema.numbers import range_of
+from rtcontrol.models.schema.pattern import PatternError, byte_matcher
+from rtcontrol.models.schema.references import RULES
+from rtcontrol.models.schema.validator import BY_NAME, DATA
+
+FAR = 2**62  # a bound where a number has none: with one it has no exponent, and it is one that the library takes
+EXACT = 2**53  # up to which a step of a floating-point number is one
+LARGEST_STEP, PLACES = 10_000, 6  # of steps: the library makes so many states of one
+# What the library enforces, besides what is written out below.
+ENFORCED = {
+    *("type", "minLength", "maxLength", "pattern", "format", "minItems", "maxItems"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "required"),
+}
+# Of an object that may have more properties than are declared.
+OPEN = {"additionalProperties", "patternProperties"}
+# Restrict values, and are left to the check.
+CHECKED = {
+    *("not", "if", "dependentRequired", "dependentSchemas", "contains", "uniqueItems", "propertyNames"),
+    *("unevaluatedProperties", "unevaluatedItems", "minProperties", "maxProperties"),
+}
+FORMATS = {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
+BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
+# What is left out, one after another, until the library takes the rest.
+LOOSER: tuple[frozenset[str], ...] = (
+    frozenset(),
+    frozenset(["format"]),
+    frozenset(["format", "patternProperties", *BOUNDS, "multipleOf"]),
+    frozenset(["format", "patternProperties", *BOUNDS, "multipleOf", "pattern", "minItems", "maxItems"]),
+)
+OPTIONS = {"whitespace_flexible": False, "coerce_one_of": True, "lenient": True}
+
+
+@dataclass(frozen=True)
+class Mask:
+    """The library's grammar of a value, and the keywords that are checked, not enforced."""
+
+    grammar: str
+    checked: tuple[str, ...]
+
+
+def mask_of(domain: Free, where: str, space: str = "") -> Mask:
+    """Return the mask of a free domain. `space` stands before JSON, and behind its separators.
+
+    Raises UserError (`where` names tool and parameter) for a schema that has no value, or is too large."""
+    try:
+        return _mask(json.dumps([domain.schema, domain.rules], default=repr), where, space)
+    except RecursionError:
+        what = f"{where}: its schema has too many properties, or too many levels."
+        raise UserError(what, "Describe a smaller value.") from None
+
+
+@lru_cache(maxsize=256)
+def _mask(written: str, where: str, space: str) -> Mask:
+    schema, rules = json.loads(written)
+    options = OPTIONS | {"key_separator": f":{space}", "item_separator": f",{space}"}
+    reason = ""
+    for level in LOOSER:
+        reader = _Masked(level)
+        found = reader.read(schema)
+        if found is False:
+            raise UserError(f"{where}: no value satisfies its schema.", "Loosen its rules.")
+        found = {**(found if isinstance(found, dict) else {}), "x-guidance": options}
+        grammar = f"start: {json.dumps(space) if space else ''} %json {json.dumps(found)}\n"
+        try:
+            byte_matcher(grammar)
+        except PatternError as error:
+            reason = str(error)
+            if level and reason.startswith("Unsatisfiable"):
+                break
+            continue
+        exactly_one = [key for key in keywords(rules) if key == "oneOf"]
+        return Mask(grammar, tuple(dict.fromkeys([*exactly_one, *reader.left_out])))
+    raise UserError(
+        f"{where}: its schema cannot be decoded ({reason}).",
+        "Use a plain type, bounds or an enum, or shorter patterns.",
+    )
+
+
+def keywords(schema: Any) -> Iterator[str]:
+    """Yield the keywords of a schema, and of its parts, that restrict values."""
+    if isinstance(schema, list):
+        for part in schema:
+            yield from keywords(part)
+    elif isinstance(schema, Mapping):
+        yield from (key for key in schema if key in RULES)
+        for key, part in schema.items():
+            if key not in DATA and key not in CHECKED:
+                yield from keywords([*part.values()] if key in BY_NAME and isinstance(part, Mapping) else part)
+
+
+class _Masked:
+    """Reads a normalised schema without the keywords `without`; `left_out` are those of its own that it drops."""
+
+    def __init__(self, without: frozenset[str]) -> None:
+        self._without = without
+        self.left_out: dict[str, None] = {}
+
+    def read(self, schema: Any, outer: Iterable[str] | None = ()) -> dict[str, Any] | bool:
+        """Return a part as the library takes it, False where it has no value.
+
+        An object has no properties but its own and the `outer` ones (None: it is a part of one, and has any)."""
+        if not isinstance(schema, Mapping):
+            return schema is not False
+        if schema.get("not") == {}:
+            return False
+        if "enum" in schema:
+            return self._listed(schema)
+        parts = [schema, *(part for part in schema.get("allOf", ()) if isinstance(part, Mapping))]
+        own = {name for part in parts for name in part.get("properties", ())}
+        named = any("properties" in arm for part in parts for arm in part.get("anyOf", ()))
+        found: dict[str, Any] = {}
+        for key, value in schema.items():
+            if key in self._without or key in CHECKED:
+                self.left_out[key] = None
+            elif key in ("items", "additionalProperties"):
+                found[key] = self.read(value)
+            elif key == "prefixItems":
+                found[key] = [self.read(part) for part in value]
+            elif key == "allOf":
+                found[key] = [self.read(part, None) for part in value]
+            elif key == "anyOf":
+                arms = [self.read(part, None if outer is None else {*outer, *own}) for part in value]
+                found[key] = [arm for arm in arms if arm is not False]
+                if not found[key]:
+                    return False
+            elif key in ("properties", "patternProperties"):
+                found[key] = {name: self.read(part) for name, part in value.items()}
+            elif key in ENFORCED and (key != "format" or value in FORMATS):
+                found[key] = value
+        if own and outer is not None and not named and not any(part.keys() & OPEN for part in parts):
+            more = sorted({*outer, *own, *schema.get("required", ())} - found.get("properties", {}).keys())
+            found["properties"] = found.get("properties", {}) | dict.fromkeys(more, True)
+            found["additionalProperties"] = False
+        self._count(schema, found)
+        return self._bounded(found) if found.get("type") in ("integer", "number") else found
+
+    def _count(self, schema: Mapping[str, Any], found: dict[str, Any]) -> None:
+        """The keys of a map that has no properties: how many there are, and which."""
+        if "properties" in found or found.get("type") != "object":
+            return
+        found |= {key: schema[key] for key in ("minProperties", "maxProperties") if key in schema}
+        names, other = schema.get("propertyNames"), found.get("additionalProperties", True)
+        if not isinstance(names, Mapping) or "patternProperties" in found:
+            return
+        if "enum" in names:
+            found |= {"properties": dict.fromkeys(names["enum"], other), "additionalProperties": False}
+        elif "pattern" in names:
+            found |= {"patternProperties": {names["pattern"]: other}, "additionalProperties": False}
+
+    def _listed(self, schema: Mapping[str, Any]) -> dict[str, Any] | bool:
+        """Listed values; of numbers that the library writes otherwise no more than their type."""
+        values = schema["enum"]
+        if schema.get("type") == "number":
+            values = [float(v) for v in values if isinstance(v, int | float)]
+        if all(_alike(v) for v in values):
+            return {"enum": [*values]} if values else False
+        self.left_out["enum"] = None
+        alike = [{"enum": own}] if (own := [v for v in values if _alike(v)]) else []
+        kinds = {_kind(v): None for v in values if not _alike(v)}
+        return {"anyOf": [*alike, *(self.read({"type": kind}) for kind in kinds)]}
+
+    def _bounded(self, found: dict[str, Any]) -> dict[str, Any] | bool:
+        """Numbers with the bounds and steps that the library takes exactly; False where there are none."""
+        numbers = range_of(found)
+        if numbers.low > numbers.high:  # within the bounds and 64 bits
+            return False
+        for key in BOUNDS:
+            if key in found and not abs(found[key]) <= FAR:
+                self.left_out[key] = None
+                del found[key]
+        far = EXACT if "multipleOf" in found and found["type"] == "number" else FAR
+        if found.keys().isdisjoint(("minimum", "exclusiveMinimum")):
+            found["minimum"] = -far
+        if found.keys().isdisjoint(("maximum", "exclusiveMaximum")):
+            found["maximum"] = far
+        if "multipleOf" not in found:
+            return found
+        places = max(0, -int(Decimal(str(found["multipleOf"])).normalize().as_tuple().exponent))
+        units = int(Decimal(str(found["multipleOf"])).scaleb(places))
+        if places > PLACES or units > LARGEST_STEP or (places and found["type"] == "integer"):
+            self.left_out["multipleOf"] = None
+            return {key: value for key, value in found.items() if key != "multipleOf"}
+        # The library writes so many decimals as a step has: those with fewer are of longer steps.
+        steps = dict.fromkeys(lcm(units, 10 ** (places - k)) for k in range(min(places, 1), places + 1))
+        each = [{**found, "multipleOf": n // 10**places if n % 10**places == 0 else n / 10**places} for n in steps]
+        return each[0] if len(each) == 1 else {"anyOf": each}
+
+
+def _kind(value: Any) -> str:
+    return "number" if isinstance(value, float) else "object" if isinstance(value, Mapping) else "array"
+
+
+def _alike(value: Any) -> bool:
+    """Whether the library writes a value as a model does."""
+    if isinstance(value, float):
+        return math.isfinite(value) and json_text(value) == repr(value) and not value.is_integer()
+    if isinstance(value, Mapping):
+        return all(map(_alike, value.values()))
+    return all(map(_alike, value)) if isinstance(value, list | tuple) else True
