@@ -4,7 +4,8 @@ A test that starts a process, opens a socket, sleeps, starts Ray or judges the w
 is left is the default tier. What a test uses is read from its source: its own, that of its fixtures, and that of every
 function and class below `tests/` that they name. `REAL` lists the names from elsewhere that make a test integration.
 
-`pytest` runs the default tier, `pytest FILE` all tests of the file but nightly ones; `-m` chooses freely.
+`pytest` runs the default tier, `pytest FILE` all tests of the file but nightly ones, which run only where `-m` names
+them.
 
 `Guard` holds the default tier to this: a test that starts a process, binds a socket or sleeps all the same fails.
 """
@@ -207,9 +208,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         timed = item.get_closest_marker("realtime") or item.get_closest_marker("serial")
         if item.get_closest_marker(NIGHTLY) is None and (timed or reason(item)):
             item.add_marker(INTEGRATION)
-    if config.option.markexpr:
-        return
-    left_out = (NIGHTLY, INTEGRATION) if whole(config) else (NIGHTLY,)
+    wanted = config.option.markexpr
+    left_out = set() if NIGHTLY in wanted else {NIGHTLY}
+    if whole(config) and not wanted:
+        left_out.add(INTEGRATION)
     dropped = [item for item in items if any(item.get_closest_marker(mark) for mark in left_out)]
     items[:] = [item for item in items if not any(item.get_closest_marker(mark) for mark in left_out)]
     config.hook.pytest_deselected(items=dropped)
