@@ -116,9 +116,10 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if done.returncode:
         pytest.skip("not in a git checkout")
     for name in filter(None, done.stdout.split("\0")):
-        if (ROOT / name).is_file():
+        if (ROOT / name).exists():
             (to / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, to / name)
+            # Links stay links: of folders as rtcontrol/agents, too.
+            shutil.copy2(ROOT / name, to / name, follow_symlinks=False)
     # By hash: a file that was changed within a second of another change has the size and time of its bytecode.
     compileall.compile_dir(to, quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
     return to

@@ -72,6 +72,8 @@ def test_signal_taken_by_user_code_is_taken_back(take: Callable[[int], None], nu
         take(number)
         assert ending.retake() == [number.name]
         assert ending.retake() == []
+        # Before it is raised: the default action would end the tests.
+        assert signal.getsignal(number) == ending._handle and not ending._kernel.changed(number)
         signal.raise_signal(number)
         assert stops == [number.name]
 
