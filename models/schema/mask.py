@@ -86,7 +86,7 @@ def _mask(written: str, where: str, space: str) -> Mask:
         except PatternError as error:
             reason = str(error)
             if level and reason.startswith("Unsatisfiable"):
-                break
+                raise UserError(f"{where}: no value satisfies its schema.", "Loosen its rules.") from None
             continue
         exactly_one = [key for key in keywords(rules) if key == "oneOf"]
         return Mask(grammar, tuple(dict.fromkeys([*exactly_one, *reader.left_out])))

@@ -390,7 +390,7 @@ def test_a_server_does_not_start_on_tools_that_every_session_would_be_refused(
     (file := tmp_path / "tools.json").write_text(json.dumps([own]))
     serve = ("serve", "--host", "inprocess", "--bind", "tcp://127.0.0.1:*", "--out", str(tmp_path / "out"))
     said = refused(capsys, *serve, "--tools", str(file), "--model", str(model))
-    assert "Tool say, what: no text matches" in said
+    assert "Tool say, what: no value satisfies its schema" in said
     own["parameters"]["required"] = ["what"]  # type: ignore[index]
     file.write_text(json.dumps([own]))
     assert "what: no value of it can be made up" in refused(capsys, *serve, "--tools", str(file), "--model", "random")
