@@ -42,7 +42,7 @@ def crossed(folder: Path) -> dict[str, set[str]]:
     assert ticks > 20
     files: dict[str, set[str]] = defaultdict(set)
     for thread, path, _, count in rows:
-        file = os.path.relpath(path, ROOT)
+        file = os.path.relpath(Path(path).resolve(), ROOT)  # the floors are links in the package
         if count >= ticks / 2 and not file.startswith(NOT_THE_TICKS) and not thread.startswith("env-"):
             files[file].add(thread)
     return files

@@ -260,7 +260,7 @@ def test_an_mcp_server_is_asked_once_at_the_start(bench: Any, tmp_path: Path) ->
 
 def test_requests_of_v1_without_tools_have_those_of_the_one_agent(bench: Any) -> None:
     asked_for = ServerOptions(agent="lander", model="lander", http="127.0.0.1:0")
-    made = bench(agent="lander", model="lander", http=_gateway(asked_for, "127.0.0.1:0")(print))
+    made = bench(agent="lander", model="lander", http=_gateway(asked_for, "127.0.0.1:0"))
     said = [{"role": "user", "content": "land on the pad"}]
     url = f"{made.server.gateway.url}v1/"
     asked = {"model": "default", "messages": said, "environment": ["x 0.10 y 0.90 vx 0.00 vy -0.20"]}
