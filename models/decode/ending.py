@@ -25,19 +25,12 @@ class Ending:
         self._closing = {singles[byte] for byte in CLOSING if byte in singles}
         self._ids = [singles[byte] for byte in (*first, *sorted(set(singles) - set(first)))]
 
-    def of(
-        self, matcher: Any, ends: Callable[[Any], bool], forced: Callable[[Any], Sequence[int]], most: int
-    ) -> list[int] | None:
-        """Return at most `most` tokens that end a value, None where none are found.
-
-        `ends` says whether a value may end at a matcher's state, `forced` gives the tokens that must follow there."""
-        found = self.straight(matcher, ends, forced, most)
-        return self._searched(matcher, ends, forced, most) if found is None else found
-
     def straight(
         self, matcher: Any, ends: Callable[[Any], bool], forced: Callable[[Any], Sequence[int]], most: int
     ) -> list[int] | None:
-        """As `of`: the first way that comes to mind."""
+        """Return at most `most` tokens that end a value, by the first way that comes to mind; None where it has no end.
+
+        `ends` says whether a value may end at a matcher's state, `forced` gives the tokens that must follow there."""
         ahead, found = matcher.deep_copy(), list[int]()
         while not ends(ahead):
             more = [*forced(ahead)] or [*islice(self._legal(ahead), 1)]
@@ -50,10 +43,10 @@ class Ending:
     def _legal(self, matcher: Any) -> Iterator[int]:
         return (i for i in self._ids if matcher.validate_tokens([i]) == 1)
 
-    def _searched(
+    def searched(
         self, matcher: Any, ends: Callable[[Any], bool], forced: Callable[[Any], Sequence[int]], most: int
     ) -> list[int] | None:
-        """As `of`: the way with the fewest tokens that close nothing, of not too many that are tried."""
+        """As `straight`: the way with the fewest tokens that close nothing, of not too many that are tried."""
         queue: list[tuple[int, int, Any, list[int], list[int]]] = [(0, 0, matcher, [], [])]
         count = 0
         for _ in range(TRIED):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -119,14 +120,18 @@ class Grammars:
         return first
 
     def shorter(self, grammar: str, tokens: Sequence[int]) -> Iterator[Any]:
-        """Matchers of a text of JSON behind these tokens, that let it grow by few characters, then by more and more."""
-        schema = json.loads(grammar.partition("%json ")[2])
-        options = schema.pop("x-guidance")
-        begun = len(self.bytes_of(tokens).decode("utf-8", "ignore"))
+        """Matchers of a value behind these tokens whose texts with a pattern or a format are short, then longer and
+        longer: such a text cannot grow without end before it has what its pattern wants."""
+        before, _, written = grammar.partition("%json ")
+        inside = grammar.startswith(INSIDE)
+        if '"pattern"' not in written and '"format"' not in written:
+            return
+        begun = len(self.bytes_of(tokens).decode("utf-8", "ignore")) if inside else 0
         for more in (0, *(2**k for k in range(9))):
-            bounded = {"allOf": [schema, {"type": "string", "maxLength": begun + more}], "x-guidance": options}
-            matcher = self._library.LLMatcher(self.machine.tokens, f"start: %json {json.dumps(bounded)}\n")
-            if not matcher.is_error() and matcher.try_consume_tokens([self.quote, *tokens]) == len(tokens) + 1:
+            bounded = json.dumps(_with_short_texts(json.loads(written), begun + more))
+            matcher = self._library.LLMatcher(self.machine.tokens, f"{before}%json {bounded}\n")
+            given = [self.quote] * inside + [*tokens]
+            if not matcher.is_error() and matcher.try_consume_tokens(given) == len(given):
                 yield matcher
 
     def bytes_of(self, tokens: Sequence[int]) -> bytes:
@@ -224,13 +229,29 @@ class FreeValue:
     def end(self, most: int) -> list[int] | None:
         """At most so many tokens that end the value, None where none are found."""
         machine = self._grammars.machine
-        if self._unescaped is None:
-            return machine.ending.of(self._matcher, self._ends, self._must_follow, most)
-        for matcher in self._grammars.shorter(self._grammar, self.tokens):
-            found = machine.inside.straight(matcher, self._ends, self._must_follow, most)
+        ending = machine.ending if self._unescaped is None else machine.inside
+        for matcher in chain([self._matcher], self._grammars.shorter(self._grammar, self.tokens)):
+            found = ending.straight(matcher, self._ends, self._must_follow, most)
             if found is not None:
                 return found
-        return None
+        return ending.searched(self._matcher, self._ends, self._must_follow, most)
+
+
+def _with_short_texts(schema: Any, most: int) -> Any:
+    """A schema whose texts with a pattern or a format have at most so many characters."""
+    if isinstance(schema, list):
+        return [_with_short_texts(part, most) for part in schema]
+    if not isinstance(schema, dict) or "enum" in schema:
+        return schema
+    found: dict[str, Any] = {}
+    for key, value in schema.items():
+        named = key in ("properties", "patternProperties")
+        found[key] = (
+            {n: _with_short_texts(part, most) for n, part in value.items()} if named else _with_short_texts(value, most)
+        )
+    if found.keys().isdisjoint(("pattern", "format")):
+        return found
+    return {**found, "maxLength": min(found.get("maxLength", most), most)}
 
 
 def _integer(digits: str) -> int:

@@ -24,7 +24,7 @@ from rtcontrol.models.schema.references import RULES
 from rtcontrol.models.schema.validator import BY_NAME, DATA
 
 FAR = 2**62  # a bound where a number has none: with one it has no exponent, and it is one that the library takes
-EXACT = 2**53  # up to which a step of a floating-point number is one
+EXACT = 2**53  # up to which the library takes bounds, and steps of floating-point numbers, exactly
 LARGEST_STEP, PLACES = 10_000, 6  # of steps: the library makes so many states of one
 # What the library enforces, besides what is written out below.
 ENFORCED = {
@@ -185,7 +185,7 @@ class _Masked:
         if numbers.low > numbers.high:  # within the bounds and 64 bits
             return False
         for key in BOUNDS:
-            if key in found and not abs(found[key]) <= FAR:
+            if key in found and not abs(found[key]) <= EXACT:
                 self.left_out[key] = None
                 del found[key]
         far = EXACT if "multipleOf" in found and found["type"] == "number" else FAR
