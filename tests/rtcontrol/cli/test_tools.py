@@ -179,6 +179,16 @@ def test_an_object_with_too_many_combinations_is_told_by_its_properties_counts(
     assert "an enum, or bounds and a step, of to.note," in found["remedy"]
 
 
+def test_rules_are_listed_as_enforced_or_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    properties = {"v": {"type": "integer", "minimum": 1, "not": {"const": 5}}, "w": {"enum": ["a", "b"]}, "t": {}}
+    root = {"properties": properties, "dependentRequired": {"w": ["t"]}}
+    (file := tmp_path / "tools.json").write_text(json.dumps([{"name": "go", "parameters": root}]))
+    rules = checked(tmp_path, str(file), capsys)["go"]["rules"]
+    assert rules["v"] == {"enforced": ["type", "minimum"], "checked": ["not"]}
+    assert rules["w"] == {"enforced": ["enum"], "checked": []}
+    assert rules["the call"] == {"enforced": [], "checked": ["dependentRequired"]}
+
+
 def test_functions_and_pydantic_models_of_a_python_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "robot_tools.py"
     file.write_text(FUNCTIONS)
