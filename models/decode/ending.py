@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-CLOSING = b'"}]'
+CLOSING = b'"}],'
 # What is tried first, a character each: what closes (a letter before brackets, which a text may hold); digits, and
 # letters that many patterns take; what opens more.
-ORDER = b'"a}],0A1-_.:/@ xetfn[{'
+ORDER = b'"a}],1A0-_.:/@ xetfn[{'
 TRIED = 300  # states, once the first way that comes to mind leads nowhere
 
 

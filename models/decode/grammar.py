@@ -6,6 +6,7 @@ The grammar is llguidance's business: it gives, for each step, the tokens that m
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -262,13 +263,21 @@ def _integer(digits: str) -> int:
     return number
 
 
+def _float(digits: str) -> float:
+    """Return a finite number, never minus zero. Raises ValueError for one that is not finite."""
+    number = float(digits) + 0.0
+    if not math.isfinite(number):
+        raise ValueError("a number beyond what is finite")
+    return number
+
+
 def parse_free(domain: Free, text: str) -> Any:
     """The typed value of decoded text by the declared type; raises DecodeError when it does not parse, or breaks a rule
     that the grammar does not know. What a set names twice it has once."""
     value: Any = text
     if not domain.is_string:
         try:
-            value = json.loads(text, parse_int=_integer, parse_float=lambda digits: float(digits) + 0.0)
+            value = json.loads(text, parse_int=_integer, parse_float=_float)
         except (ValueError, RecursionError) as error:
             raise DecodeError(f"{text!r} is no JSON ({error})") from None
         value = as_declared(value, domain.schema)

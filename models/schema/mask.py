@@ -47,6 +47,18 @@ LOOSER: tuple[frozenset[str], ...] = (
     frozenset(["format", "patternProperties", *BOUNDS, "multipleOf"]),
     frozenset(["format", "patternProperties", *BOUNDS, "multipleOf", "pattern", "minItems", "maxItems"]),
 )
+# Parts of a schema that are read.
+PARTS = ("items", "additionalProperties", "prefixItems", "allOf", "anyOf", "properties", "patternProperties")
+# A value without a type: its numbers have no exponent either.
+ANYTHING = {"$ref": "#/$defs/any"}
+ANY = {
+    "anyOf": [
+        {"type": ["string", "boolean", "null"]},
+        {"type": "number", "minimum": -FAR, "maximum": FAR},
+        {"type": "array", "items": ANYTHING},
+        {"type": "object", "additionalProperties": ANYTHING},
+    ]
+}
 OPTIONS = {"whitespace_flexible": False, "coerce_one_of": True, "lenient": True}
 
 
@@ -79,7 +91,7 @@ def _mask(written: str, where: str, space: str) -> Mask:
         found = reader.read(schema)
         if found is False:
             raise UserError(f"{where}: no value satisfies its schema.", "Loosen its rules.")
-        found = {**(found if isinstance(found, dict) else {}), "x-guidance": options}
+        found = {**(found if isinstance(found, dict) else {}), "$defs": {"any": ANY}, "x-guidance": options}
         grammar = f"start: {json.dumps(space) if space else ''} %json {json.dumps(found)}\n"
         try:
             byte_matcher(grammar)
@@ -120,11 +132,13 @@ class _Masked:
 
         An object has no properties but its own and the `outer` ones (None: it is a part of one, and has any)."""
         if not isinstance(schema, Mapping):
-            return schema is not False
+            return dict(ANYTHING) if schema else False
         if schema.get("not") == {}:
             return False
         if "enum" in schema:
             return self._listed(schema)
+        if not schema.keys() & {*ENFORCED, *CHECKED, *PARTS}:
+            return dict(ANYTHING)
         parts = [schema, *(part for part in schema.get("allOf", ()) if isinstance(part, Mapping))]
         own = {name for part in parts for name in part.get("properties", ())}
         named = any("properties" in arm for part in parts for arm in part.get("anyOf", ()))
@@ -152,6 +166,10 @@ class _Masked:
             found["properties"] = found.get("properties", {}) | dict.fromkeys(more, True)
             found["additionalProperties"] = False
         self._count(schema, found)
+        if found.get("type") == "array":
+            found.setdefault("items", dict(ANYTHING))
+        elif found.get("type") == "object" and outer is not None and "anyOf" not in found:
+            found.setdefault("additionalProperties", dict(ANYTHING))
         return self._bounded(found) if found.get("type") in ("integer", "number") else found
 
     def _count(self, schema: Mapping[str, Any], found: dict[str, Any]) -> None:

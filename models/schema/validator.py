@@ -26,6 +26,7 @@ DATA = ("enum", "const", "default", "examples")
 ABOUT = ("title", "description", "default", "examples", "x-group")  # says nothing of the values
 BY_NAME = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 NOTHING: dict[str, Any] = {"not": {}}  # the schema that takes no value
+LARGE = 2**53  # from which on floats are integers
 MAX_STEPS = 200_000  # keywords, and entries of lists, that are looked at to judge one value
 Errors = Iterator[jsonschema.ValidationError]
 
@@ -180,8 +181,11 @@ def _unique_items(_: Any, unique: Any, value: Any, __: Any) -> Errors:
 
 
 def _multiple_of(_: Any, step: float, value: Any, __: Any) -> Errors:
-    # In decimals: jsonschema says that 0.3 is no multiple of 0.1.
-    if type(value) in (int, float) and math.isfinite(value) and Fraction(str(value)) % Fraction(str(step)):
+    if type(value) not in (int, float) or not math.isfinite(value):
+        return
+    # In decimals: jsonschema says that 0.3 is no multiple of 0.1. A large float has none: it is an integer.
+    exact = Fraction(value) if abs(value) >= LARGE else Fraction(str(value))
+    if exact % Fraction(str(step)):
         yield jsonschema.ValidationError(f"{value} is no multiple of {step}")
 
 

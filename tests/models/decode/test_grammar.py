@@ -276,6 +276,8 @@ def test_values_are_typed_by_declaration_and_never_by_their_text() -> None:
     assert [type(v) for v in parse_free(Free({"type": "array", "items": {"type": "number"}}), "[1,2.5]")] == [float] * 2
     with pytest.raises(DecodeError, match="no JSON"):
         parse_free(Free({"type": "integer"}), "twelve")
+    with pytest.raises(DecodeError, match="a number beyond what is finite"):
+        parse_free(Free({}), '{"a":[1e999]}')
     with pytest.raises(DecodeError, match="an integer beyond 64 bits"):
         parse_free(Free({"type": "array"}), f"[{2**64}]")
 

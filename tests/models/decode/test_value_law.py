@@ -70,7 +70,11 @@ def tried(grammars: Grammars, seed: int, told: Counter[str]) -> None:
         try:
             value = decoded(grammars, grammar, slot.domain, random.Random(10 * seed + turn), LIMIT if turn else 4)
         except DecodeError as missed:
-            assert "breaks its schema" in str(missed), (seed, schema, missed)
+            if "did not end" in str(missed):  # of texts with patterns within JSON an end is looked for
+                told["missed: no end"] += 1
+                assert "pattern" in str(schema), (seed, schema, missed)
+                continue
+            assert "breaks its schema" in str(missed) or "finite" in str(missed), (seed, schema, missed)
             told["missed: " + re.sub(r".*\(|[^a-z ]", " ", str(missed))[-40:]] += 1
             continue
         told["calls judged"] += 1
@@ -162,7 +166,7 @@ def test_ten_thousand_schemas_keep_the_law(grammars: Grammars, first: int) -> No
     for seed in range(first, first + 1_000):
         tried(grammars, seed, told)
     print(dict(told.most_common()))
-    assert told["calls judged"] > 1_000 and told["values written"] > 1_000
+    assert told["calls judged"] > 1_000 and told["values written"] > 1_000 and told["missed: no end"] < 5
 
 
 # A value that grew too long is ended by what its schema still wants, and is one of the schema's. Reports of others that
