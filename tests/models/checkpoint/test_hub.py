@@ -175,10 +175,7 @@ def test_a_repository_that_the_hub_does_not_have_names_all_three_ways(hub: Hub, 
     status, _, err = found("runs/train-lander", hub.url)
     assert status == 1
     assert f"no folder 'runs/train-lander' in {Path.cwd()}, and no bundled model of that name; the hub has no" in err
-    assert (
-        "Bundled: base, driver, lander, paddle, simpletool-games, village. Or give the path of a checkpoint folder"
-        in err
-    )
+    assert "Bundled: base, driver, lander, paddle, village. Or give the path of a checkpoint folder" in err
 
 
 def test_without_a_network_the_cache_is_enough_and_else_it_is_said_what_to_do(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -23,13 +22,10 @@ from rtcontrol.envs.lander.skill import SKILL as LANDER
 from rtcontrol.envs.paddle.skill import SKILL as PADDLE
 from rtcontrol.envs.road.skill import SKILL as ROAD
 from rtcontrol.envs.road.world import Road
-from rtcontrol.envs.simpletool import GAMES
 from rtcontrol.models.call import Call
-from rtcontrol.models.checkpoint.checkpoint import ZOO, resolve, zoo
+from rtcontrol.models.checkpoint.checkpoint import ZOO, resolve
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.schema.tool_schema import tool_schemas
-from rtcontrol.run.model_compatibility import trained_on
 
 AGENTS = {"lander": lander.agent, "paddle": paddle.agent, "driver": road.agent}
 SKILLS = {"lander": LANDER, "paddle": PADDLE, "driver": ROAD}
@@ -92,7 +88,6 @@ def successes(name: str, goal: Any, seeds: int, instruction: str | None = None) 
         ("lander", 15_000_000, 32 << 20),
         ("paddle", 3_000_000, 12_000_000),
         ("driver", 2_100_000, 8_000_000),
-        ("simpletool-games", 1_500_000, 4 << 20),
         ("village", 800_000, 2 << 20),
     ],
 )
@@ -157,13 +152,3 @@ def test_base_lands_with_tools_that_it_knows() -> None:
 
 def test_it_is_as_small_as_was_asked() -> None:
     assert (ZOO / "base" / "model.safetensors").stat().st_size <= 16 << 20
-
-
-@pytest.mark.parametrize(("name", "least"), [("pong", 0.9), ("flappy", 0.9), ("arena", 0.7)])
-def test_the_bundled_model_makes_the_calls_of_the_games_rules(name: str, least: float) -> None:
-    game, rng = GAMES[name], random.Random(5)
-    own = next(model for model in zoo() if trained_on(tool_schemas(list(game.tools)), model))
-    decider = DeciderSpec(own, game.tools).build()
-    asked = [game.draw(rng) for _ in range(100)]
-    calls = [decider.decide(one.observation, one.instruction, one.history).call for one in asked]
-    assert sum(game.rule(one.observation) == call for one, call in zip(asked, calls, strict=True)) >= least * 100
