@@ -1,44 +1,49 @@
-"""A runner over Hugging Face transformers: any causal model with a cache, path by path.
+"""A runner over Hugging Face transformers: any causal model whose attention takes a mask, a tree in one packed pass.
 
-Each path of a tree is a forward of its own behind a copy of the prompt's cache: nothing of ours touches attention,
-positions or caches, so other runners are measured by it.
+Whether a model does so is found out when it is loaded: its scores must be those of forwards of whole sequences.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from rtcontrol.models.checkpoint.checkpoint import read_config
 from rtcontrol.models.decode.core import common_start
 from rtcontrol.models.decode.protocol import Ask, Caps, PassCost, PrefixInfo, Tree, Work, fitted
-from rtcontrol.models.errors import too_long
+from rtcontrol.models.errors import UserError, too_long
 from rtcontrol.models.runners.packed import answered
-from rtcontrol.models.runners.torch_runner import thread_limit
+from rtcontrol.models.runners.torch_runner import choose_device, choose_dtype, choose_threads, thread_limit
+from rtcontrol.models.runners.weights import shared, unchanged
 
 SLOTS = 8192
-# Several tokens behind a cache in one forward; one a forward (a recurrent model may begin anew with each); no cache.
-WAYS = ("paths", "steps", "whole")
+PIECE = 1024  # tokens of a pass without nodes: a mask is so many times as long as what it looks at
 SIZES, ROUNDS = (1, 4, 16), 3  # nodes of the measured passes, and how often each
+LENGTH, WINDOW = 24, 8  # tokens of the trial's prompt, and a sliding window's while it lasts
+LONGEST = 1024  # of a trial that a model's other windows ask for
+# Mean distance of scores, in their own deviations, that is rounding; or so many times that of the model's own ways.
+ROUNDING, TIMES = {torch.float32: 1e-3}, 4.0
+ROUNDING_16 = 2e-2
+# The trial's tree in two passes, as parents; the nodes of the second stand behind those of the first.
+TREES = ([-1, 0, 0, 1, -1, 4], [2, 6, 3])
+LEAVES = (5, 7, 8)
 
 
-def cache_name(model: Any) -> str:
-    """What a model calls its cache: since transformers 5.24 all of them `cache`."""
-    takes = signature(model.forward).parameters
-    return next((name for name in ("cache", "cache_params") if name in takes), "past_key_values")
+class HFSequence:
+    """A session's handle: one cache of the prompt's first `done` tokens, and behind it of the decision's nodes. `paths`
+    are the nodes that lead to each, itself the last; `logits` what each pass gave. It is cut where the next prompt
+    parts."""
 
-
-class PathSequence:
-    """A session's handle: the prompt's cache, of each node the tokens that lead to it, and of each pass the logits."""
-
-    def __init__(self, slots: int, prefix: Sequence[int], kept: Any = None) -> None:
-        self.slots, self.prefix, self.kept = slots, list(prefix), kept  # the cache of the prefix alone
+    def __init__(self, slots: int, cache: Any) -> None:
+        self.slots, self.cache = slots, cache
         self.prompt: list[int] = []
-        self.cache: Any = None  # of the prompt's first `done` tokens
         self.done = 0
         self.paths: list[list[int]] = []
         self.logits: list[torch.Tensor] = []
@@ -52,54 +57,60 @@ class PathSequence:
         """Begin a decision; gives how many of its tokens are cached. Raises UserError when it does not fit."""
         if len(prompt) + reserve > self.slots:
             raise too_long(self.slots, len(prompt))
-        self.reuse(list(prompt))
-        self.prompt, self.paths, self.logits = list(prompt), [], []
+        self._keep(common_start(self.prompt[: self.done], list(prompt)))
+        self.prompt, self.logits = list(prompt), []
         return self.done
 
-    def reuse(self, prompt: list[int]) -> None:
-        """Of what is cached, what this prompt begins with."""
-        n = len(self.prefix)
-        # Not every cache can be cut (a sliding window, a recurrent state): one is gone on from, or not used.
-        if common_start(self.prompt[: self.done], prompt) < self.done:
-            known = self.kept is not None and prompt[:n] == self.prefix
-            self.cache, self.done = (self.kept, n) if known else (None, 0)
+    def _keep(self, count: int) -> None:
+        """Keep the first `count` tokens of the prompt, and nothing else."""
+        if more := self.done + len(self.paths) - count:
+            self.cache.crop(-more)
+        self.done, self.paths = count, []
 
     def forget(self) -> None:
         """Nothing that is cached is to be used again."""
-        self.cache, self.kept, self.done = None, None, 0
+        self._keep(0)
 
 
 class HFRunner:
     """One model of transformers', in the dtype and on the device that it has. `threads` are torch's while it runs
-    (None: torch's own number). `way`: how it goes on behind a cache (WAYS)."""
+    (None: torch's own number). `kinds`: of the masks that the model takes by layer type (none: it takes one); `window`:
+    how far a row of a sliding layer, or of the one mask, looks back."""
 
-    tree = False
-
-    def __init__(self, model: Any, threads: int | None = None, way: str = "paths") -> None:
-        self.model, self.threads, self.way = model.eval(), threads, way
+    def __init__(
+        self, model: Any, threads: int | None = None, kinds: Sequence[str] = (), window: int | None = None
+    ) -> None:
+        self.model, self.threads, self.kinds, self.window = model.eval(), threads, kinds, window
         config = model.config.get_text_config()
         self.slots = min(SLOTS, getattr(config, "max_position_embeddings", None) or SLOTS)
         dtype = {torch.float32: "fp32", torch.bfloat16: "bf16"}.get(model.dtype, str(model.dtype))
         head = model.get_output_embeddings()
         rows = config.vocab_size if head is None else head.weight.shape[0]
-        size = model.num_parameters()
-        self.caps = Caps("transformers", str(model.device), dtype, self.tree, 1, True, size, rows)
+        self.caps = Caps("transformers", str(model.device), dtype, True, 1, True, model.num_parameters(), rows)
         self._costs: dict[int, PassCost] = {}
-        self._keeps = "logits_to_keep" in signature(model.forward).parameters
-        self._cache = cache_name(model)
+        takes = signature(model.forward).parameters
+        self._keeps = "logits_to_keep" in takes
+        self._cache = "cache" if "cache" in takes else "past_key_values"  # since transformers 5.24 all call it `cache`
 
-    def open(self, prefix: Sequence[int]) -> tuple[Any, PrefixInfo]:
+    def open(self, prefix: Sequence[int]) -> tuple[HFSequence, PrefixInfo]:
         """A handle whose prompts begin with `prefix`, which is computed."""
-        handle = PathSequence(self.slots, prefix)
+        from transformers import DynamicCache
+
+        # Not the model's own kind of cache: one with a window forgets what another branch still sees.
+        handle = HFSequence(self.slots, DynamicCache())
         handle.start(prefix, 1)
-        self.prefill(handle, len(prefix))
+        self.prefill(handle, handle.fresh)
         return handle, PrefixInfo(len(prefix), "computed")
 
-    def copy(self, handle: Any, prefix: Sequence[int]) -> Any:
+    def copy(self, handle: HFSequence, prefix: Sequence[int]) -> HFSequence:
         """Another handle for the same prefix."""
-        return PathSequence(self.slots, prefix, handle.kept)
+        other = HFSequence(self.slots, deepcopy(handle.cache))
+        other.prompt, other.done, other.paths = list(handle.prompt), handle.done, list(handle.paths)
+        other.start(prefix, 1)
+        self.prefill(other, other.fresh)
+        return other
 
-    def cost(self, handle: Any) -> PassCost:
+    def cost(self, handle: HFSequence) -> PassCost:
         """What a pass behind the prompt of a handle costs: measured once for prompts of about this length. The prompt
         stays cached."""
         prompt = list(handle.prompt)
@@ -120,139 +131,28 @@ class HFRunner:
             self._costs[about] = fitted(best, 0.0)
         return self._costs[about]
 
-    def prefill(self, handle: Any, count: int) -> None:
+    def prefill(self, handle: HFSequence, count: int) -> None:
         """Compute the next `count` tokens of its prompt, and no node."""
-        n, end = len(handle.prefix), handle.done + count
-        if handle.done < n < end:  # the next prompt begins with it, too
-            self.prefill(handle, n - handle.done)
-        if handle.done < end:
-            handle.cache = self._forward(handle.prompt[handle.done : end], handle.cache, keep=1)[1]
-            handle.done = end
-        if end == n and handle.prompt[:n] == handle.prefix:
-            handle.kept = handle.cache
+        end = handle.done + count
+        while handle.done < end:
+            self._pass(handle, min(end - handle.done, PIECE), ())
 
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
         """One pass: of each work what its tree's asks ask for."""
         return [self._run(work) for work in batch]
 
     def _run(self, work: Work) -> list[Any]:
-        handle, tree = work.handle, work.tree
-        if len(handle.prompt) + max(tree.depths, default=0) >= handle.slots:
-            raise too_long(handle.slots, len(handle.prompt))
-        every = self._rows(handle, tree)
-        handle.logits.append(every)
+        every = self._rows(work.handle, work.tree)
+        work.handle.logits.append(every)
 
         def scores(at: Sequence[int], ids: Sequence[int] | None) -> torch.Tensor:
             rows = torch.tensor([*at], device=every.device)
             return every[rows] if ids is None else every[rows[:, None], torch.tensor([*ids], device=every.device)]
 
-        return answered([(tree.asks, scores)])[0]
+        return answered([(work.tree.asks, scores)])[0]
 
-    def _rows(self, handle: Any, tree: Tree) -> torch.Tensor:
-        """fp32 logits [nodes, vocabulary]."""
-        base = len(handle.paths)
-        self.prefill(handle, handle.fresh)
-        for token, parent in zip(tree.tokens, tree.parents, strict=True):
-            handle.paths.append([*(handle.paths[parent] if parent >= 0 else ()), token])
-        rows: dict[int, torch.Tensor] = {}
-        for i in reversed(range(len(tree.tokens))):  # a path's end first: its forward gives the rows of all its nodes
-            if i in rows:
-                continue
-            logits, _ = self._forward(handle.paths[base + i], handle.cache)
-            while i >= 0 and i not in rows:
-                rows[i] = logits[len(handle.paths[base + i]) - 1]
-                i = tree.parents[i] - base
-        return torch.stack([rows[i] for i in range(len(rows))])
-
-    def logsumexp(self, handle: Any, nodes: Sequence[int]) -> list[float]:
-        """Over the whole vocabulary, at nodes of the last decision."""
-        total: list[float] = torch.logsumexp(torch.cat(handle.logits)[list(nodes)], -1).tolist()
-        return total
-
-    def _forward(self, tokens: Sequence[int], cache: Any, keep: int = 0) -> tuple[torch.Tensor, Any]:
-        """fp32 logits of the last `keep` tokens (0: all) of what follows a cache, and a copy of it with them."""
-        if self.way == "whole":
-            cache = [*(cache or ()), *tokens]
-            return self.called(cache)[0][-(keep or len(tokens)) :], cache
-        cache = deepcopy(cache)
-        if self.way == "paths" or cache is None:
-            return self.called(tokens, keep, **{self._cache: cache, "use_cache": True})
-        rows = []
-        for token in tokens:
-            row, cache = self.called([token], **{self._cache: cache, "use_cache": True})
-            rows.append(row)
-        return torch.cat(rows)[-keep:], cache
-
-    @torch.no_grad()
-    def called(self, tokens: Sequence[int], keep: int = 0, **told: Any) -> tuple[torch.Tensor, Any]:
-        """fp32 logits of the last `keep` tokens (0: all), and the cache."""
-        ids = torch.tensor([list(tokens)], device=self.model.device)
-        if keep and self._keeps:
-            told["logits_to_keep"] = keep
-        with thread_limit(self.threads):
-            out = self.model(input_ids=ids, **told)
-        return out.logits[0, -keep:].float(), out.get(self._cache)
-
-
-PIECE = 1024  # tokens of a pass without nodes: a mask is so many times as long as what it looks at
-
-
-class TreeSequence(PathSequence):
-    """A session's handle: one cache of the prompt and behind it of the decision's nodes; `paths` are the nodes that
-    lead to each, itself the last. It is cut where the next prompt parts."""
-
-    def reuse(self, prompt: list[int]) -> None:
-        """Of what is cached, what this prompt begins with."""
-        self.keep(common_start(self.prompt[: self.done], prompt))
-
-    def keep(self, count: int) -> None:
-        """The first `count` tokens of the prompt, and nothing else."""
-        if more := self.done + len(self.paths) - count:
-            self.cache.crop(-more)
-        self.done, self.paths = count, []
-
-    def forget(self) -> None:
-        """Nothing that is cached is to be used again."""
-        if self.cache is not None:
-            self.keep(0)
-
-
-class TreeRunner(HFRunner):
-    """Packed passes. `kinds`: of the masks that the model takes by layer type (none: it takes one); `window`: how far
-    a row of a sliding layer, or of the one mask, looks back."""
-
-    tree = True
-
-    def __init__(self, model: Any, threads: int | None, kinds: Sequence[str], window: int | None) -> None:
-        super().__init__(model, threads)
-        self.kinds, self.window = kinds, window
-
-    def open(self, prefix: Sequence[int]) -> tuple[Any, PrefixInfo]:
-        """A handle whose prompts begin with `prefix`, which is computed."""
-        from transformers import DynamicCache
-
-        # Not the model's own kind of cache: one with a window forgets what another branch still sees.
-        return self._begun(TreeSequence(self.slots, prefix, DynamicCache()))
-
-    def copy(self, handle: Any, prefix: Sequence[int]) -> Any:
-        """Another handle for the same prefix."""
-        other = TreeSequence(self.slots, prefix, deepcopy(handle.cache))
-        other.prompt, other.done, other.paths = list(handle.prompt), handle.done, list(handle.paths)
-        return self._begun(other)[0]
-
-    def _begun(self, handle: TreeSequence) -> tuple[TreeSequence, PrefixInfo]:
-        handle.cache = handle.kept
-        handle.start(handle.prefix, 1)
-        self.prefill(handle, handle.fresh)
-        return handle, PrefixInfo(len(handle.prefix), "computed")
-
-    def prefill(self, handle: Any, count: int) -> None:
-        """Compute the next `count` tokens of its prompt, and no node."""
-        end = handle.done + count
-        while handle.done < end:
-            self._pass(handle, min(end - handle.done, PIECE), ())
-
-    def _rows(self, handle: Any, tree: Tree) -> torch.Tensor:
+    def _rows(self, handle: HFSequence, tree: Tree) -> torch.Tensor:
+        """fp32 logits [nodes, vocabulary]. Raises UserError where they do not fit."""
         base = len(handle.paths)
         if len(handle.prompt) + base + len(tree.tokens) > handle.slots:
             raise too_long(handle.slots, len(handle.prompt))
@@ -262,7 +162,14 @@ class TreeRunner(HFRunner):
             paths.append([*(paths[parent] if parent >= 0 else ()), i])
         return self._pass(handle, handle.fresh, tree.tokens, paths)
 
-    def _pass(self, handle: Any, fresh: int, nodes: Sequence[int], paths: Sequence[Sequence[int]] = ()) -> torch.Tensor:
+    def logsumexp(self, handle: HFSequence, nodes: Sequence[int]) -> list[float]:
+        """Over the whole vocabulary, at nodes of the last decision."""
+        total: list[float] = torch.logsumexp(torch.cat(handle.logits)[list(nodes)], -1).tolist()
+        return total
+
+    def _pass(
+        self, handle: HFSequence, fresh: int, nodes: Sequence[int], paths: Sequence[list[int]] = ()
+    ) -> torch.Tensor:
         """fp32 logits of the `nodes` (of the last token where there is none), behind `fresh` tokens of the prompt."""
         done, before, end = handle.done, len(handle.paths), handle.done + fresh
         new = paths[before:]
@@ -277,11 +184,10 @@ class TreeRunner(HFRunner):
         see[fresh:, past : past + fresh] = True
         for row, path in enumerate(new, start=fresh):
             see[row, [done + i if i < before else past + fresh + i - before for i in path]] = True
-        mask = self._masks(see, at)
-        told = {"position_ids": at[None, past:].to(self.model.device), "attention_mask": mask}
+        told = {"position_ids": at[None, past:].to(self.model.device), "attention_mask": self._masks(see, at)}
         tokens = [*handle.prompt[done:end], *nodes]
         try:
-            found, _ = self.called(tokens, max(len(nodes), 1), **{self._cache: handle.cache}, use_cache=True, **told)
+            found = self.called(tokens, max(len(nodes), 1), **{self._cache: handle.cache}, use_cache=True, **told)
         except BaseException:  # some layers may have it, others not
             handle.cache, handle.done, handle.paths = type(handle.cache)(), 0, []
             raise
@@ -299,3 +205,124 @@ class TreeRunner(HFRunner):
         if not self.kinds:
             return sliding
         return {kind: sliding if kind == "sliding_attention" else whole for kind in self.kinds}
+
+    @torch.no_grad()
+    def called(self, tokens: Sequence[int], keep: int = 0, **told: Any) -> torch.Tensor:
+        """fp32 logits of the last `keep` tokens (0: all)."""
+        ids = torch.tensor([list(tokens)], device=self.model.device)
+        if keep and self._keeps:
+            told["logits_to_keep"] = keep
+        with thread_limit(self.threads):
+            return self.model(input_ids=ids, **told).logits[0, -keep:].float()
+
+
+def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: int | None = None) -> HFRunner:
+    """The runner of a checkpoint: whoever asks for the same unchanged one, dtype, device and threads shares it. Raises
+    UserError."""
+    place = choose_device(device)
+    if read_config(folder).get("quantization_config"):
+        raise UserError(
+            f"{folder} is quantised; the engine transformers runs it in full precision alone.",
+            "Use --engine torch (it is dequantised) or --engine vllm.",
+        )
+    kind = choose_dtype(dtype, folder, place)
+    files = unchanged(sorted([*folder.glob("*.safetensors"), *folder.glob("*.json")]))
+    threads = choose_threads(threads, files)
+    return shared(("transformers", files, kind, place, threads), lambda: runner(_model(folder, kind, place), threads))
+
+
+def _model(folder: Path, dtype: torch.dtype, device: torch.device) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
+        ).to(device)
+    except Exception as error:  # whatever a checkpoint can be wrong in
+        told = (str(error).strip() or repr(error)).splitlines()[0]
+        raise UserError(
+            f"transformers cannot load {folder} ({type(error).__name__}: {told}).",
+            "Restore the checkpoint, or choose a causal model of an architecture that transformers has.",
+        ) from None
+
+
+def runner(model: Any, threads: int | None = None) -> HFRunner:
+    """Return the runner of a model. Raises UserError where its scores of a tree are not those of whole sequences."""
+    model.eval()
+    config = model.config.get_text_config()
+    kinds = sorted(set(getattr(config, "layer_types", None) or ()))
+    slides = getattr(config, "sliding_window", None) is not None and kinds != ["full_attention"]
+    why = "its scores of a tree are others than those of one token after another"
+    other = _other_windows(config)
+    ways = [kinds, []] if len(kinds) > 1 else [[]]
+    for own in ways if other <= LONGEST else ():
+        try:
+            with _small_window(config):
+                agrees = _agrees(
+                    HFRunner(model, threads, own, config.sliding_window if slides else None), LENGTH + other
+                )
+        except Exception as error:
+            agrees, why = False, repr(error).splitlines()[0]
+        if agrees:
+            return HFRunner(model, threads, own, config.sliding_window if slides else None)
+    raise UserError(
+        f"The {model.config.model_type} model cannot be asked for a tree: {why}.",
+        "Use --engine vllm, or another model.",
+    )
+
+
+def _other_windows(config: Any) -> int:
+    """Return the longest window of another name than `sliding_window`: what it hides shows in a longer trial alone."""
+    named = [v for k, v in config.to_dict().items() if any(w in k for w in ("window", "chunk", "block", "local"))]
+    sizes = (v for v in named if type(v) is int and v != getattr(config, "sliding_window", None))
+    return max(sizes, default=0)
+
+
+@contextmanager
+def _small_window(config: Any) -> Iterator[None]:
+    """What the model does beyond a window shows within few tokens."""
+    window = getattr(config, "sliding_window", None)
+    if isinstance(window, int) and window > WINDOW:
+        config.sliding_window = WINDOW
+    try:
+        yield
+    finally:
+        if window is not None:
+            config.sliding_window = window
+
+
+def _agrees(made: HFRunner, length: int) -> bool:
+    """Whether a runner scores prompts that begin alike, and a tree behind each, as forwards of whole sequences do."""
+    length = min(length, made.slots - 16)
+    ids = torch.randint(made.caps.vocabulary, (2 * length,), generator=torch.Generator().manual_seed(0)).tolist()
+    prompts = [ids[:length], [*ids[: length // 2], *ids[length : length + length // 3]]]
+    handle, _ = made.open(ids[: length // 3])
+    other = made.copy(handle, ids[: length // 3])
+    columns = torch.randint(made.caps.vocabulary, (256,), generator=torch.Generator().manual_seed(1)).tolist()
+    each = ((prompts[0], handle), (prompts[1], handle), (prompts[0], other))
+    return all(_scores_agree(made, used, prompt, columns, ids[-16:]) for prompt, used in each)
+
+
+def _scores_agree(made: HFRunner, handle: Any, prompt: Sequence[int], columns: list[int], tokens: list[int]) -> bool:
+    handle.start(prompt, 16)
+    paths: list[list[int]] = []
+    got: list[list[float]] = []
+    for parents in TREES:
+        base = len(paths)
+        for i, parent in enumerate(parents, start=base):
+            paths.append([*(paths[parent] if parent >= 0 else ()), tokens[i]])
+        depths = [len(path) - 1 for path in paths[base:]]
+        tree = Tree(tokens[base : len(paths)], parents, depths, [Ask(range(len(parents)), columns)])
+        got += made.run([Work(handle, tree)])[0][0]
+    # A leaf's forward has the scores of all nodes on its way.
+    expected = torch.empty(len(paths), len(columns))
+    for leaf in LEAVES:
+        rows = made.called([*prompt, *paths[leaf]], len(paths[leaf]))
+        for i, path in enumerate(paths):
+            if path == paths[leaf][: len(path)]:
+                expected[i] = rows[len(path) - 1, columns]
+    # How far apart the model's own ways are: a node's score as an end, and within a longer sequence.
+    alone = made.called([*prompt, *paths[0]], 1)
+    noise = (alone[0, columns].cpu() - expected[0]).abs().mean()
+    far = (torch.tensor(got) - expected).abs().mean(-1).max()
+    return bool(far <= max(TIMES * noise, ROUNDING.get(made.model.dtype, ROUNDING_16) * expected.std()))

@@ -1,4 +1,4 @@
-"""Products with a layer's weights on a CPU: as they are, packed for oneDNN, of bf16 or of 8-bit numbers."""
+"""Products with a layer's weights on a CPU: as they are, packed for oneDNN, or of bf16 numbers."""
 
 from __future__ import annotations
 
@@ -66,49 +66,3 @@ class RoundedLinear(Linear):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return super().__call__(x.to(torch.bfloat16)).float()
-
-
-class Int8Linear(Linear):
-    """fp32 in and out; the product is of 8-bit numbers, those of a weight's row in a scale of their own, those of an
-    input's row in one that is found when it comes."""
-
-    __slots__ = ("_scales", "_zeros")
-
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self.shape, self.numel = tuple(weight.shape), weight.numel() + (0 if bias is None else bias.numel())
-        self._scales = (weight.float().abs().amax(1) / 127.0).clamp_min(1e-12)
-        rounded = (weight.float() / self._scales[:, None]).round().to(torch.int8)
-        self._weight: Any = torch.ops.onednn.qlinear_prepack(rounded, [ROWS, weight.shape[1]])
-        self._zeros, self._bias = torch.zeros(len(weight), dtype=torch.int64), bias
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        scale = x.abs().amax(-1, keepdim=True).div_(127.0).clamp_min_(1e-12)
-        rows = (x / scale).add_(128.5).to(torch.uint8)  # cut off, which rounds
-        # The operator knows one scale for all rows: the rows' own come behind it.
-        rest: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
-        y: torch.Tensor = _int8_linear(rows, 1.0, 128, self._weight, self._scales, self._zeros, None, *rest)
-        y.mul_(scale)
-        return y if self._bias is None else y.add_(self._bias)
-
-
-def _find_int8() -> Any:
-    # As torch.compile has it for quantised models; without VNNI some CPUs' sums of pairs overflow.
-    try:
-        if not torch.cpu._is_vnni_supported():
-            return None
-        operator = torch.ops.onednn.qlinear_pointwise.default
-        packed = torch.ops.onednn.qlinear_prepack(torch.full((2, 64), 127, dtype=torch.int8), [ROWS, 64])
-        rows = torch.full((1, 64), 255, dtype=torch.uint8)
-        rest: tuple[Any, ...] = (1.0, 0, torch.float32, "none", [], "")
-        found = operator(rows, 1.0, 128, packed, torch.ones(2), torch.zeros(2, dtype=torch.int64), None, *rest)
-        return operator if torch.equal(found, torch.full((1, 2), 64.0 * 127 * 127)) else None
-    except (AttributeError, RuntimeError):
-        return None
-
-
-_int8_linear: Any = _find_int8()
-
-
-def has_int8() -> bool:
-    """Whether this CPU multiplies 8-bit numbers."""
-    return _int8_linear is not None

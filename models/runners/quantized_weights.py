@@ -1,7 +1,6 @@
-"""Weights of quantised checkpoints, dequantised when they are loaded: they take the memory of the dtype that they get.
+"""AWQ's and GPTQ's weights, dequantised when they are loaded: they take the memory of the dtype that they get.
 
-Formats: compressed-tensors (packed integers, plain int8 and float8), AWQ (GEMM order), GPTQ and FP8. An integer q
-stands for (q - zero) * scale; inputs, counted from the first, share zero and scale in groups.
+An integer q stands for (q - zero) * scale; inputs, counted from the first, share zero and scale in groups.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import torch
 from rtcontrol.models.errors import UserError
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # of the eight columns in one word
-FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
 
 
 class Tensors(Protocol):
@@ -29,91 +27,52 @@ class Tensors(Protocol):
 
 @dataclass(frozen=True)
 class Packing:
-    """How a checkpoint's weights are kept; `shifted`: GPTQ's zeros are kept one too small; `block`: outputs and inputs
-    that share a scale where that is one of FP8's."""
+    """How a checkpoint's weights are kept; `shifted`: GPTQ's zeros are kept one too small."""
 
     method: str
     bits: int
     shifted: bool = False
-    block: tuple[int, ...] = ()
 
     @property
     def summary(self) -> str:
         """For people."""
         return f"{self.bits}-bit {self.method}, dequantised"
 
-    def names(self, name: str) -> tuple[str, str]:
-        """What a weight's integers and its scales are called."""
-        if self.block:
-            return name, f"{name}_scale_inv"
-        if self.method in ("awq", "gptq"):
-            at = name.removesuffix("weight")
-            return f"{at}qweight", f"{at}scales"
-        return f"{name}_packed", f"{name}_scale"
+    def scales(self, name: str) -> str:
+        """Return what the scales of a weight are called."""
+        return f"{name.removesuffix('weight')}scales"
 
     def weight(self, tensors: Tensors, name: str) -> torch.Tensor | None:
-        """fp32 [outputs, inputs] of a weight that is quantised, else None."""
-        packed, scale = self.names(name)
-        if scale not in tensors:
+        """Return fp32 [outputs, inputs] of a weight that is quantised, else None."""
+        if self.scales(name) not in tensors:
             return None
-        if packed not in tensors:
-            return _plain(tensors, name, scale)
-        how = {"awq": self._awq, "gptq": self._gptq, "fp8": self._blocks}.get(self.method, self._packed)
-        return how(tensors, name.removesuffix("weight"), name)
+        at = name.removesuffix("weight")
+        values, zero = (self._awq if self.method == "awq" else self._gptq)(tensors, at)
+        groups = torch.arange(len(values)) // -(-len(values) // len(zero))
+        if f"{at}g_idx" in tensors and bool((listed := tensors[f"{at}g_idx"].long()).ge(0).all()):
+            groups = listed
+        return ((values - zero[groups]) * tensors[self.scales(name)].float()[groups]).T
 
-    def _packed(self, tensors: Tensors, at: str, name: str) -> torch.Tensor:
-        outputs, inputs = (int(n) for n in tensors[f"{name}_shape"])
-        scale, offset = tensors[f"{name}_scale"].float(), 1 << (self.bits - 1)
-        values = unpacked(tensors[f"{name}_packed"], self.bits)[:, :inputs] - offset
-        if scale.ndim < 2:
-            return values * scale
-        groups = _groups(tensors, f"{name}_g_idx", inputs, scale.shape[1])
-        if f"{name}_zero_point" in tensors:
-            zero = unpacked(tensors[f"{name}_zero_point"].T, self.bits).T[:outputs] - offset
-            values = values - zero[:, groups]
-        return values * scale[:, groups]
-
-    def _blocks(self, tensors: Tensors, at: str, name: str) -> torch.Tensor:
-        weight, scale = tensors[name].float(), tensors[f"{name}_scale_inv"].float()
-        for axis, size in enumerate(self.block):
-            scale = scale.repeat_interleave(size, axis)
-        return weight * scale[: weight.shape[0], : weight.shape[1]]
-
-    def _awq(self, tensors: Tensors, at: str, name: str) -> torch.Tensor:
+    def _awq(self, tensors: Tensors, at: str) -> tuple[torch.Tensor, torch.Tensor]:
         words = len(AWQ_ORDER)
         place = torch.tensor(AWQ_ORDER).argsort()
         values, zero = (
             unpacked(tensors[at + part], self.bits).unflatten(1, (-1, words))[..., place].flatten(1)
             for part in ("qweight", "qzeros")
         )
-        groups = _groups(tensors, "", len(values), len(zero))
-        return ((values - zero[groups]) * tensors[f"{at}scales"].float()[groups]).T
+        return values, zero
 
-    def _gptq(self, tensors: Tensors, at: str, name: str) -> torch.Tensor:
-        values = unpacked(tensors[f"{at}qweight"].T, self.bits).T
+    def _gptq(self, tensors: Tensors, at: str) -> tuple[torch.Tensor, torch.Tensor]:
         zero = unpacked(tensors[f"{at}qzeros"], self.bits)
         if self.shifted:
             zero = (zero + 1) & ((1 << self.bits) - 1)
-        groups = _groups(tensors, f"{at}g_idx", len(values), len(zero))
-        return ((values - zero[groups]) * tensors[f"{at}scales"].float()[groups]).T
+        return unpacked(tensors[f"{at}qweight"].T, self.bits).T, zero
 
 
 def unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
     """[rows, words * (32 // bits)] integers from 32-bit words that hold them from their lowest bit on."""
     shifts = torch.arange(32 // bits, dtype=torch.int32) * bits
     return ((words[..., None] >> shifts) & ((1 << bits) - 1)).flatten(1)
-
-
-def _groups(tensors: Tensors, listed: str, inputs: int, groups: int) -> torch.Tensor:
-    """Of each input its group: as listed, or in order."""
-    if listed in tensors and bool((found := tensors[listed].long()).ge(0).all()):
-        return found
-    return torch.arange(inputs) // -(-inputs // groups)
-
-
-def _plain(tensors: Tensors, name: str, scale: str) -> torch.Tensor:
-    zero = tensors[f"{name}_zero_point"].float() if f"{name}_zero_point" in tensors else 0.0
-    return (tensors[name].float() - zero) * tensors[scale].float()
 
 
 def packing(config: Mapping[str, Any], folder: Path) -> Packing | None:
@@ -129,32 +88,10 @@ def packing(config: Mapping[str, Any], folder: Path) -> Packing | None:
         kept = told.get("checkpoint_format", "gptq")
         if method == "gptq" and bits in (2, 4, 8) and kept in ("gptq", "gptq_v2"):
             return Packing("gptq", bits, kept == "gptq")
-        block = told.get("weight_block_size")
-        if method == "fp8" and (block is None or (isinstance(block, list) and [type(n) for n in block] == [int, int])):
-            return Packing("fp8", 8, block=tuple(block or ()))
-        if method in ("compressed-tensors", None) and (found := _compressed(told)) is not None:
-            return Packing("compressed-tensors", found)
     raise UserError(
         f"{folder} is quantised in a way that the torch engine cannot read ({_kind(told)}).",
         "Run it with --engine vllm, or use the original.",
     )
-
-
-def _compressed(told: Mapping[str, Any]) -> int | None:
-    """Bits of the weights, where all are kept alike and in a known format. Fields that are null are as if not there."""
-    try:
-        groups = list((told.get("config_groups") or {}).values())
-        formats = {group.get("format") or told.get("format") for group in groups}
-        weights = [group.get("weights") or {} for group in groups]
-        bits = {w.get("num_bits") for w in weights}
-        known = formats <= {*FORMATS} and {w.get("strategy") for w in weights} <= {"group", "channel", "tensor"}
-        # A sparse weight, or one that is rotated at run time, is not what its integers say.
-        sparse = (told.get("sparsity_config") or {}).get("format") or "dense"
-        alone = sparse == "dense" and not (told.get("transform_config") or {}).get("config_groups")
-    except AttributeError:
-        return None
-    number = bits.pop() if len(bits) == 1 else None
-    return number if known and alone and isinstance(number, int) and 1 <= number <= 8 else None
 
 
 def _kind(told: Any) -> str:

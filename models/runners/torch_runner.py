@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,14 +16,12 @@ from rtcontrol.models.checkpoint.checkpoint import read_config
 from rtcontrol.models.decode.protocol import Ask, Caps, PassCost, PrefixInfo, Work, fitted
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.lean import SLOTS, LeanModel
-from rtcontrol.models.runners.linear import has_int8
 from rtcontrol.models.runners.packed import TOGETHER, Node, PackedSequence, answered, run_together
 from rtcontrol.models.runners.paged import EARLY, PAGE, USUAL, PagedModel, Shape, _power
 from rtcontrol.models.runners.prefix_store import PrefixStore, prefix_key
 from rtcontrol.models.runners.weights import ModelConfig, fingerprint, load_weights, shared, unchanged
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}
-FLOATS = ("fp32", "bf16")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SMALL = 100_000_000  # bytes of fp32 weights below which bf16 gains too little on a CPU to give up exactness
 ONE_THREAD = 64 << 20  # bytes of weights below which one CPU thread decides
 COLUMNS_KEPT = 16
@@ -56,17 +54,10 @@ class TorchRunner:
         `threads` limits torch's CPU threads while it runs (None: one for a small model, else torch's own number).
         On a GPU it is a PagedRunner. Raises UserError.
         """
-        # rf
-
         place = choose_device(device)
-        if threads is not None and threads < 1:
-            raise UserError(f"{threads} CPU threads run nothing.", "Give 1 or more.")
-        kind = choose_dtype(dtype, folder, place, (*DTYPES,))
+        kind = choose_dtype(dtype, folder, place)
         files = unchanged(sorted(folder.glob("*.safetensors")))
-        if threads is None and sum(size for _, size, _ in files) < ONE_THREAD:
-            # A second thread gains little on a small model, and waits for its turn when another process is busy: the
-            # worst decisions become a hundred times slower.
-            threads = 1
+        threads = choose_threads(threads, files)
         # Pages and graphs know no windows.
         made = PagedRunner if place.type == "cuda" and ModelConfig.load(folder).window is None else cls
         return shared((files, kind, place, threads, made), lambda: made(folder, kind, place, threads))
@@ -184,6 +175,17 @@ def thread_limit(threads: int | None) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def choose_threads(given: int | None, files: Iterable[tuple[Path, int, int]]) -> int | None:
+    """Return the CPU threads of these weights: as given, else one for a small model. Raises UserError.
+
+    A second thread gains little on a small model, and waits for its turn when another process is busy: the worst
+    decisions become a hundred times slower."""
+    if given is not None and given < 1:
+        raise UserError(f"{given} CPU threads run nothing.", "Give 1 or more.")
+    small = sum(size for _, size, _ in files) < ONE_THREAD
+    return 1 if given is None and small else given
+
+
 def choose_device(name: str | None) -> torch.device:
     """A GPU where there is one and no name is given. Raises UserError."""
     try:
@@ -195,18 +197,16 @@ def choose_device(name: str | None) -> torch.device:
     return place
 
 
-def choose_dtype(name: str, folder: Path, device: torch.device, among: Sequence[str] = FLOATS) -> torch.dtype:
-    """`auto`: bf16 on a GPU and for large models, fp32 for small ones on a CPU. Raises UserError for one that is not
-    `among` those of an engine, or that the device does not multiply."""
+def choose_dtype(name: str, folder: Path, device: torch.device) -> torch.dtype:
+    """`auto`: bf16 on a GPU and for large models, fp32 for small ones on a CPU. Raises UserError for an
+    unknown one."""
     if name == "auto":
         size = sum(p.stat().st_size for p in folder.glob("*.safetensors"))
         if read_config(folder).get("quantization_config"):
             size *= 8  # of fp32, where most weights are of four bits
         name = "bf16" if device.type == "cuda" or size > SMALL else "fp32"
-    if name not in among:
-        raise UserError(f"Unknown dtype {name!r}.", f"Choose auto, {', '.join(among)}.")
-    if name == "int8" and not (device.type == "cpu" and has_int8()):
-        raise UserError("int8 needs a CPU with VNNI, which this is not.", "Choose auto, fp32 or bf16.")
+    if name not in DTYPES:
+        raise UserError(f"Unknown dtype {name!r}.", f"Choose auto, {', '.join(DTYPES)}.")
     return DTYPES[name]
 
 

@@ -35,7 +35,7 @@ from rtcontrol.models.checkpoint.checkpoint import read_config
 from rtcontrol.models.decode.core import common_start
 from rtcontrol.models.decode.protocol import Cancelled, Caps, PassCost, PrefixInfo, Work
 from rtcontrol.models.errors import UserError, too_long
-from rtcontrol.models.runners.torch_runner import ONE_THREAD, choose_dtype, thread_limit
+from rtcontrol.models.runners.torch_runner import choose_dtype, choose_threads, thread_limit
 from rtcontrol.models.runners.vllm_tap import Asked, ScoreTap, gather, totals
 from rtcontrol.models.runners.weights import shared, unchanged
 
@@ -280,7 +280,6 @@ def load(folder: Path, dtype: str = "auto", device: str | None = None, threads: 
         # As for torch's; vLLM's own choice would round the weights of a small model.
         dtype = next(k for k, v in DTYPES.items() if f"torch.{v}" == str(choose_dtype(dtype, folder, PLACE)))
     files = unchanged([folder / "config.json", *sorted(folder.glob("*.safetensors"))])
-    if threads is None and sum(size for _, size, _ in files) < ONE_THREAD:
-        threads = 1  # as for torch's
+    threads = choose_threads(threads, files)
     key = ("vllm", files, dtype, threads, json.dumps(options, sort_keys=True))
     return shared(key, lambda: VLLMRunner(folder, dtype, threads, options))

@@ -1,4 +1,4 @@
-"""Linear maps: the fastest exact product that the device has for a fixed weight and a few rows."""
+"""A dense checkpoint's configuration and weights, read once for all that use them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from rtcontrol.models.checkpoint.checkpoint import read_config
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.runners.linear import Int8Linear, Linear, RoundedLinear
+from rtcontrol.models.runners.linear import Linear, RoundedLinear
 from rtcontrol.models.runners.quantized_weights import Packing, packing
 
 T = TypeVar("T")
@@ -159,7 +159,7 @@ class WeightReader:
             self._where |= dict.fromkeys(handle.keys(), handle)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._where or (self.packing is not None and self.packing.names(name)[1] in self._where)
+        return name in self._where or (self.packing is not None and self.packing.scales(name) in self._where)
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """A tensor as it is in the file."""
@@ -220,7 +220,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Weights:
-    """All tensors of a model on one device. On a CPU whose weights are rounded to bf16 or int8 the norms are fp32, and
+    """All tensors of a model on one device. On a CPU whose weights are rounded to bf16 the norms are fp32, and
     so is all that is computed between the products."""
 
     embedding: torch.Tensor
@@ -265,8 +265,7 @@ def load_weights(folder: Path, config: ModelConfig, dtype: torch.dtype, device: 
 def _load(folder: Path, reader: WeightReader, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Weights:
     linear, between = Linear, dtype
     if device.type == "cpu" and dtype != torch.float32:
-        linear, between = (Int8Linear if dtype == torch.int8 else RoundedLinear), torch.float32
-        dtype = torch.bfloat16  # of the embeddings
+        linear, between = RoundedLinear, torch.float32
 
     def get(name: str) -> torch.Tensor:
         return reader.get(name).to(device=device, dtype=dtype if "embed" in name or "lm_head" in name else between)

@@ -44,7 +44,7 @@ def decide(
         str | None, typer.Option(help=f"Whose situations: {', '.join(agent_names())}. (default: MODEL's, or lander's)")
     ] = None,
     decisions: Annotated[int, typer.Option(min=20, help="Decisions of each list of tools by each way.")] = 300,
-    dtype: Annotated[str, typer.Option(help="auto, fp32, bf16 or int8 (torch, CPU).")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of torch. (default: the model's)")] = None,
     json_file: JsonFile = None,
 ) -> None:

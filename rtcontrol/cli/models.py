@@ -1,9 +1,8 @@
-"""`rtcontrol models`: inspect, adopt, train and quantise checkpoints."""
+"""`rtcontrol models`: inspect, adopt and train checkpoints."""
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,12 +12,11 @@ from rich.table import Table
 
 from rtcontrol.cli.figures import JsonFile, Stages, for_people, save, say
 from rtcontrol.cli.options import Device, group
-from rtcontrol.envs.registry import agent_names, by_agent
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
 
-app = group(help="Inspect, adopt, train and quantise controller models.")
+app = group(help="Inspect, adopt and train controller models.")
 Rows = Annotated[list[Path], typer.Option("--rows", help="JSONL rows; may stand several times.", show_default=False)]
 
 
@@ -138,60 +136,6 @@ def _make_base(base: Path, out: Path, layers: int | None, numbers: bool) -> None
         say(console, f"    The file's weights were of {', '.join(made.quantized)}. They are plain numbers again, those")
         say(console, "    that the file's few bits stand for: near the original model's, and not equal to them.")
     say(console, f"Train it: rtcontrol models train --base {checkpoint.folder} --rows ROWS.jsonl --out RUN")
-
-
-@app.command()
-def quantize(
-    model: Annotated[str, typer.Argument(help="Bundled name or checkpoint folder.")],
-    scheme: Annotated[
-        str, typer.Option(help="awq or gptq (4-bit weights), int8 (weights), w8a8 (weights and activations).")
-    ],
-    out: Annotated[Path, typer.Option(help="The new folder.")],
-    agent: Annotated[
-        str | None, typer.Option(help=f"Whose prompts it is calibrated and measured on: {', '.join(agent_names())}.")
-    ] = None,
-    prompts: Annotated[int, typer.Option(min=1, help="Observations to calibrate on.")] = 64,
-    held_out: Annotated[int, typer.Option(min=1, help="Further observations, to measure the agreement on.")] = 200,
-    engine: Annotated[str, typer.Option(help="What runs both when they are measured.")] = "torch",
-    python: Annotated[Path | None, typer.Option(help="The interpreter that has llmcompressor.")] = None,
-    json_file: JsonFile = None,
-) -> None:
-    """Quantise a checkpoint with llmcompressor, on an agent's own prompts; then its size, and how often it decides as
-    the original does.
-
-    llmcompressor lives in an environment of its own; what was written runs with --engine torch (dequantised when it is
-    loaded, activations not rounded) and vllm. What it gains in time on a GPU is not measured on a CPU.
-
-    Example: rtcontrol models quantize lander --scheme gptq --out runs/lander-gptq --python quant/bin/python
-    """
-    from rtcontrol.bench.situations import agent_of, schemas, situations
-    from rtcontrol.models import quantize as work
-    from rtcontrol.models.decider import DeciderSpec
-    from rtcontrol.models.margins import compare_quantized
-
-    whose = agent_of(model, agent)
-    spec = DeciderSpec(model, tuple(schemas(whose)["bundled"]), engine=engine)
-    original = spec.build()
-    folder = original.checkpoint.folder
-    work.new_folder(folder, scheme, out)
-    other = work.interpreter(python)
-    asked = [(one.observation, one.instruction) for one in situations(whose, prompts + held_out)]
-    console = for_people(json_file)
-    with console.status(f"quantising on {prompts} prompts of the {whose}"):
-        ids = work.sequences(original, asked[:prompts])
-        work.quantize(folder, scheme, out, ids, other)
-    with console.status("measuring"):
-        found = compare_quantized(original, replace(spec, model=str(out)), asked[prompts:])
-    table = Table("", "original", scheme, title=f"{held_out} other observations, engine {engine}")
-    for name in ("mib", "weights"):
-        table.add_row(name, *(str(found[side][name]) for side in ("original", "quantized")))
-    table.add_row("same calls", "", f"{found['same']}/{found['asked']}")
-    table.add_row("differ in a near-tie of the original", "", str(found["ties"]))
-    console.print(table)
-    save(json_file, {"model": model, "scheme": scheme, "agent": whose, "engine": engine, "prompts": prompts, **found})
-    console.print(
-        f"Checkpoint: {out}\nFly it: rtcontrol score --env {by_agent()[whose].name} --model {out}", soft_wrap=True
-    )
 
 
 @app.command()

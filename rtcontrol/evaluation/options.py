@@ -20,7 +20,7 @@ class ModelOptions:
         "heads"
     )
     engine: Annotated[str, typer.Option(help="What runs the model.")] = "torch"
-    dtype: Annotated[str, typer.Option(help="auto, fp32, bf16 or int8 (torch, CPU).")] = "auto"
+    dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto"
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda or cuda:NUMBER. (default: a GPU where there is one)")
     ] = None

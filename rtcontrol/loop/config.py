@@ -52,7 +52,7 @@ MODEL = (
     "systemone:URL#NAME, openpi:ws://HOST:PORT#MAPPING. (default: the agent's)"
 )
 HOW_ARGUMENTS = "Of a chat model (docs/chat.md): sequential, or parallel, where no argument sees another."
-DTYPE = "Numbers of the model: auto, fp32, bf16; with torch on a CPU int8, too (docs/checkpoints.md)."
+DTYPE = "Numbers of the model: auto, fp32 or bf16 (docs/checkpoints.md)."
 THREADS = "CPU threads of a pass. (default: 1 for a small model, else torch's own; under ray 1)"
 HYSTERESIS = (
     "A head's value changes only where another is by so much more probable, or preferred in so many ticks in a row: "

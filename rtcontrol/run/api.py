@@ -47,7 +47,7 @@ class Model:
     """A checkpoint by bundled name, folder or hub id; its weights are loaded with the first session, once for all.
     Raises UserError where there is none.
 
-    `engine` is torch, transformers or vllm; `dtype` is auto, fp32, bf16 or (torch, on a CPU) int8; `device` torch's
+    `engine` is torch, transformers or vllm; `dtype` is auto, fp32 or bf16; `device` torch's
     name of one (None: a GPU where there is one); `threads` limits torch's CPU threads (None: one for a small model).
     """
 

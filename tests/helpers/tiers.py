@@ -49,7 +49,6 @@ REAL = frozenset(
         "rtcontrol.models.data.sources.bfcl",
         "rtcontrol.models.interpreters",
         "rtcontrol.models.metrics.bfcl",
-        "rtcontrol.models.quantize",
         "rtcontrol.run.carla_bridge",
         "rtcontrol.run.mcp_tools",
         "rtcontrol.serve.server.Server",

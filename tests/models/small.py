@@ -26,7 +26,7 @@ from rtcontrol.models.decode.core import DecoderCore
 from rtcontrol.models.decode.plan import ANY_TOOL, NO_TOOL, ROOT, SchemaPlan
 from rtcontrol.models.decode.protocol import Budget, DecodeError, Runner
 from rtcontrol.models.in_flight import Decoding
-from rtcontrol.models.runners.hf_runner import HFRunner
+from rtcontrol.models.runners.hf_runner import runner as hf_runner
 from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.tool_schema import ABSENT, tool_schemas
 from rtcontrol.models.train.adopt import export
@@ -81,7 +81,7 @@ def over(decider: STDecider, runner: Runner, budget: Budget | None = None) -> ST
 
 def over_hugging_face(decider: STDecider, model: Any, budget: Budget | None = None) -> STDecider:
     """The same decider, its passes by Hugging Face's own forwards."""
-    return over(decider, HFRunner(model), budget)
+    return over(decider, hf_runner(model), budget)
 
 
 def prompt_of(decider: STDecider, observation: str, instruction: str) -> list[int]:

@@ -23,7 +23,7 @@ from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode.protocol import NotFinite
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.questions import QuestionDecider, StateQuestion
-from rtcontrol.models.runners.hf_runner import HFRunner
+from rtcontrol.models.runners.hf_runner import runner as hf_runner
 from tests.models.small import MARGIN, TOLD, VALUES, WORDS, Oracle, law, tool
 
 CLOSE = 1e-4  # of probabilities in fp32
@@ -189,7 +189,7 @@ def test_a_score_that_is_no_number_is_no_answer(folder: Path) -> None:
 
 def test_path_by_path_gives_the_same(folder: Path, oracle: Oracle) -> None:
     decider, other = made(folder), made(folder)
-    other.runner = HFRunner(oracle.model)
+    other.runner = hf_runner(oracle.model)
     other.handle, _ = other.runner.open(other.wording.prefix)
     for state in ("x 1", "x 1 y 2", "x 1"):
         close(other.answer(state, ALIKE).probabilities, decider.answer(state, ALIKE).probabilities)

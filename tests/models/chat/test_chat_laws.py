@@ -20,7 +20,7 @@ from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import Decoding, result
 from rtcontrol.models.questions import ANSWER, QuestionDecider, StateQuestion
-from rtcontrol.models.runners.hf_runner import HFRunner
+from rtcontrol.models.runners.hf_runner import runner as hf_runner
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from tests.models.chat.families import Written, build, checkpoint, engine_of, every, greedy
 from tests.models.small import MARGIN, Oracle, law, parameter_schemas
@@ -76,7 +76,7 @@ def test_in_sequence_it_is_the_call_of_constrained_greedy_decoding(
     decider = build(folder, given_tools, budget_per_head=per_head)
     if by_path:  # of a runner that can carry no tree
         core, prefix = decider.decoding.core, decider.template.prefix_ids(schemas)
-        decider.decoding = Decoding(HFRunner(judge), core, prefix)
+        decider.decoding = Decoding(hf_runner(judge), core, prefix)
     else:
         decider.decoding.core.ahead = ahead if per_head > 1 else 0
     written = Written(decider, family)

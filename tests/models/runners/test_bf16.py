@@ -13,10 +13,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rtcontrol.bench.situations import schemas, situations
-from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode.protocol import Budget
-from rtcontrol.models.margins import TOLERANCE, ScoredCall, compare_quantized, decide
-from tests.models.small import TOLD, build, build_checkpoint, law, tool, tool_lists
+from tests.models.margins import TOLERANCE, ScoredCall, decide
+from tests.models.small import TOLD, build_checkpoint, law, tool, tool_lists
 
 Told = tuple[str, str]  # observation, instruction
 ENDS = ("at last", "by hand", "for now")
@@ -83,20 +83,3 @@ def test_bundled_model_in_bf16_mostly_calls_what_fp32_calls(model: str, tools: s
     assert result["equal"]["fp32"] >= 0.9 * count
     assert result["ties"] < count / 2 and (result["ties"] > 0 or tools == "long")
     assert result["dtype"] == "bf16"
-
-
-def test_margin_is_the_smallest_lead_of_the_call(tmp_path: Path) -> None:
-    folder = build_checkpoint(tmp_path / "m", seed=5)
-    tools = [{"name": n, "parameters": {"properties": {"v": {"enum": ["left", "right"]}}}} for n in ("go", "stop")]
-    decider: STDecider = build(folder, tools)
-    one = decide(decider, "beta", "alpha")
-    assert one.call == decider.decide("beta", "alpha").call
-    assert 0 < one.margin < 2 and min(decider.decide("beta", "alpha").confidence.values()) > 0.5
-
-
-def test_a_checkpoint_decides_like_itself_when_compared() -> None:
-    spec = DeciderSpec("lander", tuple(schemas("lander")["bundled"]))
-    each = [(one.observation, one.instruction) for one in situations("lander", 3)]
-    result = compare_quantized(spec.build(), spec, each)
-    assert (result["asked"], result["same"], result["ties"]) == (3, 3, 0)
-    assert result["original"] == result["quantized"] and result["original"]["mib"] > 1

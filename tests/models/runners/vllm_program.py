@@ -12,7 +12,7 @@ from typing import Any
 from rtcontrol.bench.situations import Situation
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
 from rtcontrol.models.decode.protocol import Budget, Cancelled
-from rtcontrol.models.margins import decide
+from tests.models.margins import decide
 
 SOME = 12
 

@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rtcontrol.models.data.row import read_rows
-from rtcontrol.models.runners.hf_runner import HFRunner
+from rtcontrol.models.runners.hf_runner import runner as hf_runner
 from rtcontrol.models.runners.torch_runner import PagedRunner
 from tests.helpers.processes import ROOT, Program, cli, environment, until
 from tests.models.small import build, over, shown
@@ -118,7 +118,7 @@ def test_a_fine_tuned_checkpoint_answers_rows_in_every_engine_alike(
 def test_pages_and_hugging_face_path_by_path_decide_as_the_engine_torch(trip: Trip) -> None:
     """What the engines run where there is a GPU, and where a model takes no tree."""
     made = AutoModelForCausalLM.from_pretrained(trip.model, dtype=torch.float32).eval()
-    runners = [PagedRunner(trip.model, torch.float32, torch.device("cpu"), 1), HFRunner(made)]
+    runners = [PagedRunner(trip.model, torch.float32, torch.device("cpu"), 1), hf_runner(made)]
     for row in list(read_rows(trip.rows))[: DECIDED // 2]:
         options: dict[str, Any] = {"dtype": "fp32", "value_tokens": 8, "allow_null": True}
         plain = build(trip.model, row.tools, **options)  # type: ignore[arg-type]

@@ -1,17 +1,14 @@
-"""How narrowly a decision was made, and how often a quantised checkpoint decides as the original does."""
+"""How narrowly a decision was made."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.decider import DeciderSpec, STDecider
+from rtcontrol.models.decider import STDecider
 from rtcontrol.models.decode.walk import FUNCTION_BIT, Entry
 from rtcontrol.models.in_flight import InFlightDecode, evaluate
-from rtcontrol.models.quantize import size
 
 # Of the largest score that a node was asked for: a margin below that is a near-tie. bf16 rounds at 2^-8 of a value;
 # after all layers the ways differed by 0.021 at most where it was measured (four architectures at random, the lander).
@@ -54,28 +51,3 @@ def _margin(decider: STDecider, one: InFlightDecode, call: Call | None) -> float
             best, second = sorted((row[c] for c in columns), reverse=True)[:2]
             least = min(least, (best - second) / max(map(abs, row)))
     return least
-
-
-def compare_quantized(
-    original: STDecider, quantized: DeciderSpec, situations: Sequence[tuple[str, str]]
-) -> dict[str, Any]:
-    """Decide all (observation, instruction) by both checkpoints.
-
-    Returns how many calls are the `same`, how many of the others are `ties` (near-ties of the original), and of both
-    checkpoints the MiB of their weights' files and what the engine computes with.
-    """
-    other = quantized.build()
-    same = ties = 0
-    for observation, instruction in situations:
-        first = decide(original, observation, instruction)
-        second = decide(other, observation, instruction)
-        same += first.call == second.call
-        ties += first.call != second.call and first.margin <= TOLERANCE
-    sides = {
-        name: {
-            "mib": round(size(decider.checkpoint.folder) / 2**20, 2),
-            "weights": decider.info().get("weights", "plain"),
-        }
-        for name, decider in (("original", original), ("quantized", other))
-    }
-    return {"asked": len(situations), "same": same, "ties": ties, **sides}
