@@ -9,20 +9,53 @@ from typing import Any
 
 import numpy as np
 
-from rtcontrol.envs import registry
-
 # Of the episode's seed and an observation: uint8 [height, width, 3].
 Painter = Callable[[int, Mapping[str, Any]], np.ndarray]
+SCALE = 6  # pixels a unit of the paddle's court
+COURT, BALL, PERSON, MODEL = (24, 25, 22), (236, 232, 222), (134, 169, 255), (255, 127, 82)
 
 
 def painter(name: str) -> Painter | None:
-    """What draws the world of this name; None where it has no picture."""
-    world = registry.known().get(name)
-    return None if world is None else world.painter()
+    """Return what draws the world of this name; None where it has no picture."""
+    return {"lander": _lander, "paddle": lambda: _court}.get(name, lambda: None)()
+
+
+def _lander() -> Painter:
+    from rtcontrol.envs.lander.world import Lander
+
+    world = Lander(pictures=True)
+    shown: list[int] = []
+
+    def paint(seed: int, data: Mapping[str, Any]) -> np.ndarray:
+        if shown != [seed]:  # the ground is the seed's
+            world.reset(seed)
+            shown[:] = [seed]
+        world.show(data)
+        return world.picture()
+
+    return paint
+
+
+def _court(seed: int, data: Mapping[str, Any]) -> np.ndarray:
+    """Draw the paddle's court from above."""
+    from rtcontrol.envs.paddle.world import BALL_HALF, HEIGHT, PADDLE_HALF, WIDTH
+
+    court = np.empty((round(HEIGHT * SCALE), round(WIDTH * SCALE), 3), dtype=np.uint8)
+    court[:] = COURT
+
+    def box(x: float, y: float, half_x: float, half_y: float, colour: tuple[int, int, int]) -> None:
+        left, right = (max(0, round((x + half) * SCALE)) for half in (-half_x, half_x))
+        top, bottom = (max(0, round((y + half) * SCALE)) for half in (-half_y, half_y))
+        court[top:bottom, left:right] = colour
+
+    box(3.0, data["other_y"], 1.0, PADDLE_HALF, PERSON)
+    box(WIDTH - 3.0, data["own_y"], 1.0, PADDLE_HALF, MODEL)
+    box(data["ball_x"], data["ball_y"], BALL_HALF, BALL_HALF, BALL)
+    return court
 
 
 def png(picture: np.ndarray) -> bytes:
-    """A picture (uint8 [height, width, 3]) as a PNG file."""
+    """Encode a picture (uint8 [height, width, 3]) as a PNG file."""
     height, width, _ = picture.shape
     rows = np.zeros((height, 1 + 3 * width), dtype=np.uint8)  # each begins with its filter: none
     rows[:, 1:] = picture.reshape(height, -1)

@@ -14,13 +14,13 @@ from rtcontrol.envs.remote_parts import (
     MessageCounts,
     RemoteData,
     RemoteObservation,
+    RemotePictures,
     RemoteTerms,
     Sent,
     look_of,
     wire_call,
     wire_calls,
 )
-from rtcontrol.envs.remote_pictures import RemotePictures
 from rtcontrol.models.call import Call
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import CallMessage, Executed, Instruct, Observe, Reset, Timing

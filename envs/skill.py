@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from rtcontrol.envs.base import Simulation
 from rtcontrol.models.call import Call
+from rtcontrol.models.errors import UserError
+
+GoalT = TypeVar("GoalT")
 
 
 class StepCarry:
@@ -87,6 +90,39 @@ class Judged(Simulation, Protocol):
     def judge_by(self, goal: Any) -> None: ...
 
 
+class GoalWorld(Generic[GoalT]):
+    """What bundled worlds share: the goal that an episode is judged by. It is read off the instruction by `meant`,
+    unless `goal` sets it for good (told right, judged left); UserError with the `hint` for one that names none."""
+
+    def __init__(self, goal: GoalT | str | None, meant: Callable[[str], GoalT | None], title: str, hint: str) -> None:
+        if isinstance(goal, str):
+            named = meant(goal)
+            if named is None:
+                raise UserError(f"The {title}'s option goal={goal!r} names no goal.", hint)
+            goal = named
+        self._fixed = self._goal = goal
+        self._meant = meant
+
+    @property
+    def goal(self) -> GoalT | None:
+        """What the present episode is judged by."""
+        return self._goal
+
+    def judge_by(self, goal: GoalT | None) -> None:
+        """Judge by `goal` from now on, whatever the instruction says; None: by the instructions still to come."""
+        self._fixed = self._goal = goal
+        self._goal_changed()
+
+    def instruct(self, text: str) -> None:
+        """Judge by what `text` asks for, from now on; an instruction that names no goal is not judged."""
+        if self._fixed is None:
+            self._goal = self._meant(text)
+            self._goal_changed()
+
+    def _goal_changed(self) -> None:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class Skill:
     """`make` builds the world; `observe` and `read_back` turn an observation into text and back; `recognise` reads an
@@ -121,12 +157,3 @@ class Skill:
                 raise ValueError(f"the expert does not know what {instruction!r} asks for")
             calls.append(self.expert(self.read_back(observation), goal))
         return calls
-
-    def no_op_policy(self, situations: Sequence[tuple[str, str]]) -> list[Call]:
-        """Nothing, whatever happens."""
-        return [self.still] * len(situations)
-
-    def random_policy(self, seed: int = 0) -> Policy:
-        """A random call at every tick."""
-        rng = random.Random(seed)
-        return lambda situations: [self.any_call(rng) for _ in situations]

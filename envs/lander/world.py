@@ -13,7 +13,7 @@ from gymnasium.envs.box2d.lunar_lander import FPS, LEG_DOWN, SCALE, VIEWPORT_H, 
 from rtcontrol.agents.lander.goals import LanderGoal
 from rtcontrol.agents.lander.phrasings import PHRASINGS
 from rtcontrol.envs.base import Episode
-from rtcontrol.models.errors import UserError
+from rtcontrol.envs.skill import GoalWorld
 
 LAND_LIMIT_S = 25.0
 HOVER_S = 12.0
@@ -124,30 +124,19 @@ def engine_action(main: float, side: float) -> tuple[float, float]:
     return throttle, -lateral if side < 0 else lateral
 
 
-class Lander:
+class Lander(GoalWorld[LanderGoal]):
     """The `Simulation` of one lander.
 
     Observation: `x`, `y` (the pad's centre is 0, 0; the field ends at |x| = 1, the start is at about 0, 1.4), `vx`,
     `vy` (dx/dt = 0.5 vx, dy/dt = 1.125 vy, a second), `angle` (radians, counterclockwise), `spin` (0.4 rad/s),
-    `left_leg`, `right_leg` (0.0 or 1.0). The goal that an episode is judged by is read off the instruction, unless
-    `goal` sets it for good (told right, judged left).
+    `left_leg`, `right_leg` (0.0 or 1.0).
     """
 
     step_s = 1 / 50
 
-    def __init__(
-        self, goal: LanderGoal | str | None = None, instruction: str | None = None, pictures: bool = False
-    ) -> None:
-        if isinstance(goal, str):
-            named = PHRASINGS.meant(goal)
-            if named is None:
-                raise UserError(
-                    f"The lander's option goal={goal!r} names no goal.",
-                    "Write land, left, right or a hover with its height, such as 'hover at 0.7 and x -0.2'.",
-                )
-            goal = named
-        self._fixed = goal
-        self._goal = goal if goal is not None or instruction is None else PHRASINGS.meant(instruction)
+    def __init__(self, goal: LanderGoal | str | None = None, pictures: bool = False) -> None:
+        hint = "Write land, left, right or a hover with its height, such as 'hover at 0.7 and x -0.2'."
+        super().__init__(goal, PHRASINGS.meant, "lander", hint)
         # The bare environment: its TimeLimit wrapper would cut at 1000 steps, and the judge keeps its own time.
         # Without pictures no render mode: with one, Gymnasium adds exhaust particles, and a step grows to milliseconds.
         mode = "rgb_array" if pictures else None
@@ -159,11 +148,6 @@ class Lander:
         self._return = 0.0
         self._steps = 0
         self.bindings: Mapping[str, Callable[..., Any]] = {"engines": self.engines}
-
-    @property
-    def goal(self) -> LanderGoal | None:
-        """What the present episode is judged by."""
-        return self._goal
 
     def engines(self, main: float, side: float) -> None:
         """Set both engines, in percent; they stay so until the next call. ValueError outside the engines' ranges."""
@@ -263,13 +247,5 @@ class Lander:
             self._judge.detail(x, y),
         )
 
-    def judge_by(self, goal: LanderGoal | None) -> None:
-        """Judge by `goal` from now on, whatever the instruction says; None: by the instructions still to come."""
-        self._fixed = self._goal = goal
-        self._judge.change(goal)
-
-    def instruct(self, text: str) -> None:
-        """Judge by what `text` asks for, from now on; an instruction that names no goal is not judged."""
-        if self._fixed is None:
-            self._goal = PHRASINGS.meant(text)
-            self._judge.change(self._goal)
+    def _goal_changed(self) -> None:
+        self._judge.change(self._goal)

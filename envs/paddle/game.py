@@ -10,7 +10,7 @@ from rtcontrol.agents.paddle.goals import CANONICAL, PaddleGoal
 from rtcontrol.agents.paddle.phrasings import PHRASINGS
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.paddle.world import BOTTOM, LEVEL_SPEED, STEPS_A_SECOND, TOP, PaddleWorld, Person, person
-from rtcontrol.models.errors import UserError
+from rtcontrol.envs.skill import GoalWorld
 
 BALLS = {"return": 4, "miss": 8, "up": 4, "down": 4}  # balls that decide an episode
 BALLS_S = 40.0  # and how long it may take
@@ -119,36 +119,22 @@ class PaddleJudge:
         return detail
 
 
-class PaddleGame:
+class PaddleGame(GoalWorld[PaddleGoal]):
     """The `Simulation` of one game, and of whatever the goal asks in it.
 
-    Both paddles start at heights that follow from the seed, as the serves and the person do. The goal that an episode
-    is judged by is read off the instruction, unless `goal` sets it for good. The return is the points won less those
-    lost. `world` is open to whoever makes starts for training.
+    Both paddles start at heights that follow from the seed, as the serves and the person do. The return is the points
+    won less those lost. `world` is open to whoever makes starts for training.
     """
 
     step_s = 1 / STEPS_A_SECOND
 
     def __init__(self, goal: PaddleGoal | str | None = None) -> None:
-        if isinstance(goal, str):
-            named = PHRASINGS.meant(goal)
-            if named is None:
-                raise UserError(
-                    f"The paddle's option goal={goal!r} names no goal.",
-                    f"Write one of: {', '.join(CANONICAL.values())}.",
-                )
-            goal = named
-        self._fixed = self._goal = goal
+        super().__init__(goal, PHRASINGS.meant, "paddle", f"Write one of: {', '.join(CANONICAL.values())}.")
         self.world = PaddleWorld()
         self.person: Person = person(0)
-        self._judge = PaddleJudge(goal, self.world)
+        self._judge = PaddleJudge(self._goal, self.world)
         self._seed = self._steps = 0
         self.bindings: Mapping[str, Callable[..., Any]] = {"move": self.move}
-
-    @property
-    def goal(self) -> PaddleGoal | None:
-        """What the present episode is judged by."""
-        return self._goal
 
     def move(self, velocity: int) -> None:
         """The model's paddle in steps of 20 units a second, positive is down; it stays so until the next call."""
@@ -183,13 +169,5 @@ class PaddleGame:
             self._seed, points, self._judge.success, self._steps * self.step_s, self._judge.detail(self.world)
         )
 
-    def judge_by(self, goal: PaddleGoal | None) -> None:
-        """Judge by `goal` from now on, whatever the instruction says; None: by the instructions still to come."""
-        self._fixed = self._goal = goal
-        self._judge.change(goal, self.world)
-
-    def instruct(self, text: str) -> None:
-        """Judge by what `text` asks for, from now on; an instruction that names no goal is not judged."""
-        if self._fixed is None:
-            self._goal = PHRASINGS.meant(text)
-            self._judge.change(self._goal, self.world)
+    def _goal_changed(self) -> None:
+        self._judge.change(self._goal, self.world)

@@ -11,6 +11,7 @@ from rtcontrol.agents.road.phrasings import PHRASINGS
 from rtcontrol.agents.road.tools import agent
 from rtcontrol.envs.base import Episode
 from rtcontrol.envs.road.world import DT, Car, Road
+from rtcontrol.envs.skill import GoalWorld
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.carla.pace import KMH
 
@@ -135,38 +136,27 @@ def _cruises(road: Road, kmh: float) -> bool:
     return near and road.car.speed * KMH > CRUISE_MIN_KMH and road.junction_m() is None
 
 
-class RoadGame:
+class RoadGame(GoalWorld[RoadGoal]):
     """The `Simulation` of one drive.
 
-    Lanes, limits, traffic and lights follow from the seed. The goal that an episode is judged by is read off the
-    instruction, unless `goal` sets it for good. The return is the distance driven, km. `road` is open to whoever makes
-    starts for training.
+    Lanes, limits, traffic and lights follow from the seed. The return is the distance driven, km. `road` is open to
+    whoever makes starts for training.
     """
 
     step_s = DT
 
     def __init__(self, goal: RoadGoal | str | None = None) -> None:
-        if isinstance(goal, str):
-            named = PHRASINGS.meant(goal)
-            if named is None:
-                raise UserError(
-                    f"The road's option goal={goal!r} names no goal.",
-                    "Write, say: drive at 50, keep in the left lane, follow the car ahead at 20 metres, "
-                    "turn right at the next junction, overtake slow cars, stop the car.",
-                )
-            goal = named
-        self._fixed = self._goal = goal
+        hint = (
+            "Write, say: drive at 50, keep in the left lane, follow the car ahead at 20 metres, "
+            "turn right at the next junction, overtake slow cars, stop the car."
+        )
+        super().__init__(goal, PHRASINGS.meant, "road", hint)
         self.road = Road()
-        self._judge = RoadJudge(goal, self.road)
+        self._judge = RoadJudge(self._goal, self.road)
         self._seed = self._steps = 0
         self.bindings: Mapping[str, Callable[..., Any]] = {
             tool.name: partial(self._obey, tool.name) for tool in agent.tools
         }
-
-    @property
-    def goal(self) -> RoadGoal | None:
-        """What the present episode is judged by."""
-        return self._goal
 
     def _obey(self, call: str, /, **arguments: Any) -> None:
         self.road.obey(call, arguments)
@@ -201,13 +191,5 @@ class RoadGame:
             self._judge.detail(self.road),
         )
 
-    def judge_by(self, goal: RoadGoal | None) -> None:
-        """Judge by `goal` from now on, whatever the instruction says; None: by the instructions still to come."""
-        self._fixed = self._goal = goal
-        self._judge.change(goal, self.road)
-
-    def instruct(self, text: str) -> None:
-        """Judge by what `text` asks for, from now on; an instruction that names no goal is not judged."""
-        if self._fixed is None:
-            self._goal = PHRASINGS.meant(text)
-            self._judge.change(self._goal, self.road)
+    def _goal_changed(self) -> None:
+        self._judge.change(self._goal, self.road)

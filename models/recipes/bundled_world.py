@@ -147,7 +147,7 @@ class WorldRecipe:
         )
 
 
-RECIPES = {world.agent: WorldRecipe(world) for world in registry.trained().values()}
+RECIPES = {world.agent: WorldRecipe(world) for world in registry.WORLDS.values()}
 
 
 def train(given: argparse.Namespace) -> str:

@@ -11,7 +11,7 @@ from rtcontrol.envs import registry
 from rtcontrol.envs.skill import Skill, StepCarry
 from rtcontrol.models.errors import UserError
 
-AGENTS = registry.agent_names()
+AGENTS = registry.AGENTS
 HZ = 16
 TICKS = 40  # of an episode, told one thing
 FIRST_SEED = 3000
@@ -35,7 +35,7 @@ def agent_of(model: str, agent: str | None = None) -> str:
 def situations(agent: str, count: int) -> list[Situation]:
     """`count` consecutive ticks at 16 Hz of an agent's own episodes: told in turn one of its goals as it is written
     and a phrasing of one that its model never saw; its scripted expert acts on the text."""
-    skill, found = registry.by_agent()[agent].skill(), list[Situation]()
+    skill, found = registry.BY_AGENT[agent].skill(), list[Situation]()
     for episode, (told, goal) in enumerate(_told(skill)):
         world = skill.make()
         carry = StepCarry(world.step_s)
@@ -70,4 +70,4 @@ def schemas(agent: str) -> dict[str, list[dict[str, Any]]]:
     token depths 1, 3 and 6 of the lander's tokenizer (bottleneck head of 8 tokens), published as
     `rtcontrol/bench/schemas/long.json`."""
     text = resources.files("rtcontrol.bench").joinpath("schemas/long.json").read_text("utf-8")
-    return {"bundled": registry.by_agent()[agent].controller().tools.openai(), "long": json.loads(text)}
+    return {"bundled": registry.BY_AGENT[agent].controller().tools.openai(), "long": json.loads(text)}

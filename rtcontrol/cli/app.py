@@ -64,8 +64,6 @@ Examples:
 
   rtcontrol run --env carla-bridge --hz 16 --instruct "follow the car ahead at 20 metres"     (docs/bridges.md)
 
-  rtcontrol run --env runs/soak/record.mcap --model expert      (what was recorded is the world)
-
   rtcontrol run --env gym:CartPole-v1 --agent my_expert.py --model expert --hz 50      (docs/your-own-game.md)
 
   rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine     (docs/schemas.md)
@@ -208,7 +206,7 @@ def envs() -> None:
     from rtcontrol.envs import registry
     from rtcontrol.run import assembly
 
-    for name, entry in registry.known().items():
+    for name, entry in registry.WORLDS.items():
         print(f"{name}  (agent {entry.agent})\n    {entry.description}")
     for name, description in sorted(assembly.JOINED.items()):
         print(f"{name}\n    {description}")

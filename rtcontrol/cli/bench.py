@@ -11,7 +11,7 @@ import typer
 
 from rtcontrol.cli.figures import JsonFile, Tenths, for_people, save, show_table
 from rtcontrol.cli.options import group
-from rtcontrol.envs.registry import agent_names
+from rtcontrol.envs.registry import AGENTS
 from rtcontrol.models.errors import UserError
 
 app = group(help="Measure on this machine, next to the baselines; --json keeps all figures.")
@@ -41,7 +41,7 @@ def measured(run: Callable[[Tenths], dict[str, Any]], json_file: Path | None) ->
 def decide(
     model: Model = "lander",
     agent: Annotated[
-        str | None, typer.Option(help=f"Whose situations: {', '.join(agent_names())}. (default: MODEL's, or lander's)")
+        str | None, typer.Option(help=f"Whose situations: {', '.join(AGENTS)}. (default: MODEL's, or lander's)")
     ] = None,
     decisions: Annotated[int, typer.Option(min=20, help="Decisions of each list of tools by each way.")] = 300,
     dtype: Annotated[str, typer.Option(help="auto, fp32 or bf16.")] = "auto",

@@ -5,18 +5,14 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.progress import Progress
 
 from rtcontrol.cli.figures import JsonFile, for_people, save, say
-from rtcontrol.models.errors import UserError
 from rtcontrol.run.run import ERRED, mostly_errors
 from rtcontrol_client.console import printable
-
-if TYPE_CHECKING:
-    from rtcontrol.run.recording import Recording
 
 
 def replay(
@@ -28,9 +24,6 @@ def replay(
     ] = None,
     agent: Annotated[str | None, typer.Option(help="FILE.py whose expert is meant by --model expert.")] = None,
     diff: Annotated[bool, typer.Option("--diff", help="Show each tick that was decided otherwise.")] = False,
-    as_env: Annotated[
-        bool, typer.Option("--as-env", help="Play it as the world of a run, in real time: calls act on nothing.")
-    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Decide recorded observations again, and compare with what was decided then, tick by tick.
@@ -48,8 +41,6 @@ def replay(
       rtcontrol replay runs/soak/record.mcap --hz 10 --json replay.json
 
       rtcontrol replay runs/mine --agent my_agent.py --model expert
-
-      rtcontrol replay runs/soak --as-env --model expert      (as `rtcontrol run --env runs/soak/record.mcap`)
     """
     from rtcontrol.run import assembly
     from rtcontrol.run.recording import recording
@@ -57,10 +48,6 @@ def replay(
 
     recorded = recording(file)
     own = None if agent is None else assembly.agent(agent)
-    if as_env:
-        if agent is not None:
-            raise UserError("--agent is for the expert of a comparison: --as-env flies.", "Leave it out.")
-        raise typer.Exit(_as_env(recorded, model, engine, hz, diff, json_file))
     console = for_people(json_file)
     tell = partial(say, console)
     with Progress(console=console, transient=True) as bar:
@@ -100,16 +87,3 @@ def replay(
             file=sys.stderr,
         )
         raise typer.Exit(ERRED)
-
-
-def _as_env(
-    recorded: Recording, model: str | None, engine: str | None, hz: float | None, diff: bool, json_file: Path | None
-) -> int:
-    if diff or json_file is not None:
-        raise UserError("--diff and --json compare decisions: --as-env makes a run.", "Leave them out.")
-    from rtcontrol.cli.app import start_run
-    from rtcontrol.run.options import RunOptions
-
-    header = recorded.header
-    engine, hz = engine or str(header["engine"]), hz or float(header["hz"])
-    return start_run(RunOptions(env=str(recorded.path), model=model, engine=engine, host=str(header["host"]), hz=hz))

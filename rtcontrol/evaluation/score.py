@@ -301,9 +301,9 @@ def _gate_of(model: str, tools: Sequence[ToolSchema]) -> str:
 
 
 def skill_for(env: str, agent: str, goals: Path | None) -> Skill:
-    if env in assembly.JOINED or env.endswith(assembly.RECORDED):
+    if env in assembly.JOINED:
         raise UserError(
             f"{env} has no goals with a judge and an expert, so nothing to score by.",
-            f"Score one of {', '.join(registry.known())}, or a world of your own (.py).",
+            f"Score one of {', '.join(registry.WORLDS)}, or a world of your own (.py).",
         )
     return skill_of(env, agent or None, goals)

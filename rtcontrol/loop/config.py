@@ -221,7 +221,7 @@ class RunConfig:
     here: 0.001 <= hz <= 10000; 0 < deadline <= pipeline * period; max age > 0; hold >= 0.
     """
 
-    env: Annotated[str, Flag("Environment: a name (`rtcontrol envs`), a .py file, or a recording (.mcap).")]
+    env: Annotated[str, Flag("Environment: a name (`rtcontrol envs`), or a .py file.")]
     out: Annotated[Path, Flag("Folder of record.mcap and report.json. (default: runs/ENV-TIME)", parse=folder)] = Path()
     hz: Annotated[float, Flag("Ticks a second.")] = 16.0
     deadline_ms: Annotated[float | None, Flag("From release to deadline. (default: the period)")] = None
@@ -282,7 +282,7 @@ class RunConfig:
     mlock: Annotated[bool, Flag("Lock the memory.")] = False
     record_observations: Annotated[str, Flag(RECORD_OBSERVATIONS)] = "yes"
     record_max: Annotated[str, Flag(RECORD_MAX)] = "1G"
-    record_pictures: Annotated[float, Flag(f"{RECORD_PICTURES}, or drawn from what is observed; 0: none.")] = 0.0
+    record_pictures: Annotated[float, Flag(f"{RECORD_PICTURES}; 0: none.")] = 0.0
     warmup: int = 5
     warmup_s: float = 0.0
     first_observation_s: float = 10.0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import rtcontrol.agents
 from rtcontrol.agents import Agent, Goal, Goals, InvalidCall
 from rtcontrol.envs.base import Environment, Observation
-from rtcontrol.envs.registry import BundledWorld, by_agent
+from rtcontrol.envs.registry import BY_AGENT, BundledWorld
 from rtcontrol.envs.thread import WorldThread
 from rtcontrol.hosts.deciders import PLAIN, ExpertSource, NoopSource, RandomSource, STSource
 from rtcontrol.hosts.failover import BackupHost, Handover
@@ -25,10 +25,8 @@ from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint, is_policy
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.recording import recording
 from rtcontrol.run.user_code import load_module, reason, remedy_of
 from rtcontrol.run.user_module import UserExpert, holds_agent, is_gym, user_agent, user_world
-from rtcontrol.telemetry.pictures import Pictures
 
 if TYPE_CHECKING:
     from rtcontrol.envs.gym import GymWorld
@@ -46,20 +44,19 @@ def names() -> list[str]:
     """All names that --env takes."""
     from rtcontrol.envs import registry
 
-    return [*registry.known(), *sorted(JOINED)]
+    return [*registry.WORLDS, *sorted(JOINED)]
 
 
 def unknown(env: str) -> UserError:
     """The error of a name that is none of these."""
     return UserError(
         f"There is no environment called {env!r}.",
-        f"Known ones: {', '.join(names())}, a .py file, or a recording (.mcap).",
+        f"Known ones: {', '.join(names())}, or a .py file.",
     )
 
 
 # Requests to a first decider that is far away: at 16 Hz each tick is asked of one that answers within 250 ms.
 IN_FLIGHT = 4
-RECORDED = ".mcap"
 
 
 def agents() -> dict[str, Agent]:
@@ -83,8 +80,6 @@ def agent(name: str, goals: Path | None = None, env: str = "", thread: WorldThre
     if is_gym(name):
         with closing(WorldThread(name)) as other:
             return gym_world(name, thread if thread is not None and name == env else other).agent()
-    if name.endswith(RECORDED):
-        return recording(Path(name)).agent()
     known = agents()
     if name not in known:
         raise UserError(f"There is no agent called {name!r}.", f"Known ones: {', '.join(known)}; or a .py file.")
@@ -94,13 +89,9 @@ def agent(name: str, goals: Path | None = None, env: str = "", thread: WorldThre
 def environment(
     name: str, goal: str | None, told: Agent | None = None, thread: WorldThread | None = None
 ) -> Environment:
-    """A bundled environment, the one simulation class in a Python file, or what was recorded. UserError where there
+    """A bundled environment, the one simulation class in a Python file, UserError where there
     is none. `goal` is what is judged; of a world of the user's it is one of those of the agent `told`, and it is made
     on the `thread` (None: one of its own), unless it is there already."""
-    if name.endswith(RECORDED):
-        if goal is not None:
-            raise UserError("--goal is for bundled environments: nobody judges a recording.", "Leave it out.")
-        return recording(Path(name)).world()
     if name.endswith(".py") or is_gym(name):
         from rtcontrol.envs.paced import PacedEnvironment
 
@@ -120,9 +111,9 @@ def environment(
         return PacedEnvironment(name if is_gym(name) else Path(name).stem, world, thread)
     from rtcontrol.envs import registry
 
-    if name not in registry.known():
+    if name not in registry.WORLDS:
         raise unknown(name)
-    return registry.make(name, **({} if goal is None else {"goal": goal}))
+    return registry.WORLDS[name].make(goal)
 
 
 def gym_world(name: str, thread: WorldThread) -> GymWorld:
@@ -152,13 +143,13 @@ def default_agent(env: str) -> str:
     """The agent that an environment is made for."""
     from rtcontrol.envs import registry
 
-    if env.endswith(RECORDED) or is_gym(env):
+    if is_gym(env):
         return env
     if env.endswith(".py"):
         if holds_agent(load_module(env, "--env")):
             return env
         raise UserError(f"The environment {env} names no agent.", "Give one with --agent NAME or --agent FILE.py.")
-    entry = registry.known().get(env)
+    entry = registry.WORLDS.get(env)
     if entry is None:
         raise unknown(env)
     return entry.agent
@@ -180,7 +171,7 @@ def _expert(world: BundledWorld, request: DecisionRequest) -> Call:
 
 # By the agent whose tools the expert of an environment calls.
 EXPERTS: dict[str, Callable[[DecisionRequest], Call]] = {
-    agent: partial(_expert, world) for agent, world in by_agent().items()
+    agent: partial(_expert, world) for agent, world in BY_AGENT.items()
 }
 
 
@@ -311,18 +302,6 @@ def _place(config: RunConfig, source: DeciderSource, model: str) -> Host:
     from rtcontrol.hosts.ray_pool import single_host
 
     return single_host(source, config.pipeline, gpus)
-
-
-def pictures(config: RunConfig) -> Pictures | None:
-    """What draws the record's pictures, None where none are wanted. UserError for a world that has none."""
-    if not config.record_pictures:
-        return None
-    from rtcontrol.envs.pictures import painter, png
-
-    if (paint := painter(config.env)) is None:
-        raise UserError(f"--record-pictures: there are no pictures of {config.env}.", "Leave it out.")
-    # Epochs count from 1, and each has the next seed.
-    return Pictures(lambda epoch, data: png(paint(config.seed + epoch - 1, data)), config.record_pictures)
 
 
 def sample(config: RunConfig, env: Environment) -> Observation | None:

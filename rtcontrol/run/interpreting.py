@@ -29,7 +29,7 @@ def goal_tools(agent: Agent) -> GoalTools | None:
     """Return the agent's goals as tools; None if it has none."""
     if isinstance(agent.goals, Goals):
         return agent.goals.goal_tools(agent.name)
-    world, bundled = registry.by_agent().get(agent.name), assembly.agents().get(agent.name)
+    world, bundled = registry.BY_AGENT.get(agent.name), assembly.agents().get(agent.name)
     if world is None or bundled is None or bundled.tools.openai() != agent.tools.openai():
         return None  # of another's tools, whatever it is called
     return world.phrasings().goal_tools

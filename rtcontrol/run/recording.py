@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.agents import Agent, Fallback, Tools
-from rtcontrol.envs.recorded import Capture, RecordedLook, RecordedWorld, restored
 from rtcontrol.hosts.deciders import PLAIN
 from rtcontrol.models.call import StandingCall
 from rtcontrol.models.checkpoint.checkpoint import zoo
@@ -65,14 +64,13 @@ class Recording:
         )
 
     def agent(self) -> Agent:
-        """Who decided: the same tools, and of an observation the text that was read of it then. Without a model where
-        that is named by the record alone."""
+        """Return who decided, with the same tools; without a model where that is named by the record alone."""
         header = self.header
         return Agent(
             name=str(header["agent"]),
             description=f"The agent of the recording {self.path}.",
             tools=Tools(header["tools"]),
-            observe=lambda data: str(getattr(data, "text", "")),
+            observe=lambda data: "",  # the recorded text is decided by
             instruction=self.seen[0].instruction,
             fallback=Fallback(hold_ms=float(header["hold_ms"])),
             model=str(header["model"]) if self.recorded_model else "",
@@ -80,15 +78,14 @@ class Recording:
             allow_null=bool(header["allow_null"]),
         )
 
-    def world(self) -> RecordedWorld:
-        """It shows what was observed, when it was."""
-        first_s = self.seen[0].t_s
-        looks = [
-            Capture(round((seen.t_s - first_s) * 1e9), seen.epoch, RecordedLook.of(seen.data, seen.observation))
-            for seen in self.seen
-        ]
-        names = [tool.name for tool in self.agent().tools]
-        return RecordedWorld(self.path.stem, looks, names, round(1e9 / float(self.header["hz"])))
+
+def restored(value: Any) -> Any:
+    """Return recorded data as the world gave it: a record has infinite numbers and NaN as texts."""
+    if isinstance(value, dict):
+        return {key: restored(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [restored(one) for one in value]
+    return float(value) if isinstance(value, str) and value in ("inf", "-inf", "nan") else value
 
 
 @cache

@@ -26,13 +26,12 @@ from rtcontrol.run.check import fit
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.model_compatibility import NAME_IT, gated, model_for, rate_mismatch, shown, training_notice
 from rtcontrol.run.options import RunOptions
-from rtcontrol.run.recording import recording
 from rtcontrol.run.tools_only_agent import tools_only_agent
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_code import load_module
 from rtcontrol.run.user_module import try_expert
 from rtcontrol.telemetry import report, table
-from rtcontrol.telemetry.pictures import Pictures, received
+from rtcontrol.telemetry.pictures import received
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
@@ -122,19 +121,16 @@ def _run(options: RunOptions, ending: Shutdown, wrap: Callable[..., Parts], thre
         if model == "expert" and sample is not None:
             try_expert(chosen, sample, instruction)
         check_named(options, chosen)
-        pictures = assembly.pictures(options)
         host = assembly.host(options, source, model, chosen)
         told = interpreting.of_config(options, chosen)
         view = LiveView(options)
         ending.retake()  # the world's construction and first reset ran its code, and a model's
-        return run_loop(options, chosen, env, host, sample, view, ending, pictures=pictures, interpreter=told)
+        return run_loop(options, chosen, env, host, sample, view, ending, interpreter=told)
 
 
 def _agent(options: RunOptions, thread: WorldThread) -> Agent:
     """The agent, with the tools of --tools where there are some; of these alone where a world of the user's is given
     no agent. UserError."""
-    if options.env.endswith(assembly.RECORDED) and options.agent is None:
-        recording(Path(options.env)).model(options.model)
     if options.tools is None:
         return _named(options, thread)
     tools = tools_from(options.tools, skip_unsupported=options.skip_unsupported)
@@ -166,14 +162,13 @@ def run_loop(
     ending: Shutdown,
     clock: LoopClock | None = None,
     made: Callable[[ControlLoop], None] = lambda loop: None,
-    pictures: Pictures | None = None,
     interpreter: Interpreter | None = None,
 ) -> int:
     """`run` with everything chosen. `made` is told the loop before it runs."""
     header = config.header(chosen.fallback.hold_ms, chosen)
     record, patient = config.out / "record.mcap", config.clock == "lockstep"
     recorder = Recorder(record, header, provisional=True, tell=view.say, patient=patient, most=size(config.record_max))
-    recorder.pictures = pictures or received(env, config.record_pictures, recorder.header)
+    recorder.pictures = received(env, config.record_pictures, recorder.header)
     options = LoopOptions(
         sample, view.say, clock, interpreter=interpreter, retake=ending.retake, goals=interpreting.goal_tools(chosen)
     )

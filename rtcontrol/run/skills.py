@@ -59,7 +59,7 @@ def skill_of(env: str, agent: str | None = None, goals: Path | None = None, limi
     chosen = assembly.agent(agent or assembly.default_agent(env), goals, env)
     if chosen.goals is None or chosen.expert is None:
         bundled = registry.skill(env)
-        if bundled is not None and agent in (None, registry.known()[env].agent):
+        if bundled is not None and agent in (None, registry.WORLDS[env].agent):
             return bundled
         has, lacks = ("goals", "expert") if chosen.goals is not None else ("tools", "goals")
         file = "an agent's file, and give it with --agent FILE.py" if agent is None else "its file"

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.envs.remote_pictures import RemotePicture
+from rtcontrol.envs.remote_parts import RemotePicture
 from rtcontrol.loop import slash
 from rtcontrol.loop.loop import ControlLoop
 from rtcontrol.models.errors import UserError

@@ -145,8 +145,8 @@ def _tried(found: list[UserError], act: Callable[[], Any]) -> Any:
 
 
 def _agent(env: str, agent: str | None, goals: Path | None, thread: WorldThread) -> Agent | None:
-    if env in assembly.JOINED or env.endswith(assembly.RECORDED):
-        known = ", ".join(registry.known())
+    if env in assembly.JOINED:
+        known = ", ".join(registry.WORLDS)
         raise UserError(f"{env} is no world of this process.", f"Check one of {known}, gym:ID, or a .py file.")
     if agent is None and env.endswith(".py") and not holds_agent(load_module(env, "--env")):
         if goals is not None:

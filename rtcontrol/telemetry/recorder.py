@@ -15,7 +15,7 @@ from typing import Any
 from rtcontrol.models.files import no_link, part_of
 from rtcontrol.telemetry.channels import SCHEMA_VERSION
 from rtcontrol.telemetry.encoder import Encoder
-from rtcontrol.telemetry.pictures import PictureSource
+from rtcontrol.telemetry.pictures import ReceivedPictures
 from rtcontrol.telemetry.run_folder import make_folder, older_part, older_parts, unmake, unwritable
 
 # At most so much is lost with the process.
@@ -65,7 +65,7 @@ class Recorder:
         self.fold: Callable[[dict[str, Any]], None] = lambda event: None
         self.slow: Callable[[int, int], None] = lambda begin_ns, end_ns: None
         self.state: Callable[[], dict[str, Any]] = dict
-        self.pictures: PictureSource | None = None
+        self.pictures: ReceivedPictures | None = None
         self._older: deque[tuple[Path, int, int]] = deque()  # parts: bytes, first tick
         self._size = self._first_k = self._number = 0  # of the part that is written
         self._last_ns = 0  # of the last event in it
@@ -210,7 +210,7 @@ class Recorder:
                 self._last_ns, event = self._waiting.popleft()
                 utc_ns = self._last_ns + self._anchor_ns
                 self._encoder.add(utc_ns, event)
-                for picture in () if self.pictures is None else self.pictures.of(utc_ns, event):
+                for picture in () if self.pictures is None else self.pictures.waiting():
                     self._encoder.add(utc_ns, picture)
                 self._taken += 1
             self._bytes = self._encoder.take()

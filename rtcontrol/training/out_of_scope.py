@@ -16,7 +16,7 @@ from rtcontrol.agents.spoken import bare, nonsense, words_of
 from rtcontrol.envs import registry
 from rtcontrol.models.train.rows import Row
 
-WORLDS: dict[str, Phrasings[Any, Any]] = {name: world.phrasings() for name, world in registry.trained().items()}
+WORLDS: dict[str, Phrasings[Any, Any]] = {name: world.phrasings() for name, world in registry.WORLDS.items()}
 RUN = 4  # rows that share a sentence, as training groups them
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -96,6 +96,6 @@ def _words() -> tuple[str, ...]:
 @cache
 def _meant(agent: str) -> frozenset[str]:
     """All that people say who want one of an agent's goals, as it is compared."""
-    world, rng = registry.known()[agent].phrasings(), random.Random(0)
+    world, rng = registry.WORLDS[agent].phrasings(), random.Random(0)
     goals = {world.sample_goal(rng) for _ in range(2000)}
     return frozenset(bare(pattern) for goal in goals for pattern in world.spoken_patterns(goal))

@@ -19,12 +19,12 @@ YARD = Goals(
     {"go to the {thing}": [], "drive at {speed}": [], "turn to {angle} degrees": [], "stop": ["halt"]},
     {"thing": ["red box", "exit", 3], "speed": [0.5, 1, 2.5], "angle": range(0, 360, 15)},
 )
-LANDER = registry.known()["lander"].phrasings().goal_tools
+LANDER = registry.WORLDS["lander"].phrasings().goal_tools
 
 
-@pytest.mark.parametrize("world", registry.known())
+@pytest.mark.parametrize("world", registry.WORLDS)
 def test_each_goal_of_a_bundled_world_is_a_call_and_its_canonical_words_are_known(world: str) -> None:
-    told = registry.known()[world].phrasings()
+    told = registry.WORLDS[world].phrasings()
     rng = random.Random(0)
     for goal in (told.sample_goal(rng) for _ in range(500)):
         tools = told.goal_tools
@@ -115,7 +115,7 @@ def test_numbers_between_those_listed_are_values() -> None:
 
 
 def test_more_than_any_goal_has_can_be_asked_for() -> None:
-    rng, lander = random.Random(0), registry.known()["lander"].phrasings()
+    rng, lander = random.Random(0), registry.WORLDS["lander"].phrasings()
     for _ in range(100):
         told = lander.beyond(rng)
         assert told is not None and LANDER.canonical(told) is None

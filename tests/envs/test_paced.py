@@ -293,20 +293,10 @@ def test_lockstep_flights_repeat_by_seed() -> None:
 
 
 def test_wall_clock_world_goes_on_without_a_controller() -> None:
-    with contextlib.closing(registry.make("lander", goal="land")) as env:
+    with contextlib.closing(registry.WORLDS["lander"].make("land")) as env:
         env.start("wall", seeds=0, episodes=1)
         until(lambda: env.finished, seconds=60)
     assert [episode.detail["end"] for episode in env.episodes] == ["crash"]
-
-
-def test_unknown_environment_names_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"no environment called 'moon'.*lander"):
-        registry.make("moon")
-
-
-def test_unknown_option_names_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"no option 'gaol'.*goal"):
-        registry.make("lander", gaol="left")
 
 
 async def later(*given: object) -> None:

@@ -26,7 +26,6 @@ from rtcontrol.agents.road import tools as road_tools
 from rtcontrol.agents.road.goals import KINDS as ROAD_KINDS
 from rtcontrol.agents.road.goals import VALUES, RoadGoal, RoadKind
 from rtcontrol.agents.road.tools import observe as observe_road
-from rtcontrol.envs import registry
 from rtcontrol.envs.evaluate import cases, evaluate, summary
 from rtcontrol.envs.lander import curriculum as lander
 from rtcontrol.envs.lander import skill as lander_skill
@@ -367,15 +366,6 @@ def test_the_option_goal_outlives_the_instruction_and_must_name_one() -> None:
         PaddleGame("make tea")
 
 
-def test_the_registry_knows_the_game() -> None:
-    env = registry.make("paddle", goal="aim high")
-    env.start("lockstep", 0, 1)
-    seen = env.latest()
-    env.close()
-    assert seen is not None
-    assert tuple(seen.data) == ("ball_x", "ball_y", "ball_vx", "ball_vy", "own_y", "other_y")
-
-
 UNSEEN = range(5000, 5004)
 
 
@@ -507,7 +497,7 @@ def test_the_expert_does_what_it_is_told_and_doing_nothing_does_not(kind: RoadKi
     told = cases(goal, UNSEEN)
     assert summary(evaluate(SKILL, SKILL.expert_policy, told))["successes"] >= 2
     if kind != "stop":
-        assert summary(evaluate(SKILL, SKILL.no_op_policy, told))["successes"] <= 1
+        assert summary(evaluate(SKILL, lambda seen: [SKILL.still] * len(seen), told))["successes"] <= 1
 
 
 def test_a_red_light_passed_spoils_any_goal() -> None:
@@ -649,7 +639,8 @@ def test_the_expert_returns_every_ball_with_a_late_call_too(delay_steps: int) ->
 
 def test_doing_nothing_and_random_calls_fail() -> None:
     skill = SKILLS["lander"]
-    for policy in (skill.no_op_policy, skill.random_policy(1)):
+    rng = random.Random(1)
+    for policy in (lambda seen: [skill.still] * len(seen), lambda seen: [skill.any_call(rng) for _ in seen]):
         assert summary(evaluate(skill, policy, cases(LAND, range(5))))["successes"] == 0
 
 

@@ -46,7 +46,7 @@ def test_the_page_is_what_its_files_say() -> None:
 
 
 def test_the_scores_are_those_of_the_bundled_models() -> None:
-    for model in registry.agent_names():
+    for model in registry.AGENTS:
         count, right = score(model)
         with (ZOO / model / "model.safetensors").open("rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
@@ -58,7 +58,7 @@ def test_the_readmes_results_are_those_of_the_files() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     table = readme.partition("<!-- results -->")[2].partition("<!-- /results -->")[0].strip().splitlines()
     results = [row.split("|")[2].strip() for row in table[2:]]
-    scores = {model: score(model) for model in registry.agent_names()}
+    scores = {model: score(model) for model in registry.AGENTS}
     gpu, vllm = document("sizes-gpu"), document("serving")["cases"]["late, bf16"]["ms"]
     one, heads, text = (vllm[way]["p50"] for way in ("one_pass", "simpletool_best", "vllm_json"))
     assert results[0] == ", ".join(f"{model} {right['model']} of {count}" for model, (count, right) in scores.items())

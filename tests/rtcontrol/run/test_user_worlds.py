@@ -214,10 +214,10 @@ def test_an_observation_that_cannot_be_worded_and_an_illegal_call_end_with_a_sta
 def test_a_skill_of_ones_own_is_scored_beside_its_floors(tmp_path: Path) -> None:
     skill = skill_of(world_file(tmp_path), agent_file(tmp_path))
     assert isinstance(skill, UserSkill)
-    told = [case for goal in skill.goals for case in cases(goal, range(4))]
+    told, rng = [case for goal in skill.goals for case in cases(goal, range(4))], random.Random(0)
     assert summary(evaluate(skill, skill.expert_policy, told))["successes"] == 12
-    assert summary(evaluate(skill, skill.no_op_policy, told))["successes"] == 0
-    assert summary(evaluate(skill, skill.random_policy(), told))["successes"] < 6
+    assert summary(evaluate(skill, lambda seen: [skill.still] * len(seen), told))["successes"] == 0
+    assert summary(evaluate(skill, lambda seen: [skill.any_call(rng) for _ in seen], told))["successes"] < 6
     other = [case for i in range(4) for case in cases(skill.recognise("find the barrel"), [i], "visit red box")]
     assert summary(evaluate(skill, skill.expert_policy, other))["successes"] < 4
     assert {goal.text() for goal in skill.goals} == {
@@ -255,7 +255,7 @@ def test_own_code_that_fails_where_a_skill_is_scored_is_told_with_its_line(
 ) -> None:
     with pytest.raises(UserError) as raised:
         skill = skill_of(world_file(tmp_path, *world), agent_file(tmp_path, *agent), limit_s=20)
-        evaluate(skill, skill.no_op_policy, cases(skill.recognise("barrel"), [0]))
+        evaluate(skill, lambda seen: [skill.still] * len(seen), cases(skill.recognise("barrel"), [0]))
     assert says in str(raised.value) and ("yard" in raised.value.what)
     assert "no expert" in says or "no call" in says or ".py:" in raised.value.what
 

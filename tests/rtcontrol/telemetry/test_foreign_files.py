@@ -136,7 +136,7 @@ def test_a_file_that_unpacks_without_end_is_refused_by_name_in_little_memory(
         assert TOLD[bomb] in said and str(path) in said and most_kb < MOST_KB, bomb
 
 
-@pytest.mark.parametrize("command", ["report", "replay", "data from-recording", "run --env"])
+@pytest.mark.parametrize("command", ["report", "replay", "data from-recording"])
 def test_no_command_unpacks_a_bomb(
     tmp_path: Path, hostile: dict[str, bytes], capsys: pytest.CaptureFixture[str], command: str
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import gc
 import json
 import os
@@ -30,7 +29,6 @@ from rtcontrol.telemetry import recorder as recorders
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.channels import CHANNELS, topic_of
-from rtcontrol.telemetry.pictures import Pictures
 from rtcontrol.telemetry.record_reader import read_record, read_stamped, record_in, rows
 from rtcontrol.telemetry.recorder import Recorder
 from tests.helpers.disks import files_of
@@ -356,21 +354,6 @@ def test_what_people_are_told_is_in_the_record(tmp_path: Path) -> None:
     flight.loop.instruct("go to 1")
     flight.run()
     assert flight.said and [line["log"] for line in flight.lines if "log" in line] == flight.said
-
-
-def test_pictures_are_drawn_at_their_rate_as_viewers_read_them(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "record.mcap", HEADER)
-    recorder.pictures = Pictures(lambda epoch, data: f"{epoch} {data['x']}".encode(), 10)
-    for k in range(50):
-        recorder._queue.append((k * 20_000_000, {"observation": "x", "k": k, "epoch": 2, "data": {"x": k}}))
-    recorder.write({"observation": "x", "k": 50, "epoch": 2, "data": None})
-    recorder.close()
-    with (tmp_path / "record.mcap").open("rb") as file:
-        found = [*make_reader(file).iter_messages(topics=["/picture"])]
-    assert {schema.name for schema, _, _ in found if schema} == {"foxglove.CompressedImage"}
-    shown = [json.loads(message.data) for _, _, message in found]
-    assert [base64.b64decode(one["data"]).decode() for one in shown] == [f"2 {k}" for k in range(0, 50, 5)]
-    assert shown[0]["timestamp"].keys() == {"sec", "nsec"} and shown[0]["format"] == "png"
 
 
 def test_a_fault_in_the_counts_is_told_and_costs_the_record_no_event(tmp_path: Path) -> None:
