@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import math
 import operator
+import re
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import gymnasium
 import numpy as np
@@ -20,22 +24,141 @@ from gymnasium import spaces
 from rtcontrol.agents import Agent, Fallback, Goals, Tools
 from rtcontrol.agents.signatures import defined
 from rtcontrol.envs.base import Episode
-from rtcontrol.envs.gym_making import RULE, GymOptions, make, wrong_option
 from rtcontrol.envs.spaces import UnlikeSpace, action_names, action_of, are_whole, flat, levels_of, names_of, numbers_of
-from rtcontrol.envs.thread import shut
+from rtcontrol.envs.thread import half_made, shut
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 
+PREFIX = "gym:"
 FARTHEST = 9_999  # a number is shown up to here, in units of the precision
 STEP_S = 0.05  # of a world that names no frame rate
 HOME = Path(gymnasium.__file__).parent
-_COMPARE: dict[str, Callable[[float, float], bool]] = {
+OWN = ("levels", "precision", "success", "step_s", "safe", "sees", "actions")
+RULE = re.compile(r"(return|steps)(>=|<=|>|<)(-?\d+(?:\.\d+)?)")
+COMPARE: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
 }  # fmt: skip
 GIVES = {
     "reset": "Return (observation, info), and take seed and options.",
     "step": "Return (observation, reward, terminated, truncated, info).",
 }
+# By the beginning of the id: what is seen, what can be done, and which of it is safe.
+KNOWN: dict[str, tuple[str, str, str]] = {
+    "CartPole-": ("x,v,angle,spin", "left,right", "left"),
+    "MountainCar-": ("x,v", "left,none,right", "none"),
+    "MountainCarContinuous-": ("x,v", "", ""),
+    "Pendulum-": ("cos,sin,spin", "", ""),
+    "Acrobot-": ("cos1,sin1,cos2,sin2,spin1,spin2", "left,none,right", "none"),
+    "LunarLander-": ("x,y,vx,vy,angle,spin,left_leg,right_leg", "none,left,main,right", "none"),
+}
+
+
+@dataclass(frozen=True)
+class GymOptions:
+    """A world's id with what its name asks for. `levels`: so many values of each continuous action; `precision`: so
+    many decimals of what is seen, shown as a whole number; `success`: a rule on an episode's return or steps (None: by
+    the threshold that the world declares, else nothing is judged); `safe`: the action of the safe call; `sees`,
+    `actions`: names. `made` is for `gymnasium.make`. `known`: nobody named actions or what is safe, and those of the id
+    are for its single choice alone."""
+
+    id: str
+    levels: int
+    precision: int
+    success: str | None
+    step_s: float | None
+    safe: str | None
+    sees: tuple[str, ...]
+    actions: tuple[str, ...]
+    made: Mapping[str, Any]
+    known: bool
+
+    @classmethod
+    def of(cls, name: str) -> GymOptions:
+        """Read `gym:ID?key=value&...`. Raises UserError for a key of ours whose value cannot be used."""
+        place, _, query = name.removeprefix(PREFIX).partition("?")
+        given = dict(parse_qsl(query, keep_blank_values=True))
+        bare = place.rpartition(":")[2]
+        sees, actions, safe = next((told for start, told in KNOWN.items() if bare.startswith(start)), ("", "", ""))
+        if "actions" in given:  # other names
+            safe = ""
+        success = given.get("success")
+        if success is not None and success not in ("terminated", "truncated") and not RULE.fullmatch(success):
+            raise _wrong(name, "success", success, "return>=475, steps>=500, terminated or truncated")
+        return cls(
+            place,
+            int(_number(name, "levels", given.get("levels", "5"), 2, 64)),
+            int(_number(name, "precision", given.get("precision", "2"), 0, 6)),
+            success,
+            _number(name, "step_s", given["step_s"], 1e-4, 100.0) if "step_s" in given else None,
+            given.get("safe", safe) or None,
+            _list(name, "sees", given.get("sees", sees)),
+            _list(name, "actions", given.get("actions", actions)),
+            {key: _value(value) for key, value in given.items() if key not in OWN},
+            not given.keys() & {"actions", "safe"},
+        )
+
+
+def _list(name: str, key: str, text: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if len({*found}) < len(found):
+        raise _wrong(name, key, text, "each name once")
+    return found
+
+
+def _value(text: str) -> Any:
+    """Read an option of the world's own: JSON (a number, true, an object or list), none, or text."""
+    try:
+        return (
+            None if text.lower() == "none" else json.loads(text.lower() if text.lower() in ("true", "false") else text)
+        )
+    except ValueError:
+        return text
+
+
+def _number(name: str, key: str, text: str, low: float, high: float) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not low <= number <= high:
+        raise _wrong(name, key, text, f"a number from {low:g} to {high:g}")
+    return number
+
+
+def _wrong(name: str, key: str, value: str, hint: str) -> UserError:
+    return UserError(f"{name}: {key}={value} cannot be used.", f"Give {hint}.")
+
+
+def load(name: str) -> None:
+    """Import the module that registers it, where the name says one (`gym:MODULE:ID`). Raises UserError."""
+    module, named, _ = GymOptions.of(name).id.rpartition(":")
+    try:
+        if named:
+            importlib.import_module(module)
+    except Exception as error:
+        raise _unmade(name, error) from error
+
+
+def make(name: str, options: GymOptions) -> Any:
+    """Make it. Raises UserError where it cannot be made; what was begun is closed."""
+    try:
+        return gymnasium.make(options.id, **options.made)
+    except Exception as error:  # a world's own checks raise whatever they like
+        begun = half_made(error, lambda one: isinstance(one, gymnasium.Env) and not isinstance(one, gymnasium.Wrapper))
+        with suppress(Exception):  # why it cannot be made is told
+            shut(begun)
+        raise _unmade(name, error) from None
+
+
+def _unmade(name: str, error: Exception) -> UserError:
+    """Say what failed, and in which line where that is not Gymnasium's own."""
+    told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    *_, frame = traceback.extract_tb(error.__traceback__)
+    where = "" if _of_gymnasium(error) else f", {Path(frame.filename).name}:{frame.lineno}"
+    return UserError(
+        f"{name} cannot be made ({told}{where}).",
+        "Correct the id, its options or the world; an id that a module registers when it is imported is gym:MODULE:ID.",
+    )
 
 
 class GymWorld:
@@ -55,12 +178,12 @@ class GymWorld:
             raise
         self.bindings = {"act": self.act}
         self._over: str | None = None
-        self._wrong: UserError | None = None
+        self._error: UserError | None = None
         self._seed = self._steps = 0
         self._return = 0.0
 
     def _map(self) -> None:
-        """Its spaces as tools and names."""
+        """Map its spaces to tools and names."""
         name, options = self.name, self.options
         for key in ("observation_space", "action_space"):
             if not isinstance(getattr(self.env, key, None), spaces.Space):
@@ -71,32 +194,48 @@ class GymWorld:
         if not choice and options.known:
             options = replace(options, actions=(), safe=None)
         if not choice and options.safe is not None:
-            raise wrong_option(name, "safe", options.safe, "none: of numbers those nearest to 0 are safe")
-        for key in ("sees", "actions"):
-            if len({*(named := getattr(options, key))}) < len(named):
-                raise wrong_option(name, key, ",".join(named), "each name once")
+            raise _wrong(name, "safe", options.safe, "none: of numbers those nearest to 0 are safe")
         self.options = options
         self.step_s = options.step_s or self._step_s()
-        self.shown = names_of(name, self.env.observation_space)
-        if options.sees and len(options.sees) != len(self.shown):
-            raise wrong_option(name, "sees", ",".join(options.sees), f"{len(self.shown)} names")
-        self.shown = list(options.sees or self.shown)
+        self.shown = self._named("sees", names_of(name, self.env.observation_space))
         self.levels = levels_of(name, space, options.levels)
-        self.parameters = _parameters(name, self.levels, space, options)
+        if choice and options.actions:
+            self.parameters = {"action": self._named("actions", self.levels[0])}
+        else:
+            names = self._named("actions", action_names(space))
+            self.parameters = {key: list(values) for key, values in zip(names, self.levels, strict=True)}
         self.still = self._still()
+
+    def _named(self, key: str, plain: list[Any]) -> list[Any]:
+        """Return the names of an option, as many as the plain ones; these where it gives none."""
+        given = getattr(self.options, key)
+        if given and len(given) != len(plain):
+            raise _wrong(self.name, key, ",".join(given), f"{len(plain)} names")
+        return list(given or plain)
 
     def _step_s(self) -> float:
         if not (fps := (self.env.metadata or {}).get("render_fps")):
             return STEP_S
         if not isinstance(fps, Real) or not 1e-3 <= float(fps) <= 1e6:
             raise UserError(
-                f"{self.name}: its metadata say render_fps = {fps!r:.40}.",
-                f"Give the steps of one second there, such as 30, or write {self.name.partition('?')[0]}?step_s=0.05",
+                f"{self.name}: its metadata say render_fps = {fps!r:.40}.", "Give ?step_s=0.05 in the name."
             )
         return 1.0 / float(fps)
 
+    def _still(self) -> dict[str, Any]:
+        """Return the arguments of the safe call."""
+        safe, (first, *_) = self.options.safe, self.parameters
+        if safe is not None:
+            values = self.parameters[first]
+            chosen = next((value for value in values if str(value) == safe), None)
+            if chosen is None:
+                raise _wrong(self.name, "safe", safe, f"one of {', '.join(map(str, values))}")
+            return {first: chosen}
+        each = zip(self.parameters.items(), self.levels, strict=True)
+        return {name: values[levels.index(min(levels, key=abs))] for (name, values), levels in each}
+
     def agent(self) -> Agent:
-        """Its agent: one tool `act`, and what is seen as whole numbers and text."""
+        """Return its agent: one tool `act`, and what is seen as whole numbers and text."""
         options, scale = self.options, 10**self.options.precision
         whole = {name for name, so in zip(self.shown, are_whole(self.env.observation_space), strict=True) if so}
 
@@ -116,16 +255,17 @@ class GymWorld:
 
         properties = {key: {"enum": values} for key, values in self.parameters.items()}
         parameters = {"type": "object", "properties": properties, "required": list(properties)}
+        instruction = f"play {options.id}"
         return Agent(
             name=options.id,
             description=f"Plays Gymnasium's {options.id}.",
             tools=Tools([{"name": "act", "description": "What is done from now on.", "parameters": parameters}]),
             observe=observe,
-            instruction=options.told,
+            instruction=instruction,
             fallback=Fallback(Call("act", self.still)),
             model="",
             history=0,
-            goals=Goals([options.told], source=self.name),
+            goals=Goals([instruction], source=self.name),
         )
 
     def act(self, /, **chosen: Any) -> None:
@@ -140,38 +280,33 @@ class GymWorld:
     def reset(self, seed: int) -> None:
         self._seen, _ = self._parts("reset", self._ask("reset", seed=seed), 2)
         self._seed, self._steps, self._return, self._by = seed, 0, 0.0, "reset"
-        self._over = self._wrong = None
+        self._over = self._error = None
         self.act(**self.still)
 
     def step(self) -> None:
         if self._over is not None:  # more steps of the tick in which it ended
             return
         told = self._ask("step", deepcopy(self._action))  # it may work in what it is given
-        self._steps += 1
         try:
-            self._read(told)
+            self._seen, reward, terminated, truncated, _ = self._parts("step", told, 5)
+            self._return += self._number("reward", reward)
+            ends = {"terminated": terminated, "truncated": truncated}
+            self._over = next((end for end, told in ends.items() if self._number(end, told)), None)
         except UserError as error:  # it was stepped all the same
-            self._wrong = error
-
-    def _read(self, told: Any) -> None:
-        self._seen, reward, terminated, truncated, _ = self._parts("step", told, 5)
+            self._error = error
         self._by = "step"
-        self._return += self._number("reward", reward)
-        self._over = (
-            "terminated" if self._number("terminated", terminated)
-            else "truncated" if self._number("truncated", truncated) else None
-        )  # fmt: skip
+        self._steps += 1
 
     def observe(self) -> dict[str, float | str]:
+        space = self.env.observation_space
         try:
-            return dict(zip(self.shown, flat(self.env.observation_space, self._seen), strict=True))
+            return dict(zip(self.shown, flat(space, self._seen), strict=True))
         except UnlikeSpace as error:
-            space = self.env.observation_space
             raise self._blame(self._by, f"gave an observation that {error}", f"Give what {space} contains.") from None
 
     def outcome(self) -> Episode | None:
-        if self._wrong is not None:
-            raise self._wrong
+        if self._error is not None:
+            raise self._error
         if self._over is None:
             return None
         seconds = self._steps * self.step_s
@@ -186,7 +321,7 @@ class GymWorld:
         except Exception as error:
             if not _of_gymnasium(error):
                 raise
-            what = f"is none that Gymnasium can use ({type(error).__name__}: {' '.join(str(error).split())})"
+            what = f"is none that Gymnasium can use ({type(error).__name__}: {error})"
             raise self._blame(method, what, GIVES[method]) from error
 
     def _parts(self, method: str, told: Any, parts: int) -> tuple[Any, ...]:
@@ -196,18 +331,16 @@ class GymWorld:
         return told
 
     def _number(self, part: str, told: Any) -> float:
-        """A reward, or whether it ended: one number, also where it stands in an array."""
+        """Return a reward, or whether it ended: one number, also where it stands in an array."""
         found = numbers_of(told)
         if found is None or found.size != 1 or not np.isfinite(found).all():
-            what = repr(told) if found is None or found.size == 1 else f"{found.size} numbers, {told!r:.60},"
-            kind = "one finite number" if part == "reward" else "True or False"
-            raise self._blame("step", f"gave {what:.80} as its {part}", f"Give {kind}.")
+            raise self._blame("step", f"gave {told!r:.60} as its {part}, no finite number", "Give one number.")
         return float(found.item())
 
-    def _blame(self, method: str, what: str, remedy: str) -> UserError:
+    def _blame(self, method: str, what: str, hint: str) -> UserError:
         kind = type(self.env.unwrapped)
         return UserError(
-            f"{defined(getattr(kind, method))}: {kind.__name__}.{method}() {' '.join(what.split())}.", remedy
+            f"{defined(getattr(kind, method))}: {kind.__name__}.{method}() {' '.join(what.split())}.", hint
         )
 
     def _succeeded(self) -> bool | None:
@@ -216,18 +349,7 @@ class GymWorld:
             return None if threshold is None else self._return >= threshold
         if (asked := RULE.fullmatch(rule)) is None:
             return self._over == rule
-        return _COMPARE[asked[2]](self._return if asked[1] == "return" else self._steps, float(asked[3]))
-
-    def _still(self) -> dict[str, Any]:
-        safe, names = self.options.safe, list(self.parameters)
-        if safe is not None and isinstance(self.env.action_space, spaces.Discrete):
-            values = self.parameters[names[0]]
-            chosen = next((value for value in values if str(value) == safe), None)
-            if chosen is None:
-                raise wrong_option(self.name, "safe", safe, f"one of {', '.join(map(str, values))}")
-            return {names[0]: chosen}
-        nearest = [min(range(len(each)), key=lambda i, each=each: abs(each[i])) for each in self.levels]  # type: ignore[misc]
-        return {name: self.parameters[name][i] for name, i in zip(names, nearest, strict=True)}
+        return COMPARE[asked[2]](self._return if asked[1] == "return" else self._steps, float(asked[3]))
 
 
 def _of_gymnasium(error: Exception) -> bool:
@@ -236,15 +358,3 @@ def _of_gymnasium(error: Exception) -> bool:
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     file = Path(frame.f_code.co_filename)
     return file == Path(__file__) or (file.is_relative_to(HOME) and not file.is_relative_to(HOME / "envs"))
-
-
-def _parameters(name: str, levels: Sequence[Sequence[Any]], space: Any, options: GymOptions) -> dict[str, list[Any]]:
-    """The tool's parameters, each with its values in the order of its levels."""
-    if isinstance(space, spaces.Discrete) and options.actions:
-        if len(options.actions) != len(levels[0]):
-            raise wrong_option(name, "actions", ",".join(options.actions), f"{len(levels[0])} names")
-        return {"action": list(options.actions)}
-    names = options.actions or action_names(space)
-    if len(names) != len(levels):
-        raise wrong_option(name, "actions", ",".join(names), f"{len(levels)} names")
-    return {key: list(values) for key, values in zip(names, levels, strict=True)}

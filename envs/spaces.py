@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, SupportsFloat
 
 import numpy as np
@@ -14,8 +14,10 @@ from rtcontrol.models.errors import UserError
 
 MOST_NUMBERS = 512  # of an observation, or of an action: at some 16 tokens each they fill a context of 8192
 MOST_VALUES = 10_000  # of one number of an action
-FILE = "Write it as a world of your own, a FILE.py that makes and steps it (docs/your-own-game.md)"
 DIGITS = 6  # of a level that is no bound, from the first digit of its range on
+FILE = "Write it as a world of your own, a FILE.py that makes and steps it (docs/your-own-game.md)."
+# Of a Box, and of choices: spaces of numbers in an array.
+NUMBERS = spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete
 
 
 class UnlikeSpace(Exception):
@@ -23,80 +25,37 @@ class UnlikeSpace(Exception):
 
 
 def levels_of(name: str, space: Any, count: int) -> list[list[Any]]:
-    """Of each number of an action, what it can be, each value once; a Box has `count` of each, from its lower to its
-    upper bound in its own dtype. Those of a Dict or Tuple follow each other. UserError for a space that is no tool."""
+    """Return the values of each number of an action; a Box has `count` of each, from its lower to its upper bound in
+    its own dtype. Those of a Dict or Tuple follow each other. Raises UserError for a space that is no tool."""
     found: list[list[Any]] = []
-    for path, part in _parts(space):
-        where = f"its action {path.removesuffix('_')} is" if path else "its actions are"
-        if not isinstance(part, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-            raise UserError(f"{name}: {where} a {type(part).__name__}, no tool.", f"{FILE}, with tools of its own.")
+    for _, part in _parts(space):
+        if not isinstance(part, NUMBERS | spaces.Discrete):
+            raise UserError(f"{name}: its actions hold a {type(part).__name__}, which is no tool.", FILE)
         if len(found) + math.prod(part.shape) > MOST_NUMBERS:
-            raise UserError(
-                f"{name}: its actions ({space}) have more than {MOST_NUMBERS} numbers, too many for one call.",
-                f"{FILE}, with tools that set several of them at once.",
-            )
-        found += _levels(name, part, count, len(found), where)
+            raise UserError(f"{name}: its actions ({space}) have more than {MOST_NUMBERS} numbers.", FILE)
+        found += _levels(name, part, count)
     if not found:
-        raise UserError(f"{name}: its actions have no numbers ({space}).", f"{FILE}, with tools of its own.")
-    for i in range(max(map(len, found))):
-        if not space.contains(action := action_of(space, [each[min(i, len(each) - 1)] for each in found])):
-            raise UserError(
-                f"{name}: its action space {space} does not take {action!r}, which lies within its bounds.",
-                f"{FILE}, with tools of its own.",
-            )
+        raise UserError(f"{name}: its actions have no numbers ({space}).", FILE)
     return found
 
 
-def _levels(name: str, space: Any, count: int, before: int, where: str) -> list[list[Any]]:
-    """Of a space that holds no others, `before` numbers of which came before."""
+def _levels(name: str, space: Any, count: int) -> list[list[Any]]:
+    """Return those of a space that holds no others."""
     if isinstance(space, spaces.Box):
-        lows, highs = space.low.ravel(), space.high.ravel()
-        for i, (low, high) in enumerate(zip(lows, highs, strict=True), before + 1):
-            if not (np.isfinite(low) and np.isfinite(high)):
-                raise UserError(
-                    f"{name}: number {i} of its actions goes from {low} to {high}: they have no bounds, so no levels.",
-                    f"{FILE}, and bounds what it does.",
-                )
-        return [_between(low, high, count) for low, high in zip(lows, highs, strict=True)]
+        if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+            raise UserError(f"{name}: numbers of its actions ({space}) have no bounds, so no levels.", FILE)
+        return [_between(*ends, count) for ends in zip(space.low.ravel(), space.high.ravel(), strict=True)]
     if isinstance(space, spaces.MultiBinary):
         return [[0, 1] for _ in range(math.prod(space.shape))]
     counts = np.asarray(space.n if isinstance(space, spaces.Discrete) else space.nvec)
     if counts.max(initial=0) > MOST_VALUES:
-        raise UserError(
-            f"{name}: {where} one of {counts.max()} values, and a controller chooses among {MOST_VALUES} at most.",
-            f"{FILE}, with tools whose arguments have fewer.",
-        )
+        raise UserError(f"{name}: one of its actions has {counts.max()} values, more than {MOST_VALUES}.", FILE)
     starts = np.broadcast_to(space.start, counts.shape)
     return [[int(s) + i for i in range(int(n))] for s, n in zip(starts.ravel(), counts.ravel(), strict=True)]
 
 
-def action_names(space: Any) -> list[str]:
-    """A name for each number of an action, in order, each once: those of a Dict by its keys."""
-    if isinstance(space, spaces.Discrete):
-        return ["action"]
-    names = _once(_names("", space, ""))
-    if isinstance(space, spaces.Dict):
-        return names
-    return [f"a{name.removeprefix('o')}" for name in names]
-
-
-def action_of(space: Any, picked: Sequence[Any]) -> Any:
-    """The action of these numbers."""
-    return _action(space, iter(picked))
-
-
-def _action(space: Any, left: Iterator[Any]) -> Any:
-    if isinstance(space, spaces.Dict):
-        return {key: _action(part, left) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(_action(part, left) for part in space.spaces)
-    if isinstance(space, spaces.Discrete):
-        return next(left)
-    return np.array([*itertools.islice(left, math.prod(space.shape))], space.dtype).reshape(space.shape)
-
-
 def _between(low: Any, high: Any, count: int) -> list[Any]:
-    """Evenly from `low` to `high`, both of one dtype, in numbers that are these values of that dtype."""
+    """Return numbers evenly from `low` to `high`, both of one dtype, that are these values of that dtype."""
     kind = low.dtype.type
     if low.dtype.kind in "iub":
         first, span = int(low), int(high) - int(low)
@@ -116,30 +75,49 @@ def _between(low: Any, high: Any, count: int) -> list[Any]:
 
 
 def _short(value: Any) -> float:
-    """The shortest number that is this value of its dtype."""
+    """Return the shortest number that is this value of its dtype."""
     return float(str(value)) + 0.0
 
 
+def action_names(space: Any) -> list[str]:
+    """Return a name for each number of an action, in order, each once: those of a Dict by its keys."""
+    if isinstance(space, spaces.Discrete):
+        return ["action"]
+    names = names_of("", space)
+    return names if isinstance(space, spaces.Dict) else [f"a{name.removeprefix('o')}" for name in names]
+
+
+def action_of(space: Any, picked: Sequence[Any]) -> Any:
+    """Return the action of these numbers."""
+    return _action(space, iter(picked))
+
+
+def _action(space: Any, left: Iterator[Any]) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _action(part, left) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_action(part, left) for part in space.spaces)
+    if isinstance(space, spaces.Discrete):
+        return next(left)
+    return np.array([*itertools.islice(left, math.prod(space.shape))], space.dtype).reshape(space.shape)
+
+
 def names_of(name: str, space: Any) -> list[str]:
-    """A name for each number and text of an observation, in order, each once. UserError for a space that is no text."""
-    found = list(itertools.islice(_names(name, space, ""), MOST_NUMBERS + 1))
+    """Return a name for each number and text of an observation, in order, each once. Raises UserError for a space that
+    is no text."""
+    found: list[str] = []
+    for path, part in _parts(space):
+        if isinstance(part, spaces.Discrete) or _is_text(part):
+            found.append(f"{path}o".removesuffix("_o"))
+        elif not isinstance(part, NUMBERS):
+            raise UserError(f"{name}: an observation holds a {type(part).__name__}, no numbers and no text.", FILE)
+        elif (count := math.prod(part.shape)) > MOST_NUMBERS and len(part.shape) > 2:
+            raise UserError(f"{name}: an observation is an image ({part}), and a controller reads text.", FILE)
+        else:
+            found += [f"{path}{i + 1}" if path else f"o{i + 1}" for i in range(count)]
     if len(found) > MOST_NUMBERS:
-        raise UserError(
-            f"{name}: an observation ({space}) has more than {MOST_NUMBERS} numbers, too many for text.",
-            f"{FILE}, and shows what matters.",
-        )
-    return _once(found)
-
-
-def are_whole(space: Any) -> Iterator[bool]:
-    """Whether each of `names_of` is a whole number by its space: the number of a state, a count, a byte."""
-    for _, part in _parts(space):
-        kind = not _is_text(part) and part.dtype.kind in "biu"
-        yield from itertools.repeat(kind, 1 if _is_text(part) else math.prod(part.shape))
-
-
-def _once(names: Iterable[str]) -> list[str]:
-    found, taken = [*names], set[str]()
+        raise UserError(f"{name}: an observation ({space}) has more than {MOST_NUMBERS} numbers.", FILE)
+    taken = set[str]()
     for i, plain in enumerate(found):
         more = itertools.count(2)
         while found[i] in taken:  # {"arm": two numbers, "arm_1": one}
@@ -148,8 +126,15 @@ def _once(names: Iterable[str]) -> list[str]:
     return found
 
 
+def are_whole(space: Any) -> Iterator[bool]:
+    """Yield whether each of `names_of` is a whole number by its space: the number of a state, a count, a byte."""
+    for _, part in _parts(space):
+        text = _is_text(part)
+        yield from itertools.repeat(not text and part.dtype.kind in "biu", 1 if text else math.prod(part.shape))
+
+
 def _parts(space: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """What a Dict or Tuple holds, each with its keys; of another space itself."""
+    """Yield what a Dict or Tuple holds, each with its keys; of another space itself."""
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         yield path, space
         return
@@ -162,53 +147,30 @@ def _is_text(space: Any) -> bool:
     return isinstance(space, spaces.Text) or getattr(space.dtype, "kind", "") == "U"
 
 
-def _names(name: str, space: Any, start: str) -> Iterator[str]:
-    for path, part in _parts(space, start):
-        if isinstance(part, spaces.Discrete) or _is_text(part):
-            yield f"{path}o".removesuffix("_o")
-        elif not isinstance(part, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
-            raise UserError(
-                f"{name}: an observation holds a {type(part).__name__}, which is neither numbers nor text.",
-                f"{FILE}, and words it.",
-            )
-        elif (count := math.prod(part.shape)) > MOST_NUMBERS and len(part.shape) > 2:
-            raise UserError(
-                f"{name}: an observation is an image ({part}), and a controller reads text.",
-                "Choose a world that gives its state (those of ALE do with ?obs_type=ram), or: "
-                f"{FILE[0].lower()}{FILE[1:]}, and words what is seen.",
-            )
-        else:
-            yield from (f"{path}{i + 1}" if path else f"o{i + 1}" for i in range(count))
-
-
-def flat(space: Any, seen: Any, path: str = "") -> Iterator[float | str]:
-    """Its numbers and texts, in the order of `names_of`. Raises UnlikeSpace."""
-    if _is_text(space):
-        if not isinstance(seen, str):
-            raise UnlikeSpace(f"holds {seen!r:.60}{_at(path)}, where its space has text")
-        yield str(seen)
-        return
+def flat(space: Any, seen: Any) -> Iterator[float | str]:
+    """Yield its numbers and texts, in the order of `names_of`. Raises UnlikeSpace."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        if isinstance(space, spaces.Tuple) and isinstance(seen, Sequence) and len(seen) != len(space.spaces):
-            raise UnlikeSpace(f"has {len(seen)} parts{_at(path)}, where its space has {len(space.spaces)}")
-        for key, part in parts:
+        for key, part in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
             try:
                 one = seen[key]
             except (IndexError, KeyError, TypeError):
-                raise UnlikeSpace(f"has no {path}{key}, which its space has") from None
-            yield from flat(part, one, f"{path}{key}.")
-        return
-    if (found := numbers_of(seen)) is None:
-        raise UnlikeSpace(f"holds {seen!r:.60}{_at(path)}, where its space has numbers")
-    if found.size != math.prod(space.shape or (1,)):
-        raise UnlikeSpace(f"has the shape {found.shape}{_at(path)}, where its space has {space.shape}")
-    yield from map(float, found.ravel())
+                raise UnlikeSpace(f"has no {key}, which its space has") from None
+            yield from flat(part, one)
+    elif _is_text(space):
+        if not isinstance(seen, str):
+            raise UnlikeSpace(f"holds {seen!r:.60}, where its space has text")
+        yield str(seen)
+    elif (found := numbers_of(seen)) is None:
+        raise UnlikeSpace(f"holds {seen!r:.60}, where its space has numbers")
+    elif found.size != math.prod(space.shape or (1,)):
+        raise UnlikeSpace(f"has the shape {found.shape}, where its space has {space.shape}")
+    else:
+        yield from map(float, found.ravel())
 
 
 def numbers_of(given: Any) -> np.ndarray[Any, Any] | None:
-    """What a world gave, as an array of numbers: numpy's, torch's (also on a device, or with a gradient), lists, and
-    whatever is a number by its `__float__`. None for what is none: text, lists of different lengths, a masked value."""
+    """Return what a world gave as an array of numbers: numpy's, torch's (also on a device, or with a gradient), lists,
+    and whatever is a number by its `__float__`. None for text, lists of different lengths, a masked value."""
     try:
         found = np.asanyarray(given.tolist() if hasattr(given, "detach") else given)
         if found.dtype.kind == "O" and all(isinstance(part, SupportsFloat) for part in found.flat):
@@ -216,7 +178,3 @@ def numbers_of(given: Any) -> np.ndarray[Any, Any] | None:
     except Exception:  # whatever their libraries raise
         return None
     return np.asarray(found) if found.dtype.kind in "biuf" and not np.ma.is_masked(found) else None
-
-
-def _at(path: str) -> str:
-    return f" in {path.removesuffix('.')}" if path else ""

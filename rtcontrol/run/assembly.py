@@ -118,8 +118,7 @@ def environment(
 
 def gym_world(name: str, thread: WorldThread) -> GymWorld:
     """The Gymnasium world of the thread, made there if it is not there yet; its module is imported here. UserError."""
-    from rtcontrol.envs.gym import GymWorld
-    from rtcontrol.envs.gym_making import load
+    from rtcontrol.envs.gym import GymWorld, load
 
     if thread.world is None:
         load(name)

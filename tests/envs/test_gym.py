@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import sys
 from decimal import Decimal
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +73,6 @@ def test_a_scripted_expert_balances_the_pole_every_time(tmp_path: Path) -> None:
     ("name", "parameters", "seen", "still"),
     [
         ("CartPole-v1", {"action": ["left", "right"]}, ["x", "v", "angle", "spin"], {"action": "left"}),
-        ("MountainCar-v0", {"action": ["left", "none", "right"]}, ["x", "v"], {"action": "none"}),
         ("MountainCar-v0?actions=a,b,c&safe=c", {"action": ["a", "b", "c"]}, ["x", "v"], {"action": "c"}),
         ("Pendulum-v1?levels=3", {"a1": [-2.0, 0.0, 2.0]}, ["cos", "sin", "spin"], {"a1": 0.0}),
         ("Pendulum-v1?levels=2&sees=a,b,c", {"a1": [-2.0, 2.0]}, ["a", "b", "c"], {"a1": -2.0}),
@@ -83,18 +81,6 @@ def test_a_scripted_expert_balances_the_pole_every_time(tmp_path: Path) -> None:
             {"main": [-1.0, 0.0, 1.0], "side": [-1.0, 0.0, 1.0]},
             ["x", "y", "vx", "vy", "angle", "spin", "left_leg", "right_leg"],
             {"main": 0.0, "side": 0.0},
-        ),
-        (
-            "LunarLander-v3?continuous=true&gravity=-8&levels=3",
-            {"a1": [-1.0, 0.0, 1.0], "a2": [-1.0, 0.0, 1.0]},
-            ["x", "y", "vx", "vy", "angle", "spin", "left_leg", "right_leg"],
-            {"a1": 0.0, "a2": 0.0},
-        ),
-        (
-            "CartPole-v1?actions=push,pull",
-            {"action": ["push", "pull"]},
-            ["x", "v", "angle", "spin"],
-            {"action": "push"},
         ),
     ],
 )
@@ -113,18 +99,6 @@ def test_actions_are_tools_of_declared_levels(
         world.act(**{key: values[i % len(values)] for key, values in parameters.items()})
         world.step()
     assert agent.observe(world.observe()).split()[::2] == seen
-
-
-def test_the_same_seed_and_calls_are_the_same_episode() -> None:
-    found = []
-    for _ in range(2):
-        world = GymWorld("gym:Acrobot-v1")
-        world.reset(5)
-        for i in range(30):
-            world.act(action=("left", "right")[i % 3 == 0])
-            world.step()
-        found.append(world.observe())
-    assert found[0] == found[1]
 
 
 def test_what_is_seen_is_whole_numbers_of_the_precision() -> None:
@@ -162,13 +136,11 @@ def test_success_is_a_rule_on_the_episode(monkeypatch: pytest.MonkeyPatch, query
     [
         (spaces.Box(0, 255, (96, 96, 3), np.uint8), spaces.Discrete(2), "is an image"),
         (spaces.Box(-1, 1, (513,)), spaces.Discrete(2), "more than 512 numbers"),
-        (spaces.Graph(PLAIN, None), spaces.Discrete(2), "holds a Graph"),
         (spaces.Dict({"a": PLAIN, "b": spaces.Sequence(PLAIN)}), spaces.Discrete(2), "holds a Sequence"),
         (PLAIN, spaces.Box(-np.inf, np.inf, (1,)), "have no bounds"),
-        (PLAIN, spaces.Box(-1, 1, (513,)), "more than 512 numbers, too many for one call"),
-        (PLAIN, spaces.Sequence(PLAIN), "are a Sequence, no tool"),
-        (PLAIN, spaces.Dict({"say": spaces.Text(9)}), "its action say is a Text, no tool"),
-        (PLAIN, spaces.Discrete(20_000), "are one of 20000 values"),
+        (PLAIN, spaces.Box(-1, 1, (513,)), "more than 512 numbers"),
+        (PLAIN, spaces.Dict({"say": spaces.Text(9)}), "hold a Text"),
+        (PLAIN, spaces.Discrete(20_000), "has 20000 values"),
     ],
 )
 def test_what_cannot_be_mapped_is_refused_by_name(
@@ -186,44 +158,18 @@ def test_what_cannot_be_mapped_is_refused_by_name(
         ("Nope-v0", "cannot be made"),
         ("CartPole-v1?colour=red", "colour"),
         ("CartPole-v1?levels=1", "levels=1 cannot be used"),
-        ("CartPole-v1?precision=many", "precision=many"),
-        ("CartPole-v1?success=soon", "success=soon"),
         ("CartPole-v1?safe=up", "safe=up"),
         ("CartPole-v1?sees=x,v", "sees=x,v cannot be used. Give 4 names"),
         ("CartPole-v1?actions=left", "Give 2 names"),
-        ("Pendulum-v1?actions=left,right", "Give 1 names"),
         ("Pendulum-v1?safe=0", "of numbers those nearest to 0 are safe"),
         ("CartPole-v1?sees=x,x,v,w", "Give each name once"),
         ("LunarLander-v3?gravity=5", "cannot be made"),
-        ("CartPole-v1?max_episode_steps=-5", "cannot be made"),
     ],
 )
 def test_names_that_cannot_be_used_are_told(name: str, says: str) -> None:
     with pytest.raises(UserError, match=r"gym:") as raised:
         GymWorld(f"gym:{name}").agent()
     assert says in str(raised.value)
-
-
-def test_what_is_chosen_goes_by_its_name_and_not_by_its_place() -> None:
-    world = GymWorld("gym:LunarLander-v3?continuous=true&levels=3&actions=main,side")
-    world.reset(0)
-    for chosen in ({"main": 1.0, "side": -1.0}, {"side": -1.0, "main": 1.0}):
-        world.act(**chosen)
-        assert list(world._action) == [1.0, -1.0]
-
-
-def test_several_numbers_of_an_action_are_parameters_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    for does, parameters, chosen, is_ in (
-        (spaces.MultiDiscrete([2, 3]), {"a1": [0, 1], "a2": [0, 1, 2]}, {"a1": 1, "a2": 2}, [1, 2]),
-        (spaces.MultiBinary(2), {"a1": [0, 1], "a2": [0, 1]}, {"a1": 0, "a2": 1}, [0, 1]),
-        (spaces.Discrete(3, start=-1), {"action": [-1, 0, 1]}, {"action": -1}, -1),
-    ):
-        world = made(monkeypatch, PLAIN, does)
-        world.reset(0)
-        world.act(**chosen)
-        world.step()
-        assert world.parameters == parameters and does.contains(world.env.given[-1])
-        assert np.array_equal(world.env.given[-1], is_)
 
 
 class Number:
@@ -238,8 +184,7 @@ UNEVEN = [[1.5], [1.5, 2.0]]
 
 @pytest.mark.parametrize(
     "reward",
-    [np.float16(1.5), np.array(1.5), np.array([1.5], object), [1.5], TENSOR[0], TENSOR[:1].to(torch.bfloat16),
-     Decimal("1.5"), Fraction(3, 2), Number(), np.ma.array([1.5])],
+    [np.float16(1.5), np.array([1.5], object), [1.5], TENSOR[:1].to(torch.bfloat16), Decimal("1.5"), Number()],
 )  # fmt: skip
 def test_a_reward_is_one_number_whatever_library_made_it(monkeypatch: pytest.MonkeyPatch, reward: Any) -> None:
     world = made(monkeypatch, PLAIN, spaces.Discrete(2))
@@ -250,9 +195,7 @@ def test_a_reward_is_one_number_whatever_library_made_it(monkeypatch: pytest.Mon
     assert ended is not None and ended.ret == 1.5
 
 
-@pytest.mark.parametrize(
-    "reward", [UNEVEN, MASKED[:1], np.ma.masked, "1.5", 1j, None, 10**400, torch.empty(1, device="meta")]
-)
+@pytest.mark.parametrize("reward", [UNEVEN, MASKED[:1], "1.5", None, 10**400])
 def test_a_reward_that_is_no_number_is_the_worlds_mistake(monkeypatch: pytest.MonkeyPatch, reward: Any) -> None:
     world = made(monkeypatch, PLAIN, spaces.Discrete(2))
     monkeypatch.setattr(Odd, "step", lambda self, _: (self.observation_space.sample(), reward, False, False, {}))
@@ -304,7 +247,7 @@ def test_a_reset_of_the_former_interface_is_told_at_its_own_line(monkeypatch: py
         world.reset(0)
 
 
-@pytest.mark.parametrize("fps", ["20", -3, float("nan"), float("inf"), [30]])
+@pytest.mark.parametrize("fps", ["20", float("nan")])
 def test_a_frame_rate_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, fps: Any) -> None:
     monkeypatch.setattr(Odd, "metadata", {"render_fps": fps})
     with pytest.raises(UserError, match="metadata say render_fps = "):
@@ -363,6 +306,7 @@ class Mission(spaces.Space[str]):
             {"a1": 6, "a2_1": 0, "a2_2": 1},
             (6, np.array([0, 1], np.int8)),
         ),
+        (spaces.Discrete(3, start=-1), {"action": [-1, 0, 1]}, {"action": -1}, -1),
         (
             spaces.Dict({"self": spaces.Discrete(2), "arm": spaces.Tuple([spaces.Dict(up=spaces.Discrete(3))])}),
             {"arm_1_up": [0, 1, 2], "self": [0, 1]},
@@ -376,7 +320,7 @@ class Mission(spaces.Space[str]):
             np.array([[1, 2], [0, 1]]),
         ),
     ],
-    ids=["dict", "tuple", "nested", "matrix"],
+    ids=["dict", "tuple", "choice", "nested", "matrix"],
 )
 def test_actions_of_several_parts_are_parameters_of_one_tool(
     monkeypatch: pytest.MonkeyPatch, does: Any, parameters: dict[str, Any], chosen: dict[str, Any], gave: Any
@@ -411,7 +355,7 @@ def test_text_and_small_grids_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen["mission"] == "go to the\nred ball" and len(str(seen["say"])) == 9
     assert words.startswith("grid_1 3 ") and "grid_6 3 mission go to the red ball say " in words
     world._seen = {**world._seen, "mission": 7}
-    with pytest.raises(UserError, match="holds 7 in mission, where its space has text"):
+    with pytest.raises(UserError, match="holds 7, where its space has text"):
         world.observe()
 
 
@@ -420,82 +364,15 @@ def test_options_of_a_world_may_be_objects_and_lists(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(gymnasium, "make", lambda id, **options: given.update(options) or Odd(PLAIN, PLAIN))
     GymWorld('gym:Odd-v0?config={"lanes": 3, "sees": ["x"]}&sizes=[1,2]')
     assert given == {"config": {"lanes": 3, "sees": ["x"]}, "sizes": [1, 2]}
-    with pytest.raises(UserError, match=r"config=\{lanes: 3\} cannot be used. Give an object or a list of JSON"):
-        GymWorld("gym:Odd-v0?config={lanes: 3}")
 
 
-def test_a_window_is_refused_where_there_is_no_display(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(UserError, match="opens a window, and there is no display here"):
-        GymWorld("gym:CartPole-v1?render_mode=human")
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    made(monkeypatch, PLAIN, PLAIN, "?render_mode=human")
-
-
-@pytest.mark.parametrize(
-    ("module", "package", "name"),
-    [
-        ("gymnasium_robotics", "gymnasium-robotics", "Hopper-v3"),
-        ("ale_py", "ale-py", "PongNoFrameskip-v4"),
-        ("ale_py", None, "Pong-v4"),
-    ],
-)
-def test_ids_of_before_are_sought_in_the_package_that_has_them_now(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, module: str, package: str | None, name: str
-) -> None:
-    if name in gymnasium.registry:
-        monkeypatch.setitem(gymnasium.registry, name, gymnasium.registry[name])  # put back in the end
-    monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(UserError) as raised:
-        GymWorld(f"gym:{name}")
-    lacks = f"it is of {package}, which is not installed. Install it: `pip install {package}`."
-    assert (lacks if package else "Correct the id") in str(raised.value)
-    pole = "gymnasium.envs.classic_control:CartPoleEnv"
-    (tmp_path / f"{module}.py").write_text(f"import gymnasium\ngymnasium.register({name!r}, entry_point={pole!r})\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, module)
-    try:
-        assert GymWorld(f"gym:{name}").parameters == {"action": [0, 1]}
-    finally:
-        sys.modules.pop(module, None)
-        gymnasium.registry.pop(name)
-
-
-FAULTS = {
-    "Silent": ("class Silent(gymnasium.Env):\n    def __init__(self):\n        assert 1 == 2\n", "entry_point=Silent",
-               "cannot be made (AssertionError: assert 1 == 2, {file}.py:4). Correct it there."),
-    "Grouped": ("Grouped = None\n", "vector_entry_point='nowhere:Nothing'",
-                "It is registered for many worlds at once alone, and a controller flies one"),
-    "Older": ("class Older:\n    pass\n", "entry_point=Older",
-              "must inherit from the gymnasium.Env class"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", FAULTS)
-def test_a_world_that_cannot_be_made_is_told_by_what_fails(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
-) -> None:
-    source, how, says = FAULTS[kind]
-    file = f"peers_{kind.lower()}"
-    (tmp_path / f"{file}.py").write_text(f"import gymnasium\n{source}\ngymnasium.register('{kind}-v0', {how})\n")
+def test_a_world_that_cannot_be_made_is_told_with_its_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = "import gymnasium\nclass Silent(gymnasium.Env):\n    def __init__(self):\n        assert 1 == 2\n"
+    (tmp_path / "peers_silent.py").write_text(f"{source}\ngymnasium.register('Silent-v0', entry_point=Silent)\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
-        with pytest.raises(UserError) as raised:
-            GymWorld(f"gym:{file}:{kind}-v0")
+        with pytest.raises(UserError, match=r"cannot be made \(AssertionError: .*peers_silent\.py:4\)"):
+            GymWorld("gym:peers_silent:Silent-v0")
     finally:
-        gymnasium.registry.pop(f"{kind}-v0", None)
-        sys.modules.pop(file, None)
-    assert says.format(file=file) in str(raised.value)
-    assert "Correct the id or" not in str(raised.value)
-
-
-def test_a_version_that_lacks_something_names_the_one_of_other_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    for version, entry in ((1, "peers_nowhere:Old"), (2, "gymnasium.envs.classic_control:CartPoleEnv")):
-        gymnasium.register(f"Peers-v{version}", entry_point=entry)
-        monkeypatch.setitem(gymnasium.registry, f"Peers-v{version}", gymnasium.registry.pop(f"Peers-v{version}"))
-    with pytest.raises(UserError, match="Take gym:Peers-v2, or install what this one lacks"):
-        GymWorld("gym:Peers-v1")
-    with pytest.raises(UserError, match="v7 for environment Peers doesn't exist.*Give one of these versions"):
-        GymWorld("gym:Peers-v7")
+        gymnasium.registry.pop("Silent-v0", None)
+        sys.modules.pop("peers_silent", None)
