@@ -1,4 +1,4 @@
-"""What would another model have called? A recorded flight is decided again, tick by tick, and at half its rate.
+"""What would another model have called? A recorded flight is decided again, tick by tick.
 
 rtcontrol run --env lander --duration 10 --no-live --out runs/one
 python examples/replay.py runs/one expert
@@ -25,10 +25,6 @@ def main(run: str, model: str = "expert") -> None:
     others = Counter(f"{one.seen.call} then, {one.call or one.error} now" for one in decisions if one.same is False)
     for change, count in others.most_common(3):
         print(f"  {count:4} times {change}")
-    half, _ = replay(recorded, model, hz=then["hz"] / 2)
-    print(
-        f"at {half['replayed']['hz']:g} Hz: {half['agreed']} of {half['compared']}, p99 {half['decide_ms']['p99']} ms"
-    )
 
 
 if __name__ == "__main__":

@@ -9,20 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rtcontrol.agents import Tools
     from rtcontrol.models import __version__
     from rtcontrol.models.call import Call, Decision
     from rtcontrol.models.decode.protocol import Cancelled, DecodeError
     from rtcontrol.models.errors import UserError
-    from rtcontrol.run.api import Given, Model
-    from rtcontrol.run.guarded_policy import GuardedPolicy
+    from rtcontrol.run.api import Model
     from rtcontrol.run.world_check import check_world
     from rtcontrol.training.fit import fit
     from rtcontrol.training.train import Fitted
 
 __all__ = [
     "Call", "Cancelled", "Decision", "DecodeError", "Fitted", "UserError", "__version__", "check_world", "fit", "load",
-    "policy",
 ]  # fmt: skip
 _PLACES = {
     "__version__": "rtcontrol.models",
@@ -56,17 +53,6 @@ def load(
     from rtcontrol.run.api import Model
 
     return Model(model, dtype, device, threads, engine)
-
-
-def policy(name: str, tools: Tools | Given, safe_call: Call | None = None, step_ms: float = 50.0) -> GuardedPolicy:
-    """A policy server to decide with from Python, behind a deadline and a safe call: `rtcontrol.policy(
-    "openpi:ws://127.0.0.1:8000", [move], stop).decide({"x": 0.5}, "go", deadline_ms=50)` (docs/policies.md).
-
-    Raises UserError.
-    """
-    from rtcontrol.run.guarded_policy import GuardedPolicy
-
-    return GuardedPolicy(name, tools, safe_call, step_ms)
 
 
 def __getattr__(name: str) -> Any:

@@ -18,19 +18,14 @@ from rtcontrol_client.console import printable
 def replay(
     file: Annotated[Path, typer.Argument(help="A record.mcap, or a run's folder.")],
     model: Annotated[str | None, typer.Option(help="Decides again. (default: the recorded one)")] = None,
-    engine: Annotated[str | None, typer.Option(help="What runs it. (default: the recorded one)")] = None,
-    hz: Annotated[
-        float | None, typer.Option(min=0.001, max=10_000, help="Ticks a second. (default: those recorded)")
-    ] = None,
     agent: Annotated[str | None, typer.Option(help="FILE.py whose expert is meant by --model expert.")] = None,
     diff: Annotated[bool, typer.Option("--diff", help="Show each tick that was decided otherwise.")] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Decide recorded observations again, and compare with what was decided then, tick by tick.
 
-    Without a clock, in order, each with the instruction and history that were recorded: twice gives the same. At
-    another rate each release takes the freshest observation recorded until then. What was recorded with
-    --record-observations no cannot be replayed.
+    Without a clock, in order, each with the instruction and history that were recorded: twice gives the same. What was
+    recorded with --record-observations no cannot be replayed.
 
     Exit status: 0; 2 mistake in what was given; 8 a tenth of the decisions or more ended in an error.
 
@@ -38,7 +33,7 @@ def replay(
 
       rtcontrol replay runs/soak --model expert --diff
 
-      rtcontrol replay runs/soak/record.mcap --hz 10 --json replay.json
+      rtcontrol replay runs/soak/record.mcap --model lander --json replay.json
 
       rtcontrol replay runs/mine --agent my_agent.py --model expert
     """
@@ -51,8 +46,8 @@ def replay(
     console = for_people(json_file)
     tell = partial(say, console)
     with Progress(console=console, transient=True) as bar:
-        task = bar.add_task("decisions", total=len(recorded.seen) if hz is None else None)
-        found, _ = decide_again(recorded, model, engine, hz, lambda done: bar.update(task, completed=done), own)
+        task = bar.add_task("decisions", total=len(recorded.seen))
+        found, _ = decide_again(recorded, model, lambda done: bar.update(task, completed=done), own)
     then, now, ms = found["recorded"], found["replayed"], found["decide_ms"]
     if not found["whole"]:
         console.print(f"{file} was cut short: what it holds is replayed.", soft_wrap=True)

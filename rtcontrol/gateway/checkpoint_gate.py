@@ -9,8 +9,8 @@ from rtcontrol.loop.confidence_monitor import ConfidenceGate, never_taught
 from rtcontrol.models.call import Decision
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.schema.tool_schema import ToolSchema
+from rtcontrol.run.api import why_held
 from rtcontrol.run.model_compatibility import learnt_of, model_for
-from rtcontrol.run.session_checks import why_held
 
 
 class CheckpointGate:

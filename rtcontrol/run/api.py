@@ -2,34 +2,65 @@
 
 from __future__ import annotations
 
-import threading
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
-from rtcontrol.agents import Goals, Tool, Tools
+from rtcontrol.agents import InvalidCall, Tool, Tools
 from rtcontrol.hosts.remote_api import is_endpoint
-from rtcontrol.loop.confidence_monitor import ConfidenceGate, heads_of, never_taught
-from rtcontrol.loop.config import check_interpreter
-from rtcontrol.loop.interpreter import LIMIT_S, Understood
-from rtcontrol.models.call import Call, Decision, StandingCall
+from rtcontrol.loop.confidence_monitor import ConfidenceGate, Doubt, heads_of, never_taught
+from rtcontrol.loop.realtime import SWITCH_INTERVAL_S
+from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import registry
-from rtcontrol.run import assembly, interpreting
-from rtcontrol.run.deadline import InTime
-from rtcontrol.run.drafter import Draft, Drafter
-from rtcontrol.run.heard_instruction import HeardInstruction, end_with
+from rtcontrol.run import assembly
 from rtcontrol.run.model_compatibility import difference, trained_on
-from rtcontrol.run.session_checks import check_safe, confidence_gate, hysteresis_of, kind_of, why_held
-from rtcontrol.run.steady_session import GivenCall
 
-MAX_DRAFT_MS = 60_000.0
 MAX_DEADLINE_MS = 3_600_000.0
 Given = Sequence[Tool | Callable[..., Any] | Mapping[str, Any]]
+T = TypeVar("T")
+# Waking takes a thread so long: asked to wake at the instant itself, it would be late.
+WAKE_S = 0.000_25
+
+
+class InTime:
+    """One thread on which one thing after another is done; it begins with the first, and ends with its owner."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._last: Future[Any] | None = None  # what was begun last: until it is over nothing else may begin
+
+    def settle(self) -> None:
+        """Wait for what is late."""
+        if self._last is not None:
+            wait([self._last])
+            self._last = None
+
+    def until(self, by_s: float, work: Callable[[], T], late: Callable[[], None]) -> list[T]:
+        """What `work` gives, alone in a list, if it is there by this instant of `time.monotonic`; else nothing, and
+        what it gives or raises is dropped: `late` tells it so, if it has begun. It waits for what is late before."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, "decide")
+            # Else who waits may get the interpreter 5 ms after the thread that is at work was to give it up.
+            sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
+        asked = self._last = self._pool.submit(work)
+        wait([asked], max(0.0, by_s - WAKE_S - time.monotonic()))
+        if time.monotonic() <= by_s and asked.done():
+            return [asked.result()]
+        if not asked.cancel():
+            late()
+        return []
+
+    def after(self, work: Callable[[], object]) -> None:
+        """Do this when nobody waits; what comes next waits for it."""
+        assert self._pool is not None, "something was done before"
+        self._last = self._pool.submit(work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +100,6 @@ class Model:
         registry.check_options(engine, dtype, device, threads)
         resolve(name)
         self.name = name
-        self._drafting = threading.Lock()  # one decision at a time, whoever's draft it is
         self._options: dict[str, Any] = {"engine": engine, "dtype": dtype, "device": device, "threads": threads}
 
     def session(
@@ -83,12 +113,6 @@ class Model:
         untrained: bool = False,
         min_confidence: float | Mapping[str, float] | None = None,
         safe_call: Call | None = None,
-        draft: Draft | Model | None = None,
-        draft_ms: float = 20.0,
-        interpreter: str | None = None,
-        goals: Goals | None = None,
-        interpreter_s: float = LIMIT_S,
-        hysteresis: str | None = None,
     ) -> ModelSession:
         """A session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a bundled
         or fitted model was trained on). The prompt shows the last `history` calls (None: as many as the model was
@@ -100,21 +124,9 @@ class Model:
         for these tools; 0: none is): a number is for all, a mapping for `function` and parameters. `safe_call` is given
         in its place, and in that of one that is late.
 
-        `draft` guesses each call before it is decided: a smaller model, or a function of what is seen, what is told and
-        the history's texts. Free values of its guess are looked at in the same pass: what is decided stays the same,
-        and takes fewer passes where the guess is right. It is waited for `draft_ms` at most; a guess that is late,
-        wrong or raises is done without.
-
-        `interpreter` (a checkpoint, or chat:URL#NAME) maps what `ModelSession.instruct` gets to one of the `goals`
-        (None: those of the bundled agent whose model this is), within `interpreter_s` seconds.
-
-        With `hysteresis` (margin=0.2, ticks=3 or both: docs/steadiness.md) the function and each argument keep the
-        value that was given last until another one is clearly preferred; by another instruction, and after
-        `ModelSession.forget`, nothing is kept.
-
         Raises UserError for options out of range, for tools that cannot be decoded, for a safe call that they do not
-        allow, for an interpreter that cannot be started, and for a bundled model that was trained on others, unless
-        `untrained`: its calls are legal then, and nonsense.
+        allow, and for a bundled model that was trained on others, unless `untrained`: its calls are legal then, and
+        nonsense.
         """
         own = next((a for a in assembly.agents().values() if a.model == self.name), None)
         learnt = TrainingMetadata.of(resolve(self.name))
@@ -131,8 +143,6 @@ class Model:
         for option, value, least in (("value_tokens", value_tokens, 1), ("history", history, 0)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise UserError(f"{option}={str(value)[:80]!r} is no count.", f"Give a whole number, {least} or more.")
-        if not isinstance(draft_ms, int | float) or not 0 <= draft_ms <= MAX_DRAFT_MS:
-            raise UserError(f"draft_ms={str(draft_ms)[:80]!r} is no time to wait.", f"Give 0 to {MAX_DRAFT_MS:g} ms.")
         chosen = tools if isinstance(tools, Tools) else Tools(tools)
         if not untrained and trained_on(chosen.schemas, self.name) is False:
             raise UserError(
@@ -147,45 +157,8 @@ class Model:
             # Of tools that it never saw, null says nothing.
             allow_null = learnt is not None and learnt.allow_null and knows
         options = {**self._options, "history": history, "allow_null": allow_null, "value_tokens": value_tokens}
-        options |= {"arguments": arguments, "hysteresis": hysteresis_of(hysteresis)}
-        spec = DeciderSpec(self.name, tuple(chosen.openai()), **options)
-        drafter = None
-        if isinstance(draft, Model):
-            second = draft.session(chosen, history=history, value_tokens=value_tokens, untrained=untrained)
-            drafter = Drafter(draft._draft(second), draft_ms / 1e3, second.cancel)
-        elif draft is not None:
-            if not callable(draft):
-                raise UserError(f"draft={str(draft)[:80]!r} guesses nothing.", "Give a loaded model, or a function.")
-            drafter = Drafter(draft, draft_ms / 1e3)
-        told = None
-        if interpreter is not None:
-            check_interpreter(interpreter, interpreter_s)
-            if goals is not None:
-                known = goals.goal_tools("session")
-            elif own is not None and own.tools.openai() == chosen.openai():
-                known = interpreting.goals_of(own)
-            else:
-                raise UserError("interpreter= needs goals.", "Give goals=Goals({...}) (docs/interpreter.md).")
-            told = HeardInstruction(interpreting.of_goals(interpreter, known, interpreter_s))
-        decider = spec.build()
-        if told is not None:
-            try:
-                told.start()
-            except BaseException:
-                told.close()
-                raise
-        steady = None if hysteresis is None else GivenCall()
-        session = ModelSession(chosen, decider, drafter, gate, safe_call, told, steady)
-        if told is not None:
-            end_with(session, told)
-        return session
-
-    def _draft(self, session: ModelSession) -> Draft:
-        def guess(text: str, instruction: str, history: Sequence[str]) -> Call | None:
-            with self._drafting:
-                return session.decided(text, instruction, session.shown(history)).call
-
-        return guess
+        spec = DeciderSpec(self.name, tuple(chosen.openai()), arguments=arguments, **options)
+        return ModelSession(chosen, spec.build(), gate, safe_call)
 
     @staticmethod
     def decide(
@@ -204,12 +177,9 @@ class Model:
                 "The same session is asked twice at once.",
                 "Ask each session once: open one `model.session(tools)` for each character.",
             )
-        for session, told in given:
-            session.settle()
-            session.ask_draft(*told)
         for session, _ in given:
-            session.take_draft()
-        made = decide_together([(session.decider, (*told, session.standing(told[1]))) for session, told in given])
+            session.settle()
+        made = decide_together([(session.decider, (*told, None)) for session, told in given])
         return [
             one if isinstance(one, Exception) else session.given(one)
             for (session, _), one in zip(given, made, strict=True)
@@ -219,55 +189,21 @@ class Model:
 class ModelSession:
     """Decides for one set of tools. One decision at a time; `cancel` may be called from another thread."""
 
-    def __init__(
-        self,
-        tools: Tools,
-        decider: STDecider,
-        drafter: Drafter | None,
-        gate: ConfidenceGate,
-        safe_call: Call | None = None,
-        told: HeardInstruction | None = None,
-        steady: GivenCall | None = None,
-    ) -> None:
-        self._told, self._steady = told, steady
-        self.tools, self.decider, self._drafter = tools, decider, drafter
-        self.gate, self.safe_call = gate, safe_call
+    def __init__(self, tools: Tools, decider: STDecider, gate: ConfidenceGate, safe_call: Call | None = None) -> None:
+        self.tools, self.decider, self.gate, self.safe_call = tools, decider, gate, safe_call
         named = {tool: {head: name for name, head in heads.items()} for tool, heads in heads_of(tools).items()}
         self._names = {tool: {h: n for h, n in names.items() if n != "function"} for tool, names in named.items()}
         self._in_time = InTime()
 
-    @property
-    def instruction(self) -> str | None:
-        """With an interpreter: the canonical instruction in force; None before anything was understood."""
-        return None if self._told is None else self._told.text
-
-    @property
-    def understood(self) -> Understood | None:
-        """With an interpreter: what came of the sentence that was answered last."""
-        return None if self._told is None else self._told.understood
-
-    def instruct(self, said: str, wait: bool = False) -> Understood | None:
-        """Somebody says it, in their own words: it is understood off the clock, and the instruction before stays in
-        force meanwhile. With `wait` the answer is waited for, and given. UserError without an interpreter."""
-        if self._told is None:
-            raise UserError("This session has no interpreter.", "Open it with session(..., interpreter=NAME).")
-        return self._told.instruct(said, wait)
-
-    def close(self) -> None:
-        """End its interpreter, where it has one."""
-        if self._told is not None:
-            self._told.close()
-
     def decide(
         self,
         text: str,
-        instruction: str | None = None,
+        instruction: str,
         history: Sequence[Call | str] = (),
         *,
         deadline_ms: float | None = None,
     ) -> SessionDecision:
-        """The call for what is seen (`text`) and told (None: what was understood last), after these calls (or their
-        `Call.text()`), the newest last.
+        """The call for what is seen (`text`) and told, after these calls (or their `Call.text()`), the newest last.
 
         With `deadline_ms` it returns by then, whatever the model does: what is not there is `missed`. The forward pass
         under way goes on, and its result is dropped; the next decision waits for it, within its own deadline.
@@ -275,13 +211,11 @@ class ModelSession:
         Raises UserError where the prompt does not fit, DecodeError where no legal call could be decoded, and Cancelled.
         """
         called_s = time.monotonic()
-        if instruction is None and (instruction := self.instruction) is None:
-            raise UserError("Nothing was said that is understood.", "Give decide(text, instruction), or instruct().")
         self.check(text, instruction)
         shown = self.shown(history)
         if deadline_ms is None:
             self.settle()
-            decision = self.decided(text, instruction, shown)
+            decision = self.decider.decide(text, instruction, shown)
             self.decider.rest()
             return self.given(decision)
         if isinstance(deadline_ms, bool) or not isinstance(deadline_ms, int | float):
@@ -289,11 +223,9 @@ class ModelSession:
         if not 0 < deadline_ms <= MAX_DEADLINE_MS:
             raise UserError(f"deadline_ms={deadline_ms:g} is out of range.", f"Give above 0 to {MAX_DEADLINE_MS:g}.")
         made = self._in_time.until(
-            called_s + deadline_ms / 1e3, lambda: self.decided(text, instruction, shown), self.decider.cancel
+            called_s + deadline_ms / 1e3, lambda: self.decider.decide(text, instruction, shown), self.decider.cancel
         )
         if not made:
-            if self._steady is not None:
-                self._steady.given(None, False, self.safe_call)
             return SessionDecision(self.safe_call, missed=True)
         self._in_time.after(self.decider.rest)
         return self.given(made[0])
@@ -302,27 +234,10 @@ class ModelSession:
         """Wait for a decision that missed its deadline, and is still under way."""
         self._in_time.settle()
 
-    def decided(self, text: str, instruction: str, shown: Sequence[str]) -> Decision:
-        """What the model decides, whatever its confidence."""
-        self.ask_draft(text, instruction, shown)
-        self.take_draft()
-        return self.decider.decide(text, instruction, shown, self.standing(instruction))
-
-    def standing(self, instruction: str) -> StandingCall | None:
-        """The call in force, for hysteresis; None without."""
-        return None if self._steady is None else self._steady.standing(instruction)
-
-    def forget(self) -> None:
-        """A new episode, say: hysteresis keeps nothing of what was in force."""
-        if self._steady is not None:
-            self._steady.forget()
-
     def given(self, decision: Decision) -> SessionDecision:
         """A decision as it is given: by the gate, with parameters' names."""
         told = {field.name: getattr(decision, field.name) for field in fields(Decision)}
         doubt, call = self.gate.doubt(decision), decision.call
-        if self._steady is not None:
-            self._steady.given(decision, doubt is not None, self.safe_call)
         names = self._names.get(call.name, {}) if call is not None else {}
         told["confidence"] = {names.get(head, head): sure for head, sure in decision.confidence.items()}
         if doubt is None:
@@ -330,16 +245,6 @@ class ModelSession:
         head = names.get(doubt.head, doubt.head)
         held = why_held(doubt, head, call) + (f"; {never_taught(decision.unknown)}" if decision.unknown else "")
         return SessionDecision(**told | {"call": self.safe_call}, held=held, unsure=call)
-
-    def ask_draft(self, text: str, instruction: str, history: Sequence[str]) -> None:
-        """Begin to guess the next decision's call, where there is a draft."""
-        if self._drafter is not None:
-            self._drafter.ask(text, instruction, history)
-
-    def take_draft(self) -> None:
-        """Wait for the guess, and have it looked at in the next decision."""
-        if self._drafter is not None:
-            self.decider.decoding.draft(self._drafter.call())
 
     @staticmethod
     def check(text: str, instruction: str) -> None:
@@ -384,3 +289,44 @@ class ModelSession:
     def info(self) -> dict[str, Any]:
         """What decides: engine, dtype, device, tokens of the cached prefix, how passes are laid out."""
         return self.decider.info()
+
+
+def kind_of(given: object) -> str:
+    """What was given in place of something else, for people."""
+    return "None" if given is None else "a text" if isinstance(given, str) else f"a {type(given).__name__}"
+
+
+def why_held(doubt: Doubt, head: str, call: Call | None) -> str:
+    """Why a decision is held back, in words."""
+    if call is None:
+        return "what is told is not understood: the model answers that it asks for nothing here"
+    return f"{head} is {doubt.confidence:.3f} sure, and acts from {doubt.least:.3f} on"
+
+
+def confidence_gate(
+    tools: Tools, asked: float | Mapping[str, float] | None, learnt: TrainingMetadata | None, allow_null: bool | None
+) -> ConfidenceGate:
+    """The gate that was asked for, else that of a checkpoint that knows the tools. Raises UserError."""
+    if asked is None and learnt is not None and learnt.gate is not None:
+        return ConfidenceGate({"function": learnt.gate}, tools, null_is_doubt=learnt.allow_null and allow_null is None)
+    floors: Any = asked if isinstance(asked, Mapping) else {"": asked or 0.0}
+    known = {"function"}.union(*((*names, *names.values()) for names in heads_of(tools).values()))
+    for head, least in floors.items():
+        if head and head not in known:
+            remedy = f"There are {', '.join(sorted(known))}."
+            raise UserError(f"min_confidence names {str(head)[:80]!r}, which no tool has.", remedy)
+        if isinstance(least, bool) or not isinstance(least, int | float) or not 0 <= least <= 1:
+            raise UserError(f"min_confidence={str(asked)[:80]} is no probability.", "Give 0 (no gate) to 1.")
+    return ConfidenceGate(floors, tools)
+
+
+def check_safe(tools: Tools, safe_call: Call | None) -> None:
+    """Raises UserError for what is no call of these tools."""
+    if safe_call is None:
+        return
+    try:
+        if not isinstance(safe_call, Call):
+            raise InvalidCall(f"it is {kind_of(safe_call)}")
+        tools.validate(safe_call)
+    except InvalidCall as error:
+        raise UserError(f"The safe call is none of these tools ({error}).", "Give such as Call('stop', {}).") from None

@@ -1,10 +1,9 @@
-"""Decides recorded observations again, with another model, engine or rate, and compares tick by tick."""
+"""Decides recorded observations again, with another model, and compares tick by tick."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,14 +17,11 @@ from rtcontrol.run.model_compatibility import hysteresis_for, model_for
 from rtcontrol.run.recording import Recording, Seen
 from rtcontrol.telemetry.histogram import Series
 
-MOST_RELEASES = 1000  # of an observation: at another rate
-
 
 @dataclass(frozen=True, slots=True)
 class Redecision:
     """One decision made again. `call` is None where the decider failed, with its `error`."""
 
-    k: int
     seen: Seen
     call: str | None
     error: str | None
@@ -37,7 +33,7 @@ class Redecision:
         return None if self.seen.call is None else self.call == self.seen.call
 
     def to_dict(self) -> dict[str, Any]:
-        told = {"k": self.k, "recorded_k": self.seen.k, "t_s": self.seen.t_s, "observation": self.seen.observation}
+        told = {"k": self.seen.k, "t_s": self.seen.t_s, "observation": self.seen.observation}
         more = {} if self.error is None else {"error": self.error}
         return {**told, "recorded": self.seen.call, "replayed": self.call, **more}
 
@@ -45,34 +41,32 @@ class Redecision:
 def replay(
     recording: Recording,
     model: str | None = None,
-    engine: str | None = None,
-    hz: float | None = None,
     progress: Callable[[int], None] = lambda done: None,
     own: Agent | None = None,
 ) -> tuple[dict[str, Any], list[Redecision]]:
     """The comparison, and each decision. Nothing here waits for a clock, and each decision has the history that was
     recorded: two replays differ in `decide_ms` alone. The expert is that of the agent `own`, where it has one.
-    UserError for a model or engine that cannot decide this, and for a model that the record alone names."""
+    UserError for a model that cannot decide this, and for one that the record alone names."""
     header, agent = recording.header, recording.agent()
     if own is not None:
         agent = replace(agent, goals=own.goals, expert=own.expert)
     chosen = model_for(agent.tools.schemas, recording.model(model))
     config = RunConfig(
         env=str(header["env"]),
-        engine=engine or str(header["engine"]),
-        dtype=str(header.get("dtype", "auto")) if engine is None else "auto",  # older records have none
+        engine=str(header["engine"]),
+        dtype=str(header.get("dtype", "auto")),  # older records have none
         seed=int(header["seed"]),
-        hz=float(header["hz"]) if hz is None else hz,
+        hz=float(header["hz"]),
         hysteresis=_hysteresis(header.get("hysteresis"), chosen),
     )
     decider = build(assembly.decider(config, agent, chosen))
     made: list[Redecision] = []
     answer(decider, _request(recording.seen[0]))  # what is made at the first decision is no tick's time
-    for k, seen in _ticks(recording, hz):
+    for seen in recording.seen:
         reply = answer(decider, _request(seen))
         decided = reply.decision
         text = None if decided is None else "null" if decided.call is None else decided.call.text()
-        made.append(Redecision(k, seen, text, reply.error, reply.decide_ns))
+        made.append(Redecision(seen, text, reply.error, reply.decide_ns))
         progress(len(made))
     compared = [one for one in made if one.same is not None]
     errors = Counter(one.error for one in made if one.error is not None)
@@ -107,20 +101,3 @@ def _request(seen: Seen) -> DecisionRequest:
     # The number of the tick is the recorded one's: what is random by it is the same again.
     asked = seen.k, seen.epoch, seen.observation, seen.instruction, seen.history, seen.data
     return DecisionRequest(*asked, standing=seen.standing)
-
-
-def _ticks(recording: Recording, hz: float | None) -> Iterator[tuple[int, Seen]]:
-    """What is decided, tick by tick: each observation as it was, or at another rate the freshest at each release."""
-    if hz is None:
-        yield from ((seen.k, seen) for seen in recording.seen)
-        return
-    times = [seen.t_s for seen in recording.seen]
-    count = int((times[-1] - times[0]) * hz + 1e-9) + 1
-    if count > MOST_RELEASES * len(times):
-        apart = f"{times[-1] - times[0]:.3g} s apart, {count:.3g} releases"
-        raise UserError(
-            f"{recording.path}: its {len(times)} observations lie {apart}.",
-            "Leave --hz out: then each is decided once.",
-        )
-    for k in range(count):
-        yield k, recording.seen[bisect_right(times, times[0] + k / hz + 1e-9) - 1]
