@@ -138,7 +138,7 @@ def tools_from(source: str, say: Callable[[str], None] = _on_stderr, skip_unsupp
     model that is a part of another one is no tool. `say` is told, a line each, what else there was and is none.
     """
     if source.startswith(MCP):
-        return _read(source, listed(source.removeprefix(MCP), say), say, skip_unsupported)
+        return _read(source, listed(source.removeprefix(MCP)), say, skip_unsupported)
     if source.endswith(".py"):
         return _of_module(source, say)
     path = Path(source)

@@ -16,10 +16,7 @@ from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.errors import UserError
 from rtcontrol.models.web import MOST_BYTES, MOST_LEVELS, WebAnswer, WebClient, WebError
-from rtcontrol.run import mcp_tools, toolsets
-from rtcontrol.run import mcp_tools as mcp_tools_module
 from tests.helpers.packed import ENDLESS, WAYS, answering
 from tests.helpers.processes import ROOT, until
 
@@ -48,14 +45,7 @@ def answers_rows(url: str) -> str:
     return str(found.error)
 
 
-def lists_tools(url: str) -> str:
-    pytest.importorskip("mcp")
-    with pytest.raises(UserError) as told:
-        toolsets.tools_from(f"mcp:{url}/mcp")
-    return str(told.value)
-
-
-CLIENTS = (decides, answers_rows, lists_tools)
+CLIENTS = (decides, answers_rows)
 
 
 @pytest.mark.parametrize("client", CLIENTS)
@@ -73,7 +63,7 @@ def test_a_packed_answer_is_refused_by_name_and_never_unpacked(client: Callable[
 def test_an_answer_without_an_end_is_given_up_at_its_bound(client: Callable[[str], str], way: str) -> None:
     with answering(way) as (url, _):
         told = client(url)
-    most = {lists_tools: mcp_tools_module.MOST_BYTES, answers_rows: 1 << 22}.get(client, MOST_BYTES)
+    most = 1 << 22 if client is answers_rows else MOST_BYTES
     assert f"{most} bytes" in told
 
 
@@ -84,12 +74,6 @@ def test_what_comes_a_byte_at_a_time_ends_with_the_requests_time(way: str) -> No
         with pytest.raises(WebError) as told:
             WebClient(url, {}).post({}, 0.3).result(20)
         assert told.value.loss == "timeout" and time.monotonic() - began >= 0.3
-
-
-def test_an_mcp_server_that_answers_a_byte_at_a_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_tools, "TIMEOUT_S", 0.5)
-    with answering("slow body") as (url, _):
-        assert "within 0.5 s" in lists_tools(url)
 
 
 def test_an_answer_is_read_as_deep_as_an_answer_may_be() -> None:
@@ -121,7 +105,7 @@ def test_a_client_that_is_gone_leaves_no_thread_and_no_loop(recwarn: pytest.Warn
 
 def test_there_is_no_other_client_of_http_in_the_package() -> None:
     """What asks strangers is bounded by being one of these; benchmarks ask servers of their own."""
-    ours = {"models/web.py", "rtcontrol/run/mcp_tools.py"}
+    ours = {"models/web.py"}
     named = {"Client", "AsyncClient", "urlopen", "HTTPConnection", "HTTPSConnection", "ClientSession"}
     for part in ("rtcontrol", "models", "agents", "envs", "bridges"):
         for path in (ROOT / part).rglob("*.py"):

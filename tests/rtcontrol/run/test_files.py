@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -93,23 +92,15 @@ def test_a_file_reads_the_same_with_a_byte_order_mark_and_crlf(name: str, tmp_pa
     assert read(path) == plain
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("name", READERS)
-def test_utf_16_is_refused_by_name(name: str, encoding: str, tmp_path: Path) -> None:
+def test_utf_16_is_refused_by_name(name: str, tmp_path: Path) -> None:
     read, text = READERS[name]
     path = tmp_path / name
-    path.write_bytes(text.encode(encoding))
+    path.write_bytes(text.encode("utf-16"))
     with pytest.raises(Exception, match="UTF-16|UTF-8") as refused:
         read(path)
     assert name in str(refused.value) and "ave it as" in str(refused.value)
     assert hasattr(refused.value, "remedy")  # a mistake that is told, no traceback
-
-
-def test_files_put_together_have_marks_in_the_middle(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    lines = [json.dumps({**ROW, "id": str(i)}).encode("utf-8-sig") for i in range(3)]
-    path.write_bytes(b"\r\n".join([*lines, b"\xef\xbb\xbf"]))
-    assert [row.id for row in read_rows(path)] == ["0", "1", "2"]
 
 
 def test_a_key_file_is_read_with_a_mark_and_refused_as_utf_16(tmp_path: Path) -> None:
@@ -186,93 +177,12 @@ def serving(folder: Path, page: str) -> str:
     [
         f"def page(n): return {{'tools': [{LISTED}], 'nextCursor': str(n)}}",
         f"def page(n): return {{'tools': [{LISTED}], 'nextCursor': 'again'}}",
-        "def page(n): return {'tools': [], 'nextCursor': str(n)}",
     ],
-    ids=["endless", "the same page again", "empty pages"],
+    ids=["endless", "the same page again"],
 )
 def test_a_list_without_an_end_is_refused(page: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="whose list has an end"):
         toolsets.tools_from(serving(tmp_path, page))
-
-
-def test_what_it_says_beside_is_kept_short_and_moves_no_cursor(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    page = "sys.stderr.write('noise\\n' * 100_000 + '\\x1b[2Jlast words\\n'); sys.exit(1)\ndef page(n): ..."
-    assert call("tools", "check", serving(tmp_path, page)) == 2
-    said = capfd.readouterr().err
-    assert r"it said: \x1b[2Jlast words" in said and len(said) < 2000
-
-
-def test_words_without_end_on_stderr_fill_neither_disk_nor_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mcp_tools, "TIMEOUT_S", 1.0)
-    page = "import threading, time\ndef talk():\n    while True:\n"
-    page += "        os.write(2, b'e' * 100_000 + b'\\n')\n        time.sleep(0.01)\n"
-    page += "threading.Thread(target=talk, daemon=True).start()\ndef page(n): time.sleep(60)"
-    kept = []
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda *given, **named: kept.append(given))
-    with pytest.raises(UserError, match="within 1 s; it said: eee") as told:
-        toolsets.tools_from(serving(tmp_path, page))
-    assert len(str(told.value)) < 1000 and not kept
-
-
-# Sent for tools/list, before its answer.
-BESIDE = {
-    "requests": '{"jsonrpc": "2.0", "id": 10**6 + i, "method": "roots/list"}',
-    "notifications": '{"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}',
-    "answers to other ids": '{"jsonrpc": "2.0", "id": 10**6 + i, "result": {"tools": []}}',
-    "no messages": '["noise"]',
-}
-
-
-@pytest.mark.parametrize(
-    "beside", [pytest.param(name, marks=[pytest.mark.slow] if i > 1 else []) for i, name in enumerate(BESIDE)]
-)
-def test_messages_without_end_are_given_up(beside: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_tools, "MAX_MESSAGES", 200)
-    # Far more than are taken: then it waits, so that no processor is busy with it until it is killed.
-    page = "import time\ndef page(n):\n    for i in range(1000): "
-    page += f"print(json.dumps({BESIDE[beside]}), flush=True)\n    time.sleep(60)"
-    with pytest.raises(UserError, match="more than 200 messages"):
-        toolsets.tools_from(serving(tmp_path, page))
-
-
-def test_what_it_asks_for_is_not_given_and_its_list_is_taken_all_the_same(tmp_path: Path) -> None:
-    asked = ("sampling/createMessage", "roots/list", "elicitation/create", "no/such/method")
-    params = {
-        "messages": [],
-        "maxTokens": 9,
-        "message": "Your key?",
-        "requestedSchema": {"type": "object", "properties": {}},
-    }
-    page = f"""
-answers = {str(tmp_path / "answers.json")!r}
-def page(n):
-    for i, method in enumerate({asked!r}):
-        print(json.dumps({{"jsonrpc": "2.0", "id": 1000 + i, "method": method, "params": {params!r}}}), flush=True)
-    found = [json.loads(sys.stdin.readline()) for _ in {asked!r}]
-    json.dump([sorted(one) for one in found], open(answers, "w"))
-    return {{"tools": [{LISTED}]}}
-"""
-    assert [tool.name for tool in toolsets.tools_from(serving(tmp_path, page))] == ["t1"]
-    assert json.loads((tmp_path / "answers.json").read_text()) == [["error", "id", "jsonrpc"]] * 4
-
-
-@pytest.mark.parametrize(
-    ("page", "told"),
-    [
-        ('def page(n): sys.stdout.write(\'{"jsonrpc": "2.0", "id"\'); sys.stdout.flush(); os._exit(0)', "closed"),
-        ("def page(n): return {'tools': None}", "valid list"),
-        ("def page(n): print('[' * 100_000, flush=True); os._exit(0)", "closed"),
-    ],
-    ids=["dies within a line", "no list", "deep"],
-)
-def test_what_is_no_list_is_told_in_short(page: str, told: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=told) as found:
-        toolsets.tools_from(serving(tmp_path, page))
-    assert len(str(found.value)) < 1000 and "\n" not in str(found.value)
 
 
 def test_a_list_of_too_many_bytes_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,24 +190,6 @@ def test_a_list_of_too_many_bytes_is_refused(tmp_path: Path, monkeypatch: pytest
     page = f"def page(n): return {{'tools': [{{**{LISTED}, 'description': 'x' * 6000}}], 'nextCursor': str(n)}}"
     with pytest.raises(UserError, match="more than 10000 bytes"):
         toolsets.tools_from(serving(tmp_path, page))
-
-
-def test_an_error_text_of_its_own_is_told_in_short_and_in_one_line(tmp_path: Path) -> None:
-    page = r"""
-def page(n):
-    error = {"code": -1, "message": "first\r\nready " + "x" * 10**6}
-    print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "error": error}), flush=True)
-"""
-    with pytest.raises(UserError, match="first ready xxx") as found:
-        toolsets.tools_from(serving(tmp_path, page))
-    assert len(str(found.value)) < 1000
-
-
-def test_lines_that_are_no_utf_8_are_strays(tmp_path: Path) -> None:
-    page = f"def page(n): sys.stdout.buffer.write(b'\\xff\\n' * 7); sys.stdout.flush(); return {{'tools': [{LISTED}]}}"
-    said: list[str] = []
-    assert len(toolsets.tools_from(serving(tmp_path, page), said.append).schemas) == 1
-    assert "7 of its lines" in said[0]
 
 
 def test_it_is_given_no_secrets_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
