@@ -158,4 +158,4 @@ def _wake_up() -> Finding:
     p50, p99 = np.percentile(late, [50, 99])
     text = f"wake-up lateness p50 {p50:.3f} ms, p99 {p99:.3f} ms, max {max(late):.3f} ms"
     fine = bool(p99 < 1.0)
-    return Finding(fine, text, "" if fine else "close what else runs here, or use --rt-priority 50 --affinity 1", True)
+    return Finding(fine, text, "" if fine else "close what else runs here, or run by `chrt -f 50`", True)

@@ -90,7 +90,7 @@ def fit(
       rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine      (then fly it)
     """
     from rtcontrol.run.toolsets import tools_from
-    from rtcontrol.run.user_code import load_module, watched
+    from rtcontrol.run.user_code import load_module
     from rtcontrol.training.dataset import tools_of
     from rtcontrol.training.fit import fit as work
 
@@ -108,7 +108,7 @@ def fit(
     chosen = None if tools is None else tools_from(tools)
     if chosen is None and asked is not None and "tools" in asked:
         chosen = tools_of(asked["tools"])
-    with FitProgress() as shown, _interrupted(out), watched(tell):
+    with FitProgress() as shown, _interrupted(out):
         made = work(
             rows or None,
             chosen,

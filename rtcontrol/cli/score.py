@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, TextColumn
 
-from rtcontrol.cli.figures import STDOUT, Bar, check_writable, say, widened
+from rtcontrol.cli.figures import STDOUT, Bar, check_writable, widened
 from rtcontrol.loop.config import MAX_HZ, MIN_HZ
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.table import Terminal
@@ -141,7 +140,6 @@ def _score(
     from rtcontrol.evaluation.score import Scoring
     from rtcontrol.evaluation.score_plan import DELAYS, RATES, Settings
     from rtcontrol.evaluation.score_tables import tables
-    from rtcontrol.run.user_code import watched
 
     if json_file is not None and (json_file == STDOUT or (json_file.exists() and not json_file.is_file())):
         what = "a folder" if json_file.is_dir() else "no file: nothing could go on from it"
@@ -162,8 +160,7 @@ def _score(
         goal_file=None if goals is None else str(goals),
         hysteresis=hysteresis,
     )
-    with watched(lambda told: print(printable(told), file=sys.stderr)):
-        scoring = Scoring(settings, json_file)
+    scoring = Scoring(settings, json_file)
     console = widened(Terminal(), LOG_WIDTH)
     for warning in scoring.warnings:
         print(printable(warning), file=sys.stderr)
@@ -171,7 +168,7 @@ def _score(
         print(f"going on with what {json_file} holds", file=sys.stderr)
     status = 0
     try:
-        with Shutdown(), ScoreProgress() as told, watched(partial(say, told.console)):
+        with Shutdown(), ScoreProgress() as told:
             scoring.run(told)
     except KeyboardInterrupt as interrupted:
         status = getattr(interrupted, "status", 130)

@@ -20,13 +20,11 @@ MOST = 64  # ticks that are remembered
 @dataclass(frozen=True, slots=True)
 class PlanTerms:
     """At most `steps` calls of a plan are executed (None: all), none when its observation is older than `max_age_ns`.
-    Where two plans meet the newer one counts from its first step on; with `blend` numbers go over to it in so many
-    steps. At most `in_flight` plans are made at once. Where the world `waits` each tick has a plan of its own, of which
-    the first step is executed."""
+    Where two plans meet the newer one counts from its first step on. At most `in_flight` plans are made at once. Where
+    the world `waits` each tick has a plan of its own, of which the first step is executed."""
 
     max_age_ns: int
     steps: int | None = None
-    blend: int = 0
     in_flight: int = 1
     waits: bool = False
 
@@ -45,12 +43,11 @@ class OpenTick:
 
 @dataclass(slots=True, eq=False)
 class PlanInForce:
-    """The plan that answers `request`; so many of its steps were `taken`."""
+    """The plan that answers `request`."""
 
     plan: Plan
     request: DecisionRequest
     decision: Decision
-    taken: int = 0
 
     def step(self, asked: DecisionRequest, terms: PlanTerms, now_ns: int) -> int | None:
         """Which of its calls is due now; None where it is of another epoch or instruction, over, or too old."""
@@ -72,8 +69,7 @@ class PlanHost:
     on as it came.
 
     Step `i` is for the instant `i * step_ns` after the plan's observation: one that comes late begins in its midst.
-    `emit` is told of each plan (its instant, and the event's fields); the owner may set it. `legal` judges what is
-    mixed of two plans.
+    `emit` is told of each plan (its instant, and the event's fields); the owner may set it. `legal` judges a call.
     """
 
     name = "plans"
@@ -84,7 +80,6 @@ class PlanHost:
         self._open: dict[int, OpenTick] = {}  # not replied to yet
         self._asked: dict[int, OpenTick] = {}  # of the planner, not answered yet
         self._plan: PlanInForce | None = None
-        self._before: PlanInForce | None = None  # what the plan in force goes over from
         self._punctual: deque[bool] = deque(maxlen=RECENT)
         self._woken = False
 
@@ -202,7 +197,7 @@ class PlanHost:
             over = question.past or self._due(made, question, now) is None
             event |= {"outcome": "over" if over or not newer else "in_force", "steps": len(plan.calls)}
             if newer and not over:
-                self._before, self._plan = self._plan, made
+                self._plan = made
         if request.tick >= 0:  # else it is warmed up
             self.emit(now, event)
 
@@ -224,8 +219,7 @@ class PlanHost:
             return replace(own, decision=None, error="the plan was over, or too old, before it came")
         reply = own if own is not None and plan.request is asked else DecisionReply(asked.tick, None, None, 0)
         older = None if plan.request is asked else plan.request
-        call = self._call(plan, i, asked, now_ns)
-        made = replace(plan.decision, call=call, plan=None)
+        made = replace(plan.decision, call=plan.plan.calls[i], plan=None)
         steps = i, len(plan.plan.calls)
         return replace(reply, decision=made, answers=older, steps=steps, ahead_ns=i * plan.plan.step_ns)
 
@@ -239,28 +233,3 @@ class PlanHost:
         """Whether the tick's own plan is waited for still."""
         punctual = 2 * sum(self._punctual) >= len(self._punctual)
         return question.request.tick in self._asked and (not question.due_ns or (punctual and now_ns < question.due_ns))
-
-    def _call(self, plan: PlanInForce, i: int, asked: DecisionRequest, now_ns: int) -> Call:
-        """The call of step `i`; in the first ones after another plan, with numbers between that one's and its own."""
-        plan.taken += 1
-        call, before, blend = plan.plan.calls[i], self._before, self._terms.blend
-        if plan.taken > blend or before is None or (j := before.step(asked, self._terms, now_ns)) is None:
-            return call
-        mixed = between(before.plan.calls[j], call, plan.taken / (blend + 1))
-        return mixed if mixed is not call and self._legal(mixed) else call
-
-
-def between(old: Call, new: Call, share: float) -> Call:
-    """`new`, with each number that both calls have at this share of the way from the old one's; `new` itself where they
-    call different tools."""
-    if old.name != new.name:
-        return new
-    mixed = dict(new.arguments)
-    for name, value in new.arguments.items():
-        was = old.arguments.get(name)
-        if isinstance(value, bool) or isinstance(was, bool):
-            continue
-        if isinstance(value, int | float) and isinstance(was, int | float):
-            number = was + (value - was) * share
-            mixed[name] = round(number) if isinstance(value, int) and isinstance(was, int) else number
-    return Call(new.name, mixed)

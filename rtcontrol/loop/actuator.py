@@ -66,9 +66,7 @@ class Actuator:
 
     # -- from the loop's thread; nothing here blocks ------------------------------------------------------------------
 
-    def start(self, first: Callable[[], object] = lambda: None) -> None:
-        """`first` is called on each new thread."""
-        self._first = first
+    def start(self) -> None:
         self.thread = threading.Thread(target=self._work, name="actuator", daemon=True)
         self.thread.start()
 
@@ -164,7 +162,6 @@ class Actuator:
     # -- on the actuator's thread -------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        self._first()
         # What is wanted at the end is tried once, also where nobody waits for it.
         while not self._closed or (self._wanted and not self._attempt):
             with self._lock:
@@ -254,7 +251,7 @@ class Actuator:
         patience_s = PATIENCE_LOCKSTEP_S if self._retry_ns is None else PATIENCE_S
         for call in begun:
             attempted = partial(self._try, call, demand, why, attempt, fault)
-            if not (len(self._safe_calls) > 1 and beside("safe-call", self._first, attempted, patience_s)):
+            if not (len(self._safe_calls) > 1 and beside("safe-call", attempted, patience_s)):
                 attempted()
         with self._lock:
             if fault is not None and demand == self._demand:

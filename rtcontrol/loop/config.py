@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -32,17 +31,11 @@ CHOICES = {
 
 STANDBY = "--host ray: keep a second decoder warm, which takes over at once (each takes a GPU where there is one)."
 BACKUP = "A local model, asked beside --model at each tick: it decides what that one is late or unsure for."
-BACKUP_BELOW = "--backup decides where the least sure head of --model is less sure."
 BACKUP_AFTER = (
     "--backup decides where the newest answer of --model is of an observation this old. (default: the period: of "
     "another tick)"
 )
-FIRST_IN_FLIGHT = (
-    "--backup: so many requests to --model under way at most; a tick beyond is not asked of it. (default: 4; of a "
-    "local model, --pipeline)"
-)
 PLAN_STEPS = "Of a model that answers by plans of several calls: execute so many of each at most. (default: all)"
-PLAN_BLEND = "Where two plans meet, numbers go over from the old one's to the new one's in so many ticks. 0: at once."
 MIN_HZ, MAX_HZ = 0.001, 10_000.0
 RECORD_OBSERVATIONS = "no: the record keeps neither what was observed nor what the model read of it; nothing to replay."
 RECORD_PICTURES = "Pictures of the world a second, at most, as its client sends them"
@@ -53,7 +46,6 @@ MODEL = (
 )
 HOW_ARGUMENTS = "Of a chat model (docs/chat.md): sequential, or parallel, where no argument sees another."
 DTYPE = "Numbers of the model: auto, fp32 or bf16 (docs/checkpoints.md)."
-THREADS = "CPU threads of a pass. (default: 1 for a small model, else torch's own; under ray 1)"
 HYSTERESIS = (
     "A head's value changes only where another is by so much more probable, or preferred in so many ticks in a row: "
     "margin=0.2, ticks=3, or margin=0.2,ticks=3 (docs/steadiness.md). (default: it follows each decision)"
@@ -62,7 +54,6 @@ INTERPRETER = (
     "Maps each instruction to a goal of the agent, once: a checkpoint, or chat:URL#NAME (docs/interpreter.md). "
     "(default: the model reads the instruction as it is)"
 )
-INTERPRETER_S = "--interpreter: an answer that takes longer counts as not understood."
 MAX_PIPELINE = 64
 CALLS_PER_TICK = (
     "Calls of one observation at most: each is decided after the one before has acted, by the deadline. One more than "
@@ -110,14 +101,6 @@ def folder(path: Path) -> Path:
     return path if path.parts else Path.cwd()
 
 
-def cpus(text: str) -> tuple[int, ...]:
-    """CPUs from a list such as 0,1. UserError for anything else."""
-    try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise UserError(f"--affinity {text} is no list of CPUs.", "Give numbers, such as --affinity 0,1.") from None
-
-
 def confidence(text: str) -> Confidence:
     """The least confidence of all heads (0.5), of some (function=0.6,main=0.3), or both. UserError for else."""
     try:
@@ -138,32 +121,17 @@ def check_standby(standby: bool, host: str) -> None:
         raise UserError(f"--standby has no effect with --host {host}.", "Leave one of them out.")
 
 
-def check_backup(backup: str | None, below: float, after_ms: float | None, in_flight: int | None) -> None:
-    """UserError for terms without a backup, and for such as are none."""
-    if backup is None and (below, after_ms, in_flight) != (0.5, None, None):
-        raise UserError(
-            "--backup-below, --backup-after-ms and --first-in-flight are for --backup, which is not given.",
-            "Add --backup MODEL.",
-        )
-    if not 0 <= below <= 1:
-        raise UserError(f"--backup-below {below:g} is no probability.", "Give 0 to 1.")
+def check_backup(backup: str | None, after_ms: float | None) -> None:
+    if backup is None and after_ms is not None:
+        raise UserError("--backup-after-ms is for --backup, which is not given.", "Add --backup MODEL.")
     if after_ms is not None and not 0 < after_ms <= LONGEST:
         raise UserError(f"--backup-after-ms {after_ms:g} must be above 0 and at most {LONGEST:g}.", "Leave it out.")
-    if in_flight is not None and not 1 <= in_flight <= MAX_PIPELINE:
-        raise UserError(f"--first-in-flight {in_flight} is out of range.", f"Give 1 to {MAX_PIPELINE} requests.")
 
 
-def check_interpreter(interpreter: str | None, limit_s: float, confirm: bool = False) -> None:
-    """UserError for terms without an interpreter, and for such as are none."""
-    if interpreter is None and (limit_s != 5.0 or confirm):
-        raise UserError(
-            "--interpreter-s and --confirm-instruction are for --interpreter, which is not given.",
-            "Add --interpreter MODEL.",
-        )
-    if not 0 < limit_s <= MOST_INTERPRETER_S:
-        raise UserError(
-            f"--interpreter-s {limit_s:g} must be above 0 and at most {MOST_INTERPRETER_S:g}.", "Leave it out."
-        )
+def check_interpreter(interpreter: str | None, confirm: bool = False) -> None:
+    """UserError for terms without an interpreter."""
+    if interpreter is None and confirm:
+        raise UserError("--confirm-instruction is for --interpreter, which is not given.", "Add --interpreter MODEL.")
 
 
 def check_calls_per_tick(calls: int) -> None:
@@ -171,14 +139,12 @@ def check_calls_per_tick(calls: int) -> None:
         raise UserError(f"--calls-per-tick {calls} is out of range.", f"Give 1 to {MAX_CALLS} calls.")
 
 
-def check_plans(steps: int | None, blend: int, calls: int, clock: str) -> None:
-    if (steps is not None or blend) and (calls > 1 or clock == "lockstep"):
+def check_plans(steps: int | None, calls: int, clock: str) -> None:
+    if steps is not None and (calls > 1 or clock == "lockstep"):
         why = f"--calls-per-tick {calls}" if calls > 1 else "--clock lockstep"
-        raise UserError(f"--plan-steps and --plan-blend have no effect with {why}.", "Leave them out.")
+        raise UserError(f"--plan-steps has no effect with {why}.", "Leave it out.")
     if steps is not None and not 1 <= steps <= MOST_STEPS:
         raise UserError(f"--plan-steps {steps} is out of range.", f"Give 1 to {MOST_STEPS}, or leave it out.")
-    if not 0 <= blend <= MOST_STEPS:
-        raise UserError(f"--plan-blend {blend} is out of range.", f"Give 0 to {MOST_STEPS} ticks.")
 
 
 def check_hysteresis(text: str | None, calls: int) -> None:
@@ -238,22 +204,17 @@ class RunConfig:
     model: Annotated[str | None, Flag(MODEL)] = None
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
     dtype: Annotated[str, Flag(DTYPE)] = "auto"
-    threads: Annotated[int | None, Flag(THREADS)] = None
-    value_tokens: Annotated[int, Flag("Tokens of a value that is no listed one, at most.")] = 64
+    threads: int | None = None
     arguments: Annotated[str, Flag(HOW_ARGUMENTS)] = "sequential"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
     backup: Annotated[str | None, Flag(BACKUP)] = None
-    backup_below: Annotated[float, Flag(BACKUP_BELOW)] = 0.5
     backup_after_ms: Annotated[float | None, Flag(BACKUP_AFTER)] = None
-    first_in_flight: Annotated[int | None, Flag(FIRST_IN_FLIGHT)] = None
     plan_steps: Annotated[int | None, Flag(PLAN_STEPS)] = None
-    plan_blend: Annotated[int, Flag(PLAN_BLEND)] = 0
     clock: Annotated[str, Flag("wall: the world runs on; lockstep: it waits.")] = "wall"
     on_miss: Annotated[str, Flag("hold the last call, safe call, or stop the run.")] = "hold"
     hold_ms: Annotated[float | None, Flag("Hold at most so long, then the safe call. (default: the agent's)")] = None
     late: Annotated[str, Flag("A decision after its deadline: drop or use.")] = "drop"
-    max_miss_rate: Annotated[float | None, Flag("Exit status 3 above it.")] = None
     min_confidence: Annotated[
         Confidence | None,
         Flag(
@@ -265,21 +226,14 @@ class RunConfig:
     ] = None
     hysteresis: Annotated[str | None, Flag(HYSTERESIS)] = None
     confirm: Annotated[
-        tuple[str, ...], Flag("This tool waits for a person's yes; may be repeated.", given=list[str], parse=tuple)
+        tuple[str, ...],
+        Flag("This tool waits 10 s for a person's yes; may be repeated.", given=list[str], parse=tuple),
     ] = ()
-    confirm_s: Annotated[float, Flag("So long it waits; then the call is refused.")] = 10.0
+    confirm_s: float = 10.0
     interpreter: Annotated[str | None, Flag(INTERPRETER)] = None
-    interpreter_s: Annotated[float, Flag(INTERPRETER_S)] = 5.0
     confirm_instruction: Annotated[
-        bool, Flag("--interpreter: what was understood waits for a person's yes, for --confirm-s.")
+        bool, Flag("--interpreter: what was understood waits for a person's yes, for 10 s.")
     ] = False
-    rt_priority: Annotated[
-        int, Flag("SCHED_FIFO priority of the loop's and the actuator's threads, 1 to 99; 0: none.")
-    ] = 0
-    affinity: Annotated[
-        tuple[int, ...], Flag("CPUs of the loop's and the actuator's threads, such as 0,1.", given=str, parse=cpus)
-    ] = ()
-    mlock: Annotated[bool, Flag("Lock the memory.")] = False
     record_observations: Annotated[str, Flag(RECORD_OBSERVATIONS)] = "yes"
     record_max: Annotated[str, Flag(RECORD_MAX)] = "1G"
     record_pictures: Annotated[float, Flag(f"{RECORD_PICTURES}; 0: none.")] = 0.0
@@ -295,21 +249,17 @@ class RunConfig:
         size(self.record_max)
         if self.seed < 0:
             raise UserError(f"--seed {self.seed} is negative.", "Give 0 or more.")
-        cpus = os.cpu_count() or 1
-        if any(not 0 <= c < cpus for c in self.affinity):
-            named = ",".join(map(str, self.affinity))
-            raise UserError(f"--affinity {named}: this machine has CPUs 0 to {cpus - 1}.", "Give such as --affinity 0.")
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 option = "--" + name.replace("_", "-")
                 raise UserError(f"{option} {getattr(self, name)} is unknown.", f"Choose one of {', '.join(allowed)}.")
         check_standby(self.standby, self.host)
-        check_backup(self.backup, self.backup_below, self.backup_after_ms, self.first_in_flight)
-        check_interpreter(self.interpreter, self.interpreter_s, self.confirm_instruction)
+        check_backup(self.backup, self.backup_after_ms)
+        check_interpreter(self.interpreter, self.confirm_instruction)
         if not 1 <= self.pipeline <= MAX_PIPELINE:
             raise UserError(f"--pipeline {self.pipeline} is out of range.", f"Give 1 to {MAX_PIPELINE} decisions.")
         check_calls_per_tick(self.calls_per_tick)
-        check_plans(self.plan_steps, self.plan_blend, self.calls_per_tick, self.clock)
+        check_plans(self.plan_steps, self.calls_per_tick, self.clock)
         check_hysteresis(self.hysteresis, self.calls_per_tick)
         self._positive("deadline_ms", self.deadline_ms)
         self._positive("max_age_ms", self.max_age_ms)
@@ -326,16 +276,12 @@ class RunConfig:
             raise UserError(
                 f"--hold-ms {self.hold_ms:g} is no time.", f"Give 0 (the safe call at once) to {LONGEST:g}."
             )
-        if self.max_miss_rate is not None and not 0 <= self.max_miss_rate <= 1:
-            raise UserError(f"--max-miss-rate {self.max_miss_rate:g} is no share.", "Give 0 to 1, such as 0.005.")
         for head, floor in self.floors.items():
             if not 0 <= floor <= 1:
                 named = f"{head}={floor:g}" if head else f"{floor:g}"
                 raise UserError(f"--min-confidence {named} is no probability.", "Give 0 to 1.")
         check_pictures(self.record_pictures, self.record_observations)
         self._positive("confirm_s", self.confirm_s)
-        if not 0 <= self.rt_priority <= 99:
-            raise UserError(f"--rt-priority {self.rt_priority} is out of range.", "Give 1 to 99, or 0 for none.")
 
     def _positive(self, name: str, value: float | None) -> None:
         if value is not None and not 0 < value <= LONGEST:

@@ -21,7 +21,7 @@ from rtcontrol.loop.context import RunContext
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.interpretation import Interpretation
 from rtcontrol.loop.interpreter import Interpreter
-from rtcontrol.loop.realtime import Collector, SlackCollector, favours, lock_memory
+from rtcontrol.loop.realtime import Collector, SlackCollector
 from rtcontrol.loop.tick import Ticks
 from rtcontrol.loop.tick_outcome import acknowledge, overdue
 from rtcontrol.loop.warmup import Warmup, first_look, warm_up
@@ -257,20 +257,15 @@ class ControlLoop:
     def _launch(self) -> None:
         """Start the world. It runs on from here, so all that takes time and can be done before is done."""
         config = self.config
-        if config.mlock and (refused := lock_memory()):
-            self.tell(f"--mlock refused ({refused}). Raise `ulimit -l`, or grant CAP_IPC_LOCK.")
         self.recorder.keep()
         self.env.instruct(self.instruction)
         self.env.start(config.clock, config.seed, config.episodes)  # type: ignore[arg-type]
         self._world_started = True
         self._retake_signals()
-        # Its thread's own favours are refused, if at all, for the reasons that the loop's are, which are told.
-        self._ticks.actuator.start(lambda: favours(config.rt_priority, config.affinity))
+        self._ticks.actuator.start()
         first = first_look(config, self.env, self._stopped, self.tell)
         if self._sample is None:
             self.warmup = warm_up(config, self.host, first, self._ticks.requests.make, self.tell)
-        for warning in favours(config.rt_priority, config.affinity):
-            self.tell(warning)
         self.recorder.write({"start": {"host_info": self.host_info, "warmup": self.warmup.to_dict()}})
 
     def _stopped(self) -> bool:

@@ -1,17 +1,14 @@
-"""What makes Python steady enough: no garbage collection inside a tick, and the scheduler's favours where granted."""
+"""What makes Python steady enough: no garbage collection inside a tick."""
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol, Self
 
-MCL_CURRENT_FUTURE = 1 | 2
 # A thread that waits for the interpreter asks for it after this long. A decision takes it anew for each operation:
 # beside a thread that computes, Python's own 5 ms would be felt at 16 Hz, and 0.5 ms at 30.
 SWITCH_INTERVAL_S = 0.0001
@@ -91,48 +88,10 @@ class SlackCollector:
         return generation == 0 or turns >= 4 or ((turns >= 1 or overdue) and fits)
 
 
-def favours(priority: int, affinity: Sequence[int]) -> list[str]:
-    """Ask the kernel for SCHED_FIFO and CPUs for this thread, and for it alone: threads made later would inherit the
-    CPUs, so the world's and the heartbeat's are made before.
+def beside(name: str, work: Callable[[], None], patience_s: float) -> bool:
+    """Do `work` on a thread of its own, waited for so long; False where none can be had."""
 
-    Gives a plain warning for each that was refused, with what would grant it.
-    """
-    warnings = []
-    if affinity:
-        try:
-            os.sched_setaffinity(0, affinity)
-        except (OSError, AttributeError, ValueError, OverflowError) as error:
-            warnings.append(f"--affinity {','.join(map(str, affinity))} refused ({error}); the loop runs on any CPU.")
-    if priority:
-        try:
-            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
-        except (OSError, AttributeError) as error:
-            warnings.append(
-                f"--rt-priority {priority} refused ({error}). Grant it with `sudo setcap cap_sys_nice+ep` on the "
-                "Python binary, or `rtprio 99` in /etc/security/limits.conf."
-            )
-    return warnings
-
-
-def lock_memory() -> str | None:
-    """mlockall(current | future); the reason where it was refused."""
-    try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.mlockall(MCL_CURRENT_FUTURE) != 0:
-            return os.strerror(ctypes.get_errno())
-    except (OSError, AttributeError) as error:
-        return str(error)
-    return None
-
-
-def beside(name: str, first: Callable[[], object], work: Callable[[], None], patience_s: float) -> bool:
-    """Do `first` and then `work` on a thread of its own, waited for so long; False where none can be had."""
-
-    def both() -> None:
-        first()
-        work()
-
-    thread = threading.Thread(target=both, name=name, daemon=True)
+    thread = threading.Thread(target=work, name=name, daemon=True)
     try:
         thread.start()
     except RuntimeError:

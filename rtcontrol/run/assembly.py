@@ -57,6 +57,7 @@ def unknown(env: str) -> UserError:
 
 # Requests to a first decider that is far away: at 16 Hz each tick is asked of one that answers within 250 ms.
 IN_FLIGHT = 4
+BELOW = 0.5  # a backup decides where the least sure head of the first decider is less sure
 
 
 def agents() -> dict[str, Agent]:
@@ -210,7 +211,6 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
         tools=tuple(chosen.tools.openai()),
         allow_null=chosen.allow_null,
         history=chosen.history,
-        value_tokens=config.value_tokens,
         arguments=config.arguments,
         hysteresis=hysteresis,
     )
@@ -248,7 +248,7 @@ def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | N
         )
     from rtcontrol.hosts.ray_standby import two_hosts
 
-    return BackupHost(*two_hosts(source, spare, config.first_in_flight or config.pipeline), handover(config, local))
+    return BackupHost(*two_hosts(source, spare, config.pipeline), handover(config, local))
 
 
 def backed(config: RunConfig, source: DeciderSource, backup: Host, chosen: Agent) -> BackupHost:
@@ -261,11 +261,8 @@ def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent 
     """The host; where its answers may be plans, one that executes them. UserError for terms of plans that it never
     makes."""
     if not makes_plans(source):
-        if config.plan_steps is not None or config.plan_blend:
-            raise UserError(
-                "--plan-steps and --plan-blend are for models that answer by plans; this one answers by calls.",
-                "Leave them out.",
-            )
+        if config.plan_steps is not None:
+            raise UserError("--plan-steps is for models that answer by plans, not by calls.", "Leave it out.")
         return host
     if config.calls_per_tick > 1 or chosen is None:
         return host
@@ -277,17 +274,15 @@ def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent 
             return False
         return True
 
-    terms = PlanTerms(
-        config.max_age_ns, config.plan_steps, config.plan_blend, config.pipeline, config.clock == "lockstep"
-    )
+    terms = PlanTerms(config.max_age_ns, config.plan_steps, config.pipeline, config.clock == "lockstep")
     return PlanHost(host, terms, legal)
 
 
 def handover(config: RunConfig, local: bool) -> Handover:
     """When the backup decides, as the run's settings say; `local`: the first one's requests hold each other up."""
+    in_flight = config.pipeline if local else IN_FLIGHT
     after_ns = config.period_ns if config.backup_after_ms is None else round(config.backup_after_ms * 1e6)
-    in_flight = config.first_in_flight or (config.pipeline if local else IN_FLIGHT)
-    return Handover(config.backup_below, min(after_ns, config.max_age_ns), config.period_ns, in_flight)
+    return Handover(BELOW, min(after_ns, config.max_age_ns), config.period_ns, in_flight)
 
 
 def _place(config: RunConfig, source: DeciderSource, model: str) -> Host:

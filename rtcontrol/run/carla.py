@@ -68,14 +68,10 @@ def _command(config: RunOptions, host: str, port: int, traffic: int, endpoint: s
     command += [f"--carla-host={host}", "--carla-port", str(port), "--traffic", str(traffic)]
     # The server has one agent: whichever it is.
     command += ["--agent", "", "--connect-timeout", "0", "--hz", f"{config.hz:g}", "--clock", config.clock]
-    command += ["--seed", str(config.seed), "--reconnect-s", f"{config.reconnect_s:g}"]
+    command += ["--seed", str(config.seed)]
     command += ["--report", str(config.out / "bridge.json")]
-    if config.rt_priority:
-        command += ["--rt-priority", str(config.rt_priority)]
     if config.town is not None:
         command.append(f"--town={config.town}")
-    if config.trace:
-        command += ["--trace", str(config.out / "trace.jsonl")]
     if config.carla_standin:
         command.append("--standin")
         if config.clock == "lockstep":

@@ -65,7 +65,7 @@ def of_config(config: RunConfig, agent: Agent) -> Interpreter | None:
     """Return the interpreter of a run's settings, if they name one. UserError."""
     if config.interpreter is None:
         return None
-    return of_goals(config.interpreter, goals_of(agent), config.interpreter_s, config.engine)
+    return of_goals(config.interpreter, goals_of(agent), engine=config.engine)
 
 
 def check(name: str, engine: str = "torch") -> None:
@@ -101,8 +101,8 @@ def _source(name: str, tools: tuple[Mapping[str, Any], ...], engine: str) -> Dec
 class Interpreters:
     """A server's interpreters: one for each agent, shared by its sessions."""
 
-    def __init__(self, name: str | None, limit_s: float, engine: str) -> None:
-        self._name, self._limit_s, self._engine = name, limit_s, engine
+    def __init__(self, name: str | None, engine: str) -> None:
+        self._name, self._engine = name, engine
         self._made: dict[str, Interpreter] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -118,7 +118,7 @@ class Interpreters:
             return None
         with self._lock:
             if agent.name not in self._made:
-                made = of_goals(self._name, goals_of(agent), self._limit_s, self._engine, shared=True)
+                made = of_goals(self._name, goals_of(agent), engine=self._engine, shared=True)
                 self._made[agent.name] = made
                 if self._closed:
                     made.end()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import shlex
-from pathlib import Path
-from typing import IO, Any
+import tempfile
+from typing import Any
 
 from rtcontrol.models.errors import UserError
 
@@ -29,22 +28,25 @@ def listed(server: str) -> list[dict[str, Any]]:
         raise UserError("The package mcp is not installed.", "Run `pip install 'rtcontrol[mcp]'`.") from None
     # The library logs a traceback of each line that is no message.
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
-    try:
-        with Path(os.devnull).open("w") as unread:
-            return asyncio.run(asyncio.wait_for(_pages(server, unread), TIMEOUT_S))
-    except Exception as error:
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        if isinstance(error, UserError):
-            raise error from None
-        why, hint = " ".join(f"{type(error).__name__}: {error}".split())[:SHOWN], HINT
-        if isinstance(error, TimeoutError):
-            why, hint = f"within {TIMEOUT_S:g} s", "Start it by hand to see what it says."
-        raise UserError(f"{MCP}{server} gave no list of tools ({why}).", hint) from None
+    with tempfile.TemporaryFile("w+", errors="replace") as stderr:
+        try:
+            return asyncio.run(asyncio.wait_for(_pages(server, stderr), TIMEOUT_S))
+        except Exception as raised:
+            error: BaseException = raised
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            if isinstance(error, UserError):
+                raise error from None
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:SHOWN]
+            why = f"within {TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else why
+            stderr.seek(0)
+            if last := next((line.strip() for line in reversed(stderr.readlines()) if line.strip()), ""):
+                why = f"{why}; it said: {last[:SHOWN]}"
+            raise UserError(f"{MCP}{server} gave no list of tools ({why}).", HINT) from None
 
 
-async def _pages(server: str, unread: IO[str]) -> list[dict[str, Any]]:
-    """Collect the pages of the list. `unread` takes what a command writes to stderr."""
+async def _pages(server: str, stderr: Any) -> list[dict[str, Any]]:
+    """Collect the pages of the list. `stderr` takes what a command writes there."""
     from mcp import Client, StdioServerParameters, stdio_client
     from mcp.client.streamable_http import streamable_http_client
 
@@ -54,7 +56,7 @@ async def _pages(server: str, unread: IO[str]) -> list[dict[str, Any]]:
     else:
         command, *arguments = shlex.split(server)
         given = StdioServerParameters(command=command, args=arguments, encoding_error_handler="replace")
-        place = stdio_client(given, errlog=unread)
+        place = stdio_client(given, errlog=stderr)
     tools: list[dict[str, Any]] = []
     seen: set[str | None] = set()
     cursor, size = None, 0

@@ -169,7 +169,6 @@ def _reads(table: str, kinds: dict[str, Any]) -> Callable[[typer.Context, Path |
 
 REMOTE, CARLA, STANDIN = "remote", "carla-bridge", "carla-standin"
 CARLA_AT = ("127.0.0.1", 2000)
-RECONNECT_S = 30.0
 # The rate that the machine reaches is told from the decisions of so many seconds.
 WARMUP_S = 1.0
 
@@ -210,10 +209,6 @@ class RunOptions(RunConfig):
     town: Annotated[str | None, Flag("--env carla-bridge: load this town. (default: the one loaded)")] = None
     traffic: Annotated[int | None, Flag("--env carla-bridge: other vehicles. (default: 20; stand-in: 12)")] = None
     carla_standin: Annotated[bool, Flag("--env carla-bridge: drive in the stand-in, which is not CARLA.")] = False
-    reconnect_s: Annotated[float, Flag("--env carla-bridge: how long a CARLA server that is lost is waited for.")] = (
-        RECONNECT_S
-    )
-    trace: Annotated[bool, Flag("--env carla-bridge: a line a step, in trace.jsonl.")] = False
 
     def __post_init__(self) -> None:
         RunConfig.__post_init__(self)
@@ -236,9 +231,8 @@ class RunOptions(RunConfig):
             _refuse("--model expert calls the tools that it was written for, not those of --tools.", "Give another.")
         if (remote or carla) and self.goal is not None:
             _refuse("--goal is for bundled environments.", "Tell a client's agent what to do with --instruct.")
-        drive = (self.town, self.traffic, self.carla_standin, self.trace, self.reconnect_s)
-        if not carla and drive != (None, None, False, False, RECONNECT_S):
-            _refuse("--town, --traffic, --carla-standin, --trace and --reconnect-s are for --env carla-bridge.")
+        if not carla and (self.town, self.traffic, self.carla_standin) != (None, None, False):
+            _refuse("--town, --traffic and --carla-standin are for --env carla-bridge.")
         if elsewhere and (not carla or self.carla_standin):
             why = "--carla-standin starts a server of its own" if carla else "they are for --env carla-bridge"
             _refuse(f"--carla-host and --carla-port have no effect here: {why}.")

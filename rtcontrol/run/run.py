@@ -40,11 +40,11 @@ from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown
 OK, INTERNAL, MISTAKE, MISSED, UNSAFE, HOST, INCOMPLETE = range(7)
 ERRED = 8  # 7 is a bridge's, for no server
 ERRED_SHARE = 0.1  # of the ticks: so many errors are no accident
-HELP = """Exit status: 0; 1 internal error, or a simulator lost for good; 2 mistake in what was given; 3 too many
-misses; 4 the safe call was not in force at the end; 5 the decoder was lost for good; 6 record or report incomplete
-(disk full); 8 a tenth of the ticks or more ended in an error of code; 128 and the number of the signal that ended it:
-129 SIGHUP, 130 Ctrl-C, 143 SIGTERM. The first signal ends the run in order, a second one changes nothing, a third one
-leaves whatever hangs. Ctrl-Z stops the process once the safe call is active; `fg` resumes.
+HELP = """Exit status: 0; 1 internal error, or a simulator lost for good; 2 mistake in what was given; 3 a miss with
+--on-miss stop; 4 the safe call was not in force at the end; 5 the decoder was lost for good; 6 record or report
+incomplete (disk full); 8 a tenth of the ticks or more ended in an error of code; 128 and the number of the signal that
+ended it: 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM. The first signal ends the run in order, a second one changes nothing, a
+third one leaves whatever hangs. Ctrl-Z stops the process once the safe call is active; `fg` resumes.
 """
 
 
@@ -221,11 +221,9 @@ def _status(
 ) -> int:
     """The exit status, and what it means in words."""
     complete = written and not recorder.lost
-    ended, limit = loop.ended_by or "", config.max_miss_rate
-    above = limit is not None and loop.account.miss_rate > limit
-    account = loop.account
+    ended, account = loop.ended_by or "", loop.account
     erred = mostly_errors(account.erred, account.ticks)
-    code = status(ended, not loop.unsafe, complete, ended == "miss" or above, sound, erred)
+    code = status(ended, not loop.unsafe, complete, ended == "miss", sound, erred)
     if code == UNSAFE:
         print(
             "The safe call could not be brought into force: what was called last may still act. Stop the machine by "
@@ -238,8 +236,6 @@ def _status(
         print("The decoder was lost for good: start the run again, or use `--host inprocess`.", file=sys.stderr)
     elif ended == "miss":
         print("Ended by a miss, as --on-miss stop asks.", file=sys.stderr)
-    elif above:
-        print(f"Miss rate {loop.account.miss_rate:.4f} is above {limit:g}.", file=sys.stderr)
     if erred:
         most = max(account.errors.values(), key=lambda error: error["count"], default=None)
         where = f" ({most['where']})" if most is not None and most["where"] else ""

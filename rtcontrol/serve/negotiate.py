@@ -177,11 +177,11 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     source = _source(config, chosen, model)
     if options.backup is not None and not isinstance(source, STSource):
         config = _with_backup(config, options, chosen, warnings)
-    if options.plan_steps is not None or options.plan_blend:
+    if options.plan_steps is not None:
         if assembly.makes_plans(source) and config.clock == "wall" and config.calls_per_tick == 1:
-            config = replace(config, plan_steps=options.plan_steps, plan_blend=options.plan_blend)
+            config = replace(config, plan_steps=options.plan_steps)
         else:
-            warnings.append("The server's --plan-steps and --plan-blend have no effect in this session.")
+            warnings.append("The server's --plan-steps has no effect in this session.")
     terms = Terms(hello, chosen, named, model, source, config, ttl_ms, trained, tuple(warnings))
     terms.check_welcome(options)
     return terms
@@ -281,7 +281,7 @@ def _config(
 ) -> RunConfig:
     hz = options.hz if hello.hz is None else hello.hz
     if hello.pacing == "server" and hz > options.hz_max:
-        warnings.append(f"{hz:g} Hz is above this server's --hz-max: the session runs at {options.hz_max:g} Hz.")
+        warnings.append(f"{hz:g} Hz is above what this server allows: the session runs at {options.hz_max:g} Hz.")
         hz = options.hz_max
     period_ms = 1e3 / hz
     if hello.deadline_ms is not None and not 0 < hello.deadline_ms <= period_ms:
@@ -308,7 +308,7 @@ def _config(
     if options.interpreter is not None and (named is None or interpreting.goal_tools(agent) is None):
         warnings.append("Instructions are taken as they are said: no goals are known that they could be mapped to.")
     elif options.interpreter is not None:
-        names = ("interpreter", "interpreter_s", "confirm_instruction", "confirm_s")
+        names = ("interpreter", "confirm_instruction", "confirm_s")
         interpreted = {name: getattr(options, name) for name in names}
     try:
         return RunConfig(
@@ -323,7 +323,6 @@ def _config(
             engine=options.engine,
             dtype=options.dtype,
             threads=options.threads,
-            value_tokens=options.value_tokens,
             arguments=options.arguments,
             host=options.host,
             seed=options.seed,
@@ -345,11 +344,10 @@ def _config(
 
 def _with_backup(config: RunConfig, options: ServeOptions, agent: Agent, warnings: list[str]) -> RunConfig:
     """With what decides where the session's model, which is not here, is late."""
-    names = ("backup_below", "backup_after_ms", "first_in_flight")
     try:
         backup = model_for(agent.tools.schemas, options.backup)
         warmup = 0 if backup in PLAIN else 5  # what is warmed up with is no observation of a script's
-        return replace(config, backup=backup, warmup=warmup, **{name: getattr(options, name) for name in names})
+        return replace(config, backup=backup, warmup=warmup, backup_after_ms=options.backup_after_ms)
     except UserError as error:
         warnings.append(f"This session has no backup. {error.what}")
         return config

@@ -65,7 +65,7 @@ class SessionManager:
         self.options, self.pool, self.watch, self.say = options, pool, watch, say
         self.opening = threading.Semaphore(OPENING_AT_ONCE)
         self.resuming = threading.Semaphore(OPENING_AT_ONCE)  # nobody waits behind strangers to come back
-        self.interpreters = Interpreters(options.interpreter, options.interpreter_s, options.engine)
+        self.interpreters = Interpreters(options.interpreter, options.engine)
         self.counts: Counter[str] = Counter()
         self._lock = threading.RLock()
         self._peers: dict[Connection, Peer[Session]] = {}

@@ -91,7 +91,6 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
         "engine",
         "dtype",
         "threads",
-        "value_tokens",
         "arguments",
         "host",
         "hz",

@@ -6,17 +6,14 @@ import dataclasses
 import enum
 import json
 import multiprocessing
-import signal
 import sys
-import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated, Any
 
 import pytest
 from cart import CartWorld, Flight, cart_agent, good
-from commands import EXPERT, call, refused, spawn, wait_for_ticks
+from commands import EXPERT, call, refused
 
 from rtcontrol.agents import OneOf, Tools, tool
 from rtcontrol.envs.base import Observation
@@ -75,18 +72,6 @@ def agent_file(folder: Path, name: str, observe: str = "'here'") -> str:
     path = folder / f"{name}_agent.py"
     path.write_text(AGENT.replace("NAME", name).replace("OBSERVE", observe))
     return str(path)
-
-
-def test_tools_that_do_not_fit_the_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "out"
-    lander = ("run", "--env", "lander", "--model", "random", "--host", "inprocess", "--no-live", "--out", str(out))
-    assert "(move) acts in the environment lander" in refused(capsys, *lander, "--agent", agent_file(tmp_path, "move"))
-    said = refused(capsys, *lander, "--agent", agent_file(tmp_path, "engines"))
-    assert "tool engines, environment lander" in said and "(way)" in said
-    poor = agent_file(tmp_path, "go", "data['z']")
-    own = ("run", "--env", own_world(tmp_path, "w.py"), "--model", "random", "--out", str(out), "--agent", poor)
-    assert "cannot read the observation" in refused(capsys, *own)
-    assert not out.exists()
 
 
 def test_fit_looks_at_bodies_signatures_and_the_observation() -> None:
@@ -148,39 +133,6 @@ def test_executors_get_the_annotated_types_and_own_functions_run(tmp_path: Path)
     assert flight.ticks[0]["outside_mass"] == 0.0
 
 
-def test_a_third_signal_leaves_a_world_that_hangs(tmp_path: Path) -> None:
-    hangs = "\n        self.x += 1\n        if self.x > 30: __import__('time').sleep(1000)"
-    world = own_world(tmp_path, "hung.py", ("self.x += 1", hangs))
-    out = tmp_path / "out"
-    run = ("run", "--env", world, "--agent", agent_file(tmp_path, "go"), "--model", "random")
-    process = spawn(*run, "--host", "inprocess", "--no-live", "--duration", "60", "--out", str(out))
-    wait_for_ticks(out, 12)
-    time.sleep(0.8)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
-        assert process.poll() is None
-        process.send_signal(number)
-        time.sleep(0.3)
-    _, err = process.communicate(timeout=30)
-    # Its world never took the safe call, which is the gravest thing to say.
-    assert process.returncode == 4, err
-    assert json.loads((out / "report.json").read_text())["ended_by"] == "SIGTERM"
-
-
-def test_bad_bytes_on_stdin_and_in_texts(tmp_path: Path) -> None:
-    process = spawn(*EXPERT, "--stdin", "--duration", "1", "--out", str(tmp_path / "a"), LC_ALL="C.UTF-8")
-    wait_for_ticks(tmp_path / "a", 3)
-    _, err = process.communicate("hover at 0.7 \udcff\n", timeout=30)
-    assert process.returncode == 0, err
-    asked: list[str] = []
-
-    def decide(request: DecisionRequest) -> Decision:
-        asked.append(request.instruction)
-        return good(request)
-
-    Flight(tmp_path / "b", decide, clock="lockstep", duration_s=0.1, instruction="\udcff go to 0").run()
-    assert set(asked) == {"? go to 0"}
-
-
 def test_an_instruction_that_does_not_fit_gives_way_to_the_last_good_one(tmp_path: Path) -> None:
     def decide(request: DecisionRequest) -> Decision:
         if len(request.instruction) > 100:
@@ -200,15 +152,6 @@ def test_an_instruction_that_does_not_fit_gives_way_to_the_last_good_one(tmp_pat
     assert any(s.startswith("instruction refused: xxx") and len(s) < 250 for s in flight.said)
 
 
-def test_an_instruction_that_does_not_fit_at_the_start_is_said_plainly(tmp_path: Path) -> None:
-    def decide(request: DecisionRequest) -> Decision:
-        raise UserError("The prompt is too long.", "Shorten it.")
-
-    with pytest.raises(UserError) as raised:
-        Flight(tmp_path, decide).run()
-    assert str(raised.value) == "The prompt is too long. Shorten it."
-
-
 def test_an_earlier_record_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = (*EXPERT, "--clock", "lockstep", "--duration", "1", "--out", str(tmp_path / "out"))
     assert call(*run) == 0
@@ -224,16 +167,6 @@ def test_an_earlier_record_is_not_overwritten(tmp_path: Path, capsys: pytest.Cap
     assert (tmp_path / "out" / "record.mcap").read_bytes() == before
     assert call(*run, "--overwrite") == 0
     assert (tmp_path / "out" / "record.mcap").read_bytes() != before
-
-
-@pytest.mark.integration
-def test_a_file_of_the_users_holds_an_agent_and_its_world(tmp_path: Path) -> None:
-    file = agent_file(tmp_path, "go", "f\"x {data['x']}\"")
-    Path(file).write_text(Path(file).read_text() + Path(own_world(tmp_path, "w.py")).read_text())
-    arguments = ("run", "--env", file, "--agent", file, "--model", "random", "--host", "inprocess", "--no-live")
-    assert call(*arguments, "--duration", "0.5", "--out", str(tmp_path / "out")) == 0
-    made = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert made["releases"] == 8 and made["agent"] == "mover"
 
 
 def test_a_users_file_is_run_once_and_its_world_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -259,28 +192,6 @@ def test_a_users_file_is_run_once_and_its_world_made_once(tmp_path: Path, capsys
         assert says in refused(capsys, *arguments[:1], "--env", str(file), *arguments[3:], "--out", str(tmp_path / "n"))
 
 
-def test_an_environment_file_that_is_none_is_told_before_its_missing_agent(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--env nothing.py: there is no such file" in refused(capsys, "run", "--env", "nothing.py")
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "[1]\n", '{"header": {"hz": "fast"}}\n', '{"header": 3}\n', '{"header": {"hz": 16}}\n{"kind": "call"}\n'],
-)
-def test_odd_records(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "record.mcap").write_text(text)
-    refused(capsys, "report", str(tmp_path))
-    assert not (tmp_path / "report.json").exists()
-
-
-def test_a_refused_disk_prefix_is_said(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, duration_s=0.1)
-    decider = SimpleNamespace(decide=good, info=lambda: {"prefix_note": "the copy is damaged"})
-    flight.host._source = SimpleNamespace(build=lambda: decider)
-    flight.run()
-    assert "the copy is damaged; it was computed anew" in flight.said
-
-
 @pytest.mark.integration
 @pytest.mark.parametrize("clock", ["wall", "lockstep"])
 def test_a_world_that_exits_ends_the_run_as_any_of_its_errors(
@@ -303,13 +214,6 @@ def test_an_observe_that_exits_costs_its_tick(tmp_path: Path, capsys: pytest.Cap
     assert "observe: SystemExit: None (go_agent.py:10)" in capsys.readouterr().err
     made = json.loads((tmp_path / "out" / "report.json").read_text())
     assert made["ended_by"] == "duration" and made["misses_by_cause"]["no_observation"] > 5
-
-
-def test_a_file_that_exits_is_told_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "quits.py"
-    file.write_text("import sys\nsys.exit(0)\n")
-    assert call("run", "--env", str(file), "--agent", str(file)) == 2
-    assert "SystemExit: 0, quits.py:2" in capsys.readouterr().err
 
 
 def test_a_model_that_was_trained_on_other_tools_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,6 @@ import pytest
 from commands import call, refused
 from test_errors import own_world
 
-from rtcontrol.agents import Tools
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.errors import UserError
@@ -22,7 +21,6 @@ from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.run.toolsets import costs, tools_from
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.telemetry.record_reader import read_record
-from tests.models.chat.families import checkpoint
 
 CLOSED = {"name": "drive", "parameters": {"properties": {"speed": {"enum": [0, 1, 2]}}, "required": ["speed"]}}
 FREE = {"type": "function", "function": {"name": "say", "parameters": {"properties": {"text": {"type": "string"}}}}}
@@ -130,24 +128,6 @@ def test_the_passes_are_those_of_the_layout_that_takes_more() -> None:
     assert [c.passes for c in costs(tool_schemas(tools), decider.tokenizer)] == [2, 2]
 
 
-def test_numbers_that_are_counted_digit_by_digit_are_not_told_as_unlisted() -> None:
-    wide = {"type": "integer", "minimum": 0, "maximum": 100_000}
-    parts = {f"p{i}": wide for i in range(7)}
-    tools = Tools([{"name": "go", "parameters": {"properties": parts, "required": list(parts)}}])
-    told = [sum("its values are not listed" in r for r in tools.remedies(digits)["go"]) for digits in (False, True)]
-    assert told == [7, 2]  # the sixth and the seventh share a head as one JSON object
-
-
-def test_a_listed_value_of_too_many_tokens_is_told_with_its_passes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "tools.json"
-    file.write_text(json.dumps([{"name": "go", "parameters": {"properties": {"to": WIDE}, "required": ["to"]}}]))
-    (found,) = checked(tmp_path, str(file), capsys).values()
-    assert found["kind"] == "closed" and found["passes"] > 1
-    assert "to: its 4001 values" in found["remedy"] and "coarser" in found["remedy"]
-
-
 def test_of_two_tools_with_numbers_in_one_head_each_is_told_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,25 +138,6 @@ def test_of_two_tools_with_numbers_in_one_head_each_is_told_its_own(
     file.write_text(json.dumps(given))
     found = checked(tmp_path, str(file), capsys)
     assert "its 4001 values" in found["go"]["remedy"] and "its 2595 values" in found["wait"]["remedy"]
-
-
-def test_an_object_with_too_many_combinations_is_told_by_its_properties_counts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "tools.json"
-    grip = POSE["properties"]["grip"]
-    for most, kind in ((44, "free"), (8, "closed")):
-        grip["maximum"] = most
-        file.write_text(json.dumps([{"name": "reach", "parameters": {"properties": {"to": POSE}, "required": ["to"]}}]))
-        (found,) = checked(tmp_path, str(file), capsys).values()
-        assert found["kind"] == kind
-        if kind == "free":
-            assert "at most 9 values of to.grip" in found["remedy"]
-            assert "to.x has 21, to.y has 21, to.grip has 45: 19845 combinations" in found["remedy"]
-    POSE["properties"]["note"] = {"type": "string"}
-    file.write_text(json.dumps([{"name": "reach", "parameters": {"properties": {"to": POSE}}}]))
-    (found,) = checked(tmp_path, str(file), capsys).values()
-    assert "an enum, or bounds and a step, of to.note," in found["remedy"]
 
 
 def test_rules_are_listed_as_enforced_or_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -199,9 +160,7 @@ def test_functions_and_pydantic_models_of_a_python_file(tmp_path: Path, capsys: 
     assert {n: (t["kind"], t["passes"]) for n, t in found.items()} == {"stop": ("closed", 2), "Wheel": ("closed", 2)}
 
 
-def test_a_bad_tool_of_an_mcp_servers_list_is_left_out_and_its_stray_lines_are_told_in_one(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_tool_of_an_mcp_servers_list_is_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "server.py"
     file.write_text("print('starting', flush=True)\nprint('up', flush=True)\n" + SERVER.replace("#", BAD_TOOL))
     source = f"mcp:{sys.executable} {file}"
@@ -212,7 +171,6 @@ def test_a_bad_tool_of_an_mcp_servers_list_is_left_out_and_its_stray_lines_are_t
     found = json.loads((tmp_path / "found.json").read_text())["tools"]
     assert {one["name"]: one["kind"] for one in found} == {"turn": "closed", "note": "free"}
     assert "turn" in said.out and "Traceback" not in said.err and "left out: Tool label" in said.err
-    assert said.err.count("2 of its lines on stdout are no messages of MCP") == 1 == said.err.count("on stdout")
 
 
 def test_what_an_mcp_server_says_at_its_end_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -287,17 +245,6 @@ def test_a_command_that_is_no_mcp_server_is_told(tmp_path: Path, capsys: pytest.
     assert "mcp:URL" in refused(capsys, "tools", "check", "http://127.0.0.1:1/mcp")
 
 
-def test_figures_on_standard_output_stand_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "tools.json").write_text(json.dumps([CLOSED, FREE]))
-    monkeypatch.chdir(tmp_path)
-    assert call("tools", "check", "tools.json", "--json", "-") == 0
-    said = capsys.readouterr()
-    assert [one["name"] for one in json.loads(said.out)["tools"]] == ["drive", "say"]
-    assert "passes at worst" in said.err and [p.name for p in tmp_path.iterdir()] == ["tools.json"]
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [
@@ -318,13 +265,6 @@ def test_tools_that_every_session_would_be_refused_are_refused_in_the_same_words
     with pytest.raises(UserError) as session:
         DeciderSpec("lander", (given,)).build()
     assert message in said and session.value.what in said
-
-
-def test_a_chat_model_is_refused_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "tools.json").write_text(json.dumps([CLOSED]))
-    folder = str(checkpoint(tmp_path / "chat", "hermes"))
-    capsys.readouterr()  # what making it says
-    assert "is a chat model" in refused(capsys, "tools", "check", str(tmp_path / "tools.json"), "--model", folder)
 
 
 GO = {"name": "go", "parameters": {"properties": {"way": {"enum": [-1, 1]}}, "required": ["way"]}}
@@ -358,13 +298,6 @@ def test_a_world_of_ones_own_needs_no_agent_where_its_tools_are_given(tmp_path: 
     assert (report["agent"], report["instruction"], report["misses"]) == ("given", "go on", 0)
     made = calls(out)
     assert len(made) >= 8 and {c["called"] for c in made} == {"go"} and {c["arguments"]["way"] for c in made} == {-1, 1}
-
-
-def test_tools_take_the_place_of_an_agents_own(tmp_path: Path, tools: Any) -> None:
-    out = tmp_path / "out"
-    assert call("run", "--env", "lander", "--tools", tools(MAIN), "--out", str(out), *CHANCE) == 0
-    assert {tuple(c["arguments"].values()) for c in calls(out)} == {(0, 0), (100, 0)}
-    assert json.loads((out / "report.json").read_text())["agent"] == "lander"
 
 
 def test_tools_that_cannot_act_or_be_decided_are_refused_before_the_run(
@@ -404,12 +337,6 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_all_tools_that_cannot_be_taken_are_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("tools", "check", str(file)) == 2
-    said = capsys.readouterr().err
-    assert all(f"Tool {bad['name']}" in said for bad in BAD) and "4 tools" in said and "Traceback" not in said
-
-
 def test_skipped_tools_are_told_a_line_each_and_the_others_are_taken(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -430,20 +357,3 @@ def test_a_server_serves_what_is_left_and_none_is_refused(file: Path, capsys: py
     file.write_text(json.dumps(BAD))
     with pytest.raises(UserError, match="Tool a: .* 4 of the 4 tools"):
         ServeOptions(tools=str(file), model="noop", skip_unsupported=True).ready()
-
-
-def test_a_run_whose_safe_call_is_left_out_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "tools.json"
-    path.write_text(json.dumps([GOOD, {"name": "engines", "params": {"main": {"type": "integer"}}}]))
-    assert call("run", "--env", "lander", "--tools", str(path), "--skip-unsupported", "--model", "noop") == 2
-    said = capsys.readouterr().err
-    assert "left out: Tool engines" in said and "cannot take the place of the tools of lander" in said
-
-
-def test_more_tools_than_are_taken_are_refused_in_the_same_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "many.json"
-    path.write_text(json.dumps([{"name": f"t{i}"} for i in range(129)]))
-    assert call("tools", "check", str(path)) == 2
-    assert "129 tools, and 128 are taken." in capsys.readouterr().err

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.hosts.inprocess import InProcessHost
-from rtcontrol.hosts.plan_host import PlanHost, PlanTerms, between
+from rtcontrol.hosts.plan_host import PlanHost, PlanTerms
 from rtcontrol.hosts.protocol import DecisionLost, DecisionReply, DecisionRequest
 from rtcontrol.models.call import Call, Decision, Plan
 from tests.helpers.processes import until
@@ -191,40 +191,6 @@ def test_at_most_so_many_steps_of_a_plan_are_executed(fly: Callable[..., Flight]
     assert flight.silent()
 
 
-def test_numbers_go_over_to_the_newer_plan_in_so_many_ticks(fly: Callable[..., Flight]) -> None:
-    flight = fly(lambda request: planned(*[100.0 * request.tick] * 50), blend=3)
-    got = []
-    for tick in range(5):
-        flight.open = lambda request: request.tick < 2
-        flight.ask(tick, within_ms=400 if tick < 2 else 20)
-        got.append(x(flight.reply()))
-    assert got[:2] == [0.0, 25.0] and got[2:] == [50.0, 75.0, 100.0]
-
-
-def test_mix_that_the_tools_do_not_allow_is_the_newer_plans_own(fly: Callable[..., Flight]) -> None:
-    flight = fly(
-        lambda request: planned(*[100.0 * request.tick] * 50),
-        blend=3,
-        legal=lambda call: call.arguments["x"] in (0.0, 100.0),
-    )
-    for tick, wanted in ((0, 0.0), (1, 100.0)):
-        flight.ask(tick)
-        assert x(flight.reply()) == wanted
-
-
-def test_nothing_is_mixed_of_calls_of_different_tools() -> None:
-    go, stop = Call("go", {"x": 1.0}), Call("stop", {"x": 9.0})
-    assert between(go, stop, 0.5) is stop
-    mixed = between(Call("go", {"x": 0, "on": True, "way": "left", "y": 1.0}), Call("go", {"x": 5, "on": False}), 0.5)
-    assert mixed == Call("go", {"x": 2, "on": False})
-
-
-@given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6), st.floats(0, 1))
-def test_mixed_numbers_lie_between_those_they_are_mixed_of(old: float, new: float, share: float) -> None:
-    value = between(Call("go", {"x": old}), Call("go", {"x": new}), share).arguments["x"]
-    assert min(old, new) - 1e-6 * (abs(old) + abs(new)) <= value <= max(old, new) + 1e-6 * (abs(old) + abs(new))
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=12))
 def test_plans_of_one_step_are_the_calls_that_they_hold(course: list[tuple[int, bool]]) -> None:
     """Whatever is asked: the same replies as of a planner that gives calls."""
@@ -242,7 +208,7 @@ def test_plans_of_one_step_are_the_calls_that_they_hold(course: list[tuple[int, 
 
     replies = []
     for asked in (call, plan):
-        flight = Flight(asked, blend=4)
+        flight = Flight(asked)
         try:
             told = []
             for tick in range(len(course)):

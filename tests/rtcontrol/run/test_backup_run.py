@@ -14,20 +14,13 @@ from typing import Any
 import pytest
 from commands import EXPERT, call, refused
 
-from rtcontrol.gateway import Gateway, GatewayOptions
 from rtcontrol.hosts.failover import BackupHost, Handover
-from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
+from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.hosts.ray_standby import StandbyHost, two_hosts
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.evidence import PauseWatch
-from rtcontrol.models.checkpoint.checkpoint import ZOO, Checkpoint
-from rtcontrol.models.decode.plan import compile_plan
-from rtcontrol.models.schema.tool_schema import tool_schemas
-from rtcontrol.models.train.rows import Row, RowEncoder
+from rtcontrol.models.train.rows import Row
 from rtcontrol.run import assembly
-from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client.wire.messages import Bye, CallMessage
 from tests.helpers.processes import until
@@ -59,26 +52,11 @@ def test_a_run_with_a_backup_says_who_decided_and_its_answers_are_rows_to_train_
     assert len(lines.read_text().splitlines()) % 2 == 0, "several records, one after the other"
 
 
-def test_without_a_first_decider_there_are_no_answers_of_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(*EXPERT, "--clock", "lockstep", "--duration", "1", "--out", str(tmp_path / "out")) == 0
-    capsys.readouterr()
-    said = refused(
-        capsys, "data", "from-recording", str(tmp_path / "out"), "--teacher", "--out", str(tmp_path / "r.jsonl")
-    )
-    assert "no sure and legal answers of a first decider" in said and "--backup" in said
-    assert not list(tmp_path.glob("r.jsonl*"))
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--backup-below", "0.4"), "are for --backup"),
-        (("--first-in-flight", "2"), "are for --backup"),
-        (("--backup", "noop", "--backup-below", "2"), "no probability"),
+        (("--backup-after-ms", "250"), "is for --backup"),
         (("--backup", "noop", "--backup-after-ms", "0"), "must be above 0"),
-        (("--backup", "noop", "--first-in-flight", "0"), "out of range"),
         (("--backup", "paddle"), "trained on other tools"),
         (("--backup", "nowhere"), "nowhere"),
     ],
@@ -141,7 +119,7 @@ def test_two_local_models_decide_in_processes_of_their_own_and_either_may_be_los
 
 
 def test_a_session_whose_model_is_elsewhere_has_the_servers_backup_and_a_local_one_has_none(tmp_path: Path) -> None:
-    with serving(tmp_path / "out", model="random", backup="expert", backup_below=1.0) as made:
+    with serving(tmp_path / "out", model="random", backup="expert") as made:
         peer = made.enter(pacing="client")
         assert [peer.ask().status for _ in range(5)] == ["fresh"] * 5
         peer.send(Bye(session=peer.token))
@@ -157,18 +135,6 @@ def test_a_session_whose_model_is_elsewhere_has_the_servers_backup_and_a_local_o
         path = made.out / "session-0002" / "report.json"
         until(lambda: path.exists() and path.read_text().endswith("}\n"), made.said)
         assert json.loads(path.read_text())["backup"] is None
-
-
-def test_a_row_of_a_record_is_encoded_by_what_trains() -> None:
-    chosen, checkpoint = assembly.agent("lander"), Checkpoint.open("lander")
-    plan = compile_plan(tool_schemas(chosen.tools.openai()), checkpoint.tokenizer)
-    call = {"name": "engines", "arguments": {"main": 70, "side": -50}}
-    line = {"instruction": "land", "observation": "x 0", "history": ["engines(main=0, side=0)"], "call": call}
-    row = Row.from_dict({**line, "tools": chosen.tools.openai(), "source": "teacher:far", "weight": 1.0})
-    encoded = RowEncoder(checkpoint.template, checkpoint.tokenizer, plan).encode(row)
-    texts = [checkpoint.tokenizer.decode(head.labels[:-1]) for head in encoded.heads]
-    assert [text.strip() for text in texts] == ["engines", "70", "-50"] and row.history == tuple(line["history"])
-    assert Row.from_dict({**line, "call": None}).call is None
 
 
 FLY = ("run", "--env", "lander", "--host", "inprocess", "--no-live", "--hz", "16")
@@ -216,24 +182,6 @@ def test_an_endpoint_is_no_backup(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "may be as late as any" in refused(capsys, *FLY, *words)
 
 
-@pytest.mark.realtime
-def test_a_servers_session_over_an_endpoint_has_the_servers_backup(tmp_path: Path) -> None:
-    with (
-        standin(lambda n: (0.25, None), expert) as far,
-        serving(tmp_path / "out", model=f"decisions:{far.url}", backup="expert") as made,
-    ):
-        peer = made.enter(hz=20)
-        for _ in range(30):
-            peer.observe()
-            assert peer.expect(CallMessage).status in ("fresh", "held", "safe")
-        peer.send(Bye(session=peer.token))
-        path = made.out / "session-0001" / "report.json"
-        until(lambda: path.exists() and path.read_text().endswith("}\n"), str(made.said))
-    report = json.loads(path.read_text())
-    assert report["backup"] == "expert" and report["decided_by"]["backup"] >= 15
-    assert report["first_answers"]["late"] >= 1 and len(far.bodies) >= 2
-
-
 FLY_AT_ONCE = ("run", "--env", "lander", "--host", "inprocess", "--no-live", "--clock", "wall")
 
 
@@ -244,8 +192,7 @@ def flown(out: Path, model: str, *more: str) -> dict[str, Any]:
 
 
 @pytest.mark.realtime
-@pytest.mark.parametrize("api", ["decisions", "systemone"])
-def test_losses_are_counted_by_their_causes(tmp_path: Path, api: str) -> None:
+def test_losses_are_counted_by_their_causes(tmp_path: Path) -> None:
     faults = {7: 503, 11: "drop", 13: "garbage", 17: "refuse"}
 
     def plan(n: int) -> tuple[float, Any]:
@@ -253,7 +200,7 @@ def test_losses_are_counted_by_their_causes(tmp_path: Path, api: str) -> None:
         return (1.0 if slow else 0.003), faults.get(n % 19) if n > 45 else None
 
     with standin(plan, expert) as made:
-        report = flown(tmp_path / "out", f"{api}:{made.url}", "--hz", "10", "--duration", "4")
+        report = flown(tmp_path / "out", f"decisions:{made.url}", "--hz", "10", "--duration", "4")
     asked = len(made.bodies)
     assert asked > 70
     events = [e for e in read_record(tmp_path / "out" / "record.mcap") if e.get("kind") == "miss"]
@@ -269,34 +216,6 @@ def test_losses_are_counted_by_their_causes(tmp_path: Path, api: str) -> None:
     assert told["timeout"] >= 1 and report["misses_by_subcause"]["decide.timeout"] == told["timeout"]
     assert report["decide_ms"]["p50"] >= 3, "real latencies"
     assert any("HTTP 503: status 503" in e.get("error", "") for e in events)
-
-
-def test_an_endpoint_that_decides_as_the_expert_lands(tmp_path: Path) -> None:
-    with standin(lambda n: (0.002, None), expert) as made:
-        report = flown(
-            tmp_path / "out", f"decisions:{made.url}", "--hz", "16", "--episodes", "1", "--clock", "lockstep"
-        )
-        assert report["outcome"]["episodes"][0]["success"]
-        assert made.connections == 1
-
-
-def test_our_own_endpoint_flies(tmp_path: Path) -> None:
-    pool = InProcessPool()
-    pool.start()
-    with PauseWatch(10_000_000) as watch:
-        admission = SessionManager(ServeOptions(out=tmp_path / "serve", model="noop", host="inprocess"), pool, watch)
-        gateway = Gateway(admission, pool, GatewayOptions(port=0, model=str(ZOO / "lander")))
-        gateway.start()
-        try:
-            for api in ("decisions", "systemone"):
-                out = tmp_path / api
-                report = flown(out, f"{api}:{gateway.url}v1", "--hz", "5", "--duration", "1", "--clock", "lockstep")
-                assert report["ticks"] >= 4 and report["misses_by_cause"].get("invalid", 0) == 0
-                assert not [k for k in report["misses_by_subcause"] if k.split(".")[1] in ("malformed", "refused")]
-        finally:
-            gateway.close()
-            admission.close()
-            pool.close()
 
 
 def test_mistakes_are_told_before_the_first_tick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,10 +62,6 @@ def test_the_links_of_the_pages_beside_the_code_lead_somewhere(page: str) -> Non
     assert not [link for link in links if "://" not in link and not (ROOT / link).exists()]
 
 
-def test_the_readme_takes_ten_minutes() -> None:
-    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
-
-
 def commands_of(page: Path) -> list[list[str]]:
     """Words of each `rtcontrol` command of its blocks."""
     text = page.read_text("utf-8")

@@ -64,17 +64,10 @@ def test_terms_of_plans_for_a_model_that_makes_none_are_refused(
     plain = ("run", "--env", "lander", "--model", "noop", "--no-live", "--out", str(tmp_path / "out"))
     assert "for models that answer by plans" in refused(capsys, *plain, "--plan-steps", "3")
     assert "Give 1 to 1000" in refused(capsys, *plain, "--plan-steps", "0")
-    assert "Give 0 to 1000 ticks" in refused(capsys, *plain, "--plan-blend", "-1")
-    assert "--calls-per-tick 3" in refused(capsys, *plain, "--plan-blend", "2", "--calls-per-tick", "3")
+    assert "--calls-per-tick 3" in refused(capsys, *plain, "--plan-steps", "2", "--calls-per-tick", "3")
     assert "--clock lockstep" in refused(capsys, *plain, "--plan-steps", "2", "--clock", "lockstep")
     served = ("serve", "--model", "random", "--bind", "tcp://127.0.0.1:*", "--plan-steps", "4")
     assert "random answers by calls" in refused(capsys, *served)
-
-
-def test_session_without_plans_is_warned_of_the_servers_terms_of_plans(tmp_path: Path) -> None:
-    with serving(tmp_path / "out", agent="lander", model=None, plan_steps=4) as made:
-        welcome = made.enter(agent="lander", model="noop").welcome
-    assert any("--plan-steps and --plan-blend have no effect" in warning for warning in welcome.warnings)
 
 
 @pytest.mark.parametrize("gave", ["[]", "[Call('drive', {'way': 'stop'}), 'drive']", "[Call('drive', {'way': 'up'})]"])

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import termios
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,27 +20,19 @@ from typing import Any
 import pytest
 from commands import EXPERT, call, refused, wait_for_ticks
 
-import rtcontrol
 from rtcontrol.envs.lander.world import Lander
-from rtcontrol.hosts.deciders import NoopSource
-from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.loop import loop
 from rtcontrol.loop.tick import Ticks
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.files import owned
-from rtcontrol.models.train.finetune.config import FinetuneRecipe
-from rtcontrol.models.train.finetune.run import Job, finetune
 from rtcontrol.run import run as run_module
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import run
-from rtcontrol.telemetry import report
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.run_folder import Folder
 from rtcontrol_client import shutdown
 from rtcontrol_client.shutdown import Interrupted, Shutdown
-from tests.helpers.disks import files_of
 from tests.helpers.processes import cli, environment, until
 
 # Its one call is the safe one, which takes its time and says when it begins and ends.
@@ -174,7 +165,7 @@ def test_a_terminal_that_goes_away_ends_the_run_with_safe_call_and_report(start:
     assert report_of(tmp_path / "out")["ended_by"] == "SIGHUP"
 
 
-@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGUSR1, signal.SIGXCPU])
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGXCPU])
 def test_any_ending_signal_brings_the_safe_call(start: Start, tmp_path: Path, number: signal.Signals) -> None:
     process = start("--out", "out")
     wait_for_ticks(tmp_path / "out", 2)
@@ -212,16 +203,6 @@ def test_signal_that_the_world_takes_still_ends_the_run_safely(start: Start, tmp
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=30)
     assert (process.returncode, said(tmp_path)) == (143, "done"), err
-
-
-def test_hangup_stays_ignored_where_it_was(start: Start, tmp_path: Path) -> None:
-    ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731
-    process = start("--out", "out", "--duration", "1.5", preexec_fn=ignore)
-    wait_for_ticks(tmp_path / "out", 2)
-    process.send_signal(signal.SIGHUP)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 0, err
-    assert report_of(tmp_path / "out")["ended_by"] == "duration"
 
 
 def test_signals_are_counted_not_lost() -> None:
@@ -288,18 +269,6 @@ def test_a_third_signal_does_not_hide_that_the_record_is_incomplete(
     monkeypatch.setattr(Recorder, "write", full)
     assert lander(tmp_path) == run_module.INCOMPLETE and len(came) == 3
     assert report_of(tmp_path)["record"]["lost_lines"] >= 1
-
-
-@pytest.mark.timeout(20)
-def test_a_wait_for_the_decider_ends_though_a_signals_handler_outlasts_it() -> None:
-    before = signal.signal(signal.SIGUSR1, lambda *a: time.sleep(0.3))
-    asked = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1))
-    try:
-        asked.start()
-        assert InProcessHost(NoopSource()).wait(200_000_000) is None
-    finally:
-        asked.join()
-        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_folder_that_a_live_run_uses_is_refused_and_a_killed_ones_is_not(
@@ -397,12 +366,6 @@ def test_what_keeps_ray_from_its_files_is_named_before_it_starts(tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
-TOOL: dict[str, Any] = {
-    "name": "go",
-    "description": "Go.",
-    "parameters": {"properties": {"way": {"enum": ["left", "right"]}}, "required": ["way"]},
-}
-ROWS = [("go", f"x {i} {i % 7}", {"name": "go", "arguments": {"way": "left"}}) for i in range(80)]
 SHORT = ("run", "--env", "lander", "--host", "inprocess", "--no-live", "--duration", "0.3", "--clock", "lockstep")
 
 
@@ -442,41 +405,6 @@ def test_of_runs_that_are_given_one_folder_one_has_it_and_the_others_are_told(tm
 
     together(8, start)
     assert len(began) == 1 and set(told) == {f"{wanted} is in use by another run."}
-
-
-def test_a_folder_that_another_took_away_empty_is_made_again(tmp_path: Path) -> None:
-    wanted, ways, mistakes = tmp_path / "runs" / "mine", threading.Barrier(2), []
-
-    def start() -> None:
-        for _ in range(200):
-            try:
-                with Folder(wanted, tmp_path):
-                    assert wanted.is_dir(), "it holds a folder that is there"
-            except UserError as error:
-                if "in use" not in error.what:
-                    mistakes.append(error.what)
-        ways.wait()
-
-    together(2, start)
-    assert not mistakes
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("what", ["a file", "a link to nothing"])
-def test_where_runs_is_no_folder_that_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], what: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").write_text("") if what == "a file" else (tmp_path / "runs").symlink_to("nowhere")
-    assert "runs is no folder" in refused(capsys, *SHORT)
-
-
-def test_runs_may_be_a_link_to_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "runs").symlink_to("disk")
-    with Folder(Path(), tmp_path / "runs" / "lander") as folder:
-        (folder.path / "record.mcap").write_text("")
-    assert (tmp_path / "disk" / "lander" / "record.mcap").is_file()
 
 
 def recorded(path: Path, meanwhile: Callable[[], object]) -> list[str]:
@@ -520,13 +448,6 @@ def test_a_record_in_its_place_is_not_written_over(tmp_path: Path) -> None:
     assert "File exists" in told and path.read_text() == "another's"
 
 
-def test_where_a_folder_was_moved_to_is_told_and_its_record_is_whole(tmp_path: Path) -> None:
-    path = tmp_path / "run" / "record.mcap"
-    (told,) = recorded(path, lambda: path.parent.rename(tmp_path / "moved"))
-    assert f"was moved: it is {tmp_path / 'moved' / 'record.mcap'}" in told
-    assert lines(tmp_path / "moved" / "record.mcap") == list(range(100))
-
-
 def test_links_in_a_runs_folder_lead_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run := tmp_path / "run").mkdir()
     (precious := tmp_path / "precious").write_text("precious")
@@ -539,33 +460,3 @@ def test_links_in_a_runs_folder_lead_nowhere(tmp_path: Path, capsys: pytest.Capt
     for name in ("report.json", "report.html"):
         assert (run / name).stat().st_size > 1000
     capsys.readouterr()
-
-
-def test_a_page_that_has_no_room_leaves_the_old_one_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(*SHORT, "--out", str(tmp_path / "run")) == 0
-    capsys.readouterr()
-    (page := tmp_path / "run" / "report.html").write_text("old")
-    with files_of(2000):
-        assert "cannot be written (File too large)" in refused(
-            capsys, "report", str(tmp_path / "run"), "--format", "html"
-        )
-    assert page.read_text() == "old" and not list(page.parent.glob("*.part"))
-
-
-def test_a_report_that_is_made_while_the_run_writes_takes_nothing_of_it(tmp_path: Path) -> None:
-    path = tmp_path / "run" / "record.mcap"
-    assert recorded(path, lambda: report.write({"releases": 1}, path.with_name("report.json"))) == []
-    assert lines(path) == list(range(100))
-
-
-def test_two_that_train_into_one_folder_are_kept_apart(tmp_path: Path) -> None:
-    (out := tmp_path / "out").mkdir()
-    job = Job("base", (), out, FinetuneRecipe())
-    with owned(out):
-        for start in (
-            lambda: rtcontrol.fit(ROWS, [TOOL], out=out, minutes=0.01),
-            lambda: finetune(job),
-        ):
-            with pytest.raises(UserError, match=r"out is in use by another run\. Give another --out"):
-                start()
-    assert rtcontrol.fit(ROWS, [TOOL], out=tmp_path / "alone", minutes=0.01).folder.is_dir()

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import json
-import random
-import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import call, refused
 
-import rtcontrol
-import rtcontrol.run.user_code
-from rtcontrol.cli.app import main
 from rtcontrol.envs.evaluate import cases, evaluate, summary
-from rtcontrol.envs.user_world import UserWorld
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
 from rtcontrol.run.run import UNSAFE
 from rtcontrol.run.skills import UserSkill, skill_of
-from rtcontrol.run.user_code import load_module, watched
 from rtcontrol.run.world_check import WorldCheck, check
-from rtcontrol.training.teacher import Situations
-from tests.models.small import build_checkpoint
 from tests.rtcontrol.run.yard import agent_file, world_file
 from tests.rtcontrol.serve.conftest import serving
 
@@ -58,20 +48,6 @@ def test_the_expert_of_ones_own_flies_and_is_judged_and_decides_its_record_again
     assert call(*again) == 0
     found = json.loads((tmp_path / "r.json").read_text())
     assert found["agreed"] == found["compared"] > 10 and not found["errors"]
-
-
-def test_what_is_told_where_nobody_said_anything_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    world, agent = world_file(tmp_path), agent_file(tmp_path)
-    fly(tmp_path, world, agent)
-    assert 'Told "go to the red box" unless' in "".join(capsys.readouterr())
-    fly(tmp_path, world, agent, "--instruct", "find the barrel", out="other")
-    assert "unless" not in "".join(capsys.readouterr())
-
-
-def test_what_is_judged_may_be_other_than_what_is_told(tmp_path: Path) -> None:
-    world, agent = world_file(tmp_path, ("> 400", "> 120")), agent_file(tmp_path)
-    made = fly(tmp_path, world, agent, "--goal", "go to the red box", "--instruct", "find the barrel")
-    assert [e["success"] for e in made["outcome"]["episodes"]] == [False, False]
 
 
 def test_a_new_game_has_its_goal_in_every_episode_and_where_the_words_name_none(tmp_path: Path) -> None:
@@ -208,7 +184,6 @@ def test_an_observation_that_cannot_be_worded_and_an_illegal_call_end_with_a_sta
     made = fly(tmp_path, world_file(tmp_path), blind, *told, out="blind", status=8)
     assert made["misses_by_subcause"]["no_observation.unreadable"] > 5
     assert "blind.py:" in capsys.readouterr().err.splitlines()[-1]
-    assert fly(tmp_path, world_file(tmp_path), agent, *told, "--max-miss-rate", "0.01", out="limit", status=3)
 
 
 def test_a_skill_of_ones_own_is_scored_beside_its_floors(tmp_path: Path) -> None:
@@ -225,15 +200,6 @@ def test_a_skill_of_ones_own_is_scored_beside_its_floors(tmp_path: Path) -> None
     }
     [(said, meant), *_] = skill.phrasings["unseen"](skill.kinds[0])
     assert said != meant.text() and skill.recognise(said) == meant
-
-
-def test_long_flights_of_many_worlds_forget_old_observations_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rtcontrol.run.skills.REMEMBERED", 16)
-    skill = skill_of(world_file(tmp_path), agent_file(tmp_path))
-    told = [case for goal in skill.goals for case in cases(goal, range(4))]
-    assert summary(evaluate(skill, skill.expert_policy, told, parallel=12))["successes"] == 12
 
 
 @pytest.mark.parametrize(
@@ -277,19 +243,6 @@ def test_an_expert_that_fails_for_one_of_its_goals_is_told_before_anything_begin
     fails = '    assert goal["thing"] != "barrel", "no way there"\n    x, y = data'
     with pytest.raises(UserError, match="no way there"):
         skill_of(world_file(tmp_path), agent_file(tmp_path, ("    x, y = data", fails)))
-
-
-def test_goals_of_a_file_that_is_not_there_are_told_with_who_named_it(tmp_path: Path) -> None:
-    agent = agent_file(tmp_path, ('goals = {"go to the', 'goals = "none.yaml"\nother = {"go to the'))
-    with pytest.raises(UserError, match=r"yard_agent\.py: its goals are those of .*none\.yaml: there is no such file"):
-        skill_of(world_file(tmp_path), agent)
-
-
-def test_who_names_no_model_is_told_of_the_expert_where_there_is_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    told = refused(capsys, "run", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path), *COMMON)
-    assert "--model expert is the agent's own" in told
 
 
 TUG = '''
@@ -369,42 +322,16 @@ def test_an_expert_that_is_wrong_for_one_goal_or_only_later_is_found_once(tmp_pa
     assert f"tug.py:{TUG[: TUG.index(FAR)].count(chr(10)) + 2}: told" in str(wrong)
 
 
-def test_a_mistake_in_the_goals_is_told_alone(tmp_path: Path) -> None:
-    """Not beside an outcome() that fails as nobody could tell it a goal."""
-    found = checked(tmp_path, ("shove {barge}", "shove {boat}"))
-    assert ["nothing is listed for {boat}" in str(wrong) for wrong in found.wrong] == [True]
-    assert "not played, as nobody can tell it a goal: correct its agent first" in found.note
-
-
-def test_a_world_that_goes_by_a_goal_is_not_blamed_where_no_agent_tells_one(tmp_path: Path) -> None:
-    (tmp_path / "world.py").write_text(TUG[: TUG.index("WAY = ")])
-    found = check(str(tmp_path / "world.py"), steps=50, seed=0)
-    assert found.wrong == [] and "give its agent, --agent FILE.py" in found.note
-
-
 SIGNATURES = {
     "reset": (("def reset(self, seed)", "def reset(self)"), "Tug.reset() takes nothing, and is given (seed)."),
-    "keywords": (
-        ("def reset(self, seed)", "def reset(self, *, seed=None)"),
-        "Tug.reset() takes (*, seed=None), and is given (seed).",
-    ),
     "step": (("def step(self)", "def step(self, dt)"), "Tug.step() takes (dt), and is given nothing."),
-    "seen": (("def observe(self)", "def observe()"), "Tug.observe() takes nothing, and is given (self)."),
-    "outcome": (("def outcome(self)", "def outcome(self, goal)"), "Tug.outcome() takes (goal), and is given nothing."),
     "judge_by": (
         ("self, goal): self.goal = goal", "self): pass"),
         "judge_by() takes nothing, and is given (goal).",
     ),
-    "close": (("    def horn", "    def close(self, port): pass\n    def horn"), "takes (port), and is given nothing."),
-    "made": (
-        ("    step_s", "    def __init__(self, port, baud=9600): pass\n    step_s"),
-        "(port, baud=9600), and is given nothing",
-    ),
     "async": (("    def step(self)", "    async def step(self)"), "Tug.step() is async, and nobody awaits it."),
-    "yields": (("self.left_s -= self.step_s", "yield"), "Tug.step() has a yield, and nobody goes through it."),
     "tool": (("    def horn", "    async def horn"), "the environment's function is async, and nobody awaits it."),
     "expert": (("def expert(data, goal)", "def expert(data)"), "expert() takes (data), and is given (data, goal)."),
-    "worded": (("def observe(data)", "def observe(data, goal)"), "observe() takes (data, goal), and is given (data)."),
 }
 
 
@@ -412,28 +339,10 @@ SIGNATURES = {
 def test_a_function_that_does_not_take_what_it_is_given_is_told_by_its_own_line(tmp_path: Path, name: str) -> None:
     change, told = SIGNATURES[name]
     (wrong,) = checked(tmp_path, change).wrong
-    begins = "def step(" if name == "yields" else change[1].strip()[:16]
+    begins = change[1].strip()[:16]
     line = next(n for n, text in enumerate(changed(change).splitlines(), 1) if begins in text)
     assert told in str(wrong) and f"tug.py:{line}: " in str(wrong), wrong
     assert "rtcontrol" not in str(wrong).replace(str(tmp_path), "") and "Write " in wrong.remedy
-
-
-def test_signatures_are_looked_at_wherever_a_world_or_an_agent_is_made() -> None:
-    class Bare:
-        step_s, instruct = 0.1, print
-
-        def reset(self) -> None: ...
-        def step(self, dt: float) -> None: ...
-        def observe(self) -> dict[str, int]: ...  # type: ignore[empty-body]
-        def outcome(self) -> None: ...
-
-    with pytest.raises(UserError, match=r"reset\(\) takes nothing.*step\(\) takes \(dt: "):
-        UserWorld(Bare(), "bare")
-    agent = assembly.agent("paddle")
-    with pytest.raises(
-        UserError, match=r"test_user_worlds\.py:\d+: .*<lambda>\(\) takes nothing, and is given \(data\)"
-    ):
-        rtcontrol.agents.Agent(agent.name, "", agent.tools, lambda: "", "play", agent.fallback, "")  # type: ignore[misc]
 
 
 ENDLESS = (" else False if self.left_s <= 0 else None", " else None")
@@ -445,18 +354,6 @@ def test_an_episode_that_only_success_ends_is_told(tmp_path: Path) -> None:
     one, two = checked(tmp_path, (ENDLESS[0], " and 0 else None"), name="never.py").wrong
     assert "flown by the expert, the episode of seed 0 has not ended after 300 s" in str(one)
     assert "fit and score need each episode to end" in str(one) and "alone has not ended" in str(two)
-
-
-def test_what_may_be_meant_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An endless world without an expert, and turns of 50 s."""
-    text = changed(ENDLESS, ("step_s = 0.1", "step_s = 50"), ("def expert(", "def unused("))
-    (tmp_path / "turns.py").write_text(text)
-    assert call("check", str(tmp_path / "turns.py")) == 0
-    out = capsys.readouterr().out
-    assert "warning: The world " in out and "step_s = 50, the seconds of one step()" in out and "--hz 0.02" in out
-    assert "has not ended after 300 s" in out and out.endswith("nothing found wrong\n")
-    with pytest.warns(UserWarning, match="step_s = 50"):
-        assert rtcontrol.check_world(str(tmp_path / "turns.py"), steps=5) == []
 
 
 WORDS = 'f"{name} {round(y)}" for name, y in data.items()'
@@ -488,89 +385,3 @@ def test_what_is_no_number_is_told_as_the_worlds(tmp_path: Path, value: str, pla
     plain = checked(tmp_path, seen, ("def observe(data)", "def unused(data)"), name="plain.py").wrong
     if "numpy.array" not in value:  # which the words of an agent without an observe leave out
         assert f"what observe() gave holds {place}." in str(plain[0])
-
-
-QUICK_S, LONG_S = 0.1, 0.5
-SLEEP = f"(__import__('time').sleep({LONG_S}), 1 / 0)"
-TEACHER = f"""
-import time
-
-tools = [{{"name": "go"}}, {{"name": "stop"}}]
-
-def situations(rng):
-    return str(rng.random())
-
-def asleep():
-    time.sleep({LONG_S})
-
-def teacher(instruction, observation):
-    asleep()
-    raise RuntimeError("tired")
-"""
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rtcontrol.run.user_code, "watched", partial(watched, after_s=QUICK_S))
-
-
-def test_code_that_rtcontrol_does_not_call_is_not_told_of() -> None:
-    told: list[str] = []
-    with watched(told.append, QUICK_S):
-        time.sleep(LONG_S)  # a test, which calls rtcontrol
-    assert told == []
-
-
-@pytest.mark.integration
-def test_a_generator_that_yields_is_no_call_that_does_not_return(tmp_path: Path) -> None:
-    drawn = "import time\ndef drawn(n):\n    for i in range(n):\n        time.sleep(0.005)\n        yield str(i)\n"
-    (tmp_path / "drawn.py").write_text(drawn)
-    module = load_module(str(tmp_path / "drawn.py"), "--env")
-    told: list[str] = []
-    with watched(told.append, QUICK_S):
-        assert len([*Situations(module.drawn(int(LONG_S / 0.005)), "go").draw(random.Random(0))]) == LONG_S / 0.005
-    assert told == []
-
-
-@pytest.mark.integration
-def test_many_short_calls_are_no_long_one(tmp_path: Path) -> None:
-    told: list[str] = []
-    with watched(told.append, QUICK_S):
-        ends = time.monotonic() + LONG_S
-        while time.monotonic() < ends:
-            name = tmp_path / f"brief_{time.monotonic_ns()}.py"
-            name.write_text("import time\ntime.sleep(0.01)\n")
-            load_module(str(name), "--env")
-    assert told == []
-
-
-@pytest.mark.integration
-@pytest.mark.usefixtures("impatient")
-def test_a_teacher_that_does_not_return_is_told_by_line_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("slow_rules.py").write_text(TEACHER)
-    command = ["rtcontrol", "fit", "--teacher", "slow_rules.py", "--goal", "go", "--out", "made"]
-    monkeypatch.setattr("sys.argv", command)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    shown = capsys.readouterr()
-    assert ended.value.code == 2 and "tired" in shown.err
-    assert shown.out.count("slow_rules.py:13: teacher() has not returned for 0.1 s.") == 1
-
-
-@pytest.mark.integration
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("tick", [1, 30])  # while it is looked over, and while it is flown
-def test_a_world_that_does_not_return_is_told_of_where_it_is_scored(
-    tick: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = Path(world_file(tmp_path))
-    world.write_text(world.read_text().replace("self.ticks += 1", f"self.ticks += 1; self.ticks < {tick} or {SLEEP}"))
-    model = str(build_checkpoint(tmp_path / "model"))
-    command = ["score", "--model", model, "--env", str(world), "--agent", str(agent_file(tmp_path)), "--seeds", "1"]
-    monkeypatch.setattr("sys.argv", ["rtcontrol", *command])
-    with pytest.raises(SystemExit):
-        main()
-    assert "step() has not returned for 0.1 s." in capsys.readouterr().err

@@ -21,15 +21,15 @@ SECRET = "a-token-of-the-tests-0123456789"
 
 def test_text_and_yaml_give_the_same_options() -> None:
     text = options_of({
-        "model": "lander", "replicas": "2:3", "threads": "1", "hz": "12.5", "confirm-instruction": "false",
-        "session-grace": "5", "keys": "keys",
+        "model": "lander", "replicas": "2:3", "hz": "12.5", "confirm-instruction": "false",
+        "max-sessions": "5", "keys": "keys",
     })  # fmt: skip
     yaml = options_of({
-        "model": "lander", "replicas": "2:3", "threads": 1, "hz": 12.5, "confirm_instruction": False,
-        "session_grace": 5, "keys": "keys", "agent": None,
+        "model": "lander", "replicas": "2:3", "hz": 12.5, "confirm_instruction": False,
+        "max_sessions": 5, "keys": "keys", "agent": None,
     })  # fmt: skip
     assert text == yaml
-    assert (text.replicas, text.session_grace_s, text.keys) == ("2:3", 5.0, Path("keys"))
+    assert (text.replicas, text.max_sessions, text.keys) == ("2:3", 5, Path("keys"))
     assert options_of({"replicas": 2}).replicas == "2"
 
 

@@ -87,7 +87,7 @@ def test_a_resumed_session_tells_nothing_of_the_old_instruction_before_its_welco
     """A client would take it for newer than what it said last, and never say that again."""
     free = threading.Event()
     with chat_server(lambda body: (free.wait(60), HOVER)[1]) as server:
-        made = bench(interpreter=f"chat:{server.url}", interpreter_s=60.0)
+        made = bench(interpreter=f"chat:{server.url}")
         peer = made.enter(pacing="client")
         peer.ask()
         say(peer, "stay up there")
@@ -182,7 +182,7 @@ def test_a_client_is_told_that_somebody_else_overtook_what_it_said_and_not_that_
 ) -> None:
     free = threading.Event()
     with chat_server(lambda body: (free.wait(60), HOVER)[1]) as server:
-        made = bench(interpreter=f"chat:{server.url}", interpreter_s=60.0)
+        made = bench(interpreter=f"chat:{server.url}")
         peer = made.enter(pacing="client")
         peer.ask()
         say(peer, "stay up there")
