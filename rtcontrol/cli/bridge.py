@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import typer
 
 from rtcontrol.cli.options import group
-from rtcontrol.run.options import CONFIG, load
 from rtcontrol_client.carla import cli as carla_cli
 from rtcontrol_client.ros2 import cli as ros2_cli
 
@@ -31,8 +28,6 @@ def bridge() -> None:
       rtcontrol bridge ros2 --config robot.yaml
 
       rtcontrol bridge carla --instruct "follow the car ahead at 20 metres"
-
-      rtcontrol bridge carla --config run.toml      (its options as lines, such as: `hz = 16`; flags win)
     """
 
 
@@ -52,7 +47,7 @@ def ros2(context: typer.Context) -> None:
     add_help_option=False,
 )
 def carla(context: typer.Context) -> None:
-    _ends(carla_cli.main, context.args, "rtcontrol bridge carla", _arguments)
+    _ends(carla_cli.main, context.args, "rtcontrol bridge carla")
 
 
 def _ends(main: Callable[..., int], *given: Any) -> NoReturn:
@@ -63,14 +58,3 @@ def _ends(main: Callable[..., int], *given: Any) -> NoReturn:
         # argparse's, which has shown its help or a mistake
         status = int(ended.code or 0)
     raise typer.Exit(status)
-
-
-def _arguments(given: Sequence[str], prog: str) -> Namespace:
-    """The command line with what `--config FILE` says before the rest, so that flags win."""
-    parser = carla_cli.parser(prog)
-    kinds = {one.dest: bool if one.nargs == 0 else one.type or str for one in parser._actions}
-    parser.add_argument("--config", type=Path, help=CONFIG)
-    path = parser.parse_args(given).config
-    told = {} if path is None else load(path, "bridge", kinds)
-    flags = (f"--{k.replace('_', '-')}" + ("" if v is True else f"={v}") for k, v in told.items() if v is not False)
-    return parser.parse_args([*flags, *given])

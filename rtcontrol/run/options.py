@@ -18,7 +18,7 @@ from typer.models import OptionInfo
 from rtcontrol.loop.config import Confidence, Flag, RunConfig
 from rtcontrol.models.errors import UserError, read_text, user_path
 
-TABLES = ("run", "serve", "bridge")
+TABLES = ("run", "serve")
 # What a file says for an option of each type: how that is called.
 IN_FILES: dict[Any, str] = {
     float: "a number",
@@ -31,8 +31,8 @@ IN_FILES: dict[Any, str] = {
     tuple[int, ...]: "a list of whole numbers",
 }
 CONFIG = (
-    "TOML file of these options; flags win. What one command alone takes stands in its table: [run], [serve], "
-    "[bridge]. Relative paths in it, as in flags, begin where the command is run."
+    "TOML file of these options; flags win. What one command alone takes stands in its table: [run], [serve]. "
+    "Relative paths in it, as in flags, begin where the command is run."
 )
 
 

@@ -82,7 +82,7 @@ class ServeOptions:
         int, Flag("Calls of one observation that a client may ask for; a bundled agent gives one.")
     ] = 1
     hysteresis: Annotated[str | None, Flag(f"Of each session. {HYSTERESIS}")] = None
-    seed: int = 0
+    seed: Annotated[int, Flag("Of --model random.")] = 0
     max_sessions: Annotated[int, Flag("Sessions at once.")] = 64
     busy_max: float = 0.8
     session_grace_s: float = 30.0

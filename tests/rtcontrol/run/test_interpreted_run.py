@@ -77,7 +77,6 @@ def test_a_first_instruction_that_nobody_understands_is_a_mistake(
         (("--interpreter", "chat:nowhere"), "its URL is none"),
         (("--interpreter", "/nowhere/at/all"), "/nowhere/at/all"),
         (("--interpreter", "decisions:http://127.0.0.1:1/v1"), "understands nothing"),
-        (("--interpreter", "chat:http://127.0.0.1:1/v1", "--interpreter-s", "0"), "must be above 0"),
         (("--confirm-instruction",), "--interpreter, which is not given"),
     ],
 )

@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from rtcontrol.cli import bridge as bridge_cli
 from rtcontrol.envs.evaluate import cases, evaluate
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import Flag, RunOptions, command
@@ -51,7 +50,7 @@ def test_flags_win_over_the_table_and_the_table_over_what_all_share(tmp_path: Pa
     path = file(
         tmp_path,
         'hz = 20\nagent = "lander"\nmax-age-ms = 100\nconfirm = "a"\nenv = "lander"\nlive = false\n[run]\nhz = 25\n'
-        "pipeline = 2\n[serve]\nhz = 30\n[bridge]\nhz = 8\n",
+        "pipeline = 2\n[serve]\nhz = 30\n",
     )
     made = read(RunOptions, "run", "--config", str(path))
     assert (made.env, made.hz, made.agent, made.pipeline, made.confirm) == ("lander", 25.0, "lander", 2, ("a",))
@@ -60,15 +59,10 @@ def test_flags_win_over_the_table_and_the_table_over_what_all_share(tmp_path: Pa
     assert (made.hz, made.live, made.confirm, made.pipeline) == (50.0, True, ("b",), 2)
 
 
-def test_serve_and_bridge_read_the_same_file(tmp_path: Path) -> None:
-    path = file(tmp_path, 'hz = 8\nseed = 3\n[serve]\nbind = ["tcp://127.0.0.1:1"]\nhttp = "h:1"\n[bridge]\nonce = 1\n')
+def test_serve_reads_the_same_file(tmp_path: Path) -> None:
+    path = file(tmp_path, 'hz = 8\nseed = 3\n[serve]\nbind = ["tcp://127.0.0.1:1"]\nhttp = "h:1"\n')
     made = read(ServerOptions, "serve", "--config", str(path), "--seed", "4")
     assert (made.hz, made.seed, made.bind, made.http) == (8.0, 4, ("tcp://127.0.0.1:1",), "h:1")
-    with pytest.raises(UserError, match=r"once is no option of `rtcontrol bridge`.*nearest"):
-        bridge_cli._arguments([f"--config={path}"], "x")
-    path = file(tmp_path, "hz = 8\nseed = 3\n[bridge]\nreload = true\nstandin = false\ncarla_port = 3000\n")
-    made = bridge_cli._arguments(["--seed", "9", "--config", str(path)], "x")
-    assert (made.hz, made.seed, made.reload, made.standin, made.carla_port) == (8.0, 9, True, False, 3000)
 
 
 def test_paths_in_a_file_begin_where_the_command_runs_or_at_home(tmp_path: Path) -> None:
@@ -86,7 +80,7 @@ def test_paths_in_a_file_begin_where_the_command_runs_or_at_home(tmp_path: Path)
         ("hertz = 5", "hertz is no option of `rtcontrol run`. The nearest one is hz"),
         ("max_age = 5", "The nearest one is max_age_ms"),
         ("[run]\nhz_max = 5", "hz_max is no option of `rtcontrol run`"),
-        ("[runs]\nhz = 5", "there is no table [runs]. There are [run], [serve], [bridge]"),
+        ("[runs]\nhz = 5", "there is no table [runs]. There are [run], [serve]"),
         ('hz = "fast"', "run.toml: hz = 'fast' cannot be used"),
         ("hz = true", "run.toml: hz = True cannot be used"),
         ("live = 3", "run.toml: live = 3 cannot be used"),
