@@ -94,10 +94,8 @@ def test_a_command_that_is_written_wrongly_is_told_the_one_that_is_meant(capsys:
 
 
 def test_an_internal_error_is_status_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from rtcontrol.envs import registry
-
-    monkeypatch.setattr(registry, "known", lambda: 1 / 0)
-    assert call("envs") == 1
+    monkeypatch.setattr(assembly, "agents", lambda: 1 / 0)
+    assert call("agents") == 1
     said = capsys.readouterr().err
     assert "ZeroDivisionError" in said and "Traceback" not in said
 
