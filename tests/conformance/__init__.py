@@ -1,6 +1,5 @@
 """What every client, whatever its language, is held to (docs/protocol.md, section 13): the vectors (completed by
-`python -m tests.conformance.generate`), checks over sockets (`python -m tests.conformance.check`), and the lint of the
-Unity package."""
+`python -m tests.conformance.generate`), and a check over sockets (`python -m tests.conformance.check`)."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 import { nowNs } from "./clock.js";
 import { validate } from "./messages.js";
 import { Session } from "./session.js";
-import { addresses, shown } from "./socket.js";
+import { addressOf } from "./socket.js";
 import { PROTOCOL } from "./wire.js";
 
 const LOOK_MS = 20;
@@ -62,9 +62,7 @@ export class Client {
       this.#answers = { resolve, reject };
     });
     this.ready.catch(() => {}); // whoever waits for it is told; nobody must
-    for (const one of addresses(url)) {
-      if (!/^wss?:\/\/[^/\s]/i.test(one)) throw new Error(`${shown(one) || "Nothing"} is no address. Write ws://HOST:PORT/ws.`);
-    }
+    addressOf(url);
     this.#session = new Session(url, hello, this.#handlers(options), { token, WebSocketClass: WebSocket });
     // Not before whoever made it has it: a handler may use it.
     queueMicrotask(() => {
@@ -228,7 +226,7 @@ export class Client {
 }
 
 /**
- * Joins the server's control loop, and stays in it: `url` is ws://HOST:PORT/ws, or several with commas between them.
+ * Joins the server's control loop, and stays in it: `url` is ws://HOST:PORT/ws.
  * Throws Error for options that are none, WireError for fields that the protocol forbids.
  */
 export function connect(url, options) {

@@ -168,7 +168,7 @@ export class Client {
   close(reason?: string): void;
 }
 
-/** `url`: ws://HOST:PORT/ws, or several with commas between them. */
+/** `url`: ws://HOST:PORT/ws. */
 export function connect(url: string, options?: Options): Client;
 
 /** The fields of a hello that are given as the protocol has them. */

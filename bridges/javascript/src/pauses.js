@@ -14,7 +14,7 @@ export class Pauses {
 
   /** After a welcome they begin anew. */
   forget() {
-    Object.assign(this, { lost: 0, refused: 0, until: new Map() });
+    Object.assign(this, { lost: 0, refused: 0, until: 0 });
   }
 
   /** How often it did not come to a welcome. */
@@ -22,16 +22,16 @@ export class Pauses {
     return this.lost + this.refused;
   }
 
-  /** A hello was refused at one of so many addresses: none is said there for a while, which doubles with each round. */
-  refuse(address, addresses, nowMs) {
-    this.until.set(address, nowMs + growing(REFUSED_MS, Math.floor(this.refused / addresses)));
+  /** A hello was refused: none is said for a while, which doubles each time. */
+  refuse(nowMs) {
+    this.until = nowMs + growing(REFUSED_MS, this.refused);
     this.refused += 1;
   }
 
-  /** Until the next connection, to this address. `lost`: the last one was, or it never came up. */
-  next(address, lost, nowMs) {
+  /** Until the next connection. `lost`: the last one was, or it never came up. */
+  next(lost, nowMs) {
     const ms = growing(CONNECT_MS, lost ? this.lost : 0);
     if (lost) this.lost += 1;
-    return Math.max(ms, (this.until.get(address) ?? nowMs) - nowMs);
+    return Math.max(ms, this.until - nowMs);
   }
 }

@@ -6,23 +6,19 @@ import { InForce, safeCalls } from "./inforce.js";
 import { isMap } from "./messages.js";
 import { Pauses } from "./pauses.js";
 import { PhaseLock } from "./phase.js";
-import { addresses, endSocket, openSocket, shown } from "./socket.js";
+import { addressOf, endSocket, openSocket, shown } from "./socket.js";
 import { tell } from "./tell.js";
 import { decode, encode, PROTOCOL, WireError } from "./wire.js";
 
-const CONNECT_MS = 10_000; // in which a connection must come up,
-const NEXT_MS = 2000; // and where there is another server to go to
+const CONNECT_MS = 10_000; // in which a connection must come up
 const HELLO_MS = 1000; // until it is answered
 const SILENCE_MS = 10_000; // a welcome may take longer, but not an answer to our pings
 const FULL_BYTES = 65536; // that wait in the socket
 const REASON = 1024; // characters
 
 export class Session {
-  #address = null;
-
   /**
-   * `url`: ws://HOST:PORT/ws, or several with commas between them: where one is lost, silent or full, the next one is
-   * tried, and the session resumed there by its token. http://HOST:PORT/connect is ws://HOST:PORT/ws. Throws Error for a list that is none.
+   * `url`: ws://HOST:PORT/ws. http://HOST:PORT/connect is ws://HOST:PORT/ws. Throws Error for what is no address.
    * `hello`: the fields beside protocol, client and stamps. `on`: { state(name, detail), welcome(message),
    * call(message, latencyMs), act(call, kind), instruct(text, said), error(message) }, each optional. `act` is told what to
    * execute from now on, of several safe calls each by itself; null: nothing is known to be safe, stop in your own way.
@@ -34,7 +30,7 @@ export class Session {
   constructor(url, hello, on = {}, { token = null, WebSocketClass = globalThis.WebSocket } = {}) {
     if (typeof WebSocketClass !== "function")
       throw new Error("There is no WebSocket here. Give one: that of the package ws, or start Node with --experimental-websocket.");
-    Object.assign(this, { urls: addresses(url), hello, on, token, WebSocketClass });
+    Object.assign(this, { url: addressOf(url), hello, on, token, WebSocketClass });
     this.state = "closed";
     this.welcome = null;
     this.inForce = new InForce(0, safeCalls(hello), hello.ttl_ms); // which need no server
@@ -53,13 +49,13 @@ export class Session {
   /** Connect; of a session that is open nothing changes. */
   open() {
     if (this.wanted) return;
-    this.wanted = this.stays = true;
+    this.wanted = true;
     this.#connect();
   }
 
-  /** Of the newest connection, without a query; null before the first one. */
+  /** Where it connects, without a query. */
   get address() {
-    return this.#address && shown(this.#address);
+    return shown(this.url);
   }
 
   /** End the session for good: it cannot be resumed. Of `reason` so much is said as a message may have. */
@@ -164,29 +160,19 @@ export class Session {
     this.#carryOut(this.inForce.look(tNs));
   }
 
-  get #following() {
-    const again = this.stays && this.#address !== null;
-    return again ? this.#address : this.urls[(this.urls.indexOf(this.#address) + 1) % this.urls.length];
-  }
-
-  /** Each connection goes to the next address, round and round; but where one knew no session, the same one is told. */
   #connect() {
-    const before = this.#address;
-    this.#address = this.#following;
-    this.stays = false;
-    if (this.#address !== before) this.#forgetTimes();
     this.#become("connecting");
     if (!this.wanted || this.socket) return; // whoever heard it ended it, or began it anew
     let socket;
     try {
-      socket = openSocket(this.WebSocketClass, this.#address, this.token);
+      socket = openSocket(this.WebSocketClass, this.url, this.token);
     } catch (error) {
       return this.refuse(error.message);
     }
     this.socket = socket;
     this.opened = false;
     clearTimeout(this.patience);
-    this.patience = setTimeout(() => socket === this.socket && this.#lost(), this.urls.length > 1 ? NEXT_MS : CONNECT_MS);
+    this.patience = setTimeout(() => socket === this.socket && this.#lost(), CONNECT_MS);
     socket.onopen = () => {
       if (socket !== this.socket) return;
       clearTimeout(this.patience);
@@ -357,10 +343,9 @@ export class Session {
       this.#drop();
       this.#become("refused", `${message.message} ${message.remedy ?? ""}`.trim());
     } else if (unbound && believed) {
-      this.stays = true;
       this.#lost(false);
     } else if (away || (unbound && !live)) {
-      this.pauses.refuse(this.#address, this.urls.length, performance.now());
+      this.pauses.refuse(performance.now());
       this.#lost(false);
     } else if (message.fatal) {
       this.#lost();
@@ -373,7 +358,7 @@ export class Session {
     this.ended("serverLost");
     if (!this.wanted) return this.state !== "refused" && this.#become("closed");
     if (this.socket) return; // whoever carried it out opened it again
-    this.retry = setTimeout(() => this.#connect(), this.pauses.next(this.#following, counts, performance.now()));
+    this.retry = setTimeout(() => this.#connect(), this.pauses.next(counts, performance.now()));
     this.#become("waiting", { attempts: this.pauses.attempts, opened: this.opened });
   }
 

@@ -7,23 +7,16 @@ const FAREWELL_MS = 1000; // for a closing handshake, where a socket can be ende
 /** A URL of GET /connect as the WebSocket at the same place, which leads to one of its servers. */
 const socketOf = (one) => one.replace(/^http(s?):\/\/([^/?#\s]+)\/[^?#\s]+/i, (_, s, place) => `ws${s.toLowerCase()}://${place}/ws`);
 
-/** Where a session may connect, in order. Throws Error where one of a list is none, is empty, or comes twice. */
-export function addresses(url) {
-  const listed = String(url).split(",").map((one) => socketOf(one.trim()));
-  for (const one of listed.length > 1 ? listed : []) {
-    if (!/^wss?:\/\/[^/]/.test(one))
-      throw new Error(
-        `${shown(one) || "An empty place"} is no address in ${shown(url)}. Write ws://HOST:PORT/ws, with commas between several.`,
-      );
-  }
-  if (new Set(listed).size < listed.length)
-    throw new Error(`An address comes twice in ${shown(url)}. Name each server once.`);
-  return listed;
+/** Where a session connects. Throws Error where that is no address. */
+export function addressOf(url) {
+  const address = socketOf(String(url).trim());
+  if (!/^wss?:\/\/[^/\s,][^\s,]*$/i.test(address))
+    throw new Error(`${shown(url) || "Nothing"} is no address. Write ws://HOST:PORT/ws.`);
+  return address;
 }
 
-/** One address, or a list, without what may be secret: a query (`?token=`), a fragment, a name with a password. */
-export const shown = (url) =>
-  String(url).split(",").map((one) => one.replace(/[?#].*$/s, "").replace(/\/\/[^/]*@/, "//")).join(",");
+/** An address without what may be secret: a query (`?token=`), a fragment, a name with a password. */
+export const shown = (url) => String(url).replace(/[?#].*$/s, "").replace(/\/\/[^/]*@/, "//");
 
 /** Whether this can be an access token. */
 export const isToken = (token) => typeof token === "string" && TOKEN.test(token);

@@ -29,7 +29,7 @@ from rtcontrol_client.carla.options import (
 )
 from rtcontrol_client.console import Outbox, OutboxLog, printable
 from rtcontrol_client.shutdown import Interrupted, Shutdown, outlive_terminal
-from rtcontrol_client.wire.endpoint import EndpointError, endpoints_of
+from rtcontrol_client.wire.endpoint import EndpointError, check_client
 
 EXAMPLES = """Drive a car in the CARLA simulator by an rtcontrol server.
 
@@ -63,7 +63,7 @@ def parser(prog: str) -> Parser:
     add(
         "--connect",
         default="tcp://127.0.0.1:5555",
-        help="the rtcontrol server, or tcp://A:PORT,tcp://B:PORT (default: %(default)s)",
+        help="the rtcontrol server, or http://HOST:PORT/connect (default: %(default)s)",
     )
     add("--carla-host", default="127.0.0.1", help="the CARLA server's machine (default: %(default)s)")
     add("--carla-port", type=int, default=2000, help="its port (default: %(default)s)")
@@ -144,7 +144,7 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     check_hz(options.hz)
     try:
-        endpoints_of(options.connect)
+        check_client(options.connect)
     except EndpointError as error:
         raise CarlaBridgeError(f"--connect {error.what}", error.remedy) from None
     if options.instruct is not None and not options.instruct.strip():

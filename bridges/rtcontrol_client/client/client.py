@@ -45,8 +45,8 @@ class Client:
 
     @classmethod
     def connect(cls, endpoint: str, **options: Any) -> Self:
-        """Connect to a server and wait for its welcome. The options are those of `Options`. Of a list of endpoints
-        (`tcp://a:5555,tcp://b:5555`) the next one is tried where a connection is lost, or a server lets nobody in.
+        """Connect to a server and wait for its welcome. The options are those of `Options`. At `http://HOST:PORT/connect`
+        another server is requested where a connection is lost, or a server lets nobody in.
 
         Raises ClientError: a mistake in the options, or no server within `connect_timeout_s`; Refused: by the server.
         """
@@ -127,7 +127,7 @@ class Client:
 
     @property
     def address(self) -> str:
-        """Which of the server's addresses the newest connection goes to."""
+        """Where the newest connection goes."""
         return self._link.address
 
     @property

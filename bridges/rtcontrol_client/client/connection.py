@@ -24,7 +24,7 @@ class ServerConnection:
 
     def __init__(self, backoff_s: tuple[float, float], now_ns: int, listens: bool) -> None:
         self.up = self.open = False
-        self.addresses = 1  # how many servers there are to try, one after the other
+        self.several = False  # another connection may go to another server
         self._leaves: str | None = None  # why it is to be closed, and another one made
         self._at_once = False  # the next one is made without a pause
         self.unresponsive = False  # the server was silent, or its connection did not come up
@@ -98,7 +98,7 @@ class ServerConnection:
 
     def refused(self, now_ns: int) -> None:
         """This server lets nobody in now: the next one of several is tried, a single one is asked again later."""
-        if self.addresses > 1:
+        if self.several:
             self.leave("the server lets nobody in now")
         else:
             self.again(now_ns, later=True)

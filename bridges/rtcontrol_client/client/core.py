@@ -62,8 +62,7 @@ class Core(SessionState):
     def unwelcomed(self, where: str, seconds: float) -> ClientError:
         """What to say where no welcome came from this address within so long."""
         if self.trouble == NOBODY:
-            first = where.partition(",")[0]
-            return ClientError(f"No rtcontrol server answers at {where}.", f"Start one: rtcontrol serve --bind {first}")
+            return ClientError(f"No rtcontrol server answers at {where}.", f"Start one: rtcontrol serve --bind {where}")
         remedy = "Correct that, or give another server's address (with keys where it uses --keys)."
         return ClientError(f"No welcome from {where} in {seconds:g} s: {self.trouble}.", remedy)
 
@@ -99,10 +98,10 @@ class Core(SessionState):
                 self.connected(now_ns)
         return self.connection.opens(now_ns)
 
-    def elsewhere(self, resume: bool = True) -> None:
-        """The next connection goes to another address: maybe to another machine, whose clock is another one. Without
-        `resume` that server does not know the session."""
-        self._known = self._known and resume
+    def elsewhere(self) -> None:
+        """The next connection goes to another server, which does not know the session: maybe of another machine, whose
+        clock is another one."""
+        self._known = False
         self.offset, self.phase, self._pinged_ns, self._release_ns = OffsetFilter(), PhaseLock(), 0, None
 
     def due(self, now_ns: int) -> list[Message]:
@@ -185,11 +184,11 @@ class Core(SessionState):
         elif isinstance(message, messages.ErrorMessage):
             self._error(message, now_ns)
         elif isinstance(message, messages.Bye) and message.session in (None, self.token):
-            if self.options.persist or self.connection.addresses > 1:
+            if self.options.persist or self.connection.several:
                 self._known = False
                 self.begins(self.force.ends("session_ended"), now_ns)
                 self._greet_anew(now_ns)
-                if message.reconnect and self.connection.addresses > 1:
+                if message.reconnect and self.connection.several:
                     self.connection.leave("the server goes away", at_once=True)
                 else:
                     self.connection.refused(now_ns)

@@ -47,7 +47,7 @@ class Crowd:
 
     @classmethod
     def connect(cls, endpoint: str, **options: Any) -> Self:
-        """Connect to a server and wait for its welcome. The endpoint (or a list of them) and the options are those of
+        """Connect to a server and wait for its welcome. The endpoint and the options are those of
         `Client`, for members that bring nothing else, and `members`: how many there will be at most. Raises
         ClientError, and Refused, as `Client`."""
         crowd = cls(endpoint, options)
@@ -93,7 +93,7 @@ class Crowd:
 
     @property
     def address(self) -> str:
-        """Which of the server's addresses the newest connection goes to."""
+        """Where the newest connection goes."""
         return self._link.address
 
     @property

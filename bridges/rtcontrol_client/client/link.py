@@ -17,7 +17,7 @@ from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.errors import ClientError
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.wire import LIMITS, Message, WireError, decode_msgpack, encode_msgpack
-from rtcontrol_client.wire.endpoint import CONNECT, FORM, Endpoint, EndpointError, endpoints_of
+from rtcontrol_client.wire.endpoint import CONNECT, FORM, Endpoint, EndpointError, check_client
 from rtcontrol_client.wire.messages import Bye, Welcome
 
 HIGH_WATER = 64
@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 
 class Link:
     """Carries a Core over one DEALER, which is made anew for each connection (a client that listens binds it once).
-    Of a list of endpoints each new connection goes to the next one, round and round.
     `lock` guards the core; `changed` is called, without the lock, in the link's thread whenever something a user may
     wait for has changed; `wake` ends the thread's wait, from any thread. What a welcome warns of is logged, each once.
     Raises ClientError: no endpoint, no keys."""
@@ -49,17 +48,14 @@ class Link:
     ) -> None:
         self.core, self.lock = make(options, time.monotonic_ns(), listens), threading.Lock()
         try:
-            self._addresses = endpoints_of(endpoint)
+            check_client(endpoint)
         except EndpointError as error:
             raise ClientError(error.what, error.remedy) from None
-        if listens and len(self._addresses) > 1:
-            raise ClientError(f"A client that listens has one address, not {endpoint}.", "Give one of them.")
-        named = [address.startswith(CONNECT) for address in self._addresses]
-        if listens and any(named):
+        self._entry, named = endpoint, endpoint.startswith(CONNECT)
+        if listens and named:
             raise ClientError(f"A client that listens has an address, not {endpoint}.", "Give tcp://HOST:PORT.")
-        # Each request at /connect may name another server.
-        self.core.connection.addresses = len(self._addresses) + sum(named)
-        self._keys, self._changed, self._closing = options.key_pairs(all(named)), changed, False
+        self.core.connection.several = named
+        self._keys, self._changed, self._closing = options.key_pairs(named), changed, False
         self._hint = tools_hint(options.tools, options.agent)
         self._enquiry: Enquiry | None = None
         self._where = ""  # the newest connection's address, as it was given or named
@@ -84,10 +80,6 @@ class Link:
     def address(self) -> str:
         """Where the newest connection goes."""
         return self._where or self._entry
-
-    @property
-    def _entry(self) -> str:
-        return self._addresses[max(self._opened - 1, 0) % len(self._addresses)]
 
     def wake(self) -> None:
         # A full pipe wakes as well; a closed one needs no waking.
@@ -195,8 +187,6 @@ class Link:
         if self._entry.startswith(CONNECT):
             self._enquire()
             return
-        if len(self._addresses) > 1:
-            self.core.elsewhere()
         self._connect(self._entry, None if self._keys is None else self._keys[1])
 
     def _enquire(self) -> None:
@@ -217,7 +207,7 @@ class Link:
             self.core.connection.none_named(now_ns, found.why, found.retry_s)
             return
         if found.address != self._where:
-            self.core.elsewhere(resume=False)
+            self.core.elsewhere()
         self.core.connection.dials(now_ns)
         self._close_socket()
         own = None if self._keys is None else self._keys[1]
@@ -230,7 +220,7 @@ class Link:
 
     def _connect(self, address: str, server_key: str | None) -> None:
         listens, self._where, self._server_key = self.core.connection.listens, address, server_key
-        rounds, where = (self._opened - 1) // len(self._addresses), Endpoint.parse(address)
+        rounds, where = self._opened - 1, Endpoint.parse(address)
         # Of a name libzmq tries one address: that of IPv6 every other time.
         ipv6 = where.ipv6_only if listens else where.ipv6
         self._ipv6 = bool(rounds % 2) if ipv6 is None else ipv6

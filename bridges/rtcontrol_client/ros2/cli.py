@@ -52,7 +52,7 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
     parser.add_argument(
         "--connect",
         default="tcp://127.0.0.1:5555",
-        help="the server, or tcp://A:PORT,tcp://B:PORT (default: %(default)s)",
+        help="the server, or http://HOST:PORT/connect (default: %(default)s)",
     )
     parser.add_argument("--hz", type=float, help="observations and decisions a second (default: the file's)")
     parser.add_argument("--instruct", help="the instruction (default: the file's)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rtcontrol_client.wire.endpoint import EndpointError, endpoints_of
+from rtcontrol_client.wire.endpoint import EndpointError, check_client
 
 
 class Ros2BridgeError(Exception):
@@ -16,9 +16,9 @@ class Ros2BridgeError(Exception):
 
 
 def check_server(endpoint: str) -> None:
-    """Raises Ros2BridgeError for what is no endpoint of a server, nor a list of them: before anything is started."""
+    """Raises Ros2BridgeError for what is no endpoint of a server: before anything is started."""
     try:
-        endpoints_of(endpoint)
+        check_client(endpoint)
     except EndpointError as error:
         web = endpoint.partition("://")[0] in ("ws", "wss")
         also = " A bridge speaks ZeroMQ: give what `rtcontrol serve` says that it listens on." if web else ""

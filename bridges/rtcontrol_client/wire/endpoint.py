@@ -36,7 +36,7 @@ class Endpoint:
         if mark and rest and scheme in ("ipc", "inproc"):
             return cls(scheme)
         if mark and "," in rest and "://" in rest:
-            raise EndpointError(f"{text} is a list of endpoints.", "Give one here.")
+            raise EndpointError(f"{text} is a list of endpoints.", "Give one, or http://HOST:PORT/connect of several.")
         if not mark or scheme != "tcp":
             guess = f" Did you mean tcp://{text}?" if not mark and text.rpartition(":")[2].isdigit() else ""
             raise EndpointError(f"{text} is no endpoint.", f"Write {FORM}.{guess}")
@@ -79,35 +79,10 @@ SUBPROTOCOL = "rtcontrol.v1"
 TOKEN_SUBPROTOCOL = "rtcontrol.token."
 
 
-def endpoints_of(text: str) -> tuple[str, ...]:
-    """Where a client may connect, in order: of one endpoint or URL of /connect, or of a list such as
-    `tcp://a:5555,http://b:8000/connect`. Raises EndpointError where one of them is none, is empty, comes twice, or
-    names no port."""
-    one_path = text.startswith("ipc://") and text.count("://") == 1  # which may have commas
-    listed = (text,) if one_path else tuple(one.strip() for one in text.split(","))
-    for one in listed if len(listed) > 1 else ():
-        if not one:
-            raise EndpointError(
-                f"{text!r} has an empty place.", "Write the endpoints with one comma between two of them."
-            )
-        if listed.count(one) > 1:
-            raise EndpointError(f"{one} comes twice in {text}.", "Name each server once.")
-        try:
-            _check_client(one)
-        except EndpointError as error:
-            raise EndpointError(f"In the list {text}: {error.what}", error.remedy) from None
-    if len(listed) == 1 and not text.startswith(CONNECT):
-        Endpoint.parse(text)
-    elif len(listed) == 1:
-        _check_client(text)
-    return listed
-
-
-def _check_client(text: str) -> None:
-    """Raise EndpointError for an address that no client can connect to."""
+def check_client(text: str) -> None:
+    """Raise EndpointError for what is neither an endpoint nor a URL of /connect."""
     if not text.startswith(CONNECT):
-        if Endpoint.parse(text).port == "*":
-            raise EndpointError(f"{text} names no port.", "Give the port that the server listens on.")
+        Endpoint.parse(text)
         return
     try:
         url = urlsplit(text)

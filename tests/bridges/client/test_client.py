@@ -32,7 +32,7 @@ from rtcontrol_client.client.values import observation, to_arrays
 from rtcontrol_client.wire import encode_json, encode_msgpack
 from rtcontrol_client.wire.messages import FunctionCall, Observe, Reset
 from tests.bridges.client.worlds import OWN, ROOT, STEER, STRAIGHT, Process, free_port, joined, until
-from tests.conformance.check import Finding, check_any_client, check_client, table
+from tests.conformance.check import Finding, check_any_client, table
 from tests.conformance.check.stand import Stand
 from tests.helpers.processes import python
 
@@ -249,7 +249,7 @@ def test_example_in_the_documentation_says_in_one_line_that_nobody_is_there() ->
     assert "rtcontrol serve" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-# The two conformance checks: our own client and server pass, and wrong ones are found out.
+# The conformance check of clients: ours passes, and wrong ones are found out.
 
 
 def names(findings: list[Finding], status: str) -> list[str]:
@@ -273,12 +273,6 @@ def test_our_client_conforms() -> None:
     )
     assert not names(findings, "failed"), table(findings)
     assert not names(findings, "skipped"), table(findings)
-
-
-def test_our_server_conforms_and_the_command_says_so(server: Process) -> None:
-    done = python("-m", "tests.conformance.check", "--connect", server.endpoint)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "17 passed, 0 failed, 0 skipped" in done.stdout
 
 
 def wrong_client(endpoint: str) -> None:
@@ -337,26 +331,6 @@ def test_client_that_never_comes_fails_the_greeting_and_skips_the_rest() -> None
     findings = check_any_client(f"tcp://127.0.0.1:{free_port()}", wait_s=0.2)
     assert names(findings, "failed") == ["says hello first"]
     assert len(names(findings, "skipped")) == len(findings) - 1
-
-
-def test_server_that_echoes_is_found_out() -> None:
-    router: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
-    router.linger = 0
-    port = router.bind_to_random_port("tcp://127.0.0.1")
-    ended = threading.Event()
-
-    def echo() -> None:
-        while not ended.is_set():
-            if router.poll(50):
-                router.send_multipart(router.recv_multipart())
-
-    thread = threading.Thread(target=echo, daemon=True)
-    thread.start()
-    findings = check_client(f"tcp://127.0.0.1:{port}", wait_s=0.05)
-    ended.set()
-    thread.join()
-    router.close()
-    assert len(names(findings, "failed")) == len(findings), table(findings)
 
 
 # What callers give besides plain Python: taken as what it means, or refused by its place, on their own thread.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgpack
+import pytest
 
 from tests.bridges.cpp.build import Driver, Start
 from tests.bridges.front import check_first_server, check_next_server, fronted
@@ -24,9 +25,18 @@ def test_client_follows_the_answers_of_connect(strict: Start) -> None:
         check_next_server(front, first, second, client, client.stats)
 
 
-def test_https_is_refused_with_the_reason(core: Driver) -> None:
-    assert "needs TLS" in core.ask("endpoints https://127.0.0.1:1/connect")["what"]
-    assert core.ask("endpoints http://127.0.0.1:1/connect,tcp://127.0.0.1:2") == [
-        "http://127.0.0.1:1/connect",
-        "tcp://127.0.0.1:2",
-    ]
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("tcp://[::1]:5555", ""),
+        ("ipc:///tmp/a,b", ""),
+        ("http://127.0.0.1:1/connect", ""),
+        ("https://127.0.0.1:1/connect", "needs TLS"),
+        ("tcp://127.0.0.1:9,tcp://127.0.0.1:8", "is no endpoint"),
+        ("tcp://127.0.0.1:65536", "is no endpoint"),
+        ("ws://127.0.0.1:80", "is no endpoint"),
+    ],
+)
+def test_endpoint_is_taken_or_refused_with_the_reason(core: Driver, text: str, refused: str) -> None:
+    answer = core.ask(f"endpoint {text}")
+    assert (refused in answer["what"] and answer["remedy"]) if refused else answer == text

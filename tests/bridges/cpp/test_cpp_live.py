@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from rtcontrol.serve import zmq_auth
-from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Instruct, Observe
-from tests.bridges.client.worlds import Process, Proxy, free_port, until
+from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Observe
+from tests.bridges.client.worlds import Process, free_port, until
 from tests.bridges.cpp.build import FOLDER, INCLUDE, WARNINGS, Driver, Start, run
 from tests.bridges.program import garbage
 from tests.conformance.check import check_any_client
@@ -79,19 +79,6 @@ def test_looks_are_timed_for_the_servers_ticks(strict: Start, server: Process) -
     well(flying.close())
 
 
-@pytest.mark.parametrize("known", ["the grid", "nothing", "client-paced"])
-def test_look_that_was_refused_is_asked_for_again_a_period_later(strict: Start, stand: Stand, known: str) -> None:
-    # google/certificate-transparency#760: a wait with the longest patience returned at once, and its loop spun.
-    began_s = time.monotonic()
-    options = ("--looks", "1", "--nan", "1", *(("--client-paced", "1") if known == "client-paced" else ()))
-    grid = {"release_ns": time.monotonic_ns()} if known == "the grid" else {}
-    flying = begin(strict, stand, *options, heartbeat_ms=10_000.0, **grid)
-    until(lambda: flying.stats()["looks"] >= 5, "not asked again")
-    looks = flying.stats()["looks"]
-    assert looks <= 3 + (time.monotonic() - began_s) / 0.1, "more than one in a period of 100 ms"
-    well(flying.close())
-
-
 def test_example_drives_and_ends_safe(shared: Path, server: Process, tmp_path: Path) -> None:
     rover = tmp_path / "rover"
     flags = ("-std=c++17", *WARNINGS, f"-I{INCLUDE}", "-pthread")
@@ -108,24 +95,6 @@ def test_example_drives_and_ends_safe(shared: Path, server: Process, tmp_path: P
 def test_lockstep_gets_one_call_for_each_observation(strict: Start, server: Process) -> None:
     told = strict("run", "--endpoint", server.endpoint, "--lockstep", "100", "--ttl-ms", "0").event("lockstep")
     assert (told["answered"], told["stats"]["fresh"]) == (100, 100)
-
-
-def test_observation_that_was_refused_is_waited_for_no_longer(strict: Start, stand: Stand) -> None:
-    waiting = strict("run", "--endpoint", stand.endpoint, "--lockstep", "2", "--ttl-ms", "0")
-    stand.expect(Hello, 20.0, "hello")
-    stand.welcome()
-    first = stand.observation()
-    stand.send(ErrorMessage(code="decoder", message="It is gone.", retryable=True, seq=first.seq))
-    stand.call(stand.observation(), call=STEER, ttl_ms=0.0)
-    told = waiting.event("lockstep")
-    assert (told["answered"], told["stats"]["errors"]) == (1, 1)
-
-
-def test_two_clients_of_one_process_know_nothing_of_each_other(driver: Start, server: Process) -> None:
-    one = driver("two", f"{server.endpoint},{server.endpoint}")
-    told = one.event("two")
-    assert min(told["first"], told["second"]) >= 5
-    assert one.process.wait(20) == 0, one.errors()
 
 
 def test_frozen_server_means_safe_and_its_session_goes_on(driver: Start, own_server: Process) -> None:
@@ -165,20 +134,6 @@ def test_killed_server_means_safe_and_a_new_session(driver: Start, own_server: P
     well(flying.close())
 
 
-def test_cut_wire_is_mended_and_a_reset_meanwhile_is_told(strict: Start, proxy: Proxy) -> None:
-    flying = fly(strict, proxy.endpoint)
-    flying.event("call")
-    proxy.cut()
-    flying.say("reset")
-    until(lambda: flying.stats()["resumed"] == 1, "not resumed")
-    flying.event("call")
-    flying.say("reset")
-    flying.event("call")
-    stats = flying.stats()
-    assert (stats["sessions"], stats["ended"], stats["too_old"]) == (1, None, 0)
-    well(flying.close())
-
-
 def test_server_with_keys_takes_listed_clients_and_no_others(strict: Start, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     for name in (zmq_auth.SERVER, "arm", "stranger"):
@@ -200,33 +155,6 @@ def test_server_with_keys_takes_listed_clients_and_no_others(strict: Start, tmp_
             other.closed()
     finally:
         server.stop()
-
-
-def test_list_of_servers_is_gone_round_and_the_session_resumed(strict: Start) -> None:
-    first, second = Stand("tcp://127.0.0.1:*"), Stand("tcp://127.0.0.1:*")
-    try:
-        flying = strict("run", "--endpoint", f"{first.endpoint}, {second.endpoint}", "--ttl-ms", "60000")
-        first.expect(Hello, 20.0, "hello")
-        first.welcome(ttl_ms=60_000.0)
-        first.call(first.observation(), ttl_ms=60_000.0, call=STEER)
-        flying.event("call")
-        first.alive = False
-        assert second.expect(Hello, 20.0, "hello at the next server").resume == first.token
-        stats = flying.stats()
-        assert (stats["in_force"], stats["address"]) == ("call", second.endpoint)
-        hello = second.hello
-        assert hello is not None
-        second.send(ErrorMessage(code="busy", message="Full.", retryable=True, t_client_ns=hello.t_client_ns))
-        assert first.expect(Hello, 20.0, "hello at the first server").resume == first.token
-        first.alive = True
-        first.welcome()
-        assert flying.event("safe")["cause"] == "new_session", "nobody would end the call of a session that is gone"
-        first.send(Bye(session=first.token, reason="stopped"))
-        assert second.expect(Hello, 20.0, "hello after the bye").resume is None
-        assert flying.stats()["ended"] is None
-    finally:
-        first.close()
-        second.close()
 
 
 def test_bye_of_the_server_ends_it_unless_the_client_persists(strict: Start, stand: Stand) -> None:
@@ -307,19 +235,6 @@ def test_safe_calls_are_all_carried_out_and_one_that_fails_until_it_does_not(dri
     flying.end()
 
 
-def test_safe_call_that_never_succeeds_is_not_in_force_and_gives_way_to_a_call(driver: Start, stand: Stand) -> None:
-    flying = begin(driver, stand)
-    flying.say("stuck 1000000")
-    flying.stats()
-    stand.call(stand.observation(), status="safe", call=None)
-    flying.event("stuck", attempt=3)
-    assert flying.stats()["in_force"] == "failing"
-    stand.call(stand.observation(), call=STEER)
-    flying.event("call")
-    assert flying.stats()["in_force"] == "call"
-    flying.end()
-
-
 @pytest.mark.parametrize(("command", "outcome"), [("throw", "failed"), ("bounds", "refused")])
 def test_call_that_throws_is_followed_by_safe_and_one_that_is_out_of_bounds_is_not(
     driver: Start, stand: Stand, command: str, outcome: str
@@ -368,31 +283,6 @@ def test_log_that_nobody_reads_on_keeps_no_call_waiting(driver: Start, stand: St
     flying.end()
 
 
-def test_client_may_be_closed_twice_by_its_own_handler(driver: Start, stand: Stand) -> None:
-    # ros2/rmw_zenoh#993: a client that was destroyed in its own callback waited for that callback for ever.
-    # EVerest/EVerest#1447: a timer that was stopped by what it had called joined itself.
-    flying = begin(driver, stand)
-    flying.say("leave")
-    flying.stats()
-    stand.call(stand.observation(), call=STEER)
-    assert flying.event("left")["close_ms"] < 3000, "it waited for itself"
-    stand.expect(Bye, 5.0, "bye")
-    well(flying.close())
-
-
-def test_signals_are_survived(driver: Start, stand: Stand) -> None:
-    # zeromq/cppzmq#525, xaya/libxayagame#158: a signal interrupted a call of libzmq, and ended the program.
-    flying = begin(driver, stand)
-    for _ in range(200):
-        flying.process.send_signal(signal.SIGWINCH)
-        flying.process.send_signal(signal.SIGSTOP)
-        flying.process.send_signal(signal.SIGCONT)
-        stand.pump(0.002)
-    stand.call(stand.observation(), call=STEER)
-    flying.event("call")
-    well(flying.close())
-
-
 def test_what_the_protocol_forbids_is_told_to_the_caller_and_the_session_goes_on(strict: Start, stand: Stand) -> None:
     flying = begin(strict, stand)
     flying.say("instruct " + "€" * 30_000)
@@ -405,45 +295,3 @@ def test_what_the_protocol_forbids_is_told_to_the_caller_and_the_session_goes_on
     assert [(a.name, a.dtype, a.shape) for a in observed.arrays] == [("range", "f4", [2])]
     assert observed.arrays[0].data == bytes([0, 0, 0xC0, 0x3F, 0, 0, 0, 0xC0])
     well(flying.close())
-
-
-def test_lost_instruction_is_said_again_and_an_answered_one_is_not(strict: Start, stand: Stand) -> None:
-    flying = begin(strict, stand)
-    flying.say("instruct home with you")
-    stand.expect(Instruct, 10.0, "instruct")
-
-    def told_again(instruction: str) -> list[str]:
-        """What it says after a gap, in whose welcome this is in force."""
-        stand.alive = False
-        assert stand.expect(Hello, 10.0, "hello").resume == stand.token
-        stand.alive = True
-        stand.welcome(resumed=True, instruction=instruction)
-        found = stand.pump(0.7, lambda m: isinstance(m, Instruct))
-        return [found.instruction] if isinstance(found, Instruct) else []
-
-    assert told_again("Follow the road.") == ["home with you"]
-    stand.send(Instruct(session=stand.token, instruction="Go home.", said="home with you", by="chat"))
-    assert told_again("Go home.") == []
-    flying.end()
-
-
-def test_tools_that_the_server_refuses_end_the_attempt_in_words(strict: Start, stand: Stand) -> None:
-    flying = fly(strict, stand.endpoint)
-    hello = stand.expect(Hello, 20.0, "hello")
-    error = ErrorMessage(code="tools", message="steer cannot be compiled.", remedy="List its values.", fatal=True)
-    stand.send(error.model_copy(update={"t_client_ns": hello.t_client_ns}))
-    assert flying.event("safe")["cause"] == "session_ended"
-    assert flying.stats()["ended"] == "The server refused: steer cannot be compiled. List its values."
-    well(flying.close())
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "told"),
-    [("127.0.0.1:5555", "Write one such as tcp://127.0.0.1:5555"), ("tcp://no-such-host.invalid:5555", "Nobody")],
-)
-def test_endpoint_that_is_none_ends_it_and_a_name_without_address_is_a_trouble(
-    strict: Start, endpoint: str, told: str
-) -> None:
-    flying = fly(strict, endpoint, "--seconds", "1")
-    assert told in flying.event("stats")["stats"]["trouble"]
-    flying.closed()

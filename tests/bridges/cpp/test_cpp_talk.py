@@ -99,39 +99,6 @@ def test_pauses_between_refused_hellos_grow_and_none_is_said_too_early(core: Dri
         assert 0.5 * longest <= wait <= longest, waits
 
 
-def test_welcome_of_a_hello_before_opens_nothing(core: Driver) -> None:
-    talk = Conversation(core)
-    talk.on("connected")
-    talk.said()
-    found = talk.hear(**{**WELCOME, "t_client_ns": talk.now_ns - 1})
-    assert not found["open"], "its epoch, say, may be over"
-    assert talk.hear(**{**WELCOME, "t_client_ns": talk.now_ns})["open"]
-
-
-def test_client_whose_session_has_ended_rests(talk: Conversation) -> None:
-    talk.hear(type="error", code="state", message="A person stopped it.", fatal=True)
-    talk.now_ns += 5000 * MS
-    assert talk.said() == []
-    found = talk.on("look")
-    assert "A person stopped it." in found["ended"] and found["wait_ns"] >= 10 * MS
-
-
-def test_heartbeat_of_nothing_is_no_reason_to_give_the_server_up(core: Driver) -> None:
-    talk = Conversation(core)
-    talk.begin(heartbeat_ms=0)
-    talk.now_ns += 1 * MS
-    found = talk.on("look")
-    assert not found["silent"] and found["wait_ns"] >= 10 * MS
-
-
-def test_silent_side_pings_and_a_silent_server_is_taken_for_dead(talk: Conversation) -> None:
-    talk.now_ns += 1000 * MS
-    assert talk.said() == ["ping"]
-    assert not talk.on("look")["silent"]
-    talk.now_ns += 2001 * MS
-    assert talk.on("look")["silent"]
-
-
 def test_errors_about_what_was_said_before_delay_no_hello_and_end_nothing(core: Driver) -> None:
     talk = Conversation(core)
     talk.on("connected")
@@ -143,27 +110,6 @@ def test_errors_about_what_was_said_before_delay_no_hello_and_end_nothing(core: 
     refused = {"type": "error", "code": "tools", "message": "", "fatal": True}
     assert talk.hear(**refused, t_client_ns=5)["ended"] is None, "of a hello before"
     assert talk.hear(**refused, t_client_ns=1000 * MS)["ended"] is not None, "of this one, said twice"
-
-
-def test_state_error_in_session_means_resume_and_an_unknown_session_a_new_one(talk: Conversation) -> None:
-    talk.now_ns += 1000 * MS
-    talk.hear(**STATE)
-    assert talk.on("due")[0]["resume"] == WELCOME["session"]
-    talk.hear(type="error", code="session", message="", retryable=True)
-    assert "resume" not in talk.on("due")[0]
-
-
-def test_clock_of_the_server_before_or_of_long_ago_is_not_believed(talk: Conversation) -> None:
-    pong = {"type": "pong", "id": 1, "t_received_ns": 5, "t_sent_ns": 5, "t_ping_ns": talk.now_ns}
-    assert talk.hear(**pong)["clock"] is not None
-    talk.now_ns += 61_000 * MS
-    assert talk.on("clock")["clock"] is None
-    assert talk.hear(**{**pong, "t_ping_ns": talk.now_ns})["clock"] is not None
-    talk.hear(**STATE)
-    talk.said()
-    talk.hear(type="error", code="session", message="", retryable=True)
-    talk.said()
-    assert talk.hear(**{**WELCOME, "session": "f" * 16})["clock"] is None
 
 
 @pytest.mark.parametrize("far_ns", [0, 2**62, 2**63 - 1])
@@ -205,31 +151,6 @@ def test_safe_call_that_failed_is_tried_again_unless_the_world_was_set_back(
     assert talk.on("failed")["begins"] == again
 
 
-@pytest.mark.parametrize("minor", [0, 1])
-def test_server_of_1_0_has_all_own_safe_calls_carried_out(core: Driver, minor: int) -> None:
-    talk = Conversation(core)
-    talk.begin(protocol=[1, minor])
-    found = talk.call(status="safe", call={"name": "hold"})
-    assert [c["name"] for c in found["execute"]] == (["hold"] if minor else ["hold", "stop"])
-
-
-def test_shortest_time_to_live_is_a_limit(talk: Conversation) -> None:
-    talk.on("observe")
-    assert talk.fresh(call={"name": "stop"}, ttl_ms=1e-7)["expires_ns"] == talk.now_ns + 1
-    assert talk.fresh(call={"name": "stop"}, tick=1)["expires_ns"] is None
-
-
-@pytest.mark.parametrize(
-    ("words", "sent"), [("ffff", None), ("41ff", "A"), ("e282ac" * 4000, "€" * 2730)], ids=["none", "half", "long"]
-)
-def test_result_that_is_no_unicode_or_too_long_is_cut(talk: Conversation, words: str, sent: str | None) -> None:
-    talk.on("observe")
-    talk.fresh(call={"name": "stop"})
-    talk.said()
-    talk.on("return", words)
-    assert [m.get("result") for m in talk.on("due")] == [sent]
-
-
 @pytest.mark.parametrize(
     ("options", "field"),
     [
@@ -244,28 +165,6 @@ def test_result_that_is_no_unicode_or_too_long_is_cut(talk: Conversation, words:
 def test_mistake_in_the_options_is_told_with_its_field(core: Driver, options: dict[str, Any], field: str) -> None:
     wrong = Conversation(core, **options).wrong
     assert wrong["field"] == field and wrong["remedy"], wrong
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("tcp://127.0.0.1:5555", ["tcp://127.0.0.1:5555"]),
-        ("tcp://a:1 , tcp://[::1]:2,ipc:///tmp/x", ["tcp://a:1", "tcp://[::1]:2", "ipc:///tmp/x"]),
-        ("ipc:///tmp/a,b", ["ipc:///tmp/a,b"]),
-        ("tcp://127.0.0.1:9,", "an empty place"),
-        ("tcp://127.0.0.1:9,127.0.0.1:8", "127.0.0.1:8 is no endpoint"),
-        ("tcp://127.0.0.1:9, tcp://127.0.0.1:9", "comes twice"),
-        ("tcp://127.0.0.1", "is no endpoint"),
-        ("tcp://127.0.0.1:65536", "is no endpoint"),
-        ("ws://127.0.0.1:80", "is no endpoint"),
-    ],
-)
-def test_list_of_endpoints_is_read_in_order_or_refused(core: Driver, text: str, found: list[str] | str) -> None:
-    answer = core.ask(f"endpoints {text}")
-    if isinstance(found, str):
-        assert found in answer["what"] and answer["remedy"], answer
-    else:
-        assert answer == found
 
 
 def test_keys_are_those_of_the_files_and_a_file_that_is_none_is_named(core: Driver, tmp_path: Path) -> None:
@@ -321,17 +220,6 @@ def test_package_is_installed_and_found_by_cmake_and_pkg_config(shared: Path, tm
     ):
         done = run(*command)
         assert done.returncode == 0, done.stderr + done.stdout
-
-
-def test_folder_may_be_a_part_of_a_program_with_targets_of_these_names(shared: Path, tmp_path: Path) -> None:
-    # backtrace-labs/crashpad#23: a library's target `client` met the program's own.
-    (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.16)\nproject(user CXX)\nadd_custom_target(client)\n"
-        f"add_custom_target(rover)\nadd_subdirectory({FOLDER} rtcontrol)\nadd_library(user INTERFACE)\n"
-        "target_link_libraries(user INTERFACE rtcontrol::client)\n"
-    )
-    done = run("cmake", "-S", tmp_path, "-B", tmp_path / "build")
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("header", sorted(p.name for p in INCLUDE.glob("rtcontrol/*.h")))

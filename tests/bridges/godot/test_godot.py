@@ -49,22 +49,3 @@ def test_village_has_the_tools_of_the_bundled_model() -> None:
     assert added == [(function["name"], function["description"]) for function in functions]
     enum = functions[0]["parameters"]["properties"]["direction"]["enum"]
     assert "const DIRECTIONS = [" + ", ".join(f'"{one}"' for one in enum) + "]" in code
-
-
-def test_buffers_hold_the_longest_message_before_the_connection_is_made() -> None:
-    # godotengine/godot#84423: a message beyond the buffer broke the peer without an error.
-    # hi-godot/godot-ai#1080: the limit is taken while connecting, what is set later has no effect.
-    code = (ADDON / "rtcontrol_connection.gd").read_text("utf-8")
-    begin = code.index("WebSocketPeer.new()")
-    connect = code.index(".connect_to_url(")
-    for name in ("inbound_buffer_size", "outbound_buffer_size", "max_queued_packets", "supported_protocols"):
-        assert begin < code.index(f"_ws.{name} = ") < connect, name
-    assert code.count("_ws.inbound_buffer_size = Wire.MAX_BYTES + ") == 1
-
-
-def test_close_code_is_read_where_the_last_message_is_lost() -> None:
-    # godotengine/godot#107442: a desktop's peer gives no packet unless it is open; a bye before the close is lost.
-    code = (ADDON / "rtcontrol_connection.gd").read_text("utf-8")
-    closed = code[code.index("\nfunc _closed():") :].split("\n\n")[0]
-    assert "_ws.get_close_code(), _ws.get_close_reason()" in closed
-    assert "state == LIVE and _close[0] in STOPPED:\n\t\t_left(" in closed

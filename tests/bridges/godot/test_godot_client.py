@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import signal
-import socket as sockets
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Instruct
+from rtcontrol_client.wire.messages import Bye, Executed, FunctionCall, Hello
 from tests.bridges.client.worlds import free_port, until
 from tests.bridges.godot.web import MISSING, Engine, Start
-from tests.bridges.program import garbage, starting
+from tests.bridges.program import starting
 from tests.bridges.web_ends import Relay, Served
 from tests.conformance.check import check_any_client
 from tests.conformance.check.stand import TTL_MS as STAND_TTL_MS
@@ -22,7 +21,6 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 TTL_MS = 500.0
 LIVE = 3
 GO = FunctionCall(name="go", arguments={"direction": "up"})
-BUSY = {"code": "busy", "message": "Full.", "retryable": True}
 
 
 @pytest.fixture
@@ -74,11 +72,9 @@ def test_killed_server_is_safe_within_the_ttl_and_a_new_session_follows(
     assert engine.faults() == []
 
 
-def test_stopped_server_is_resumed_and_the_next_of_a_list_is_tried(
-    godot: Start, guarded: tuple[Served, int, str]
-) -> None:
+def test_stopped_server_is_resumed(godot: Start, guarded: tuple[Served, int, str]) -> None:
     served, page, token = guarded
-    engine = godot(f"ws://127.0.0.1:{free_port()}/ws,{served.url}", token, page=page)
+    engine = godot(served.url, token, page=page)
     engine.event("acted", cause="call")
     served.signal(signal.SIGSTOP)
     try:
@@ -120,16 +116,6 @@ def stubborn(godot: Start, stand: Stand) -> Iterator[Engine]:
     relay.close()
 
 
-@pytest.fixture
-def two() -> Iterator[tuple[Stand, Stand, str]]:
-    """Two servers, and the list of their addresses."""
-    stands = Stand("tcp://127.0.0.1:*"), Stand("tcp://127.0.0.1:*")
-    relays = [Relay(stand.endpoint) for stand in stands]
-    yield *stands, ", ".join(relay.url for relay in relays)
-    for one in (*relays, *stands):
-        one.close()
-
-
 def acts(engine: Engine, *begin: str) -> list[tuple[str, str]]:
     """What was tried and done since an event of that kind and cause."""
     told = [e for e in engine.events if e["event"] in ("stuck", "acted")]
@@ -149,18 +135,6 @@ def test_mistake_is_reported_before_anything_is_connected(godot: Start, option: 
     engine = godot("ws://127.0.0.1:9/ws", option)
     assert engine.stats()["state"] == 0
     assert told in engine.errors() and "secret-1" not in engine.errors()
-
-
-def test_free_words_that_were_answered_are_not_said_again(stubborn: Engine, stand: Stand) -> None:
-    stand.welcome()
-    stubborn.say("instruct home with you")
-    stand.expect(Instruct, 5.0, "instruct")
-    stand.send(Instruct(session=stand.token, instruction="Go home.", said="home with you", by="chat"))
-    stubborn.event("instructed", text="Go home.")
-    stand.send(ErrorMessage(code="state", message="No session.", retryable=True))
-    assert stand.expect(Hello, 5.0, "hello").resume == stand.token
-    stand.welcome(resumed=True, instruction="Go home.")
-    assert stand.pump(1.0, lambda m: isinstance(m, Instruct)) is None
 
 
 def test_safe_tools_that_would_not_are_tried_each_frame_until_the_server_is_dead_and_after(
@@ -213,117 +187,17 @@ def test_call_that_grew_too_old_before_it_could_act_is_not_executed(stubborn: En
     assert stubborn.event("acted")["cause"] == "expired"
 
 
-def test_safe_tool_that_would_not_is_tried_again_after_the_end(stubborn: Engine, stand: Stand) -> None:
-    stand.welcome()
-    stand.call(stand.observation(), call=GO)
-    stubborn.event("acted", cause="call")
-    stubborn.say("stuck 3")
-    stubborn.say("stop")
-    stubborn.event("ended")
-    stubborn.until(lambda e: e["event"] == "acted" and e["call"]["name"] == "hold", "hold is tried again")
-    assert acts(stubborn, "acted", "go")[3:] == [("acted", "stop"), ("acted", "hold")]
-
-
-def test_server_of_1_0_has_all_own_safe_tools_carried_out(stubborn: Engine, stand: Stand) -> None:
-    stand.minor = 0
-    stand.welcome()
-    observed = stand.observation()
-    stand.call(observed, call=GO)
-    stubborn.event("acted", cause="call")
-    stand.call(observed, status="safe", call=FunctionCall(name="hold"), cause="decide")
-    stubborn.until(lambda e: e["event"] == "acted" and e["call"]["name"] == "stop", "all safe tools")
-    assert acts(stubborn, "acted", "go") == [("acted", "hold"), ("acted", "stop")]
-
-
-def test_freed_node_ends_its_client(godot: Start, stand: Stand) -> None:
-    relay = Relay(stand.endpoint)
-    engine = godot(relay.url, "--set=ttl_ms:60000.0")
-    stand.expect(Hello, 20.0, "hello")
-    stand.welcome()
-    stand.call(stand.observation(), call=GO, ttl_ms=60_000.0)
-    engine.event("acted", cause="call")
-    engine.say("lose")
-    assert engine.event("ended")["why"] == "what is driven is gone"
-    stand.expect(Bye, 5.0, "bye")
-    assert engine.faults() == []
-    relay.close()
-
-
-def test_session_is_resumed_at_the_next_server_and_the_first_one_is_tried_after_it(
-    godot: Start, two: tuple[Stand, Stand, str]
-) -> None:
-    # colyseus/colyseus-unity-sdk#223: the token was not sent when the client reconnected. godotengine/godot#99747: the
-    # socket of a server that is gone stays open. eclipse-paho/paho.mqtt.javascript#204: the second failover tried one
-    # server alone.
-    first, second, url = two
-    engine = godot(url, "--set=ttl_ms:60000.0")
-    first.expect(Hello, 20.0, "hello")
-    first.welcome(ttl_ms=60_000.0)
-    first.call(first.observation(), call=GO, ttl_ms=60_000.0)
-    engine.event("acted", cause="call")
-    first.alive = False
-    assert second.expect(Hello, 20.0, "hello at the next server").resume == first.token
-    assert engine.stats()["active"] == "call", "what is in force runs to its own end"
-    second.welcome(resumed=True, session=first.token)
-    engine.event("welcomed", resumed=True)
-    clocks = engine.stats()["clocks"]
-    second.token, second.alive = first.token, False
-    assert first.expect(Hello, 20.0, "hello at the first server").resume == first.token
-    first.send(ErrorMessage(code="session", message="Unknown.", retryable=True))
-    assert first.expect(Hello, 5.0, "hello for a new session").resume is None, "the same server is told"
-    first.alive = True
-    first.welcome()
-    assert engine.event("acted")["cause"] == "left", "nobody would end the call of a session that is gone"
-    assert clocks <= 1, "of another machine the clock is another one"
-    assert engine.faults() == []
-
-
-@pytest.mark.parametrize("fatal", [False, True])
-def test_server_that_is_full_or_stops_is_left_for_the_next_one(
-    godot: Start, two: tuple[Stand, Stand, str], fatal: bool
-) -> None:
-    first, second, url = two
-    engine = godot(url, "--set=persist:false", "--set=ttl_ms:60000.0")
-    hello = first.expect(Hello, 20.0, "hello")
-    first.send(ErrorMessage(**BUSY, fatal=fatal, t_client_ns=hello.t_client_ns))
-    second.expect(Hello, 5.0, "hello at the next server")
-    second.welcome()
-    second.call(second.observation(), call=GO, ttl_ms=60_000.0)
-    engine.event("acted", cause="call")
-    second.send(Bye(session=second.token, reason="stopped"))
-    assert engine.event("acted", cause="left")["call"]["name"] == "stop"
-    assert first.expect(Hello, 5.0, "hello after the bye").resume is None
-
-
 def test_url_of_connect_is_the_websocket_at_the_same_place(godot: Start, stand: Stand) -> None:
     relay = Relay(stand.endpoint)
     url = relay.url.replace("ws://", "http://").replace("/ws", "/connect")
-    with garbage([b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 2\r\n\r\n{}", None]) as (
-        full,
-        _,
-    ):
-        engine = godot(f"http://{full}/connect,{url}", "--set=persist:false", "--set=ttl_ms:60000.0")
-        stand.expect(Hello, 20.0, "hello")
-        stand.welcome()
-        stand.call(stand.observation(), call=GO)
-        engine.event("acted", cause="call")
-        assert engine.stats()["address"] == relay.url
-        stand.send(Bye(session=stand.token, reason="draining", reconnect=True))
-        engine.event("acted", cause="left")
-        assert stand.expect(Hello, 20.0, "hello after the bye").resume is None
-        assert engine.faults() == []
-    relay.close()
-
-
-def test_servers_that_are_absent_or_say_nothing_keep_nobody_out(godot: Start, stand: Stand) -> None:
-    # fsprojects/pulsar-client-dotnet#213: the first of a list did not answer, and the second one was never tried.
-    relay = Relay(stand.endpoint)
-    with sockets.create_server(("127.0.0.1", 0)) as mute:
-        absent, silent = f"ws://127.0.0.1:{free_port()}/ws", f"ws://127.0.0.1:{mute.getsockname()[1]}/ws"
-        engine = godot(f"{absent},{silent},{relay.url}")
-        stand.expect(Hello, 30.0, "hello at the third server")
-        stand.welcome()
-        engine.event("welcomed")
-        why = [event["why"] for event in engine.events if event["event"] == "lost"]
-        assert why == [f"no connection to {absent}", f"{silent} is silent"]
+    engine = godot(url, "--set=persist:false", "--set=ttl_ms:60000.0")
+    stand.expect(Hello, 20.0, "hello")
+    stand.welcome()
+    stand.call(stand.observation(), call=GO)
+    engine.event("acted", cause="call")
+    assert engine.stats()["address"] == relay.url
+    stand.send(Bye(session=stand.token, reason="draining", reconnect=True))
+    engine.event("acted", cause="left")
+    assert stand.expect(Hello, 20.0, "hello after the bye").resume is None
+    assert engine.faults() == []
     relay.close()

@@ -54,14 +54,6 @@ def joined(stand: Stand, **changes: Any) -> dict[str, int]:
     return {member.id: member.epoch for member in stand.expect(Join, 5.0, "join").members}
 
 
-def resumed(stand: Stand) -> dict[str, int]:
-    """Who joins again when this connection has no session any more, and the session is resumed. A test that waits long
-    is not taken for a silent server."""
-    stand.send(ErrorMessage(code="state", message="No session.", retryable=True))
-    assert stand.expect(Hello, 5.0, "hello").resume == stand.token
-    return joined(stand, resumed=True, heartbeat_ms=60_000.0)
-
-
 def looks(stand: Stand, *names: str) -> dict[str, MemberLook]:
     """The newest looks, from one message with all of these."""
     seen = stand.expect(ObserveMany, 5.0, "looks", lambda m: set(names) <= {look.id for look in m.looks})
@@ -204,50 +196,3 @@ def test_who_is_not_let_in_says_nothing_and_a_freed_node_leaves_by_itself(crowd:
     crowd.say("free anna")
     assert stand.expect(Leave, 5.0, "leave").ids == ["anna"]
     assert set(crowd.stats()["accounts"]) == {"bert"}
-
-
-def test_server_that_knows_no_crowds_is_left_with_the_reason(crowd: Engine, stand: Stand) -> None:
-    stand.welcome()
-    assert "knows no crowds" in crowd.event("ended")["why"]
-
-
-def test_server_that_reads_slowly_is_told_the_newest_looks_alone_and_the_connection_holds(
-    crowd: Engine, stand: Stand
-) -> None:
-    # godotengine/godot#53924: what is beyond the engine's buffer ends the connection without a word. #99747: what is
-    # sent to a server that is gone is lost without a word.
-    crowd.say("many 60")
-    crowd.say("letters 3000")
-    crowd.stats()
-    assert len(joined(stand, heartbeat_ms=60_000.0)) == 62
-    stand.alive = False  # no pong says that it has read
-    stand.pump(1.5)
-    said = [look.t_ns for m in stand.heard if isinstance(m, ObserveMany) for look in m.looks]
-    assert 3000 * len(said) < 256_000, "more is sent than the server has read"
-    before = crowd.stats()
-    assert before["statistics"]["superseded"] > 60
-    stand.alive = True
-    stand.heard.clear()
-    stand.pump(3.0)
-    newer = [look.t_ns for m in stand.heard if isinstance(m, ObserveMany) for look in m.looks]
-    assert len(newer) > 62 and min(newer[20:]) > max(said)
-    assert crowd.stats()["statistics"]["sessions"] == 1
-    assert [event for event in crowd.events if event["event"] == "lost"] == []
-
-
-def test_an_answer_beyond_64_kib_is_heard_whole(crowd: Engine, stand: Stand) -> None:
-    # godotengine/godot#38959, #84423: a message of more than 64 KB ended the connection, or nothing was heard after it.
-    crowd.say("many 300")
-    crowd.say("letters -1")  # they have nothing to say
-    crowd.stats()
-    stand.welcome(crowd=TERMS)
-    epochs: dict[str, int] = {}
-    while len(epochs) < 302:
-        epochs |= {one.id: one.epoch for one in stand.expect(Join, 5.0, "joins").members}
-    calls = []
-    for name, epoch in epochs.items():
-        look = MemberLook(id=name, seq=1, t_ns=0)
-        calls.append(answer(stand, epoch, look, t_obs_ns=0, ttl_ms=0.0, timing={"age_ms": 1.25, "decide_ms": 22.5}))
-    tell(stand, *calls)
-    crowd.event("told", member="member-299", outcome="executed")
-    assert crowd.stats()["statistics"]["executed"] == 302

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rtcontrol_client.wire.messages import ErrorMessage, Hello, Instruct
-from tests.bridges.client.worlds import Process, Proxy, free_port, until
+from rtcontrol_client.wire.messages import Hello
+from tests.bridges.client.worlds import Process, free_port
 from tests.bridges.program import garbage
 from tests.bridges.unity.mono import Driver, Start
 from tests.conformance.check import check_any_client
@@ -55,21 +55,6 @@ def test_lockstep_gets_one_call_for_each_observation(driver: Start, server: Proc
     assert told["answered"] > 250
 
 
-def test_stalled_main_thread_executes_nothing_expired_and_no_heap_of_calls(driver: Start, server: Process) -> None:
-    flying = driver("run", "--endpoint", server.endpoint, "--ttl-ms", "200", "--hz", "20")
-    flying.event("call")
-    for _ in range(5):
-        flying.say("stall 300")
-        flying.stats()  # in the next frame
-        flying.event("call")
-    stats = flying.stats()
-    refused = f"{stats['expired']} expired, {stats['skipped']} skipped, oldest {stats['oldest_ms']:.0f} ms"
-    print(f"stalls of 300 ms, ttl 200 ms: {refused}")
-    assert stats["too_old"] == 0
-    assert stats["expired"] + stats["skipped"] >= 5
-    assert stats["sessions"] == 1
-
-
 def test_killed_server_means_safe_within_its_time_to_live_and_a_new_session(driver: Start, own_server: Process) -> None:
     flying = fly(driver, own_server.endpoint)
     flying.event("call")
@@ -92,38 +77,6 @@ def test_killed_server_means_safe_within_its_time_to_live_and_a_new_session(driv
     print(f"back {time.monotonic() - up:.2f} s after the server listened, {up - began:.1f} s of start")
     stats = flying.stats()
     assert (stats["sessions"], stats["instruction"], stats["ended"]) == (2, "Go home.", None)
-
-
-def test_cut_wire_is_mended_and_a_reset_meanwhile_is_told(driver: Start, proxy: Proxy) -> None:
-    flying = fly(driver, proxy.endpoint)
-    flying.event("call")
-    proxy.cut()
-    flying.say("reset")
-    flying.event("connected")
-    flying.event("call")
-    before = flying.stats()
-    assert (before["sessions"], before["resumed"], before["epoch"]) == (1, 1, 1)
-    assert "epoch" not in (before["last_error"] or "")
-    flying.say("instruct Go home.")
-    flying.say("reset")
-    flying.event("call")
-    stats = flying.stats()
-    assert (stats["epoch"], stats["errors"]) == (2, before["errors"])
-    flying.event("call")
-
-
-def test_bye_of_the_server_ends_it_unless_the_client_persists(driver: Start, own_server: Process) -> None:
-    ending, persisting = fly(driver, own_server.endpoint), fly(driver, own_server.endpoint, "--persist", "1")
-    for flying in (ending, persisting):
-        flying.event("call")
-    own_server.stop()
-    for flying in (ending, persisting):
-        flying.event("lost")
-        assert [e["event"] for e in flying.events if e["event"] in ("call", "safe")][-1] == "safe"
-    own_server.start()
-    persisting.event("call")
-    assert ending.stats()["ended"] is not None
-    assert persisting.stats()["sessions"] == 2
 
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(16) + bytes(32)
@@ -177,14 +130,6 @@ def test_peer_that_is_no_server_is_survived(met_garbage: dict[str, tuple[Driver,
     assert stats["memory_kb"] < 20_000
 
 
-def test_peer_that_does_not_read_is_not_waited_for(driver: Start) -> None:
-    with garbage([GREETING + READY], reads=False) as (address, _):
-        told = driver("flood", "--endpoint", f"tcp://{address}").answer()
-    print(told)
-    # 50 MB were offered; the socket's buffers and 2 MiB of ours take some.
-    assert 0 < told["taken"] < 100
-
-
 def test_flood_of_the_server_is_survived(driver: Start, stand: Stand) -> None:
     flying = fly(driver, stand.endpoint)
     stand.expect(Hello, 10.0, "hello")
@@ -198,64 +143,3 @@ def test_flood_of_the_server_is_survived(driver: Start, stand: Stand) -> None:
         stand.call(observed, status="held", tick=tick, cause="decide")
     assert flying.event("safe")["cause"] == "expired"
     assert flying.stats()["too_old"] == 0
-
-
-def test_instruction_that_was_refused_is_not_said_again_to_a_restarted_server(driver: Start, stand: Stand) -> None:
-    flying = fly(driver, stand.endpoint)
-    first = stand.expect(Hello, 10.0, "hello")
-    stand.welcome()
-    flying.say("instruct Fly to the moon.")
-    stand.expect(Instruct, 10.0, "instruct")
-    stand.send(ErrorMessage(code="instruction", message="It does not fit.", field="instruction"))
-    until(lambda: flying.stats()["last_error"] is not None, "the refusal is not heard")
-    stand.restart()
-    stand.expect(Hello, 10.0, "hello")
-    stand.send(ErrorMessage(code="session", message="unknown", retryable=True))
-    hello = stand.expect(Hello, 10.0, "hello", lambda m: m.resume is None)
-    assert hello.instruction == first.instruction
-    # The refusal may also come only now.
-    flying.say("instruct Fly to Mars.")
-    again = stand.expect(Hello, 10.0, "hello")
-    stand.send(ErrorMessage(code="instruction", message="It does not fit.", field="instruction", fatal=True))
-    again = stand.expect(Hello, 10.0, "hello")
-    assert (again.instruction, flying.stats()["ended"]) == (first.instruction, None)
-
-
-def test_free_words_that_were_answered_are_not_said_again_and_lost_ones_are(driver: Start, stand: Stand) -> None:
-    flying = fly(driver, stand.endpoint)
-    stand.expect(Hello, 10.0, "hello")
-    stand.welcome(instruction="Go left.")  # what the hello's words were understood as
-
-    def told_again(instruction: str) -> list[str]:
-        """What it says after a gap, in whose welcome this is in force."""
-        stand.alive = False
-        assert stand.expect(Hello, 10.0, "hello").resume == stand.token
-        stand.alive = True
-        stand.welcome(resumed=True, instruction=instruction)
-        found = stand.pump(0.7, lambda m: isinstance(m, Instruct))
-        return [found.instruction] if isinstance(found, Instruct) else []
-
-    assert told_again("Go left.") == []
-    flying.say("instruct home with you")
-    stand.expect(Instruct, 10.0, "instruct")
-    assert told_again("Go left.") == ["home with you"]
-    stand.send(Instruct(session=stand.token, instruction="Go home.", said="home with you", by="chat"))
-    assert told_again("Go home.") == []
-
-
-def test_endpoint_that_is_none_is_a_mistake_and_a_name_without_address_a_trouble(driver: Start) -> None:
-    assert "tcp://127.0.0.1:5555" in driver("run", "--endpoint", "127.0.0.1:5555").failure()
-    unknown = fly(driver, "tcp://no-such-host.invalid:5555", "--seconds", "1")
-    assert unknown.event("stats")["stats"]["trouble"]
-    unknown.event("closed")
-
-
-def test_tools_that_the_server_refuses_end_the_attempt_in_words(driver: Start, tmp_path: Path) -> None:
-    only_lander = Process(tmp_path, free_port(), "--agent", "lander")
-    only_lander.start()
-    try:
-        flying = fly(driver, only_lander.endpoint, "--seconds", "20")
-        flying.until(lambda e: e["event"] == "safe" and e["cause"] == "session_ended", "told to end")
-        assert "tools" in flying.stats()["ended"]
-    finally:
-        only_lander.stop()

@@ -6,9 +6,7 @@ Import into Unity, IL2CPP and the editor's own domain reload are not shown by th
 from __future__ import annotations
 
 import json
-import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,11 +17,12 @@ import pytest
 import zmq
 
 from rtcontrol_client.wire import decode_json, decode_msgpack
-from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, FunctionCall, Hello, Observe
+from rtcontrol_client.wire.messages import Bye, Executed, FunctionCall, Hello, Observe
 from tests.bridges.client.worlds import Process
+from tests.bridges.front import check_first_server, check_next_server, fronted
 from tests.bridges.program import starting
 from tests.bridges.unity.mono import HERE, MISSING, PACKAGE, REASON, Driver, Start, compile_cs
-from tests.conformance import expand, load
+from tests.conformance import expand, load, unity_meta
 from tests.conformance.check.stand import Stand
 
 MS = 1_000_000
@@ -82,53 +81,6 @@ def test_reset_that_found_no_room_is_said_later_and_an_old_observation_is_not(ta
     assert talk.said() == ["reset"]
 
 
-def test_connection_without_room_is_not_tried_in_a_hot_loop(talk: Conversation) -> None:
-    talk.now_ns += 1500 * MS
-    assert talk.said() == ["ping"]
-    talk.on("unsaid")
-    assert talk.on("look")["wait_ns"] >= 10 * MS
-
-
-def test_client_whose_session_has_ended_rests(talk: Conversation) -> None:
-    talk.hear(type="error", code="busy", message="", fatal=True)
-    talk.now_ns += 5000 * MS
-    assert talk.said() == []
-    assert talk.on("look")["wait_ns"] >= 10 * MS
-
-
-def test_heartbeat_of_nothing_is_no_reason_to_give_the_server_up(core: Driver) -> None:
-    talk = Conversation(core)
-    talk.begin(heartbeat_ms=0)
-    talk.now_ns += 1 * MS
-    found = talk.on("look")
-    assert not found["silent"] and found["wait_ns"] >= 10 * MS
-
-
-def test_clock_of_the_server_before_or_of_long_ago_is_not_believed(talk: Conversation) -> None:
-    pong = {"type": "pong", "id": 1, "t_received_ns": 5, "t_sent_ns": 5, "t_ping_ns": talk.now_ns}
-    assert talk.hear(**pong)["clock"] is not None
-    talk.now_ns += 61_000 * MS
-    assert talk.on("clock")["clock"] is None
-    assert talk.hear(**{**pong, "t_ping_ns": talk.now_ns})["clock"] is not None
-    # Restarted: nobody knows the session, another one begins.
-    talk.on("connected")
-    talk.hear(type="error", code="state", message="", retryable=True)
-    talk.said()
-    talk.hear(type="error", code="session", message="", retryable=True)
-    talk.said()
-    found = talk.hear(**{**WELCOME, "session": "f" * 16})
-    assert (found["open"], found["clock"]) == (True, None)
-    assert "ping" in talk.said()
-
-
-def test_errors_about_what_was_said_before_delay_no_hello_and_end_nothing(talk: Conversation) -> None:
-    talk.now_ns += 500 * MS
-    unbound = {"type": "error", "code": "state", "message": "", "retryable": True}
-    for error in (unbound, unbound, {"type": "error", "code": "invalid", "message": "", "seq": 7}):
-        talk.hear(**error)
-    assert talk.said() == ["hello"]
-
-
 def test_pauses_before_refused_hellos_are_doubled_up_to_4_s_times_chance_and_begin_again_after_a_welcome(
     core: Driver,
 ) -> None:
@@ -151,75 +103,12 @@ def test_pauses_before_refused_hellos_are_doubled_up_to_4_s_times_chance_and_beg
     assert len(shares) > 3
 
 
-def test_refusal_of_a_hello_before_is_none_of_this_one(core: Driver) -> None:
-    talk = Conversation(core)
-    talk.on("connected")
-    talk.now_ns += 1 * MS
-    first_ns = talk.now_ns
-    assert talk.said() == ["hello"]
-    talk.now_ns += 1000 * MS
-    assert talk.said() == ["hello", "ping"]
-    refused = {"type": "error", "code": "tools", "message": "", "fatal": True}
-    talk.hear(**refused, t_client_ns=first_ns - 1)
-    talk.now_ns += 1000 * MS
-    assert talk.said() == ["hello", "ping"]
-    assert talk.hear(**WELCOME)["open"]
-    assert talk.hear(**refused, t_client_ns=first_ns)["open"]
-    # The same hello, said again meanwhile: its first refusal counts.
-    other = Conversation(core)
-    other.on("connected")
-    other.said()
-    other.now_ns += 1000 * MS
-    other.said()
-    other.hear(**refused, t_client_ns=other.now_ns - 1000 * MS)
-    other.now_ns += 5000 * MS
-    assert other.said() == []
-
-
-def test_next_observation_is_timed_before_a_release_of_the_server(talk: Conversation) -> None:
-    assert talk.on("next", "5000000") is None  # a server of 1.0
-    server_ns = 7_000_000 * MS
-    pong = {"type": "pong", "id": 1, "t_received_ns": server_ns, "t_sent_ns": server_ns, "t_ping_ns": talk.now_ns}
-    talk.hear(**pong)
-    assert talk.on("next", "5000000") is None
-    begun_ns = talk.now_ns
-    for release_ns in (server_ns - 30 * MS, server_ns + 70 * MS, server_ns + 570 * MS):
-        talk.call(status="held", tick=release_ns // MS, release_ns=release_ns)
-        talk.now_ns = begun_ns
-        assert talk.on("next", str(5 * MS)) == begun_ns + 65 * MS
-        talk.now_ns = begun_ns + 65 * MS
-        assert talk.on("next", str(5 * MS)) == begun_ns + 165 * MS
-
-
 @pytest.mark.parametrize(("ttl_ms", "then"), [(0, ["hold", "stop"]), (500, ["steer"])])
 def test_call_without_a_time_to_live_ends_with_the_server(talk: Conversation, ttl_ms: int, then: list[str]) -> None:
     talk.on("observe")
     talk.fresh(call={"name": "steer"}, ttl_ms=ttl_ms)
     talk.on("lost")
     assert [c["name"] for c in talk.on("pending")] == then
-
-
-@pytest.mark.parametrize("minor", [0, 1])
-def test_server_of_1_0_has_all_own_safe_calls_carried_out(core: Driver, minor: int) -> None:
-    talk = Conversation(core)
-    talk.begin(protocol=[1, minor])
-    talk.call(status="safe", call={"name": "hold"})
-    assert [c["name"] for c in talk.on("pending")] == (["hold"] if minor else ["hold", "stop"])
-
-
-def test_result_that_is_no_unicode_is_told_all_the_same(talk: Conversation) -> None:
-    talk.on("observe")
-    talk.fresh(call={"name": "stop"})
-    talk.said()
-    talk.on("return", "lone")
-    assert [m["result"] for m in talk.on("due")] == ["�"]
-
-
-@pytest.mark.parametrize(("name", "said"), [("", "com.rtcontrol.client"), ("x" * 80, "x" * 64)])
-def test_any_name_of_a_product_will_do(core: Driver, name: str, said: str) -> None:
-    talk = Conversation(core, name)
-    talk.on("connected")
-    assert talk.on("due")[0]["client"]["name"] == said
 
 
 def test_call_that_expired_before_pump_is_not_executed(driver: Start, stand: Stand) -> None:
@@ -243,27 +132,6 @@ def begin(driver: Start, stand: Stand, *more: str) -> Driver:
     stand.welcome()
     flying.event("connected")
     return flying
-
-
-def test_server_that_knows_no_session_ever_is_not_flooded_with_hellos(driver: Start, stand: Stand) -> None:
-    flying = fly(driver, stand)
-    stand.expect(Hello, 10.0, "hello")
-    heard, end_s = 0, time.monotonic() + 2.0
-    while time.monotonic() < end_s:
-        stand.send(ErrorMessage(code="session", message="unknown", retryable=True))
-        heard += stand.pump(1.0, lambda m: isinstance(m, Hello)) is not None
-    assert 2 <= heard <= 12
-    assert flying.stats()["ended"] is None
-
-
-def test_connection_that_holds_another_session_is_closed_and_made_anew(driver: Start, stand: Stand) -> None:
-    flying = fly(driver, stand)
-    stand.expect(Hello, 10.0, "hello")
-    before = stand.peer
-    stand.send(ErrorMessage(code="state", message="This connection has a session.", remedy="Say bye first."))
-    stand.expect(Hello, 10.0, "hello on another connection", lambda m: stand.peer != before)
-    stand.welcome()
-    flying.event("connected")
 
 
 @pytest.mark.parametrize(("more", "call", "outcome"), [((), "fly", "refused"), (("--fails", "1"), "steer", "failed")])
@@ -299,30 +167,6 @@ def test_safe_calls_are_all_carried_out_and_one_that_fails_until_it_does_not(dri
     assert stand.pump(0.2, lambda m: isinstance(m, Executed)) is None
 
 
-def test_safe_call_that_never_succeeds_is_not_in_force_and_gives_way_to_a_call(driver: Start, stand: Stand) -> None:
-    flying = begin(driver, stand, "--crane", "1")
-    flying.say("stuck 1000000")
-    flying.stats()
-    stand.call(stand.observation(), status="safe", call=None)
-    flying.event("stuck", attempt=3)
-    assert flying.stats()["in_force"] == "failing"
-    stand.call(stand.observation(), call=FunctionCall(name="steer", arguments={"angle": 10}))
-    flying.event("call")
-    assert flying.stats()["in_force"] == "call"
-
-
-@pytest.mark.parametrize("command", ["long 40000", "reset nan"])
-def test_what_the_protocol_forbids_is_told_to_the_caller_and_the_session_goes_on(
-    driver: Start, stand: Stand, command: str
-) -> None:
-    flying = begin(driver, stand)
-    flying.say(command)
-    assert flying.event("unsent")["why"].startswith(("instruction", "ended.return"))
-    stand.call(stand.observation())
-    flying.event("call")
-    assert flying.stats()["epoch"] == 0
-
-
 def test_bytes_of_an_observation_are_those_at_its_stamp(driver: Start, stand: Stand) -> None:
     # Not welcomed yet: what is observed waits.
     flying = fly(driver, stand)
@@ -335,20 +179,7 @@ def test_bytes_of_an_observation_are_those_at_its_stamp(driver: Start, stand: St
     assert [a.data for a in observed.arrays] == [b"\x01\x02\x03\x04"]
 
 
-def test_address_without_a_way_to_it_is_not_the_last_one_tried(driver: Start, stand: Stand) -> None:
-    # Broadcast: refused at once, without a packet.
-    told = driver("addresses", stand.endpoint, "255.255.255.255", "127.0.0.1").answer()
-    assert told["state"] == "Up", told
-    none = driver("addresses", stand.endpoint, "255.255.255.255").answer()
-    assert none["state"] == "Lost"
-
-
 # Methods that cannot be tools are named before anything is connected; those that look odd work.
-
-
-@pytest.mark.parametrize(("kind", "names"), [("static", ["wave"]), ("override", ["turn"])])
-def test_static_methods_and_overrides_are_tools_once(core: Driver, kind: str, names: list[str]) -> None:
-    assert core.ask(f"made {kind}") == names
 
 
 @pytest.mark.parametrize(
@@ -356,12 +187,8 @@ def test_static_methods_and_overrides_are_tools_once(core: Driver, kind: str, na
     [
         ("coroutine", "Coroutine.Dash: a coroutine or a task"),
         ("safe_coroutine", "SafeCoroutine.Stop: a coroutine or a task"),
-        ("task", "Later.Dash: a coroutine or a task"),
         ("parameters", "two parameters are named top_speed"),
-        ("members", "two members of Side are named far_left"),
-        ("fraction", "RtRange on speed needs whole numbers"),
         ("backwards", "RtRange on speed is empty"),
-        ("nothing", "is null"),
     ],
 )
 def test_method_that_cannot_be_a_tool_is_named(core: Driver, kind: str, told: str) -> None:
@@ -395,10 +222,6 @@ def test_calls_are_turned_into_invocations_within_bounds(
     found = core.ask(f"invoke {msgpack.packb({'name': name, 'arguments': arguments}).hex()}")
     found["log"] = found.get("log", [])[-1:]
     assert {key: found.get(key) for key in answer} == answer
-
-
-def test_safe_call_that_fits_no_tool_is_no_reason_to_do_nothing(core: Driver) -> None:
-    assert core.ask("safe brake") == ["stop"]
 
 
 # The transport: bytes through it both ways.
@@ -513,6 +336,44 @@ def test_clock_offsets(core: Driver) -> None:
             assert found["rtt_ns"] == pytest.approx(case["rtt_ns"], abs=1), case["name"]
 
 
+def test_instants_to_look_are_those_of_the_vectors(core: Driver) -> None:
+    asked = 0
+    for case in load("phase"):
+        core.ask(f"phase {case['period_ns']}")
+        for number, step in enumerate(case["steps"]):
+            if "ping" in step:
+                core.ask("sample " + " ".join(map(str, step["ping"])))
+            elif "next" in step:
+                asked += 1
+                found = core.ask(f"phase_next {step['next']} {step['release_ns']}")
+                assert found == step["due_ns"], (case["name"], number)
+            elif "observed" in step:
+                core.ask(f"phase_observed {step['now_ns']} {step['observed']}")
+            else:
+                assert "heard" in step, step
+                core.ask(f"phase_heard {step['now_ns']} {msgpack.packb(step['heard']).hex()}")
+    assert asked > 50
+
+
+def test_answer_names_server_or_none(core: Driver) -> None:
+    tried = 0
+    for vector in load("connect"):
+        if vector["keys"]:
+            continue  # this client has none
+        tried += 1
+        found = core.ask(f"connect {msgpack.packb(vector).hex()}")
+        assert found["address"] == vector["address"], (vector["name"], found)
+        assert found["retry_s"] == vector.get("retry_s", 0), vector["name"]
+    assert tried > 30
+
+
+def test_client_follows_the_answers_of_connect(driver: Start) -> None:
+    with fronted() as (front, first, second):
+        client = check_first_server(front, first, lambda url: driver("run", "--endpoint", url, "--ttl-ms", "500"))
+        assert isinstance(client, Driver)
+        check_next_server(front, first, second, client, client.stats)
+
+
 def test_attributes_become_the_schema_of_the_hello(core: Driver) -> None:
     told = core.ask("tools")
     tools = {t["function"]["name"]: t["function"] for t in told["tools"]}
@@ -575,17 +436,6 @@ def test_scene_of_the_sample_is_driven_and_closes_safe(play: Start, server: Proc
     assert playing.process.wait(10) == 0
 
 
-def test_scene_without_a_server_plays_on_and_says_so_once(play: Start) -> None:
-    told = play("play", "tcp://127.0.0.1:9", "3").answer()
-    assert (told["executed"], told["closed"]) == (0, True)
-    assert len(told["said"]) == 1 and "nobody answers" in told["said"][0]
-
-
-def test_mistaken_endpoint_disables_the_component_with_an_error(play: Start) -> None:
-    said = play("play", "127.0.0.1:5555", "0.1").answer()["said"]
-    assert any(s.startswith("error") and "tcp://127.0.0.1:5555" in s for s in said), said
-
-
 def test_observers_of_one_object_are_one_observation_of_when_they_looked(play: Start, stand: Stand) -> None:
     playing = play("observers", stand.endpoint)
     stand.expect(Hello, 20.0, "hello")
@@ -603,8 +453,10 @@ def test_observers_of_one_object_are_one_observation_of_when_they_looked(play: S
     assert told["refused"] and any("Tools Of" in s for s in told["said"]), told
 
 
-@pytest.mark.realtime  # a client that has no server closes within 100 ms
-def test_packages_own_tests_pass(stub: Path) -> None:
-    done = subprocess.run(["mono", str(stub), "tests"], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("passed") == 4
+def test_metas_are_as_they_are_written_and_the_version_is_one() -> None:
+    assets = unity_meta.assets(PACKAGE)
+    written = {f"{path}.meta": unity_meta.meta(PACKAGE, path) for path in assets}
+    shipped = {p.relative_to(PACKAGE).as_posix(): p.read_text("utf-8") for p in PACKAGE.rglob("*.meta")}
+    assert shipped == written, "run `python -m tests.conformance.unity_meta`"
+    version = json.loads((PACKAGE / "package.json").read_text("utf-8"))["version"]
+    assert f'string Version = "{version}"' in (PACKAGE / "Runtime/Core/Session/RtClient.cs").read_text("utf-8")

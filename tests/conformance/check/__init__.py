@@ -1,7 +1,6 @@
-"""Conformance checks over real sockets: of any client (`check_any_client`), of a live server (`check_client`)."""
+"""Conformance checks of any client over real sockets (`check_any_client`)."""
 
-from tests.conformance.check.finding import Finding, table
-from tests.conformance.check.live import check_client
 from tests.conformance.check.script import check_any_client
+from tests.conformance.check.stand import Finding, table
 
-__all__ = ["Finding", "check_any_client", "check_client", "table"]
+__all__ = ["Finding", "check_any_client", "table"]

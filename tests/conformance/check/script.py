@@ -10,8 +10,7 @@ import msgpack
 import zmq
 
 from rtcontrol_client.wire.messages import Bye, ErrorMessage, Executed, Hello, Observe, Ping, Pong
-from tests.conformance.check.finding import Failure, Finding, Skip
-from tests.conformance.check.stand import HEARTBEAT_MS, Stand
+from tests.conformance.check.stand import HEARTBEAT_MS, Failure, Finding, Skip, Stand
 
 FOREIGN = "f" * 32
 

@@ -1,17 +1,17 @@
-"""A server that does what the script says, and remembers what the client did."""
+"""A server that does what the script says and remembers what the client did, and what a check reports."""
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 import zmq
 
 from rtcontrol_client.wire import LIMITS, PROTOCOL, Message, WireError, decode_msgpack, encode_msgpack
 from rtcontrol_client.wire.messages import CallMessage, FunctionCall, Hello, Observe, Ping, Pong, Program, Welcome
-from tests.conformance.check.finding import Failure
 
 HEARTBEAT_MS = 300.0
 TTL_MS = 400.0
@@ -187,3 +187,28 @@ def _value(schema: Mapping[str, Any]) -> Any:
     kind = schema.get("type", "string")
     number = schema.get("minimum", 0)
     return {"integer": number, "number": float(number), "boolean": False, "array": [], "object": {}}.get(kind, "a")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One behaviour: `passed`, `failed` or `skipped`, and why."""
+
+    name: str
+    status: Literal["passed", "failed", "skipped"]
+    detail: str = ""
+
+
+class Failure(Exception):
+    """A behaviour that is not as docs/protocol.md says; the text says what came instead."""
+
+
+class Skip(Exception):
+    """A behaviour that cannot be seen with this peer; the text says why."""
+
+
+def table(findings: Sequence[Finding]) -> str:
+    """The findings as lines for people."""
+    width = max((len(f.name) for f in findings), default=0)
+    lines = [f"{f.status:8} {f.name:{width}}  {f.detail}".rstrip() for f in findings]
+    counts = {s: sum(f.status == s for f in findings) for s in ("passed", "failed", "skipped")}
+    return "\n".join([*lines, ", ".join(f"{n} {s}" for s, n in counts.items())])

@@ -236,11 +236,10 @@ def test_pauses_after_refusals_are_longer_than_those_of_lost_connections_and_cou
         told: list[float] = page.do(f"((p) => {{ {script} }})(new session.pauses.constructor())")
         return told
 
-    refused = made("return Array.from({length: 5}, () => (p.refuse('a', 1, 0), p.next('a', false, 0)));")
-    lost = made("p.refuse('a', 1, 0); return Array.from({length: 7}, () => p.next('b', true, 0));")
-    both = made("p.refuse('a', 2, 0); p.refuse('b', 2, 0); return [p.next('a', false, 0), p.next('b', false, 0)];")
-    most = [1000, 2000, 4000, 4000, 4000, *[100, 200, 400, 800, 1600, 2000, 2000], *[1000, 1000]]
-    assert all(one / 2 <= ms <= one for ms, one in zip([*refused, *lost, *both], most, strict=True))
+    refused = made("return Array.from({length: 5}, () => (p.refuse(0), p.next(false, 0)));")
+    lost = made("p.refuse(0); return Array.from({length: 7}, () => p.next(true, 5000));")
+    most = [1000, 2000, 4000, 4000, 4000, *[100, 200, 400, 800, 1600, 2000, 2000]]
+    assert all(one / 2 <= ms <= one for ms, one in zip([*refused, *lost], most, strict=True))
 
 
 @pytest.mark.parametrize("fatal", [False, True])
@@ -273,9 +272,9 @@ def test_no_token_is_told_where_a_connection_cannot_be_made(start: Start, token:
 
 def test_addresses_are_shown_without_what_is_secret(peer: Peer, start: Start) -> None:
     page = start()
-    again = f"(session.close(), session.urls[0] += '?token={SECRET}', session.open(), session.address)"
+    again = f"(session.close(), session.url += '?token={SECRET}', session.open(), session.address)"
     assert page.do(again) == peer.url
-    for wrong in (f"http://a/?token={SECRET},ws://b/ws", f"ws://a/ws?token={SECRET},ws://a/ws?token={SECRET}"):
+    for wrong in (f"http://a/?token={SECRET}", f"ws://a/ws?token={SECRET},ws://a/ws?token={SECRET}"):
         made = f"new session.constructor('{wrong}', {{}})"
         told = page.do(f"(() => {{ try {{ {made} }} catch (error) {{ return error.message }} }})()")
         assert "address" in told and SECRET not in told

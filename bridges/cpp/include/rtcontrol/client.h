@@ -52,7 +52,7 @@ class Client {
     // Why there is no session now, for people; empty while there is one.
     std::string trouble() const { return locked([this](auto&) { return link_->trouble(); }); }
     Value welcome() const { return locked([](auto& talk) { return talk.welcome; }); }
-    std::string address() const {  // of several endpoints, the one that the newest connection goes to
+    std::string address() const {  // where the newest connection goes
         return locked([](auto& talk) { return talk.address; });
     }
     Statistics statistics() const {

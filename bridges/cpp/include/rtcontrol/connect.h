@@ -122,11 +122,10 @@ inline Answer read_answer(const std::string& url, const Response& got, const Key
     AnswerReader found(got.body);
     uint8_t raw[32];
     if (got.body.size() > 4096 || !found.read()) return none("no server: it answers no JSON object of 4096 bytes");
-    std::vector<std::string> listed;
     const std::string& address = found.address;
     if (!found.has_address || address.size() > 256 || address.rfind("tcp://", 0) != 0 ||
         address.find_first_of(" ,;*\\") != address.npos || address.find('/', 6) != address.npos ||
-        parse_endpoints(address, listed) || listed.size() != 1)
+        check_endpoint(address))
         return none("no server: its address is not tcp://HOST:PORT");
     const std::string& key = found.server_key;
     const bool decodes = key.size() == 40 && key.find(' ') == key.npos && zmq_z85_decode(raw, key.c_str());

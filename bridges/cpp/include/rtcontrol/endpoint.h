@@ -15,32 +15,20 @@ struct Keys {
 
 namespace detail {
 
-// `tcp://HOST:PORT`, `ipc://PATH`, `http://HOST:PORT/connect`, or several with commas between them, in their order.
-inline Problem parse_endpoints(const std::string& text, std::vector<std::string>& found) {
-    const auto wrong = [](const std::string& what, const char* remedy) {
-        return Error{"invalid", "endpoint", what, remedy};
-    };
-    const bool one_path = text.rfind("ipc://", 0) == 0 && text.find("://", 6) == text.npos;  // it may have commas
-    for (size_t at = 0; at <= text.size();) {
-        const size_t end = one_path ? text.size() : std::min(text.find(',', at), text.size());
-        std::string one = text.substr(at, end - at);
-        at = end + 1;
-        one.erase(0, std::min(one.find_first_not_of(' '), one.size()));
-        one.erase(one.find_last_not_of(' ') + 1);
-        if (one.empty()) return wrong("\"" + text + "\" has an empty place.", "Write one comma between two endpoints.");
-        if (std::find(found.begin(), found.end(), one) != found.end())
-            return wrong(one + " comes twice.", "Name each server once.");
-        const size_t colon = one.rfind(':');
-        const std::string port = colon != one.npos && colon > 6 ? one.substr(colon + 1) : "";
-        const bool number = !port.empty() && port.size() < 6 && port.find_first_not_of("0123456789") == port.npos;
-        const bool url = one.rfind("http://", 0) == 0 && one.size() > 7 && one[7] != '/' && one[7] != ':';
-        if (one.rfind("https://", 0) == 0)
-            return wrong(one + " needs TLS, which this client has not.", "Write http:// and give the client keys.");
-        const bool tcp = one.rfind("tcp://", 0) == 0 && number && std::stoi(port) > 0 && std::stoi(port) < 65536;
-        if (!tcp && !url && (one.rfind("ipc://", 0) != 0 || one.size() == 6))
-            return wrong(one + " is no endpoint.", "Write one such as tcp://127.0.0.1:5555 or ipc:///tmp/rtcontrol.");
-        found.push_back(std::move(one));
-    }
+// Whether it is `tcp://HOST:PORT`, `ipc://PATH` or `http://HOST:PORT/connect`.
+inline Problem check_endpoint(const std::string& one) {
+    const size_t colon = one.rfind(':');
+    const std::string port = colon != one.npos && colon > 6 ? one.substr(colon + 1) : "";
+    const bool number = !port.empty() && port.size() < 6 && port.find_first_not_of("0123456789") == port.npos;
+    const bool url = one.rfind("http://", 0) == 0 && one.size() > 7 && one[7] != '/' && one[7] != ':';
+    if (one.rfind("https://", 0) == 0)
+        return Error{"invalid", "endpoint", one + " needs TLS, which this client has not.",
+                     "Write http:// and give the client keys."};
+    const bool tcp = one.rfind("tcp://", 0) == 0 && number && std::stoi(port) > 0 && std::stoi(port) < 65536 &&
+                     one.find_first_of(", ") == one.npos;
+    if (!tcp && !url && (one.rfind("ipc://", 0) != 0 || one.size() == 6))
+        return Error{"invalid", "endpoint", one + " is no endpoint.",
+                     "Write one such as tcp://127.0.0.1:5555 or ipc:///tmp/rtcontrol."};
     return {};
 }
 

@@ -16,22 +16,21 @@ class Link : public std::enable_shared_from_this<Link> {
  public:
     Talk talk;
     const Handler handler;
-    std::vector<std::string> endpoints;
     std::mutex lock;
     std::condition_variable changed;
     bool closing = false;
 
     Link(Options options, Handler given) : talk(std::move(options)), handler(std::move(given)) {
-        if (!talk.ended) talk.ended = parse_endpoints(talk.options.endpoint, endpoints);
-        const bool asks = std::any_of(endpoints.begin(), endpoints.end(), is_url);
+        if (!talk.ended) talk.ended = check_endpoint(talk.options.endpoint);
+        asks_ = is_url(talk.options.endpoint);
         if (!talk.ended && !talk.options.secret_key_file.empty())
-            talk.ended = read_keys(talk.options.secret_key_file, talk.options.server_key_file, asks, keys_);
+            talk.ended = read_keys(talk.options.secret_key_file, talk.options.server_key_file, asks_, keys_);
         if (!talk.ended && pipe(pipe_) != 0) talk.ended = Error{"internal", "", "No pipe can be made.", "Close files."};
         if (talk.ended) talk.note(talk.ended->text());
         for (const int end : pipe_)
             if (end >= 0) fcntl(end, F_SETFL, O_NONBLOCK), fcntl(end, F_SETFD, FD_CLOEXEC);
-        talk.servers = endpoints.size() + asks;
-        if (!endpoints.empty()) talk.address = endpoints[0];
+        talk.several = asks_;
+        talk.address = talk.options.endpoint;
     }
     ~Link() {
         for (const int end : pipe_)
@@ -195,8 +194,7 @@ class Link : public std::enable_shared_from_this<Link> {
         if (items[1].revents & room) talk.room();
     }
     void connect() {
-        std::string endpoint = endpoints[next_++ % endpoints.size()], server_key = keys_.server;
-        asks_ = is_url(endpoint);
+        std::string endpoint = talk.options.endpoint, server_key = keys_.server;
         if (asks_) {
             const Answer named = request_server(endpoint, talk.options, lost_, keys_);
             if (named.address.empty()) {
@@ -225,7 +223,7 @@ class Link : public std::enable_shared_from_this<Link> {
         if (!good) disconnect(0), pause();
         const std::lock_guard<std::mutex> held(lock);
         talk.address = endpoint;
-        if (talk.servers > 1) talk.elsewhere();
+        if (talk.several) talk.elsewhere();
         if (asks_ && talk.session_address() != endpoint) talk.forget();
         trouble_ = why + " at " + endpoint + (keys_.secret.empty() ? "." : ", or it does not accept this key.");
         opened_ns_ = now_ns();
@@ -262,7 +260,7 @@ class Link : public std::enable_shared_from_this<Link> {
         const int64_t now = now_ns();
         changed.notify_all();
         const bool silent = talk.silent(now),
-                   absent = talk.servers > 1 && !reached_ && now - opened_ns_ > 2 * kSecond;
+                   absent = talk.several && !reached_ && now - opened_ns_ > 2 * kSecond;
         if (absent || silent || talk.ended || !talk.leaves.empty()) {
             if (!talk.leaves.empty()) trouble_ = talk.leaves;
             else if (talk.open) trouble_ = "The server at " + talk.address + " is silent.";
@@ -333,7 +331,7 @@ class Link : public std::enable_shared_from_this<Link> {
         ended(handler_id_);
     }
     Keys keys_;
-    bool asks_ = false;  // the newest connection goes where an answer said
+    bool asks_ = false;  // connections go where the answers of GET /connect say
     std::string lost_;   // a server of an answer that was silent or did not come up
     std::thread threads_[3];
     std::thread::id handler_id_, logger_id_;  // none: it does not run
@@ -345,7 +343,6 @@ class Link : public std::enable_shared_from_this<Link> {
     // The socket's thread alone uses these.
     void *context_ = nullptr, *socket_ = nullptr;
     bool reached_ = false;  // something could be said: libzmq is up before anybody is there
-    size_t next_ = 0;
     int attempts_ = 0;
     int64_t retry_ns_ = 0, opened_ns_ = 0, troubled_ns_ = now_ns();
     std::minstd_rand random_{unsigned(now_ns())};

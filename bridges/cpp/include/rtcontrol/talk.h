@@ -46,7 +46,7 @@ using Handler = std::function<Outcome(const Call& call, const Act& act)>;
 
 // What is empty, or 0, is left to the server.
 struct Options {
-    // Or several: tcp://a:5555,tcp://b:5555. Or http://HOST:PORT/connect, which names one of its servers.
+    // Or http://HOST:PORT/connect, which names one of its servers.
     std::string endpoint = "tcp://127.0.0.1:5555";
     std::string secret_key_file, server_key_file;   // NAME.key_secret; server.key (default: beside it)
     std::string name = "rtcontrol-cpp", agent, instruction, model, pacing = "server", on_miss, robot;
@@ -87,9 +87,9 @@ class Talk {
     bool leaves_open = false;     // ended by the user: a bye is owed
     bool failing = false;         // a safe call is tried again
     std::string refusal, leaves;  // the server's last error; why this connection is to be closed
-    size_t servers = 1;
-    std::string address;   // of the newest connection
-    bool at_once = false;  // the server said to connect again without a pause
+    bool several = false;         // the next connection may go to another server
+    std::string address;          // of the newest connection
+    bool at_once = false;         // the server said to connect again without a pause
     int64_t decided_seq = -1, refused_seq = -1;  // of the newest observation that a call answered, or an error
     Statistics counts;
     std::deque<std::string> log;  // what waits to be written, the oldest first
@@ -413,17 +413,17 @@ class Talk {
     }
     void hear_bye(const Value& m, int64_t at_ns) {
         if (!m["session"].is_null() && m["session"].text() != token_) return void(counts.ignored++);
-        if (!options.persist && servers == 1)
+        if (!options.persist && !several)
             return end({"bye", "", "The server ended the session (" + m["reason"].text() + ").", "Connect anew."});
         known_ = false;
         begin(rtc_server_left(&rule), "session_ended");
         lost();
         later(at_ns);
-        at_once = m["reconnect"].flag() && servers > 1;
+        at_once = m["reconnect"].flag() && several;
     }
-    // Nobody is let in now: the next of several servers is tried, a single one is asked again, with growing pauses.
+    // Nobody is let in now: behind GET /connect the next one is tried, a single one is asked again, with growing pauses.
     void later(int64_t at_ns) {
-        if (servers > 1) leaves = "The server lets nobody in now.";
+        if (several) leaves = "The server lets nobody in now.";
         hello_ns_ =
             at_ns + int64_t(double(kSecond << refused_) * std::uniform_real_distribution<double>(0.5, 1)(random_));
         refused_ = std::min(refused_ + 1, 2);

@@ -23,7 +23,7 @@ const STOPPED = [1001, 1012] # it goes, or begins anew
 const Wire = preload("rtcontrol_wire.gd")
 const Driven = preload("rtcontrol_driven.gd")
 
-@export var url: String = "ws://127.0.0.1:8080/ws" # or several, with commas: after a loss the next one is tried
+@export var url: String = "ws://127.0.0.1:8080/ws"
 @export var token: String = "" # the server's access token; a program on the server's machine needs none
 @export_multiline var instruction: String = ""
 @export var safe_tool: String = "" # the tool, without arguments, that makes it safe
@@ -34,15 +34,14 @@ const Driven = preload("rtcontrol_driven.gd")
 
 var settings = {} # further fields of the hello: deadline_ms, on_miss, hold_ms, robot, model, ...
 var state = IDLE
-var address = "" # of `url`, to which the newest connection goes
+var address = "" # to which the newest connection goes
 var counts = {"sessions": 0, "resumed": 0, "observed": 0, "fresh": 0, "held": 0, "safe": 0, "executed": 0,
 	"expired": 0, "refused": 0, "failed": 0, "ignored": 0, "errors": 0}
 var welcome = {}
 
 var _tools = {}
 var _ws = null
-var _urls = []
-var _at = -1 # which of them
+var _url = "" # of the WebSocket
 var _session = ""
 var _taken = null # the last instruction that the server has confirmed
 var _untold = null # one that it has not
@@ -97,17 +96,11 @@ func has_room():
 	return _sent_bytes - _read_bytes <= FULL_BYTES
 
 
-# What keeps it from being connected, for people; empty where nothing does. Sets the list of addresses.
+# What keeps it from being connected, for people; empty where nothing does. Sets the WebSocket's address.
 func _mistake():
-	_urls = []
-	for one in url.split(","):
-		one = _socket_of(one.strip_edges())
-		if not (one.begins_with("ws://") or one.begins_with("wss://")):
-			return "url has %s, which is no address: write ws://HOST:PORT/ws, and commas between several." % (
-				"an empty place" if one == "" else shown(one))
-		if one in _urls:
-			return "url has %s twice." % shown(one)
-		_urls.append(one)
+	_url = _socket_of(url.strip_edges())
+	if "," in _url or not (_url.begins_with("ws://") or _url.begins_with("wss://")):
+		return "url has %s, which is no address: write ws://HOST:PORT/ws." % ("nothing" if _url == "" else shown(_url))
 	return _unsafe()
 
 
@@ -150,7 +143,6 @@ func _works(why):
 
 func _begin():
 	process_mode = Node.PROCESS_MODE_ALWAYS # a paused game must become safe too
-	_at = -1
 	_random.randomize() # else each game draws the same numbers
 	_connect()
 	return true
@@ -239,15 +231,13 @@ func _exit_tree():
 		_look(now_ns(), "left") # nobody would later
 
 
-# Each connection goes to the next address, round and round.
 func _connect():
 	state = CONNECTING
-	_at = (_at + 1) % _urls.size()
-	if address != _urls[_at]:
+	if address != _url:
 		_clock.clear() # maybe another machine's
 		_release_ns = -1
 		_other_server()
-	address = _urls[_at]
+	address = _url
 	_sent_bytes = 0
 	_read_bytes = 0
 	_marks.clear()
@@ -299,7 +289,7 @@ func _keep_up(now):
 func _closed():
 	var _close = [_ws.get_close_code(), _ws.get_close_reason()]
 	if state == LIVE and _close[0] in STOPPED:
-		_left("The server closed the connection: %s %s" % _close, persist or _urls.size() > 1)
+		_left("The server closed the connection: %s %s" % _close, persist)
 		return
 	if state == LIVE and _close[0] == DROPPED:
 		_all_left()
@@ -410,7 +400,7 @@ func hear(packet):
 		"bye":
 			if state == LIVE and message.get("session", _session) == _session:
 				_left("The server ended the session: %s" % message.get("reason", ""),
-					persist or _urls.size() > 1 or message.get("reconnect", false))
+					persist or message.get("reconnect", false))
 		_:
 			_heard(message, now)
 
@@ -483,8 +473,6 @@ func _refused(message, now):
 		_lost("this connection has another session")
 	elif state == GREETING and not retryable:
 		_left("%s: %s" % [code, message["message"]], false)
-	elif state == GREETING and _urls.size() > 1:
-		_lost("%s lets nobody in now" % shown(address))
 	elif state == GREETING:
 		_hello_ns = now + _by_chance(_refused_ms)
 		_refused_ms = min(LONGEST_REFUSED_MS, 2 * _refused_ms)

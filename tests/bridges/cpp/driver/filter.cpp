@@ -91,12 +91,10 @@ class Filter {
             if (what == "observed") phase_.observed(t[0], period_, t[1]);
             else phase_.heard(t[0], t[1], t[2], t[3], period_, t[4]);
         }
-        if (what == "endpoints") {
+        if (what == "endpoint") {
             std::string text;
             std::getline(words >> std::ws, text);
-            std::vector<std::string> found;
-            const Problem problem = detail::parse_endpoints(text, found);
-            return told(problem, List(found.begin(), found.end()));
+            return told(detail::check_endpoint(text), Value(text));
         }
         if (what == "connect") {
             std::string given;

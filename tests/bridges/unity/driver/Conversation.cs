@@ -25,28 +25,12 @@ namespace RtControl.Driver
             if (what == "clock") _talk.Offset.Look(nowNs);
             if (what == "return") _talk.Acknowledge(_talk.TakeAct(), "executed", more == "lone" ? "\ud800" : more, null);
             if (what == "due") return Due(nowNs);
-            if (what == "figures") return Figures(nowNs);
             if (what == "next") return _talk.NextObservationNs(long.Parse(more), nowNs);
             if (what == "pending") return _talk.Pending == null ? null : RtCall.Maps(_talk.Pending.Calls);
             return new RtMap
             {
                 { "open", _talk.Open }, { "silent", _talk.Silent(nowNs) }, { "wait_ns", _talk.WakeNs() - nowNs },
                 { "clock", _talk.Offset.Known ? (object)_talk.Offset.OffsetNs : null },
-            };
-        }
-
-        private object Figures(long nowNs)
-        {
-            var figures = new RtFigures(_talk, _talk.Open ? null : "nobody answers", "ws://here/ws", nowNs);
-            var lines = new List<object>();
-            foreach (KeyValuePair<string, string> line in figures.Lines()) lines.Add(line.Key + ": " + line.Value);
-            var misses = new List<object>();
-            foreach (KeyValuePair<string, long> miss in figures.Misses) misses.Add(miss.Key + " " + miss.Value);
-            return new RtMap
-            {
-                { "lines", lines }, { "misses", misses }, { "share", figures.OnTimeShare }, { "ticks", figures.Ticks },
-                { "age_ms", figures.AgeMs }, { "left_ms", figures.LeftMs }, { "in_force", figures.InForce },
-                { "force", figures.Force.ToString() }, { "connected", figures.Connected }, { "ended", figures.Ended },
             };
         }
 

@@ -4,7 +4,6 @@ using System.Diagnostics;
 using System.Reflection;
 using System.Runtime.CompilerServices;
 using System.Threading;
-using NUnit.Framework;
 using RtControl.Samples;
 using RtControl.Unity;
 using UnityEditor;
@@ -14,7 +13,7 @@ namespace RtControl.Driver
 {
     /// <summary>
     /// `play ENDPOINT SECONDS`: the sample's scene, frame by frame, then what the editor does. `observers ENDPOINT`: a
-    /// component with two observers.  `tests`: the package's own.
+    /// component with two observers.
     /// </summary>
     internal static class Play
     {
@@ -23,7 +22,6 @@ namespace RtControl.Driver
 
         private static int Main(string[] args)
         {
-            if (args[0] == "tests") return RunTests();
             if (args[0] == "observers") return Observe(args[1]);
             // The editor's script registers itself.
             foreach (Type type in typeof(Play).Assembly.GetTypes())
@@ -39,7 +37,6 @@ namespace RtControl.Driver
             Frames(double.Parse(args[2]));
             RtClient core = client.Client;
             RtCounts counts = core == null ? new RtCounts() : core.Counts;
-            List<object> drawn = Inspected(client);
             int before = Acts.Count;
             var watch = Stopwatch.StartNew();
             AssemblyReloadEvents.Reload();
@@ -56,24 +53,8 @@ namespace RtControl.Driver
             Engine.Frame("OnDestroy");
             Flight.Tell("acts", Acts.Count, "executed", counts.Executed, "fresh", counts.Fresh, "failed", counts.Failed,
                 "refused", counts.Refused, "closed", closed, "close_ms", closeMs, "last", last, "anew", anew,
-                "longest_update_ms", _longestMs, "drawn", drawn, "drawn_after", Inspected(client), "said", UnityEngine.Debug.Said);
+                "longest_update_ms", _longestMs, "said", UnityEngine.Debug.Said);
             return 0;
-        }
-
-        /// <summary>What the inspector of the component draws now, and whether it is drawn again all the time.</summary>
-        private static List<object> Inspected(RtControlClient client)
-        {
-            EditorGUILayout.Drawn.Clear();
-            foreach (Type type in typeof(Play).Assembly.GetTypes())
-                foreach (CustomEditorAttribute mark in type.GetCustomAttributes(typeof(CustomEditorAttribute), false))
-                {
-                    if (mark.Inspected != typeof(RtControlClient)) continue;
-                    var editor = (UnityEditor.Editor)Activator.CreateInstance(type);
-                    editor.target = client;
-                    editor.OnInspectorGUI();
-                    EditorGUILayout.Drawn.Add("again " + editor.RequiresConstantRepaint());
-                }
-            return new List<object>(EditorGUILayout.Drawn);
         }
 
         private static void Frames(double seconds)
@@ -151,18 +132,6 @@ namespace RtControl.Driver
                 Thread.Sleep(5);
                 return "a shadow";
             }
-        }
-
-        private static int RunTests()
-        {
-            foreach (Type type in typeof(Play).Assembly.GetTypes())
-                foreach (MethodInfo method in type.GetMethods())
-                    if (Attribute.IsDefined(method, typeof(TestAttribute)))
-                    {
-                        method.Invoke(Activator.CreateInstance(type), null);
-                        Flight.Tell("passed", method.Name);
-                    }
-            return 0;
         }
     }
 }

@@ -240,61 +240,6 @@ namespace UnityEditor
         ExitingPlayMode,
     }
 
-    public sealed class CustomEditorAttribute : Attribute
-    {
-        public CustomEditorAttribute(Type inspected)
-        {
-            Inspected = inspected;
-        }
-
-        public Type Inspected { get; private set; }
-    }
-
-    public class Editor : UnityEngine.Object
-    {
-        public UnityEngine.Object target;
-
-        public bool DrawDefaultInspector()
-        {
-            EditorGUILayout.Drawn.Add("fields");
-            return false;
-        }
-
-        public virtual void OnInspectorGUI()
-        {
-        }
-
-        public virtual bool RequiresConstantRepaint()
-        {
-            return false;
-        }
-    }
-
-    public enum MessageType
-    {
-        Warning,
-        Error,
-    }
-
-    public static class EditorGUILayout
-    {
-        public static readonly List<object> Drawn = new List<object>();
-
-        public static void Space()
-        {
-        }
-
-        public static void LabelField(string label, string words)
-        {
-            Drawn.Add(label + ": " + words);
-        }
-
-        public static void HelpBox(string words, MessageType type)
-        {
-            Drawn.Add(type + ": " + words);
-        }
-    }
-
     public static class AssemblyReloadEvents
     {
         public delegate void AssemblyReloadCallback();

@@ -13,7 +13,7 @@ namespace RtControl.Unity
     [DisallowMultipleComponent]
     public sealed class RtControlClient : MonoBehaviour
     {
-        [Tooltip("Of `rtcontrol serve`: tcp://HOST:PORT of --bind; or several, with commas: after a loss the next one is tried.")]
+        [Tooltip("Of `rtcontrol serve`: tcp://HOST:PORT of --bind, or http://HOST:PORT/connect of replicas.")]
         [SerializeField] private string endpoint = "tcp://127.0.0.1:5555";
 
         [Tooltip("The goal in words.")]

@@ -14,22 +14,20 @@ namespace RtControl
         private const int JoinMs = 90;
         private const int FirstPauseMs = 100, LongestPauseMs = 2000;
 
-        // Of several servers, one that does not come up in this time is left for the next.
+        // Of several servers behind GET /connect, one that does not come up in this time is left for the next.
         private const long ConnectNs = 2000000000L;
         private const int Turn = 64;
 
         public readonly object Lock = new object();
         public readonly Talk Talk;
 
-        private readonly IList<string> _endpoints;
         private readonly Random _random = new Random();
         private readonly Thread _thread;
         private volatile TcpTransport _transport;
         private volatile bool _closing;
         private volatile bool _up;
         private volatile string _trouble = "nobody answers";
-        private int _at; // of the endpoints, the newest connection's
-        private volatile string _address; // where that goes
+        private volatile string _address; // where the newest connection goes
         private readonly bool _several; // servers to go to
         private bool _asked; // an answer of GET /connect named this server
         private string _lost; // one that was silent, or did not come up
@@ -39,13 +37,10 @@ namespace RtControl
 
         public Link(RtOptions options)
         {
-            _endpoints = RtEndpoints.Of(options.Endpoint);
-            int servers = _endpoints.Count;
-            foreach (string one in _endpoints) servers += ConnectRequest.IsUrl(one) ? 1 : 0;
-            _several = servers > 1;
-            Talk = new Talk(options) { Servers = servers };
+            _several = ConnectRequest.IsUrl(options.Endpoint);
+            Talk = new Talk(options) { Several = _several };
             // Here, so that a mistake in the endpoint is told to the caller.
-            Open(_endpoints[0]);
+            Open(options.Endpoint);
             _thread = new Thread(Run) { IsBackground = true, Name = "rtcontrol" };
             _thread.Start();
         }
@@ -56,7 +51,7 @@ namespace RtControl
             get { return Talk.Open ? null : Talk.Ended ?? (_up ? Talk.Refusal : null) ?? _trouble; }
         }
 
-        /// <summary>Of several endpoints, where the newest connection goes.</summary>
+        /// <summary>Where the newest connection goes.</summary>
         public string Address
         {
             get { return _address; }
@@ -139,13 +134,11 @@ namespace RtControl
             else _nudge.WaitOne(waitMs);
         }
 
-        // Each connection goes to the next one, round and round.
         private void Connect()
         {
-            _at = (_at + 1) % _endpoints.Count;
             if (_several)
                 lock (Lock) Talk.Elsewhere();
-            Open(_endpoints[_at]);
+            Open(Talk.Options.Endpoint);
         }
 
         private void Open(string endpoint)

@@ -22,22 +22,10 @@ namespace RtControl
         }
 
         private readonly Queue<Way> _ways = new Queue<Way>();
-        private readonly Queue<long> _waits = new Queue<long>(), _order = new Queue<long>();
+        private readonly Queue<long> _order = new Queue<long>();
         private readonly Dictionary<long, long> _begun = new Dictionary<long, long>();
         private long? _dueNs, _aimedNs, _takenNs;
         private long _learnt = -1;
-
-        /// <summary>How long observations waited for their tick, the middle one of the newest, in ms; NaN: not known.</summary>
-        public double WaitedMs
-        {
-            get
-            {
-                if (_waits.Count == 0) return double.NaN;
-                long[] sorted = _waits.ToArray();
-                Array.Sort(sorted);
-                return sorted[sorted.Length / 2] / 1e6;
-            }
-        }
 
         /// <summary>
         /// The instant to look next, the same one until then; null where neither a way nor the clocks' offset is known.
@@ -87,7 +75,6 @@ namespace RtControl
             bool older = arrivedNs + HandoverNs < beforeNs;
             // Else the tick before did not have it yet, whatever its stamp of arrival says.
             Keep(_ways, new Way { LearntNs = nowNs, Ns = (older ? arrivedNs : Math.Max(arrivedNs, beforeNs)) - begunNs });
-            if (!older) Keep(_waits, releaseNs - arrivedNs);
         }
 
         private long? LeadNs(long periodNs, ClockOffset offset, long nowNs)

@@ -38,7 +38,7 @@ namespace RtControl
             get { lock (_link.Lock) return _link.Trouble; }
         }
 
-        /// <summary>Of several endpoints, the one that the newest connection goes to.</summary>
+        /// <summary>Where the newest connection goes; of GET /connect, the server that was named.</summary>
         public string Address
         {
             get { return _link.Address; }
@@ -65,20 +65,6 @@ namespace RtControl
         public RtCounts Counts
         {
             get { lock (_link.Lock) return _link.Talk.Counts; }
-        }
-
-        /// <summary>For people: what is in force, how many ticks were on time, and why the others were not.</summary>
-        public RtFigures Figures
-        {
-            get
-            {
-                lock (_link.Lock)
-                {
-                    long nowNs = MonotonicClock.NowNs;
-                    _link.Talk.Look(nowNs);
-                    return new RtFigures(_link.Talk, _link.Trouble, _link.Address, nowNs);
-                }
-            }
         }
 
         public long Epoch

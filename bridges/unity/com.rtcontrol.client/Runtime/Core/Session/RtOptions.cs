@@ -7,9 +7,8 @@ namespace RtControl
     public sealed class RtOptions
     {
         /// <summary>
-        /// <c>tcp://HOST:PORT</c> of `--bind`. Or several, with commas between them: where one is lost, silent, full or
-        /// stopped, the next one is tried, and the session resumed there by its token. Or <c>http://HOST:PORT/connect</c>,
-        /// which names one of its servers: of this machine, since this client has no keys.
+        /// <c>tcp://HOST:PORT</c> of `--bind`. Or <c>http://HOST:PORT/connect</c>, which names one of several servers: of
+        /// this machine, since this client has no keys.
         /// </summary>
         public string Endpoint = "tcp://127.0.0.1:5555";
 

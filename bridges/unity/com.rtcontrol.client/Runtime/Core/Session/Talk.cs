@@ -77,8 +77,8 @@ namespace RtControl
         /// <summary>Why this connection is to be closed, and another one made; null where it is not.</summary>
         public string Leaves { get; private set; }
 
-        /// <summary>How many there are to try, one after the other.</summary>
-        public int Servers = 1;
+        /// <summary>The next connection may go to another server.</summary>
+        public bool Several;
 
         /// <summary>Where the newest connection goes, and where the session is.</summary>
         public string Address, SessionAddress;
@@ -88,9 +88,6 @@ namespace RtControl
 
         public long Epoch { get; private set; }
         public RtCounts Counts;
-
-        /// <summary>Ticks without a decision in time, by the server's cause; empty where it told none.</summary>
-        public readonly Dictionary<string, long> Misses = new Dictionary<string, long>();
 
         // What the user says.
 

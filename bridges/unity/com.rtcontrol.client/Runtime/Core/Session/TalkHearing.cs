@@ -141,12 +141,8 @@ namespace RtControl
                 Counts.Fresh++;
                 if (message.ContainsKey("t_obs_ns")) Counts.LatencyMs = (nowNs - message.Long("t_obs_ns")) / 1e6;
             }
-            else
-            {
-                if (message.Text("status") == "held") Counts.Held++;
-                else Counts.Safe++;
-                Missed(message.Text("cause", ""));
-            }
+            else if (message.Text("status") == "held") Counts.Held++;
+            else Counts.Safe++;
             _releaseNs = message.Long("release_ns", _releaseNs);
             Phase.Heard(message, PeriodNs, nowNs);
             // A server of 1.0 knows the first of our safe calls alone.
@@ -162,15 +158,6 @@ namespace RtControl
             bool own = step.Acknowledge && !step.Expired;
             if (!own && step.Act == RtForce.Safe) Counts.Expired++;
             Begin(step, own ? origin : null, own ? message.Text("cause") : "expired");
-        }
-
-        private void Missed(string cause)
-        {
-            long before;
-            // A server that names ever new causes fills no memory.
-            if (!Misses.TryGetValue(cause, out before) && Misses.Count >= 64) cause = "";
-            Misses.TryGetValue(cause, out before);
-            Misses[cause] = before + 1;
         }
 
         private RtAct ActOf(RtMap message)
@@ -230,7 +217,7 @@ namespace RtControl
                 Counts.Ignored++;
                 return;
             }
-            if (!Options.Persist && Servers == 1)
+            if (!Options.Persist && !Several)
             {
                 End("The server ended the session (" + message.Text("reason", "") + ").");
                 return;
@@ -239,13 +226,13 @@ namespace RtControl
             Begin(Rule.ServerLeft(), null, "session_ended");
             Lost();
             Later(nowNs);
-            AtOnce = message.Bool("reconnect") && Servers > 1;
+            AtOnce = message.Bool("reconnect") && Several;
         }
 
-        /// <summary>This server lets nobody in now: the next of several is tried, a single one is asked again later.</summary>
+        /// <summary>This server lets nobody in now: behind GET /connect the next one is tried, a single one is asked again later.</summary>
         private void Later(long nowNs)
         {
-            if (Servers > 1) Leaves = "the server lets nobody in now";
+            if (Several) Leaves = "the server lets nobody in now";
             _helloNs = nowNs + (long)(_refusedNs * (0.5 + 0.5 * _random.NextDouble()));
             _refusedNs = Math.Min(LongestRefusedNs, 2 * _refusedNs);
         }

@@ -1,4 +1,4 @@
-"""`python -m tests.conformance.unity.meta`: write the `.meta` files of the Unity package.
+"""`python -m tests.conformance.unity_meta`: write the `.meta` files of the Unity package.
 
 Unity gives each file and folder a `.meta` with its guid. A package from git is read-only to it: what has none is
 silently ignored. The guid is the md5 of package name and path, so that the same path has the same guid for ever.
@@ -10,7 +10,7 @@ import hashlib
 import sys
 from pathlib import Path, PurePosixPath
 
-PACKAGE = Path(__file__).resolve().parents[3] / "bridges" / "unity" / "com.rtcontrol.client"
+PACKAGE = Path(__file__).resolve().parents[2] / "bridges" / "unity" / "com.rtcontrol.client"
 TAIL = "  externalObjects: {}\n  userData: \n  assetBundleName: \n  assetBundleVariant: \n"
 IMPORTERS = {
     ".asmdef": "AssemblyDefinitionImporter",
