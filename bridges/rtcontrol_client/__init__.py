@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rtcontrol_client.client.aio import AsyncClient
     from rtcontrol_client.client.client import Client
     from rtcontrol_client.client.crowd import Crowd
     from rtcontrol_client.client.errors import ClientError, Closed, Declined, Refused
@@ -14,9 +13,8 @@ if TYPE_CHECKING:
     from rtcontrol_client.client.session import Standing
 
 __version__ = "0.1.0"
-__all__ = ["AsyncClient", "Client", "ClientError", "Closed", "Crowd", "Declined", "Options", "Refused", "Standing"]
+__all__ = ["Client", "ClientError", "Closed", "Crowd", "Declined", "Options", "Refused", "Standing"]
 _PLACES = {
-    "AsyncClient": "aio",
     "Client": "client",
     "Crowd": "crowd",
     "Options": "options",
@@ -26,7 +24,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Looked up when asked for: who speaks the wire alone needs no client, and who has no event loop no asyncio.
+    # Looked up when requested: who speaks the wire alone needs no client.
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"rtcontrol_client.client.{_PLACES[name]}"), name)

@@ -16,7 +16,7 @@ from rtcontrol_client.client.phase_lock import PhaseLock
 from rtcontrol_client.client.session import InForce, expired
 from rtcontrol_client.wire import LIMITS, Code, WireError, decode_json, decode_msgpack, encode_json, encode_msgpack
 from rtcontrol_client.wire.messages import ANY, CallMessage, FunctionCall, Message
-from tests.conformance import FOLDER, expand, load
+from tests.conformance import FOLDER, expand, load, unity_meta
 from tests.conformance.generate import files
 
 FROM_CLIENT = {"hello", "observe", "executed", "instruct", "reset", "control", "picture", "ping", "pong"}
@@ -208,3 +208,12 @@ def test_vectors_differ_between_the_encodings_in_array_entries_only() -> None:
         for entry, plain in zip(*held, strict=True):
             assert base64.b64decode(plain.pop("base64")) == bytes.fromhex(vector["msgpack"][entry.pop("part")])
         assert header == text
+
+
+def test_metas_are_as_they_are_written_and_the_version_is_one() -> None:
+    package = unity_meta.PACKAGE
+    written = {f"{path}.meta": unity_meta.meta(package, path) for path in unity_meta.assets(package)}
+    shipped = {p.relative_to(package).as_posix(): p.read_text("utf-8") for p in package.rglob("*.meta")}
+    assert shipped == written, "run `python -m tests.conformance.unity_meta`"
+    version = json.loads((package / "package.json").read_text("utf-8"))["version"]
+    assert f'string Version = "{version}"' in (package / "Runtime/Core/Session/RtClient.cs").read_text("utf-8")

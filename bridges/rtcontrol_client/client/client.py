@@ -1,4 +1,4 @@
-"""The client for programs without an event loop."""
+"""The client of a Python program."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import inspect
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from rtcontrol_client.client.errors import ClientError, Closed, checked
-from rtcontrol_client.client.handler import Handler, Loop
+from rtcontrol_client.client.handler import Handler
 from rtcontrol_client.client.link import Link
 from rtcontrol_client.client.looker import Looker
 from rtcontrol_client.client.options import Options
@@ -21,8 +21,6 @@ from rtcontrol_client.client.session import Standing
 from rtcontrol_client.client.values import Some, observation, plain
 from rtcontrol_client.wire.messages import Outcomes, Reset, Welcome
 
-Result = TypeVar("Result")
-Ready = Callable[[], bool]
 DECIDE_S = 30.0
 COUNTS = ("observed", "superseded", "fresh", "held", "safe", "expired", "errors", "sessions", "resumed", "reconnects")
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()  # to be closed at the interpreter's exit
@@ -57,29 +55,24 @@ class Client:
         """Bind, and wait for a server to connect (`rtcontrol run --env remote --connect`): raises as `connect`."""
         return cls(endpoint, options, listens=True)._ready()
 
-    def __init__(
-        self, endpoint: str, options: Mapping[str, Any], listens: bool = False, loop: Loop | None = None
-    ) -> None:
-        """Begin to connect, and do not wait. `loop` is where an `on_call` that is a coroutine function runs."""
+    def __init__(self, endpoint: str, options: Mapping[str, Any], listens: bool = False) -> None:
+        """Begin to connect, and do not wait."""
         known = [f.name for f in fields(Options)]
         if unknown := sorted(set(options) - set(known)):
             raise ClientError(f"{unknown[0]}= is no option.", f"Use some of {', '.join(known)}.")
         self.endpoint, self.options = endpoint, Options(**options)
-        on_call, on_safe = self.options.on_call, self.options.on_safe
-        awaits = _is_coroutine(on_call)
-        if _is_coroutine(on_safe) or (awaits and loop is None):
-            what = "on_safe= is a coroutine function." if not awaits or loop else "on_call= is a coroutine function."
-            raise ClientError(what, "Give a plain function; only AsyncClient takes a coroutine function, as on_call.")
-        self.notified: Callable[[], None] = lambda: None  # something may have changed: from other threads
-        self.until: Callable[[Ready, float | None], Awaitable[None]] = self._blocked
+        handlers = {"on_safe": self.options.on_safe, "on_call": self.options.on_call}
+        for name, handler in handlers.items():
+            if _is_coroutine(handler):
+                what = f"{name}= is a coroutine function."
+                raise ClientError(what, "Give a plain function; of an event loop: asyncio.run_coroutine_threadsafe.")
         self._condition, self._seen = threading.Condition(), 0
         self._handlers: list[Handler] = []
         self._link = Link(endpoint, self.options, listens, self._changed)
         self._core, self._pictures = self._link.core, PictureSender(self._link)
-        if on_call is not None:
-            self._handlers.append(Handler(self._link, False, on_call, loop if awaits else None))
-        if on_safe is not None:
-            self._handlers.append(Handler(self._link, True, on_safe, None))
+        for name in ("on_call", "on_safe"):
+            if (handle := handlers[name]) is not None:
+                self._handlers.append(Handler(self._link, name == "on_safe", handle))
         self._changed()  # something may have come before they were there
         self._looker = None if self.options.look is None else Looker(self, self.options.look)
         _clients.add(self)
@@ -89,30 +82,24 @@ class Client:
             handler.wake()
         with self._condition:
             self._condition.notify_all()
-        self.notified()
 
-    # What may wait is written once, as coroutines; here `until` blocks, and never awaits.
-
-    async def _blocked(self, ready: Ready, limit_s: float | None) -> None:
+    def _until(self, ready: Callable[[], bool], limit_s: float | None) -> None:
         with self._condition:
             self._condition.wait_for(ready, limit_s)
 
     def _ready(self) -> Self:
+        """Wait until the server has answered. Raises ClientError: refused, or not within `connect_timeout_s`."""
+        core, limit_s = self._core, self.options.connect_timeout_s
         try:
-            _result(self.welcomed())
+            self._until(lambda: core.welcome is not None or core.error is not None, limit_s)
+            if core.error is not None:
+                raise core.error
+            if core.welcome is None:
+                raise self.unwelcomed(limit_s or 0)
         except BaseException:
             self.close()
             raise
         return self
-
-    async def welcomed(self) -> None:
-        """Wait until the server has answered. Raises ClientError: refused, or not within `connect_timeout_s`."""
-        core, limit_s = self._core, self.options.connect_timeout_s
-        await self.until(lambda: core.welcome is not None or core.error is not None, limit_s)
-        if core.error is not None:
-            raise core.error
-        if core.welcome is None:
-            raise self.unwelcomed(limit_s or 0)
 
     def unwelcomed(self, seconds: float) -> ClientError:
         """What to say where no welcome came within so long."""
@@ -268,17 +255,13 @@ class Client:
     def wait(self, timeout: float | None = None) -> Standing:
         """What is in force as soon as something new has come since the last `wait`: the next tick's call, held or
         safe, or an expiry; at the latest after `timeout` seconds, or when the session has ended."""
-        return _result(self.waited(timeout))
-
-    async def waited(self, timeout: float | None = None) -> Standing:
-        """As `wait`."""
-        await self.until(lambda: self._core.version != self._seen or self._core.error is not None, timeout)
+        self._until(lambda: self._core.version != self._seen or self._core.error is not None, timeout)
         self._seen = self._core.version
         return self.call()
 
     def decide(
         self,
-        observation: str | Some = None,
+        look: str | Some = None,
         *,
         arrays: Some = None,
         t_ns: int | None = None,
@@ -289,12 +272,6 @@ class Client:
         Returns what is in force then; safe if no call came within the time-to-live or `timeout` (default: 30 s), or
         if the observation was refused (`cause`). Raises ClientError for a mistake in the observation.
         """
-        return _result(self.decided(observation, arrays=arrays, t_ns=t_ns, timeout=timeout))
-
-    async def decided(
-        self, look: str | Some = None, *, arrays: Some = None, t_ns: int | None = None, timeout: float | None = None
-    ) -> Standing:
-        """As `decide`."""
         core = self._core
         if self.options.pacing != "client":
             raise ClientError('decide() is for pacing="client".', "Use observe() and wait() here.")
@@ -307,7 +284,7 @@ class Client:
         if ttl_ms:  # a call that comes later would be too old
             limit_s = max(0.0, min(limit_s, (shown.t_ns - time.monotonic_ns()) / 1e9 + ttl_ms / 1e3))
         try:
-            await self.until(lambda: core.unanswered is None or core.error is not None, limit_s)
+            self._until(lambda: core.unanswered is None or core.error is not None, limit_s)
         finally:
             with self._link.lock:
                 standing = core.decided(time.monotonic_ns())
@@ -339,15 +316,6 @@ def _quantiles(ns: Collection[int]) -> dict[str, float]:
 def _is_coroutine(handler: object) -> bool:
     """A function, or an object that is called as one."""
     return any(inspect.iscoroutinefunction(f) for f in (handler, getattr(handler, "__call__", None)))  # noqa: B004
-
-
-def _result(waiting: Coroutine[Any, Any, Result]) -> Result:
-    """Of a coroutine that never awaits."""
-    try:
-        waiting.send(None)
-    except StopIteration as end:
-        return end.value
-    raise AssertionError("it awaits")
 
 
 @atexit.register

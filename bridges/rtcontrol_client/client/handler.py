@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import contextlib
 import inspect
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -19,28 +15,22 @@ from rtcontrol_client.client.link import Link
 from rtcontrol_client.client.session import Standing
 from rtcontrol_client.wire.messages import Outcomes
 
-CANCEL_S = 0.05  # how long a cancelled coroutine may still take before the safe call begins beside it
 AGAIN_S = 0.1  # until a safe call that raised is tried again, where no session tells its period
 SELDOM_S = 1.0  # and at most
 CLOSE_S, SAFE_S = 1.0, 5.0  # how long closing waits for the safe call: to begin, and in all while it runs
-UNAWAITED = "it gave an awaitable, which nothing awaits: give a coroutine function as on_call, to AsyncClient"
-Loop = asyncio.AbstractEventLoop
+UNAWAITED = "it gave an awaitable, which nothing awaits: give a plain function"
 log = logging.getLogger(__name__)
 
 
 class Handler:
     """A thread that calls `handle` with what begins to be in force (`of_safe`: with safe alone), one at a time, each of
     several safe calls on its own. A safe call that raises is tried again each period, until it returns or another call
-    is in force. A coroutine function runs in `loop`, where it is cancelled when safe comes into force; a loop that has
-    ended is replaced for the safe call."""
+    is in force."""
 
-    _around: ContextVar[Handler | None] = ContextVar("around", default=None)  # the one that runs this code
-
-    def __init__(self, link: Link, of_safe: bool, handle: Callable[[Standing], Any], loop: Loop | None) -> None:
-        self._link, self._core, self._of_safe, self._handle, self._loop = link, link.core, of_safe, handle, loop
+    def __init__(self, link: Link, of_safe: bool, handle: Callable[[Standing], Any]) -> None:
+        self._link, self._core, self._of_safe, self._handle = link, link.core, of_safe, handle
         self._event, self._idle = threading.Event(), threading.Event()
         self._idle.set()  # cleared while a safe call runs
-        self._running: Standing | None = None  # in the loop
         self._owed: list[Standing] = []  # safe calls that have not returned yet
         self._again_s = 0.0  # when these are tried again
         self.wake = self._event.set
@@ -49,7 +39,7 @@ class Handler:
 
     def wait(self) -> None:
         """Once the core has ended: until its safe call has returned, for CLOSE_S, or SAFE_S while it runs."""
-        if self._around.get() is self:
+        if threading.current_thread() is self._thread:
             return  # it would wait for itself
         self._thread.join(CLOSE_S)
         self._idle.wait(SAFE_S - CLOSE_S)
@@ -61,50 +51,18 @@ class Handler:
         return bool(self._of_safe in self._core.begun or self._owed)
 
     def _run(self) -> None:
-        self._around.set(self)  # a coroutine inherits it
         while self._goes_on():
             self._event.wait(max(0.0, self._again_s - time.monotonic()) if self._owed else None)
             self._event.clear()
             while self._of_safe in self._core.begun or (self._owed and time.monotonic() >= self._again_s):
-                if self._loop is not None:
-                    self._await(self._loop)
-                else:
-                    with contextlib.suppress(StopIteration):
-                        self._act().send(None)  # a plain function never awaits
+                self._act()
 
     def _goes_on(self) -> bool:
         with self._link.lock:  # the end and its safe call come in one
             return self._pending or self._core.error is None
 
-    def _await(self, loop: Loop) -> None:
-        if self._ended(loop):
-            with contextlib.suppress(BaseException):  # was told
-                asyncio.run(self._act(replaced=True))
-            return
-        self._running = None
-        coroutine = self._act()
-        try:
-            task = asyncio.run_coroutine_threadsafe(coroutine, loop)
-        except RuntimeError:  # closed just now
-            coroutine.close()
-            return
-        task.add_done_callback(lambda _: self._event.set())
-        while not task.done() and not self._ended(loop):
-            self._event.wait(AGAIN_S)  # a loop does not tell its end
-            self._event.clear()
-            now, running = self._now(), self._running
-            # Safe came into force instead of what runs. A reset does not count: the handler may have made it.
-            if running and running.status != "safe" and now.status == "safe" and now.cause != "reset":
-                task.cancel()
-                concurrent.futures.wait([task], CANCEL_S)
-                return
-
-    def _ended(self, loop: Loop) -> bool:
-        return loop.is_closed() or (self._core.error is not None and not loop.is_running())
-
-    async def _act(self, replaced: bool = False) -> None:
-        """Hand over what waits, else the safe calls that are owed. Taken in the step that begins it: the loop, which
-        may have been replaced, may have been busy since."""
+    def _act(self) -> None:
+        """Hand over what waits, else the safe calls that are owed."""
         with self._link.lock:
             taken = self._core.take(self._of_safe, time.monotonic_ns())
         self._link.wake()
@@ -117,31 +75,21 @@ class Handler:
         errors: list[BaseException] = []
         if self._owed:
             self._idle.clear()
-        try:
-            for standing in list(self._owed) if taken is None or safe else [taken]:
-                self._running = standing
-                try:
-                    if replaced and not safe:
-                        raise RuntimeError("the event loop has ended")
-                    result = self._handle(standing)
-                    if self._loop is None and inspect.isawaitable(result):
-                        raise TypeError(UNAWAITED)  # nothing of it was done
-                    results.append(result if self._loop is None else await result)
-                    self._owed = [owed for owed in self._owed if owed is not standing]
-                except BaseException as error:
-                    errors.append(error)
-                    if isinstance(error, GeneratorExit):
-                        raise  # left behind by a loop that has ended: there is no going on in it
-            for raised in errors:
-                if self._loop is not None and not isinstance(raised, Exception):
-                    raise raised  # cancelled, or the end of the program: the loop's to know
-        finally:
-            welcome = None if self._core.error is not None else self._core.welcome
-            self._again_s = time.monotonic() + (min(welcome.period_ms / 1e3, SELDOM_S) if welcome else AGAIN_S)
-            if taken is not None:
-                self._tell(taken, results, errors)
-            if taken is None or safe:
-                self._idle.set()
+        for standing in list(self._owed) if taken is None or safe else [taken]:
+            try:
+                result = self._handle(standing)
+                if inspect.isawaitable(result):
+                    raise TypeError(UNAWAITED)  # nothing of it was done
+                results.append(result)
+                self._owed = [owed for owed in self._owed if owed is not standing]
+            except BaseException as error:
+                errors.append(error)
+        welcome = None if self._core.error is not None else self._core.welcome
+        self._again_s = time.monotonic() + (min(welcome.period_ms / 1e3, SELDOM_S) if welcome else AGAIN_S)
+        if taken is not None:
+            self._tell(taken, results, errors)
+        if taken is None or safe:
+            self._idle.set()
 
     def _now(self) -> Standing:
         with self._link.lock:
@@ -152,7 +100,7 @@ class Handler:
         for error in errors:
             declined = isinstance(error, Declined) and outcome != "failed"
             outcome = "refused" if declined else "failed"
-            if not isinstance(error, Declined | asyncio.CancelledError):
+            if not isinstance(error, Declined):
                 log.error("A handler failed.", exc_info=error)
         words = {"result": _words([r for r in results if r is not None], 8192), "error": _words(errors, 1000)}
         with self._link.lock:
@@ -168,8 +116,6 @@ def _words(said: Sequence[Any], most: int) -> str | None:
 def _text(said: Any) -> str:
     kind = type(said).__name__
     try:
-        if isinstance(said, asyncio.CancelledError):
-            return "cancelled before its end"
         return f"{kind}: {said}" if isinstance(said, BaseException) and not isinstance(said, Declined) else str(said)
     except BaseException as fault:  # of its own __str__: what was done is done all the same
         return f"{kind} without words ({type(fault).__name__})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import asyncio
 import ctypes
 import enum
 import math
@@ -26,7 +25,7 @@ import torch
 import zmq
 from pydantic import BaseModel
 
-from rtcontrol_client import AsyncClient, Client, ClientError, Refused, Standing
+from rtcontrol_client import Client, ClientError, Standing
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.values import observation, to_arrays
 from rtcontrol_client.wire import encode_json, encode_msgpack
@@ -69,16 +68,6 @@ def test_lockstep_answers_each_observation(server: Process) -> None:
         assert client.epoch == 1
 
 
-def test_two_clients_of_one_process_do_not_disturb_each_other(server: Process) -> None:
-    given: dict[str, Any] = {"pacing": "client", "ttl_ms": 0}
-    with Client.connect(server.endpoint, **OWN, **given) as one, Client.connect(server.endpoint, **OWN, **given) as two:
-        assert one.welcome.session != two.welcome.session
-        for _ in range(10):
-            assert one.decide("left 1").status == two.decide("left 2").status == "fresh"
-        one.close()
-        assert two.decide("left 2").status == "fresh"
-
-
 def test_handler_is_called_with_each_new_call_and_its_failure_is_told(server: Process) -> None:
     angles: list[int] = []
 
@@ -102,32 +91,6 @@ def test_handler_is_called_with_each_new_call_and_its_failure_is_told(server: Pr
 
     until(told, "the failure is in no report")
     assert token not in server.logs()
-
-
-def test_asyncio_client_decides_waits_and_runs_coroutines(server: Process) -> None:
-    seen: list[int] = []
-
-    async def steer(standing: Standing) -> None:
-        await asyncio.sleep(0)
-        seen.append(standing.arguments["angle"])
-
-    async def fly() -> None:
-        async with await AsyncClient.connect(
-            server.endpoint, **OWN, pacing="client", ttl_ms=0, on_call=steer
-        ) as client:
-            assert (await client.decide("left 1")).status == "fresh"
-            while not seen:
-                await asyncio.sleep(0.01)
-        async with await AsyncClient.connect(server.endpoint, **OWN, hz=20) as client:
-            standing = client.call()
-            while standing.status != "fresh":
-                client.observe(text="left 1")
-                standing = await client.wait(0.5)
-        with pytest.raises(Refused, match=r"nobody.*Known ones") as caught:
-            await AsyncClient.connect(server.endpoint, agent="nobody")
-        assert caught.value.code == "agent" and caught.value.remedy
-
-    asyncio.run(asyncio.wait_for(fly(), 60))
 
 
 def test_robot_that_is_claimed_is_had_once_it_is_free(server: Process) -> None:
@@ -325,12 +288,6 @@ def test_wrong_client_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         assert name in failed, table(findings)
     assert "executes and acknowledges a fresh call" not in failed, table(findings)
-
-
-def test_client_that_never_comes_fails_the_greeting_and_skips_the_rest() -> None:
-    findings = check_any_client(f"tcp://127.0.0.1:{free_port()}", wait_s=0.2)
-    assert names(findings, "failed") == ["says hello first"]
-    assert len(names(findings, "skipped")) == len(findings) - 1
 
 
 # What callers give besides plain Python: taken as what it means, or refused by its place, on their own thread.

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import array
-import asyncio
 import contextlib
 import signal
 import socket as sockets
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +18,13 @@ import pytest
 
 from rtcontrol.envs.pictures import png
 from rtcontrol.run.options import RunOptions
-from rtcontrol.serve import zmq_auth
-from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.server import Server
 from rtcontrol.serve.single_client import run_remote
-from rtcontrol_client import AsyncClient, Client, ClientError
+from rtcontrol_client import Client, ClientError
 from rtcontrol_client.shutdown import Shutdown
 from rtcontrol_client.wire.messages import Hello, Observe, Picture, Ping, Pong
 from rtcontrol_client.wire.pictures import MAX_PICTURE_BYTES
-from tests.bridges.client.worlds import OWN, Process, Proxy, free_port, until
+from tests.bridges.client.worlds import OWN, Proxy, free_port, until
 from tests.bridges.wire.test_picture_files import enlarged, jpeg
 from tests.conformance.check.stand import Stand
 from tests.rtcontrol.serve.conftest import Bench, serving
@@ -164,28 +159,6 @@ def test_it_goes_on_after_its_connections_were_cut(made: Bench) -> None:
     proxy.close()
 
 
-def test_it_goes_on_with_a_server_that_was_restarted(tmp_path: Path) -> None:
-    server = Process(tmp_path, free_port(), "--record-pictures", "20")
-    server.start()
-    with Client.connect(server.endpoint, **OWN, hz=20) as client:
-        assert client.send_picture(FILE)
-        until(lambda: client.statistics["pictures"]["sent"] == 1, "not sent")
-        server.kill()
-        server.start()
-        until(lambda: client.statistics["sessions"] > 1, "no new session")
-
-        def flown() -> int:
-            client.observe(text="x")
-            client.send_picture(SMALL)
-            return int(client.statistics["fresh"])
-
-        began = flown()
-        until(lambda: flown() > began + 10 and client.statistics["pictures"]["sent"] > 2, "no calls", every=0.05)
-    server.end()
-    files = [data for _, data, _ in recorded(tmp_path / "records" / "session-0002" / "record.mcap")]
-    assert set(files) == {SMALL}
-
-
 def test_a_client_that_listens_sends_them_on_its_one_connection(tmp_path: Path) -> None:
     ending, endpoint = Shutdown(lambda name: None), f"tcp://127.0.0.1:{free_port()}"
     given: dict[str, Any] = {"out": tmp_path / "o", "model": "random", "host": "inprocess", "live": False, "hz": 20.0}
@@ -223,62 +196,3 @@ def test_a_client_that_listens_has_one_picture_on_the_way_and_no_observation_wai
         stand.send(Pong(id=ping.id, t_ping_ns=ping.t_ns, t_received_ns=ping.t_ns, t_sent_ns=ping.t_ns))
         assert stand.expect(Picture, 20, "picture").image.data == SMALL
         stand.close()
-
-
-def test_where_no_thread_is_to_be_had_it_says_so_and_the_session_goes_on_and_ends_in_order(
-    made: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    # ros/ros_comm#1998: a service has a limit of tasks, and a node of many threads meets it.
-    began: list[str | None] = []
-    handlers: dict[str, Any] = {"on_safe": lambda standing: began.append(standing.cause)}
-    with Client.connect(made.server.endpoints[0], **OWN, hz=20, **handlers) as client:
-        usual = threading.stack_size(1 << 46)  # more than there is
-        try:
-            assert not client.send_picture(FILE) and not client.send_picture(FILE)
-        finally:
-            threading.stack_size(usual)
-        assert [record.message for record in caplog.records if "Pictures are not sent" in record.message][1:] == []
-        assert "Pictures are not sent: can't start new thread" in caplog.text
-        client.observe(text="x")
-        until(lambda: client.statistics["fresh"] > 0, "no call")
-        assert client.send_picture(FILE)
-        until(lambda: newest(made) is not None, "no picture came")
-        began.clear()
-    assert began == ["session_ended"]
-
-
-def test_it_has_the_sessions_key_on_both_connections_and_one_that_finds_no_session_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("server", "arm", "leg"):
-        zmq_auth.create(tmp_path / "keys", name)
-    with ExitStack() as stack:
-        options = ServeOptions(out=tmp_path / "out", model="random", host="inprocess")
-        server = stack.enter_context(Server(options, ["tcp://127.0.0.1:*"], keys=tmp_path / "keys"))
-        client, other = (
-            stack.enter_context(
-                Client.connect(server.endpoints[0], **OWN, hz=20, keys=tmp_path / "keys" / f"{name}.key_secret")
-            )
-            for name in ("arm", "leg")
-        )
-        assert client.send_picture(FILE)
-        until(lambda: newest(server) is not None, "no picture came")
-        other._core.token = client._core.token  # as if it had seen it
-        assert other.send_picture(SMALL)
-        until(lambda: server.admission.health()["refused"].get("session"), "it was not refused")
-        assert newest(server).data == FILE
-        until(
-            lambda: other.send_picture(SMALL) and other.statistics["pictures"]["refused"] > 3, "not counted", every=0.1
-        )
-        until(lambda: other.send_picture(SMALL) and "(session): There is no such" in caplog.text, "not told", every=0.1)
-
-
-def test_an_async_client_sends_them_too(made: Bench) -> None:
-    async def fly() -> None:
-        async with await AsyncClient.connect(made.server.endpoints[0], **OWN) as client:
-            assert client.send_picture(FILE)
-            async with asyncio.timeout(20):
-                while newest(made) is None:
-                    await asyncio.sleep(0.02)
-
-    asyncio.run(fly())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import runpy
 import signal
 import socket as sockets
@@ -16,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from rtcontrol_client import AsyncClient, Client, ClientError, Standing
+from rtcontrol_client import Client, Standing
 from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.options import Options
-from rtcontrol_client.wire import decode_msgpack
 from rtcontrol_client.wire.messages import (
     Bye,
     ErrorMessage,
@@ -27,49 +25,16 @@ from rtcontrol_client.wire.messages import (
     FunctionCall,
     Hello,
     Instruct,
-    Message,
     Observe,
-    Ping,
-    Pong,
     Reset,
 )
 from tests.bridges.client.test_client_handler import Fleet
 from tests.bridges.client.test_core import MS, S, call_message, look, welcome
-from tests.bridges.client.worlds import OWN, ROOT, STRAIGHT, Joining, Process, Proxy, joined, until
+from tests.bridges.client.worlds import OWN, ROOT, STRAIGHT, Process, Proxy, joined, until
 from tests.conformance.check.stand import Stand
 from tests.helpers.processes import free_port
 
 UNKNOWN = ErrorMessage(code="session", message="unknown", retryable=True)
-
-
-def test_connection_that_holds_another_session_is_closed_and_made_anew(stand: Stand) -> None:
-    joining = Joining(stand)
-    stand.expect(Hello, 10.0, "hello")
-    before = stand.peer
-    stand.send(ErrorMessage(code="state", message="This connection has a session.", remedy="Say bye first."))
-    stand.expect(Hello, 10.0, "hello on another connection", lambda m: stand.peer != before)
-    stand.welcome()
-    joining.ready().close()
-
-
-@pytest.mark.parametrize("gone", [False, True])
-def test_client_whose_session_has_ended_rests(stand: Stand, gone: bool) -> None:
-    client = joined(stand)
-    stand.send(ErrorMessage(code="busy", message="No.", fatal=True))
-    until(lambda: client.error is not None, "it goes on")
-    if gone:
-        stand.close()
-    turn, turns = client._link._turn, 0
-
-    def counted() -> None:
-        nonlocal turns
-        turns += 1
-        turn()
-
-    client._link._turn = counted  # type: ignore[method-assign]
-    time.sleep(0.4)
-    client.close()
-    assert turns < 20
 
 
 def test_what_was_said_last_leaves_before_bye(stand: Stand) -> None:
@@ -93,29 +58,6 @@ def test_result_that_has_no_words_does_not_end_the_handler(stand: Stand, result:
             assert told.outcome == "executed" and told.result
 
 
-def test_acknowledgement_that_is_none_is_the_callers_mistake(stand: Stand) -> None:
-    with joined(stand, acknowledge=True) as client:
-        for tick, words in ((1, {"result": "\ud800"}), (1, {"error": "x" * 70_000}), (-1, {})):
-            with pytest.raises(ClientError):
-                client.executed(tick, **words)  # type: ignore[arg-type]
-
-
-def test_flood_of_large_messages_keeps_nobody_waiting_for_the_lock(stand: Stand, monkeypatch: Any) -> None:
-    client = joined(stand)
-    free: list[bool] = []
-
-    def decode(parts: list[bytes]) -> Message:
-        free.append(not client._link.lock.locked())
-        return decode_msgpack(parts)
-
-    monkeypatch.setattr("rtcontrol_client.client.link.decode_msgpack", decode)
-    for i in range(20):
-        stand.send(Ping(id=i, t_ns=0))
-    stand.expect(Pong, 5.0, "pong", lambda m: m.id == 19)
-    client.close()
-    assert len(free) >= 20 and all(free)
-
-
 def test_flood_of_calls_does_not_keep_what_is_in_force_from_ending(stand: Stand) -> None:
     with joined(stand) as client:
         client.observe(text="left 1")
@@ -128,42 +70,10 @@ def test_flood_of_calls_does_not_keep_what_is_in_force_from_ending(stand: Stand)
         assert client.call().cause == "expired"
 
 
-def test_event_loop_that_was_closed_ends_no_thread_of_the_client() -> None:
-    client = AsyncClient.__new__(AsyncClient)
-    client._loop, client._news = asyncio.new_event_loop(), asyncio.Event()
-    client._loop.close()
-    client._notify()
-
-
-def test_lockstep_observation_is_said_again_after_a_restart(stand: Stand) -> None:
-    with joined(stand, pacing="client", ttl_ms=0) as client:
-        client.welcome.__dict__["ttl_ms"] = 0.0  # the stand's is 400 ms, less than this test takes
-        with ThreadPoolExecutor() as pool:
-            answer = pool.submit(client.decide, "left 1", timeout=30)
-            first = stand.observation()
-            stand.restart()
-            stand.expect(Hello, 10.0, "hello")
-            stand.send(UNKNOWN)
-            stand.expect(Hello, 10.0, "hello", lambda m: m.resume is None)
-            stand.welcome()
-            again = stand.observation()
-            assert (again.text, again.t_ns) == (first.text, first.t_ns)
-            assert again.seq > first.seq
-            stand.call(again, ttl_ms=0.0)
-            assert answer.result(10).status == "fresh"
-
-
 def test_lockstep_observation_without_answer_is_safe_and_not_the_call_before(stand: Stand) -> None:
     with joined(stand, pacing="client", ttl_ms=0) as client:
         answer = client.decide("left 1", timeout=0.2)
         assert (answer.status, answer.cause, answer.arguments) == ("safe", "no_answer", STRAIGHT["arguments"])
-
-
-def test_what_the_server_answered_is_told_where_no_welcome_came(stand: Stand) -> None:
-    joining = Joining(stand, connect_timeout_s=0.4)
-    stand.expect(Hello, 10.0, "hello")
-    stand.send(ErrorMessage(code="busy", message="All 64 sessions are taken.", remedy="Try later.", retryable=True))
-    assert "the server answered busy: All 64 sessions are taken. Try later." in str(joining.refused())
 
 
 def test_instruction_that_was_refused_is_not_said_again_to_a_restarted_server(stand: Stand) -> None:
@@ -197,30 +107,6 @@ def test_example_of_the_documentation_executes_all_of_several_safe_calls(stand: 
     speeds = [float(m.text.split()[-1]) for m in stand.heard if isinstance(m, Observe) and m.text]
     # Both pushes in each period of 0.05 s, from when they are in force.
     assert {round(later - before, 2) for before, later in pairwise(speeds)} <= {0.0, 0.15} and speeds[-1] > 0.0
-
-
-def test_each_warning_of_a_welcome_is_logged_once(stand: Stand, caplog: pytest.LogCaptureFixture) -> None:
-    joining = Joining(stand)
-    stand.expect(Hello, 10.0, "hello")
-    stand.welcome(warnings=["30 Hz is too much.", "30 Hz is too much."])
-    with joining.ready():
-        stand.restart()
-        stand.expect(Hello, 10.0, "hello")
-        stand.welcome(warnings=["30 Hz is too much.", "No model knows these tools."])
-        stand.expect(Ping, 10.0, "ping")
-        stand.pump(0.3)
-    told = [r.getMessage() for r in caplog.records if r.levelname == "WARNING" and "warns" in r.message]
-    assert [line.partition("warns: ")[2] for line in told] == ["30 Hz is too much.", "No model knows these tools."]
-    assert all(stand.endpoint in line for line in told)
-
-
-def test_no_reconnect_for_ever_refused_client(stand: Stand) -> None:
-    joining = Joining(stand)
-    stand.expect(Hello, 10.0, "hello")
-    stand.send(ErrorMessage(code="busy", message="The robot is claimed.", remedy="Close it.", fatal=True))
-    stand.pump(1.2)
-    assert joining.refused().remedy == "Close it."
-    assert sum(isinstance(m, Hello) for m in stand.heard) == 1
 
 
 def test_calls_that_a_busy_handler_missed_are_told_as_expired(stand: Stand) -> None:
@@ -373,14 +259,6 @@ def test_cut_wire_is_mended_and_the_session_resumed(server: Process, proxy: Prox
         assert flying.client.epoch == epoch
 
 
-def test_reset_while_the_wire_is_cut_reaches_the_server(server: Process, proxy: Proxy) -> None:
-    with flight(proxy.endpoint) as flying:
-        proxy.cut()
-        assert [flying.client.reset() for _ in range(3)] == [1, 2, 3]
-        flying.until("fresh")
-        assert flying.client.statistics["last_error"] is None or "epoch" not in flying.client.statistics["last_error"]
-
-
 # Several calls of one observation at the client: each acts once, in order, and is acknowledged by itself.
 
 
@@ -396,7 +274,7 @@ def test_each_of_several_calls_is_given_to_the_handler_once_in_order_and_acknowl
         go.wait(10)
         return f"did {standing.arguments.get('side')}"
 
-    fleet = Fleet(stand, Client, on_call=on_call, calls_per_tick=3)
+    fleet = Fleet(stand, on_call=on_call, calls_per_tick=3)
     fleet.client.observe(text="left 1")
     look = stand.observation()
     ticks = [stand.call(look, call=c, more=more, ttl_ms=60_000.0).tick for c, more in ((LEFT, True), (RIGHT, True))]
@@ -419,7 +297,7 @@ def test_calls_that_a_newer_observation_or_safe_overtook_do_not_act(stand: Stand
         seen.append(standing.arguments.get("side", standing.status))
         go.wait(10)
 
-    fleet = Fleet(stand, Client, on_call=on_call, calls_per_tick=3)
+    fleet = Fleet(stand, on_call=on_call, calls_per_tick=3)
     fleet.client.observe(text="left 1")
     look = stand.observation()
     first = stand.call(look, call=LEFT, more=True, ttl_ms=60_000.0).tick

@@ -22,7 +22,7 @@ from tests.bridges.client.worlds import Process
 from tests.bridges.front import check_first_server, check_next_server, fronted
 from tests.bridges.program import starting
 from tests.bridges.unity.mono import HERE, MISSING, PACKAGE, REASON, Driver, Start, compile_cs
-from tests.conformance import expand, load, unity_meta
+from tests.conformance import expand, load
 from tests.conformance.check.stand import Stand
 
 MS = 1_000_000
@@ -451,12 +451,3 @@ def test_observers_of_one_object_are_one_observation_of_when_they_looked(play: S
     # Its safe call failed three times, which the console has once.
     assert told["stopped"] and len([s for s in told["said"] if "stuck" in s]) == 1
     assert told["refused"] and any("Tools Of" in s for s in told["said"]), told
-
-
-def test_metas_are_as_they_are_written_and_the_version_is_one() -> None:
-    assets = unity_meta.assets(PACKAGE)
-    written = {f"{path}.meta": unity_meta.meta(PACKAGE, path) for path in assets}
-    shipped = {p.relative_to(PACKAGE).as_posix(): p.read_text("utf-8") for p in PACKAGE.rglob("*.meta")}
-    assert shipped == written, "run `python -m tests.conformance.unity_meta`"
-    version = json.loads((PACKAGE / "package.json").read_text("utf-8"))["version"]
-    assert f'string Version = "{version}"' in (PACKAGE / "Runtime/Core/Session/RtClient.cs").read_text("utf-8")
