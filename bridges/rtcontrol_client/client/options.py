@@ -30,8 +30,8 @@ class Options:
     for the last.
     `on_call`: called with each new call in force, and with safe, in a thread of its own; what it returns is told as the
     result, an exception as a failure, after which safe is in force (`Declined`: as refused, and the call stays in
-    force). One at a time: a slow one delays the next, safe too. Each of several safe calls is given on its own; one that
-    raises is given again each period, until it returns or another call is in force. Closing, and the interpreter's
+    force). One at a time: a slow one delays the next, safe too. Each of several safe calls is given on its own; one
+    that raises is given again each period, until it returns or another call is in force. Closing, and the interpreter's
     exit, wait for it (`Client.close`).
     `on_safe`: a function called with safe instead, in another thread, whatever `on_call` is doing: it runs beside an
     `on_call` that has not returned, which must not undo it (`client.call().status` tells).
