@@ -5,18 +5,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal
 
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.data.sample import Dropped
-from rtcontrol.models.data.tally import Tally
+from rtcontrol.models.data.sample import Dropped, Tally
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import MAX_HEADS
 
 PAPER = "18,20,18,17,15,12"
 OVER = "over its share of rows with as many arguments"
-By = Literal["drop", "weight"]
 
 
 def shares_of(text: str) -> dict[int, float]:
@@ -32,10 +28,10 @@ def shares_of(text: str) -> dict[int, float]:
     return {first + n: number / sum(numbers) for n, number in enumerate(numbers)}
 
 
-def balanced(rows: Sequence[DataRow], shares: dict[int, float], by: By, seed: int, tally: Tally) -> list[DataRow]:
-    """The rows, in their order, so that calls of each number of arguments have their share: others are dropped ("drop",
-    drawn by `seed`, as few as can be), or weighed ("weight": the sum of all weights stays). More than six arguments
-    count as six; rows without a call, and those of counts that have no share, stay as they are.
+def balanced(rows: Sequence[DataRow], shares: dict[int, float], seed: int, tally: Tally) -> list[DataRow]:
+    """The rows, in their order, so that calls of each number of arguments have their share: others are dropped, drawn
+    by `seed`, as few as can be. More than six arguments count as six; rows without a call, and those of counts that
+    have no share, stay as they are.
 
     Raises UserError where there is no row of a count that is to have some.
     """
@@ -50,14 +46,6 @@ def balanced(rows: Sequence[DataRow], shares: dict[int, float], by: By, seed: in
             f"No row has a call of {empty[0]} arguments, which shall have {shares[empty[0]]:.0%}.",
             "Add rows that do (rtcontrol data synthesise), or give other shares.",
         )
-    if by == "weight":
-        total = sum(rows[at].weight for found in classes.values() for at in found)
-        factor = {
-            at: share * total / (sum(rows[i].weight for i in classes[count]) or 1.0)
-            for count, share in shares.items()
-            for at in classes.get(count, ())
-        }
-        return [replace(row, weight=row.weight * factor.get(at, 1.0)) for at, row in enumerate(rows)]
     together = min(len(found) / shares[count] for count, found in classes.items() if shares[count])
     drawn, kept = random.Random(seed), set(outside)
     for count, found in sorted(classes.items()):

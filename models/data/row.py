@@ -17,25 +17,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.tool_sets import NAME, Definitions, SetWriter, StoredToolSets, definitions, short
 from rtcontrol.models.errors import UserError, unmarked
 from rtcontrol.models.files import part_of
 from rtcontrol.models.strict_json import strict_json
 
-FIELDS = "instruction, observation, tools, history, call; id, sample, source, allowed, weight and check may be left out"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """What an official checker needs to judge an answer: the set's category, its function definitions as they were
-    (types not normalised), and what it takes for right."""
-
-    category: str
-    functions: tuple[Mapping[str, Any], ...]
-    answer: Any
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"category": self.category, "functions": [dict(f) for f in self.functions], "answer": self.answer}
+FIELDS = "instruction, observation, tools, history, call; id, sample, source, allowed and weight may be left out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +44,6 @@ class DataRow:
     call: Call | None
     allowed: tuple[Call, ...] = ()
     weight: float = 1.0
-    check: Check | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As it is written; what is optional and empty is left out."""
@@ -75,14 +60,11 @@ class DataRow:
         if self.allowed:
             row["allowed"] = [call.to_dict() for call in self.allowed]
         row["weight"] = self.weight
-        if self.check is not None:
-            row["check"] = self.check.to_dict()
         return row
 
     @classmethod
-    def from_dict(cls, value: Any, where: str = "row:1", sets: StoredToolSets | None = None) -> DataRow:
-        """Of a line's object. `where` is FILE:LINE, for errors, and the id of a row that has none (a recording's);
-        `sets` are those that a row may name in place of its tools.
+    def from_dict(cls, value: Any, where: str = "row:1") -> DataRow:
+        """Of a line's object. `where` is FILE:LINE, for errors, and the id of a row that has none (a recording's).
 
         Raises UserError, which says what is wrong and where.
         """
@@ -91,7 +73,7 @@ class DataRow:
         if missing := [k for k in ("instruction", "observation", "tools", "history", "call") if k not in value]:
             raise UserError(f"{where}: the row has no {missing[0]!r}.", f"A row has {FIELDS}.")
         read = _Reader(value, where)
-        tools = read.tools(sets)
+        tools = read.tools()
         names = {tool.get("function", tool)["name"] for tool in tools}
         call = read.call("call", value["call"], names)
         allowed = tuple(read.call("allowed", one, names) for one in read.items("allowed"))
@@ -109,7 +91,6 @@ class DataRow:
             call,
             tuple(one for one in allowed if one is not None),
             read.weight(),
-            read.check(),
         )
 
 
@@ -139,13 +120,15 @@ class _Reader:
             raise self._refused(key, "a list of strings")
         return self.items(key)
 
-    def tools(self, sets: StoredToolSets | None) -> Definitions:
-        found = self._value["tools"]
-        if isinstance(found, str) and sets is not None:
-            if not NAME.fullmatch(found):
-                raise self._refused("tools", "a list, or the hash of a tool set that a line above gives")
-            return sets.of(found, self._where)
-        return definitions(self.items("tools"), self._where)
+    def tools(self) -> tuple[Mapping[str, Any], ...]:
+        """OpenAI-style definitions, each with a name."""
+        for tool in self.items("tools"):
+            body = tool.get("function", tool) if isinstance(tool, Mapping) else None
+            if not isinstance(body, Mapping) or not isinstance(body.get("name"), str) or not body["name"]:
+                raise UserError(
+                    f"{self._where}: {short(tool)} is no tool.", "Write OpenAI-style function definitions, with names."
+                )
+        return tuple(dict(tool) for tool in self.items("tools"))
 
     def call(self, key: str, call: Any, names: set[str]) -> Call | None:
         if call is None:
@@ -169,16 +152,6 @@ class _Reader:
             raise self._refused("weight", "a number, zero or above")
         return float(found)
 
-    def check(self) -> Check | None:
-        found = self._value.get("check")
-        if found is None:
-            return None
-        whole = isinstance(found, Mapping) and isinstance(found.get("category"), str) and "answer" in found
-        functions = found.get("functions") if whole else None
-        if not isinstance(functions, list) or not all(isinstance(f, Mapping) for f in functions):
-            raise self._refused("check", '{"category": ..., "functions": [...], "answer": ...}')
-        return Check(found["category"], tuple(dict(f) for f in functions), found["answer"])
-
 
 def read_rows(path: Path) -> Iterator[DataRow]:
     """The rows of a file, in order; empty lines are passed over. Raises UserError with file and line, see `placed`."""
@@ -188,15 +161,11 @@ def read_rows(path: Path) -> Iterator[DataRow]:
 def placed(path: Path) -> Iterator[tuple[str, DataRow]]:
     """The rows of a file with their places (FILE:LINE).
 
-    Raises UserError with file and line: of what is no row, of two rows with one id, and of a set of tools that is not
-    what its hash says, or that no line before its row gave.
+    Raises UserError with file and line: of what is no row, and of two rows with one id.
     """
     seen: dict[str, int] = {}
-    sets = StoredToolSets()
     for line, value in json_lines(path):
-        if sets.take(value, f"{path}:{line}"):
-            continue
-        row = DataRow.from_dict(value, f"{path}:{line}", sets)
+        row = DataRow.from_dict(value, f"{path}:{line}")
         if row.id in seen:
             raise UserError(
                 f"{path}:{line}: the id {row.id!r} is that of line {seen[row.id]} too.", "Give each row its own."
@@ -257,12 +226,17 @@ def written_whole(path: Path) -> Iterator[TextIO]:
             part.unlink(missing_ok=True)
 
 
-def write_rows(path: Path, rows: Iterable[DataRow], tool_sets: bool = False) -> int:
-    """Writes a whole file or none, with `tool_sets` each set of tools once; gives the number of rows."""
-    count, sets = 0, SetWriter()
+def write_rows(path: Path, rows: Iterable[DataRow]) -> int:
+    """Writes a whole file or none; gives the number of rows."""
+    count = 0
     with written_whole(path) as lines:
         for row in rows:
-            for value in sets.lines(row.to_dict()) if tool_sets else [row.to_dict()]:
-                lines.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
+            lines.write(json.dumps(row.to_dict(), ensure_ascii=False, allow_nan=False) + "\n")
             count += 1
     return count
+
+
+def short(value: Any) -> str:
+    """A value as an error shows it."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+    return repr(text[:77] + "..." if len(text) > 80 else text) if isinstance(value, str) else text[:80]

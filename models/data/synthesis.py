@@ -14,11 +14,10 @@ from random import Random
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.canonical import canonical, check_call, declared
+from rtcontrol.models.data.convert import canonical, check_call, declared
 from rtcontrol.models.data.row import DataRow, read_rows
-from rtcontrol.models.data.sample import Dropped, Unusable
-from rtcontrol.models.data.tally import Tally
-from rtcontrol.models.data.types import tool
+from rtcontrol.models.data.sample import Dropped, Tally, Unusable
+from rtcontrol.models.data.written import tool
 from rtcontrol.models.errors import UserError, read_text
 from rtcontrol.models.schema.domain import ClosedDomain, json_text
 from rtcontrol.models.schema.parameters import Parameter
@@ -64,7 +63,7 @@ def read_tools(path: Path) -> list[ToolSet]:
 
 def _canonical(one: Mapping[str, Any]) -> ToolSchema:
     body = one.get("function", one)
-    return canonical(tool(body["name"], body.get("description"), body.get("parameters")), "merge")
+    return canonical(tool(body["name"], body.get("description"), body.get("parameters")))
 
 
 def rows(

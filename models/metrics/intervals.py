@@ -1,16 +1,13 @@
-"""How sure a share is, and the difference of two shares of the same samples."""
+"""How sure a share is, and how well confidence agrees with it."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-RESAMPLED = 10_000
 Z_95 = 1.96
 
 
@@ -32,53 +29,6 @@ def share(right: int, count: int) -> dict[str, Any]:
         "share": round(right / count, 4) if count else None,
         "wilson_95": [round(edge, 4) for edge in wilson(right, count)],
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Paired:
-    """Two runs on the same samples: right in `both`, in one `only_a`, `only_b`, in `neither`. `difference` is the share
-    of b less that of a, `low` and `high` its 95 % interval, `p` of McNemar's exact test."""
-
-    both: int
-    only_a: int
-    only_b: int
-    neither: int
-    difference: float
-    low: float
-    high: float
-    p: float
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def paired(a: Sequence[bool], b: Sequence[bool], seed: int = 0) -> Paired:
-    """Of outcomes of the same samples in the same order: the interval by the bootstrap over samples (percentiles of
-    10,000 resamples), the test by the samples that one alone got right (Q. McNemar, 1947; exact, two-sided)."""
-    assert len(a) == len(b), f"{len(a)} outcomes and {len(b)}"
-    both, only_a, only_b, neither = _counts(a, b)
-    total = len(a)
-    if not total:
-        return Paired(0, 0, 0, 0, 0.0, -1.0, 1.0, 1.0)
-    # A resample of samples is a multinomial draw of the four kinds.
-    shares = np.array([both, only_a, only_b, neither]) / total
-    drawn = np.random.default_rng(seed).multinomial(total, shares, RESAMPLED)
-    low, high = np.percentile((drawn[:, 2] - drawn[:, 1]) / total, [2.5, 97.5])
-    difference = (only_b - only_a) / total
-    return Paired(both, only_a, only_b, neither, difference, float(low), float(high), mcnemar(only_a, only_b))
-
-
-def mcnemar(only_a: int, only_b: int) -> float:
-    """How likely so uneven a split is where either run is as likely to be the one that is right."""
-    total, least = only_a + only_b, min(only_a, only_b)
-    tail = sum(math.comb(total, k) for k in range(least + 1))
-    return min(1.0, 2 * tail / 2**total)
-
-
-def _counts(a: Sequence[bool], b: Sequence[bool]) -> tuple[int, int, int, int]:
-    """Of samples right in both, in a alone, in b alone, in neither."""
-    found = Counter((bool(x), bool(y)) for x, y in zip(a, b, strict=True))
-    return found[True, True], found[True, False], found[False, True], found[False, False]
 
 
 BINS = 15

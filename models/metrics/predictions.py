@@ -19,22 +19,21 @@ from rtcontrol.models.errors import UserError
 
 FORMAT = 1
 KEY = "rtcontrol_predictions"
+KNOWN = ("ms", "passes", "tokens", "error")
 
 
 @dataclass(frozen=True)
 class Prediction:
     """The answer to one row: its calls (none: the call in force stays, or there is an `error`, which says why there is
-    none); the `confidence` of each head; milliseconds from request to call, `opening_ms` those before it that the
-    row's tools took; forward passes; tokens that went through the model, and that it wrote one after the other."""
+    none); the `confidence` of each head; milliseconds from request to call; forward passes, and tokens that went
+    through the model."""
 
     id: str
     calls: tuple[Call, ...]
     confidence: Mapping[str, float] = field(default_factory=dict)
     ms: float | None = None
-    opening_ms: float | None = None
     passes: int | None = None
     tokens: int | None = None
-    written: int | None = None
     error: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -42,13 +41,8 @@ class Prediction:
         found: dict[str, Any] = {"id": self.id, "calls": [call.to_dict() for call in self.calls]}
         if self.confidence:
             found["confidence"] = {name: round(value, 6) for name, value in self.confidence.items()}
-        for name in ("ms", "opening_ms"):
-            if (ms := getattr(self, name)) is not None:
-                found[name] = round(ms, 4)
-        for name in ("passes", "tokens", "written", "error"):
-            if getattr(self, name) is not None:
-                found[name] = getattr(self, name)
-        return found
+        known = {name: getattr(self, name) for name in KNOWN}
+        return found | {name: value for name, value in known.items() if value is not None}
 
     @classmethod
     def from_dict(cls, value: Any, where: str) -> Self:
@@ -56,8 +50,7 @@ class Prediction:
         try:
             calls = tuple(Call.from_dict(call) for call in value["calls"])
             sure = {str(k): float(v) for k, v in value.get("confidence", {}).items()}
-            known = {k: value.get(k) for k in ("ms", "opening_ms", "passes", "tokens", "written", "error")}
-            return cls(str(value["id"]), calls, sure, **known)
+            return cls(str(value["id"]), calls, sure, **{name: value.get(name) for name in KNOWN})
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{where}: it is no answer to a row ({error!r}).", "Give another file.") from None
 
@@ -73,8 +66,8 @@ def digest(rows: Sequence[DataRow]) -> str:
 class Predictions:
     """The answers so far, by row. With a `path` each is in the file as soon as it is added.
 
-    `head` says what answers (`model`), and to what (`data`): where the file has another, nothing is written, and
-    UserError says what differs.
+    `head` has what answers (`model`), and to what (`data`): where the file has another, nothing is written, and
+    UserError names the difference.
     """
 
     def __init__(self, head: Mapping[str, Any], path: Path | None) -> None:
@@ -84,9 +77,7 @@ class Predictions:
         if path is not None and path.exists() and not path.is_file():
             raise UserError(f"{path} is no file.", "Give a file for the answers.")
         if path is not None and path.is_file() and path.stat().st_size:
-            _check_same(_head(path), self.head, path)
-            _mend(path)
-            self.found = read(path)[1]
+            self.found = _kept(path, self.head)
 
     def add(self, one: Prediction) -> None:
         """Raises UserError where it cannot be written, as on a full disk: what was there stays."""
@@ -124,50 +115,28 @@ class Predictions:
         self.close()
 
 
-def read(path: Path) -> tuple[dict[str, Any], dict[str, Prediction]]:
-    """The first line's words, and the answers by row. Raises UserError with file and line."""
-    head, found = _head(path), dict[str, Prediction]()
-    for line, value in json_lines(path):
-        if isinstance(value, dict) and KEY in value:
-            continue
-        one = Prediction.from_dict(value, f"{path}:{line}")
-        if one.id in found:
-            raise UserError(f"{path}:{line}: the row {one.id!r} was answered before.", "Take one of the lines away.")
-        found[one.id] = one
-    return head, found
-
-
-def _head(path: Path) -> dict[str, Any]:
+def _kept(path: Path, head: Mapping[str, Any]) -> dict[str, Prediction]:
+    """Return a file's answers; a last line that was not finished is cut, its answer comes again. Raises UserError."""
+    whole = path.read_bytes()
     try:
-        with path.open(encoding="utf-8") as lines:
-            head = json.loads(lines.readline())
-    except (OSError, ValueError, RecursionError):
-        head = None
-    if not isinstance(head, dict) or head.get(KEY) != FORMAT:
+        had = json.loads(whole.partition(b"\n")[0])
+    except (ValueError, RecursionError):
+        had = None
+    if not isinstance(had, dict) or had.get(KEY) != FORMAT:
         raise UserError(f"{path} holds no answers of an evaluation.", "Give a file that `rtcontrol eval --out` wrote.")
-    return {k: v for k, v in head.items() if k != KEY}
-
-
-def _mend(path: Path) -> None:
-    """Cut a last line that was not finished: its answer comes again."""
-    with path.open("r+b") as file:
-        whole = file.read()
-        if not whole.endswith(b"\n"):
-            file.truncate(whole.rfind(b"\n") + 1)
-
-
-def _check_same(had: Mapping[str, Any], head: Mapping[str, Any], path: Path) -> None:
     for part in head:
-        mine, theirs = head[part], had.get(part)
+        mine, other = head[part], had.get(part) or {}
         # The same rows may be read from another place.
-        if mine == theirs or (isinstance(theirs, dict) and theirs.get("digest", "") == mine.get("digest")):
-            continue
-        keys = [k for k in mine if not isinstance(theirs, dict) or mine[k] != theirs.get(k)]
-        shown = ", ".join(f"{k} {(theirs or {}).get(k)!r}, not {mine[k]!r}" for k in keys)
-        raise UserError(
-            f"{path} holds answers of another {part}: {shown or 'it says more'}.",
-            "Give the command that began it, or another --out.",
-        )
+        if keys := [k for k in mine if k != "source" and mine[k] != other.get(k)]:
+            shown = ", ".join(f"{k} {other.get(k)!r}, not {mine[k]!r}" for k in keys)
+            raise UserError(
+                f"{path} holds answers of another {part}: {shown}.", "Give the command that began it, or another --out."
+            )
+    if not whole.endswith(b"\n"):
+        with path.open("r+b") as file:
+            file.truncate(whole.rfind(b"\n") + 1)
+    lines = ((line, value) for line, value in json_lines(path) if line > 1)
+    return {one.id: one for line, value in lines for one in [Prediction.from_dict(value, f"{path}:{line}")]}
 
 
 def _write(file: FileIO, value: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,6 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import PromptTemplate
 from rtcontrol.models.checkpoint.special_tokens import opening
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.data.compression import call_json
 from rtcontrol.models.decode.plan import SchemaPlan, compile_plan
 from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 
@@ -178,7 +178,7 @@ def json_row(
 ) -> EncodedRow:
     """The row in the baseline's form: the call as JSON behind the prompt, whose last token the first one of the text
     follows; then the token `end`. Labels of its marks weigh `punctuation`, all others 1."""
-    text = tuple(tokenizer.encode(call_json(call)))
+    text = tuple(tokenizer.encode(json.dumps(call.to_dict(), ensure_ascii=False)))
     weights = [1.0 if re.search(r"\w", tokenizer.decode([token])) else punctuation for token in text]
     if end is not None:
         text, weights = (*text, tokenizer.special_id(end)), [*weights, punctuation]

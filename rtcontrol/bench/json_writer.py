@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
+import llguidance
 import numpy as np
 
-from rtcontrol.evaluation.json_calls import forced, legal, matcher
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.decode.draft_tree import Stop
+from rtcontrol.models.decode.draft_tree import FEW, Stop
 from rtcontrol.models.decode.protocol import Ask, Runner, Tree, Work
 from rtcontrol.models.schema.tool_schema import ToolSchema
 
@@ -81,3 +82,49 @@ class JsonWriter:
         ((found,),) = self._runner.run([Work(self._handle, tree)])[0]
         assert len(found) == len(few) if few else found[0] == token
         self.passes += 1
+
+
+def matcher(tokenizer: STTokenizer, tools: Sequence[ToolSchema], vocabulary: int) -> Any:
+    """The grammar of all calls as `json.dumps` writes them."""
+    options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps({**json_schema(tools), "x-guidance": options}))
+    end = tokenizer.special_id("<|im_end|>") if "<|im_end|>" in tokenizer.specials else 0
+    machine = llguidance.LLTokenizer(tokenizer.to_json(), n_vocab=vocabulary, eos_token=end)
+    made = llguidance.LLMatcher(machine, grammar)
+    assert not made.get_error(), made.get_error()
+    return made
+
+
+def legal(matcher: Any) -> np.ndarray:
+    """Of each id whether it may come next."""
+    return np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little").view(bool)
+
+
+def forced(matcher: Any, tokenizer: STTokenizer) -> list[int]:
+    """The tokens that must follow, which the matcher takes: what it is sure of, and where all that may come next only
+    spells the same text in more or fewer tokens, the longest."""
+    found: list[int] = []
+    while True:
+        certain = list(matcher.compute_ff_tokens())
+        text = "" if certain else matcher.compute_ff_bytes().decode(errors="ignore")
+        if text and len(ids := np.flatnonzero(legal(matcher))) <= FEW:
+            pieces = {tokenizer.decode([int(i)]): int(i) for i in ids}
+            if all(map(text.startswith, pieces)):
+                certain = [pieces[max(pieces, key=len)]]
+        if not certain:
+            return found
+        for token in certain:
+            matcher.consume_token(token)
+        found += certain
+
+
+def json_schema(tools: Sequence[ToolSchema]) -> dict[str, Any]:
+    """Of all calls of these tools, as JSON."""
+    calls = []
+    for tool in tools:
+        arguments = {**tool.to_openai()["function"]["parameters"], "additionalProperties": False}
+        body = {"name": {"const": tool.name}, "arguments": arguments}
+        calls.append(
+            {"type": "object", "properties": body, "required": ["name", "arguments"], "additionalProperties": False}
+        )
+    return {"anyOf": calls}

@@ -25,8 +25,8 @@ from vllm import EngineArgs, LLMEngine, SamplingParams
 from vllm.config import StructuredOutputsConfig
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
+from rtcontrol.bench.json_writer import json_schema
 from rtcontrol.bench.situations import Situation
-from rtcontrol.evaluation.json_calls import json_schema
 from rtcontrol.models.checkpoint.special_tokens import HEADS, NULL, closing
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.runners.torch_runner import thread_limit

@@ -3,48 +3,39 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from rtcontrol.cli.figures import JsonFile, check_writable, count_rows, for_people, save, say
-from rtcontrol.cli.options import BfclPython, group
+from rtcontrol.cli.options import group
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.console import printable
-from rtcontrol_client.shutdown import unicode
 
 if TYPE_CHECKING:
     from rtcontrol.models.data.row import DataRow
-    from rtcontrol.models.data.tally import Tally
+    from rtcontrol.models.data.sample import Tally
 
 app = group()
 Sources = Annotated[
     list[str],
     typer.Argument(
         metavar="SOURCE...",
-        help="NAME[:PART,...][=PLACE] or a file of rows. NAME: bfcl, mobile-actions, seal-tools, openfunctions, "
-        "toolalpaca, xlam, openai (chats with tools, JSONL). PLACE: file, folder or hub id.",
+        help="NAME[:PART,...][=PLACE] or a file of rows. NAME: mobile-actions, seal-tools, openfunctions, toolalpaca, "
+        "xlam, openai (chats with tools, JSONL). PLACE: file, folder or hub id.",
         show_default=False,
     ),
-]
-Optionals = Annotated[
-    Literal["omit", "give"], typer.Option(help="BFCL's gold values that may be left out: omit or give.")
 ]
 Purpose = Annotated[
     Literal["train", "eval"],
     typer.Option(
         "--for", help="train: calls shuffled, wrong rows dropped. eval: as given, all that can be shown kept."
     ),
-]
-Overflow = Annotated[
-    Literal["merge", "cut", "drop"],
-    typer.Option(help="Tools of more than six parameters: merge the rest in head 6, cut it, or drop their samples."),
 ]
 Seed = Annotated[int, typer.Option(help="Draws whatever is drawn.")]
 
@@ -58,21 +49,17 @@ def data() -> None:
 def convert(
     sources: Sources,
     out: Annotated[Path, typer.Option(help="Where the rows go, one JSON object a line.", callback=check_writable)],
-    purpose: Purpose = "train",
-    overflow: Overflow = "merge",
+    purpose: Annotated[
+        Literal["train", "eval"],
+        typer.Option(
+            "--for", help="train: calls shuffled, wrong rows dropped. eval: as given, all that can be shown kept."
+        ),
+    ] = "train",
     balance: Annotated[
         str | None,
         typer.Option(help="Shares of calls with 1 to 6 arguments (or 0 to 6), or `paper`: 18,20,18,17,15,12."),
     ] = None,
-    balance_by: Annotated[
-        Literal["drop", "weight"], typer.Option(help="Leave rows out (drop), or set their weights (weight).")
-    ] = "drop",
-    optionals: Optionals = "omit",
-    python: BfclPython = None,
     seed: Seed = 0,
-    tool_sets: Annotated[
-        bool, typer.Option("--tool-sets", help="Write each set of tools once; its rows name it by its hash.")
-    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Public sets as rows: each call a row, with the calls before it in its history; tools in head order, at most six
@@ -82,25 +69,22 @@ def convert(
 
       rtcontrol data convert xlam --balance paper --out train.jsonl
 
-      rtcontrol data convert bfcl --python ~/bfcl/bin/python --for eval --out bfcl.jsonl      (docs/data.md)
-
-      rtcontrol data convert bfcl:live_multiple --for eval --overflow cut --out live.jsonl --json counts.json
-
       rtcontrol data convert seal-tools=~/Seal-Tools_Dataset openai=my_chats.jsonl --out train.jsonl
     """
     from rtcontrol.models.data import convert as converting
     from rtcontrol.models.data.balance import PAPER, balanced, shares_of
     from rtcontrol.models.data.row import write_rows
-    from rtcontrol.models.data.tally import Tally
+    from rtcontrol.models.data.sample import Tally
+    from rtcontrol.models.data.sources import registry
 
     if purpose == "eval" and balance:
         raise UserError("--balance is for training.", "Leave it out with --for eval.")
     shares = shares_of(PAPER if balance == "paper" else balance) if balance else None
-    options, tally = converting.ConvertOptions(purpose, overflow, seed), Tally()
-    rows: Iterable[DataRow] = count_rows(_read(sources, options, tally, optionals, python))
+    tally, found = Tally(), chain.from_iterable(map(registry.read, sources))
+    rows: Iterable[DataRow] = count_rows(converting.rows(found, tally, purpose, seed))
     if shares is not None:
-        rows = balanced(list(rows), shares, balance_by, seed, tally)
-    count, console = write_rows(out, _some(rows, tally), tool_sets), for_people(json_file)
+        rows = balanced(list(rows), shares, seed, tally)
+    count, console = write_rows(out, _some(rows, tally)), for_people(json_file)
     _show_tally(console, tally)
     say(console, f"{count} rows: {out}")
     save(json_file, {"out": str(out), "rows_written": count, **tally.to_dict()})
@@ -108,39 +92,20 @@ def convert(
 
 @app.command()
 def show(
-    sources: Sources,
-    count: Annotated[int, typer.Option("-n", min=1, help="How many rows.")] = 3,
-    skip: Annotated[int, typer.Option(min=0, help="So many first are passed over.")] = 0,
-    sample: Annotated[
-        str | None, typer.Option(help="Those of one sample alone, by its id.", show_default=False)
-    ] = None,
-    purpose: Purpose = "eval",
-    overflow: Overflow = "merge",
-    python: BfclPython = None,
-    as_json: Annotated[bool, typer.Option("--json", help="As they are written, one JSON object a line.")] = False,
+    sources: Sources, count: Annotated[int, typer.Option("-n", min=1, help="How many rows, from the first.")] = 3
 ) -> None:
     """Rows to look at: what is asked and known, the tools shown, the calls before, the call, and what each head writes.
 
-    Examples:
-
-      rtcontrol data show train.jsonl -n 5
-
-      rtcontrol data show bfcl:parallel --sample parallel_3
-
-      rtcontrol data show train.jsonl --skip 1000 -n 1 --json
+    Example: rtcontrol data show train.jsonl -n 5
     """
     from rtcontrol.models.data import convert as converting
-    from rtcontrol.models.data.tally import Tally
+    from rtcontrol.models.data.sample import Tally
+    from rtcontrol.models.data.sources import registry
 
     tally = Tally()
-    rows = _read(sources, converting.ConvertOptions(purpose, overflow), tally, "omit", python)
-    wanted = (row for row in rows if sample is None or row.sample == sample)
-    found = list(islice(wanted, skip, skip + count))
-    if not found:
-        what = f"there is no sample {sample!r}" if sample is not None else f"there are no {skip + 1} of them"
-        raise UserError(f"No row to show: {what}.", _why(tally))
-    for row in found:
-        print(json.dumps(row.to_dict(), ensure_ascii=not unicode(sys.stdout)) if as_json else _shown(row))
+    found = converting.rows(chain.from_iterable(map(registry.read, sources)), tally, "eval")
+    for row in islice(_some(found, tally), count):
+        print(_shown(row))
 
 
 @app.command("from-recording")
@@ -206,9 +171,9 @@ def synthesise(
     """
     from rtcontrol.models.data.balance import PAPER, shares_of
     from rtcontrol.models.data.row import write_rows
+    from rtcontrol.models.data.sample import Tally
     from rtcontrol.models.data.synthesis import read_tools
     from rtcontrol.models.data.synthesis import rows as made
-    from rtcontrol.models.data.tally import Tally
 
     sets, tally, console = read_tools(tools), Tally(), for_people(json_file)
     shares = shares_of(PAPER if balance == "paper" else balance)
@@ -219,41 +184,25 @@ def synthesise(
     save(json_file, {"out": str(out), "rows_written": count, **tally.to_dict()})
 
 
-def _read(
-    sources: list[str], options: Any, tally: Tally, optionals: Literal["omit", "give"], python: Path | None
-) -> Iterator[DataRow]:
-    from itertools import chain
-
-    from rtcontrol.models.data import convert as converting
-    from rtcontrol.models.data.sources import registry
-
-    found = [registry.read(one, registry.SourceOptions(python, optionals)) for one in sources]
-    return converting.rows(chain.from_iterable(found), options, tally)
-
-
 def _some(rows: Iterable[DataRow], tally: Tally) -> Iterator[DataRow]:
     """The rows; that there is none is told before anything is written."""
     empty = True
     for row in rows:
         empty = False
         yield row
+    if empty and tally.dropped:
+        (source, reason), count = tally.dropped.most_common(1)[0]
+        hint = f"Dropped most: {count} for {reason}, as {tally.places[source, reason][0]}."
+        raise UserError("There is no row.", hint)
     if empty:
-        raise UserError("There is no row.", _why(tally))
+        raise UserError("There is no row.", "Give another SOURCE.")
 
 
-def _why(tally: Tally) -> str:
-    if not tally.dropped:
-        return "Give another SOURCE."
-    (source, reason), count = tally.dropped.most_common(1)[0]
-    return f"Dropped most: {count} for {reason}, as {tally.places[source, reason][0]}."
-
-
-def _show_tally(console: Console, tally: Tally, rows: bool = True) -> None:
-    if rows:
-        table = Table("source", "samples", "rows", title="Read")
-        for source in {**tally.samples, **tally.rows}:
-            table.add_row(source, str(tally.samples[source]), str(tally.rows[source]))
-        console.print(table)
+def _show_tally(console: Console, tally: Tally) -> None:
+    table = Table("source", "samples", "rows", title="Read")
+    for source in {**tally.samples, **tally.rows}:
+        table.add_row(source, str(tally.samples[source]), str(tally.rows[source]))
+    console.print(table)
     for title, counts in (("Dropped", tally.dropped), ("Kept, with a word", tally.noted)):
         if counts:
             table = Table("count", "reason", "source", "the first", title=title)
@@ -263,8 +212,8 @@ def _show_tally(console: Console, tally: Tally, rows: bool = True) -> None:
 
 
 def _shown(row: DataRow) -> str:
-    from rtcontrol.models.data.compression import head_texts
-    from rtcontrol.models.schema.tool_schema import ToolSchema
+    from rtcontrol.models.schema.domain import json_text
+    from rtcontrol.models.schema.tool_schema import ABSENT, ToolSchema
 
     tools = [ToolSchema.from_openai(tool) for tool in row.tools]
     lines = [f"{row.id}  ({row.source})", f"  instruction  {row.instruction}"]
@@ -276,6 +225,8 @@ def _shown(row: DataRow) -> str:
     lines.append(f"  call         {row.call.text() if row.call else 'null: the call in force stays'}")
     if row.call is not None:
         called = next(tool for tool in tools if tool.name == row.call.name)
-        lines.append(f"  heads        {' | '.join(head_texts(row.call, called))}")
+        values = [value for slot in called.slots() if (value := slot.value(row.call.arguments)) is not ABSENT]
+        texts = [row.call.name, *(value if isinstance(value, str) else json_text(value) for value in values)]
+        lines.append(f"  heads        {' | '.join(texts)}")
     lines += [f"  weight       {row.weight}"] if row.weight != 1.0 else []
     return "\n".join(map(printable, lines))

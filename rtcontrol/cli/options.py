@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-BfclPython = Annotated[
-    Path | None,
-    typer.Option("--python", help="Interpreter or folder with bfcl-eval. (default: $RTCONTROL_BFCL, this one)"),
-]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:NUMBER. (default: a GPU where there is one)")]
 
 

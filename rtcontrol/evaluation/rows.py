@@ -1,95 +1,65 @@
-"""One evaluation: rows of a source, answered one after the other, judged, and told as one document."""
+"""One evaluation: rows of a source, answered one after the other, judged, and shown as tables."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.evaluation.answerers import Answerer
 from rtcontrol.models.data import convert
-from rtcontrol.models.data.canonical import Overflow
-from rtcontrol.models.data.compression import Tokens
 from rtcontrol.models.data.row import DataRow
+from rtcontrol.models.data.sample import Tally
 from rtcontrol.models.data.sources import registry
-from rtcontrol.models.data.sources.bfcl import package_folder
-from rtcontrol.models.data.tally import Tally
-from rtcontrol.models.errors import UserError, read_json
-from rtcontrol.models.metrics import bfcl, scores
-from rtcontrol.models.metrics.intervals import paired
-from rtcontrol.models.metrics.judge import RULES, judge
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.metrics import scores
+from rtcontrol.models.metrics.judge import RULES
 from rtcontrol.models.metrics.predictions import Prediction, Predictions, digest
-from rtcontrol.models.metrics.scores import OFFICIAL, WARM_UP
+from rtcontrol.models.metrics.scores import WARM_UP
+from rtcontrol.telemetry.figure_table import Table
 
-DOCUMENT = 1
-OVERFLOWS: dict[str, Overflow] = {"merge": "merge", "cut": "cut", "drop": "drop"}
+DOCUMENT = 2
 Progress = Callable[[int, int], None]
+Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class RowSource:
-    """Where rows are from (as `registry.read` takes it), where BFCL's package is, of how many samples they are taken,
-    and what becomes of tools with more parameters than heads."""
+class EvalRows:
+    """The rows of the source `given`, and what became of every sample."""
 
     given: str
-    bfcl: Path | None = None
-    limit: int | None = None
-    overflow: Overflow = "merge"
-
-
-@dataclass
-class EvalRows:
-    """The rows, what became of every sample, and what is told of them."""
-
     rows: list[DataRow]
     tally: Tally
-    source: RowSource
-    told: dict[str, Any] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.told = {"source": self.source.given, "rows": len(self.rows), "digest": digest(self.rows)}
 
     @property
-    def official(self) -> bool:
-        """Whether BFCL's checker judges all of them."""
-        return bool(self.rows) and all(row.check is not None for row in self.rows)
+    def told(self) -> dict[str, Any]:
+        return {"source": self.given, "rows": len(self.rows), "digest": digest(self.rows)}
 
     def rule(self, given: str | None) -> str:
-        """The rule that the figures are by: as given, else the official one where all rows have what it takes, the
-        authors' strict one for public sets, the exact one for a file. Raises UserError."""
+        """Return the rule that the figures are by: as given, else the strict one for public sets and the exact one for
+        a file. Raises UserError."""
         if given is None:
-            public = self.source.given.partition("=")[0].partition(":")[0] in registry.SETS
-            return scores.OFFICIAL if self.official else "strict" if public else "exact"
-        if given not in (scores.OFFICIAL, *RULES):
-            raise UserError(f"Unknown rule {given!r}.", f"Choose {', '.join((scores.OFFICIAL, *RULES))}.")
-        if given == scores.OFFICIAL and not self.official:
-            raise UserError(
-                f"{self.source.given} is not judged by BFCL's checker: not every row has its answer.",
-                f"Choose {', '.join(RULES)}.",
-            )
+            return "strict" if self.given.partition("=")[0].partition(":")[0] in registry.SETS else "exact"
+        if given not in RULES:
+            raise UserError(f"Unknown rule {given!r}.", f"Choose {' or '.join(RULES)}.")
         return given
 
 
-def read(source: RowSource) -> EvalRows:
-    """Raises UserError for what is no source, and where no row is left."""
+def read(given: str, limit: int | None = None) -> EvalRows:
+    """Read the rows of the first `limit` samples. Raises UserError for what is no source, and where no row is left."""
     tally = Tally()
-    found = registry.read(source.given, registry.SourceOptions(source.bfcl))
-    rows = list(limited(convert.rows(found, convert.ConvertOptions("eval", source.overflow), tally), source.limit))
+    rows = list(limited(convert.rows(registry.read(given), tally, "eval"), limit))
     if not rows:
         dropped = "; ".join(f"{n} dropped: {reason}" for (_, reason), n in tally.dropped.most_common(3))
-        raise UserError(f"{source.given} gives no row{f' ({dropped})' if dropped else ''}.", "Give another source.")
-    seen: dict[str, int] = {}
-    for row in rows:
-        seen[row.id] = seen.get(row.id, 0) + 1
-    if twice := [name for name, count in seen.items() if count > 1]:
-        raise UserError(f"{source.given} has two rows called {twice[0]!r}.", "Give each row an id of its own.")
-    return EvalRows(rows, tally, source)
+        raise UserError(f"{given} gives no row{f' ({dropped})' if dropped else ''}.", "Give another source.")
+    if twice := [name for name, count in Counter(row.id for row in rows).items() if count > 1]:
+        raise UserError(f"{given} has two rows called {twice[0]!r}.", "Give each row an id of its own.")
+    return EvalRows(given, rows, tally)
 
 
 def limited(rows: Iterable[DataRow], limit: int | None) -> Iterator[DataRow]:
-    """The rows of the first so many samples."""
+    """Yield the rows of the first so many samples."""
     seen: set[str] = set()
     for row in rows:
         seen.add(row.sample)
@@ -99,8 +69,8 @@ def limited(rows: Iterable[DataRow], limit: int | None) -> Iterator[DataRow]:
 
 
 def answer_all(rows: Sequence[DataRow], answerer: Answerer, kept: Predictions, told: Progress) -> None:
-    """Answers those that have none yet, one after the other; first some whose answers are not kept (of the end; what
-    is known of them then is forgotten, so that no row is asked twice by who remembers it)."""
+    """Answer those that have no answer yet, one after the other; first some whose answers are not kept (of the end; the
+    answerer forgets them)."""
     left = [row for row in rows if row.id not in kept.found]
     done = len(rows) - len(left)
     told(done, len(rows))
@@ -112,108 +82,77 @@ def answer_all(rows: Sequence[DataRow], answerer: Answerer, kept: Predictions, t
         told(n, len(rows))
 
 
-def document(
-    found: EvalRows,
-    answers: Mapping[str, Prediction],
-    model: Mapping[str, Any],
-    rule: str,
-    tokens: Tokens | None = None,
-) -> dict[str, Any]:
-    """All figures of answers to all of the rows. Raises UserError where BFCL's checker is needed and is not there."""
-    checked: dict[str, bfcl.CheckerAnswer] = {}
-    if found.official and (rule == scores.OFFICIAL or bfcl_is_there(found.source)):
-        cases = [(row.check, answers[row.id].calls) for row in found.rows if row.check is not None]
-        checked = dict(zip((row.id for row in found.rows), bfcl.check(cases, found.source.bfcl), strict=True))
-    judged = scores.judged(found.rows, answers, checked)
-    return {
-        "eval": DOCUMENT,
-        "model": dict(model),
-        "data": {**found.told, "counts": found.tally.to_dict()},
-        **scores.scores(judged, rule, tokens),
-    }
+def document(found: EvalRows, answers: Mapping[str, Prediction], model: Document, rule: str) -> dict[str, Any]:
+    """Return all figures of answers to all of the rows."""
+    data = {**found.told, "counts": found.tally.to_dict()}
+    figures = scores.scores(scores.judged(found.rows, answers, rule), rule)
+    return {"eval": DOCUMENT, "model": dict(model), "data": data, **figures}
 
 
-def bfcl_is_there(source: RowSource) -> bool:
-    """Whether the official checker can be asked."""
-    try:
-        package_folder(source.bfcl)
-    except UserError:
-        return False
-    return True
+def tables(document: Document) -> list[Table]:
+    """Return the tables of an evaluation: accuracy, heads, what was wrong, and what answers took."""
+    found = [
+        _accuracy(document),
+        _heads(document),
+        _counts("What was wrong", "first reason", document["wrong"]),
+        _counts("Answers that failed", "why", document["errors"]),
+        _took(document),
+        _dropped(document["data"]["counts"]),
+    ]
+    return [table for table in found if table.rows]
 
 
-WIDTHS: dict[str, Overflow] = {"all": "merge", "six": "cut"}
+def _accuracy(document: Document) -> Table:
+    def row(name: str, one: Document) -> tuple[str, ...]:
+        return name, *_share(one["overall"]), _percent(one["function"])
+
+    rows = [row(name, one) for name, one in document["by_source"].items()]
+    if len(rows) > 1:
+        rows.append(row("together", document))
+    note = f"Rule: {document['rule']}. A sample is right where all of its calls are."
+    if document["rows"]["count"] != document["overall"]["count"]:
+        note += f" Single calls: {document['rows']['right']} of {document['rows']['count']} right."
+    if (measured := document["calibration"])["decisions"]:
+        note += f" Calibration error of whole calls (15 bins of equal mass): {measured['ece']:.4f}."
+    return Table("Accuracy", ("source", "right", "overall %", "95 %", "function %"), tuple(rows), note)
 
 
-def oracle(source: RowSource) -> dict[str, Any]:
-    """By source: samples, and how many are right by each rule with all arguments ("all"), and where tools are cut to
-    their first six parameters ("six"). Raises UserError."""
-    found: dict[str, dict[str, Any]] = {}
-    for width, overflow in WIDTHS.items():
-        given = registry.read(source.given, registry.SourceOptions(source.bfcl))
-        rows = list(limited(convert.rows(given, convert.ConvertOptions("eval", overflow), Tally()), source.limit))
-        if not rows:
-            raise UserError(f"{source.given} gives no row.", "Give another source.")
-        verdicts = _verdicts(rows, source)
-        for name, right in verdicts.items():
-            samples: dict[str, dict[str, bool]] = defaultdict(dict)
-            for row, ok in zip(rows, right, strict=True):
-                own = samples[row.source]
-                own[row.sample] = own.get(row.sample, True) and ok
-            for origin, own in samples.items():
-                told = found.setdefault(origin, {"samples": len(own)})
-                told.setdefault(name, {})[width] = sum(own.values())
-    return {"oracle": 1, "source": source.given, "by_source": found}
+def _heads(document: Document) -> Table:
+    rows = [(name, *_share(one), _number(one.get("confidence"), 3)) for name, one in document["by_head"].items()]
+    note = "Arguments: of calls of the right function. Values as the strict rule compares them."
+    return Table("By head", ("head", "right", "%", "95 %", "mean confidence"), tuple(rows), note)
 
 
-def _verdicts(rows: list[DataRow], source: RowSource) -> dict[str, list[bool]]:
-    calls = [[] if row.call is None else [row.call] for row in rows]
-    pairs = list(zip(rows, calls, strict=True))
-    found = {rule: [judge(own, row, rule).right for row, own in pairs] for rule in RULES}
-    cases = [(row.check, own) for row, own in pairs if row.check is not None]
-    if len(cases) == len(rows) and bfcl_is_there(source):
-        found = {OFFICIAL: [one.valid for one in bfcl.check(cases, source.bfcl)], **found}
-    return found
+def _counts(title: str, what: str, counts: Mapping[str, int]) -> Table:
+    return Table(title, (what, "rows"), tuple((why or "(unsaid)", str(n)) for why, n in counts.items()))
 
 
-REMEDY = "Give files that `rtcontrol eval --json` wrote."
+def _took(document: Document) -> Table:
+    columns = ("mean", "p50", "p90", "p95", "p99", "max")
+    labels = {"latency_ms": "answer, ms", "passes": "forward passes", "tokens": "tokens through the model"}
+    rows = [
+        (label, *(_number(document[name].get(column)) for column in columns))
+        for name, label in labels.items()
+        if name in document and document[name].get("count", 1)
+    ]
+    note = f"One after the other; {WARM_UP} answers before them are not counted."
+    return Table("What an answer took", ("", *columns), tuple(rows), note)
 
 
-def load(path: Path) -> dict[str, Any]:
-    """The document in a file. Raises UserError."""
-    found = read_json(path, UserError(f"There is no {path}.", REMEDY), REMEDY)
-    whole = isinstance(found.get("samples"), dict) and isinstance(found.get("data"), dict)
-    if found.get("eval") != DOCUMENT or not whole:
-        raise UserError(f"{path} holds no figures of an evaluation.", REMEDY)
-    return found
+def _dropped(counts: Document) -> Table:
+    rows = [(one["source"], one["reason"], str(one["count"])) for one in counts["dropped"]]
+    rows += [(one["source"], f"kept: {one['reason']}", str(one["count"])) for one in counts["noted"]]
+    return Table("Left out, or not to be answered rightly", ("source", "reason", "samples"), tuple(rows))
 
 
-def compare(a: Mapping[str, Any], b: Mapping[str, Any], names: tuple[str, str]) -> dict[str, Any]:
-    """Overall and function, paired by sample. Raises UserError where rows or rules differ."""
-    if a["data"]["digest"] != b["data"]["digest"]:
-        raise UserError(
-            f"{names[0]} and {names[1]} answer other rows ({_data(a)}; {_data(b)}).",
-            "Compare answers to the same rows: evaluate both with the same source, version and --limit.",
-        )
-    if a["rule"] != b["rule"]:
-        raise UserError(
-            f"{names[0]} is judged by the rule {a['rule']}, {names[1]} by {b['rule']}.",
-            "Evaluate one of them again with the other's --rule: with --out its answers are there.",
-        )
-    assert set(a["samples"]) == set(b["samples"]), "the same rows have the same samples"
-    ids = list(a["samples"])
-    found = {}
-    for k, name in enumerate(("overall", "function")):
-        first, second = ([bool(one["samples"][i][k]) for i in ids] for one in (a, b))
-        found[name] = paired(first, second).to_dict()
-    return {"a": _named(a, names[0]), "b": _named(b, names[1]), "rule": a["rule"], "paired": found}
+def _share(one: Document) -> tuple[str, str, str]:
+    low, high = one["wilson_95"]
+    return f"{one['right']}/{one['count']}", _percent(one), f"{100 * low:.1f} to {100 * high:.1f}"
 
 
-def _data(document: Mapping[str, Any]) -> str:
-    data = document["data"]
-    return f"{data.get('source')}, {data.get('rows')} rows, {data.get('digest')}"
+def _percent(one: Document) -> str:
+    return "–" if one["share"] is None else f"{100 * one['share']:.2f}"
 
 
-def _named(document: Mapping[str, Any], path: str) -> str:
-    model = document.get("model", {})
-    return f"{model.get('name', '?')} ({model.get('way', 'answers')}; {path})"
+def _number(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:,.{digits}f}"

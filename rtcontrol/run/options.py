@@ -6,14 +6,13 @@ import difflib
 import inspect
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Self, get_args, get_type_hints
 
 import typer
-from typer.models import OptionInfo
 
 from rtcontrol.loop.config import Confidence, Flag, RunConfig
 from rtcontrol.models.errors import UserError, read_text, user_path
@@ -66,40 +65,6 @@ def flags_of(kind: type[Any]) -> dict[str, tuple[str, Any, Flag]]:
         if flag is not None:
             found[flag.name or field.name] = field.name, hints[field.name].__origin__, flag
     return found
-
-
-def expanded(run: Callable[..., None]) -> Callable[..., None]:
-    """The command with options in the place of a parameter that is a dataclass: one for each field that is annotated
-    with a `typer.Option`. It is given the dataclass made."""
-    parameters: list[inspect.Parameter] = []
-    made: dict[str, tuple[type[Any], list[str]]] = {}
-    for parameter in inspect.signature(run, eval_str=True).parameters.values():
-        kind = parameter.annotation
-        if not (isinstance(kind, type) and is_dataclass(kind)):
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-            continue
-        options = [*_options_of(kind)]
-        made[parameter.name] = kind, [one.name for one in options]
-        parameters += options
-
-    def call(**given: Any) -> None:
-        for name, (kind, names) in made.items():
-            given[name] = kind(**{field: given.pop(field) for field in names})
-        run(**given)
-
-    call.__name__, call.__doc__ = run.__name__, run.__doc__
-    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    call.__annotations__ = {p.name: p.annotation for p in parameters}
-    return call
-
-
-def _options_of(kind: type[Any]) -> Iterator[inspect.Parameter]:
-    hints = get_type_hints(kind, include_extras=True)
-    for field in fields(kind):
-        if any(isinstance(note, OptionInfo) for note in getattr(hints[field.name], "__metadata__", ())):
-            default = inspect.Parameter.empty if field.default is MISSING else field.default
-            keyword = inspect.Parameter.KEYWORD_ONLY
-            yield inspect.Parameter(field.name, keyword, default=default, annotation=hints[field.name])
 
 
 def _parameter(name: str, given: Any, default: Any, text: str, **more: Any) -> inspect.Parameter:

@@ -8,7 +8,6 @@ import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +18,6 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT
 from rtcontrol.models.checkpoint.tool_comparison import comparable
 from rtcontrol.models.data.row import raw_lines
-from rtcontrol.models.data.tool_sets import NAME, StoredToolSets
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.metrics.intervals import wilson
@@ -75,27 +73,13 @@ def read_files(files: Sequence[Path], tools: Tools | None, goal: str | None) -> 
     return check(((f"{path}:{n}", given) for path in files for n, given in _lines(path)), tools, goal)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, Any]]:
-    sets = StoredToolSets()
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         for number, raw in raw_lines(path):
-            value = _with_tools(raw.decode(), f"{path}:{number}", sets)
-            if value is not None:
-                yield number, value
+            yield number, raw.decode()
     except UnicodeError:
         what = f"{path} cannot be read (it is no UTF-8 text)."
         raise UserError(what, f"Give a file of rows, one a line: {EXAMPLE}.") from None
-
-
-def _with_tools(line: str, where: str, sets: StoredToolSets) -> Any:
-    """A row's text, or the row where it names a set of tools; None for a line that gives a set. Raises UserError."""
-    with suppress(ValueError, RecursionError):  # what is no JSON is told with all that is wrong
-        value = json.loads(line)
-        if sets.take(value, where):
-            return None
-        if isinstance(value, dict) and isinstance(name := value.get("tools"), str) and NAME.fullmatch(name):
-            return {**value, "tools": [*sets.of(name, where)]}
-    return line
 
 
 def check(given: Iterable[tuple[str, Any]], tools: Tools | None, goal: str | None = None) -> tuple[Tools, list[Taught]]:

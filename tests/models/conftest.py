@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from rtcontrol.models.data.sources import bfcl
 from tests.models.small import KINDS, Oracle, build_checkpoint
 
 torch.set_num_threads(1)
@@ -40,11 +39,3 @@ def sets() -> Path:
     if not (given := os.environ.get("RTCONTROL_DATA")):
         pytest.skip("RTCONTROL_DATA names no folder of data sets")
     return Path(given)
-
-
-@pytest.fixture(scope="session")
-def package() -> Path:
-    """The folder of bfcl_eval."""
-    if not os.environ.get(bfcl.VARIABLE):
-        pytest.skip(f"{bfcl.VARIABLE} names no interpreter that has bfcl-eval, nor the package's folder")
-    return bfcl.package_folder()

@@ -1,4 +1,4 @@
-"""What a server answers that means no good: packed, without an end, or a byte at a time; to each client there is."""
+"""What a server answers that means no good: packed, without an end, or a byte at a time."""
 
 from __future__ import annotations
 
@@ -6,22 +6,17 @@ import ast
 import gc
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rtcontrol.evaluation.endpoints import ChatAnswerer
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import EndpointSource
-from rtcontrol.models.call import Call
-from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.web import MOST_BYTES, MOST_LEVELS, WebAnswer, WebClient, WebError
 from tests.helpers.packed import ENDLESS, WAYS, answering
 from tests.helpers.processes import ROOT, until
 
 TOOL = {"name": "go", "description": "Go.", "parameters": {"properties": {"to": {"enum": ["left", "right"]}}}}
-ROW = DataRow("1", "1", "test", "go left", "a wall", (TOOL,), (), Call("go", {"to": "left"}))
 REQUEST = DecisionRequest(1, 1, "a wall", "go left")
 
 
@@ -39,32 +34,20 @@ def decides(url: str) -> str:
     return str(lost.value)
 
 
-def answers_rows(url: str) -> str:
-    found = ChatAnswerer(f"openai:{url}").answer(ROW)
-    assert not found.calls and (found.error or "").startswith("malformed")
-    return str(found.error)
-
-
-CLIENTS = (decides, answers_rows)
-
-
-@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_packed_answer_is_refused_by_name_and_never_unpacked(client: Callable[[str], str], way: str) -> None:
+def test_a_packed_answer_is_refused_by_name_and_never_unpacked(way: str) -> None:
     with answering(way) as (url, asked):
         before = peak_mib() and peak_mib()
-        told = client(url)
+        told = decides(url)
         assert f"packed ({way})" in told and set(asked) == {"identity"}
         assert peak_mib() - before < 60, "it was unpacked"
 
 
-@pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("way", ENDLESS)
-def test_an_answer_without_an_end_is_given_up_at_its_bound(client: Callable[[str], str], way: str) -> None:
+def test_an_answer_without_an_end_is_given_up_at_its_bound(way: str) -> None:
     with answering(way) as (url, _):
-        told = client(url)
-    most = 1 << 22 if client is answers_rows else MOST_BYTES
-    assert f"{most} bytes" in told
+        told = decides(url)
+    assert f"{MOST_BYTES} bytes" in told
 
 
 @pytest.mark.parametrize("way", ["slow body", "slow headers"])

@@ -1,6 +1,4 @@
-"""Chats, one a line: `messages` with calls, and `tools`, in OpenAI's format, or ShareGPT's `conversations`.
-
-Mobile Actions is such a set."""
+"""Chats, one a line: `messages` with calls, and `tools`, in OpenAI's format. Mobile Actions is such a set."""
 
 from __future__ import annotations
 
@@ -12,49 +10,42 @@ from typing import Any
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.conversation import Made, Turn, Unpaired, results_of
-from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
-from rtcontrol.models.data.sources.files import items
-from rtcontrol.models.data.types import tool
-from rtcontrol.models.data.values import arguments_of, listed, value_of
+from rtcontrol.models.data.sample import Dropped, Sample, Unusable
+from rtcontrol.models.data.sources import files
+from rtcontrol.models.data.written import arguments_of, listed, tool
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.definition import PARAMETERS, WRAPPERS, definition
+from rtcontrol.models.schema.definition import definition
 
 CONTEXT = ("system", "developer")
 RESULT = ("tool", "function")
 TEXTS = ("text", "input_text", "output_text")
-ARGUMENTS = ("arguments", "parameters", "args", "input")  # as OpenAI, Llama, LangChain and Anthropic call them
 WRITTEN = ("<tool_call>", "<functioncall>", "[TOOL_CALLS]")  # begins a call in an answer's text
-MARKS = ("train", "training", "loss")  # false in an answer: as `weight` 0
-SHAREGPT = {"human": "user", "gpt": "assistant", "observation": "tool"}
+SHAPE = "a line that is no chat with tools"
 
 
 def samples(path: Path, source: str, where_is: Mapping[str, Any] | None = None) -> Iterator[Sample | Dropped]:
     """A sample of each answer that calls something, with the calls before it, and their results, as its history.
-    Arguments, tools, calls and messages may be values or their JSON; also the form before there were `tools` is read,
-    and ShareGPT's with `function_call` and `observation`.
+    Arguments, tools, calls and messages may be values or their JSON.
 
     An answer of `weight` 0 teaches nothing, and is part of the history. A call behind an answer in words is none to
     learn: those words are not shown. Lines whose keys are others than `where_is` asks for are passed over, being of
     another part of the set.
     """
-    for where, value in items(path):
-        if isinstance(value, Mapping) and any(value.get(k) != v for k, v in (where_is or {}).items()):
-            continue
-        try:
-            yield from chat(value, source, where)
-        except Unusable as error:
-            yield Dropped(error.reason, where, error.detail, source)
-        except SHAPE_ERRORS as error:
-            yield Dropped("a line that is no chat with tools", where, repr(error)[:120], source)
+    wanted = (
+        (where, value)
+        for where, value in files.items(path)
+        if not isinstance(value, Mapping) or all(value.get(k) == v for k, v in (where_is or {}).items())
+    )
+    return files.samples(wanted, lambda value, where: chat(value, source, where), source, SHAPE)
 
 
 def chat(value: Mapping[str, Any], source: str, where: str) -> Iterator[Sample | Dropped]:
     """Of one chat. Raises Unusable where there is none, or no further one."""
-    messages, tools = _messages(value), [_tool(one) for one in _tools(value)]
+    messages, tools = listed(value["messages"], "messages"), [_tool(one) for one in listed(value["tools"], "tools")]
     required = {t["function"]["name"]: t["function"]["parameters"].get("required", ()) for t in tools}
     results, weight = _results(messages), _weight(value)
     calls: list[list[Call]] = []
-    context = [_text(value.get("system"))]  # as Anthropic and LLaMA-Factory have it
+    context: list[str] = []
     asked: list[str] = []
     found, over = 0, False
     for at, message in enumerate(messages):
@@ -100,42 +91,17 @@ def chat(value: Mapping[str, Any], source: str, where: str) -> Iterator[Sample |
         raise Unusable("no call")
 
 
-def _messages(value: Mapping[str, Any]) -> list[Any]:
-    if "messages" in value or "conversations" not in value:
-        return listed(value["messages"], "messages")
-    return [_of_sharegpt(turn) for turn in listed(value["conversations"], "conversations")]
-
-
-def _of_sharegpt(turn: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A turn as a message; the `value` of a `function_call` is the JSON of a call, or of several."""
-    if "role" in turn:
-        return turn
-    role, said = turn["from"], turn["value"]
-    marks = {key: turn[key] for key in (*MARKS, "weight") if key in turn}
-    if role == "function_call":
-        calls = value_of(said, "tool_calls")
-        return {"role": "assistant", "tool_calls": calls if isinstance(calls, list) else [calls], **marks}
-    return {"role": SHAREGPT.get(role, role), "content": said, **marks}
-
-
-def _tools(value: Mapping[str, Any]) -> list[Any]:
-    """`functions` is the form before `tools`."""
-    return listed(value["functions" if value.get("tools") is None and "functions" in value else "tools"], "tools")
-
-
 def _bodies(message: Mapping[str, Any]) -> list[tuple[Any, Mapping[str, Any]]]:
-    """Id and function of each call; `function_call` is the form before there were several."""
-    if calls := message.get("tool_calls"):
-        return [(call.get("id"), call.get("function", call)) for call in listed(calls, "tool_calls")]
-    single = message.get("function_call")
-    return [(None, single)] if single else []
+    """Id and function of each call."""
+    calls = message.get("tool_calls")
+    return [(call.get("id"), call.get("function", call)) for call in listed(calls, "tool_calls")] if calls else []
 
 
 def _call(body: Mapping[str, Any], required: Mapping[str, Sequence[str]]) -> Call:
     """Null falls where the argument may be left out: strict mode's word for that, and in a table (written out for tools
     with other keys) a column that the call does not have."""
-    given = arguments_of(next((body[key] for key in ARGUMENTS if body.get(key) is not None), None))
     kept = required.get(body["name"], ())
+    given = arguments_of(body.get("arguments"))
     return Call(body["name"], {k: v for k, v in given.items() if v is not None or k in kept})
 
 
@@ -154,8 +120,6 @@ def _results(messages: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], int
 
 def _weight(of: Mapping[str, Any]) -> float:
     found = of.get("weight")
-    if "role" in of and any(of.get(mark) is False for mark in MARKS):
-        return 0.0
     if found is None:
         return 1.0
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < math.inf:
@@ -164,13 +128,8 @@ def _weight(of: Mapping[str, Any]) -> float:
 
 
 def _tool(given: Any) -> dict[str, Any]:
-    """A definition of whatever format; it, and its parameters, may be their JSON."""
-    one = _given(value_of(given, "tools"))
-    outer = next((key for key in WRAPPERS if isinstance(one.get(key), Mapping)), None)
-    body = one if outer is None else one[outer]
-    body = {k: value_of(v, "parameters") if k in PARAMETERS else v for k, v in body.items()}
     try:
-        found = definition(body if outer is None else {**one, outer: body})
+        found = definition(_given(given))
     except UserError as error:
         raise Unusable("a tool that cannot be decoded", error.what) from None
     return tool(found.name, found.description, found.schema)

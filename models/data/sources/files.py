@@ -6,12 +6,13 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from rtcontrol.models.checkpoint import hub
 from rtcontrol.models.data.row import json_lines
+from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
 from rtcontrol.models.errors import UserError, decoded, unmarked, user_path
 from rtcontrol.models.strict_json import strict_json
 
@@ -74,6 +75,19 @@ def data_file(place: Path, *names: str) -> Path:
         return found[0]
     listed = ", ".join(path.name for path in found) or "no JSON file"
     raise UserError(f"{place} has none of {', '.join(names)}: {listed}.", "Give the file itself.")
+
+
+def samples(
+    items: Iterable[tuple[str, Any]], read: Callable[[Any, str], Iterator[Sample | Dropped]], source: str, shape: str
+) -> Iterator[Sample | Dropped]:
+    """Yield what `read` makes of each item of a set and its place; `shape` is the reason for one of another shape."""
+    for where, value in items:
+        try:
+            yield from read(value, where)
+        except Unusable as error:
+            yield Dropped(error.reason, where, error.detail, source)
+        except SHAPE_ERRORS as error:
+            yield Dropped(shape, where, repr(error)[:120], source)
 
 
 def items(path: Path) -> Iterator[tuple[str, Any]]:

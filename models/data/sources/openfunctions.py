@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
-from rtcontrol.models.data.sources.files import data_file, items, located, version
-from rtcontrol.models.data.types import tool
-from rtcontrol.models.data.values import call_of, coerced
+from rtcontrol.models.data.sample import Dropped, Sample, Unusable
+from rtcontrol.models.data.sources import files
+from rtcontrol.models.data.written import call_of, coerced, tool
 
 
 def samples(given: str) -> Iterator[Sample | Dropped]:
@@ -18,28 +18,22 @@ def samples(given: str) -> Iterator[Sample | Dropped]:
     What is called is `api_call`, not `name`. Values are read by their parameter's type (one answer has a string for a
     list, two a bare `true`).
     """
-    path = data_file(located(given, "OpenFunctions v1"), "gorilla_openfunctions_v1_test.json")
-    source = f"openfunctions v1 ({version(path)})"
-    for n, (where, value) in enumerate(items(path)):
-        try:
-            yield _sample(value, f"openfunctions_{n}", source, where)
-        except Unusable as error:
-            yield Dropped(error.reason, where, error.detail, source)
-        except SHAPE_ERRORS as error:
-            yield Dropped("a sample of another shape than OpenFunctions'", where, repr(error)[:120], source)
+    path = files.data_file(files.located(given, "OpenFunctions v1"), "gorilla_openfunctions_v1_test.json")
+    source, numbers = f"openfunctions v1 ({files.version(path)})", count()
 
+    def read(value: Mapping[str, Any], where: str) -> Iterator[Sample]:
+        name, function = f"openfunctions_{next(numbers)}", value["function"]
+        parameters = dict(function.get("parameters") or {})
+        if not parameters.get("properties"):
+            raise Unusable("a function without parameters", str(function.get("api_call")))
+        if "required" in function:  # one has it beside its parameters
+            parameters.setdefault("required", function["required"])
+        shown = tool(function["api_call"], function.get("description"), parameters)
+        properties = shown["function"]["parameters"]["properties"]
+        call = call_of(value["model_answer"])
+        if call.name != function["api_call"]:
+            raise Unusable("a call of a function that is not shown", call.name)
+        right = Call(call.name, {k: coerced(v, properties.get(k, {})) for k, v in call.arguments.items()})
+        yield Sample(name, source, where, value["question"], "", (shown,), (right,))
 
-def _sample(value: Mapping[str, Any], name: str, source: str, where: str) -> Sample:
-    function = value["function"]
-    parameters = dict(function.get("parameters") or {})
-    if not parameters.get("properties"):
-        raise Unusable("a function without parameters", str(function.get("api_call")))
-    if "required" in function:  # one has it beside its parameters
-        parameters.setdefault("required", function["required"])
-    shown = tool(function["api_call"], function.get("description"), parameters)
-    properties = shown["function"]["parameters"]["properties"]
-    call = call_of(value["model_answer"])
-    if call.name != function["api_call"]:
-        raise Unusable("a call of a function that is not shown", call.name)
-    read = Call(call.name, {k: coerced(v, properties.get(k, {})) for k, v in call.arguments.items()})
-    return Sample(name, source, where, value["question"], "", (shown,), (read,))
+    return files.samples(files.items(path), read, source, "a sample of another shape than OpenFunctions's")

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
-from rtcontrol.models.data.sources.files import items, located, version
-from rtcontrol.models.data.types import tool
-from rtcontrol.models.data.values import coerced
+from rtcontrol.models.data.sample import Dropped, Sample, Unusable
+from rtcontrol.models.data.sources import files
+from rtcontrol.models.data.written import coerced, tool
 from rtcontrol.models.errors import UserError
 
 FILES = {"in-domain": "test_in_domain", "out-domain": "test_out_domain", "dev": "dev", "train": "train"}
@@ -22,7 +21,6 @@ PARTS = tuple(f"{name}{end}" for name in FILES for end in ("", SEVERAL))
 EASY = "-easy-"  # in the ids of samples of one call
 SHOWN = 5
 REFERENCE = "API_call_"
-SHAPE = "a sample of another shape than Seal-Tools'"
 
 
 def samples(part: str, given: str) -> Iterator[Sample | Dropped]:
@@ -35,7 +33,7 @@ def samples(part: str, given: str) -> Iterator[Sample | Dropped]:
     """
     if part not in PARTS:
         raise UserError(f"Seal-Tools has no part {part!r}.", f"Choose of: {', '.join(PARTS)}.")
-    folder = located(given, "Seal-Tools")
+    folder = files.located(given, "Seal-Tools")
     if folder.is_file():
         raise UserError(f"{folder} is a file.", "Give the folder of Seal-Tools, with tool.jsonl in it.")
     name = FILES[part.removesuffix(SEVERAL)]
@@ -43,26 +41,23 @@ def samples(part: str, given: str) -> Iterator[Sample | Dropped]:
     if not path.is_file():
         raise UserError(f"{folder} has no {path.name}.", "Give the folder of Seal-Tools that has this part.")
     shown = _shown(folder, name)
-    source = f"seal-tools ({version(path)}):{part}{'' if shown else f', {SHOWN} tools'}"
-    known = {} if shown else {api["api_name"]: api for _, api in items(folder / "tool.jsonl")}
-    for where, value in items(path):
-        try:
-            if (EASY in value["id"]) == part.endswith(SEVERAL):
-                continue
+    source = f"seal-tools ({files.version(path)}):{part}{'' if shown else f', {SHOWN} tools'}"
+    known = {} if shown else {api["api_name"]: api for _, api in files.items(folder / "tool.jsonl")}
+
+    def read(value: Mapping[str, Any], where: str) -> Iterator[Sample]:
+        if (EASY in value["id"]) != part.endswith(SEVERAL):
             names = [call["api"] for call in value["calling"]]
             apis = shown[value["id"]] if shown else _drawn(names, known, value["id"])
             yield _sample(value, apis, source, where)
-        except Unusable as error:
-            yield Dropped(error.reason, where, error.detail, source)
-        except SHAPE_ERRORS as error:
-            yield Dropped(SHAPE, where, repr(error)[:120], source)
+
+    return files.samples(files.items(path), read, source, "a sample of another shape than Seal-Tools's")
 
 
 def _shown(folder: Path, name: str) -> dict[str, list[Mapping[str, Any]]]:
     """The tools in the prompts for fine-tuning, by sample: a Python literal between two markers."""
     for path in (folder / "dataset_for_finetune" / f"{name}.json{end}" for end in (".gz", "")):
         if path.is_file():
-            return {value["id"]: _listed(value, where) for where, value in items(path)}
+            return {value["id"]: _listed(value, where) for where, value in files.items(path)}
     return {}
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
-from rtcontrol.models.data.sources.files import data_file, items, located, version
-from rtcontrol.models.data.types import tool
-from rtcontrol.models.data.values import arguments_of, coerced
+from rtcontrol.models.data.sources import files
+from rtcontrol.models.data.written import arguments_of, coerced, tool
 
 # "Required. string. One of: [a, b]. What it is."
 PARAMETER = re.compile(r"\s*(?P<required>Required\.)?\s*(?P<type>[A-Za-z]+(?:\[.*\]|\{.*\})?)\.?\s*(?P<rest>.*)", re.S)
@@ -22,27 +22,26 @@ NOT_A_FUNCTION = "components"
 def samples(given: str) -> Iterator[Sample | Dropped]:
     """The instructions of a file, each with all functions of its API. Those that several calls in a row answer are
     dropped, as are arguments that are no JSON."""
-    path = data_file(located(given, "ToolAlpaca"), "eval_simulated.json", "eval_*.json")
-    source = f"toolalpaca ({version(path)}):{path.stem.removeprefix('eval_')}"
-    for where, api in items(path):
+    path = files.data_file(files.located(given, "ToolAlpaca"), "eval_simulated.json", "eval_*.json")
+    source = f"toolalpaca ({files.version(path)}):{path.stem.removeprefix('eval_')}"
+
+    def read(value: tuple[Mapping[str, Any], int, str, Any], where: str) -> Iterator[Sample]:
+        api, n, asked, golden = value
+        tools = _tools(api["Function_Description"])
+        name = f"{path.stem}_{api.get('Name')}_{n}"
+        yield Sample(name, source, where, asked, "", tools, (_call(golden, tools),))
+
+    return files.samples(_instructions(path), read, source, "a sample of another shape than ToolAlpaca's")
+
+
+def _instructions(path: Path) -> Iterator[tuple[str, tuple[Any, int, str, Any]]]:
+    for where, api in files.items(path):
         try:
-            tools, broken = _tools(api["Function_Description"]), None
             pairs = list(zip(api["Instructions"], api["Golden_Answers"], strict=True))
-        except Unusable as error:
-            tools, broken, pairs = (), error, [("", [])]
-        except SHAPE_ERRORS as error:
-            yield Dropped("a sample of another shape than ToolAlpaca's", where, repr(error)[:120], source)
-            continue
+        except SHAPE_ERRORS:
+            pairs = [("", None)]
         for n, (asked, golden) in enumerate(pairs):
-            place, name = f"{where}, instruction {n + 1}", f"{path.stem}_{api.get('Name')}_{n}"
-            try:
-                if broken is not None:
-                    raise broken
-                yield Sample(name, source, place, asked, "", tools, (_call(golden, tools),))
-            except Unusable as error:
-                yield Dropped(error.reason, place, error.detail, source)
-            except SHAPE_ERRORS as error:
-                yield Dropped("a sample of another shape than ToolAlpaca's", place, repr(error)[:120], source)
+            yield f"{where}, instruction {n + 1}", (api, n, asked, golden)
 
 
 def _tools(described: Mapping[str, str]) -> tuple[dict[str, Any], ...]:

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
-from rtcontrol.models.data.sources.files import data_file, items, located, version
-from rtcontrol.models.data.types import annotation, tool
-from rtcontrol.models.data.values import listed
+from rtcontrol.models.data.sample import Dropped, Sample, Unusable
+from rtcontrol.models.data.sources import files
+from rtcontrol.models.data.written import annotation, listed, tool
 
 HUB = "Salesforce/xlam-function-calling-60k"
 
@@ -17,20 +16,18 @@ HUB = "Salesforce/xlam-function-calling-60k"
 def samples(given: str = HUB) -> Iterator[Sample | Dropped]:
     """The file's samples. Its parameters are flat, with Python's annotations; one is optional where `required` (of the
     set's card) says so, or else its annotation, or where it has a default."""
-    path = data_file(located(given, "xLAM-60k"), "xlam_function_calling_60k.json")
-    source = f"xlam-60k ({version(path)})"
-    for where, value in items(path):
-        try:
-            tools = tuple(_tool(one) for one in listed(value["tools"], "tools"))
-            calls = tuple(Call(a["name"], dict(a["arguments"])) for a in listed(value["answers"], "answers"))
-            if not calls:
-                raise Unusable("no call")
-            name = value.get("id", where.rpartition("/")[2])
-            yield Sample(f"xlam_{name}", source, where, value["query"], "", tools, calls)
-        except Unusable as error:
-            yield Dropped(error.reason, where, error.detail, source)
-        except SHAPE_ERRORS as error:
-            yield Dropped("a sample of another shape than xLAM's", where, repr(error)[:120], source)
+    path = files.data_file(files.located(given, "xLAM-60k"), "xlam_function_calling_60k.json")
+    source = f"xlam-60k ({files.version(path)})"
+
+    def read(value: Mapping[str, Any], where: str) -> Iterator[Sample]:
+        tools = tuple(_tool(one) for one in listed(value["tools"], "tools"))
+        calls = tuple(Call(a["name"], dict(a["arguments"])) for a in listed(value["answers"], "answers"))
+        if not calls:
+            raise Unusable("no call")
+        name = value.get("id", where.rpartition("/")[2])
+        yield Sample(f"xlam_{name}", source, where, value["query"], "", tools, calls)
+
+    return files.samples(files.items(path), read, source, "a sample of another shape than xLAM's")
 
 
 def _tool(one: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from rtcontrol.models.data.canonical import check_call
+from rtcontrol.models.data.convert import check_call
 from rtcontrol.models.data.row import DataRow, json_value, raw_lines
 from rtcontrol.models.data.sample import Unusable
-from rtcontrol.models.data.tool_sets import StoredToolSets
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 from rtcontrol.models.train.finetune.config import FinetuneRecipe
@@ -35,8 +34,7 @@ class BadRow(UserError):
 
 def read_rows(file: Path) -> Iterator[tuple[str, Row | BadRow]]:
     """(FILE:LINE, row or what is wrong with it) of every line that is not empty. Rows of the same tools share them.
-    Raises UserError for a file that cannot be read, and for a set of tools that is not what its hash says."""
-    sets = StoredToolSets()
+    Raises UserError for a file that cannot be read."""
     for line, raw in raw_lines(file):
         where = f"{file}:{line}"
         try:
@@ -44,13 +42,12 @@ def read_rows(file: Path) -> Iterator[tuple[str, Row | BadRow]]:
         except UserError as error:
             yield where, BadRow(where, error.what.removeprefix(f"{where}: "), error.remedy)
             continue
-        if not sets.take(value, where):
-            yield where, _row(value, where, sets)
+        yield where, _row(value, where)
 
 
-def _row(value: Any, where: str, sets: StoredToolSets) -> Row | BadRow:
+def _row(value: Any, where: str) -> Row | BadRow:
     try:
-        given = DataRow.from_dict(value, where, sets)
+        given = DataRow.from_dict(value, where)
         tools = _tools(json.dumps(given.tools))
         if given.call is not None:
             check_call(given.call, next(tool for tool in tools if tool.name == given.call.name))

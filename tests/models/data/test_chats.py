@@ -1,4 +1,4 @@
-"""Chats in OpenAI's format, and as others' sets have them: read as they are meant, or left out with the reason."""
+"""Chats in OpenAI's format: read as they are meant, or left out with the reason."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.convert import ConvertOptions, rows
-from rtcontrol.models.data.sample import Dropped, Sample
-from rtcontrol.models.data.sources import chat, mobile_actions
-from rtcontrol.models.data.tally import Tally
+from rtcontrol.models.data.convert import Purpose, rows
+from rtcontrol.models.data.sample import Dropped, Sample, Tally
+from rtcontrol.models.data.sources import chat, registry
 
 TOOLS = [{"function": {"name": "lamp", "parameters": {"type": "OBJECT", "properties": {"on": {"type": "BOOLEAN"}}}}}]
 CALL = {"function": {"name": "lamp", "arguments": {"on": True}}}
@@ -35,10 +34,9 @@ def test_a_chat_is_a_sample_however_its_arguments_are_written(tmp_path: Path) ->
     lines = [
         line(developer, USER, {"role": "assistant", "tool_calls": [CALL]}, id="mine"),
         line(developer, USER, {"role": "assistant", "content": None, "tool_calls": [as_text, as_text]}),
-        line(developer, USER, {"role": "assistant", "function_call": as_text["function"]}),
     ]
-    one, two, three = read(tmp_path, *lines)
-    for found in (one, two, three):
+    one, two = read(tmp_path, *lines)
+    for found in (one, two):
         assert isinstance(found, Sample)
         assert (found.instruction, found.observation) == ("Light.", "It is late.")
         assert found.calls[0] == Call("lamp", {"on": True})
@@ -98,14 +96,15 @@ def test_null_falls_only_where_the_argument_may_be_left_out(tmp_path: Path) -> N
     given = {"messages": [USER, grip(width=80, force=None, speed=None)], "tools": [{"function": GRIP}]}
     (one,) = read(tmp_path, given)
     assert isinstance(one, Sample) and one.calls == (Call("grip", {"width": 80, "force": None}),)
-    for purpose in ("train", "eval"):
+    purposes: tuple[Purpose, ...] = ("train", "eval")
+    for purpose in purposes:
         tally = Tally()
-        (row,) = rows(read(tmp_path, given), ConvertOptions(purpose), tally)
+        (row,) = rows(read(tmp_path, given), tally, purpose)
         assert row.call == Call("grip", {"width": 80, "force": None}) and not tally.dropped and not tally.noted
     # A value that is required and may not be null is none that can be learnt.
     (wrong,) = read(tmp_path, {**given, "messages": [USER, grip(width=None, force=2)]})
     tally = Tally()
-    assert not list(rows([wrong], ConvertOptions(), tally))
+    assert not list(rows([wrong], tally))
     assert [reason for _, reason in tally.dropped] == ["a value that its parameter does not take"]
 
 
@@ -114,8 +113,6 @@ def test_null_falls_only_where_the_argument_may_be_left_out(tmp_path: Path) -> N
     [
         {"tools": [{"type": "function", "function": GRIP}], "parallel_tool_calls": False},
         {"tools": json.dumps([{"type": "function", "function": GRIP}])},
-        {"functions": [GRIP]},
-        {"tools": None, "functions": json.dumps([GRIP])},
     ],
 )
 @pytest.mark.parametrize("system", [None, [], "It is late.", [{"type": "text", "text": "It is late."}]])
@@ -166,7 +163,7 @@ def test_an_answer_of_weight_zero_is_history_and_no_target(tmp_path: Path) -> No
     assert isinstance(one, Sample) and one.instruction == "The left one."
     assert (one.calls[0].arguments["width"], one.weight) == (2, 1.5)
     assert one.history == ("grip(width=1, force=1) -> slipped",)
-    (row,) = rows([none, one], ConvertOptions(), tally := Tally())
+    (row,) = rows([none, one], tally := Tally())
     assert row.weight == 1.5 and tally.dropped["chats", "an answer of weight 0"] == 1
     # Of a whole line; and what is no weight is told.
     (none,) = read(tmp_path, {**given, "messages": [USER, grip(width=1, force=1)], "weight": 0})
@@ -206,93 +203,21 @@ def test_mobile_actions_are_split_by_their_metadata(tmp_path: Path) -> None:
     path = tmp_path / "dataset.jsonl"
     parts = ("train", "eval", "train")
     path.write_text("\n".join(json.dumps(line(USER, answer, metadata=part)) for part in parts))
-    counts = [len([*mobile_actions.samples(part, str(tmp_path))]) for part in ("train", "eval", "")]
+    counts = [len([*registry.read(f"mobile-actions{part}={tmp_path}")]) for part in (":train", ":eval", "")]
     assert counts == [2, 1, 3]
 
 
-# Chats as other trainers' sets have them: read as they are meant, or left out with the reason.
-
-
-SCHEMA = {"type": "object", "properties": {"level": {"type": "integer"}, "room": {"type": "string"}}}
-TOOL = {"name": "dim", "description": "Dims a lamp.", "parameters": SCHEMA}
-FOREIGN_USER = {"role": "user", "content": "Darker."}
-ARGUMENTS = {"level": 2}
-CALLED = "dim(level=2)"
-
-
-def answer(**more: Any) -> dict[str, Any]:
-    return {"role": "assistant", "tool_calls": [{"function": {"name": "dim", "arguments": ARGUMENTS}}], **more}
-
-
-def foreign_line(*messages: dict[str, Any], tools: Any = (TOOL,), **more: Any) -> dict[str, Any]:
-    return {"messages": [FOREIGN_USER, *messages], "tools": tools if isinstance(tools, str) else list(tools), **more}
-
-
-def foreign_read(value: dict[str, Any]) -> list[Sample | Dropped]:
-    found: list[Sample | Dropped] = []
-    try:
-        found += chat.chat(value, "set", "file:1")
-    except chat.Unusable as error:
-        found.append(Dropped(error.reason, "file:1", error.detail))
-    return found
-
-
-@pytest.mark.parametrize(
-    "key", ["parameters", "input_schema", "inputSchema", "args_schema", "parametersJsonSchema", "schema"]
-)
-def test_a_tool_has_its_parameters_by_whichever_name_they_go(key: str) -> None:
-    body = {"name": "dim", "description": None, key: SCHEMA}
-    for tool in (body, {"type": "function", "function": body}, json.dumps(body), {**body, key: json.dumps(SCHEMA)}):
-        (found,) = foreign_read(foreign_line(answer(), tools=[tool]))
-        assert isinstance(found, Sample), (tool, found)
-        assert found.tools[0]["function"]["parameters"]["properties"].keys() == {"level", "room"}
-
-
-def test_a_tool_whose_parameters_are_not_read_teaches_no_tool_without_any() -> None:
-    (found,) = foreign_read(
-        foreign_line(answer(), tools=[{"name": "dim", "arguments_of_it": {"level": {"type": "integer"}}}])
-    )
-    assert isinstance(found, Dropped) and found.reason == "a tool that cannot be decoded"
-    assert "`arguments_of_it`" in found.detail
-
-
-@pytest.mark.parametrize("key", ["arguments", "parameters", "args", "input"])
-def test_a_call_has_its_arguments_by_whichever_name_they_go(key: str) -> None:
-    for given in (ARGUMENTS, json.dumps(ARGUMENTS)):
-        for call in ({"name": "dim", key: given}, {"function": {"name": "dim", key: given}}):
-            (found,) = foreign_read(foreign_line({"role": "assistant", "tool_calls": [call]}))
-            assert isinstance(found, Sample) and [c.text() for c in found.calls] == [CALLED]
-
-
-def test_arguments_with_a_key_twice_teach_neither_of_its_values() -> None:
-    call = {"function": {"name": "dim", "arguments": '{"level": 2, "level": 3}'}}
-    (found,) = foreign_read(foreign_line({"role": "assistant", "tool_calls": [call]}))
+def test_arguments_with_a_key_twice_teach_neither_of_its_values(tmp_path: Path) -> None:
+    call = {"function": {"name": "lamp", "arguments": '{"on": true, "on": false}'}}
+    (found,) = read(tmp_path, line(USER, {"role": "assistant", "tool_calls": [call]}))
     assert isinstance(found, Dropped) and found.reason == "arguments that are no JSON"
 
 
-@pytest.mark.parametrize("mark", ["train", "training", "loss"])
-def test_an_answer_that_is_marked_not_to_be_learnt_is_a_part_of_the_history_alone(mark: str) -> None:
-    first, second = foreign_read(foreign_line(answer(**{mark: False}), answer(**{mark: True})))
-    assert isinstance(first, Dropped) and first.reason == "an answer of weight 0"
-    assert isinstance(second, Sample) and second.history == (CALLED,)
-
-
-def test_turns_with_calls_and_observations_are_read_as_messages() -> None:
-    call = json.dumps({"name": "dim", "arguments": ARGUMENTS})
-    turns = [
-        {"from": "system", "value": "It is late."},
-        {"from": "human", "value": "Darker."},
-        {"from": "function_call", "value": call},
-        {"from": "observation", "value": "done"},
-        {"from": "function_call", "value": f"[{call}, {call}]"},
-        {"from": "gpt", "value": "It is dark."},
-    ]
-    value = {"conversations": turns, "tools": json.dumps([TOOL]), "system": "Be brief."}
-    one, two = foreign_read(value)
-    assert isinstance(one, Sample) and isinstance(two, Sample)
-    assert (one.instruction, one.observation) == ("Darker.", "Be brief.\nIt is late.")
-    assert [c.text() for c in one.calls] == [CALLED]
-    assert (two.history, len(two.calls)) == ((f"{CALLED} -> done",), 2)
+def test_a_tool_whose_parameters_are_not_read_teaches_no_tool_without_any(tmp_path: Path) -> None:
+    answer = {"role": "assistant", "tool_calls": [CALL]}
+    (found,) = read(tmp_path, line(USER, answer, tools=[{"name": "lamp", "arguments_of_it": {"on": {}}}]))
+    assert isinstance(found, Dropped) and found.reason == "a tool that cannot be decoded"
+    assert "`arguments_of_it`" in found.detail
 
 
 @pytest.mark.parametrize(
@@ -305,6 +230,6 @@ def test_turns_with_calls_and_observations_are_read_as_messages() -> None:
         ([{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "No."}], "no call"),
     ],
 )
-def test_calls_that_stand_among_an_answers_words_are_told(content: Any, reason: str) -> None:
-    (found,) = foreign_read(foreign_line({"role": "assistant", "content": content}))
+def test_calls_that_stand_among_an_answers_words_are_told(tmp_path: Path, content: Any, reason: str) -> None:
+    (found,) = read(tmp_path, line(USER, {"role": "assistant", "content": content}))
     assert isinstance(found, Dropped) and found.reason == reason

@@ -10,13 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.canonical import decompose
-from rtcontrol.models.data.convert import CUT, ConvertOptions, rows
-from rtcontrol.models.data.row import Check, DataRow
-from rtcontrol.models.data.sample import Dropped, Sample, Unusable
-from rtcontrol.models.data.tally import Tally
-from rtcontrol.models.data.types import annotation, tool, typed
-from rtcontrol.models.data.values import arguments_of, call_of, coerced
+from rtcontrol.models.data.convert import Purpose, decompose, rows
+from rtcontrol.models.data.row import DataRow
+from rtcontrol.models.data.sample import Dropped, PlacedRow, Sample, Tally, Unusable
+from rtcontrol.models.data.written import annotation, arguments_of, call_of, coerced, tool, typed
 from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 
 STRING = {"type": "string"}
@@ -34,9 +31,10 @@ def sample(call: Call, shown: dict[str, Any], name: str = "s") -> Sample:
     return Sample(name, "set", f"file:{name}", "go", "", (shown,), (call,))
 
 
-def made(found: list[Sample | Dropped | DataRow], **options: Any) -> tuple[list[DataRow], Tally]:
+def made(found: list[Sample | Dropped | DataRow], purpose: Purpose = "train") -> tuple[list[DataRow], Tally]:
     tally = Tally()
-    return list(rows(found, ConvertOptions(**options), tally)), tally
+    placed = (PlacedRow(one, one.id) if isinstance(one, DataRow) else one for one in found)
+    return list(rows(placed, tally, purpose)), tally
 
 
 def test_arguments_are_in_head_order_and_of_the_declared_type() -> None:
@@ -52,20 +50,10 @@ def test_tools_keep_at_most_six_heads_and_the_calls_what_they_carry(
     shown = many(count, min(required, count))
     used = data.draw(st.sets(st.sampled_from([f"p{n}" for n in range(count)])))
     call = Call("many", {name: name for name in {*used, *(f"p{n}" for n in range(min(required, count)))}})
-    for overflow in ("merge", "cut", "drop"):
-        found, tally = made([sample(call, shown)], overflow=overflow)
-        if overflow == "drop" and count > MAX_HEADS:
-            assert not found and tally.dropped[("set", "a tool with more than 6 parameters")] == 1
-            continue
-        (row,) = found
-        assert row.call is not None
-        schema = ToolSchema.from_openai(row.tools[0])
-        kept = {p.name for p in schema.parameters}
-        assert len(schema.slots()) <= MAX_HEADS and len(schema.parameters) == (
-            min(count, 6) if overflow == "cut" else count
-        )
-        assert dict(row.call.arguments) == {k: v for k, v in call.arguments.items() if k in kept}
-        assert tally.noted[("set", CUT)] == (set(call.arguments) - kept != set())
+    (row,), _ = made([sample(call, shown)])
+    schema = ToolSchema.from_openai(row.tools[0])
+    assert len(schema.slots()) <= MAX_HEADS and len(schema.parameters) == count
+    assert row.call == call
 
 
 @pytest.mark.parametrize(
@@ -150,8 +138,7 @@ calls = st.lists(st.integers(0, 3), min_size=1, max_size=6).map(lambda found: [C
 
 
 def decompose_sample(made: list[Call], name: str = "s") -> Sample:
-    checks = tuple(Check("parallel", (), n) for n in range(len(made)))
-    return Sample(name, "set", "file:1", "go", "now", (TOOL,), tuple(made), ("before()",), checks)
+    return Sample(name, "set", "file:1", "go", "now", (TOOL,), tuple(made), ("before()",))
 
 
 @given(calls)
@@ -160,7 +147,6 @@ def test_for_evaluation_the_history_is_the_prefix_in_the_order_given(made: list[
     assert [row.call for row in rows] == made
     for n, row in enumerate(rows):
         assert row.history == ("before()", *(call.text() for call in made[:n]))
-        assert row.check is not None and row.check.answer == n
     assert {row.sample for row in rows} == {"s"} and len({row.id for row in rows}) == len(made)
 
 
@@ -171,7 +157,6 @@ def test_for_training_the_list_is_shuffled_and_then_its_prefixes_taken(made: lis
     assert Counter(c.text() for c in order) == Counter(c.text() for c in made)
     for n, row in enumerate(rows):
         assert row.history[1:] == tuple(call.text() for call in order[:n])
-        assert row.check is not None and made[row.check.answer] == row.call
     assert rows == decompose(decompose_sample(made), "train", seed)
 
 
@@ -274,8 +259,6 @@ def test_a_call_as_python_writes_it_is_read_again(arguments: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("text", "arguments"),
     [
-        ("f(p=1/6)", {"p": 1 / 6}),
-        ("f(p=-(2 + 3)*4)", {"p": -20}),
         ("f(on=true, off=False, gone=null)", {"on": True, "off": False, "gone": None}),
         ("f(loc=Berkeley)", {"loc": "Berkeley"}),
         ("f(at=(1, 2))", {"at": [1, 2]}),
@@ -287,7 +270,7 @@ def test_what_is_no_literal_is_worked_out(text: str, arguments: dict[str, Any]) 
 
 @pytest.mark.parametrize(
     "text",
-    ["f(1)", "f(**k)", "f(", "f", "f(a=g(1))", "f(a=1/0)", "f(a=9**9**9)", "f(a='x'*9)", "f(a=b[0])", "f(a={1: 2})"],
+    ["f(1)", "f(**k)", "f(", "f", "f(a=g(1))", "f(a=1/2)", "f(a=9**9**9)", "f(a=1e999)", "f(a=b[0])", "f(a={1})"],
 )
 def test_what_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(Unusable):

@@ -13,17 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rtcontrol.models.call import Call
-from rtcontrol.models.data import convert
-from rtcontrol.models.data.canonical import canonical
-from rtcontrol.models.data.convert import ConvertOptions, rows
+from rtcontrol.models.data.convert import Purpose, canonical, rows
 from rtcontrol.models.data.row import DataRow, read_rows, write_rows
-from rtcontrol.models.data.sample import Dropped, PlacedRow, Sample
-from rtcontrol.models.data.sources import bfcl, chat, openfunctions, registry, seal_tools, toolalpaca, xlam
+from rtcontrol.models.data.sample import Dropped, PlacedRow, Sample, Tally
+from rtcontrol.models.data.sources import chat, openfunctions, registry, seal_tools, toolalpaca, xlam
 from rtcontrol.models.data.sources.files import data_file, items, located, version
-from rtcontrol.models.data.tally import Tally
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.metrics.bfcl import check
 from tests.helpers.processes import python
 from tests.models.checkpoint.test_hub import REPOSITORY, SHA, Hub
 from tests.models.data.test_row import LEAST
@@ -111,7 +106,6 @@ def test_a_set_is_downloaded_once_and_no_more_of_it_than_its_data(tmp_path: Path
     [
         ("nothing", "neither a file nor a set"),
         ("toolalpaca", "Write toolalpaca=PLACE"),
-        ("bfcl:java", "no part 'java'"),
         ("xlam:train=x", "Write xlam alone"),
         ("seal-tools:test=x", "in-domain-several"),
     ],
@@ -127,98 +121,6 @@ def test_a_file_of_rows_is_a_source(tmp_path: Path) -> None:
     assert list(registry.read(str(path))) == [PlacedRow(DataRow.from_dict(LEAST, f"{path}:1"), f"{path}:1")]
 
 
-# BFCL from the package's data files: found, read, and judged by its own checker.
-
-
-FUNCTION = {
-    "name": "shop.find",
-    "description": "Finds.",
-    "parameters": {
-        "type": "dict",
-        "properties": {
-            "what": {"type": "string"},
-            "price": {"type": "float"},
-            "near": {"type": "dict", "properties": {"city": {"type": "string"}, "km": {"type": "integer"}}},
-            "tags": {"type": "array", "items": {"type": "string"}},
-        },
-        "required": ["what"],
-    },
-}
-OLD_MESSAGES = [[{"role": "system", "content": "It is Monday."}, {"role": "user", "content": "Tea."}]]
-
-
-def old_package(root: Path, questions: list[dict[str, Any]], answers: list[dict[str, Any]], name: str) -> Path:
-    """Of version 3: no dist-info beside it, names of its own."""
-    (root / "data" / "possible_answer").mkdir(parents=True)
-    (root / "data" / f"BFCL_v3_{name}.json").write_text("\n".join(map(json.dumps, questions)))
-    if answers:
-        (root / "data" / "possible_answer" / f"BFCL_v3_{name}.json").write_text("\n".join(map(json.dumps, answers)))
-    return root
-
-
-def test_the_first_allowed_value_is_gold_and_what_may_be_left_out_is(tmp_path: Path) -> None:
-    gold = {"what": ["tea", "Tea"], "price": ["", 2], "near": [{"city": ["Ulm"], "km": ["", 5]}], "tags": [["a", "b"]]}
-    folder = old_package(
-        tmp_path,
-        [{"id": "simple_0", "question": OLD_MESSAGES, "function": [FUNCTION]}],
-        [{"id": "simple_0", "ground_truth": [{"shop.find": gold}]}],
-        "simple",
-    )
-    (one,) = bfcl.samples("simple_python", folder)
-    assert isinstance(one, Sample)
-    assert (one.instruction, one.observation) == ("Tea.", "It is Monday.")
-    assert one.calls == (Call("shop.find", {"what": "tea", "near": {"city": "Ulm"}, "tags": ["a", "b"]}),)
-    assert one.tools[0]["function"]["parameters"]["properties"]["price"]["type"] == "number"
-    assert one.checks[0].functions == (FUNCTION,) and one.checks[0].answer == [{"shop.find": gold}]
-    (given,) = bfcl.samples("simple_python", folder, "give")
-    assert isinstance(given, Sample)
-    assert given.calls[0].arguments == {"what": "tea", "price": 2, "near": {"city": "Ulm", "km": 5}, "tags": ["a", "b"]}
-
-
-def test_executable_answers_are_calls_in_python_beside_the_questions(tmp_path: Path) -> None:
-    truth = ["shop.find(what='tea', price=1/4)"]
-    questions = [
-        {"id": f"e{n}", "question": OLD_MESSAGES, "function": [FUNCTION], "ground_truth": answer}
-        for n, answer in enumerate((truth, ["shop.find('tea')"]))
-    ]
-    one, other = bfcl.samples("exec_simple", old_package(tmp_path, questions, [], "exec_simple"))
-    assert isinstance(one, Sample) and one.calls == (Call("shop.find", {"what": "tea", "price": 0.25}),)
-    assert one.checks[0].answer == [{"shop.find": {"what": ["tea"], "price": [0.25]}}]
-    assert isinstance(other, Dropped) and other.where.endswith("BFCL_v3_exec_simple.json:2")
-
-
-def test_where_there_is_no_package_the_remedy_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(bfcl.VARIABLE, raising=False)
-    for place in (None, tmp_path / "python", tmp_path):
-        with pytest.raises(UserError, match="pip install --no-deps bfcl-eval"):
-            bfcl.package_folder(place)
-    with pytest.raises(UserError, match="no single-turn category 'java'"):
-        list(bfcl.samples("java", tmp_path))
-
-
-def accepted(package: Path, category: str, **options: Any) -> int:
-    rows = list(convert.rows(bfcl.samples(category, package), convert.ConvertOptions("eval", **options), Tally()))
-    cases = [(row.check, [row.call]) for row in rows if row.check is not None and row.call is not None]
-    assert len(cases) == len(rows)
-    return sum(answer.valid for answer in check(cases, package))
-
-
-@pytest.mark.parametrize(
-    ("category", "every", "six"),
-    [
-        ("simple_python", 400, 400),
-        pytest.param("multiple", 200, 200, marks=pytest.mark.slow),
-        ("live_simple", 256, 251),
-        pytest.param("parallel", 540, 540, marks=pytest.mark.slow),
-        pytest.param("live_multiple", 1051, 1009, marks=pytest.mark.slow),
-        ("exec_simple", 99, 99),
-        ("exec_multiple", 48, 48),
-    ],
-)
-def test_gold_calls_before_the_official_checker(package: Path, category: str, every: int, six: int) -> None:
-    assert (accepted(package, category), accepted(package, category, overflow="cut")) == (every, six)
-
-
 # Seal-Tools, OpenFunctions, ToolAlpaca and xLAM: their counts, and the traps in each.
 
 
@@ -227,7 +129,7 @@ def split(found: Any) -> tuple[list[Sample], Counter[str]]:
     samples = [one for one in every if isinstance(one, Sample)]
     for one in samples:
         for tool in one.tools:
-            canonical(tool, "merge")
+            canonical(tool)
     return samples, Counter(one.reason for one in every if isinstance(one, Dropped))
 
 
@@ -386,23 +288,12 @@ SEAL = {
     "query": "Light.",
     "calling": [{"api": "lamp", "parameters": {"on": "True"}, "responses": []}],
 }
-BFCL = {
-    "id": "simple_0",
-    "question": OLD_MESSAGES,
-    "function": [FUNCTION],
-    "ground_truth": [{"shop.find": {"what": ["tea"], "near": [{"city": ["Ulm"]}]}}],
-}
 
 
 def _lines(folder: Path, name: str, *values: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("\n".join(map(json.dumps, values)))
     return folder / name
-
-
-def _bfcl(folder: Path, value: Any) -> Any:
-    _lines(folder / "data", "BFCL_v3_simple.json", value)
-    return bfcl.samples("simple_python", folder)
 
 
 def _seal(folder: Path, value: Any) -> Any:
@@ -421,7 +312,6 @@ def _list(name: str, read: Callable[[str], Any]) -> Callable[[Path, Any], Any]:
 
 
 SETS: dict[str, tuple[Any, Callable[[Path, Any], Any]]] = {
-    "bfcl": (BFCL, _bfcl),
     "chat": (CHAT, lambda folder, value: chat.samples(_lines(folder, "chats.jsonl", value), "chats")),
     "openfunctions": (OPEN, _list("o.json", openfunctions.samples)),
     "seal-tools": (SEAL, _seal),
@@ -450,7 +340,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("name", SETS)
 def test_the_sample_itself_is_a_row(name: str, tmp_path: Path) -> None:
     value, read = SETS[name]
-    assert list(rows(read(tmp_path, value), ConvertOptions("train"), Tally()))
+    assert list(rows(read(tmp_path, value), Tally()))
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -467,10 +357,11 @@ def test_anything_anywhere_is_a_row_or_a_reason(
         inside = inside[key]
     inside[last] = data.draw(junk)
     folder = tmp_path_factory.mktemp("set")
-    for purpose in ("train", "eval"):
+    purposes: tuple[Purpose, ...] = ("train", "eval")
+    for purpose in purposes:
         tally = Tally()
         try:
-            made = list(rows(read(folder, value), ConvertOptions(purpose), tally))
+            made = list(rows(read(folder, value), tally, purpose))
         except UserError:  # of the whole file
             continue
         assert made or tally.dropped or not tally.samples

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.balance import shares_of
-from rtcontrol.models.data.canonical import canonical, check_call, declared
-from rtcontrol.models.data.sample import Unusable
+from rtcontrol.models.data.convert import canonical, check_call, declared
+from rtcontrol.models.data.sample import Tally, Unusable
 from rtcontrol.models.data.synthesis import draw, read_tools, rows
-from rtcontrol.models.data.tally import Tally
-from rtcontrol.models.data.types import tool
+from rtcontrol.models.data.written import tool
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ToolSchema
 from tests.models.small import tool_lists
@@ -40,14 +39,14 @@ def test_every_row_is_one_of_its_tools(tools: list[dict[str, Any]], seed: int) -
     for row in made:
         assert row.call is not None
         called = next(one for one in row.tools if one["function"]["name"] == row.call.name)
-        check_call(row.call, canonical(called, "merge"))
+        check_call(row.call, canonical(called))
         assert all(v in row.instruction for v in row.call.arguments.values() if isinstance(v, str))
     assert len({(row.instruction, row.call.text()) for row in made if row.call}) == len(made)
 
 
 def test_the_shares_of_arguments_are_followed_and_a_seed_repeats() -> None:
     properties = {f"p{n}": {"type": "string"} for n in range(8)}
-    sets = [(canonical(tool("f", "", {"type": "object", "properties": properties}), "merge"),)]
+    sets = [(canonical(tool("f", "", {"type": "object", "properties": properties})),)]
     made = list(rows(sets, 600, 1, Tally(), shares_of("1,0,1,0,0,0")))
     counts = Counter(len(row.call.arguments) for row in made if row.call)
     assert set(counts) == {1, 3} and 250 < counts[1] < 350
@@ -57,7 +56,7 @@ def test_the_shares_of_arguments_are_followed_and_a_seed_repeats() -> None:
 def test_shares_that_no_tool_can_have_fall_to_no_other() -> None:
     one, two = ({f"p{n}": {"type": "integer", "minimum": 0, "maximum": 900} for n in range(k)} for k in (1, 2))
     required = ({"type": "object", "properties": own, "required": [*own]} for own in (one, two))
-    sets = [tuple(canonical(tool(name, "", own), "merge") for name, own in zip("ab", required, strict=True))]
+    sets = [tuple(canonical(tool(name, "", own)) for name, own in zip("ab", required, strict=True))]
     counts = Counter(
         len(row.call.arguments) for row in rows(sets, 400, 1, Tally(), shares_of("1,1,1,1,1,1")) if row.call
     )
@@ -66,7 +65,7 @@ def test_shares_that_no_tool_can_have_fall_to_no_other() -> None:
 
 def test_tools_that_give_too_little_are_told() -> None:
     with pytest.raises(UserError, match="4 were made"):
-        list(rows([(canonical(tool("stop", "", None), "merge"),)], 5, 0, Tally(), ANY))
+        list(rows([(canonical(tool("stop", "", None)),)], 5, 0, Tally(), ANY))
 
 
 @pytest.mark.parametrize(
@@ -81,14 +80,14 @@ def test_tools_that_give_too_little_are_told() -> None:
     ],
 )
 def test_values_are_what_the_parameter_takes(schema: dict[str, Any]) -> None:
-    made = canonical(tool("f", "", {"type": "object", "properties": {"p": schema}, "required": ["p"]}), "merge")
+    made = canonical(tool("f", "", {"type": "object", "properties": {"p": schema}, "required": ["p"]}))
     for seed in range(50):
         check_call(declared(Call("f", {"p": draw(made.parameters[0], Random(seed))}), made), made)
 
 
 @pytest.mark.parametrize("schema", [{"type": "string", "pattern": "a+"}, {"type": "array"}, {"type": "object"}])
 def test_what_only_a_model_could_make_up_is_no_value(schema: dict[str, Any]) -> None:
-    made = canonical(tool("f", "", {"type": "object", "properties": {"p": schema}}), "merge")
+    made = canonical(tool("f", "", {"type": "object", "properties": {"p": schema}}))
     with pytest.raises(Unusable, match="cannot be drawn"):
         draw(made.parameters[0], Random(0))
 

@@ -17,7 +17,7 @@ import rtcontrol
 from rtcontrol.agents import InvalidCall, Tools, tool
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.data.canonical import check_call, declared, ordered
+from rtcontrol.models.data.convert import check_call, declared, ordered
 from rtcontrol.models.data.sample import Unusable
 from rtcontrol.models.decode.grammar import Grammars, parse_free
 from rtcontrol.models.decode.plan import compile_plan

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.agents import InvalidCall, Tools
 from rtcontrol.models.call import Call
-from rtcontrol.models.data.canonical import check_call
+from rtcontrol.models.data.convert import check_call
 from rtcontrol.models.data.sample import Unusable
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import ClosedDomain, Free

@@ -12,10 +12,9 @@ import torch
 from commands import call, refused
 
 from rtcontrol.bench import decide
-from rtcontrol.bench.json_writer import JsonWriter
+from rtcontrol.bench.json_writer import JsonWriter, forced, legal, matcher
 from rtcontrol.bench.situations import AGENTS, TICKS, schemas, situations
 from rtcontrol.bench.timing import Stopwatch, Turns, like, rotated
-from rtcontrol.evaluation.json_calls import forced, legal, matcher
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from tests.models.small import qwen, tool
