@@ -42,14 +42,13 @@ async def main(url: str = "http://127.0.0.1:8090") -> None:
                 seen = json.loads(await tool("status")).get("text") or ""
                 speeds = [int(n) for n in re.findall(r"\bv[xy] (-?\d+)", seen)]
                 steady = steady + 1 if speeds and max(map(abs, speeds)) <= 8 else 0
-        async with asyncio.timeout(60), client.listen(resource_subscriptions=["rtcontrol://episodes"]) as news:
-            landed = json.loads(await tool("report"))["successes"]
-            await tool("instruct", text="land on the pad")
-            async for event in news:
-                print(f"news of {event.uri}")
-                break
+        before_it = json.loads(await tool("report"))
+        await tool("instruct", text="land on the pad")
+        async with asyncio.timeout(60):
+            while json.loads(await tool("report"))["episodes"] == before_it["episodes"]:
+                await asyncio.sleep(0.5)
         report = json.loads(await tool("report"))
-        print("landed" if report["successes"] > landed else "not landed")
+        print("landed" if report["successes"] > before_it["successes"] else "not landed")
         await tool("stop")
 
 

@@ -114,7 +114,7 @@ def test_the_wheel_has_the_javascript_client_that_the_page_is_made_with(
     assert {path.name: path.read_bytes() for path in inside.iterdir()} == {
         path.name: path.read_bytes() for path in client.iterdir()
     }
-    code = "from rtcontrol.gateway.site import CLIENT; print(CLIENT)"
+    code = "from rtcontrol.gateway.view import CLIENT; print(CLIENT)"
     for root, folder in ((tmp_path / "wheel", inside), (ROOT, client)):
         done = python("-c", code, env={"PYTHONPATH": f"{root}:{ROOT / 'bridges'}"}, cwd=tmp_path)
         assert Path(done.stdout.strip()).resolve() == folder, done.stderr

@@ -30,29 +30,6 @@ ABORT = "rtcontrol.abort"  # an extension of a connection's scope, which cuts of
 # Paths that act or tell something about the sessions, as every WebSocket does; the rest are the page's files, which are
 # no secret.
 GUARDED = ("/ws", "/view/", "/v1/", "/metrics", "/health", "/mcp")
-# What OpenAI's clients send from a browser.
-SENT = (
-    "accept",
-    "authorization",
-    "content-type",
-    "idempotency-key",
-    "openai-beta",
-    "openai-organization",
-    "openai-project",
-)
-STAINLESS = "x-stainless-"
-# MCP's own path, the headers that its clients send from a browser, and the one of an answer that they send back.
-MCP_PATH = "/mcp"
-MCP_SENT = (
-    "accept",
-    "authorization",
-    "content-type",
-    "last-event-id",
-    "mcp-method",
-    "mcp-name",
-    "mcp-protocol-version",
-)
-MCP_SESSION = "mcp-session-id"
 WARNING = "x-rtcontrol-warning"
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 PAGE_POLICY = (
@@ -93,7 +70,7 @@ class AccessGate:
             self._check_host(headers)
             foreign, trusted = self._foreign_origin(scope, headers)
             if foreign is not None and scope["type"] == "http" and scope["method"] == "OPTIONS":
-                await self._preflight(foreign, headers.get("access-control-request-headers", ""), scope["path"], send)
+                await _preflight(foreign, headers.get("access-control-request-headers", ""), send)
                 return
             guarded = scope["type"] == "websocket" or scope["path"].startswith(GUARDED)
             if guarded and (self._options.require_token or not (trusted and self._local(scope, headers))):
@@ -161,7 +138,7 @@ class AccessGate:
         return here and not any(name in headers for name in FORWARDED)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send, foreign: str | None) -> None:
-        ours = _headers(scope["path"], foreign)
+        ours = _dress(scope["path"].startswith("/static/"), foreign)
 
         async def dressed(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
@@ -177,19 +154,17 @@ class AccessGate:
             if scope[TASK] is not None:
                 raise
 
-    async def _preflight(self, origin: str, asked: str, path: str, send: Send) -> None:
-        named = [name.strip().lower() for name in asked.split(",")]
-        mcp = path == MCP_PATH
-        sent = (*MCP_SENT, MCP_SESSION) if mcp else SENT
-        allowed = (n for n in named if n in sent or (n.startswith(STAINLESS) and not mcp))
-        headers = {
-            "access-control-allow-methods": "GET, POST, DELETE" if mcp else "GET, HEAD, POST",
-            "access-control-allow-headers": ", ".join(allowed),
-            "access-control-max-age": "600",
-            **_cors(origin, mcp),
-        }
-        await send({"type": "http.response.start", "status": 204, "headers": _encode(headers)})
-        await send({"type": "http.response.body", "body": b""})
+
+async def _preflight(origin: str, wanted: str, send: Send) -> None:
+    # Any header may come: what a page of elsewhere may do, its origin and its token decide.
+    headers = {
+        "access-control-allow-methods": "GET, POST, DELETE",
+        "access-control-allow-headers": wanted,
+        "access-control-max-age": "600",
+        **_cors(origin),
+    }
+    await send({"type": "http.response.start", "status": 204, "headers": _encode(headers)})
+    await send({"type": "http.response.body", "body": b""})
 
 
 def check_token(scope: Scope, options: GatewayOptions) -> None:
@@ -255,22 +230,18 @@ def _token(scope: Scope, headers: dict[str, str]) -> str | None:
     return None
 
 
-def _headers(path: str, foreign: str | None) -> list[tuple[bytes, bytes]]:
-    return _dress(path.startswith("/static/"), path == MCP_PATH, foreign)
-
-
 @lru_cache(16)
-def _dress(static: bool, mcp: bool, foreign: str | None) -> list[tuple[bytes, bytes]]:
+def _dress(static: bool, foreign: str | None) -> list[tuple[bytes, bytes]]:
     # Pages of the user's own have inline scripts; ours have none.
     # A page that was installed anew must not meet yesterday's modules.
     policy = {} if static else {"content-security-policy": PAGE_POLICY, "cache-control": "no-cache"}
-    return _encode({**HEADERS, **policy, **({} if foreign is None else _cors(foreign, mcp))})
+    return _encode({**HEADERS, **policy, **({} if foreign is None else _cors(foreign))})
 
 
-def _cors(origin: str, mcp: bool = False) -> dict[str, str]:
+def _cors(origin: str) -> dict[str, str]:
     return {
         "access-control-allow-origin": origin,
-        "access-control-expose-headers": MCP_SESSION if mcp else f"{WARNING}, retry-after",
+        "access-control-expose-headers": f"{WARNING}, retry-after, mcp-session-id",
         "cross-origin-resource-policy": "cross-origin",
         "vary": "Origin",
     }

@@ -14,18 +14,16 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
-from rtcontrol.gateway import body, chat, openai_api, simpletool, systemone, view
+from rtcontrol.gateway import body, chat, decisions, simpletool, view
 from rtcontrol.gateway.access import AccessGate, Refusal
-from rtcontrol.gateway.chat import ContentHeads, WrittenContent
+from rtcontrol.gateway.chat import error_boundary, error_response
 from rtcontrol.gateway.chat_request import ChatRequest
 from rtcontrol.gateway.checkpoint_gate import CheckpointGate
 from rtcontrol.gateway.decide import Timed, ToolSets, Unavailable
 from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.metrics import Metrics
-from rtcontrol.gateway.openai_api import error_boundary, error_response
 from rtcontrol.gateway.options import GatewayOptions
-from rtcontrol.gateway.site import PAGE, mounts
-from rtcontrol.gateway.source import content, no_content, public_name, source, trained
+from rtcontrol.gateway.source import public_name, source, trained
 from rtcontrol.gateway.websocket import WebSockets
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.models.errors import UserError
@@ -39,7 +37,6 @@ DEFAULT_MODEL = "default"
 def build(
     admission: SessionManager,
     tool_sets: ToolSets,
-    content: ContentHeads,
     options: GatewayOptions,
     metrics: Metrics,
 ) -> Starlette:
@@ -74,14 +71,10 @@ def build(
                 raise Refusal(
                     400, "invalid", "tools: there are none.", "Give `tools`, or `serve --tools` some, or an --agent."
                 )
-            told = wanted.tools, wanted.instruction(), wanted.observation(), wanted.history or ()
-            timed = await decide(*told)
+            timed = await decide(wanted.tools, wanted.instruction(), wanted.observation(), wanted.history or ())
             call = None if timed.held else timed.decision.call
             answer = simpletool.respond(call, timed.schemas, timed.latency_ms, timed.held)
-            headers = openai_api.warning(timed.warning)
-            if wanted.include_content_head and answer.success:
-                written = await content.write(*told)
-                answer.content, headers = written.text, openai_api.warning(timed.warning, written.lacking)
+            headers = chat.warning(timed.warning)
         except (Refusal, UserError, Unavailable) as error:
             if isinstance(error, Refusal):
                 metrics.refused.labels(error.code).inc()
@@ -99,31 +92,23 @@ def build(
             raise Refusal(404, "model_not_found", what, f"Use {' or '.join(map(repr, served))}.", "model")
 
     async def models(request: Request) -> Response:
-        return JSONResponse({"object": "list", "data": [openai_api.model(model, since)]})
+        return JSONResponse({"object": "list", "data": [chat.model(model, since)]})
 
     async def one_model(request: Request) -> Response:
         name = request.path_params["name"]
         known(name)
-        return JSONResponse(openai_api.model(name, since))
+        return JSONResponse(chat.model(name, since))
 
     async def completions(request: Request) -> Response:
         wanted = await body.read(request, ChatRequest, options, 400)
         known(wanted.model)
         offer = wanted.offer(own)
-        answer = await chat.decided(wanted, offer, decide, options.decide_timeout_s)
-        headers = openai_api.warning(answer.timed[0].warning)
-
-        async def written() -> WrittenContent:
-            history = [one.text() for one in wanted.made()]
-            told = "\n".join(filter(None, (wanted.orders(), wanted.instruction())))
-            return await content.write(offer.tools, told, wanted.observation(), history)
-
-        beside = written if wanted.include_content_head and (answer.calls or answer.stopped) else None
+        answer = await chat.decided(wanted, offer, decide)
+        headers = chat.warning(answer.timed[0].warning)
         if wanted.stream:
-            events = openai_api.chunks(wanted, answer, beside)
+            events = chat.chunks(wanted, answer)
             return StreamingResponse(events, 200, {**headers, "cache-control": "no-cache"}, "text/event-stream")
-        said = None if beside is None else await beside()
-        return JSONResponse(openai_api.completion(wanted, answer, said), headers=headers)
+        return JSONResponse(chat.completion(wanted, answer), headers=headers)
 
     async def missing(request: Request, error: Exception) -> Response:
         path, method = request.url.path, request.method
@@ -141,7 +126,7 @@ def build(
         await socket.send_denial_response(error_response(404, "not_found", what))
 
     routes: list[BaseRoute] = [
-        *systemone.routes(decide, known, options, metrics),
+        *decisions.routes(decide, known, options, metrics),
         Route("/v1/function_call", function_call, methods=["POST"]),
         Route("/v1/chat/completions", error_boundary("chat", completions, metrics), methods=["POST"]),
         Route("/v1/models", models),
@@ -152,9 +137,9 @@ def build(
         *view.routes(lambda name: view.find(admission, name), lambda: view.listed(admission)),
         WebSocketRoute("/{path:path}", no_socket),
         *([] if options.static is None else [Mount("/static", StaticFiles(directory=options.static, html=True))]),
-        Route("/crowd", lambda request: FileResponse(PAGE / "crowd.html")),
+        Route("/crowd", lambda request: FileResponse(view.PAGE / "crowd.html")),
         Route("/causes.js", lambda request: Response(script(), media_type="text/javascript")),
-        *mounts(html=True),
+        *view.files(html=True),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: missing})
 
@@ -172,24 +157,19 @@ class GatewayApp:
     """The routes for an admission, and what decides for them. `app` is without its gate, `gated` behind it."""
 
     def __init__(self, admission: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
-        limits = (options.tool_sets, options.decide_timeout_s, options.open_timeout_s)
         self._tool_sets = ToolSets(
             pool,
             lambda tools, allow_null: source(
                 options.model, options.engine, tools, options.value_tokens, allow_null, options.arguments
             ),
-            *limits,
+            options.tool_sets,
+            options.decide_timeout_s,
+            options.open_timeout_s,
             lambda tools: trained(options.model, tools),
             lambda tools, allow_null: CheckpointGate.of(options.model, tools, allow_null),
         )
-        texts = ToolSets(
-            pool,
-            lambda tools, _: content(options.model, options.engine, tools, options.value_tokens),
-            *limits,
-        )
-        self._content = ContentHeads(texts, lambda: no_content(options.model))
         self._metrics = Metrics(admission)
-        self.app = build(admission, self._tool_sets, self._content, options, self._metrics)
+        self.app = build(admission, self._tool_sets, options, self._metrics)
         self.gated = AccessGate(self.app, options, self.refused)
 
     def refused(self, code: str) -> None:
@@ -202,7 +182,6 @@ class GatewayApp:
     def close(self) -> None:
         """What decides for it ends."""
         self._tool_sets.close()
-        self._content.close()
 
 
 class Gateway(HTTPServer):

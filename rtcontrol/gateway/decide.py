@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rtcontrol.gateway.checkpoint_gate import CheckpointGate
-from rtcontrol.gateway.errors import RequestError, Tools
 from rtcontrol.hosts.protocol import (
     DeciderSource,
     DecisionReply,
@@ -37,12 +36,21 @@ OPENING_AT_ONCE = threading.Semaphore(2)
 READING_AT_ONCE = 2
 LOOK_S = 0.2  # so often whoever waits looks whether the decoder is still there
 BOUND_IT = "Give it an enum, a range, a maxLength or maxItems; `rtcontrol serve --value-tokens N` allows longer ones."
+Tools = tuple[dict[str, Any], ...]
 Trained = Callable[[Sequence[ToolSchema]], tuple[bool | None, str | None]]
 Gates = Callable[[Sequence[ToolSchema], bool], CheckpointGate]
 
 
 class Unavailable(Exception):
     """No decision now, through no fault of the request: what, in one line."""
+
+
+class RequestError(UserError):
+    """What is wrong with a request, however often it is sent; `about` its `tools` or its `messages`."""
+
+    def __init__(self, error: UserError, about: str) -> None:
+        super().__init__(error.what, error.remedy)
+        self.about = about
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +112,7 @@ class ToolSets:
         began = time.perf_counter()
         if (size := len(orders) + len(instruction) + len(observation) + sum(map(len, history))) > MAX_TOLD:
             what = f"The request tells {size} characters; {MAX_TOLD} is the most."
-            raise RequestError(UserError(what, "Shorten the messages, or the environment."), "messages", tools)
+            raise RequestError(UserError(what, "Shorten the messages, or the environment."), "messages")
         key = json.dumps([allow_null, *tools])
         if self._waiting >= MAX_WAITING:
             raise Unavailable(f"{MAX_WAITING} requests wait already")
@@ -143,7 +151,7 @@ class ToolSets:
         except RequestError:
             raise
         except UserError as error:
-            raise RequestError(error, "tools", tools) from None
+            raise RequestError(error, "tools") from None
 
     def _entry(self, key: str, tools: Tools, gate: CheckpointGate | None) -> _ToolSet:
         entry = self._open.get(key)
@@ -182,11 +190,11 @@ def read_tools(tools: Tools) -> tuple[ToolSchema, ...]:
     try:
         return tool_schemas(tools)
     except UserError as error:
-        raise RequestError(error, "tools", tools) from None
+        raise RequestError(error, "tools") from None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         what = f"The tools are no function definitions ({reason})."
-        raise RequestError(UserError(what, "Write OpenAI-style function definitions."), "tools", tools) from None
+        raise RequestError(UserError(what, "Write OpenAI-style function definitions."), "tools") from None
 
 
 class ConnectionLost(Exception):
@@ -211,10 +219,9 @@ class _ToolSet:
         self._tools, self._make, self._is_trained = tools, make, trained
         self._decide_timeout_s, self._open_timeout_s = decide_timeout_s, open_timeout_s
         self._host: Host | None = None
-        self._ticks = self._incarnation = 0
+        self._ticks = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._under_way = 0
-        self._hosts = threading.Lock()  # whoever asks the host, or closes it
 
     @property
     def ready(self) -> bool:
@@ -226,12 +233,6 @@ class _ToolSet:
         self._under_way += 1
         try:
             async with asyncio.timeout(limit):
-                # The event loop's thread waits for the reply itself where it can: it is there two threads sooner.
-                if self._under_way == 1 and getattr(self._host, "files", False) and self._hosts.acquire(blocking=False):
-                    try:
-                        return await self._decide_here(request)
-                    finally:
-                        self._hosts.release()
                 return await asyncio.get_running_loop().run_in_executor(self._thread, self._decide, request)
         except TimeoutError:
             raise Unavailable(f"no decision within {limit:g} s") from None
@@ -243,57 +244,34 @@ class _ToolSet:
         self._thread.submit(self._end)
         self._thread.shutdown(wait=False)
 
-    async def _decide_here(self, request: DecisionRequest) -> tuple[Decision, int]:
-        host: Any = self._host
-        tick = self._submit(host, request)
-        try:
-            while True:
-                while (reply := host.wait(0)) is not None:
-                    if reply.tick == tick:
-                        return self._read(reply)
-                self._look(host)
-                await _readable(host.files)
-        except asyncio.CancelledError:
-            host.cancel(tick)
-            raise
-
     def _decide(self, request: DecisionRequest) -> tuple[Decision, int]:
-        with self._hosts:
-            if self._host is None:
-                with OPENING_AT_ONCE:
-                    if not self._under_way:
-                        raise Unavailable("whoever asked has gone")
-                    self._host = self._begin()
-            tick = self._submit(self._host, request)
-            give_up = time.monotonic_ns() + round(self._decide_timeout_s * 1e9)
-            while (left := give_up - time.monotonic_ns()) > 0:
-                reply = self._host.wait(min(left, round(LOOK_S * 1e9)))
-                if reply is not None and reply.tick == tick:
-                    return self._read(reply)
-                self._look(self._host)
-            self._host.cancel(tick)
-        raise Unavailable(f"no decision within {self._decide_timeout_s:g} s")
-
-    def _submit(self, host: Host, request: DecisionRequest) -> int:
+        if (host := self._host) is None:
+            with OPENING_AT_ONCE:
+                if not self._under_way:
+                    raise Unavailable("the caller has gone")
+                host = self._host = self._begin()
         if not host.alive():
             raise ConnectionLost("the decoder is not there")
         self._ticks += 1
         host.submit(DecisionRequest(self._ticks, 0, request.observation, request.instruction, request.history))
-        self._incarnation = host.incarnation  # a standby's takes over when it is asked
-        return self._ticks
-
-    def _look(self, host: Host) -> None:
-        """Raises ConnectionLost where what was asked went down with the decoder."""
-        if host.incarnation != self._incarnation or not host.alive():
-            raise ConnectionLost("the decoder was lost")
+        incarnation = host.incarnation  # a standby's takes over when it is asked
+        give_up = time.monotonic_ns() + round(self._decide_timeout_s * 1e9)
+        while (left := give_up - time.monotonic_ns()) > 0:
+            reply = host.wait(min(left, round(LOOK_S * 1e9)))
+            if reply is not None and reply.tick == self._ticks:
+                return self._read(reply)
+            if host.incarnation != incarnation or not host.alive():
+                raise ConnectionLost("the decoder was lost")
+        host.cancel(self._ticks)
+        raise Unavailable(f"no decision within {self._decide_timeout_s:g} s")
 
     def _read(self, reply: DecisionReply) -> tuple[Decision, int]:
         if reply.mistake is not None:
-            raise RequestError(UserError(*reply.mistake), "messages", self._tools)
+            raise RequestError(UserError(*reply.mistake), "messages")
         if reply.decision is None:
             kind, _, what = str(reply.error).partition(": ")
             if kind == DecodeError.__name__:  # and so it would be the next time
-                raise RequestError(UserError(f"{what}.", BOUND_IT), "tools", self._tools)
+                raise RequestError(UserError(f"{what}.", BOUND_IT), "tools")
             raise Unavailable(f"the decoder failed ({reply.error})")
         return reply.decision, reply.decide_ns
 
@@ -306,31 +284,16 @@ class _ToolSet:
         except DecoderUnavailable as error:
             raise Unavailable(error.what.rstrip(".")) from None
         except UserError as error:
-            raise RequestError(error, "tools", self._tools) from None
+            raise RequestError(error, "tools") from None
         except Exception as error:
             log.exception("opening a tool set")
             raise Unavailable(f"these tools cannot be opened ({type(error).__name__})") from None
         return host
 
     def _end(self) -> None:
-        self._hosts.acquire(timeout=self._decide_timeout_s)
         host, self._host = self._host, None
         if host is not None:
             try:
                 host.close()
             except Exception:
                 log.exception("closing a tool set")
-
-
-async def _readable(files: Sequence[int]) -> None:
-    """Until one of them is, or `LOOK_S` are over."""
-    loop, woken = asyncio.get_running_loop(), asyncio.Event()
-    over = loop.call_later(LOOK_S, woken.set)
-    for file in files:
-        loop.add_reader(file, woken.set)
-    try:
-        await woken.wait()
-    finally:
-        over.cancel()
-        for file in files:
-            loop.remove_reader(file)

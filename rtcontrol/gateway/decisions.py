@@ -1,25 +1,37 @@
-"""`POST /v1/decisions` as the `openai` client libraries send and read it: predicates, choices and scores, in order."""
+"""`POST /v1/decisions` (OpenAI's shape) and `POST /v1/systemone` (System One's): typed questions about one state."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StrictBool, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
+from rtcontrol.gateway import body, chat
 from rtcontrol.gateway.access import Refusal
 from rtcontrol.gateway.decide import Timed
+from rtcontrol.gateway.metrics import Metrics
+from rtcontrol.gateway.options import GatewayOptions
+from rtcontrol.gateway.source import public_name
+from rtcontrol.hosts import deciders
 from rtcontrol.models.questions import StateQuestion
 
 MOST_QUESTIONS, MOST_OPTIONS, MOST_LEVELS = 400, 255, 10
+MEDIA = ("images", "audio", "videos", "assets")
+Json = str | dict[str, Any] | list[Any]
 
 
 def as_text(value: Any) -> str:
-    """Return text as it is, everything else as compact JSON."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """Return text as it is, nothing for None, everything else as compact JSON."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
@@ -31,12 +43,6 @@ class TypedQuestion:
     instructions: str
     values: Sequence[str | bool | int]
     descriptions: Sequence[str]
-
-    @classmethod
-    def predicate(cls, name: str | None, instructions: str, criteria: Mapping[str, str] | None = None) -> TypedQuestion:
-        """Make a question with the answers true and false; `criteria` may describe both."""
-        described = [(criteria or {}).get(answer, "") for answer in ("true", "false")]
-        return cls("predicate", name, instructions, (True, False), described)
 
     def question(self) -> StateQuestion:
         """Return what the model reads: the instructions, then a line for each option.
@@ -57,28 +63,14 @@ class Answered:
     asked: TypedQuestion
     probabilities: Sequence[float]
 
-    @property
-    def choice(self) -> str | bool | int:
-        """The most probable option; the first of equals."""
-        return self.asked.values[self.probabilities.index(max(self.probabilities))]
-
-    @property
-    def confidence(self) -> float:
-        """0 where all options are equally probable, 1 where one is certain."""
-        count = len(self.probabilities)
-        return (count * max(self.probabilities) - 1) / (count - 1)
-
-    @property
-    def expected(self) -> float:
-        """The expected level of a score."""
-        return math.fsum(level * p for level, p in enumerate(self.probabilities))
-
-
-def answered(asked: Sequence[TypedQuestion], timed: Timed) -> list[Answered]:
-    """Pair each question with its probabilities."""
-    assert timed.decision.call is not None
-    rows = timed.decision.call.arguments["probabilities"]
-    return [Answered(one, probabilities) for one, probabilities in zip(asked, rows, strict=True)]
+    def judged(self) -> dict[str, Any]:
+        """Return the most probable option (the first of equals) or the expected level, and the confidence: 0 where all
+        options are equally probable, 1 where one is certain."""
+        count, most = len(self.probabilities), max(self.probabilities)
+        confidence = {"confidence": (count * most - 1) / (count - 1)}
+        if self.asked.kind == "score":
+            return {"score": math.fsum(level * p for level, p in enumerate(self.probabilities)), **confidence}
+        return {"choice": self.asked.values[self.probabilities.index(most)], **confidence}
 
 
 class TextPart(BaseModel):
@@ -86,13 +78,17 @@ class TextPart(BaseModel):
     text: str
 
 
-Content = str | list[TextPart]
-
-
 class PredicateQuestion(BaseModel):
     type: Literal["predicate"]
     name: str | None = None
-    instructions: Content
+    instructions: str | list[TextPart]
+
+    def typed(self, where: str) -> TypedQuestion:
+        return TypedQuestion("predicate", self.name, self.wording(), (True, False), ("", ""))
+
+    def wording(self) -> str:
+        given = self.instructions
+        return given if isinstance(given, str) else "\n".join(part.text for part in given)
 
 
 class ChoiceOption(BaseModel):
@@ -104,6 +100,14 @@ class ChoiceQuestion(PredicateQuestion):
     type: Literal["choice"]  # type: ignore[assignment]
     choices: Annotated[list[ChoiceOption], Field(min_length=2, max_length=MOST_OPTIONS)]
 
+    def typed(self, where: str) -> TypedQuestion:
+        """Raises Refusal."""
+        values = [option.value for option in self.choices]
+        if len({(type(value), value) for value in values}) < len(values):
+            what = f"{where}.choices: a value is there twice."
+            raise Refusal(400, "invalid", what, "Each choice must be unique.", f"{where}.choices")
+        return TypedQuestion("choice", self.name, self.wording(), values, [x.description or "" for x in self.choices])
+
 
 class ScoreLevel(BaseModel):
     label: str
@@ -113,6 +117,10 @@ class ScoreLevel(BaseModel):
 class ScoreQuestion(PredicateQuestion):
     type: Literal["score"]  # type: ignore[assignment]
     levels: Annotated[list[ScoreLevel], Field(min_length=2, max_length=MOST_LEVELS)]
+
+    def typed(self, where: str) -> TypedQuestion:
+        labels = [f"{x.label}: {x.description}" if x.description else x.label for x in self.levels]
+        return TypedQuestion("score", self.name, self.wording(), range(len(labels)), labels)
 
 
 AnyQuestion = Annotated[PredicateQuestion | ChoiceQuestion | ScoreQuestion, Field(discriminator="type")]
@@ -125,50 +133,126 @@ class DecisionsRequest(BaseModel):
     input: str
     questions: Annotated[list[AnyQuestion], Field(min_length=1, max_length=MOST_QUESTIONS)]
 
-    def typed_questions(self) -> list[TypedQuestion]:
+
+class NamedQuestion(BaseModel):
+    """`criteria` describe true and false of a `noul`, the options of a `choice`, and the levels of a `score`."""
+
+    type: Literal["noul"]
+    instructions: Json | None = None
+    criteria: dict[Literal["true", "false"], Json | None] | None = None
+
+    def typed(self, name: str) -> TypedQuestion:
         """Raises Refusal."""
-        return [_asked(question, f"questions[{i}]") for i, question in enumerate(self.questions)]
+        if self.instructions is None and not self.criteria:
+            field = f"questions.{name[:80]}"
+            raise Refusal(422, "invalid", f"{field}: neither instructions nor criteria.", "Give one of them.", field)
+        described: Mapping[Any, Json | None] = self.criteria or {}
+        words = [as_text(described.get(answer)) for answer in ("true", "false")]
+        return TypedQuestion("predicate", name, as_text(self.instructions), (True, False), words)
 
 
-def _asked(question: PredicateQuestion, where: str) -> TypedQuestion:
-    given = question.instructions
-    said = given if isinstance(given, str) else "\n".join(part.text for part in given)
-    if isinstance(question, ScoreQuestion):
-        labels = [f"{x.label}: {x.description}" if x.description else x.label for x in question.levels]
-        return TypedQuestion("score", question.name, said, range(len(labels)), labels)
-    if not isinstance(question, ChoiceQuestion):
-        return TypedQuestion.predicate(question.name, said)
-    values = [option.value for option in question.choices]
-    if len({(type(value), value) for value in values}) < len(values):
-        what = f"{where}.choices: a value is there twice."
-        raise Refusal(400, "invalid", what, "Each choice must be unique.", f"{where}.choices")
-    return TypedQuestion("choice", question.name, said, values, [one.description or "" for one in question.choices])
+class NamedChoice(NamedQuestion):
+    type: Literal["choice"]  # type: ignore[assignment]
+    criteria: Annotated[dict[str, Json | None], Field(min_length=2, max_length=MOST_OPTIONS)]  # type: ignore[assignment]
+
+    def typed(self, name: str) -> TypedQuestion:
+        words = [as_text(one) for one in self.criteria.values()]
+        return TypedQuestion("choice", name, as_text(self.instructions), list(self.criteria), words)
 
 
-def respond(request: DecisionsRequest, model: str, found: Sequence[Answered], timed: Timed) -> dict[str, Any]:
-    """Return the response's body: an answer for every question, never a refusal."""
+class NamedScore(NamedQuestion):
+    type: Literal["score"]  # type: ignore[assignment]
+    criteria: Annotated[list[Json], Field(min_length=2, max_length=MOST_LEVELS)]  # type: ignore[assignment]
+
+    def typed(self, name: str) -> TypedQuestion:
+        levels = [as_text(level) for level in self.criteria]
+        return TypedQuestion("score", name, as_text(self.instructions), range(len(levels)), levels)
+
+
+class SystemOneRequest(BaseModel):
+    """`model` may be any: clients send the one that they were trained with. Pictures and sound are refused."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str = ""
+    state: Json
+    questions: Annotated[
+        dict[str, Annotated[NamedQuestion | NamedChoice | NamedScore, Field(discriminator="type")]],
+        Field(min_length=1, max_length=MOST_QUESTIONS),
+    ]
+
+
+def routes(
+    decide: Callable[..., Awaitable[Timed]], known: Callable[[str], None], options: GatewayOptions, metrics: Metrics
+) -> list[Route]:
+    """Return both routes; `decide` gets no tools, `known` raises Refusal for a model that is not here."""
+    model = public_name(options.model)
+
+    async def ask(state: str, asked: list[TypedQuestion]) -> tuple[Timed, list[Answered]]:
+        timed = await decide((), deciders.encode_questions([one.question() for one in asked]), state)
+        assert timed.decision.call is not None
+        rows = timed.decision.call.arguments["probabilities"]
+        return timed, [Answered(one, probabilities) for one, probabilities in zip(asked, rows, strict=True)]
+
+    async def of_openai(request: Request) -> Response:
+        wanted = await body.read(request, DecisionsRequest, options, 400)
+        known(wanted.model)
+        asked = [question.typed(f"questions[{i}]") for i, question in enumerate(wanted.questions)]
+        timed, found = await ask(wanted.input, asked)
+        answers = [_of_openai(one, question) for one, question in zip(found, wanted.questions, strict=True)]
+        return _response(model, answers, _usage(timed), timed)
+
+    async def of_system_one(request: Request) -> Response:
+        wanted = await body.read(request, SystemOneRequest, options)
+        if given := [name for name in MEDIA if (wanted.model_extra or {}).get(name)]:
+            raise Refusal(422, "unsupported", f"{given[0]} are given.", "This model reads text only.", given[0])
+        asked = [question.typed(name) for name, question in wanted.questions.items()]
+        timed, found = await ask(as_text(wanted.state), asked)
+        decision = timed.decision
+        usage = {"input_tokens": decision.tokens + decision.reused_tokens, "output_tokens": 0}
+        answers = {one.asked.name: _of_system_one(one) for one in found}
+        return _response(model, answers, {**usage, "cached_tokens": decision.reused_tokens}, timed)
+
+    return [
+        Route("/v1/decisions", chat.error_boundary("decisions", of_openai, metrics), methods=["POST"]),
+        Route("/v1/systemone", chat.error_boundary("systemone", of_system_one, metrics), methods=["POST"]),
+    ]
+
+
+def _usage(timed: Timed) -> dict[str, Any]:
     decision = timed.decision
     total = decision.tokens + decision.reused_tokens
     kept = 0 if decision.call is None else decision.call.arguments["kept"]
-    usage = {
+    return {
         "input_tokens": total,
         "input_tokens_details": {"cached_tokens": decision.reused_tokens, "cache_write_tokens": kept},
         "output_tokens": 0,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": total,
     }
-    pairs = zip(found, request.questions, strict=True)
-    return {"model": model, "answers": [_answer(one, question) for one, question in pairs], "usage": usage}
 
 
-def _answer(one: Answered, question: PredicateQuestion) -> dict[str, Any]:
+def _of_openai(one: Answered, question: PredicateQuestion) -> dict[str, Any]:
     told: dict[str, Any] = {"type": one.asked.kind, "name": one.asked.name}
     if one.asked.kind == "predicate":
         return {**told, "probability": one.probabilities[0]}
     pairs = zip(one.asked.values, one.probabilities, strict=True)
     rows: list[dict[str, Any]] = [{"value": value, "probability": share} for value, share in pairs]
-    told |= {"confidence": one.confidence, "probabilities": rows}
     if isinstance(question, ScoreQuestion):
-        labelled = [{**row, "label": level.label} for row, level in zip(rows, question.levels, strict=True)]
-        return {**told, "score": one.expected, "probabilities": labelled}
-    return {**told, "choice": one.choice}
+        rows = [{**row, "label": level.label} for row, level in zip(rows, question.levels, strict=True)]
+    return {**told, **one.judged(), "probabilities": rows}
+
+
+def _of_system_one(one: Answered) -> dict[str, Any]:
+    if one.asked.kind == "predicate":
+        return {"type": "noul", "noul": one.probabilities[0]}
+    shares = {str(value): p for value, p in zip(one.asked.values, one.probabilities, strict=True)}
+    told = {"type": one.asked.kind, **one.judged(), "probabilities": shares}
+    if one.asked.kind == "score":
+        told["legend"] = {str(level): words for level, words in enumerate(one.asked.descriptions)}
+    return told
+
+
+def _response(model: str, answers: Any, usage: dict[str, Any], timed: Timed) -> Response:
+    told = {"model": model, "answers": answers, "usage": usage, "rtcontrol": chat.timing([timed])}
+    return JSONResponse(told, headers=chat.warning(timed.warning))

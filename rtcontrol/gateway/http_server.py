@@ -11,7 +11,6 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -39,28 +38,10 @@ class Bounded(asyncio.Protocol):
         """Whether it is the peer's turn: to ask something, to send the rest of it, to take the answer."""
 
 
-class JoinedWrites(h11.Connection):
-    """Gives a response's head out with the first part of its body: the peer is woken once."""
-
-    _head = b""
-
-    def send(self, event: h11.Event) -> bytes | None:  # type: ignore[override]
-        data = super().send(event)
-        if isinstance(event, h11.Response):
-            self._head = data or b""
-            return b""
-        head, self._head = self._head, b""
-        return head + data if head and data is not None else data
-
-
 class BoundedHTTP(Bounded, H11Protocol):
     """Also cuts off a connection on which no request begins for `IDLE_S` to twice that; half a head is none."""
 
     _last: Any = None
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.conn = JoinedWrites(h11.SERVER)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.since_s, places = self.loop.time(), self.config.limit_concurrency or 0

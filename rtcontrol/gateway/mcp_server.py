@@ -15,8 +15,6 @@ from typing import Annotated, Any
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
 from mcp.server.mcpserver.resources import Resource
-from mcp.server.subscriptions import InMemorySubscriptionBus
-from mcp.shared.subscriptions import ResourceUpdated
 from mcp.types import ToolAnnotations
 from pydantic import Field, PrivateAttr
 
@@ -26,7 +24,7 @@ from rtcontrol.models import __version__
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.wire.pictures import format_of
 
-SCHEME = "rtcontrol://"
+PICTURE = "rtcontrol://picture"
 INSTRUCTIONS = """A fixed-rate control loop calls functions many times a second by itself: you never make a call of its.
 Look with `status`, `misses` and `report`. `pause` and `stop` bring the safe call into force at once: use them whenever
 something looks wrong. A stop is final. Where `instruct` is offered, say in one short sentence what to do, in the words
@@ -45,20 +43,13 @@ STATE = {"pause": "paused", "stop": "stopped", "resume": "running"}
 
 def server(view: ViewClient, may_instruct: bool, run: Path | None = None) -> MCPServer:
     """Tools `status`, `sessions`, `watch_session`, `misses`, `report`, `pause`, `stop`, `deny`, and where it
-    `may_instruct` also `instruct`, `resume` and `confirm`; resources `rtcontrol://live`, `misses`, `episodes` and
-    `picture`, of which an update is told to those who listen. `run`: the folder of its record, for `report`."""
-    bus = InMemorySubscriptionBus()
-
-    async def changed(what: str) -> None:
-        await bus.publish(ResourceUpdated(uri=SCHEME + what))
-
-    view.changed = changed
+    `may_instruct` also `instruct`, `resume` and `confirm`; the resource `rtcontrol://picture`. `run`: the folder of its
+    record, for `report`."""
     made = MCPServer(
         "rtcontrol",
         title="rtcontrol supervisor",
         instructions=INSTRUCTIONS,
         version=__version__,
-        subscriptions=bus,
         log_level="WARNING",
     )
     _looking(made, view, run)
@@ -126,22 +117,6 @@ def _looking(made: MCPServer, view: ViewClient, run: Path | None) -> None:
             found["recorded"] = await asyncio.to_thread(_recorded, run)
         return found
 
-    @made.resource(f"{SCHEME}live", mime_type="application/json")
-    async def live() -> str:
-        """The same as `status`."""
-        return json.dumps(status_of(view), default=str)
-
-    @made.resource(f"{SCHEME}misses", mime_type="application/json")
-    async def missed() -> str:
-        """All misses that are kept, the newest last."""
-        return json.dumps([*view.misses], default=str)
-
-    @made.resource(f"{SCHEME}episodes", mime_type="application/json")
-    async def episodes() -> str:
-        """How many ended, how many of these were judged, and how many succeeded."""
-        told = view.snapshot or {}
-        return json.dumps({name: told.get(name, 0) for name in ("episodes", "judged", "successes")})
-
     made.add_resource(PictureResource.of(view))
 
 
@@ -153,7 +128,7 @@ class PictureResource(Resource):
     @classmethod
     def of(cls, view: ViewClient) -> PictureResource:
         told = "The world, where it has a picture; status has the age of one that a client sent (picture_age_s)."
-        made = cls(uri=f"{SCHEME}picture", name="picture", description=told, mime_type=MIME["png"])
+        made = cls(uri=PICTURE, name="picture", description=told, mime_type=MIME["png"])
         made._view = view
         return made
 

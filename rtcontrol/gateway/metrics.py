@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -17,21 +16,11 @@ from rtcontrol.telemetry.causes import Cause
 from rtcontrol.telemetry.histogram import BOUNDS_S
 from rtcontrol_client.wire import Code
 
-WHO = ("session", "agent", "model")
-ROUTES, STATUSES = (
-    ("function_call", "chat", "models", "decisions", "systemone"),
-    (200, 400, 401, 403, 404, 408, 413, 422, 503),
-)
-REFUSALS = (
-    *("context_length_exceeded", "host", "incomplete", "invalid", "invalid_request", "malformed", "model_not_found"),
-    *("origin", "timeout", "token", "too_large", "unsupported"),
-    *("code", "content_type", "full", "locked", "public", "wrong_code"),
-)
 BOUNDS = [*(f"{bound:g}" for bound in BOUNDS_S), "+Inf"]
 
 
 class Metrics:
-    """Counts of one gateway, in a registry of its own. A session's series end with it."""
+    """Counts of one gateway, in its own registry."""
 
     def __init__(self, admission: SessionManager) -> None:
         self.registry = CollectorRegistry()
@@ -62,11 +51,6 @@ class Metrics:
         )
         self.tool_sets = Gauge("rtcontrol_tool_sets", "Tool sets of /v1 requests kept open.", registry=self.registry)
         self.registry.register(_AdmissionCounts(admission))
-        for route in ROUTES:
-            for status in STATUSES:
-                self.requests.labels(route, status)
-        for code in REFUSALS:
-            self.refused.labels(code)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
@@ -95,9 +79,8 @@ class _AdmissionCounts(Collector):
         for code in Code:
             refused.add_metric([code.value], health["refused"].get(code.value, 0))
         yield refused
-        sessions = [s for s in self._admission.sessions() if "ticks" in s]
         told, self._told = self._told, {}
-        for metric in (*_of_all(self._admission), *_of_sessions(sessions)):
+        for metric in _of_all(self._admission):
             if metric.type == "counter":
                 metric.samples = [self._rising(sample, told) for sample in metric.samples]
             yield metric
@@ -129,25 +112,3 @@ def _of_all(admission: SessionManager) -> Iterator[Metric]:
         seconds = HistogramMetricFamily(f"rtcontrol_{name.removesuffix('_ms')}_seconds", f"{text} All sessions.")
         seconds.add_metric([], summed, total)
         yield seconds
-
-
-def _of_sessions(sessions: list[dict[str, Any]]) -> Iterator[Metric]:
-    who = [[str(s.get(name) or "") for name in ("id", "agent", "model")] for s in sessions]
-    for name, text in COUNTS.items():
-        family = CounterMetricFamily(f"rtcontrol_session_{name}", text, labels=WHO)
-        for labels, session in zip(who, sessions, strict=True):
-            family.add_metric(labels, session[name])
-        yield family
-    causes = sorted({*(c.value for c in Cause), *(c for s in sessions for c in s["misses_by_cause"])})
-    misses = CounterMetricFamily("rtcontrol_session_misses", "Missed deadlines by cause.", labels=[*WHO, "cause"])
-    latency = GaugeMetricFamily(
-        "rtcontrol_session_latency_ms", "Latency of recent ticks, by quantile.", labels=[*WHO, "quantile"]
-    )
-    for labels, session in zip(who, sessions, strict=True):
-        for cause in causes:
-            misses.add_metric([*labels, cause], session["misses_by_cause"].get(cause, 0))
-        for quantile, value in (session["latency_ms"] or {}).items():
-            if value is not None:
-                latency.add_metric([*labels, quantile], value)
-    yield misses
-    yield latency

@@ -1,8 +1,7 @@
 """`POST /v1/function_call`: SimpleTool's request and response, so that its browser games run against this server.
 
 Arguments are named and typed by the *chosen* function's schema (the original names them by the union over all tools,
-lower-cases strings and guesses numbers from text). `content` is what the model says beside the call, where it is asked
-for and the model was trained to write it.
+lower-cases strings and guesses numbers from text). `content` is always null.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ class FunctionCallRequest(BaseModel):
     tools: list[dict[str, Any]] = []
     environment: list[str] | None = None
     history: list[str] | None = None
-    include_content_head: bool | None = False
 
     def instruction(self) -> str:
         return next((m.content for m in reversed(self.messages) if m.role == "user"), "")

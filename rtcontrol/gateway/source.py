@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.hosts.deciders import PLAIN, ContentSource, NoopSource, QuestionSource, RandomSource, STSource
+from rtcontrol.hosts.deciders import PLAIN, NoopSource, QuestionSource, RandomSource, STSource
 from rtcontrol.hosts.protocol import DeciderSource
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
 from rtcontrol.models.checkpoint.checkpoint import chats
@@ -47,25 +47,6 @@ def source(
 
     given: dict[str, Any] = {"allow_null": allow_null, "value_tokens": value_tokens, "arguments": arguments}
     return STSource(DeciderSpec(model=model, engine=engine, tools=tools, **given), patient=True)
-
-
-def content(model: str | None, engine: str, tools: tuple[dict[str, Any], ...], value_tokens: int) -> DeciderSource:
-    """The recipe of what writes the content head, of at most `value_tokens` tokens, for a model that has one."""
-    from rtcontrol.models.decider import DeciderSpec
-
-    spec = DeciderSpec(model=str(model), engine=engine, tools=tools, value_tokens=value_tokens)
-    return ContentSource(spec, patient=True)
-
-
-@lru_cache(maxsize=1)
-def no_content(model: str | None) -> str | None:
-    """Why there is none; None for a model that writes it."""
-    if model is None or model in PLAIN or is_endpoint(model):
-        return f"{'The bundled models write' if model is None else f'The model {model} writes'} no content."
-    from rtcontrol.models.checkpoint.checkpoint import Checkpoint
-    from rtcontrol.models.content import lacks_content
-
-    return lacks_content(model, Checkpoint.open(model))
 
 
 def trained(model: str | None, tools: Sequence[ToolSchema]) -> tuple[bool | None, str | None]:

@@ -7,11 +7,13 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
+from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rtcontrol.envs.remote import RemoteEnvironment
@@ -33,6 +35,16 @@ HEARD_S = 0.02
 STUCK_S = 5.0
 MAX_VIEWERS = 16
 POLICY, INTERNAL, TRY_LATER = 1008, 1011, 1013
+PAGE = Path(__file__).parent / "page"
+CLIENT = PAGE.with_name("javascript")  # in a source tree a link to the npm package's folder
+
+
+def files(html: bool = False) -> list[BaseRoute]:
+    """Return the client's modules at `/client`, the page's files at `/`; with `html`, `/` itself is a page."""
+    return [
+        Mount("/client", StaticFiles(directory=CLIENT)),
+        Mount("/", StaticFiles(directory=PAGE, html=html)),
+    ]
 
 
 class Watched(Protocol):

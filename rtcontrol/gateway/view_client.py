@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
@@ -25,9 +25,8 @@ MOST_BYTES = 1 << 24  # a picture's, at the most
 
 
 class ViewClient:
-    """`snapshot` is what was told last, None before; `misses` the newest of `off_time`. `changed` is told what is new:
-    `live`, `misses`, `episodes`, `picture`. `run` keeps the connection, and makes it anew where it ends: a run that
-    begins later is found. Everything is of the event loop that `run` is in.
+    """`snapshot` is what was told last, None before; `misses` the newest of `off_time`. `run` keeps the connection, and
+    connects again where it ends: a run that begins later is found. Everything is of the event loop that `run` is in.
 
     `session`: one of a server's (None: the newest at first, and that one from then on, so that what is said is never
     for another robot); a run has one view, without a name.
@@ -41,7 +40,6 @@ class ViewClient:
         self.misses: deque[dict[str, Any]] = deque(maxlen=MISSES)
         self.connected = False
         self.why = f"nothing answered at {self.url} yet"
-        self.changed: Callable[[str], Awaitable[None]] = _nobody
         self._number = 0  # of the newest tick
         self._looked = asyncio.Event()
         # This machine's own proxies are for elsewhere, and must not see the token.
@@ -111,7 +109,6 @@ class ViewClient:
                         return  # another one is looked at by now (`turn_to`)
                     if isinstance(message, bytes):
                         self.picture = message
-                        await self.changed("picture")
                         continue
                     told = json.loads(message)
                     if "answer" in told:
@@ -119,7 +116,7 @@ class ViewClient:
                             first.set_result(str(told["answer"]))
                         continue
                     self.session = name or None
-                    await self._take(told)
+                    self._take(told)
             finally:
                 self._ended(socket)
 
@@ -150,20 +147,14 @@ class ViewClient:
         living = [one for one in listed if one["state"] == "live"] or listed
         return str(living[-1]["id"]) if living else ""
 
-    async def _take(self, told: dict[str, Any]) -> None:
-        before = self.snapshot or {}
+    def _take(self, told: dict[str, Any]) -> None:
         if told["number"] < self._number or not self._number:  # another run
             self._forget()
         fresh = told["number"] - self._number  # a new connection is told ticks that the last one was
         self.snapshot, self.connected, self._number = told, True, told["number"]
         self._looked.set()
-        missed = [one for tick in told["ticks"][-fresh:] for one in off_time(tick)] if fresh else []
-        self.misses.extend(missed)
-        await self.changed("live")
-        if missed:
-            await self.changed("misses")
-        if told.get("episodes", 0) != before.get("episodes", 0):  # a run that starts tells less
-            await self.changed("episodes")
+        if fresh:
+            self.misses.extend(one for tick in told["ticks"][-fresh:] for one in off_time(tick))
 
     async def _ask(self, what: dict[str, Any]) -> str:
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -199,7 +190,3 @@ def explained(line: dict[str, Any]) -> dict[str, Any]:
 
 def _refusal(status: int) -> str:
     return "it wants its access token (--token-file)" if status == 401 else f"it refused with {status}"
-
-
-async def _nobody(what: str) -> None:
-    """Is told what is new where nobody else is."""

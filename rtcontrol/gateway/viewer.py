@@ -28,7 +28,6 @@ from rtcontrol.envs.pictures import Painter, painter, png
 from rtcontrol.gateway import view
 from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.options import GatewayOptions
-from rtcontrol.gateway.site import PAGE, mounts
 from rtcontrol.loop.config import instruction_text
 from rtcontrol.loop.slash import SENT
 from rtcontrol.models.errors import UserError
@@ -104,10 +103,10 @@ def build(fed: Fed) -> Starlette:
     """The page's routes, without their gate."""
 
     async def page(request: Request) -> Response:
-        return FileResponse(PAGE / "live.html")
+        return FileResponse(view.PAGE / "live.html")
 
     seen = view.routes(lambda name: fed if not name else None, list)
-    return Starlette(routes=[*seen, Route("/", page), *mounts()])
+    return Starlette(routes=[*seen, Route("/", page), *view.files()])
 
 
 def main() -> None:

@@ -159,16 +159,6 @@ class STSource:
         return STModel(self.spec.build(), self.patient)
 
 
-@dataclass(frozen=True)
-class ContentSource(STSource):
-    """What an ST model says beside its calls: a decision's call is named `content` and has the `text`."""
-
-    def build(self) -> STModel:
-        from rtcontrol.models.content import ContentDecider
-
-        return STModel(ContentDecider(self.spec), self.patient)
-
-
 def _asked(request: DecisionRequest) -> Any:
     what = request.observation, request.instruction, request.history
     return what if request.standing is None else (*what, request.standing)

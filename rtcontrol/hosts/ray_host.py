@@ -115,10 +115,6 @@ class RayHost:
         link = self._offers[-1] if self._offers else self._link
         return () if link is None else link.threads
 
-    @property
-    def files(self) -> Sequence[int]:
-        return () if self._link is None else self._link.files
-
     def wake(self) -> None:
         self.woken.set()
 

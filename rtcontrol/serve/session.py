@@ -33,7 +33,7 @@ from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer
 from rtcontrol.serve.pools import open_host
 from rtcontrol.serve.session_record import open_record
-from rtcontrol.serve.stats import Run, figures_of, write_report
+from rtcontrol.serve.stats import Run, write_report
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import Bye, CallMessage, ControlMessage, Hello
 
@@ -373,12 +373,6 @@ class Session:
         # What a client does wrong in every tick must not fill the log; how a run ended (its safe call!) is said always.
         if self._lines.take() or (self.loop is not None and self.loop.phase == "ending"):
             self._owner.say(f"{self.id}: {line}")
-
-    def figures(self) -> dict[str, Any]:
-        """What there is to see of it from outside; no secret."""
-        shown = {"id": self.id, "state": self.state, "client": self.hello.client.name, "refused": dict(self.refused)}
-        traffic = {} if self.env is None else self.env.traffic.to_dict()
-        return {**shown, "peer": self.peer and self.peer.name, **figures_of(self.terms, self.loop), **traffic}
 
     def _wire(self) -> dict[str, Any]:
         traffic, client = {} if self.env is None else self.env.traffic.to_dict(), self.hello.client.model_dump()

@@ -149,10 +149,6 @@ class SessionManager:
             "messages_dropped": self.counts["dropped"],
         }
 
-    def sessions(self) -> list[dict[str, Any]]:
-        """One entry a session, for /metrics: id, state, agent, model, pacing, hz, counts, recent latency."""
-        return [session.figures() for session in self.all()]
-
     def totals(self) -> ServerStats:
         """Over all sessions there ever were."""
         with self._lock:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from rtcontrol.hosts.protocol import Host
-from rtcontrol.serve.negotiate import Terms
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import ANSWERS, Account
-from rtcontrol.telemetry.histogram import BOUNDS_S, Series
+from rtcontrol.telemetry.histogram import BOUNDS_S
 from rtcontrol.telemetry.recorder import Recorder
 
 # By the account's names.
@@ -109,20 +108,3 @@ def write_report(run: Run[Any], wire: Callable[[], dict[str, Any]]) -> str | Non
         return refused and f"the report could not be written ({refused})"
     except Exception as error:
         return f"no report ({type(error).__name__}: {error})"
-
-
-def figures_of(terms: Terms | None, loop: CountedLoop | None) -> dict[str, Any]:
-    """What there is to see of a session's terms and of its loop."""
-    shown: dict[str, Any] = {}
-    if terms is not None:
-        shown |= {"agent": terms.named, "model": Path(terms.model).name, "pacing": terms.hello.pacing}
-        shown |= {"hz": terms.config.hz}
-    if loop is not None:
-        account = loop.account
-        shown |= {name: getattr(account, name) for name in (*COUNTS, "misses", "miss_rate")}
-        shown |= {"misses_by_cause": dict(account.misses_by_cause)}
-        shown["lost_lines"] = loop.recorder.lost
-        if place := getattr(loop.host, "place", ""):
-            shown["decoder"] = place
-        shown["latency_ms"] = Series(list(account.recent_ms)).summary()  # at once: it grows meanwhile
-    return shown

@@ -23,7 +23,7 @@ from rtcontrol.serve.crowd.roster import Roster
 from rtcontrol.serve.errors import placed, undecodable
 from rtcontrol.serve.negotiate import CONTROL, EXECUTED, Terms, negotiate
 from rtcontrol.serve.session import BY_HAND, LOST, Session
-from rtcontrol.serve.stats import Run, figures_of, write_report
+from rtcontrol.serve.stats import Run, write_report
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.crowd import MEMBERS, PARTS, CallMany, CrowdTerms, MemberCall, in_messages
@@ -222,11 +222,6 @@ class CrowdSession(Session):
     def _refused_parts(self, error: WireError) -> None:
         if (peer := self.peer) is not None:
             self._owner.refused(peer, error)
-
-    def figures(self) -> dict[str, Any]:
-        members = 0 if self.roster is None else len(self.roster.members)
-        shown = {"id": self.id, "state": self.state, "client": self.hello.client.name, "refused": dict(self.refused)}
-        return {**shown, "peer": self.peer and self.peer.name, "members": members, **figures_of(self.terms, self.crowd)}
 
     def _wire(self) -> dict[str, Any]:
         crowd, roster = self.crowd, self.roster

@@ -20,7 +20,7 @@ from rtcontrol.serve.session_manager import SessionManager
 from tests.helpers.checkpoints import unnamed
 
 sys.path.insert(0, str(Path(__file__).parent))
-from gateway_served import Serve, Served
+from gateway_peer import Serve, Served
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
-"""The page's modules under Node, and the server's end of their connection, played by a test."""
+"""What the gateway's tests share: a served admission, a tool, a token; the page's modules under Node, and the server's
+end of their connection, played by a test."""
 
 from __future__ import annotations
 
@@ -10,15 +11,20 @@ import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import httpx
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.server import Server, ServerConnection, serve
 from websockets.typing import Subprotocol
 
-from rtcontrol.gateway.site import CLIENT, PAGE
+from rtcontrol.gateway import Gateway
+from rtcontrol.gateway.view import CLIENT, PAGE
+from rtcontrol.hosts.inprocess import InProcessPool
+from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol_client.wire import PROTOCOL, decode_json, encode_json
 from rtcontrol_client.wire.messages import FunctionCall, Message, Ping, Pong, Program, Welcome
 
@@ -147,3 +153,39 @@ class Page:
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
+
+
+TOKEN = "a-token-of-the-tests-0123456789"
+TURN: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "turn",
+        "description": "Turn the light cycle.",
+        "parameters": {
+            "type": "object",
+            "properties": {"direction": {"type": "string", "enum": ["straight", "left", "right"]}},
+            "required": ["direction"],
+        },
+    },
+}
+
+
+class Served:
+    """A admission with its gateway; `url` ends with a slash."""
+
+    def __init__(self, admission: SessionManager, pool: InProcessPool, gateway: Gateway) -> None:
+        self.admission, self.pool, self.gateway = admission, pool, gateway
+        self.url = gateway.url
+
+    @property
+    def ws(self) -> str:
+        return self.url.replace("http", "ws", 1) + "ws"
+
+    def get(self, path: str) -> str:
+        return httpx.get(self.url + path).text
+
+    def post(self, path: str, json: Any = None, **options: Any) -> httpx.Response:
+        return httpx.post(self.url + path, json=json, timeout=60, **options)
+
+
+Serve = Callable[..., Served]

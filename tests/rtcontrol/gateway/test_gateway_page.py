@@ -15,8 +15,7 @@ import chromium
 import httpx
 import pytest
 from chromium import Chromium
-from gateway_peer import NODE, REST, Page, Peer, copy_page, has_websocket
-from gateway_served import TOKEN, TURN, Serve, Served
+from gateway_peer import NODE, REST, TOKEN, Page, Peer, Serve, Served, copy_page, has_websocket
 
 from rtcontrol.envs.paddle.world import PaddleWorld
 from rtcontrol_client.wire import decode_json
@@ -65,9 +64,6 @@ def test_the_clients_modules_are_served_for_pages_of_ones_own(served: Served) ->
     names = re.findall(r'from "\./(\w+\.js)"', answer.text)
     assert "client.js" in names
     assert {httpx.get(f"{served.url}client/{name}").status_code for name in names} == {200}
-    # Pages that were written before they were a package.
-    for name in ("session.js", "crowd.js"):
-        assert httpx.get(served.url + name, follow_redirects=True).url.path == f"/client/{name}"
     assert httpx.get(f"{served.url}client/../../package.json").status_code == 404
 
 
@@ -149,49 +145,6 @@ def test_an_instruction_takes_effect_from_the_keyboard_alone(playing: Served, pa
     time.sleep(0.3)
     assert page.value("[rtcontrol.world.ball_x, rtcontrol.world.pause]") == still
     assert page.value("rtcontrol.session.state") == "live"
-
-
-@pytest.mark.slow
-@in_chromium
-@pytest.mark.parametrize("width", [320, 390, 768, 1024, 1600])
-def test_nothing_is_wider_than_the_screen(playing: Served, page: Chromium, width: int) -> None:
-    page.open(playing.url, width, 800)
-    page.until("rtcontrol.counts.ticks > 5")
-    assert page.value("document.documentElement.scrollWidth") <= width
-    box = page.value("(({left, right}) => [left, right])(document.getElementById('court').getBoundingClientRect())")
-    assert box[0] >= 0 and box[1] <= width
-    page.point((box[0] + box[1]) / 2, page.value("document.getElementById('court').getBoundingClientRect().top") + 5)
-    page.until("rtcontrol.world.other_y < 6")
-
-
-@pytest.mark.slow
-@in_chromium
-def test_a_server_that_is_gone_leaves_the_paddle_at_rest_and_is_found_again(serve: Serve, page: Chromium) -> None:
-    first = serve(sessions="expert")
-    port = first.gateway.port
-    page.open(first.url)
-    page.until("rtcontrol.counts.ticks > 5")
-    first.gateway.close()
-    first.admission.close()
-    page.until("rtcontrol.session.state !== 'live'")
-    page.until("rtcontrol.session.inForce.kind === 'safe' && rtcontrol.world.own_v === 0")
-    ticks = page.value("rtcontrol.counts.ticks")
-    serve(sessions="expert", port=port)
-    page.until(f"rtcontrol.session.state === 'live' && rtcontrol.counts.ticks > {ticks + 5}", 30)
-
-
-@pytest.mark.slow
-@in_chromium
-def test_beyond_loopback_the_page_asks_for_the_token(serve: Serve, tmp_path: Path) -> None:
-    site = "http://robot.test"
-    guarded = serve(sessions="expert", token=TOKEN, origins=frozenset({site}))
-    port = guarded.gateway.port
-    with Chromium(tmp_path / "profile", f"--host-resolver-rules=MAP robot.test:80 127.0.0.1:{port}") as page:
-        page.open(f"{site}/")
-        page.until("document.getElementById('gate').open")
-        page.write(TOKEN)
-        page.key("Enter")
-        page.until("rtcontrol.session.state === 'live' && rtcontrol.counts.ticks > 5")
 
 
 GAME = """<!doctype html><script>
@@ -336,28 +289,6 @@ def test_call_that_throws_is_told_as_failed_and_safe_follows(peer: Peer, session
     assert session_page.do("session.inForce.kind") == "safe"
 
 
-def test_new_call_ends_the_tries_of_a_safe_one(peer: Peer, session_page: Page) -> None:
-    token = live(peer, session_page)
-    session_page.do("session.stuck.lamp = 1e9")
-    peer.send(call(token, 0, 0, status="safe", calls=[LAMP], call=LAMP))
-    session_page.until("stuck", "safe", "lamp")
-    moving(peer, session_page, token, 1)
-    assert session_page.do("session.inForce.owed") is None
-
-
-def test_server_of_1_0_has_all_own_safe_calls_executed(peer: Peer, session_page: Page) -> None:
-    live(peer, session_page)
-    own = json.dumps({"agent": "paddle", "safe_calls": [REST.model_dump(), LAMP.model_dump()]})
-    session_page.do(f"session.hello = {own}")
-    peer.cut()
-    peer.expect(Hello)
-    token = peer.welcome(protocol=[1, 0])
-    moving(peer, session_page, token)
-    peer.send(call(token, 1, 0, status="safe", call=REST))
-    session_page.until(*did(REST)[0])
-    session_page.until(*did(LAMP)[0])
-
-
 def test_looks_are_timed_by_what_calls_tell_until_a_new_session_begins(peer: Peer, session_page: Page) -> None:
     learnt = "[session.phase.ways.length, session.phase.waitedMs]"
     release_ns = time.monotonic_ns()
@@ -389,38 +320,12 @@ def test_a_welcome_that_comes_twice_begins_no_other_session(peer: Peer, session_
     assert session_page.do("session.inForce.kind") == "call"
 
 
-def test_observation_is_timed_before_the_next_release_of_the_server(peer: Peer, session_page: Page) -> None:
-    live(peer, session_page)
-    assert session_page.do("session.nextObservationNs(2e7)") is None  # a server of 1.0, or one without ticks yet
-    peer.cut()
-    peer.expect(Hello)
-    release_ns = time.monotonic_ns()
-    peer.welcome(release_ns=release_ns)
-    session_page.until("state", "live")
-    until(lambda: session_page.do("session.clock.at(session.helloNs)") is not None, "no pong was heard")
-    now_ns, next_ns = session_page.do("[performance.now() * 1e6, session.nextObservationNs(2e7)]")
-    offset_ns = time.monotonic_ns() - now_ns
-    assert -1e6 < next_ns - now_ns <= 101e6
-    beside_ns = (next_ns + 20e6 + offset_ns - release_ns + 50e6) % 100e6 - 50e6
-    assert abs(beside_ns) < 30e6  # how long it takes to ask, on a busy machine; the period is 100 ms
-
-
 def test_refusal_of_another_hello_ends_nothing(peer: Peer, session_page: Page) -> None:
     token = live(peer, session_page)
     error = ErrorMessage(code="busy", message="Another has it.", t_client_ns=1, fatal=True)
     peer.send(error)
     moving(peer, session_page, token)
     assert session_page.do("session.state") == "live"
-
-
-def test_an_instruction_typed_while_disconnected_is_said_after_resuming(peer: Peer, session_page: Page) -> None:
-    token = live(peer, session_page)
-    peer.cut()
-    session_page.until("state", "waiting")
-    assert session_page.do("session.instruct('aim high')") is False
-    resumed(peer, token)
-    said = peer.expect(Instruct)
-    assert (said.session, said.instruction) == (token, "aim high")
 
 
 def test_an_instruction_is_said_again_until_it_is_in_force_and_then_begins_new_sessions(
@@ -438,19 +343,6 @@ def test_an_instruction_is_said_again_until_it_is_in_force_and_then_begins_new_s
     hello = peer.expect(Hello)
     assert (hello.resume, hello.instruction) == (None, "aim high")
     after_new_session(peer, session_page, instruction="aim high")
-
-
-@pytest.mark.parametrize("told", [{"said": "over there, please", "by": "chat"}, {}], ids=["understood", "confirmed"])
-def test_free_words_that_were_answered_are_not_said_again(peer: Peer, session_page: Page, told: dict[str, str]) -> None:
-    token = live(peer, session_page)
-    session_page.do("session.instruct(' over there, please ')")
-    peer.expect(Instruct)
-    peer.send(Instruct(session=token, instruction="go to the left", **told))
-    session_page.until("instruct", "go to the left")
-    peer.cut()
-    resumed(peer, token)
-    session_page.do("session.instruct('stop')")
-    assert peer.expect(Instruct).instruction == "stop"
 
 
 def test_a_refused_instruction_is_not_said_again(peer: Peer, session_page: Page) -> None:
@@ -494,30 +386,48 @@ def test_bye_ends_what_is_in_force_and_the_session_at_once(peer: Peer, session_p
     assert session_page.do(OBSERVE) is False
 
 
-SAID = {"messages": [{"role": "user", "content": "Turn left."}], "tools": [TURN]}
-# As SimpleTool's games ask, and as OpenAI's client does.
-ASK = """(async () => {
-    const headers = {"content-type": "application/json", ...HEADERS};
-    const answer = await fetch("URL", {method: "POST", headers, body: JSON.stringify(BODY)});
-    return JSON.stringify([await answer.json(), answer.headers.get("x-rtcontrol-warning")]);
-})()"""
-OPENAI = {"authorization": "Bearer none", "x-stainless-lang": "js", "x-stainless-retry-count": "0"}
+# The dialog for the access token.
+
+SITE = "http://robot.test"
+DEAD = "a-token-that-was-revoked-0123456789"
+LIVE = "rtcontrol.session.state === 'live'"
+GATE = "document.getElementById('gate').open"
 
 
-@pytest.mark.skipif(chromium.BINARY is None, reason="there is no Chromium to show the page")
-def test_a_page_at_the_printed_address_may_ask_localhost(serve: Serve, tmp_path: Path) -> None:
-    (tmp_path / "pages").mkdir()
-    (tmp_path / "pages" / "game.html").write_text("<p>a game")
-    served = serve(static=tmp_path / "pages")
-    there = f"http://localhost:{served.gateway.port}/v1/"
-    with Chromium(tmp_path / "profile") as page:
-        page.open(f"{served.url}static/game.html")
-        until(lambda: page.value("document.body?.textContent") == "a game", "the page did not come", 20, 0.05)
-        for path, headers, body in (
-            ("function_call", {}, SAID),
-            ("chat/completions", OPENAI, {**SAID, "model": "default"}),
-        ):
-            asked = ASK.replace("URL", there + path).replace("HEADERS", json.dumps(headers))
-            answer, warning = json.loads(page.value(asked.replace("BODY", json.dumps(body))))
-            assert "trained on these tools" in warning
-            assert answer["success"] if path == "function_call" else answer["choices"]
+@pytest.fixture
+def gated(serve: Serve, tmp_path: Path) -> Iterator[Chromium]:
+    served = serve(token=TOKEN, origins=frozenset({SITE}), model="noop", host="0.0.0.0")
+    rule = f"--host-resolver-rules=MAP robot.test:80 127.0.0.1:{served.gateway.port}"
+    with Chromium(tmp_path / "profile", rule) as browser:
+        yield browser
+
+
+# supabase/auth-js#302: a token stayed in the address's fragment, and in the history.
+@in_chromium
+def test_refused_token_of_the_address_is_removed_and_a_typed_one_connects(gated: Chromium) -> None:
+    gated.open(f"{SITE}/?a=1#token={DEAD}")
+    gated.until(GATE)
+    assert gated.value("location.href") == f"{SITE}/?a=1"
+    assert gated.value("document.activeElement.id") == "token"
+    gated.write(TOKEN)
+    gated.key("Enter")
+    gated.until(LIVE)
+    assert not gated.value(GATE)
+
+
+@in_chromium
+@pytest.mark.parametrize(
+    ("path", "live"),
+    [
+        ("", LIVE),
+        ("crowd", "rtcontrol.crowd.state === 'live'"),
+        ("live.html", "rtcontrol.last !== undefined && rtcontrol.socket !== null"),
+    ],
+)
+def test_token_of_the_address_opens_each_page(gated: Chromium, path: str, live: str) -> None:
+    if path == "live.html":  # it shows a session, so there must be one
+        gated.open(f"{SITE}/#token={TOKEN}")
+        gated.until(LIVE)
+    gated.open(f"{SITE}/{path}#token={TOKEN}")
+    gated.until(live, 60)
+    assert not gated.value(GATE)

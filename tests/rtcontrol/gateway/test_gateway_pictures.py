@@ -20,7 +20,6 @@ from chromium import Chromium
 from websockets.sync.client import ClientConnection, connect
 
 from rtcontrol.envs.pictures import png
-from rtcontrol.gateway.view_client import ViewClient
 from rtcontrol_client import Client
 from rtcontrol_client.wire.pictures import MAX_PICTURE_BYTES
 from tests.bridges.client.worlds import OWN, Process
@@ -140,58 +139,6 @@ def test_a_runs_picture_is_shown_on_its_page_and_by_mcp_with_its_type(run: tuple
         with watching(page, None) as view:
             while next_picture(view)[0] != LARGE:
                 pass
-
-
-def test_a_picture_stays_for_an_agent_where_nothing_is_observed_yet(served: tuple[Process, str]) -> None:
-    # A robot that waits for its sensors is one that somebody wants to look at.
-    async def supervise(client: Client) -> None:
-        async with agent(served[1]) as looking:
-            await status(looking, connected=True, env="still")
-            assert client.send_picture(SMALL)
-            await _until_read(looking, SMALL)
-            async with asyncio.timeout(30):
-                while (await status(looking, connected=True))["picture_age_s"] < 1.0:
-                    await asyncio.sleep(0.1)
-            content = (await looking.read_resource("rtcontrol://picture")).contents[0]
-            assert content.blob == base64.b64encode(SMALL).decode()  # type: ignore[union-attr]
-
-    with Client.connect(served[0].endpoint, **OWN, hz=20, name="still") as client:
-        done(supervise(client))
-
-
-def test_nothing_of_a_session_is_taken_for_that_which_is_looked_at_instead(served: tuple[Process, str]) -> None:
-    async def turn(names: list[str]) -> None:
-        view, arrived, go_on = ViewClient(served[1], names[0]), asyncio.Event(), asyncio.Event()
-
-        async def hold(what: str) -> None:
-            arrived.set()
-            await go_on.wait()
-
-        view.changed = hold
-        looking = asyncio.create_task(view.run())
-        try:
-            async with asyncio.timeout(30):
-                await arrived.wait()
-                await asyncio.sleep(1)  # more of it comes, and waits
-                turning = asyncio.create_task(view.turn_to(names[1]))
-                await asyncio.sleep(0)
-                go_on.set()
-                await turning
-                while not view.connected:
-                    assert view.session == names[1] and view.picture is None
-                    await asyncio.sleep(0.01)
-            assert view.session == names[1] and view.snapshot is not None and view.snapshot["env"] == "second"
-        finally:
-            looking.cancel()
-
-    names: list[str] = []
-    with contextlib.ExitStack() as stack:
-        for name in ("first", "second"):
-            client = stack.enter_context(Client.connect(served[0].endpoint, **OWN, hz=20, name=name))
-            stack.enter_context(observing(client))
-            until(lambda: client.send_picture(SMALL), "not in session")  # noqa: B023
-            names.append(newest_session(served[1]))
-        asyncio.run(turn(names))
 
 
 async def _until_read(looking: mcp.Client, file: bytes) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import re
 import signal
@@ -28,7 +27,6 @@ pytest.importorskip("mcp", reason="the mcp extra is not installed")
 import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.exceptions import MCPError
 from websockets.asyncio.server import ServerConnection, serve
 
 GO = {"name": "go", "description": "Drive on.", "parameters": {"type": "object", "properties": {}}}
@@ -141,51 +139,20 @@ def test_without_instruct_it_may_bring_the_safe_call_and_nothing_else_acts_from_
     done(supervise())
 
 
-def test_a_miss_is_told_to_who_listens_and_says_its_cause_with_evidence(flying: Flying) -> None:
+def test_misses_say_their_cause_with_evidence(flying: Flying) -> None:
     async def supervise() -> None:
         async with agent(flying.url) as client:
             await status(client, connected=True, phase="running")
-            async with client.listen(resource_subscriptions=["rtcontrol://misses"]) as news:
-                flying.popen.send_signal(signal.SIGSTOP)
-                await asyncio.sleep(0.4)
-                flying.popen.send_signal(signal.SIGCONT)
-                async with asyncio.timeout(30):
-                    async for event in news:
-                        assert event.uri == "rtcontrol://misses"
-                        break
-            told = (await called(client, "misses"))["misses"]
-            assert "pause" in {miss["cause"] for miss in told}
-            assert all(miss["meaning"] and miss["evidence"] and miss["releases"] for miss in told)
-            listed = json.loads((await client.read_resource("rtcontrol://misses")).contents[0].text)
-            assert [miss["k"] for miss in listed][-len(told) :] == [miss["k"] for miss in told]
-
-    done(supervise())
-
-
-def test_the_picture_and_the_state_are_resources(flying: Flying) -> None:
-    async def supervise() -> None:
-        async with agent(flying.url) as client:
-            await status(client, connected=True, phase="running")
-            assert {str(one.uri) for one in (await client.list_resources()).resources} == {
-                f"rtcontrol://{name}" for name in ("live", "misses", "episodes", "picture")
-            }
-            live = json.loads((await client.read_resource("rtcontrol://live")).contents[0].text)
-            assert live["hz"] == 16
+            flying.popen.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(0.4)
+            flying.popen.send_signal(signal.SIGCONT)
             async with asyncio.timeout(30):
-                while (picture := await _picture(client)) is None:
-                    await asyncio.sleep(0.1)
-            assert picture.startswith("iVBORw0KGgo")  # PNG, in base64
+                told: list[dict[str, Any]] = []
+                while "pause" not in {miss["cause"] for miss in told}:
+                    told = (await called(client, "misses"))["misses"]
+            assert all(miss["meaning"] and miss["evidence"] and miss["releases"] for miss in told)
 
     done(supervise())
-
-
-async def _picture(client: Client) -> str | None:
-    """None until the first one was drawn."""
-    try:
-        return str((await client.read_resource("rtcontrol://picture")).contents[0].blob)
-    except MCPError as error:
-        assert "There is no picture" in str(error)
-        return None
 
 
 def test_it_begins_before_the_run_does_and_finds_the_next_one(tmp_path: Path) -> None:
@@ -334,80 +301,13 @@ def test_by_http_it_wants_the_token_and_refuses_another_sites_name(own: Flying, 
                 answer = await http.post(url, content="{}", headers={**bare, **more})
                 assert answer.status_code == code
 
-    async def listen() -> None:
-        head = {"authorization": f"Bearer {token_file.read_text().strip()}"}
-        with contextlib.suppress(Exception):  # the connection ends under it
-            async with (
-                httpx2.AsyncClient(headers=head) as http,
-                Client(streamable_http_client(url, http_client=http)) as client,
-                client.listen(resource_subscriptions=["rtcontrol://live"]),
-            ):
-                program.popen.send_signal(signal.SIGTERM)
-                await asyncio.to_thread(program.popen.wait, 30)
-        await asyncio.to_thread(program.popen.wait, 30)
-
     try:
         until(lambda: re.search("listening on", program.log()), program.log())
         until(token_file.is_file)
         until(lambda: _answers(port))
         done(supervise())
-        done(listen())
+        program.end(signal.SIGTERM)
         assert program.popen.returncode in (0, -signal.SIGTERM, 143)
-        assert "Traceback" not in program.log()
-    finally:
-        program.kill()
-
-
-# awslabs/mcp#4507, cameronrye/openzim-mcp#90: behind a name other than the loopback's each request was answered 421.
-# apache/doris-mcp-server#203: so was, of a server that all may reach, even the loopback's own name.
-# netdata/netdata#22258, apify/apify-mcp-server#540: a page may not send the headers of MCP, or not read the session.
-@pytest.mark.parametrize("bound", ["127.0.0.1", "0.0.0.0"])
-def test_a_name_and_a_page_that_were_allowed_come_in_with_the_token_and_no_others(
-    flying: Flying, tmp_path: Path, bound: str
-) -> None:
-    token_file, port = tmp_path / "token", free_port()
-    name, page = f"robot.example:{port}", "https://inspector.example"
-    given = ("--http", f"{bound}:{port}", "--http-token-file", str(token_file))
-    given = (*given, "--allow-origin", f"http://{name}", "--allow-origin", page)
-    program = Program(command(flying.url, *given), tmp_path / "mcp.log")
-    url = f"http://127.0.0.1:{port}/mcp"
-
-    async def come() -> None:
-        shown = {"authorization": f"Bearer {token_file.read_text().strip()}"}
-        ways = ({"host": name}, {"host": f"localhost:{port}"}, {"host": name, "origin": f"http://{name}"})
-        for head in (*ways, {"origin": page}):
-            async with (
-                httpx2.AsyncClient(headers={**shown, **head}) as http,
-                Client(streamable_http_client(url, http_client=http)) as client,
-            ):
-                await status(client, connected=True)
-        async with httpx2.AsyncClient() as http:
-            bare = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-            rebound = {"host": f"evil.example:{port}", "origin": f"http://evil.example:{port}"}
-            refused = [({}, 401), ({"host": name}, 401), ({"origin": page}, 401)]
-            refused += [({**shown, **rebound}, 421), ({**shown, "origin": "https://evil.example"}, 403)]
-            for more, code in refused:
-                assert (await http.post(url, content="{}", headers={**bare, **more})).status_code == code, more
-            sent = "authorization, content-type, mcp-protocol-version, mcp-session-id, mcp-method, last-event-id"
-            wanted = {"access-control-request-method": "DELETE", "access-control-request-headers": f"{sent}, cookie"}
-            answer = await http.options(url, headers={"origin": page, **wanted})
-            assert answer.headers["access-control-allow-headers"] == sent
-            assert "DELETE" in answer.headers["access-control-allow-methods"]
-            hello = {
-                "protocolVersion": "2025-06-18",
-                "capabilities": {},
-                "clientInfo": {"name": "page", "version": "1"},
-            }
-            first = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
-            opened = await http.post(url, json=first, headers={**bare, **shown, "origin": page})
-            assert opened.headers["mcp-session-id"]
-            assert opened.headers["access-control-expose-headers"] == "mcp-session-id"
-            assert opened.headers["access-control-allow-origin"] == page
-
-    try:
-        until(token_file.is_file)
-        until(lambda: _answers(port), program.log())
-        done(come())
         assert "Traceback" not in program.log()
     finally:
         program.kill()
@@ -513,19 +413,6 @@ def test_a_connection_made_anew_tells_no_miss_twice_and_shows_no_picture_of_befo
     done(again())
 
 
-def test_neither_a_proxy_nor_who_it_belongs_to_sees_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.delenv("no_proxy", raising=False)
-
-    async def looked() -> None:
-        async with viewed() as (_, client):
-            assert await client.sessions() == []
-
-    done(looked())
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_though_its_stdin_is_open(flying: Flying, tmp_path: Path, number: int) -> None:
     program = Program(command(flying.url), tmp_path / "log", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -534,14 +421,6 @@ def test_a_signal_ends_it_though_its_stdin_is_open(flying: Flying, tmp_path: Pat
     program.popen.stdin.flush()
     program.popen.stdout.readline()  # it runs
     assert program.end(number) in (128 + number, -number)
-
-
-def test_a_port_that_is_taken_is_one_paragraph(flying: Flying, tmp_path: Path) -> None:
-    port = flying.url.rstrip("/").rpartition(":")[2]
-    given = ("--http", f"127.0.0.1:{port}", "--http-token-file", str(tmp_path / "token"))
-    taken = python(*command(flying.url, *given))
-    assert taken.returncode == 2
-    assert taken.stderr.startswith(f"--http 127.0.0.1:{port} cannot be bound")
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_peer import Page, Peer, has_websocket
-from gateway_served import Serve
+from gateway_peer import Page, Peer, Serve, has_websocket
 
 from rtcontrol_client.wire.crowd import CallMany, CrowdTerms, Join, Leave, MemberCall, MemberError, ObserveMany
-from rtcontrol_client.wire.messages import Bye, ErrorMessage, FunctionCall, Hello, Instruct
+from rtcontrol_client.wire.messages import Bye, ErrorMessage, FunctionCall, Hello
 
 STAY = {"name": "move", "arguments": {"velocity": 0}}
 MOVE = FunctionCall(name="move", arguments={"velocity": 2})
@@ -126,46 +125,6 @@ def test_who_leaves_is_safe_at_once_and_calls_of_a_former_life_are_void(peer: Pe
     assert page.do("[crowd.count.ignored, crowd.call('anna').status]") == [1, "safe"]
 
 
-# playcanvas/engine#3109, phaserjs/phaser#3073: who is removed by its own handler makes the dispatcher throw.
-@pytest.mark.parametrize("event", ["call", "act"])
-@pytest.mark.parametrize("back", ["", "crowd.join('anna');"], ids=["gone", "back"])
-def test_who_leaves_while_its_call_is_heard_or_done_takes_no_others_call_along(
-    peer: Peer, start: Start, event: str, back: str
-) -> None:
-    page = start(peer.url)
-    token = welcomed(peer, page, "anna", "bert")
-    leaves = f"if (event[0] === 'anna' && event[2] !== 'safe') {{ crowd.leave('anna'); {back} fail(); }}"
-    fails = "throw new Error('It is stuck.');" if event == "act" else ""
-    page.do(
-        f"((heard, fail) => crowd.on.{event} = (...event) => {{ heard(...event); {leaves} }})"
-        f"(crowd.on.{event}, () => {{ {fails} }}), null"
-    )
-    seen = look(page, peer, anna="a", bert="b")
-    say(peer, token, {"tick": 0, **seen["anna"]}, {"tick": 1, "epoch": 1, **seen["bert"]})
-    happened = page.until("act", "bert", "call", MOVE.model_dump())
-    done = [one[2] for one in happened if one[:2] == ["act", "anna"]]
-    assert done == ["call", "safe"]
-    assert page.do("crowd.members.get('anna')?.inForce.kind") == ("none" if back else None)
-
-
-def test_a_session_that_is_ended_while_a_call_is_heard_leaves_all_safe(peer: Peer, start: Start) -> None:
-    page = start(peer.url)
-    token = welcomed(peer, page, "anna", "bert")
-    page.do("(heard => crowd.on.call = (...event) => { heard(...event); crowd.close(); })(crowd.on.call), null")
-    seen = look(page, peer, anna="a", bert="b")
-    say(peer, token, {"tick": 0, **seen["anna"]}, {"tick": 1, "epoch": 1, **seen["bert"]})
-    happened = page.until("state", "closed")
-    assert [one[1] for one in happened if one[0] == "act" and one[2] == "call"] == ["anna"]
-    assert page.do("[...crowd.members.values()].map(one => one.inForce.kind)") == ["safe", "safe"]
-
-
-def test_who_is_named_twice_leaves_once(peer: Peer, start: Start) -> None:
-    page = start(peer.url)
-    welcomed(peer, page, "anna", "bert")
-    page.do("crowd.leave('anna', 'anna', 'bert')")
-    assert peer.expect(Leave).ids == ["anna", "bert"]
-
-
 # pusher/pusher-websocket-dotnet#8, freenet/river#556: after a reconnect a client believes that it is still subscribed.
 def test_after_a_cut_the_members_join_again_and_after_a_lost_session_too(peer: Peer, start: Start) -> None:
     page = start(peer.url)
@@ -192,21 +151,6 @@ def test_after_a_cut_the_members_join_again_and_after_a_lost_session_too(peer: P
     assert [one.id for one in peer.expect(Join).members] == ["anna", "bert"]
 
 
-# meteor/meteor#14730: a replaced socket's open event greets over the one that replaced it.
-def test_a_former_connection_that_opens_late_does_not_disturb_the_one_that_is_there(peer: Peer, start: Start) -> None:
-    page = start(peer.url)
-    token = welcomed(peer, page, "anna")
-    page.do("(crowd.former = crowd.socket, null)")
-    peer.cut()
-    assert peer.expect(Hello).resume == token
-    peer.welcome(resume=token, crowd=TERMS)
-    page.until("state", "waiting")
-    page.until("state", "live")
-    page.do("(crowd.former.dispatchEvent(new Event('open')), null)")
-    assert page.do("crowd.state") == "live"
-    assert set(look(page, peer, anna="a")) == {"anna"}
-
-
 def test_bye_and_a_fatal_error_end_what_is_in_force_for_all(peer: Peer, start: Start) -> None:
     page = start(peer.url)
     token = welcomed(peer, page, "anna")
@@ -214,14 +158,6 @@ def test_bye_and_a_fatal_error_end_what_is_in_force_for_all(peer: Peer, start: S
     page.until("act", "anna", "call", MOVE.model_dump())
     peer.send(Bye(session=token, reason="over"))
     page.until("act", "anna", "safe", STAY)
-
-
-def test_a_server_that_knows_no_crowds_is_left_with_the_reason(peer: Peer, start: Start) -> None:
-    page = start(peer.url)
-    peer.expect(Hello)
-    peer.welcome()
-    peer.expect(Bye)
-    page.until("state", "refused", "The server knows no crowds. Update it, or open a session for each.")
 
 
 def test_a_wrong_part_is_left_out_and_the_others_count(peer: Peer, start: Start) -> None:
@@ -235,32 +171,6 @@ def test_a_wrong_part_is_left_out_and_the_others_count(peer: Peer, start: Start)
     peer.line.send(json.dumps(told))
     page.until("act", "bert", "call", MOVE.model_dump())
     assert page.do("[crowd.count.ignored, crowd.call('anna').cause]") == [3, "no_call_yet"]
-
-
-def test_what_is_wrong_is_said_before_anything_is_sent(peer: Peer, start: Start) -> None:
-    page = start(peer.url)
-    welcomed(peer, page, "anna")
-    for wrong, what in [
-        ("crowd.join('anna')", "There is a member anna already"),
-        ("crowd.join('bert', {hz: 0})", "members[0].hz: not within"),
-        ("crowd.observe({bert: 'b'})", "There is no member bert"),
-        ("crowd.observe({anna: 7})", "looks[0].text: not a string"),
-        ("crowd.instruct(7, 'anna')", "members[0].instruction: not a string"),
-    ]:
-        assert what in str(page.do(wrong)), wrong
-    page.do("crowd.instruct('go home')")
-    assert peer.expect(Instruct).instruction == "go home"
-    assert [(one.id, one.instruction) for one in peer.expect(Join).members] == [("anna", "go home")]
-
-
-def test_who_was_not_let_in_is_safe_and_nothing_is_said_of_it(peer: Peer, start: Start) -> None:
-    page = start(peer.url)
-    welcomed(peer, page, "anna", "bert")
-    part = MemberError(id="bert", code="invalid", message="hz 99 is above 60.", field="hz")
-    peer.send(ErrorMessage(code="invalid", message="1 part of join is refused.", members=[part]))
-    page.until("refused", "bert", "invalid")
-    assert page.do("[crowd.call('bert').cause, crowd.refusals.length]") == ["refused", 1]
-    assert set(look(page, peer, anna="a", bert="b")) == {"anna"}
 
 
 # RandyGaul/cute_headers#305: whoever was refused once stays out, also when the server has room.
@@ -316,13 +226,6 @@ def test_on_a_line_that_is_full_only_the_newest_look_of_each_waits(start: Start)
             page.do("(crowd.socket.bufferedAmount = 0, crowd.look(), null)")
             (sent,) = page.do("crowd.sent")
             assert [one["text"] for one in json.loads(sent)["looks"]] == ["look 999", "look 999"]
-
-
-def test_many_members_are_told_in_messages_within_the_limits(peer: Peer, start: Start) -> None:
-    page = start(peer.url)
-    assert page.do("crowd.inMessages(Array.from({length: 600}, (_, id) => ({id})))") == [256, 256, 88]
-    assert page.do("crowd.inMessages(Array.from({length: 4}, () => ({text: 'ä'.repeat(30000)})))") == [1, 1, 1, 1]
-    assert page.do("crowd.inMessages(Array.from({length: 4}, () => ({data: Array(5000).fill(1)})))") == [1, 1, 1, 1]
 
 
 def test_a_real_server_decides_for_each_of_them(serve: Serve, start: Start) -> None:

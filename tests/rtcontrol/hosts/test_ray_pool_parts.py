@@ -19,8 +19,7 @@ from cart import Flight
 from pooled import TOOLS, alone, asked, assert_equal, called, flown, kept_pid, naming, reply_of, request, tools
 from standin_endpoint import standin
 
-from rtcontrol.gateway.decide import ToolSets, Unavailable
-from rtcontrol.gateway.errors import Tools
+from rtcontrol.gateway.decide import Tools, ToolSets, Unavailable
 from rtcontrol.hosts.deciders import ANSWERS, NoopSource, QuestionSource, STSource, answer_together, encode_questions
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
 from rtcontrol.hosts.protocol import LIMIT, DecisionRequest, DecoderPool, DecoderUnavailable, Host
