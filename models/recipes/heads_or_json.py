@@ -30,11 +30,11 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.files import replace_file
 from rtcontrol.models.schema.tool_schema import tool_schemas
-from rtcontrol.models.train.finetune.config import FinetuneRecipe
 from rtcontrol.models.train.loss import label_logits
 from rtcontrol.models.train.packing import pack
 from rtcontrol.models.train.policy import TreeDecider
 from rtcontrol.models.train.prepared import prepare
+from rtcontrol.models.train.recipe import FinetuneRecipe
 from rtcontrol.models.train.rows import EncodedRow, LossWeights, Row, RowEncoder, json_row
 from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.trainer import TrainConfig, Trainer

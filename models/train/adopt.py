@@ -7,7 +7,7 @@ import copy
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -49,25 +49,21 @@ def initialise_rows(weight: torch.Tensor, tokenizer: STTokenizer, tokens: Sequen
 
 FORMATS = ("v1", "v2")
 VARIABLE = "SYSTEM_TEMPLATE"  # in v1's server file; later ones have it for each format, with its prefix
-SYSTEM_KEYS, NAME_KEYS = ("system", "system_prompt"), ("name", "id", "title")
 
 
-def adopt(
-    checkpoint: Path, template_from: Path, out: Path | None = None, form: str | None = None, system: str | None = None
-) -> Path:
+def adopt(checkpoint: Path, template_from: Path, out: Path | None = None, system: str | None = None) -> Path:
     """Write the template of a published `checkpoint` and return its path.
 
     `template_from` is one of the authors' server files (Python; it is parsed, never run) or a text file with the system
-    text, where `{tools_json}` or `{tools}` stands once. `form` is v1 (one generic header) or v2 (a header with
-    `{system_prompt}`, which is a domain's own); None: what the file has. `system` is v2's domain prompt: the text, a
-    text file, or SCENARIOS.json[:NAME]; None: the file's default. The template goes beside the weights, or to the
-    folder or file `out`. Raises UserError.
+    text, where `{tools_json}` or `{tools}` stands once. The file's format is v1 (one generic header) or v2 (a header
+    with `{system_prompt}`, which is a domain's own). `system` is v2's domain prompt: the text, or a text file; None:
+    the file's default. The template goes beside the weights, or to the folder or file `out`. Raises UserError.
     """
     read_config(checkpoint)
     found = _strings(template_from)
-    form = form or _format(found)
+    form = _format(found)
     if form not in FORMATS:
-        raise UserError(f"There is no prompt format {form!r}.", f"Choose {' or '.join(FORMATS)}.")
+        raise UserError(f"There is no prompt format {form!r}.", f"Known: {' and '.join(FORMATS)}.")
     text, turns = (
         _v2(template_from, found, system) if form == "v2" else (_v1(template_from, found), SIMPLETOOL_V1_TURNS)
     )
@@ -109,9 +105,7 @@ def _v2(path: Path, found: Mapping[str, str], system: str | None) -> tuple[str, 
     if told is None:
         raise UserError(f"{path} has no default prompt of the domain.", "Give one with --system.")
     if "{system_prompt}" not in header:
-        raise UserError(
-            f"{path}: its system text has no {{system_prompt}}: it is not of format v2.", "Give --format v1."
-        )
+        raise UserError(f"{path}: its system text has no {{system_prompt}}.", "Give a file of format v1 or v2.")
     if held := [v for v in VARIABLES if f"{{{v}}}" in told]:
         raise UserError(f"The domain's prompt holds {{{held[0]}}}.", "Give its text alone.")
     fields = {"system_prompt": told, "tools_json": "{tools}", "tools": "{tools}"}
@@ -136,36 +130,11 @@ def _filled(path: Path, template: str, fields: Mapping[str, str]) -> str:
 
 
 def _domain(given: str) -> str:
-    """A domain's prompt: the text itself, or what a file has."""
-    name, _, which = given.partition(".json")
-    if _ and (path := Path(f"{name}.json")).is_file() and which[:1] in ("", ":"):
-        scenarios = dict(_scenarios(json.loads(_read(path)) if path.stat().st_size else {}))
-        chosen = [v for k, v in scenarios.items() if which[1:].lower() in k.lower()]
-        if len(chosen) == 1:
-            return chosen[0]
-        raise UserError(
-            f"{path} has {len(chosen)} scenarios named {which[1:]!r}.",
-            f"Write {path}:NAME with one of: {', '.join(scenarios) or 'none (no object of it has a system prompt)'}.",
-        )
-    path = Path(given)
+    """Return a domain's prompt: the text itself, or that of a file."""
     try:
-        return _read(path).rstrip("\n") if path.is_file() else given
+        return _read(Path(given)).rstrip("\n") if Path(given).is_file() else given
     except OSError:  # a text is too long for a name
         return given
-
-
-def _scenarios(found: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """(name, system prompt) of whatever objects have one."""
-    if isinstance(found, dict):
-        named = next((str(found[k]) for k in NAME_KEYS if isinstance(found.get(k), str)), name)
-        for key in SYSTEM_KEYS:
-            if isinstance(found.get(key), str):
-                yield named, found[key]
-        for key, value in found.items():
-            yield from _scenarios(value, str(key))
-    elif isinstance(found, list):
-        for i, value in enumerate(found):
-            yield from _scenarios(value, str(i))
 
 
 def _read(path: Path) -> str:

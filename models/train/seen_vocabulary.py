@@ -7,12 +7,16 @@ moved away from what is never scored, would hand every free text to the others.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+M_MMAP_THRESHOLD, BLOCK = -3, 2_000_000  # of glibc's malloc.h; bytes
 COMMON = 8_192  # the lowest ids, a tokenizer's earliest merges: what a label is told apart from beside what was seen
 
 
@@ -135,3 +139,11 @@ def whole_logits(model: Any, logits: torch.Tensor) -> torch.Tensor:
 def columns_of(model: Any, ids: list[int]) -> list[int]:
     """Where a model's logits have these tokens. Raises ValueError for one that is not scored."""
     return labels_of(model, torch.tensor(ids)).tolist()
+
+
+def return_blocks() -> None:
+    """Let glibc give blocks of 2 MB and more back as soon as they are free. By itself it keeps ever larger ones in its
+    heap, which batches of many sizes cut into pieces."""
+    if sys.platform.startswith("linux"):
+        with suppress(OSError, AttributeError):  # another C library
+            ctypes.CDLL("libc.so.6").mallopt(M_MMAP_THRESHOLD, BLOCK)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
 import pickle
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -52,15 +52,6 @@ class TrainConfig:
     save_every_s: float = 120.0
 
 
-def last_line(out: Path) -> dict[str, Any]:
-    """The last whole line of the log of the run in `out`, empty where there is none: the power may have cut one."""
-    with contextlib.suppress(OSError):
-        for line in reversed((out / LOG).read_text("utf-8").splitlines()):
-            with contextlib.suppress(ValueError):
-                return dict(json.loads(line))
-    return {}
-
-
 def group_rows(rows: Sequence[Row], config: TrainConfig, rng: random.Random) -> list[list[Row]]:
     """Cut rows into shuffled groups; runs of `config.run` rows keep one instruction, whose tokens a tree shares (rows
     with tools of their own: one set of tools)."""
@@ -75,8 +66,12 @@ def group_rows(rows: Sequence[Row], config: TrainConfig, rng: random.Random) -> 
 class Trainer:
     """Trains a Hugging Face causal LM on rows from `source(chunk)`; everything is saved under `out`.
 
-    Raises UserError when `out` holds a run with another configuration.
+    Fits and fine-tunings are this loop with their own schedule, end and batches. Raises UserError when `out` holds a
+    run with another configuration.
     """
+
+    BETAS = (0.9, 0.95)
+    SAVES_MIDWAY = False  # whether a run that is interrupted within a chunk resumes there
 
     def __init__(
         self,
@@ -87,18 +82,20 @@ class Trainer:
         out: Path,
     ) -> None:
         self.model, self.encoder, self.source, self.config, self.out = model, encoder, source, config, out
-        decay = [p for p in model.parameters() if p.dim() >= 2]
-        rest = [p for p in model.parameters() if p.dim() < 2]
-        self.optimizer = torch.optim.AdamW(
-            [{"params": decay, "weight_decay": config.weight_decay}, {"params": rest, "weight_decay": 0.0}],
-            lr=config.learning_rate,
-            betas=(0.9, 0.95),
-        )
+        self.optimizer = torch.optim.AdamW(self.parameter_groups(), lr=config.learning_rate, betas=self.BETAS)
         self.samples = self.chunk = 0
         self.seconds = 0.0
+        self._whole = True  # no step is half done
         out.mkdir(parents=True, exist_ok=True)
         if (out / STATE).is_file():
             self.resume(self._saved())
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Return what is trained; a group's rate is the schedule's, times its `share`."""
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        decay = [p for p in parameters if p.dim() >= 2]
+        rest = [p for p in parameters if p.dim() < 2]
+        return [{"params": decay, "weight_decay": self.config.weight_decay}, {"params": rest, "weight_decay": 0.0}]
 
     def _saved(self) -> Mapping[str, Any]:
         try:
@@ -110,57 +107,96 @@ class Trainer:
             ) from None
         return saved
 
+    def over(self) -> bool:
+        """Whether the run is at its end."""
+        return self.samples >= self.config.samples
+
     def enough(self) -> bool:
-        """Whether training may end before `config.samples`; asked between chunks."""
+        """Whether training may end before that; asked between chunks."""
         return False
 
-    def run(self, progress: Progress | None = None) -> None:
-        """Train until `config.samples`, or until it is `enough`. `progress` gets, every few batches and after each
-        chunk, a dict with samples, loss and accuracy (share of the calls' labels right) of the chunk so far, rate,
-        seconds and samples_per_s; the log gets a line a chunk."""
-        started = saved = time.monotonic()
-        before = self.seconds
-        while self.samples < self.config.samples and not (self.chunk > 0 and self.enough()):
-            self.model.train()
-            rng = random.Random(f"{self.config.seed}/{self.chunk}")
-            groups = group_rows(self.source(self.chunk), self.config, rng)
-            losses: list[float] = []
-            right = labels = 0
-            for group in groups:
-                batch = self._batch(group, rng)
-                loss, correct = self._step(batch)
-                losses.append(loss)
-                right += int(correct[batch.counted].sum())
-                labels += int(batch.counted.sum())
-                self.samples += batch.samples
-                self.seconds = before + time.monotonic() - started
-                if progress and len(losses) % PROGRESS_EVERY == 0:
-                    progress(self._line(losses, right / max(labels, 1)))
-                if self.samples >= self.config.samples:
-                    break
-            self.chunk += 1
-            line = self._line(losses, right / max(labels, 1))
-            self.log(line)
-            if progress:
-                progress(line)
-            if time.monotonic() - saved > self.config.save_every_s:
-                self.save()
-                saved = time.monotonic()
-        self.save()
+    def groups(self, rng: random.Random) -> Iterable[Sequence[Any]]:
+        """Return the chunk's rows, cut into those of each step."""
+        return group_rows(self.source(self.chunk), self.config, rng)
 
-    def _line(self, losses: Sequence[float], accuracy: float) -> dict[str, Any]:
+    def finished(self) -> None:
+        """What is done at the end of a run, before it is saved."""
+
+    def run(self, progress: Progress | None = None) -> None:
+        """Train to the end, or until it is `enough`. `progress` gets, every few batches and after each chunk, a dict
+        with samples, loss and accuracy (share of the calls' labels right) of the chunk so far, rate, seconds and
+        samples_per_s; the log gets a line a chunk."""
+        self._began = time.monotonic() - self.seconds
+        at, saved = (self.samples, self.chunk), self._began + self.seconds
+        self.forget()
+        self.model.train()
+        try:
+            while not self.over() and not (self.chunk > 0 and self.enough()):
+                rng = random.Random(f"{self.config.seed}/{self.chunk}")
+                for rows in self.groups(rng):
+                    self._step(rows, rng)
+                    self.samples += len(rows)
+                    self.clock()
+                    self.stepped(progress)
+                    if self.over():
+                        break
+                self.chunk += 1
+                self.chunk_over(progress)
+                if time.monotonic() - saved > self.config.save_every_s and not self.over():
+                    self.save()
+                    saved = time.monotonic()
+        except (KeyboardInterrupt, UserError):  # the latter of a world's own code, or of rows
+            if self.SAVES_MIDWAY and self._whole:
+                self.save()
+            raise
+        if (self.samples, self.chunk) != at:
+            self.finished()
+            self.save()
+
+    def clock(self) -> None:
+        """Set the seconds of training so far."""
+        self.seconds = time.monotonic() - self._began
+
+    def forget(self) -> None:
+        """Start the losses and the accuracy that a line tells again."""
+        self.losses: list[float] = []
+        self._right = self._labels = 0
+
+    def stepped(self, progress: Progress | None) -> None:
+        """After each step."""
+        if progress and len(self.losses) % PROGRESS_EVERY == 0:
+            progress(self.line())
+
+    def chunk_over(self, progress: Progress | None) -> None:
+        """After each chunk."""
+        line = self.line()
+        self.forget()
+        self.log(line)
+        if progress:
+            progress(line)
+
+    def line(self) -> dict[str, Any]:
+        """Return how far the run is, and how well it does since the last line."""
         return {
             "samples": self.samples,
-            "loss": round(sum(losses) / len(losses), 4),
-            "accuracy": round(accuracy, 4),
+            "loss": round(sum(self.losses) / len(self.losses), 4),
+            "accuracy": round(self.accuracy(), 4),
             "rate": self.rate(),
             "seconds": round(self.seconds, 1),
             "samples_per_s": round(self.samples / max(self.seconds, 1e-9), 1),
         }
 
+    def accuracy(self) -> float:
+        """Return the share of the calls' labels that were right since the last line."""
+        return self._right / max(self._labels, 1)
+
+    def done(self) -> float:
+        """Return the share of the run that is done."""
+        return self.samples / self.config.samples
+
     def rate(self) -> float:
         """The learning rate now: linear warm-up, then cosine to `final_rate` of the peak."""
-        done = self.samples / self.config.samples
+        done = self.done()
         if done < self.config.warmup:
             return self.config.learning_rate * max(done, 1e-3) / self.config.warmup
         cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
@@ -171,10 +207,10 @@ class Trainer:
         return asdict(self.config) | {"tokenizer": self.encoder.tokenizer.digest()}
 
     def state(self) -> dict[str, Any]:
-        """What a run goes on from."""
+        """What a run goes on from; of the model what is trained."""
         return {
             "config": self.settings(),
-            "model": self.model.state_dict(),
+            "model": {name: p.detach() for name, p in self.model.named_parameters() if p.requires_grad},
             "optimizer": self.optimizer.state_dict(),
             "samples": self.samples,
             "chunk": self.chunk,
@@ -190,7 +226,7 @@ class Trainer:
             os.replace(part, self.out / STATE)
         except (OSError, RuntimeError) as error:  # torch's own writer raises the latter
             part.unlink(missing_ok=True)
-            raise self._full(error) from None
+            raise self.full(error) from None
 
     def log(self, line: Mapping[str, Any]) -> None:
         """A line more in the log. Raises UserError for a full disk."""
@@ -198,9 +234,10 @@ class Trainer:
             with (self.out / LOG).open("a") as log:
                 log.write(json.dumps(line) + "\n")
         except OSError as error:
-            raise self._full(error) from None
+            raise self.full(error) from None
 
-    def _full(self, error: Exception) -> UserError:
+    def full(self, error: Exception) -> UserError:
+        """Return the error of a disk that has no room."""
         kept = "what was saved before is whole" if (self.out / STATE).is_file() else "nothing was saved yet"
         # torch's own writer says where in its code it failed, and not why.
         why = getattr(error, "strerror", None) or "the file could not be written whole"
@@ -216,22 +253,46 @@ class Trainer:
             encoded = [_late(row) for row in encoded]
         return pack(self.encoder.prefix, encoded)
 
-    def _step(self, batch: PackedBatch) -> tuple[float, torch.Tensor]:
-        score(self.model, batch.labels.tolist())
+    def batches(self, rows: Sequence[Any], rng: random.Random) -> Iterable[PackedBatch]:
+        """Return the batches whose gradients make a step."""
+        return [self._batch(rows, rng)]
+
+    def products(self) -> AbstractContextManager[object]:
+        """Return the precision in which matrices are multiplied."""
+        return bf16_products(self.config.bf16)
+
+    def _step(self, rows: Sequence[Any], rng: random.Random) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate()
-        with bf16_products(self.config.bf16):
-            loss, correct = tree_loss(self.model, batch)
-            if not torch.isfinite(loss):
-                raise UserError(
-                    f"The loss is {float(loss.detach())} after {self.samples:,} samples: nothing is learnt from it.",
-                    "Try another --seed; are there numbers of very many digits in the rows?",
-                )
-            loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+            group["lr"] = self.rate() * group.get("share", 1.0)
+        weight, mean = self.weight(rows), 0.0
+        for batch in self.batches(rows, rng):
+            score(self.model, batch.labels.tolist())
+            with self.products():
+                loss, correct = tree_loss(self.model, batch, normaliser=weight)
+                loss.backward()
+            mean += float(loss.detach())
+            self._right += int(correct[batch.counted].sum())
+            self._labels += int(batch.counted.sum())
+        mean = self.gathered(mean)
+        if not math.isfinite(mean):
+            raise UserError(
+                f"The loss is {mean} after {self.samples:,} samples: nothing is learnt from it.",
+                "Try another --seed or a lower rate; are there numbers of very many digits in the rows?",
+            )
+        self.norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip))
+        self._whole = False
         self.optimizer.step()
+        self._whole = True
         self.optimizer.zero_grad(set_to_none=True)
-        return float(loss.detach()), correct
+        self.losses.append(mean)
+
+    def weight(self, rows: Sequence[Any]) -> float | None:
+        """Return what the losses of a step's batches are divided by; None: its only batch's sum of weights."""
+        return None
+
+    def gathered(self, loss: float) -> float:
+        """Sum the gradients, and the loss, of the processes that share a step."""
+        return loss
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
@@ -246,7 +307,7 @@ class Trainer:
                 "Continue with the old settings, or give another --out.",
             )
         score(self.model, state.get("scored", ()))
-        self.model.load_state_dict(state["model"])
+        self.model.load_state_dict(state["model"], strict=False)
         self.optimizer.load_state_dict(state["optimizer"])
         self.samples, self.chunk, self.seconds = state["samples"], state["chunk"], state["seconds"]
 

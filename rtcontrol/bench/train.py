@@ -15,10 +15,11 @@ import torch
 import transformers as hf
 
 from rtcontrol.bench.timing import Progress, wait
-from rtcontrol.models.train.finetune.config import recipe
-from rtcontrol.models.train.finetune.dataset import GroupCollator
-from rtcontrol.models.train.finetune.model import TreeLM, adapted
+from rtcontrol.models.train.groups import pack_groups
+from rtcontrol.models.train.lora import adapted
+from rtcontrol.models.train.loss import tree_loss
 from rtcontrol.models.train.packing import PackedBatch, pad_together, separate
+from rtcontrol.models.train.recipe import FinetuneRecipe
 from rtcontrol.models.train.rows import EncodedRow, HeadTarget
 
 HEADS = 8
@@ -57,7 +58,7 @@ def measure(samples: int | None, progress: Progress) -> dict[str, Any]:
     }
 
 
-def _model(gpu: bool) -> TreeLM:
+def _model(gpu: bool) -> Any:
     torch.manual_seed(0)
     config = hf.Qwen2Config(
         vocab_size=VOCABULARY,
@@ -71,7 +72,7 @@ def _model(gpu: bool) -> TreeLM:
     device = torch.device("cuda" if gpu else "cpu")
     with device:
         base = hf.Qwen2ForCausalLM(config)
-    return adapted(base.to(torch.bfloat16) if gpu else base, recipe("paper")).to(device).train()
+    return adapted(base.to(torch.bfloat16) if gpu else base, FinetuneRecipe()).to(device).train().get_base_model()
 
 
 def random_groups(count: int) -> list[EncodedRow]:
@@ -97,20 +98,19 @@ def random_groups(count: int) -> list[EncodedRow]:
 def _batches(groups: Sequence[EncodedRow], gpu: bool) -> dict[str, list[PackedBatch]]:
     """Return the batches of each way; separate sequences are sorted by length, so that little is padded."""
     sequences = sorted(separate((1,), groups), key=lambda one: one.tokens.shape[1])
-    packed = GroupCollator((1,))
     ways: dict[str, list[PackedBatch]] = {}
     for n in (8, 16, 32, 64, 128) if gpu else (8, 16, 32):
         parts = [pad_together(sequences[i : i + n]) for i in range(0, len(sequences), n)]
         ways[f"separate, length-sorted, batch {n}"] = parts
     for n in (1, 2, 4, 8, 16) if gpu else (1, 2, 4):
-        ways[f"packed, {n} together"] = [packed.batch(groups[i : i + n]) for i in range(0, len(groups), n)]
+        ways[f"packed, {n} together"] = [pack_groups((1,), groups[i : i + n]) for i in range(0, len(groups), n)]
     return ways
 
 
-def _seconds(model: TreeLM, batches: Sequence[PackedBatch]) -> float:
+def _seconds(model: Any, batches: Sequence[PackedBatch]) -> float:
     def step(batch: PackedBatch) -> None:
         with torch.autocast("cuda", torch.bfloat16, enabled=batch.tokens.is_cuda):  # as the trainer has it
-            loss = model(batch)[0]
+            loss = tree_loss(model, batch)[0]
         loss.backward()
 
     step(max(batches, key=lambda batch: batch.tokens.numel()))  # the one that needs most memory

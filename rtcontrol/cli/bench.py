@@ -129,9 +129,9 @@ def train(
 
     Example: rtcontrol bench train --samples 8 --json train.json
     """
-    from rtcontrol.models.train.finetune import config
+    from rtcontrol.models.train.recipe import check_extras
 
-    config.check_extras()
+    check_extras()
     from rtcontrol.bench.train import measure
 
     measured(lambda progress: measure(samples, progress), json_file)

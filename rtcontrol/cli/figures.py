@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -142,32 +142,12 @@ class Tenths(Bar):
             self.line(self._text.format(done=done, total=total, percent=10 * tenths))
 
 
-class Stages:
-    """Called with what is done now, how much of it and of how much; each stage that is over is a line on standard
-    error, with its seconds."""
-
-    def __init__(self) -> None:
-        self._console = Terminal(stderr=True)
-        self._status = self._console.status("")
-        self._name, self._began, self._whole = "", 0.0, time.monotonic()
-
-    def __call__(self, name: str, done: int, total: int) -> None:
-        if name != self._name:
-            self._over()
-            self._name, self._began = name, time.monotonic()
-        self._status.update(f"{name}{f' ({done} of {total})' if total > 1 else ''}")
-
-    def _over(self) -> None:
-        if self._name:
-            print(f"{self._name}: {time.monotonic() - self._began:.1f} s", file=sys.stderr, flush=True)
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._status.start()
-        return self
-
-    def __exit__(self, kind: object, *exc: object) -> None:
-        self._status.stop()
-        if kind is None:
-            self._over()
-            print(f"in all {time.monotonic() - self._whole:.1f} s", file=sys.stderr, flush=True)
+@contextmanager
+def interrupted(out: Path, training: str) -> Iterator[None]:
+    """Meanwhile Ctrl-C of a training says what is kept in `out`, where its folder `training` has a state."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (out / training / "state.pt").is_file():
+            print(f"\nStopped; what was learnt is kept in {out}: the same command goes on.", file=sys.stderr)
+        raise

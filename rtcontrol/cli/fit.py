@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, TextColumn
 
-from rtcontrol.cli.figures import Bar, JsonFile, for_people, save, say
+from rtcontrol.cli.figures import Bar, JsonFile, for_people, interrupted, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.console import printable
 
@@ -93,6 +91,7 @@ def fit(
     from rtcontrol.run.user_code import load_module
     from rtcontrol.training.dataset import tools_of
     from rtcontrol.training.fit import fit as work
+    from rtcontrol.training.train import TRAINING
 
     console = for_people(json_file)
     tell = partial(say, console)
@@ -108,7 +107,7 @@ def fit(
     chosen = None if tools is None else tools_from(tools)
     if chosen is None and asked is not None and "tools" in asked:
         chosen = tools_of(asked["tools"])
-    with FitProgress() as shown, _interrupted(out):
+    with FitProgress() as shown, interrupted(out, TRAINING):
         made = work(
             rows or None,
             chosen,
@@ -142,18 +141,6 @@ def fit(
     console.print(f"Model: {made.folder} (card: {made.folder / 'README.md'})", highlight=False, soft_wrap=True)
     flown = {"played": {name: share.to_dict() for name, share in made.played.items()}} if made.played else {}
     save(json_file, {"folder": str(made.folder), **made.truth.to_dict(), "notes": list(made.notes)} | flown)
-
-
-@contextmanager
-def _interrupted(out: Path) -> Iterator[None]:
-    from rtcontrol.training.train import TRAINING
-
-    try:
-        yield
-    except KeyboardInterrupt:
-        if (out / TRAINING / "state.pt").is_file():
-            print(f"\nStopped; what was learnt is kept in {out}: the same command goes on.", file=sys.stderr)
-        raise
 
 
 class FitProgress(Bar):

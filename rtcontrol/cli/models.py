@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from rtcontrol.cli.figures import JsonFile, Stages, for_people, save, say
+from rtcontrol.cli.figures import JsonFile, for_people, interrupted, save, say
 from rtcontrol.cli.options import Device, group
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable
 
+TOLD_EVERY = 10  # steps
 app = group(help="Inspect, adopt and train controller models.")
 Rows = Annotated[list[Path], typer.Option("--rows", help="JSONL rows; may stand several times.", show_default=False)]
 
@@ -62,18 +61,14 @@ def adopt(
         Path | None, typer.Option(help="The authors' server file (.py), or a text file with {tools_json}.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder or file to write to (default: beside the weights).")] = None,
-    prompt_format: Annotated[
-        str | None, typer.Option("--format", help="v1 (generic header) or v2 (domain prompts). (default: the file's)")
-    ] = None,
     system: Annotated[
         str | None,
-        typer.Option(help="v2: the domain's prompt: text, a text file, or scenarios.json:NAME. (default: the file's)"),
+        typer.Option(help="Format v2: the domain's prompt, text or a text file. (default: the file's)"),
     ] = None,
     base: Annotated[
         str | None, typer.Option(help="Make an ST checkpoint, to be trained, of this model: folder, FILE.gguf, hub id.")
     ] = None,
     layers: Annotated[int | None, typer.Option(min=1, help="--base: its first layers alone. (default: all)")] = None,
-    numbers: Annotated[bool, typer.Option("--numbers", help="--base: with numbers as single tokens.")] = False,
 ) -> None:
     """Give a published SimpleTool checkpoint its prompt template, or make any base model one of the ST format.
 
@@ -87,11 +82,9 @@ def adopt(
 
       rtcontrol models adopt Cialtion/SimpleTool:RT-Qwen3-4B-AWQ-v2 --template-from 02_server.py --system "You fly."
 
-      rtcontrol models adopt RT-Qwen3-4B-AWQ-v2 --template-from 02_server.py --system prompts/scenarios.json:game
-
       rtcontrol models adopt --base Qwen/Qwen2.5-0.5B --out my-st-base
 
-      rtcontrol models adopt --base gemma-3-270m-q4_k_m.gguf --layers 6 --numbers --out my-st-base
+      rtcontrol models adopt --base gemma-3-270m-q4_k_m.gguf --layers 6 --out my-st-base
     """
     from rtcontrol.models.checkpoint.checkpoint import resolve
 
@@ -99,12 +92,10 @@ def adopt(
         raise UserError("models adopt takes a published checkpoint, or --base.", "Give one of them.")
     if layers is not None and base is None:
         raise UserError("--layers is for --base.", "Name the model with --base.")
-    if numbers and base is None:
-        raise UserError("--numbers is for --base.", "Name the model with --base.")
     if base is not None:
-        if out is None or (template_from, prompt_format, system) != (None, None, None):
+        if out is None or (template_from, system) != (None, None):
             raise UserError("--base goes with --out, and with no other option.", "Give a new folder with --out.")
-        _make_base(Path(base), out, layers, numbers)
+        _make_base(Path(base), out, layers)
         return
     if template_from is None:
         raise UserError(
@@ -114,27 +105,21 @@ def adopt(
     from rtcontrol.models.train.adopt import adopt as write
 
     assert checkpoint is not None
-    print(f"Template: {write(resolve(checkpoint), template_from, out, prompt_format, system)}")
+    print(f"Template: {write(resolve(checkpoint), template_from, out, system)}")
 
 
-def _make_base(base: Path, out: Path, layers: int | None, numbers: bool) -> None:
-    """Adopt a base model: its stages on standard error, then what was made of it."""
+def _make_base(base: Path, out: Path, layers: int | None) -> None:
+    """Adopt a base model, and say what was made of it."""
     from rtcontrol.models.checkpoint.checkpoint import resolve
-    from rtcontrol.models.train.base import make_base
-    from rtcontrol.models.train.gguf_file import is_gguf
+    from rtcontrol.models.train.base import adopt_base, is_gguf
 
-    with Stages() as stage:
-        made = make_base(base if is_gguf(base) else resolve(str(base)), out, layers, stage, numbers)
-    checkpoint, config = made.checkpoint, made.checkpoint.config
-    size = sum(f.stat().st_size for f in checkpoint.folder.glob("*.safetensors")) / 2**20
+    checkpoint = adopt_base(base if is_gguf(base) else resolve(str(base)), out, layers)
+    config = checkpoint.config
     shape = f"{config.get('model_type')}, {config.get('num_hidden_layers')} layers of {config.get('hidden_size')}"
     tokens = f"{checkpoint.tokenizer.size:,} tokens, profile {checkpoint.template.profile}"
     console = Terminal()
     say(console, f"Checkpoint: {checkpoint.folder}, to be trained")
-    say(console, f"    {shape}, {made.parameters:,} parameters, {size:.1f} MiB of {config.get('dtype')}, {tokens}")
-    if made.quantized:
-        say(console, f"    The file's weights were of {', '.join(made.quantized)}. They are plain numbers again, those")
-        say(console, "    that the file's few bits stand for: near the original model's, and not equal to them.")
+    say(console, f"    {shape}, {_parameters(checkpoint.folder):,} parameters of {config.get('dtype')}, {tokens}")
     say(console, f"Train it: rtcontrol models train --base {checkpoint.folder} --rows ROWS.jsonl --out RUN")
 
 
@@ -147,25 +132,19 @@ def train(
     out: Annotated[
         Path, typer.Option(help="The run's folder; one that was stopped goes on there.", show_default=False)
     ],
-    preset: Annotated[str, typer.Option(help="paper (LoRA of rank 512) or domain (rank 64).")] = "paper",
-    config: Annotated[Path | None, typer.Option(help="A TOML or JSON file of settings, over the preset's.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML or JSON file of settings of the recipe.")] = None,
     held_out: Annotated[
         list[Path] | None, typer.Option(help="JSONL rows to judge the result by; may stand several times.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps, in place of epochs.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Times that all rows are seen. (default: 3)")] = None,
-    layout: Annotated[
-        str | None, typer.Option(help="packed (trees) or separate (the paper's sequences). (default: packed)")
-    ] = None,
-    rank: Annotated[int | None, typer.Option(help="Of LoRA; alpha becomes twice that. (default: the preset's)")] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens beyond which a row is left out. (default: 2048)")] = None,
+    rank: Annotated[int | None, typer.Option(help="Of LoRA; alpha is twice that. (default: 512)")] = None,
     device: Device = None,
     dtype: Annotated[str | None, typer.Option(help="fp32, bf16, or auto. (default: bf16)")] = None,
     seed: Annotated[int | None, typer.Option(help="Of LoRA's start, dropout and the rows' order. (default: 0)")] = None,
     drop_bad: Annotated[
         bool, typer.Option("--drop-bad", help="Leave out rows that cannot be represented, and count them.")
     ] = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write its event files, too.")] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Fine-tune a pretrained model (Qwen2, 2.5, 3, Llama, Gemma 3) to the ST format by the recipe of docs/finetune.md.
@@ -177,72 +156,38 @@ def train(
 
       rtcontrol models train --base Qwen/Qwen2.5-0.5B-Instruct --rows xlam.jsonl --out runs/st-qwen
 
-      rtcontrol models train --base runs/st-qwen/model --rows mobile.jsonl --preset domain --out runs/st-mobile
+      rtcontrol models train --base runs/st-qwen/model --rows mobile.jsonl --rank 64 --out runs/st-mobile
 
       torchrun --nproc-per-node 4 -m rtcontrol models train --base Qwen/Qwen3-4B --rows xlam.jsonl --out runs/st-4b
     """
     from rtcontrol.models.checkpoint.checkpoint import resolve
-    from rtcontrol.models.train.finetune.config import check_extras, recipe
+    from rtcontrol.models.train.recipe import check_extras, recipe
 
-    given = {
-        "steps": steps, "epochs": epochs, "layout": layout, "rank": rank, "alpha": rank and 2 * rank, "length": length,
-        "device": device, "dtype": dtype, "seed": seed, "tensorboard": tensorboard or None,
-    }  # fmt: skip
-    made = recipe(preset, config, **given)
-    check_extras(made.tensorboard)
+    given = {"steps": steps, "epochs": epochs, "rank": rank, "device": device, "dtype": dtype, "seed": seed}
+    made = recipe(config, **given)
+    check_extras()
     resolve(base)  # what is not there is told before all else is loaded, which takes seconds
 
-    from rtcontrol.models.train.finetune.run import Job, finetune, rows_of
-    from rtcontrol.models.train.finetune.stopping import TrainingStopped
+    from rtcontrol.models.train.finetune import TRAINING, Job, finetune
 
     console = for_people(json_file)
 
     def told(line: dict[str, Any]) -> None:
         if "resumed" in line:
             console.print(f"Goes on from step {line['resumed']} of {line['steps']}.", highlight=False)
-            return
-        console.print(f"step {line['step']}/{line['steps']}  loss {line['loss']:.4f}", highlight=False)
+        elif line["step"] % TOLD_EVERY == 0 or line["step"] in (1, line["steps"]):
+            console.print(f"step {line['step']}/{line['steps']}  loss {line['loss']:.4f}", highlight=False)
 
-    try:
-        outcome = finetune(Job(base, rows_of(rows), out, made, tuple(held_out or ()), drop_bad), told)
-    except TrainingStopped as stopped:
-        print(f"Stopped after step {stopped.steps}, which is kept: the same command goes on.", file=sys.stderr)
-        raise
+    with interrupted(out, TRAINING):
+        outcome = finetune(Job(base, tuple(rows), out, made, tuple(held_out or ()), drop_bad), told)
     if not outcome.written:
         return
-    for reason, count in outcome.seen.dropped.items():
+    for reason, count in outcome.groups.dropped.items():
         console.print(f"left out: {count} rows, {reason}", soft_wrap=True, markup=False)
     if outcome.held_out is not None:
         console.print(f"held out: {outcome.held_out['rows_right']:.4f} of {outcome.held_out['rows']} rows right")
     save(json_file, outcome.to_dict())
-    console.print(f"Checkpoint: {outcome.model} ({outcome.steps} steps on {outcome.groups} rows)", soft_wrap=True)
-
-
-@app.command()
-def sweep(
-    config: Annotated[Path, typer.Argument(help="A TOML or JSON file: base, rows, out, axes.", show_default=False)],
-    json_file: JsonFile = None,
-) -> None:
-    """Train one model for each value of each axis, all else equal, and compare them on the same held-out rows.
-
-    A run that is done is not done again; one that was stopped goes on. docs/finetune.md has the file's form.
-
-    Example: rtcontrol models sweep ablations.toml
-    """
-    from rtcontrol.models.train.finetune.sweep import read_sweep, run_sweep
-
-    console = for_people(json_file)
-    plan = read_sweep(config)
-    found = run_sweep(plan, lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True))
-    table = Table("run", "changed", "steps", "loss", "held-out loss", "rows right", title=f"{config}")
-    for one in found:
-        held = one["held_out"]
-        table.add_row(
-            one["name"], one["changed"], str(one["steps"]), f"{one['loss']:.4f}",
-            f"{held['loss']:.4f}" if held else "", f"{held['rows_right']:.4f}" if held else "",
-        )  # fmt: skip
-    console.print(table)
-    save(json_file, {"runs": found})
+    console.print(f"Checkpoint: {outcome.model} ({outcome.steps} steps on {len(outcome.groups)} rows)", soft_wrap=True)
 
 
 def _parameters(folder: Path) -> int:

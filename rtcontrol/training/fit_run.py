@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.probes import with_word_probes
 from rtcontrol.models.train.rows import Row
 from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer, group_rows
@@ -88,6 +86,8 @@ class FitRun(Trainer):
     it belongs to another configuration.
     """
 
+    SAVES_MIDWAY = True
+
     def __init__(
         self,
         learner: Learner,
@@ -138,77 +138,57 @@ class FitRun(Trainer):
         if (asked_s := self.schedule.minutes * 60) > self.asked_s:
             # More time than before: on from there, at the steady rate.
             self.ends, self.asked_s, self.decays_from = asked_s, asked_s, None
-        elif asked_s < self.asked_s and not self.over:
+        elif asked_s < self.asked_s and self.seconds < self.ends:
             # Less: what is left of it, falling from here.
             self.ends, self.asked_s, self.decays_from = max(self.seconds, asked_s), asked_s, self.seconds
 
-    @property
     def over(self) -> bool:
-        """Whether its time is out."""
-        return self.seconds >= self.ends
+        """Whether its time is out; a run that was stopped in its only look is looked at."""
+        return self.seconds >= self.ends and bool(self.lines)
 
     def run(self, progress: Progress | None = None) -> None:
         """Train to the end, or on from where it was stopped; then the model has its best weights. Raises UserError for
         a disk that is full: what was saved stays."""
-        tell = progress or (lambda line: None)
-        rng = random.Random(f"{self.config.seed}/{self.samples}")
-        rows = self._stream.rows(rng)
-        before, started = self.seconds, time.monotonic()
-        looked, due = self.seconds, max(self.seconds, 1.0)
-        saved = started
-        losses: list[float] = []
-        right = labels = 0
-        ended = self.over
-        self.model.train()
-        try:
-            while not self.over or not self.lines:  # a run that was stopped in its only look is looked at
-                for group in group_rows(list(itertools.islice(rows, CHUNK)), self.config, rng):
-                    # In order, neighbours share most of their tokens, which are computed once.
-                    batch = self._batch(sorted(group, key=lambda r: (r.instruction, r.history, r.observation)), rng)
-                    loss, correct = self._step(batch)
-                    losses.append(loss)
-                    right, labels = right + int(correct[batch.counted].sum()), labels + int(batch.counted.sum())
-                    self.samples += batch.samples
-                    self.seconds = before + time.monotonic() - started
-                    if self.decays_from is None and self.seconds >= self.ends * (1 - self.schedule.decay):
-                        self._decay(self.ends)
-                    if self.seconds >= due or self.over:
-                        line = self._look(losses, right / max(labels, 1))
-                        tell(line)
-                        losses, right, labels = [], 0, 0
-                        looked, self.seconds = self.seconds, before + time.monotonic() - started
-                        due = self.seconds + max(1.0, 0.12 * self.seconds, 10 * (self.seconds - looked))
-                    elif len(losses) % 8 == 0:
-                        tell(self._now(losses, right / max(labels, 1)))
-                    if self.over:
-                        break
-                if time.monotonic() - saved > self.config.save_every_s:
-                    self.save()
-                    saved = time.monotonic()
-        except (KeyboardInterrupt, UserError):  # the latter of a world's own code
-            self.save()
-            raise
-        if self._best[0] > (self.lines[-1]["held_out"]["right"] / self.lines[-1]["held_out"]["count"]):
+        self._rows = self._stream.rows(random.Random(f"{self.config.seed}/{self.samples}"))
+        self._due = max(self.seconds, 1.0)
+        super().run(progress)
+
+    def groups(self, rng: random.Random) -> Iterator[list[Row]]:
+        for group in group_rows(list(itertools.islice(self._rows, CHUNK)), self.config, rng):
+            # In order, neighbours share most of their tokens, which are computed once.
+            yield sorted(group, key=lambda r: (r.instruction, r.history, r.observation))
+
+    def stepped(self, progress: Progress | None) -> None:
+        """Look at the held-out rows now and then, seldom enough to cost little."""
+        if self.decays_from is None and self.seconds >= self.ends * (1 - self.schedule.decay):
+            self._decay(self.ends)
+        if self.seconds < min(self._due, self.ends):
+            super().stepped(progress)
+            return
+        looked, line = self.seconds, self._look()
+        if progress:
+            progress(line)
+        self.forget()
+        self.clock()
+        self._due = self.seconds + max(1.0, 0.12 * self.seconds, 10 * (self.seconds - looked))
+
+    def chunk_over(self, progress: Progress | None) -> None:
+        """A line is told by looks, not by chunks."""
+
+    def finished(self) -> None:
+        if self._best[0] > _right(self.lines[-1]):
             self.model.load_state_dict(self._best[1])
-            ended = False
-        if not ended:
-            self.save()
 
     def _decay(self, ends: float) -> None:
         self.decays_from, self.ends = self.seconds, ends
 
-    def _now(self, losses: list[float], accuracy: float) -> dict[str, Any]:
-        return {
-            "seconds": round(self.seconds, 1),
-            "left_s": round(max(0.0, self.ends - self.seconds), 1),
-            "samples": self.samples,
-            "loss": round(sum(losses) / len(losses), 4),
-            "accuracy": round(accuracy, 4),
-            "rate": round(self.rate(), 6),
-        }
+    def line(self) -> dict[str, Any]:
+        line = super().line()
+        del line["samples_per_s"]
+        return line | {"left_s": round(max(0.0, self.ends - self.seconds), 1)}
 
-    def _look(self, losses: list[float], accuracy: float) -> dict[str, Any]:
-        line = self._now(losses, accuracy)
+    def _look(self) -> dict[str, Any]:
+        line = self.line()
         found = self._examiner.look(SAMPLE, [*self.lines, line])
         score = found.score
         line |= found.to_dict()
@@ -217,7 +197,7 @@ class FitRun(Trainer):
         if score.value > self._best[0]:
             weights = {name: value.clone() for name, value in self.model.state_dict().items()}
             self._best = (score.value, weights)
-        if self.decays_from is None and (self._all_right(score, accuracy) or self._learnt_by_heart(score)):
+        if self.decays_from is None and (self._all_right(score, self.accuracy()) or self._learnt_by_heart(score)):
             # What is left to gain is what a falling rate gives.
             self._decay(min(self.ends, self.seconds * (1 + self.schedule.decay)))
             why = "All held-out rows of this look are right" if score.right == score.count else "No more is learnt"
@@ -232,7 +212,11 @@ class FitRun(Trainer):
 
     def _learnt_by_heart(self, score: Share) -> bool:
         """The rows are known, and the held-out ones have not got better for a third of the time."""
-        scores = [line["held_out"]["right"] / line["held_out"]["count"] for line in self.lines]
+        scores = [*map(_right, self.lines)]
         since = next(line["seconds"] for line, s in zip(self.lines, scores, strict=True) if s == max(scores))
         known = self.lines[-1]["accuracy"] > 0.999 or score.value >= self._ceiling
         return known and self.seconds > 20 and self.seconds - since > self.seconds / 3
+
+
+def _right(line: Mapping[str, Any]) -> float:
+    return float(line["held_out"]["right"] / line["held_out"]["count"])

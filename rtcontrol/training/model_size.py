@@ -22,12 +22,10 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.base import MARKERS
-from rtcontrol.models.train.memory import return_blocks
-from rtcontrol.models.train.number_tokens import number_ids
 from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import LossWeights, Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
-from rtcontrol.models.train.seen_vocabulary import see, seen_by
+from rtcontrol.models.train.seen_vocabulary import return_blocks, see, seen_by
 from rtcontrol.models.train.vocabulary import build_tokenizer
 
 NARROW = ModelShape(hidden=128, layers=4, heads=2, kv_heads=2, intermediate=256)
@@ -167,7 +165,6 @@ def from_base(base: str, tools: Tools, allow_null: bool) -> Learner:
     if len(model.get_input_embeddings().weight) > LARGE:
         return_blocks()
         own = [found.tokenizer.special_id(token) for token in ST_TOKENS if token in found.tokenizer.specials]
-        own += number_ids(tokenizer)
         see(model, own, {token for head in plan.heads for token in head.trie.choices})
     named = json.loads((found.folder / "tokenizer_config.json").read_text("utf-8")).get("eos_token")
     end = next((end for _, end in MARKERS if end in found.tokenizer.specials), named)

@@ -178,28 +178,16 @@ def test_format_v2_equals_what_the_server_writes_byte_for_byte(
     assert qwen.decode(ids) == expected
 
 
-def test_of_a_server_file_with_both_formats_either_is_taken(server: Path, checkpoint: Path) -> None:
-    config = json.loads(adopt(checkpoint, server, form="v1").read_text("utf-8"))
+def test_server_file_with_both_formats_gives_its_version(server: Path, checkpoint: Path) -> None:
+    server.write_text(SERVER.replace('"v2"', '"v1"'))
+    config = json.loads(adopt(checkpoint, server).read_text("utf-8"))
     assert config["template"].startswith(
         "<|im_start|>system\nOne header for all.\n{tools}\n<|im_end|>\n<|im_start|>user"
     )
     assert config["profile"] == "simpletool-v1"
-    server.write_text(SERVER.replace('"v2"', '"v1"'))
-    assert json.loads(adopt(checkpoint, server).read_text("utf-8")) == config
 
 
-def test_a_domains_prompt_comes_from_its_scenario_or_a_text_file(
-    server: Path, checkpoint: Path, tmp_path: Path, qwen: STTokenizer
-) -> None:
-    scenarios = [{"name": n, "system": f"You are {n}.", "query": "?"} for n in ("Game - Tower", "Arm")]
-    for found in (scenarios, {"scenarios": scenarios}, {s["name"]: {"system_prompt": s["system"]} for s in scenarios}):
-        (tmp_path / "scenarios.json").write_text(json.dumps(found))
-        path = adopt(checkpoint, server, system=f"{tmp_path / 'scenarios.json'}:game")
-        assert "system\nYou are Game - Tower.\n\n{May} call:" in path.read_text("utf-8").replace("\\n", "\n")
-        for which in ("", ":a", ":nobody"):
-            with pytest.raises(UserError, match="scenarios named") as error:
-                adopt(checkpoint, server, system=f"{tmp_path / 'scenarios.json'}{which}")
-            assert "Game - Tower, Arm" in error.value.remedy
+def test_a_domains_prompt_may_be_a_text_file(server: Path, checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("You steer.\n")
     assert "system\\nYou steer.\\n\\n{May}" in adopt(checkpoint, server, system=str(tmp_path / "mine.txt")).read_text()
 
@@ -211,7 +199,6 @@ def test_a_domains_prompt_comes_from_its_scenario_or_a_text_file(
         (("{hist}", "{older}"), {}, "cannot be filled in ('older')"),
         (("V2_DEFAULT_SYSTEM", "OTHER"), {}, "has no default prompt"),
         (("", ""), {"system": "about {history}"}, "The domain's prompt holds {history}"),
-        (("", ""), {"form": "v3"}, "There is no prompt format 'v3'"),
         (('"v2"', '"v9"'), {}, "There is no prompt format 'v9'"),
     ],
 )

@@ -1,21 +1,16 @@
-"""A GGUF file becomes a base to be trained: a small one written here, and Gemma 3 270M where RTCONTROL_GEMMA has it."""
+"""A GGUF file becomes a base to be trained."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import gguf
 import pytest
 import torch
-import transformers as hf
 from safetensors.torch import load_file
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.runners.packed import Node, PackedSequence
 from rtcontrol.models.train.base import adopt_base
 from tests.helpers.processes import cli
 from tests.models.small import Oracle, build, plain_base, prompt_of, shown, tool
@@ -122,45 +117,9 @@ def test_a_file_that_cannot_be_a_base_is_refused_by_what_it_is(plain: Path, file
         assert error.value.remedy and not (tmp_path / "out").exists()
 
 
-def test_the_command_tells_its_stages_and_a_summary_and_no_word_of_another_librarys(file: Path, tmp_path: Path) -> None:
+def test_the_command_prints_a_summary(file: Path, tmp_path: Path) -> None:
     done = cli("models", "adopt", "--base", str(file), "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
-    stages = ["reading the file", "dequantising the weights", "building the tokenizer", "adding the ST tokens"]
-    told = [line.rsplit(":", 1)[0] for line in done.stderr.splitlines()]
-    assert told[:-1] == [*stages, "writing the checkpoint"] and told[-1].startswith("in all")
     first, about, last = done.stdout.splitlines()
     assert first == f"Checkpoint: {tmp_path / 'out'}, to be trained" and "2 layers of 48" in about
     assert f"models train --base {tmp_path / 'out'}" in last
-
-
-@pytest.fixture(scope="module")
-def gemma(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Gemma 3 270M as a base."""
-    given = os.environ.get("RTCONTROL_GEMMA")
-    if not given or not Path(given).is_file():
-        pytest.skip("RTCONTROL_GEMMA names no GGUF file of Gemma 3 270M (docs/pretrained.md)")
-    out = tmp_path_factory.mktemp("gemma") / "st"
-    adopt_base(Path(given), out)
-    yield out
-    shutil.rmtree(out)
-
-
-@pytest.mark.slow
-def test_gemma_reads_and_scores_like_hugging_faces(gemma: Path) -> None:
-    torch.set_num_threads(1)
-    theirs = hf.AutoModelForCausalLM.from_pretrained(gemma, dtype=torch.float32)
-    decider = build(gemma, BASE_TOOLS, dtype="fp32")
-    begin = [decider.checkpoint.tokenizer.special_id("<bos>")]
-    told = begin + decider.checkpoint.tokenizer.encode("The capital of France is Paris. The capital of Germany is")
-    assert "Berlin" in decider.checkpoint.tokenizer.decode(
-        theirs.generate(torch.tensor([told]), max_new_tokens=3, do_sample=False)[0].tolist()
-    )
-    long = begin + decider.checkpoint.tokenizer.encode("one two three four red blue north " * 100)[:600]
-    ours = decider.runner.model
-    for ids in (told, long):  # the latter is longer than its windows
-        with torch.inference_mode():
-            expected = theirs(torch.tensor([ids])).logits[0, -1]
-        sequence = PackedSequence(ours, len(ids) + 8)
-        sequence.start(ids[:-1], reserve=1)
-        got = ours.logits(sequence.run([Node(ids[-1], 0, ())]))[0]
-        torch.testing.assert_close(got, expected, atol=1e-3, rtol=1e-4)

@@ -20,7 +20,8 @@ from rtcontrol.bench.tables import train
 from rtcontrol.bench.train import PROMPTS, random_groups
 from rtcontrol.models.call import Call
 from rtcontrol.models.decider import DeciderSpec, STDecider
-from rtcontrol.models.train.finetune.dataset import GroupCollator
+from rtcontrol.models.train.groups import pack_groups
+from rtcontrol.models.train.packing import pad_together, separate
 from rtcontrol.models.train.scratch import ModelShape
 from tests.helpers.processes import ROOT
 
@@ -106,7 +107,7 @@ def test_training_samples_share_nothing_and_have_eight_heads() -> None:
     groups = random_groups(8)
     assert all(len(g.heads) == 8 and PROMPTS[0] <= len(g.suffix) <= PROMPTS[1] for g in groups)
     assert len({g.suffix[:2] for g in groups}) == 8
-    packed, apart = (GroupCollator((1,), layout).batch(groups) for layout in ("packed", "separate"))  # type: ignore[arg-type]
+    packed, apart = pack_groups((1,), groups), pad_together(separate((1,), groups))
     assert sorted(packed.labels.tolist()) == sorted(apart.labels.tolist())
     # Every prompt stands there once, whichever its neighbours are.
     assert packed.tokens.numel() == 1 + sum(len(g.suffix) + sum(len(h.ids) for h in g.heads) for g in groups)

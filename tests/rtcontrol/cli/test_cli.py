@@ -134,7 +134,7 @@ def test_a_typed_line_is_the_new_instruction_and_a_signal_ends_with_safe_call_an
 
 # Those that explain themselves with an example.
 COMMANDS = [";run;envs;agents;report;doctor;serve;bridge;bridge ros2;bridge carla;keys new;keys list;keys revoke"]
-COMMANDS += ["fit;score;models info;models adopt;models train;models sweep;replay;data from-recording;drill"]
+COMMANDS += ["fit;score;models info;models adopt;models train;replay;data from-recording;drill"]
 COMMANDS += ["bench decide;bench serving;bench load;bench train;bench wire"]
 COMMANDS += ["data convert;data show;data synthesise"]
 

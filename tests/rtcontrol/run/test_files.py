@@ -18,7 +18,7 @@ from rtcontrol.models.data.row import read_rows
 from rtcontrol.models.data.sources.files import items
 from rtcontrol.models.data.synthesis import read_tools
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.train.finetune import config as finetune
+from rtcontrol.models.train import recipe as finetune
 from rtcontrol.run import mcp_tools, toolsets
 from rtcontrol.run.options import load
 from rtcontrol.run.toolsets import tools_from

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import rtcontrol
-from rtcontrol.training import fit_run
+from rtcontrol.models.train import trainer
 from rtcontrol.training.fit import Fitted
 from tests.rtcontrol.training.signals import TOOLS, rows
 
@@ -41,4 +41,4 @@ def listening(fitted: tuple[Fitted, list[dict[str, Any]]]) -> Fitted:
 def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second goes by whenever a fit looks at its clock, once a step: its minutes are as many steps anywhere."""
     now = itertools.count(step=1.0)
-    monkeypatch.setattr(fit_run, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: next(now)))

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rtcontrol.training import fit_run
+from rtcontrol.models.train import trainer
 from rtcontrol.training.dataset import LEAST_ROWS, check, tools_of
 from tests.helpers.processes import ROOT
 
@@ -23,7 +23,7 @@ def test_the_page_of_fit_runs_and_its_row_is_one(
 ) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     now = itertools.count(step=3.0)  # its minute is twenty steps
-    monkeypatch.setattr(fit_run, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: next(now)))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "belt.py").write_text(code, "utf-8")
     runpy.run_path("belt.py")

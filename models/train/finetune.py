@@ -1,0 +1,391 @@
+"""One fine-tuning from a base and rows to a checkpoint that flies: `base/`, `training/`, `adapter/`, `model/`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import random
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError
+from tokenizers import Tokenizer
+from transformers.utils.logging import disable_progress_bar
+
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint, read_config, resolve
+from rtcontrol.models.checkpoint.prompt import FILE_NAME as TEMPLATE
+from rtcontrol.models.checkpoint.prompt import PromptTemplate
+from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
+from rtcontrol.models.checkpoint.tokenizer import STTokenizer
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.files import no_link, owned, replace_file
+from rtcontrol.models.runners.torch_runner import choose_device
+from rtcontrol.models.train.adopt import export
+from rtcontrol.models.train.base import adopt_base
+from rtcontrol.models.train.groups import SETS, GroupEncoder, Groups, load, pack_groups
+from rtcontrol.models.train.lora import adapted, dtype_of, load_base, measure, merged, parameter_groups
+from rtcontrol.models.train.packing import PackedBatch
+from rtcontrol.models.train.recipe import FinetuneRecipe, check_extras
+from rtcontrol.models.train.rows import EncodedRow
+from rtcontrol.models.train.seen_vocabulary import return_blocks, whole
+from rtcontrol.models.train.trainer import LOG, Progress, TrainConfig, Trainer
+
+MODEL, ADAPTER, RESULT, TRAINING = "model", "adapter", "result.json", "training"
+# Of the base's files those that its users may look for.
+KEPT = ("generation_config.json", "chat_template.jinja", "LICENSE")
+EARLIER = ("run.json", "checkpoints")  # what a run of the versions before had
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained, on what, and where to. `base`: a bundled name, a folder or a hub id, with or without ST tokens;
+    `rows` and `held_out` (judged at the end, never trained on): JSONL files of design section 9."""
+
+    base: str
+    rows: tuple[Path, ...]
+    out: Path
+    recipe: FinetuneRecipe
+    held_out: tuple[Path, ...] = ()
+    drop_bad: bool = False
+
+
+class FinetuneRun(Trainer):
+    """A trainer whose chunk is one step of the recipe. Processes that `torchrun` started share each step."""
+
+    BETAS = (0.9, 0.999)
+    SAVES_MIDWAY = True
+
+    def __init__(
+        self, model: Any, encoder: GroupEncoder, groups: Groups, identity: Mapping[str, Any], out: Path
+    ) -> None:
+        recipe = self.recipe = encoder.recipe
+        self._groups, self._identity = groups, identity
+        self.rank, self.processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        self._epoch_steps = math.ceil(len(groups) / recipe.groups)
+        self.steps = recipe.steps or math.ceil(recipe.epochs * self._epoch_steps)
+        self.device = next(model.parameters()).device
+        config = TrainConfig(
+            samples=self.steps * recipe.groups,
+            seed=recipe.seed,
+            learning_rate=recipe.lora_rate,
+            final_rate=0.0,
+            warmup=recipe.warmup,
+            clip=recipe.clip,
+            save_every_s=recipe.save_every_s,
+        )
+        super().__init__(model, encoder, lambda chunk: (), config, out)  # type: ignore[arg-type]
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        return parameter_groups(self.model, self.recipe)
+
+    def settings(self) -> dict[str, Any]:
+        return {**self._identity, **self.recipe.settings()}
+
+    def over(self) -> bool:
+        return self.chunk >= self.steps
+
+    def done(self) -> float:
+        return self.chunk / self.steps
+
+    def groups(self, rng: random.Random) -> list[list[EncodedRow]]:
+        """Return the rows of this step: each row comes once an epoch, each time in another order."""
+        epoch, step = divmod(self.chunk, self._epoch_steps)
+        order = random.Random(f"{self.config.seed}/epoch {epoch}").sample(range(len(self._groups)), len(self._groups))
+        size = self.recipe.groups
+        return [[self._groups[i] for i in order[step * size : (step + 1) * size]]]
+
+    def batches(self, rows: Sequence[EncodedRow], rng: random.Random) -> Iterator[PackedBatch]:
+        """Yield those of this process; its dropout follows from the step alone, so that a resumed run repeats it."""
+        torch.manual_seed(rng.getrandbits(40) + self.rank)
+        mine, size = rows[self.rank :: self.processes], self.recipe.device_groups
+        for start in range(0, len(mine), size):
+            yield pack_groups(self.encoder.prefix, mine[start : start + size]).to(self.device)
+
+    def weight(self, rows: Sequence[EncodedRow]) -> float:
+        return math.fsum(w for row in rows for head in row.heads for w in head.weights)
+
+    def products(self) -> AbstractContextManager[object]:
+        bf16 = dtype_of(self.recipe, self.device) == torch.bfloat16
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=bf16)
+
+    def gathered(self, loss: float) -> float:
+        if self.processes == 1:
+            return loss
+        parts = [torch.tensor([loss], device=self.device)]
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+                parts.append(parameter.grad)
+        for part in parts:
+            dist.all_reduce(part)
+        return float(parts[0])
+
+    def line(self) -> dict[str, Any]:
+        return {"step": self.chunk, "steps": self.steps, "grad_norm": self.norm, **super().line()}
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        if self.rank == 0:
+            super().log(line)
+
+    def save(self) -> None:
+        if self.rank == 0:
+            super().save()
+
+
+@dataclass(frozen=True)
+class FinetuneOutcome:
+    """`steps` done on `groups`; `loss` of the last one; `held_out` is what `measure` gave; `identity` the run's base
+    and rows; `written`: whether this process is the one that writes."""
+
+    out: Path
+    steps: int
+    groups: Groups
+    loss: float | None
+    held_out: Mapping[str, Any] | None
+    identity: Mapping[str, Any]
+    recipe: FinetuneRecipe
+    written: bool = True
+
+    @property
+    def model(self) -> Path:
+        """The merged checkpoint."""
+        return self.out / MODEL
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `result.json` has it."""
+        return {
+            "steps": self.steps,
+            "groups": len(self.groups),
+            "rows": self.groups.files,
+            "dropped": dict(self.groups.dropped),
+            "loss": self.loss,
+            "held_out": self.held_out and dict(self.held_out),
+            "run": {**self.identity, **self.recipe.settings()},
+        }
+
+
+def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
+    """Train, or go on where the same command was stopped; then merge, export and measure. What `progress` gets is a
+    line of the log, a step each, or which step it goes on from (`resumed`). Raises UserError; what was saved before
+    then is kept."""
+    check_extras()
+    with ExitStack() as holding:
+        return _finetune(holding, job, progress)
+
+
+def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> FinetuneOutcome:
+    disable_progress_bar()
+    return_blocks()
+    device = _device(holding, job.recipe)
+    main = not dist.is_initialized() or dist.get_rank() == 0
+    given, training = resolve(job.base), job.out / TRAINING
+    if old := [name for name in EARLIER if (job.out / name).exists()]:
+        raise UserError(f"{job.out} holds a run of an earlier version ({old[0]}).", "Give another --out.")
+    try:
+        if main:
+            training.mkdir(parents=True, exist_ok=True)
+            holding.enter_context(owned(job.out))
+            st_base(given, job.out / "base")
+        _together()
+        base = st_base(given, job.out / "base")
+        template, tokenizer = opened(base)
+        encoder = GroupEncoder(template, tokenizer, job.recipe)
+        groups = load(job.rows, encoder, job.drop_bad)
+        held_out = _held_out(job, template, tokenizer)
+    except (OSError, SafetensorError) as error:
+        raise _not_saved(job.out, error) from None
+    identity = {
+        "base": f"{Path(job.base).name} ({base_digest(given)[:12]})",
+        "rows": ", ".join(f"{Path(path).name} ({sha[:12]})" for path, sha in groups.files.items()),
+    }
+    dtype = dtype_of(job.recipe, device)
+    lm = adapted(load_base(base, dtype), job.recipe, map(tokenizer.special_id, ST_TOKENS), groups.ids())
+    lm.to(device)
+    run = FinetuneRun(lm.get_base_model(), encoder, groups, identity, training)
+    tell = progress if main else None
+    if tell and 0 < run.chunk < run.steps:
+        tell({"resumed": run.chunk, "steps": run.steps})
+    run.run(tell)
+    found = None
+    whole(run.model)  # it is judged as it will decide
+    if held_out is not None and main:
+        with run.products():
+            found = measure(run.model, encoder.prefix, held_out, tokenizer, job.recipe.device_groups)
+        found["files"] = held_out.files
+    loss = json.loads((training / LOG).read_text("utf-8").splitlines()[-1])["loss"] if main else None
+    outcome = FinetuneOutcome(job.out, run.chunk, groups, loss, found, identity, job.recipe, main)
+    if main:
+        try:
+            _write(outcome, lm, base, dtype)
+        except (OSError, RuntimeError, SafetensorError) as error:  # torch's writer and the tensors' raise the latter
+            raise _not_saved(job.out, error) from None
+    _together()
+    return outcome
+
+
+def _device(holding: ExitStack, recipe: FinetuneRecipe) -> torch.device:
+    """Return where this process trains; those that `torchrun` started meet here, each with a GPU of its own."""
+    device = choose_device(recipe.device)
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return device
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        holding.callback(dist.destroy_process_group)
+    return device
+
+
+def _together() -> None:
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def _not_saved(out: Path, error: Exception) -> UserError:
+    why = getattr(error, "strerror", None) or "a file could not be written whole"
+    return UserError(
+        f"The run cannot be saved in {out} ({why}); the training is kept.",
+        "Make room there, and start the same command again: it goes on.",
+    )
+
+
+def _held_out(job: Job, template: PromptTemplate, tokenizer: STTokenizer) -> Groups | None:
+    if not job.held_out:
+        return None
+    if twice := {p.resolve() for p in job.held_out} & {p.resolve() for p in job.rows}:
+        raise UserError(f"{twice.pop()} is trained on and held out.", "Hold out other rows.")
+    # Judged alike whatever was trained: by the heads that are read, with the paper's weights.
+    plain = FinetuneRecipe(all_heads=False, length=job.recipe.length)
+    return load(job.held_out, GroupEncoder(template, tokenizer, plain), job.drop_bad)
+
+
+def st_base(given: Path, place: Path) -> Path:
+    """A checkpoint of the ST format: `given` itself, or what is made of it in `place`. Raises UserError."""
+    if read_config(given).get("quantization_config"):
+        raise UserError(f"{given} is quantised: it cannot be trained.", "Give the original.")
+    own = STTokenizer.load(given / "tokenizer.json").specials
+    missing = [token for token in ST_TOKENS if token not in own]
+    if not missing:
+        return given
+    if len(missing) < len(ST_TOKENS):
+        raise UserError(
+            f"{given}: its tokenizer has some ST tokens and lacks {missing[0]}.",
+            "Restore the tokenizer, or give the base.",
+        )
+    if not (place / "config.json").is_file():
+        with _aside(place) as part:
+            adopt_base(given, part)
+    return place
+
+
+def opened(base: Path) -> tuple[PromptTemplate, STTokenizer]:
+    """Template and tokenizer. Raises UserError, also for a tokenizer of more tokens than the model has rows."""
+    checkpoint = Checkpoint.open(str(base))
+    assert isinstance(checkpoint.template, PromptTemplate)
+    return checkpoint.template, checkpoint.tokenizer
+
+
+def base_digest(folder: Path) -> str:
+    """One sha256 of a checkpoint's config, weights, tokenizer and template. Raises UserError."""
+    found = hashlib.sha256()
+    try:
+        for path in [folder / "config.json", folder / "tokenizer.json", *sorted(folder.glob("*.safetensors"))]:
+            with path.open("rb") as file:
+                found.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+        if (folder / TEMPLATE).is_file():
+            found.update((folder / TEMPLATE).read_bytes())
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read ({error.strerror}).", "Give a complete checkpoint.") from None
+    return found.hexdigest()
+
+
+def _write(outcome: FinetuneOutcome, lm: Any, base: Path, dtype: torch.dtype) -> None:
+    """Write adapter, merged checkpoint and result, each aside and renamed when it is whole. `lm` is of no use
+    afterwards."""
+    with _aside(outcome.out / ADAPTER) as part:
+        # The embeddings are trained too: an adapter without them is another model.
+        lm.save_pretrained(part, save_embedding_layers=True)
+        (part / "README.md").unlink(missing_ok=True)  # peft's own, which names the base's folder
+    with _aside(outcome.model) as part:
+        settings = json.loads((base / "tokenizer_config.json").read_text("utf-8"))
+        template = json.loads((base / TEMPLATE).read_text("utf-8"))
+        own = Tokenizer.from_file(str(base / "tokenizer.json"))
+        export(merged(lm, dtype), own, template, part, dtype, settings.get("eos_token", "<|im_end|>"))
+        for name in KEPT:
+            if (base / name).is_file():
+                shutil.copy(base / name, part / name)
+        learnt(outcome.groups).write(part)
+        (part / "README.md").write_text(card(outcome), "utf-8")
+    replace_file(no_link(outcome.out / RESULT), json.dumps(outcome.to_dict(), indent=1, ensure_ascii=False) + "\n")
+
+
+def learnt(groups: Groups) -> TrainingMetadata:
+    """What the checkpoint says of itself; one of many tool sets reads tools, and may try others."""
+    sets, many = tuple(groups.tool_sets.values()), len(groups.tool_sets) > SETS
+    return TrainingMetadata(() if many else sets, history=groups.history, allow_null=groups.null, any_tools=many)
+
+
+@contextmanager
+def _aside(place: Path) -> Iterator[Path]:
+    """A new folder beside `place`, which it replaces when the block ended well; else it is removed."""
+    part = place.with_name(f"{place.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    try:
+        yield part
+        shutil.rmtree(place, ignore_errors=True)
+        os.replace(part, place)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def card(outcome: FinetuneOutcome) -> str:
+    """The text of `README.md`."""
+    groups, held = outcome.groups, outcome.held_out
+    files = "\n".join(f"- `{path}`: sha256 `{sha}`" for path, sha in groups.files.items())
+    dropped = "".join(f"\n- {count} left out: {reason}" for reason, count in groups.dropped.items())
+    settings = "\n".join(f"| {name} | {value} |" for name, value in outcome.recipe.settings().items())
+    made = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "peft"))
+    score = "No rows were held out."
+    if held is not None:
+        heads = ", ".join(f"{name} {share:.4f}" for name, share in held["heads"].items())
+        score = (
+            f"{held['rows']:,} held-out rows: {held['rows_right']:.4f} right in every head when decoded greedily and\n"
+            f"unconstrained; weighted loss {held['loss']:.4f}. By head, where it is not null: {heads}."
+        )
+    return f"""---
+library_name: rtcontrol
+---
+# {outcome.identity["base"]}, fine-tuned to the ST format
+
+Made by `rtcontrol models train` with {made}.
+
+## Data
+
+{len(groups):,} of {groups.rows:,} rows, {min(len(groups.tool_sets), SETS)} sets of tools or more:
+
+{files}{dropped}
+
+## Training
+
+{outcome.steps:,} steps of {outcome.recipe.groups} groups; the loss of the last one was {outcome.loss}.
+
+| setting | value |
+|---|---|
+{settings}
+
+## Score
+
+{score}
+"""

@@ -1,0 +1,117 @@
+"""The recipe of a fine-tuning: the paper's numbers as the defaults, other ones from a file or the command line."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from rtcontrol.models.errors import UserError, read_text
+from rtcontrol.models.schema.tool_schema import MAX_HEADS
+from rtcontrol.models.train.rows import LossWeights
+
+
+def check_extras() -> None:
+    """Raises UserError where peft is missing, before anything is read or written."""
+    if find_spec("peft") is None:
+        raise UserError("Fine-tuning needs peft, not installed here.", "Install it: pip install 'rtcontrol[train]'.")
+
+
+Rate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+PerHead = Annotated[tuple[Weight, ...], Field(min_length=MAX_HEADS, max_length=MAX_HEADS)]
+
+
+class FinetuneRecipe(BaseModel):
+    """Hyperparameters (paper, appendix "Training Hyperparameters"). A *group* is one row with all its heads.
+
+    `rank`, `alpha` (None: twice the rank), `dropout`, `targets`: LoRA; rates of LoRA, of the embeddings and of the LM
+    head (0: frozen; a tied head is the embeddings). `groups` an optimizer step, `device_groups` of them at once. A row
+    whose prompt and longest head are more than `length` tokens is left out. `steps` ends the run, else `epochs`. Head
+    weights: `content`, `function`, `arguments`; `focal` multiplies the labels of an argument that is not null; `end`
+    the label of the end token. `all_heads`: eight heads for every row, as published checkpoints have, those beyond its
+    tools' arity null; without it the heads that our engines read. `vocabulary` "rows": of embeddings and head the ST
+    tokens' rows alone are trained, and a label is told apart from the tokens of the data and the 8,192 commonest;
+    "all": from all, all trained. `dtype`: of the frozen weights and of the products; what is trained, and its sums, are
+    fp32 (at a rate of 1e-6 bf16 would round every step of the embeddings away).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: Count = 512
+    alpha: Count | None = None
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    targets: Annotated[tuple[str, ...], Field(min_length=1)] = ("gate_proj", "up_proj", "down_proj")
+    lora_rate: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1e-5
+    embedding_rate: Rate = 1e-6
+    head_rate: Rate = 1e-6
+    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.02
+    weight_decay: Rate = 0.0
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    length: Annotated[int, Field(ge=16)] = 2048
+    groups: Count = 32
+    device_groups: Count = 8
+    epochs: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 3.0
+    steps: Count | None = None
+    content: Weight = 0.01
+    function: Weight = 2.0
+    arguments: PerHead = (1.1, 1.2, 1.3, 1.4, 1.5, 1.6)
+    focal: PerHead = (1.0, 1.0, 1.5, 2.0, 2.5, 3.0)
+    end: Weight = 1.0
+    all_heads: bool = True
+    vocabulary: Literal["all", "rows"] = "all"
+    dtype: Literal["auto", "fp32", "bf16"] = "bf16"
+    gradient_checkpointing: bool = False
+    seed: Annotated[int, Field(ge=0)] = 0
+    save_every_s: Annotated[float, Field(ge=0)] = 600.0
+    device: str | None = None
+
+    @model_validator(mode="after")
+    def _something_is_learnt(self) -> FinetuneRecipe:
+        if not self.function and not any(self.arguments):
+            raise ValueError("all head weights are 0: nothing is learnt")
+        return self
+
+    def weights(self) -> LossWeights:
+        """Those of the labels."""
+        return LossWeights(self.function, self.arguments, self.end, focal=self.focal)
+
+    def settings(self) -> dict[str, Any]:
+        """What all parts of one run have in common, as JSON has it: not where it runs, and how often it is saved."""
+        return self.model_dump(mode="json", exclude={"device", "device_groups", "save_every_s"})
+
+
+def recipe(file: Path | None = None, **given: Any) -> FinetuneRecipe:
+    """The paper's recipe, over it what a TOML or JSON `file` says, over that what is `given` (None: not given).
+
+    Raises UserError naming file and field.
+    """
+    settings = {**({} if file is None else read(file)), **{k: v for k, v in given.items() if v is not None}}
+    where = f"{file}: " if file is not None else ""
+    try:
+        return FinetuneRecipe.model_validate(settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(FinetuneRecipe.model_fields)
+            raise UserError(f"{where}the recipe has no setting {name!r}.", f"It has: {known}.") from None
+        what = f"{name} is {first['input']!r}: " if name else ""
+        raise UserError(f"{where}{what}{first['msg']}.", "See docs/finetune.md for what it may be.") from None
+
+
+def read(file: Path) -> dict[str, Any]:
+    """A TOML or JSON file's table. Raises UserError."""
+    try:
+        text = read_text(file)
+        found = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:  # both decoders raise the latter
+        raise UserError(f"{file} cannot be read ({error}).", "Give a TOML or JSON file.") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{file} is no table of settings.", "Write lines such as: rank = 64")
+    return found

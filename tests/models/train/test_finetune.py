@@ -1,0 +1,360 @@
+"""A small Qwen through all of it: tokens, steps, resume, merge, export, decisions; alone, and in two processes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rtcontrol.models.checkpoint.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
+from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
+from rtcontrol.models.errors import UserError
+from rtcontrol.models.train.adopt import adopt
+from rtcontrol.models.train.finetune import FinetuneRun, Job, finetune, opened
+from rtcontrol.models.train.groups import GroupEncoder, load
+from rtcontrol.models.train.recipe import FinetuneRecipe, recipe
+from tests.helpers.disks import files_of
+from tests.helpers.processes import free_port, python
+from tests.models.small import build, build_checkpoint, plain_base, shown, tool
+from tests.models.train.finetune_rows import qwen_base, random_rows, write
+
+pytest.importorskip("peft")
+TOOLS = [tool("go", 1, at=["left", "right"], fast={"type": "boolean"}), tool("stop")]
+# Rates at which a tiny random model learns something in a test's time.
+FAST: dict[str, Any] = {
+    "rank": 8, "alpha": 16, "lora_rate": 1e-2, "embedding_rate": 5e-2, "head_rate": 5e-2, "groups": 4,
+    "device_groups": 2, "dtype": "fp32", "save_every_s": 0.0,
+}  # fmt: skip
+
+
+def simple_rows(at: str = "right") -> list[dict[str, Any]]:
+    """Whatever is told, one call is right: no more can be learnt in twenty steps from random weights."""
+    call = {"name": "go", "arguments": {"at": at}}
+    told = ["go left", "go right", "go left fast", "stop"]
+    return [{"instruction": t, "observation": "x", "tools": TOOLS, "history": [], "call": call} for t in told]
+
+
+class PowerCutError(Exception):
+    """Ends a run without a word."""
+
+
+def cut_at(step: int) -> Any:
+    def progress(line: dict[str, Any]) -> None:
+        if line.get("step") == step:
+            raise PowerCutError
+
+    return progress
+
+
+def logged(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "training" / "log.jsonl").read_text().splitlines()]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("kind", "at", "own_words"),  # not what the bases say
+    [
+        ("qwen2", "left", False),
+        ("qwen3", "right", False),
+        ("gemma3", "left", False),
+        pytest.param("qwen2", "left", True, marks=pytest.mark.slow),
+        pytest.param("qwen3", "right", True, marks=pytest.mark.slow),
+    ],
+)
+def test_a_qwen_is_trained_resumed_merged_exported_and_decides(
+    tmp_path: Path, request: pytest.FixtureRequest, kind: str, at: str, own_words: bool
+) -> None:
+    if own_words:
+        base = qwen_base(tmp_path / "base", request.getfixturevalue("data"), kind)
+    else:
+        base = plain_base(tmp_path / "base", ("<|im_start|>", "<|im_end|>"), kind, seed=1, scale=0.1)
+    rows = write(tmp_path / "rows.jsonl", simple_rows(at) * 10)
+    recipe = FinetuneRecipe(**FAST, steps=30, dropout=0.05, vocabulary="rows" if kind == "gemma3" else "all")
+    held_out = (write(tmp_path / "held.jsonl", simple_rows(at)),)
+    whole = finetune(Job(str(base), (rows,), tmp_path / "whole", recipe, held_out))
+    lines = logged(tmp_path / "whole")
+    assert whole.steps == 30 and [line["step"] for line in lines] == [*range(1, 31)]
+    assert lines[-1]["loss"] < 0.5 * lines[0]["loss"]
+
+    cut = Job(str(base), (rows,), tmp_path / "cut", recipe, held_out)
+    with pytest.raises(PowerCutError):
+        finetune(cut, cut_at(14))  # the step that was not saved is done again
+    assert not (tmp_path / "cut" / "model").exists()
+    second = finetune(cut)
+    assert [line["step"] for line in logged(tmp_path / "cut")] == [*range(1, 15), *range(14, 31)]
+    expected = weights(whole.model)
+    assert all(torch.equal(found, expected[name]) for name, found in weights(second.model).items())
+
+    made = Checkpoint.open(str(whole.model))
+    assert made.tokenizer.special_id("<content>") == (151_665 if own_words else made.tokenizer.size - 17)
+    tied = made.config["tie_word_embeddings"]
+    assert tied == (kind != "qwen3") and ("lm_head.weight" in expected) == (not tied)
+    before = weights(tmp_path / "whole" / "base")
+    changed = {n for n, w in expected.items() if not torch.equal(w, before[n].to(w.dtype))}
+    assert changed == {n for n in expected if ".mlp." in n or "embed" in n or "lm_head" in n}
+    moved = (expected["model.embed_tokens.weight"] != before["model.embed_tokens.weight"]).any(-1).nonzero().flatten()
+    specials = {made.tokenizer.special_id(token) for token in ST_TOKENS}
+    assert {*moved.tolist()} <= specials or kind != "gemma3"
+    for engine in ("torch", "transformers"):
+        decided = [
+            shown(build(folder, TOOLS, engine=engine, dtype="fp32").decide("x", "go left"))
+            for folder in (tmp_path / "whole" / "base", whole.model)
+        ]
+        assert decided[0] != ("go", {"at": at}) and decided[1] == ("go", {"at": at})
+    assert whole.held_out is not None and whole.held_out["rows_right"] == 1.0
+    learnt = TrainingMetadata.of(whole.model)
+    assert learnt is not None and learnt.tools is not None and len(learnt.tools) == 2 and not learnt.allow_null
+    card = (whole.model / "README.md").read_text()
+    assert all(sha in card for sha in whole.groups.files.values()) and "| rank | 8 |" in card
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base with ST tokens already."""
+    return build_checkpoint(tmp_path_factory.mktemp("model") / "m", seed=2, scale=0.1)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("rows") / "rows.jsonl", random_rows(0, 40))
+
+
+def job(base: Path, rows: Path, out: Path, **settings: Any) -> Job:
+    return Job(str(base), (rows,), out, FinetuneRecipe(**{**FAST, "steps": 4, **settings}))
+
+
+@pytest.fixture(scope="module")
+def trained(small: Path, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that is done."""
+    out = tmp_path_factory.mktemp("trained") / "out"
+    finetune(job(small, rows, out))
+    return out
+
+
+@pytest.fixture(scope="module")
+def stopped(small: Path, rows: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that ended in its third step of four, after two that are saved."""
+    out = tmp_path_factory.mktemp("stopped") / "out"
+    with pytest.raises(PowerCutError):
+        finetune(job(small, rows, out), cut_at(3))
+    return out
+
+
+def test_a_run_that_is_done_is_not_trained_on(small: Path, rows: Path, tmp_path: Path) -> None:
+    once = Job(
+        str(small), (rows,), tmp_path / "out", job(small, rows, tmp_path, dtype="bf16").recipe, (tmp_path / "h",)
+    )
+    write(tmp_path / "h", random_rows(1, 8))
+    first, kept = finetune(once), weights(tmp_path / "out" / "model")
+    again = finetune(once)
+    assert again.steps == first.steps == 4 and again.to_dict() == first.to_dict()
+    assert all(torch.equal(w, kept[n]) for n, w in weights(again.model).items())
+
+
+def test_ctrl_c_keeps_what_was_trained(small: Path, rows: Path, tmp_path: Path, trained: Path) -> None:
+    made = job(small, rows, tmp_path / "out", save_every_s=1e6)
+
+    def stop(line: dict[str, Any]) -> None:
+        if line["step"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finetune(made, stop)
+    told: list[dict[str, Any]] = []
+    again = finetune(made, told.append)
+    assert told[0] == {"resumed": 3, "steps": 4} and [line["step"] for line in told[1:]] == [4]
+    kept = weights(trained / "model")
+    assert all(torch.equal(w, kept[n]) for n, w in weights(again.model).items())
+
+
+def test_batches_and_recomputed_activations_change_no_step(small: Path, rows: Path, tmp_path: Path) -> None:
+    ways: list[dict[str, Any]] = [{}, {"device_groups": 4}, {"gradient_checkpointing": True}]
+    for number, way in enumerate(ways):
+        finetune(job(small, rows, tmp_path / f"{number}", dropout=0.0, steps=2, **way))
+    plain, *others = (logged(tmp_path / f"{number}") for number in range(len(ways)))
+    for other in others:
+        for a, b in zip(plain, other, strict=True):
+            assert a["loss"] == pytest.approx(b["loss"], abs=2e-4)
+            assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-3)
+
+
+def test_each_row_comes_once_an_epoch_in_another_order(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(FinetuneRun, "stepped", lambda self, progress: drawn.append(self.groups(None)[0]))
+    some = write(tmp_path / "rows.jsonl", random_rows(0, 10))
+    finetune(job(small, some, tmp_path / "out", steps=None, epochs=2.0))
+    assert [len(step) for step in drawn] == [4, 4, 2, 4, 4, 2]
+    first, second = (sorted((row for step in part for row in step), key=repr) for part in (drawn[:3], drawn[3:]))
+    assert first == second and drawn[0] != drawn[3]
+
+
+def test_bf16_trains_its_parameters_in_fp32(small: Path, rows: Path, tmp_path: Path) -> None:
+    made = finetune(job(small, rows, tmp_path / "out", dtype="bf16", embedding_rate=1e-6))
+    saved = torch.load(tmp_path / "out" / "training" / "state.pt", weights_only=True)["model"]
+    assert {w.dtype for w in saved.values()} == {torch.float32}
+    (name,) = (n for n in saved if "embed" in n)
+    # Steps of 1e-6 on weights of 0.1, of which bf16 would have kept none.
+    moved = (saved[name] - load_file(small / "model.safetensors")["model.embed_tokens.weight"]).abs()
+    assert 0 < float(moved.max()) < 1e-3
+    assert {w.dtype for w in weights(made.model).values()} == {torch.bfloat16}
+
+
+def test_the_adapter_alone_is_the_merged_model(small: Path, trained: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    ids = torch.arange(20)[None]
+    plain = AutoModelForCausalLM.from_pretrained(small, dtype=torch.float32)
+    before = plain(ids).logits
+    adapter = PeftModel.from_pretrained(plain, trained / "adapter").eval()
+    whole = AutoModelForCausalLM.from_pretrained(trained / "model", dtype=torch.float32).eval()
+    torch.testing.assert_close(adapter(ids).logits, whole(ids).logits, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(before, whole(ids).logits, atol=1e-2)
+
+
+def test_another_configuration_is_refused_by_name(small: Path, rows: Path, trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "out")
+    kept = weights(tmp_path / "out" / "model")
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"rank": 4, "seed": 9}, r"seed was 0, is 9; rank was 8, is 4"),
+        ({"steps": 5}, r"steps was 4, is 5"),
+    ]
+    for change, told in changes:
+        with pytest.raises(UserError, match=told):
+            finetune(job(small, rows, tmp_path / "out", **change))
+    assert all(torch.equal(w, kept[n]) for n, w in weights(tmp_path / "out" / "model").items())
+    finetune(job(small, rows, tmp_path / "out", save_every_s=9.0))  # what does not change the result may change
+
+
+def test_other_rows_and_another_base_are_refused_by_name(
+    small: Path, rows: Path, stopped: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped, tmp_path / "out")
+    with pytest.raises(UserError, match=r"rows was rows.jsonl \(\w{12}\), is other.jsonl \(\w{12}\)"):
+        finetune(job(small, write(tmp_path / "other.jsonl", random_rows(1, 40)), tmp_path / "out"))
+    another = build_checkpoint(tmp_path / "another", seed=3, scale=0.1)
+    with pytest.raises(UserError, match=r"base was m \(\w{12}\), is another \(\w{12}\)"):
+        finetune(job(another, rows, tmp_path / "out"))
+
+
+def test_a_damaged_state_is_named(small: Path, rows: Path, stopped: Path, tmp_path: Path) -> None:
+    shutil.copytree(stopped, tmp_path / "out")
+    state = tmp_path / "out" / "training" / "state.pt"
+    state.write_bytes(state.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"state.pt is damaged"):
+        finetune(job(small, rows, tmp_path / "out"))
+
+
+def test_a_full_disk_leaves_what_was_whole(
+    small: Path, rows: Path, stopped: Path, trained: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(stopped, tmp_path / "out")
+    with files_of(20_000), pytest.raises(UserError, match=r"cannot be saved in .*what was saved before is whole"):
+        finetune(job(small, rows, tmp_path / "out"))
+    assert {p.name for p in (tmp_path / "out" / "training").iterdir()} == {"state.pt", "log.jsonl"}
+    made, expected = finetune(job(small, rows, tmp_path / "out")), weights(trained / "model")  # there is room again
+    assert all(torch.equal(w, expected[n]) for n, w in weights(made.model).items())
+
+
+def test_a_full_disk_at_the_export_keeps_the_training(small: Path, rows: Path, trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "out")
+    kept = weights(tmp_path / "out" / "model")
+    with files_of(20_000), pytest.raises(UserError, match=r"cannot be saved .*the training is kept"):
+        finetune(job(small, rows, tmp_path / "out"))
+    assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").is_file()
+    assert not list((tmp_path / "out").rglob("*.part"))
+    assert all(torch.equal(w, kept[n]) for n, w in weights(tmp_path / "out" / "model").items())
+
+
+def test_a_base_that_cannot_be_trained_is_refused(small: Path, rows: Path, tmp_path: Path) -> None:
+    def changed(**config: Any) -> Path:
+        folder = build_checkpoint(tmp_path / "changed", seed=2)
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | config))
+        return folder
+
+    with pytest.raises(UserError, match="is quantised"):
+        finetune(job(changed(quantization_config={"quant_method": "awq"}), rows, tmp_path / "out"))
+    with pytest.raises(UserError, match=r"tokenizer has \d+ tokens, its model only 100 rows"):
+        finetune(job(changed(vocab_size=100), rows, tmp_path / "out"))
+    with pytest.raises(UserError, match="layers of chunked attention"):
+        finetune(job(changed(layer_types=["chunked_attention"] * 2), rows, tmp_path / "out"))
+    assert not (tmp_path / "out" / "training" / "state.pt").exists()
+    with pytest.raises(UserError, match="no linear layer 'w1' to adapt"):
+        finetune(job(small, rows, tmp_path / "out", targets=("w1",)))
+    with pytest.raises(UserError, match="is trained on and held out"):
+        finetune(Job(str(small), (rows,), tmp_path / "out", FinetuneRecipe(**FAST), (rows,)))
+
+
+# Two processes that share each step train what one trains.
+
+
+# Both are one Python that has imported everything and forks; the launcher itself is in the slow test above.
+FORKED = """
+import os, sys
+import peft, transformers
+import rtcontrol.models.train.finetune
+from rtcontrol.cli.app import main
+
+rank = str(int(os.fork() == 0))
+os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+try:
+    main()
+finally:
+    if rank == "0" and os.wait()[1]:
+        sys.exit("the second process failed")
+"""
+
+
+def test_two_processes_step_by_the_gradients_of_one(tmp_path: Path) -> None:
+    base = build_checkpoint(tmp_path / "base", seed=2, scale=0.1)
+    rows = write(tmp_path / "rows.jsonl", random_rows(0, 16))
+    settings = "rank = 4\nalpha = 8\ndropout = 0.0\ngroups = 16\ndevice_groups = 8\nsteps = 2\n"
+    rates = "lora_rate = 1e-3\nembedding_rate = 1e-3\ndtype = 'fp32'\ndevice = 'cpu'\n"
+    (tmp_path / "r.toml").write_text(settings + rates)
+    finetune(Job(str(base), (rows,), tmp_path / "one", recipe(tmp_path / "r.toml")))
+    command = ["models", "train", "--base", str(base), "--rows", str(rows), "--out", str(tmp_path / "two")]
+    command += ["--config", str(tmp_path / "r.toml")]
+    done = python("-c", FORKED, *command, env={"OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port())})
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("Checkpoint: ") == 1
+    logs = [logged(tmp_path / name) for name in ("one", "two")]
+    for a, b in zip(*logs, strict=True):  # AdamW would hide a wrong scale
+        assert b["loss"] == pytest.approx(a["loss"], rel=1e-4)
+        assert b["grad_norm"] == pytest.approx(a["grad_norm"], rel=1e-3)
+    one, two = (load_file(tmp_path / out / "model" / "model.safetensors") for out in ("one", "two"))
+    before = load_file(base / "model.safetensors")
+    # A step of 16 rows, in whatever order: each process has half of them.
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, atol=2e-5, rtol=1e-3, msg=name)
+    assert any(not torch.allclose(weight, before[name], atol=1e-4) for name, weight in one.items())
+
+
+# Trained under SimpleTool's own prompt, a model is asked what that server asks: eight heads behind its text.
+
+
+def test_the_authors_prompt_goes_with_what_is_trained_under_it(tmp_path: Path, data: Path) -> None:
+    base = build_checkpoint(tmp_path / "base", seed=2, scale=0.1)
+    adopt(base, data / "simpletool_prompt" / "system_template.txt")
+    rows = write(tmp_path / "rows.jsonl", random_rows(0, 12))
+    settings = {"rank": 2, "alpha": 4, "groups": 4, "device_groups": 4, "steps": 1, "dtype": "fp32", "length": 4096}
+    made = finetune(Job(str(base), (rows,), tmp_path / "out", FinetuneRecipe(**settings), drop_bad=True))
+    template, tokenizer = opened(made.model)
+    assert template.profile == "simpletool-v1" and template.content
+    encoder = GroupEncoder(template, tokenizer, FinetuneRecipe(length=4096))
+    groups = load([rows], encoder, drop_bad=True)
+    assert len(groups) == len(made.groups) > 3
+    assert {len(group.heads) for group in groups} <= {8, 2}  # two of a null call
+    text = tokenizer.decode(groups[0].suffix)
+    assert "environment: [" in text and "history: [" in text
