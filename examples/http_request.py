@@ -27,14 +27,16 @@ ENGINES = {
 
 def main(url: str = "http://127.0.0.1:8080") -> None:
     asked = {
+        "model": "default",
         "messages": [{"role": "user", "content": "hover at 0.7"}],
         "environment": ["x 18 y 105 vx -7 vy -10 angle 42 spin -12 legs 0 0"],
         "tools": [ENGINES],
     }
     head = {"content-type": "application/json"}
-    with urlopen(Request(f"{url.rstrip('/')}/v1/function_call", json.dumps(asked).encode(), head)) as answer:
+    with urlopen(Request(f"{url.rstrip('/')}/v1/chat/completions", json.dumps(asked).encode(), head)) as answer:
         told = json.load(answer)
-    print(told["function"], told["args"], f"{told['latency_ms']:.1f} ms")
+    call = told["choices"][0]["message"]["tool_calls"][0]["function"]
+    print(call["name"], call["arguments"], f"{told['rtcontrol']['latency_ms']:.1f} ms")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,6 @@ WIRE = {
     "null_ws": "JSON over WebSocket, null decoder",
     "model_zmq": "msgpack over ZeroMQ, {model}",
     "model_ws": "JSON over WebSocket, {model}",
-    "model_http": "`POST /v1/function_call`, {model}",
     "model_chat": "`POST /v1/chat/completions`, {model}",
 }
 

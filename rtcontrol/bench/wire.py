@@ -188,7 +188,6 @@ def _start(servers: Servers, model: str) -> dict[str, Callable[[], Way]]:
     for name, (wire, web) in ports.items():
         opens[f"{name}_zmq"] = partial(ZeroMQ, f"tcp://127.0.0.1:{wire}")
         opens[f"{name}_ws"] = partial(WebSocket, f"ws://127.0.0.1:{web}/ws")
-    opens["model_http"] = partial(HTTP, http, "/v1/function_call", body)
     opens["model_chat"] = partial(HTTP, http, "/v1/chat/completions", body)
     return {**opens, "echo": partial(Echo, f"tcp://127.0.0.1:{echo}", _sample_bytes())}
 

@@ -191,22 +191,14 @@ def too_large(limit: int) -> Refusal:
 
 
 async def answer(scope: Scope, send: Send, refusal: Refusal, foreign: str | None) -> None:
-    """The refusal as JSON, in the shapes of all three: SimpleTool's, OpenAI's and our own. `foreign`: an allowed
-    origin, whose page may read it."""
-    body = json.dumps(
-        {
-            "success": False,
-            "error": {
-                "message": f"{refusal.what} {refusal.remedy}",
-                "type": "invalid_request_error",
-                "param": refusal.param,
-                "code": refusal.code,
-            }
-            if scope["path"].startswith(("/v1/chat", "/v1/models", "/v1/decisions", "/v1/systemone"))
-            else f"{refusal.what} {refusal.remedy}",
-            "code": refusal.code,
-        }
-    ).encode()
+    """Send the refusal as JSON in OpenAI's shape. `foreign`: an allowed origin, whose page may read it."""
+    error = {
+        "message": f"{refusal.what} {refusal.remedy}",
+        "type": "invalid_request_error",
+        "param": refusal.param,
+        "code": refusal.code,
+    }
+    body = json.dumps({"error": error}).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close", **HEADERS}
     if foreign is not None:
         headers |= _cors(foreign)

@@ -14,19 +14,18 @@ from starlette.routing import BaseRoute, Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket
 
-from rtcontrol.gateway import body, chat, decisions, simpletool, view
+from rtcontrol.gateway import body, chat, decisions, view
 from rtcontrol.gateway.access import AccessGate, Refusal
 from rtcontrol.gateway.chat import error_boundary, error_response
 from rtcontrol.gateway.chat_request import ChatRequest
 from rtcontrol.gateway.checkpoint_gate import CheckpointGate
-from rtcontrol.gateway.decide import Timed, ToolSets, Unavailable
+from rtcontrol.gateway.decide import Timed, ToolSets
 from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
 from rtcontrol.gateway.source import public_name, source, trained
 from rtcontrol.gateway.websocket import WebSockets
 from rtcontrol.hosts.protocol import DecoderPool
-from rtcontrol.models.errors import UserError
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.telemetry.causes import script
 from rtcontrol_client.wire import PROTOCOL
@@ -60,29 +59,6 @@ def build(
         metrics.websockets.set(sockets.open)
         metrics.tool_sets.set(tool_sets.open)
         return Response(metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    async def function_call(request: Request) -> Response:
-        began = time.perf_counter()
-        status, headers = 200, {}
-        try:
-            wanted = await body.read(request, simpletool.FunctionCallRequest, options)
-            wanted.tools = wanted.tools or own
-            if not wanted.tools:
-                raise Refusal(
-                    400, "invalid", "tools: there are none.", "Give `tools`, or `serve --tools` some, or an --agent."
-                )
-            timed = await decide(wanted.tools, wanted.instruction(), wanted.observation(), wanted.history or ())
-            call = None if timed.held else timed.decision.call
-            answer = simpletool.respond(call, timed.schemas, timed.latency_ms, timed.held)
-            headers = chat.warning(timed.warning)
-        except (Refusal, UserError, Unavailable) as error:
-            if isinstance(error, Refusal):
-                metrics.refused.labels(error.code).inc()
-            status, text = _simpletool_error(error)
-            spent_ms = (time.perf_counter() - began) * 1e3
-            answer = simpletool.FunctionCallResponse(success=False, latency_ms=spent_ms, error=text)
-        metrics.requests.labels("function_call", status).inc()
-        return Response(answer.model_dump_json(), status, headers, "application/json")
 
     served = list(dict.fromkeys((model, DEFAULT_MODEL)))
 
@@ -127,7 +103,6 @@ def build(
 
     routes: list[BaseRoute] = [
         *decisions.routes(decide, known, options, metrics),
-        Route("/v1/function_call", function_call, methods=["POST"]),
         Route("/v1/chat/completions", error_boundary("chat", completions, metrics), methods=["POST"]),
         Route("/v1/models", models),
         Route("/v1/models/{name:path}", error_boundary("models", one_model, metrics)),
@@ -142,15 +117,6 @@ def build(
         *view.files(html=True),
     ]
     return Starlette(routes=routes, exception_handlers={HTTPException: missing})
-
-
-def _simpletool_error(error: Exception) -> tuple[int, str]:
-    """As the original: what the model or the schema will not do is 200 with `success` false."""
-    if isinstance(error, Refusal):
-        return error.status, f"{error.what} {error.remedy}"
-    if isinstance(error, Unavailable):
-        return 503, f"The decoder cannot answer: {error}. Try again."
-    return 200, str(error)
 
 
 class GatewayApp:

@@ -60,7 +60,7 @@ def test_calls_become_the_pydantic_models_that_the_tools_are() -> None:
 def test_a_server_decides_a_request_of_pythons_own_library(tmp_path: Path) -> None:
     with serving(tmp_path, "--model", "random", http=True) as address:
         told = ran("http_request", f"{address}/")
-    assert re.match(r"engines \{'main': (0|50|100), 'side': (-50|0|50)\} [\d.]+ ms", told)
+    assert re.match(r'engines \{"main": (0|50|100), "side": (-50|0|50)\} [\d.]+ ms', told)
 
 
 def test_a_car_with_the_light_package_alone_takes_up_the_speed_it_is_told_and_stops(tmp_path: Path) -> None:

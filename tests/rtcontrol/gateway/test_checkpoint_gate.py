@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from rtcontrol.gateway import simpletool
 from rtcontrol.gateway.chat import completion, decided
 from rtcontrol.gateway.chat_request import ChatRequest
 from rtcontrol.gateway.checkpoint_gate import CheckpointGate
@@ -71,8 +70,3 @@ def test_chat_answers_without_a_call_and_says_why(choice: str) -> None:
     assert told["finish_reason"] == "stop" and "tool_calls" not in told["message"]
     assert "acts from 0.500 on" in told["message"]["content"]
     assert [(given[1], given[-1]) for given in asked] == [("dance", ORDERS)]
-
-
-def test_function_call_has_no_success_and_says_why() -> None:
-    told = simpletool.respond(None, SCHEMAS, 1.0, gate().held(made(BURN, 0.12)))
-    assert not told.success and told.function is None and "acts from 0.500 on" in str(told.error)

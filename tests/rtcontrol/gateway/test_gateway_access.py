@@ -17,7 +17,7 @@ from websockets.typing import Subprotocol
 from rtcontrol.gateway import GatewayOptions, http_server
 from rtcontrol.models.errors import UserError
 
-CALL = {"messages": [{"role": "user", "content": "left"}], "tools": [TURN]}
+CALL = {"model": "default", "messages": [{"role": "user", "content": "left"}], "tools": [TURN]}
 SITE = "https://robot.example:8443"
 SHOWN = {"authorization": f"Bearer {TOKEN}"}
 
@@ -56,29 +56,29 @@ def handshake(served: Served, origin: str | None = None, query: str = "", **opti
 
 def test_same_origin_and_programs_on_this_machine_need_no_token(guarded: Served) -> None:
     here = guarded.url.rstrip("/")
-    assert guarded.post("v1/function_call", CALL).status_code == 200
-    assert guarded.post("v1/function_call", CALL, headers={"origin": here}).status_code == 200
+    assert guarded.post("v1/chat/completions", CALL).status_code == 200
+    assert guarded.post("v1/chat/completions", CALL, headers={"origin": here}).status_code == 200
     assert handshake(guarded) == 101
     assert handshake(guarded, origin=here) == 101
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://robot.example:8443", f"{SITE}0", "file://"])
 def test_pages_of_other_sites_are_refused_whatever_they_know(guarded: Served, origin: str) -> None:
-    answer = guarded.post("v1/function_call", CALL, headers={**SHOWN, "origin": origin})
+    answer = guarded.post("v1/chat/completions", CALL, headers={**SHOWN, "origin": origin})
     assert answer.status_code == 403
-    assert answer.json()["success"] is False and "--allow-origin" in answer.json()["error"]
+    assert "--allow-origin" in answer.json()["error"]["message"]
     assert "access-control-allow-origin" not in answer.headers
     assert handshake(guarded, origin=origin, query=f"?token={TOKEN}") == 403
 
 
 def test_an_allowed_site_needs_the_token(guarded: Served) -> None:
-    assert guarded.post("v1/function_call", CALL, headers={"origin": SITE}).status_code == 401
-    refused = guarded.post("v1/function_call", CALL, headers={"origin": SITE, "authorization": f"Bearer {TOKEN}x"})
+    assert guarded.post("v1/chat/completions", CALL, headers={"origin": SITE}).status_code == 401
+    refused = guarded.post("v1/chat/completions", CALL, headers={"origin": SITE, "authorization": f"Bearer {TOKEN}x"})
     assert refused.status_code == 401
     # Or its page could not read why.
     assert refused.headers["access-control-allow-origin"] == SITE
     assert refused.headers["cross-origin-resource-policy"] == "cross-origin"
-    let_in = guarded.post("v1/function_call", CALL, headers={"origin": SITE, **SHOWN})
+    let_in = guarded.post("v1/chat/completions", CALL, headers={"origin": SITE, **SHOWN})
     assert (let_in.status_code, let_in.headers["access-control-allow-origin"]) == (200, SITE)
     assert handshake(guarded, origin=SITE) == 401
     assert handshake(guarded, origin=SITE, query=f"?token={TOKEN}") == 101
@@ -90,13 +90,13 @@ def test_the_loopbacks_names_of_one_port_are_one_origin(served: Served, name: st
     port = served.gateway.port
     for host in ("localhost", "127.0.0.1"):
         asked = {"host": f"{host}:{port}", "origin": f"http://{name}:{port}"}
-        answer = served.post("v1/function_call", CALL, headers=asked)
+        answer = served.post("v1/chat/completions", CALL, headers=asked)
         assert answer.status_code == 200
         same = host == name
         assert answer.headers.get("access-control-allow-origin") == (None if same else asked["origin"])
     assert handshake(served, origin=f"http://{name}:{port}") == 101
     for other in (f"http://{name}:{port + 1}", f"http://{name}"):
-        assert served.post("v1/function_call", CALL, headers={"origin": other}).status_code == 401
+        assert served.post("v1/chat/completions", CALL, headers={"origin": other}).status_code == 401
         assert handshake(served, origin=other) == 401
 
 
@@ -104,7 +104,7 @@ def test_a_loopback_page_is_a_stranger_to_another_machines_address(serve: Serve)
     wide = serve(host="0.0.0.0", token=TOKEN, model="noop")
     port = wide.gateway.port
     asked = {"host": f"192.0.2.7:{port}", "origin": f"http://localhost:{port}"}
-    url = f"http://127.0.0.1:{port}/v1/function_call"
+    url = f"http://127.0.0.1:{port}/v1/chat/completions"
     assert httpx.post(url, json=CALL, headers=asked).status_code == 401
     assert httpx.post(url, json=CALL, headers={**asked, "host": f"localhost:{port}"}).status_code == 200
 
@@ -117,11 +117,13 @@ def test_the_token_as_subprotocol_is_not_echoed(guarded: Served) -> None:
 
 def test_preflight_of_an_allowed_site_is_answered_and_of_another_refused(guarded: Served) -> None:
     asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
-    answer = httpx.options(guarded.url + "v1/function_call", headers={"origin": SITE, **asked})
+    answer = httpx.options(guarded.url + "v1/chat/completions", headers={"origin": SITE, **asked})
     assert answer.status_code == 204
     assert answer.headers["access-control-allow-headers"] == "authorization,content-type"
     assert "access-control-allow-credentials" not in answer.headers
-    assert httpx.options(guarded.url + "v1/function_call", headers={"origin": "http://a.b", **asked}).status_code == 403
+    assert (
+        httpx.options(guarded.url + "v1/chat/completions", headers={"origin": "http://a.b", **asked}).status_code == 403
+    )
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/v1/models"])
@@ -145,7 +147,7 @@ def test_a_host_or_origin_that_is_none_is_refused_and_no_fault(served: Served, b
 
 def test_a_proxy_on_this_machine_does_not_make_strangers_local(guarded: Served) -> None:
     for name in ("x-forwarded-for", "forwarded", "x-real-ip"):
-        answer = guarded.post("v1/function_call", CALL, headers={name: "127.0.0.1"})
+        answer = guarded.post("v1/chat/completions", CALL, headers={name: "127.0.0.1"})
         assert answer.status_code == 401, name
 
 
@@ -154,7 +156,7 @@ def test_other_machines_addresses_need_the_token_and_a_bind_beyond_loopback_too(
         GatewayOptions(host="0.0.0.0", port=0)
     wide = serve(host="0.0.0.0", token=TOKEN, model="noop")
     port = wide.gateway.port
-    url = f"http://127.0.0.1:{port}/v1/function_call"
+    url = f"http://127.0.0.1:{port}/v1/chat/completions"
     assert httpx.post(url, json=CALL, timeout=60).status_code == 200
     # By an address that is not loopback, the peer is not trusted (the machine's own, where it has one).
     named = {"host": f"192.0.2.7:{port}"}
@@ -168,13 +170,13 @@ def test_the_token_is_never_logged(guarded: Served, caplog: pytest.LogCaptureFix
     caplog.set_level(logging.DEBUG, "rtcontrol")
     assert handshake(guarded, origin=SITE, query=f"?token={TOKEN}") == 101
     assert handshake(guarded, origin="http://a.b", query=f"?token={TOKEN}") == 403
-    guarded.post("v1/function_call", {"messages": 5}, headers=SHOWN)
+    guarded.post("v1/chat/completions", {"messages": 5}, headers=SHOWN)
     assert logging.getLogger("uvicorn.error").getEffectiveLevel() >= logging.WARNING
     assert TOKEN not in caplog.text + repr(GatewayOptions(token=TOKEN))
 
 
 def test_bodies_are_bounded_declared_or_not(served: Served) -> None:
-    answer = served.post("v1/function_call", {"messages": "x" * (1 << 20)})
+    answer = served.post("v1/chat/completions", {"messages": "x" * (1 << 20)})
     assert answer.status_code == 413
     assert "access-control-allow-origin" not in answer.headers
 
@@ -182,17 +184,17 @@ def test_bodies_are_bounded_declared_or_not(served: Served) -> None:
         for _ in range(4096):
             yield b" " * 1024
 
-    answer = httpx.post(served.url + "v1/function_call", content=endless(), timeout=30)
-    assert answer.status_code == 413 and answer.json()["success"] is False
+    answer = httpx.post(served.url + "v1/chat/completions", content=endless(), timeout=30)
+    assert answer.status_code == 413 and answer.json()["error"]
     # What is declared is refused before it comes.
-    declared = head(served, "POST /v1/function_call", "Content-Length: 99999999")
+    declared = head(served, "POST /v1/chat/completions", "Content-Length: 99999999")
     assert raw(served, declared).startswith(b"HTTP/1.1 413")
 
 
 def test_a_body_that_does_not_come_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "IDLE_S", 0.5)
     short = serve(body_timeout_s=0.3, model="noop")
-    declared = head(short, "POST /v1/function_call", "Content-Length: 99")
+    declared = head(short, "POST /v1/chat/completions", "Content-Length: 99")
     assert raw(short, declared + "{").startswith(b"HTTP/1.1 408")
 
 

@@ -209,8 +209,6 @@ def test_a_model_that_may_not_know_the_tools_says_so_in_field_header_and_log_onc
         assert "trained on these tools" in extra["warning"]
         streamed = unknown.post("v1/chat/completions", {**body, "stream": True})
         assert streamed.headers["x-rtcontrol-warning"] == extra["warning"] and extra["warning"] in streamed.text
-    game = unknown.post("v1/function_call", {"messages": [USER], "tools": [TURN]})
-    assert game.json()["success"] is True and game.headers["x-rtcontrol-warning"] == extra["warning"]
     assert len([r for r in caplog.records if "trained on these tools" in r.getMessage()]) == 1
     from rtcontrol.agents.lander.tools import agent
 
@@ -314,7 +312,7 @@ DEEP = 20_000
         (b'{"model": "default", "messages": [{"role": "user", "content": 1e999}]}', "is not finite"),
     ],
 )
-@pytest.mark.parametrize("route", ["chat/completions", "decisions", "systemone", "function_call"])
+@pytest.mark.parametrize("route", ["chat/completions", "decisions", "systemone"])
 def test_a_body_that_is_no_plain_json_is_the_clients_mistake(
     served: Served, route: str, body: bytes, words: str
 ) -> None:

@@ -22,27 +22,13 @@ from rtcontrol.gateway import Gateway, GatewayOptions, http_server
 from rtcontrol.gateway.options import origin
 from rtcontrol.models.errors import UserError
 
-MOVE: dict[str, Any] = {
-    "name": "move",
-    "description": "Go somewhere.",
-    "parameters": {
-        "type": "object",
-        "properties": {
-            "speed": {"type": "integer", "enum": [0, 50, 100]},
-            "Where": {"type": "string", "enum": ["Home", "the Sea"]},
-            "careful": {"type": "boolean"},
-        },
-        "required": ["Where", "speed"],
-    },
-}
-# As the light-cycle game sends it.
 GAME = {
+    "model": "default",
     "messages": [{"role": "user", "content": "Tron light cycle. Wall ahead! Turn LEFT (9 cells free)."}],
     "tools": [TURN],
     "environment": ["pos=10,10", "facing=right", "dist_straight=2", "enemy=none"],
 }
 PICTURE = {"type": "image_url", "image_url": {"url": "x"}}
-SHAPE = {"success", "function", "args", "heads", "content", "latency_ms", "error"}
 
 
 @pytest.fixture(scope="module")
@@ -55,73 +41,28 @@ def ask(client: openai.OpenAI, *messages: dict[str, Any], **more: Any) -> Any:
     return client.chat.completions.create(**{"model": "lander", "messages": list(said), "tools": [TURN], **more})
 
 
-def test_a_game_gets_its_call_in_the_shape_it_reads(served: Served) -> None:
-    answer = served.post("v1/function_call", GAME)
-    said = answer.json()
-    assert answer.status_code == 200 and set(said) == SHAPE
-    assert said["success"] is True and said["function"] == "turn" and said["error"] is None
-    assert said["args"]["direction"] in ("straight", "left", "right")
-    assert said["heads"] == {"function": "turn", "arg1": said["args"]["direction"]}
-    assert said["latency_ms"] > 0
-    whole = {**GAME, "history": ["turn(left)"], "max_tokens": 32, "temperature": 0.0}
-    assert served.post("v1/function_call", whole).json()["success"] is True
-
-
-def test_arguments_are_typed_and_named_by_the_chosen_function(served: Served) -> None:
-    said = served.post("v1/function_call", {**GAME, "tools": [TURN, MOVE]}).json()
-    assert set(said["heads"]) == {"function", "arg1", "arg2", "arg3"}
-    own = {"move": {"Where", "speed"}, "turn": {"direction"}}[said["function"]]
-    assert own <= set(said["args"]) <= own | {"careful"}
-    said = served.post("v1/function_call", {**GAME, "tools": [MOVE]}).json()
-    assert said["args"]["Where"] in ("Home", "the Sea")
-    assert said["args"]["speed"] in (0, 50, 100)
-    # Required ones first, in the order of `properties`, then the optional ones.
-    assert said["heads"]["arg1"] == str(said["args"]["speed"]) and said["heads"]["arg2"] == said["args"]["Where"]
-
-
-@pytest.mark.parametrize(
-    "tools",
-    [
-        [{"name": "x", "parameters": {"type": "object", "properties": {"a": 5}}}],
-        [{"name": "x", "parameters": 5}],
-        [{"name": "x", "parameters": {"properties": {"a": {"enum": []}}}}],
-        [{}],
-        [TURN, TURN],
-    ],
-)
-def test_tools_that_cannot_be_compiled_are_an_unsuccessful_answer(served: Served, tools: list[Any]) -> None:
-    answered(served, {**GAME, "tools": tools}, 200)
-
-
-def answered(served: Served, body: Any, status: int) -> dict[str, Any]:
-    """What is said of a body that gets no call, in the shape that games read."""
-    answer = served.post("v1/function_call", body)
-    said: dict[str, Any] = answer.json()
-    assert (answer.status_code, set(said), said["success"]) == (status, SHAPE, False)
-    assert len(said["error"]) > 10
-    return said
-
-
-def test_a_null_function_is_no_function_called(serve: Any) -> None:
-    answer = answered(serve(model="noop"), GAME, 200)
-    assert answer["error"] == "No function called"
-    assert answer["heads"] == {"function": "", "arg1": ""}
+def called(answer: httpx.Response) -> str:
+    """Return the name of the function that is called."""
+    return str(answer.json()["choices"][0]["message"]["tool_calls"][0]["function"]["name"])
 
 
 def test_requests_at_once_all_get_their_own_answer(served: Served) -> None:
     def ask(tool: dict[str, Any]) -> str:
-        return str(served.post("v1/function_call", {**GAME, "tools": [tool]}).json()["function"])
+        return called(served.post("v1/chat/completions", {**GAME, "tools": [tool]}))
 
+    wait = {"name": "wait", "parameters": {"type": "object", "properties": {}}}
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(ask, [TURN, MOVE] * 6)) == ["turn", "move"] * 6
+        assert list(pool.map(ask, [TURN, wait] * 6)) == ["turn", "wait"] * 6
 
 
 def test_more_tool_sets_than_are_kept_open_are_closed_again(serve: Any) -> None:
     few = serve(tool_sets=2, model="random")
     for i in range(5):
         renamed = {**TURN["function"], "name": f"turn_{i}"}
-        assert few.post("v1/function_call", {**GAME, "tools": [renamed]}).json()["function"] == f"turn_{i}"
-    assert few.post("v1/function_call", {**GAME, "tools": [{**TURN["function"], "name": "turn_0"}]}).json()["success"]
+        assert called(few.post("v1/chat/completions", {**GAME, "tools": [renamed]})) == f"turn_{i}"
+    assert (
+        called(few.post("v1/chat/completions", {**GAME, "tools": [{**TURN["function"], "name": "turn_0"}]})) == "turn_0"
+    )
     assert "rtcontrol_tool_sets 2.0" in httpx.get(few.url + "metrics").text
     assert few.pool.places.taken <= 3
 
@@ -174,9 +115,9 @@ def test_what_is_not_offered_is_an_error_object(
 def test_health_and_metrics_tell_what_happened(served: Served) -> None:
     health = httpx.get(served.url + "health").json()
     assert health["status"] == "ok" and health["loaded"] is True and health["model"] == "lander"
-    served.post("v1/function_call", GAME)
+    served.post("v1/chat/completions", GAME)
     text = httpx.get(served.url + "metrics").text
-    assert 'rtcontrol_http_requests_total{route="function_call",status="200"}' in text
+    assert 'rtcontrol_http_requests_total{route="chat",status="200"}' in text
     assert "rtcontrol_request_decision_seconds_bucket" in text
     assert 'rtcontrol_sessions{state="live"}' in text
 
@@ -246,7 +187,7 @@ SAID = {
     "nothing": "",
     "a request, answered": f"GET /health {HOST}\r\n",
     "half a head": f"GET /health {HOST}"[:-3],
-    "a head without its body": f"POST /v1/function_call {HOST}Content-Length: 99\r\n\r\n",
+    "a head without its body": f"POST /v1/chat/completions {HOST}Content-Length: 99\r\n\r\n",
     "requests whose answers are not read": f"GET /app.js {HOST}\r\n" * 40,
     "a WebSocket on which nothing is said": UPGRADE,
 }
@@ -355,6 +296,3 @@ def test_a_request_tells_so_much_and_no_more(served: Served) -> None:
     refused = served.post("v1/chat/completions", long)
     assert refused.status_code == 400 and "400000" not in refused.text and "262144 is the most" in refused.text
     assert refused.json()["error"]["code"] == "context_length_exceeded"
-    game = {"messages": long["messages"], "tools": [TURN], "history": ["h" * 200] * 2000}
-    said = served.post("v1/function_call", game)
-    assert "262144 is the most" in said.json()["error"]

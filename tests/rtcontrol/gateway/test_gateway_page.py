@@ -147,39 +147,6 @@ def test_an_instruction_takes_effect_from_the_keyboard_alone(playing: Served, pa
     assert page.value("rtcontrol.session.state") == "live"
 
 
-GAME = """<!doctype html><script>
-const TOOLS = [{type: "function", function: {name: "turn", description: "Turn.", parameters: {type: "object",
-  properties: {direction: {type: "string", enum: ["straight", "left", "right"]}}, required: ["direction"]}}}];
-window.rtcontrol = {directions: [], ms: [], health: null};
-const url = location.origin;
-async function decide() {
-  const began = performance.now();
-  const answer = await fetch(`${url}/v1/function_call`, {method: "POST", headers: {"Content-Type": "application/json"},
-    body: JSON.stringify({messages: [{role: "user", content: "Wall ahead! Turn LEFT."}], tools: TOOLS,
-      environment: ["pos=1,2"]})});
-  const told = await answer.json();
-  rtcontrol.ms.push(performance.now() - began);
-  rtcontrol.directions.push(told.args?.direction || told.heads?.arg1);
-  setTimeout(decide, 50);
-}
-fetch(`${url}/health`).then(r => r.json()).then(d => { rtcontrol.health = d; for (let i = 0; i < 4; i++) decide(); });
-</script>"""
-
-
-@pytest.mark.slow
-@in_chromium
-def test_a_game_made_for_simpletools_server_runs_from_the_static_folder(
-    serve: Serve, page: Chromium, tmp_path: Path
-) -> None:
-    (tmp_path / "games").mkdir()
-    (tmp_path / "games" / "game.html").write_text(GAME)
-    own = serve(static=tmp_path / "games")
-    page.open(f"{own.url}static/game.html")
-    page.until("rtcontrol.directions.length > 40")
-    assert page.value("rtcontrol.health.loaded") is True
-    assert set(page.value("rtcontrol.directions")) <= {"straight", "left", "right"}
-
-
 MOVE = FunctionCall(name="move", arguments={"velocity": 2})
 OBSERVE = "session.observe({x: 1})"
 LAMP = FunctionCall(name="lamp", arguments={"level": 0})

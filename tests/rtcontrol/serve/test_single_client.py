@@ -266,7 +266,6 @@ def test_requests_of_v1_without_tools_have_those_of_the_one_agent(bench: Any) ->
     asked = {"model": "default", "messages": said, "environment": ["x 0.10 y 0.90 vx 0.00 vy -0.20"]}
     chat = httpx.post(url + "chat/completions", json=asked, timeout=60).json()
     assert chat["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "engines"
-    assert httpx.post(url + "function_call", json={"messages": said}, timeout=60).json()["function"] == "engines"
     other = httpx.post(url + "chat/completions", json={**asked, "tools": [{"type": "function", "function": TURN}]})
     told = other.json()["error"]["message"]
     assert other.status_code == 400 and "rtcontrol serve --model M" in told and "a client's" not in told
