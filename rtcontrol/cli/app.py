@@ -79,9 +79,8 @@ Examples:
   rtcontrol run --config run.toml --duration 60      (lines such as: `env = "lander"`)
 
 While it runs, a line typed on the terminal is the new instruction (--stdin: one from a pipe, too); /pause, /resume and
-/stop are for the safe call, /yes and /no for what waits (--confirm, --confirm-instruction); /help and /goals say what
-can be typed. --view prints the address
-of a page that shows it all. Ctrl-C ends it with the safe call and the report.
+/stop are for the safe call, /yes and /no for the call that waits (--confirm); /help and /goals say what can be typed.
+--view prints the address of a page that shows it all. Ctrl-C ends it with the safe call and the report.
 
 """
 RUN_EXAMPLES += HELP

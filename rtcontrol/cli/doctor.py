@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import shutil
 import subprocess
 import time
@@ -47,7 +46,6 @@ def examine() -> Iterator[Finding]:
     yield _cache()
     yield _gpu()
     yield _priority()
-    yield _memory_lock()
     yield _shared_memory()
     yield _governor()
     yield _wake_up()
@@ -118,14 +116,6 @@ def _priority() -> Finding:
             optional=True,
         )
     return Finding(True, "real-time priority is granted (--rt-priority 50)")
-
-
-def _memory_lock() -> Finding:
-    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    if soft == resource.RLIM_INFINITY or os.geteuid() == 0:
-        return Finding(True, "memory may be locked (--mlock)")
-    remedy = 'echo "$USER - memlock unlimited" | sudo tee -a /etc/security/limits.conf  (then log in again)'
-    return Finding(False, f"only {soft // 1024} KiB of memory may be locked", remedy, optional=True)
 
 
 def _shared_memory() -> Finding:

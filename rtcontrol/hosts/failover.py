@@ -25,12 +25,10 @@ FAILURES, RETRY_NS = 8, 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """When the backup decides: where the first one's least sure head is below `below`, or its newest answer is of an
-    observation `after_ns` old or older (with the period: of any tick but the one at hand). At most `in_flight` requests
-    to the first one are under way; a tick beyond is not asked of it."""
+    """When the backup decides: where the first one's answer to this tick is late, or its least sure head is below
+    `below`. At most `in_flight` requests to the first one are under way; a tick beyond is not asked of it."""
 
     below: float
-    after_ns: int
     period_ns: int
     in_flight: int
 
@@ -38,8 +36,7 @@ class Handover:
 @dataclass(slots=True, eq=False)
 class PendingQuestion:
     """What the loop asked, the `n`th call of its tick. Until `due_ns` the first one may be waited for. `answer` is its
-    reply, `spare` the backup's, `older` an older question whose answer decides this one, too. `waited`: the loop waits
-    for its one reply."""
+    reply, `spare` the backup's. `waited`: the loop waits for its one reply."""
 
     request: DecisionRequest
     asked_ns: int
@@ -52,7 +49,6 @@ class PendingQuestion:
     sure: bool = False
     answer: DecisionReply | None = None
     spare: DecisionReply | None = None
-    older: PendingQuestion | None = None
 
     @property
     def failed(self) -> bool:
@@ -75,8 +71,6 @@ class FirstDecider:
         self.notify: Callable[[str], None] = log.warning
         self.host, self._terms = host, terms
         self._asked: dict[int, PendingQuestion] = {}  # not answered yet, by the number that they were asked under
-        self._ready: PendingQuestion | None = None  # the newest whose answer decided nothing; none of the warm-up
-        self._newest = -1
         self._punctual: deque[bool] = deque(maxlen=RECENT)
         self._failures = self._tried_ns = 0
         self._failing = False
@@ -85,11 +79,6 @@ class FirstDecider:
     def expected(self) -> bool:
         """Whether it is usually in time."""
         return 2 * sum(self._punctual) >= len(self._punctual)
-
-    @property
-    def decides(self) -> bool:
-        """Whether its answers may decide at all: it is in time, or older ones may."""
-        return self.expected or self._terms.after_ns > self._terms.period_ns
 
     def ask(self, number: int, question: PendingQuestion) -> None:
         """Unless so many requests are under way, or it is lost, or fails."""
@@ -127,21 +116,6 @@ class FirstDecider:
                 continue
             self._answered(DecisionReply(number, None, why, 0), now_ns, "lost")
 
-    def take_older(self, question: PendingQuestion, now_ns: int) -> PendingQuestion | None:
-        """An older question whose answer is young enough to decide this one, too: of the same epoch, under the same
-        instruction. It decides no other."""
-        ready, asked = self._ready, question.request
-        if ready is None or question.n or not question.fresh:
-            return None
-        older = ready.request
-        # In ticks too: a world that waits stands still while they take their time.
-        age_ns = max(now_ns - older.captured_ns, (asked.tick - older.tick) * self._terms.period_ns)
-        same = older.epoch == asked.epoch and older.instruction == asked.instruction
-        if not same or older.tick >= asked.tick or age_ns >= self._terms.after_ns:
-            return None
-        self._ready = None
-        return ready
-
     def _answered(self, reply: DecisionReply, now_ns: int, outcome: str = "failed") -> None:
         """Its answer to a question, or the `outcome` of one that it has none to."""
         if (question := self._asked.pop(reply.tick, None)) is None:
@@ -161,8 +135,6 @@ class FirstDecider:
             event["confidence"] = round(least, 4)
             if not question.sure:
                 outcome = "unsure"
-            elif not (question.waited or question.n or reply.answers or reply.steps) and request.tick > self._newest:
-                self._ready, self._newest = question, request.tick
         self._judge(question, decision is not None and ended_ns <= self._by_ns(question))
         self._count(None if decision is not None else reply.error or "no answer")
         if request.tick >= 0:  # else it is warmed up
@@ -258,13 +230,10 @@ class BackupHost:
         if len(self._open) > MOST:
             del self._open[next(iter(self._open))]
         first.ask(number, question)
-        if not self._awaited(question, now):
-            question.older = first.take_older(question, now)
-        if question.older is None:
-            try:
-                self._backup.submit(replace(request, tick=number))
-            except Exception as error:  # the first one may decide still
-                question.spare = DecisionReply(number, None, f"{type(error).__name__}: {error}", 0)
+        try:
+            self._backup.submit(replace(request, tick=number))
+        except Exception as error:  # the first one may decide still
+            question.spare = DecisionReply(number, None, f"{type(error).__name__}: {error}", 0)
 
     def wait(self, timeout_ns: int) -> DecisionReply | None:
         now = time.monotonic_ns()
@@ -296,10 +265,10 @@ class BackupHost:
     def alive(self) -> bool:
         """Whether a tick can be decided in time: without the backup, only where the first one is expected to."""
         self._look()
-        return self._backup.alive() or ((self._alone or self.first.decides) and self.first.host.alive())
+        return self._backup.alive() or ((self._alone or self.first.expected) and self.first.host.alive())
 
     def cancel(self, tick: int) -> None:
-        # The first one goes on: what it answers late is worth a row, and may decide a later tick.
+        # The first one goes on: what it answers late is worth a row.
         for number, question in self._open.items():
             if question.request.tick == tick:
                 question.waited = False
@@ -325,10 +294,6 @@ class BackupHost:
             return replace(answer, by=FIRST)
         if self._awaited(question, now_ns):
             return None
-        older = question.older = question.older or self.first.take_older(question, now_ns)
-        if older is not None and older.answer is not None:
-            # Its stamps are of another tick.
-            return replace(older.answer, by=FIRST, answers=older.request, received_ns=0, begun_ns=0, gaps=())
         if spare is None and answer is not None and not self._backup.alive():
             return replace(answer, by=FIRST)  # unsure, or an error: there is nobody else
         return spare

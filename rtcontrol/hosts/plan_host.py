@@ -19,12 +19,11 @@ MOST = 64  # ticks that are remembered
 
 @dataclass(frozen=True, slots=True)
 class PlanTerms:
-    """At most `steps` calls of a plan are executed (None: all), none when its observation is older than `max_age_ns`.
-    Where two plans meet the newer one counts from its first step on. At most `in_flight` plans are made at once. Where
-    the world `waits` each tick has a plan of its own, of which the first step is executed."""
+    """No step of a plan is executed when its observation is older than `max_age_ns`. Where two plans meet the newer one
+    counts from its first step on. At most `in_flight` plans are made at once. Where the world `waits` each tick has a
+    plan of its own, of which the first step is executed."""
 
     max_age_ns: int
-    steps: int | None = None
     in_flight: int = 1
     waits: bool = False
 
@@ -55,8 +54,8 @@ class PlanInForce:
         age_ns = now_ns - of.captured_ns
         if _scope(asked) != _scope(of) or not 0 <= age_ns <= terms.max_age_ns:
             return None
-        i, n = age_ns // self.plan.step_ns, len(self.plan.calls)
-        return int(i) if i < (n if terms.steps is None else min(n, terms.steps)) else None
+        i = age_ns // self.plan.step_ns
+        return i if i < len(self.plan.calls) else None
 
 
 def _scope(request: DecisionRequest) -> tuple[int, str]:

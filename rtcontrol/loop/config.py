@@ -31,11 +31,6 @@ CHOICES = {
 
 STANDBY = "--host ray: keep a second decoder warm, which takes over at once (each takes a GPU where there is one)."
 BACKUP = "A local model, asked beside --model at each tick: it decides what that one is late or unsure for."
-BACKUP_AFTER = (
-    "--backup decides where the newest answer of --model is of an observation this old. (default: the period: of "
-    "another tick)"
-)
-PLAN_STEPS = "Of a model that answers by plans of several calls: execute so many of each at most. (default: all)"
 MIN_HZ, MAX_HZ = 0.001, 10_000.0
 RECORD_OBSERVATIONS = "no: the record keeps neither what was observed nor what the model read of it; nothing to replay."
 RECORD_PICTURES = "Pictures of the world a second, at most, as its client sends them"
@@ -59,12 +54,10 @@ CALLS_PER_TICK = (
     "Calls of one observation at most: each is decided after the one before has acted, by the deadline. One more than "
     "the calls that the model is shown (an agent's `history`): the bundled agents show none, and take one."
 )
-MOST_STEPS = 1000  # of a plan
 MAX_CALLS = 7  # the last one is decided with six in its history, as many as a prompt shows
 UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}
 LEAST_BYTES = 10**6
 Confidence = float | dict[str, float]
-MOST_INTERPRETER_S = 600.0
 MAX_INSTRUCTION_BYTES = LIMITS.max_string_bytes
 LONGEST = 1e12  # in whatever unit: a bound that keeps nanoseconds whole numbers
 
@@ -121,30 +114,9 @@ def check_standby(standby: bool, host: str) -> None:
         raise UserError(f"--standby has no effect with --host {host}.", "Leave one of them out.")
 
 
-def check_backup(backup: str | None, after_ms: float | None) -> None:
-    if backup is None and after_ms is not None:
-        raise UserError("--backup-after-ms is for --backup, which is not given.", "Add --backup MODEL.")
-    if after_ms is not None and not 0 < after_ms <= LONGEST:
-        raise UserError(f"--backup-after-ms {after_ms:g} must be above 0 and at most {LONGEST:g}.", "Leave it out.")
-
-
-def check_interpreter(interpreter: str | None, confirm: bool = False) -> None:
-    """UserError for terms without an interpreter."""
-    if interpreter is None and confirm:
-        raise UserError("--confirm-instruction is for --interpreter, which is not given.", "Add --interpreter MODEL.")
-
-
 def check_calls_per_tick(calls: int) -> None:
     if not 1 <= calls <= MAX_CALLS:
         raise UserError(f"--calls-per-tick {calls} is out of range.", f"Give 1 to {MAX_CALLS} calls.")
-
-
-def check_plans(steps: int | None, calls: int, clock: str) -> None:
-    if steps is not None and (calls > 1 or clock == "lockstep"):
-        why = f"--calls-per-tick {calls}" if calls > 1 else "--clock lockstep"
-        raise UserError(f"--plan-steps has no effect with {why}.", "Leave it out.")
-    if steps is not None and not 1 <= steps <= MOST_STEPS:
-        raise UserError(f"--plan-steps {steps} is out of range.", f"Give 1 to {MOST_STEPS}, or leave it out.")
 
 
 def check_hysteresis(text: str | None, calls: int) -> None:
@@ -209,8 +181,6 @@ class RunConfig:
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
     backup: Annotated[str | None, Flag(BACKUP)] = None
-    backup_after_ms: Annotated[float | None, Flag(BACKUP_AFTER)] = None
-    plan_steps: Annotated[int | None, Flag(PLAN_STEPS)] = None
     clock: Annotated[str, Flag("wall: the world runs on; lockstep: it waits.")] = "wall"
     on_miss: Annotated[str, Flag("hold the last call, safe call, or stop the run.")] = "hold"
     hold_ms: Annotated[float | None, Flag("Hold at most so long, then the safe call. (default: the agent's)")] = None
@@ -231,9 +201,6 @@ class RunConfig:
     ] = ()
     confirm_s: float = 10.0
     interpreter: Annotated[str | None, Flag(INTERPRETER)] = None
-    confirm_instruction: Annotated[
-        bool, Flag("--interpreter: what was understood waits for a person's yes, for 10 s.")
-    ] = False
     record_observations: Annotated[str, Flag(RECORD_OBSERVATIONS)] = "yes"
     record_max: Annotated[str, Flag(RECORD_MAX)] = "1G"
     record_pictures: Annotated[float, Flag(f"{RECORD_PICTURES}; 0: none.")] = 0.0
@@ -254,12 +221,9 @@ class RunConfig:
                 option = "--" + name.replace("_", "-")
                 raise UserError(f"{option} {getattr(self, name)} is unknown.", f"Choose one of {', '.join(allowed)}.")
         check_standby(self.standby, self.host)
-        check_backup(self.backup, self.backup_after_ms)
-        check_interpreter(self.interpreter, self.confirm_instruction)
         if not 1 <= self.pipeline <= MAX_PIPELINE:
             raise UserError(f"--pipeline {self.pipeline} is out of range.", f"Give 1 to {MAX_PIPELINE} decisions.")
         check_calls_per_tick(self.calls_per_tick)
-        check_plans(self.plan_steps, self.calls_per_tick, self.clock)
         check_hysteresis(self.hysteresis, self.calls_per_tick)
         self._positive("deadline_ms", self.deadline_ms)
         self._positive("max_age_ms", self.max_age_ms)

@@ -1,4 +1,4 @@
-"""Map sentences to goals of an agent, by hosts that decide with the goals as tools."""
+"""Map sentences to goals of an agent off the clock, by a host that decides with the goals as tools."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from typing import Any
 from rtcontrol.agents import InvalidCall
 from rtcontrol.agents.goal_tools import GoalTools
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host
+from rtcontrol.loop.config import instruction_text
+from rtcontrol.loop.requests import echo
 from rtcontrol.models.errors import UserError
 
 GATE, LIMIT_S = 0.5, 5.0
@@ -25,13 +27,9 @@ WHY = {
     "unsure": "nobody can be sure enough what it asks for",
     "illegal": "what it asks for is no goal",
     "timeout": "no answer came in time",
-    "lost": "the interpreter's process was lost",
     "too_long": "it is longer than an instruction for one goal",
     "overtaken": "something newer was said",
-    "denied": "a person said no to it",
-    "unanswered": "nobody said yes or no to it in time",
 }
-PASSED = ("overtaken", "denied", "unanswered")  # whatever it may mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +45,6 @@ class Understood:
     detail: str = ""
     sure: float | None = None
     took_ms: float = 0.0
-
-    def waits(self, confirmed: bool) -> bool:
-        """Whether a person must confirm it, if instructions are `confirmed`: canonical words need no yes."""
-        return confirmed and self.text is not None and self.by != ITSELF
 
     @property
     def reason(self) -> str:
@@ -160,8 +154,6 @@ class Interpreter:
             reply = host.wait(min(left_ns, LOOK_NS))
             if reply is not None and reply.tick == number:
                 return self._read(said, reply)
-            if reply is None and not host.alive():
-                return Understood(said, None, self.name, "lost")
         host.cancel(number)
         return self._too_late(said)
 
@@ -184,3 +176,89 @@ class Interpreter:
             what = f"{sure:.2f} that it is {goal.text()!r}, and {self.gate:g} is asked for"
             return Understood(said, None, self.name, "unsure", what, sure)
         return Understood(said, goal.text(), self.name, sure=sure)
+
+
+Told = Callable[[Understood], None]
+
+
+class Interpretation:
+    """Passes interpreted instructions to `take`, the newest alone. `hear` never waits; any thread may call it.
+
+    The owner may set `answered`: it gets the result for each sentence.
+    """
+
+    def __init__(
+        self,
+        interpreter: Interpreter,
+        take: Callable[[str], None],
+        emit: Callable[[dict[str, Any]], None],
+        notify: Callable[[str], None],
+        now_s: Callable[[], float],
+    ) -> None:
+        self.interpreter = interpreter
+        self.answered: Told = lambda understood: None
+        self._take, self._emit, self._notify, self._now_s = take, emit, notify, now_s
+        self._heard = 0  # sentences so far, without the first instruction
+        self._lock = threading.RLock()
+        self._closed = False
+
+    def first(self, said: str, stopped: Callable[[], bool]) -> str:
+        """Return the first instruction in canonical words. Blocks. UserError if it is not understood: there is no older
+        one to follow."""
+        found = self.interpreter.understand(instruction_text(said), stopped)
+        if found is None:  # the run is over
+            return said
+        if found.text is None:
+            self._emit(found.event(0.0))
+            what = f'The instruction "{echo(said)}" is not understood: {found.reason}.'
+            raise UserError(what, f"Say it in other words, such as: {self.interpreter.examples()}.")
+        self._tell(found)
+        return found.text
+
+    def hear(self, said: str, told: Told | None = None) -> bool:
+        """Interpret a sentence; `told` gets the result. False after the end. UserError if it is too long."""
+        said = instruction_text(said)
+        known = self.interpreter.known(said)
+        with self._lock:
+            if self._closed:
+                return False
+            self._heard += 1
+            if known is not None:
+                self._done(self._heard, known, told)
+                return True
+            arguments = (self._heard, said, told)
+        threading.Thread(target=self._work, args=arguments, name="interpreter", daemon=True).start()
+        return True
+
+    def close(self) -> None:
+        """Drop what is pending, and close the interpreter."""
+        with self._lock:
+            self._closed = True
+        self.interpreter.close()
+
+    def _work(self, number: int, said: str, told: Told | None) -> None:
+        found = self.interpreter.understand(said, lambda: self._closed or number != self._heard)
+        self._done(number, found or Understood(said, None, self.interpreter.name, "overtaken"), told)
+
+    def _done(self, number: int, found: Understood, told: Told | None) -> None:
+        with self._lock:  # results are passed on in the order of their sentences
+            if self._closed:
+                return
+            if number != self._heard:
+                found = Understood(found.said, None, self.interpreter.name, "overtaken")
+            self._tell(found)
+            self.answered(found)
+            if found.text is not None:
+                self._take(found.text)
+            if told is not None:
+                told(found)
+
+    def _tell(self, found: Understood) -> None:
+        self._emit(found.event(self._now_s()))
+        if found.text is None and found.why != "overtaken":
+            what = f'"{echo(found.said)}" is not understood: {found.reason}. What was said before goes on.'
+            self._notify(f"{what} It can be said so: {self.interpreter.examples()}.")
+        elif found.text is not None and found.text != found.said:
+            sure = "" if found.sure is None or found.by == ITSELF else f", {100 * found.sure:.0f} % sure"
+            by = "" if found.by == ITSELF else f" ({found.by}{sure}, {found.took_ms:.0f} ms)"
+            self._notify(f'"{echo(found.said)}" is understood as: {found.text}{by}')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -19,13 +18,11 @@ from rtcontrol.loop.clock import LockstepClock, LoopClock, WallClock
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.context import RunContext
 from rtcontrol.loop.evidence import PauseWatch
-from rtcontrol.loop.interpretation import Interpretation
-from rtcontrol.loop.interpreter import Interpreter
+from rtcontrol.loop.interpreter import Interpretation, Interpreter
 from rtcontrol.loop.realtime import Collector, SlackCollector
 from rtcontrol.loop.tick import Ticks
 from rtcontrol.loop.tick_outcome import acknowledge, overdue
 from rtcontrol.loop.warmup import Warmup, first_look, warm_up
-from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.recent import Recent
 from rtcontrol.telemetry.recorder import Recorder
@@ -36,7 +33,6 @@ UNSAFE = "THE SAFE CALL IS NOT IN FORCE in the world: {}. Whatever acted last ma
 OVER = "The safe call did not act: the world's last episode had ended, and it takes no more calls."
 # After the third signal: time enough for a world that is free.
 LEAVE_AT_ONCE_S = 0.5
-LOOK_S = 0.02  # so often it is asked whether somebody has answered, before there are ticks
 
 
 @dataclass(frozen=True)
@@ -44,9 +40,8 @@ class LoopOptions:
     """What a loop may be given besides. `sample` is an observation to warm up with before the environment starts;
     `notify` takes plain lines for people. `watch` and `collector` are for the whole process: whoever runs many loops in
     one gives them, already entered. Without a `clock` the configuration says which. `interpreter` understands what is
-    said, and is closed with the loop; where an understood instruction needs a yes, the first one needs it unless
-    `first_unasked`. `goals`: what the agent can be told, where it has goals. `retake` takes back signals that user
-    code has taken, and returns the names of new ones."""
+    said, and is closed with the loop. `goals`: what the agent can be told, where it has goals. `retake` takes back
+    signals that user code has taken, and returns the names of new ones."""
 
     sample: Observation | None = None
     notify: Callable[[str], None] = lambda line: None
@@ -54,7 +49,6 @@ class LoopOptions:
     watch: PauseWatch | None = None
     collector: Collector | None = None
     interpreter: Interpreter | None = None
-    first_unasked: bool = False
     retake: Callable[[], list[str]] = list
     goals: GoalTools | None = None
 
@@ -110,7 +104,6 @@ class ControlLoop:
         self._outcomes, self.instructions = self._ticks.outcomes, self._ticks.instructions
         self.operator = self._ticks.operator  # what people may say
         self.interpretation: Interpretation | None = None
-        self._first_unasked = options.first_unasked
         if options.interpreter is not None:
             self.interpretation = Interpretation(
                 options.interpreter,
@@ -118,8 +111,6 @@ class ControlLoop:
                 recorder.write,
                 self.tell,
                 self._now_s,
-                self.operator.ask_about if config.confirm_instruction else None,
-                self.operator.withdraw,
             )
         self.account = Account()
         self.account.add({"header": recorder.header})
@@ -186,7 +177,7 @@ class ControlLoop:
         try:
             self._prepare()
             if self.ended_by is None:
-                # Their threads come before `favours`, which is for this thread and the actuator's alone.
+                # Their threads come before `favour`, which is for this thread and the actuator's alone.
                 with self._watching, self._collecting as collector:
                     self._launch()
                     self.phase = "running"
@@ -222,7 +213,7 @@ class ControlLoop:
             self.warmup = warm_up(self.config, self.host, self._sample, self._ticks.requests.make, self.tell)
 
     def _understand(self, interpretation: Interpretation) -> None:
-        """What the run begins with, in canonical words. UserError where it is not understood, or nobody says yes."""
+        """What the run begins with, in canonical words. UserError where it is not understood."""
         if self._stopped():
             return
         self.phase = f"starting the interpreter ({interpretation.interpreter.name})"
@@ -230,29 +221,7 @@ class ControlLoop:
         if self._stopped():
             return
         self.phase = "understanding the instruction"
-        text, asks = interpretation.first(self.instruction, self._stopped)
-        if asks and not self._first_unasked:
-            text = self._confirmed_first(interpretation, text)
-        self.instructions.begin(text)
-
-    def _confirmed_first(self, interpretation: Interpretation, text: str) -> str:
-        """This one after a yes, or what was said meanwhile: that is newer. Where nothing comes of that, this one is
-        asked about again."""
-        operator, put, confirmed = self.operator, self.instructions.waiting, threading.Event()
-        asked: int | None = None  # when so many sentences had been heard
-        while not self._stopped() and not put and not confirmed.is_set():
-            if operator.question is not None or interpretation.busy:
-                time.sleep(LOOK_S)
-            elif confirmed.is_set() or put:
-                break
-            elif (heard := interpretation.heard) == asked:
-                raise UserError(f'Nobody said yes to "{text}".', "Start again, or say it in canonical words.")
-            elif interpretation.ask_first(text, confirmed.set, heard):
-                asked = heard
-            operator.expire(time.monotonic_ns())
-        while put:
-            text = put.popleft()
-        return text
+        self.instructions.begin(interpretation.first(self.instruction, self._stopped))
 
     def _launch(self) -> None:
         """Start the world. It runs on from here, so all that takes time and can be done before is done."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -41,32 +40,14 @@ NOTHING = "No call waits for a yes."
 CHANGED = "The question has changed: look at what is asked now, and say it again."
 
 
-@dataclass(slots=True, eq=False)
-class InstructionQuestion:
-    """An instruction as it was understood, which a yes puts in force; `no` is told why there was none. `k` is -1, -2
-    and so on, in the place of a tick. `expires_ns` is 0 until people are asked: while a call waits for a yes, they are
-    not."""
-
-    text: str
-    yes: Callable[[], None]
-    no: Callable[[str], None]
-    k: int
-    expires_ns: int = 0
-
-    @property
-    def shown(self) -> str:
-        return f'follow "{self.text}"'
-
-
 class OperatorControl:
     """What people may do to a run: `say`, from any thread; the rest is the loop's.
 
     `state` is running, paused or stopped. Where it is not running the actuator is shut (`Actuator.bar`): no call acts,
     as the world looks under its own lock; the safe call alone does. Nor does one that was asked for before a resume. A
     stop is final. At most one call waits for a yes (`asking`): while it does, other calls of such tools are held back;
-    after a no, until its time is over. There is one question at a time: an instruction that waits for a yes
-    (`question`) is asked about when no call is, and meanwhile such calls are held back. A word that does not say which
-    question it answers is not taken where one that nobody answered has just given way to another.
+    after a no, until its time is over. A word that does not say which call it answers is not taken where one that
+    nobody answered has just given way to another.
     """
 
     def __init__(
@@ -79,7 +60,6 @@ class OperatorControl:
         config, agent = context.config, context.agent
         self.state: State = "running"
         self.asking: PendingApproval | None = None
-        self.question: InstructionQuestion | None = None
         self._named = frozenset(config.confirm) | frozenset(agent.confirm)
         self._gate = ConfidenceGate(config.floors, agent.tools, agent.null_is_doubt)
         self.understanding = ConfidenceMonitor(config.hz, context.notify)
@@ -89,16 +69,14 @@ class OperatorControl:
         self._notify, self._wake, self._stop, self._order = context.notify, context.host.wake, context.stop, order
         self.changed: Callable[[], None] = lambda: None  # the owner may set it: told of each word, and each question
         self._lock = threading.Lock()
-        self._numbers = itertools.count(-1, -1)
         self._left: tuple[int, str] | None = None  # when the last question ended without an answer, and what it was
         self._settled_ns = 0  # until then a word may be meant for that one
 
     # -- from any thread ----------------------------------------------------------------------------------------------
 
-    def say(self, said: str, by: str, k: int | None = None, instruction: str | None = None) -> str:
-        """Do it now, and give one sentence about it. A yes or no is for the call of tick `k`, for the question of that
-        number, or for the one about the `instruction`; without these for what is asked now. ValueError for what nobody
-        can say."""
+    def say(self, said: str, by: str, k: int | None = None) -> str:
+        """Do it now, and return one sentence about it. A yes or no is for the call of tick `k`, or for the one that
+        waits. Raises ValueError for another word."""
         if said not in SAID:
             raise ValueError(f"{said!r} is none of {', '.join(SAID)}")
         word = OperatorCommand(said, by, time.monotonic_ns(), k)
@@ -106,16 +84,10 @@ class OperatorControl:
             if self.state == "stopped":
                 return "It is stopped: a stop is final."
             if said in ("confirm", "deny"):
-                asking, question = self.asking, self.question
-                if k is None and instruction is None and word.t_ns < self._settled_ns:
+                asking = self.asking
+                if k is None and word.t_ns < self._settled_ns:
                     return CHANGED
-                of_it = question is not None and k in (None, question.k) and instruction in (None, question.text)
-                if question is not None and of_it and word.t_ns <= question.expires_ns:
-                    if said == "confirm":
-                        question.yes()
-                    self.question = None
-                    return self._answered(question, said, by)
-                if asking is None or asking.denied or k not in (None, asking.tick.k) or instruction is not None:
+                if asking is None or asking.denied or k not in (None, asking.tick.k):
                     return NOTHING
                 word = OperatorCommand(said, by, word.t_ns, asking.tick.k)
             elif said == "resume":
@@ -134,62 +106,11 @@ class OperatorControl:
         told = {"pause": "paused: the safe call acts until you resume", "resume": "resumed", "stop": "stopped"}
         return f"{told.get(said, said)} ({by})"
 
-    def ask_about(self, text: str, yes: Callable[[], None], no: Callable[[str], None] = lambda why: None) -> None:
-        """An understood instruction waits for a yes; it takes the place of another one."""
-        with self._lock:
-            if self.state != "stopped":
-                self.question = InstructionQuestion(text, yes, no, next(self._numbers))
-        self._ask_next()
-
-    def withdraw(self, why: str | None = "overtaken") -> None:
-        """Something newer was said than what is asked about; None: it is over."""
-        with self._lock:
-            question, self.question = self.question, None
-            if question is not None and question.expires_ns:
-                self._left = time.monotonic_ns(), question.shown
-        if question is None:
-            return
-        if question.expires_ns:
-            self._unanswered(question)
-        if why is not None:
-            question.no(why)
-
-    def _ask_next(self) -> None:
-        with self._lock:
-            question, asking = self.question, self.asking
-            if question is None or question.expires_ns or not (asking is None or asking.denied):
-                return
-            now = time.monotonic_ns()
-            question.expires_ns = now + self._wait_ns
-            self._opened(now, question.shown)
-        event = {"people": "ask", "k": question.k, "call": question.shown, "t_s": self._t_s(now)}
-        self._emit({**event, "seconds": self._wait_ns / 1e9})
-        self._notify(f"may it {question.shown}? /yes or /no within {self._wait_ns / 1e9:g} s")
-        self.changed()
-
     def _opened(self, now_ns: int, shown: str) -> None:
         """This is asked from now on. Under the lock."""
         left_ns, before = self._left or (0, shown)
         settle_ns = min(SETTLE_NS, self._wait_ns // 2)
         self._settled_ns = now_ns + settle_ns if before != shown and now_ns - left_ns < settle_ns else 0
-
-    def _answered(self, question: InstructionQuestion, said: str, by: str) -> str:
-        t_s = self._t_s(time.monotonic_ns())
-        self._emit({"people": said, "by": by, "k": question.k, "call": question.shown, "t_s": t_s})
-        self.changed()
-        if said == "deny":
-            question.no("denied")
-        return f"{said} ({by})" + ("" if said == "confirm" else ": the instruction before goes on")
-
-    def _unanswered(self, question: InstructionQuestion) -> None:
-        t_s = self._t_s(time.monotonic_ns())
-        self._emit({"people": "unanswered", "k": question.k, "call": question.shown, "t_s": t_s})
-        self.changed()
-
-    @property
-    def asks_people(self) -> bool:
-        """Whether a call or an instruction waits for a yes."""
-        return self.asking is not None or self.question is not None
 
     def end(self) -> None:
         """The run is over: whatever its end is, nothing but the safe call acts from here on."""
@@ -198,7 +119,6 @@ class OperatorControl:
             self._actuator.bar("stopped")
         if self.asking is not None:
             self._drop(self.asking)
-        self.withdraw(None)
 
     def _shut(self, state: State, why: str) -> None:
         actuator = self._actuator
@@ -256,7 +176,7 @@ class OperatorControl:
         """The call waits for a person's yes; its tick is held back like one of an unsure decision."""
         now = time.monotonic_ns()
         with self._lock:
-            busy = self.asking is not None or (self.question is not None and self.question.expires_ns)
+            busy = self.asking is not None
             if not busy:
                 self.asking = PendingApproval(tick, reply, call, now, now + self._wait_ns)
                 self._opened(now, call.text())
@@ -268,23 +188,11 @@ class OperatorControl:
         self._outcomes.hold_back(tick, reply, call, "confirm")
 
     def expire(self, now_ns: int) -> None:
-        """Nobody answered in time: the call is refused, the instruction not taken. What waits is asked about."""
+        """Refuse the call that no person answered in time."""
         if self.asking is not None and now_ns > self.asking.expires_ns:
             if not self.asking.denied:
                 self._notify(f"nobody said yes or no to {self.asking.call.text()} in time: it is refused")
             self._drop(self.asking)
-        if (question := self.question) is None:
-            return
-        if not question.expires_ns:
-            self._ask_next()
-        elif now_ns > question.expires_ns:
-            with self._lock:
-                if self.question is not question:
-                    return  # somebody answers now
-                self.question, self._left = None, (now_ns, question.shown)
-            self._notify(f'nobody said yes or no to "{question.text}" in time: the instruction before goes on')
-            self._unanswered(question)
-            question.no("unanswered")
 
     def _drop(self, asking: PendingApproval) -> None:
         with self._lock:

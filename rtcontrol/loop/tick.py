@@ -176,7 +176,7 @@ class Ticks:
             if self._steady is not None:
                 self._steady.carried_out(world.heard)
             tick_outcome.acknowledge(outcomes, world.heard, self._ordered)
-        if self.operator.asking is not None or self.operator.question is not None:
+        if self.operator.asking is not None:
             self.operator.expire(now)
         seen = self.env.latest()
         if seen is None:

@@ -258,13 +258,8 @@ def backed(config: RunConfig, source: DeciderSource, backup: Host, chosen: Agent
 
 
 def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent | None) -> Host:
-    """The host; where its answers may be plans, one that executes them. UserError for terms of plans that it never
-    makes."""
-    if not makes_plans(source):
-        if config.plan_steps is not None:
-            raise UserError("--plan-steps is for models that answer by plans, not by calls.", "Leave it out.")
-        return host
-    if config.calls_per_tick > 1 or chosen is None:
+    """The host; where its answers may be plans, one that executes them."""
+    if not makes_plans(source) or config.calls_per_tick > 1 or chosen is None:
         return host
 
     def legal(call: Call) -> bool:
@@ -274,15 +269,12 @@ def planned(config: RunConfig, source: DeciderSource, host: Host, chosen: Agent 
             return False
         return True
 
-    terms = PlanTerms(config.max_age_ns, config.plan_steps, config.pipeline, config.clock == "lockstep")
-    return PlanHost(host, terms, legal)
+    return PlanHost(host, PlanTerms(config.max_age_ns, config.pipeline, config.clock == "lockstep"), legal)
 
 
 def handover(config: RunConfig, local: bool) -> Handover:
     """When the backup decides, as the run's settings say; `local`: the first one's requests hold each other up."""
-    in_flight = config.pipeline if local else IN_FLIGHT
-    after_ns = config.period_ns if config.backup_after_ms is None else round(config.backup_after_ms * 1e6)
-    return Handover(BELOW, min(after_ns, config.max_age_ns), config.period_ns, in_flight)
+    return Handover(BELOW, config.period_ns, config.pipeline if local else IN_FLIGHT)
 
 
 def _place(config: RunConfig, source: DeciderSource, model: str) -> Host:

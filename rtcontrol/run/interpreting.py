@@ -1,4 +1,4 @@
-"""Interpreters of instructions: a checkpoint in its own process, or a chat endpoint."""
+"""Interpreters of instructions: a checkpoint, or a chat endpoint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from rtcontrol.envs import registry
 from rtcontrol.hosts.chat_api import CHAT, ChatSource
 from rtcontrol.hosts.deciders import PLAIN, STSource
 from rtcontrol.hosts.inprocess import InProcessHost
-from rtcontrol.hosts.process import ProcessHost
 from rtcontrol.hosts.protocol import DeciderSource
 from rtcontrol.hosts.remote_api import is_endpoint
 from rtcontrol.loop.config import RunConfig
@@ -52,13 +51,11 @@ def of_goals(
     engine: str = "torch",
     shared: bool = False,
 ) -> Interpreter:
-    """Return the interpreter of this name, not started: a checkpoint in its own process, or a chat endpoint. UserError
-    for a name that is neither."""
+    """Return the interpreter of this name, not started: a checkpoint, or a chat endpoint, on a thread of this process.
+    UserError for a name that is neither."""
     source = _source(name, goals.definitions, engine)
-    if isinstance(source, STSource):
-        gate = gate_of(name, goals.tools.schemas)
-        return Interpreter(shown(name), goals, ProcessHost(source), GATE if gate is None else gate, limit_s, shared)
-    return Interpreter(shown(name), goals, InProcessHost(source), GATE, limit_s, shared)
+    gate = gate_of(name, goals.tools.schemas) if isinstance(source, STSource) else None
+    return Interpreter(shown(name), goals, InProcessHost(source), GATE if gate is None else gate, limit_s, shared)
 
 
 def of_config(config: RunConfig, agent: Agent) -> Interpreter | None:
@@ -94,7 +91,6 @@ def _source(name: str, tools: tuple[Mapping[str, Any], ...], engine: str) -> Dec
 
     engines.check(engine)
     resolve(name)
-    # It runs behind everybody else: of two threads one would wait for a processor, and the other for it.
     return STSource(DeciderSpec(name, tuple(listed), engine, threads=1, allow_null=True, history=0), patient=True)
 
 

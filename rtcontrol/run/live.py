@@ -141,8 +141,6 @@ class LiveView(logging.Handler):
         asking = loop.operator.asking
         state = "" if loop.operator.state == "running" else f" [{loop.operator.state.upper()}: the safe call acts]"
         asked = "" if asking is None or asking.denied else printable(asking.call.text(), MAX_LINE)
-        if not asked and (question := loop.operator.question) is not None:
-            asked = printable(question.shown, MAX_LINE)
         may = f"may it {asked}? /yes /no   " if asked else ""
         return Group(
             Text(printable(f"{config.env}: {loop.instruction}{state}", MAX_LINE), style="bold"),

@@ -27,7 +27,6 @@ IN_FILES: dict[Any, str] = {
     str: "text in quotes",
     Path: "a path in quotes",
     tuple[str, ...]: "a list of texts in quotes",
-    tuple[int, ...]: "a list of whole numbers",
 }
 CONFIG = (
     "TOML file of these options; flags win. What one command alone takes stands in its table: [run], [serve]. "

@@ -134,8 +134,7 @@ def snapshot(loop: ControlLoop, since: int) -> dict[str, Any]:
     told |= {"deadline_ms": config.deadline_ns / 1e6, "phase": loop.phase, "state": loop.operator.state}
     told |= {"proven": loop.instructions.proven, "refusal": loop.instructions.refusal}
     told |= {"instruction": loop.instruction, "safe_calls": [c.text() for c in loop.agent.fallback.safe_calls]}
-    asked = loop.operator.question is not None or (asking is not None and not asking.denied)
-    told["asking"] = told["asking"] if asked else None
+    told["asking"] = None if asking is None or asking.denied else told["asking"]
     if isinstance(loop.env, RemoteEnvironment):
         told["picture_age_s"] = loop.env.pictures.age_s()
     with contextlib.suppress(Exception):  # a world that broke down is the loop's to tell

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rtcontrol.envs.remote_parts import wire_call as told_call
-from rtcontrol.loop.interpreter import PASSED, Interpreter, Understood
+from rtcontrol.loop.interpreter import Interpreter, Understood
 from rtcontrol.loop.operator import SAID, OperatorControl
 from rtcontrol.loop.requests import echo
 from rtcontrol.models.errors import UserError
@@ -49,21 +49,18 @@ def no_host(terms: Terms) -> Iterator[None]:
 
 
 def unknown_question(instruction: str) -> WireError:
-    """A yes or no for an instruction that is not asked about."""
-    what = f'Nobody is asked about "{echo(instruction)}" (any more).'
+    """A yes or no for an instruction: this server asks about calls alone."""
+    what = f'No person is asked about the instruction "{echo(instruction)}".'
     return WireError(Code.INVALID, what, "Answer what the last control message asks.", field="instruction")
 
 
 def control_of(operator: OperatorControl, session: str) -> ControlMessage:
-    """The state as it is now, and what waits for a yes: a call, or an instruction as it was understood."""
+    """The state as it is now, and the call that waits for a yes."""
     now_ns = time.monotonic_ns()
     told = ControlMessage(session=session, state=operator.state)
     if (asking := operator.asking) is not None and not asking.denied:
         left_ms = max(0.0, (asking.expires_ns - now_ns) / 1e6)
         return told.model_copy(update={"id": asking.tick.k, "call": told_call(asking.call), "ttl_ms": left_ms})
-    if (question := operator.question) is not None and question.expires_ns:
-        left_ms = max(0.0, (question.expires_ns - now_ns) / 1e6)
-        return told.model_copy(update={"instruction": question.text, "ttl_ms": left_ms})
     return told
 
 
@@ -76,9 +73,9 @@ def understood_as(found: Understood, session: str) -> Instruct:
 
 def not_understood(found: Understood, interpreter: Interpreter) -> WireError:
     """Why it was not, or why it is not taken, and what can be said instead."""
-    if found.why in PASSED:
-        goes_on = "What was said last counts" if found.why == "overtaken" else "The instruction before goes on"
-        what, remedy = f'"{echo(found.said)}" is not taken: {found.reason}. {goes_on}.', "Say it again if it is meant."
+    if found.why == "overtaken":
+        what = f'"{echo(found.said)}" is not taken: {found.reason}. What was said last counts.'
+        remedy = "Say it again if it is meant."
     else:
         what = f'"{echo(found.said)}" is not understood: {found.reason}. The instruction before goes on.'
         remedy = f"Say it in other words, such as: {interpreter.examples()}."

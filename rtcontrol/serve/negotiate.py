@@ -177,11 +177,6 @@ def negotiate(hello: Hello, options: ServeOptions, out: Path) -> Terms:
     source = _source(config, chosen, model)
     if options.backup is not None and not isinstance(source, STSource):
         config = _with_backup(config, options, chosen, warnings)
-    if options.plan_steps is not None:
-        if assembly.makes_plans(source) and config.clock == "wall" and config.calls_per_tick == 1:
-            config = replace(config, plan_steps=options.plan_steps)
-        else:
-            warnings.append("The server's --plan-steps has no effect in this session.")
     terms = Terms(hello, chosen, named, model, source, config, ttl_ms, trained, tuple(warnings))
     terms.check_welcome(options)
     return terms
@@ -308,8 +303,7 @@ def _config(
     if options.interpreter is not None and (named is None or interpreting.goal_tools(agent) is None):
         warnings.append("Instructions are taken as they are said: no goals are known that they could be mapped to.")
     elif options.interpreter is not None:
-        names = ("interpreter", "confirm_instruction", "confirm_s")
-        interpreted = {name: getattr(options, name) for name in names}
+        interpreted = {"interpreter": options.interpreter}
     try:
         return RunConfig(
             env="remote",
@@ -347,7 +341,7 @@ def _with_backup(config: RunConfig, options: ServeOptions, agent: Agent, warning
     try:
         backup = model_for(agent.tools.schemas, options.backup)
         warmup = 0 if backup in PLAIN else 5  # what is warmed up with is no observation of a script's
-        return replace(config, backup=backup, warmup=warmup, backup_after_ms=options.backup_after_ms)
+        return replace(config, backup=backup, warmup=warmup)
     except UserError as error:
         warnings.append(f"This session has no backup. {error.what}")
         return config

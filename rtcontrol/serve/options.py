@@ -8,25 +8,20 @@ from typing import Annotated, Any, Self
 
 from rtcontrol.loop.config import (
     BACKUP,
-    BACKUP_AFTER,
     CHOICES,
     DTYPE,
     HOW_ARGUMENTS,
     HYSTERESIS,
     INTERPRETER,
     MIN_HZ,
-    PLAN_STEPS,
     RECORD_MAX,
     RECORD_OBSERVATIONS,
     RECORD_PICTURES,
     STANDBY,
     Flag,
-    check_backup,
     check_calls_per_tick,
     check_hysteresis,
-    check_interpreter,
     check_pictures,
-    check_plans,
     check_standby,
     folder,
     size,
@@ -69,13 +64,7 @@ class ServeOptions:
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
     backup: Annotated[str | None, Flag(f"Of sessions whose model is elsewhere. {BACKUP}")] = None
-    backup_after_ms: Annotated[float | None, Flag(BACKUP_AFTER)] = None
-    plan_steps: Annotated[int | None, Flag(PLAN_STEPS)] = None
     interpreter: Annotated[str | None, Flag(f"Of sessions whose agent has goals. {INTERPRETER}")] = None
-    confirm_instruction: Annotated[
-        bool, Flag("--interpreter: what was understood waits for a person's yes, for 10 s.")
-    ] = False
-    confirm_s: float = 10.0
     hz: Annotated[float, Flag("Ticks a second of clients that ask for no rate.")] = 16.0
     hz_max: float = 100.0
     calls_per_tick: Annotated[
@@ -131,7 +120,7 @@ class ServeOptions:
     def check(self) -> None:
         """UserError for what cannot be served."""
         from rtcontrol.hosts.deciders import PLAIN
-        from rtcontrol.hosts.remote_api import is_endpoint, is_policy
+        from rtcontrol.hosts.remote_api import is_endpoint
         from rtcontrol.models.checkpoint.checkpoint import resolve
         from rtcontrol.run import assembly, interpreting
         from rtcontrol.run.model_compatibility import hysteresis_for
@@ -149,16 +138,8 @@ class ServeOptions:
         size(self.record_max)
         check_pictures(self.record_pictures, self.record_observations)
         check_standby(self.standby, self.host)
-        check_backup(self.backup, self.backup_after_ms)
         check_calls_per_tick(self.calls_per_tick)
-        check_plans(self.plan_steps, self.calls_per_tick, "wall")
-        of_plans = self.model is None or self.model == "expert" or is_policy(self.model)
-        if self.plan_steps is not None and not of_plans:
-            raise UserError(
-                f"--plan-steps is for models that answer by plans; {self.model} answers by calls.", "Leave it out."
-            )
         check_hysteresis(self.hysteresis, self.calls_per_tick)
-        check_interpreter(self.interpreter, self.confirm_instruction)
         if self.interpreter is not None:
             interpreting.check(self.interpreter, self.engine)
         registry.check(self.engine)

@@ -20,7 +20,6 @@ from rtcontrol.loop.config import instruction_text
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.interpreter import Understood
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
-from rtcontrol.loop.operator import NOTHING
 from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
@@ -148,7 +147,7 @@ class Session:
         if not heard or loop is None or loop.interpretation is None:
             self._instruction = text  # where nobody understands it now, the next loop begins with it
 
-    def say(self, said: str, by: str, k: int | None = None, instruction: str | None = None) -> str:
+    def say(self, said: str, by: str, k: int | None = None) -> str:
         """What a person says (`Override.say`), in force also in a session that opens or waits for its client. A stop
         ends it for good."""
         with self._people:
@@ -156,15 +155,14 @@ class Session:
                 self.paused = said != "resume"
             if said == "stop":
                 self.why = self.why or BY_HAND
-            return f"{said} ({by})" if self.loop is None else self.loop.operator.say(said, by, k, instruction)
+            return f"{said} ({by})" if self.loop is None else self.loop.operator.say(said, by, k)
 
     def control(self, message: ControlMessage) -> None:
         """The client's message. Raises WireError."""
         said = answers.saying_of(message, self.hello.capabilities)
-        answer = self.say(said, "wire", message.id, message.instruction)
-        self._note(answer)
-        if answer == NOTHING and message.instruction is not None:
+        if message.instruction is not None:
             raise answers.unknown_question(message.instruction)
+        self._note(self.say(said, "wire", message.id))
 
     def _controlled(self) -> None:
         """Tell the client, if it wants to know, what people did, or what waits for their yes."""
@@ -173,8 +171,7 @@ class Session:
         self.send(answers.control_of(self.loop.operator, self.token))
 
     def _understood(self, found: Understood) -> None:
-        """Tell the client what came of what somebody said, but for its own that it has overtaken itself; what waits for
-        a yes is told by control."""
+        """Tell the client what came of what somebody said, but for its own that it has overtaken itself."""
         loop, peer = self.loop, self.peer
         if loop is None or loop.interpretation is None or peer is None or self.state != "live":
             return  # its welcome will tell what is in force
@@ -182,7 +179,7 @@ class Session:
             return
         if found.text is None:
             self._owner.refused(peer, answers.not_understood(found, loop.interpretation.interpreter))
-        elif not found.waits(loop.config.confirm_instruction):
+        else:
             self.send(answers.understood_as(found, self.token))
 
     def welcome(self) -> None:
@@ -203,7 +200,7 @@ class Session:
                 more=() if slow is None else (slow,),
             )
         )
-        if loop.operator.state != "running" or loop.operator.asks_people:
+        if loop.operator.state != "running" or loop.operator.asking is not None:
             self._controlled()
 
     def bye(self, why: str) -> None:
@@ -288,9 +285,7 @@ class Session:
         sample = Observation(0, 0, time.monotonic_ns(), RemoteData.of(None, "warm-up")) if config.warmup else None
         # The housekeeper collects, for all sessions.
         collector, goals = NoCollector(), goal_tools(terms.agent)
-        options = LoopOptions(
-            sample, self._note, clock, owner.watch, collector, interpreter, first_unasked=True, goals=goals
-        )
+        options = LoopOptions(sample, self._note, clock, owner.watch, collector, interpreter, goals=goals)
         loop = ControlLoop(config, terms.agent, env, host, recorder, options)
         self.attach(loop)
         if self._lost:

@@ -44,7 +44,6 @@ REAL = frozenset(
         "ray",
         "rtcontrol.gateway.Gateway",
         "rtcontrol.gateway.http_server",
-        "rtcontrol.hosts.process",
         "rtcontrol.hosts.processes",
         "rtcontrol.run.carla_bridge",
         "rtcontrol.run.mcp_tools",

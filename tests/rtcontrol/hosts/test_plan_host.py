@@ -181,16 +181,6 @@ def test_planner_that_fails_where_nothing_is_in_force_is_the_ticks_error(fly: Ca
     assert reply.decision is None and reply.loss == "connection"
 
 
-def test_at_most_so_many_steps_of_a_plan_are_executed(fly: Callable[..., Flight]) -> None:
-    flight = fly(lambda request: planned(*range(50), step_ns=10 * MS), steps=3)
-    flight.ask(0, age_ms=25)
-    assert x(flight.reply()) == 2
-    flight.open = lambda request: False
-    time.sleep(0.02)
-    flight.ask(1, within_ms=30)
-    assert flight.silent()
-
-
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=12))
 def test_plans_of_one_step_are_the_calls_that_they_hold(course: list[tuple[int, bool]]) -> None:
     """Whatever is asked: the same replies as of a planner that gives calls."""

@@ -1,10 +1,9 @@
-"""Words understood off the clock: by real endpoints over HTTP, and by a model in a process of its own."""
+"""Words understood off the clock, by real endpoints over HTTP."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +11,12 @@ from typing import Any
 
 import jsonschema
 import pytest
-from arm import Arm, arm_agent, on
 from cart import Flight, cart_agent
 
 from rtcontrol.agents import Agent, Goals
 from rtcontrol.loop.interpreter import Interpreter, Understood
-from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import interpreting
-from rtcontrol.run.viewer import snapshot
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.channels import schema, topic_of
 from rtcontrol.telemetry.report import understood
@@ -67,12 +63,6 @@ def flown(out: Path, interpreter: Interpreter, person: Callable[[Flight], Any], 
 
 def events(flight: Flight) -> list[dict[str, Any]]:
     return [line for line in flight.lines if "understood" in line]
-
-
-def asks(flight: Flight) -> bool:
-    """Whether people are asked about an instruction."""
-    question = flight.loop.operator.question
-    return question is not None and question.expires_ns > 0
 
 
 # -- whoever is asked -------------------------------------------------------------------------------------------------
@@ -255,121 +245,3 @@ def test_a_run_ends_at_once_while_somebody_is_asked(tmp_path: Path) -> None:
         flight = flown(tmp_path, interpreter, person)
         free.set()
     assert flight.loop.safe_in_force and flight.loop.ended_by == "enough"
-
-
-# -- with a person's yes ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("word", "follows"), [("confirm", True), ("deny", False)])
-def test_an_understood_instruction_waits_for_a_yes(tmp_path: Path, word: str, follows: bool) -> None:
-    def person(flight: Flight) -> None:
-        flight.loop.instruct("a half please")
-        until(lambda: asks(flight))
-        k = flight.loop._outcomes.newest_k
-        until(lambda: flight.loop._outcomes.newest_k >= k + 5)
-        assert flight.loop.instruction == "go to 0"
-        until(lambda: (snapshot(flight.loop, 0)["asking"] or {}).get("call") == 'follow "go to 0.5"')
-        assert snapshot(flight.loop, 0)["asking"]["k"] == -1  # as the page says it back
-        flight.loop.operator.say(word, "page", -1)
-        assert flight.loop.operator.question is None and snapshot(flight.loop, 0)["asking"] is None
-        k = flight.loop._outcomes.newest_k
-        until(lambda: flight.loop._outcomes.newest_k >= k + 5)
-        assert flight.loop.operator.say(word, "keyboard") == "No call waits for a yes."
-
-    with chat(lambda body: GO) as (_, interpreter):
-        flight = flown(tmp_path, interpreter, person, confirm_instruction=True)
-    assert (flight.loop.instruction == "go to 0.5") is follows
-    people = [(line["people"], line["k"], line["call"]) for line in flight.lines if "people" in line]
-    assert people == [("ask", -1, 'follow "go to 0.5"'), (word, -1, 'follow "go to 0.5"')]
-    assert any('may it follow "go to 0.5"? /yes or /no' in line for line in flight.said)
-
-
-def test_a_newer_sentence_withdraws_the_question_about_an_older_one(tmp_path: Path) -> None:
-    def person(flight: Flight) -> None:
-        flight.loop.instruct("a half please")
-        until(lambda: asks(flight))
-        flight.loop.instruct("go to 2.0")
-        until(lambda: flight.loop.instruction == "go to 2.0")
-        assert flight.loop.operator.say("confirm", "keyboard") == "No call waits for a yes."
-
-    with chat(lambda body: GO) as (_, interpreter):
-        flight = flown(tmp_path, interpreter, person, confirm_instruction=True)
-    assert [line["people"] for line in flight.lines if "people" in line] == ["ask", "unanswered"]
-
-
-def test_there_is_one_question_at_a_time(tmp_path: Path) -> None:
-    """While a call waits for a yes nobody is asked about the instruction, so that a yes is for what was shown."""
-    arm, told = Arm(), replace(arm_agent(), goals=Goals(["go on", "hold still"]))
-    close = Call("grip", {"closed": 1})
-
-    def decide(request: Any) -> Decision:
-        return Decision(close, {}) if request.tick == 5 else on(request)
-
-    with chat(lambda body: completion(("hold_still", "{}")), told) as (_, interpreter):
-        flight = Flight(
-            tmp_path, decide, world=arm.world(), agent=told, interpreter=interpreter,  # type: ignore[arg-type]
-            hz=20, duration_s=None, hold_ms=60_000.0, instruction="go on", confirm=("grip",), confirm_instruction=True,
-        )  # fmt: skip
-
-        def beside() -> None:
-            operator = flight.loop.operator
-            until(lambda: operator.asking is not None)
-            flight.loop.instruct("freeze")
-            until(lambda: operator.question is not None)
-            assert operator.question is not None and not operator.question.expires_ns
-            operator.say("confirm", "keyboard")  # it is the call's
-            until(lambda: operator.question is not None and operator.question.expires_ns)
-            assert flight.loop.instruction == "go on"
-            operator.say("confirm", "keyboard")
-            until(lambda: flight.loop.instruction == "hold still")
-
-        flight.run_beside(beside)
-    people = [(line["people"], line["k"]) for line in flight.lines if "people" in line]
-    assert people == [("ask", 5), ("confirm", 5), ("ask", -1), ("confirm", -1)]
-
-
-def test_a_yes_is_not_taken_for_another_question_than_the_one_that_was_shown(tmp_path: Path) -> None:
-    answers = {"a half please": GO, "two please": completion(("go_to_x", '{"x": 2}'))}
-
-    def person(flight: Flight) -> None:
-        operator = flight.loop.operator
-        flight.loop.instruct("a half please")
-        until(lambda: asks(flight))
-        assert operator.question is not None and operator.question.k == -1
-        flight.loop.instruct("two please")
-        until(lambda: operator.question is not None and operator.question.k == -2 and asks(flight))
-        assert operator.say("confirm", "page", -1) == "No call waits for a yes."
-        assert operator.say("confirm", "wire", instruction="go to 0.5") == "No call waits for a yes."
-        assert "has changed" in operator.say("confirm", "keyboard")  # typed for what was asked a moment ago
-        assert operator.question is not None
-        assert "confirm" in operator.say("confirm", "wire", instruction="go to 2.0")
-        until(lambda: flight.loop.instruction == "go to 2.0")
-
-    with chat(lambda body: answers[body["messages"][-1]["content"]]) as (_, interpreter):
-        flight = flown(tmp_path, interpreter, person, confirm_instruction=True)
-    assert [line["k"] for line in flight.lines if line.get("people") in ("ask", "confirm")] == [-1, -2, -2]
-
-
-def test_the_first_instruction_waits_for_a_yes_too(tmp_path: Path) -> None:
-    with chat(lambda body: GO) as (_, interpreter):
-        flight = Flight(
-            tmp_path, agent=agent(), interpreter=interpreter, instruction="a half", confirm_instruction=True
-        )
-
-        def beside() -> None:
-            until(lambda: asks(flight))
-            assert not flight.loop.launched
-            flight.loop.operator.say("confirm", "keyboard")
-
-        with ThreadPoolExecutor(1) as pool:
-            did = pool.submit(beside)
-            flight.run()
-            did.result()
-    assert flight.loop.instruction == "go to 0.5"
-    with chat(lambda body: GO) as (_, interpreter):
-        denied = Flight(
-            tmp_path / "no", agent=agent(), interpreter=interpreter, instruction="a half", confirm_instruction=True,
-            confirm_s=0.1,
-        )  # fmt: skip
-        with pytest.raises(UserError, match="Nobody said yes"):
-            denied.run()

@@ -420,50 +420,6 @@ def test_a_confirmed_call_that_raises_is_told_with_its_place(tmp_path: Path) -> 
     assert not any(call == CLOSE for _, call in arm.acts)
 
 
-class Between:
-    """A lock after which something happens, once it is to."""
-
-    def __init__(self) -> None:
-        self.then: Callable[[], None] | None = None
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *exc: object) -> None:
-        self._lock.release()
-        then, self.then = self.then, None
-        if then is not None:
-            then()
-
-
-def test_a_call_and_an_instruction_that_come_at_once_are_not_asked_about_at_once(tmp_path: Path) -> None:
-    lock, open_at_once = Between(), []
-
-    def instruct(operator: Any) -> None:
-        operator.ask_about("go on", lambda: None)
-        open_at_once.append(operator.question.expires_ns > 0)
-
-    def decide(request: DecisionRequest) -> Decision:
-        if request.tick != 5:
-            return on(request)
-        lock.then = lambda: instruct(operators[0])
-        return Decision(CLOSE, {})
-
-    operators: list[Any] = []
-
-    arm = Arm()
-    flight = Flight(
-        tmp_path, decide, world=arm.world(), hz=HZ, duration_s=0.6, hold_ms=60_000.0, agent=arm_agent(),
-        confirm=("grip",),
-    )  # fmt: skip
-    operators.append(flight.loop.operator)
-    flight.loop.operator._lock = lock  # type: ignore[assignment]
-    flight.run()
-    assert open_at_once == [False], "the call is asked about, and then the instruction"
-    assert [line["k"] for line in flight.lines if line.get("people") == "ask"] == [5]
-
-
 def test_a_call_that_nobody_confirms_in_time_is_refused_and_recorded(tmp_path: Path) -> None:
     at: dict[str, Any] = {}
 

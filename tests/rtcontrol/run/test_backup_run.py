@@ -55,8 +55,6 @@ def test_a_run_with_a_backup_says_who_decided_and_its_answers_are_rows_to_train_
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--backup-after-ms", "250"), "is for --backup"),
-        (("--backup", "noop", "--backup-after-ms", "0"), "must be above 0"),
         (("--backup", "paddle"), "trained on other tools"),
         (("--backup", "nowhere"), "nowhere"),
     ],
@@ -75,18 +73,18 @@ def test_a_standby_of_two_local_models_is_refused(tmp_path: Path, capsys: pytest
 
 @pytest.mark.integration
 def test_beside_a_first_decider_elsewhere_the_standby_is_the_backups(tmp_path: Path) -> None:
-    config = RunConfig(env="lander", out=tmp_path, backup="lander", standby=True, backup_after_ms=90.0)
+    config = RunConfig(env="lander", out=tmp_path, backup="lander", standby=True)
     chosen = assembly.agent("lander")
     host = assembly.host(config, assembly.decider(config, chosen, "random"), "random", chosen)
     assert isinstance(host, BackupHost)
     assert isinstance(host._backup, StandbyHost) and isinstance(host.first.host, InProcessHost)
-    assert host.first._terms == Handover(0.5, 90_000_000, 62_500_000, 4)
+    assert host.first._terms == Handover(0.5, 62_500_000, 4)
     host.close()
 
 
 @pytest.mark.serial
 def test_two_local_models_decide_in_processes_of_their_own_and_either_may_be_lost() -> None:
-    host = BackupHost(*two_hosts(naming("left"), naming("right")), Handover(0.5, 50_000_000, 50_000_000, 1))
+    host = BackupHost(*two_hosts(naming("left"), naming("right")), Handover(0.5, 50_000_000, 1))
     told: list[dict[str, Any]] = []
     host.first.emit = lambda t_ns, event: told.append(event)
 

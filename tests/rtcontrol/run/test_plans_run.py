@@ -58,18 +58,6 @@ def test_slow_expert_that_plans_is_in_time_and_its_steps_are_in_report_and_recor
     assert call("replay", str(tmp_path / "plans"), "--agent", quick, "--model", "expert") == 0
 
 
-def test_terms_of_plans_for_a_model_that_makes_none_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plain = ("run", "--env", "lander", "--model", "noop", "--no-live", "--out", str(tmp_path / "out"))
-    assert "for models that answer by plans" in refused(capsys, *plain, "--plan-steps", "3")
-    assert "Give 1 to 1000" in refused(capsys, *plain, "--plan-steps", "0")
-    assert "--calls-per-tick 3" in refused(capsys, *plain, "--plan-steps", "2", "--calls-per-tick", "3")
-    assert "--clock lockstep" in refused(capsys, *plain, "--plan-steps", "2", "--clock", "lockstep")
-    served = ("serve", "--model", "random", "--bind", "tcp://127.0.0.1:*", "--plan-steps", "4")
-    assert "random answers by calls" in refused(capsys, *served)
-
-
 @pytest.mark.parametrize("gave", ["[]", "[Call('drive', {'way': 'stop'}), 'drive']", "[Call('drive', {'way': 'up'})]"])
 def test_plan_with_anything_in_it_that_is_no_legal_call_is_no_plan(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], gave: str
@@ -83,7 +71,7 @@ def test_plan_with_anything_in_it_that_is_no_legal_call_is_no_plan(
 def test_client_of_the_wire_is_told_a_step_with_a_time_to_live_of_its_own(tmp_path: Path) -> None:
     agent = agent_file(tmp_path, SLOW, PLAN, EAST, name="served_agent.py")
     data = {"red box": [0, 5], "blue box": [1, 5], "barrel": [2, 5]}
-    with serving(tmp_path / "out", agent=agent, model="expert", plan_steps=4) as made:
+    with serving(tmp_path / "out", agent=agent, model="expert") as made:
         peer = made.enter(agent="served_agent", instruction="visit red box", hz=16, ttl_ms=200, max_age_ms=400)
         seen: dict[int, list[float]] = {}
         for _ in range(60):

@@ -21,11 +21,11 @@ SECRET = "a-token-of-the-tests-0123456789"
 
 def test_text_and_yaml_give_the_same_options() -> None:
     text = options_of({
-        "model": "lander", "replicas": "2:3", "hz": "12.5", "confirm-instruction": "false",
+        "model": "lander", "replicas": "2:3", "hz": "12.5", "standby": "false",
         "max-sessions": "5", "keys": "keys",
     })  # fmt: skip
     yaml = options_of({
-        "model": "lander", "replicas": "2:3", "hz": 12.5, "confirm_instruction": False,
+        "model": "lander", "replicas": "2:3", "hz": 12.5, "standby": False,
         "max_sessions": 5, "keys": "keys", "agent": None,
     })  # fmt: skip
     assert text == yaml
@@ -42,7 +42,7 @@ def test_text_and_yaml_give_the_same_options() -> None:
         ({"replicas": "3:2"}, "Give a number such as 2"),
         ({"max_sessions": "two"}, "It needs a whole number"),
         ({"max_sessions": True}, "It needs a whole number"),
-        ({"confirm_instruction": "perhaps"}, "It needs true or false"),
+        ({"standby": "perhaps"}, "It needs true or false"),
         ({"model": ["lander"]}, "model"),
         ({"hz": 1e9}, "Give 0.001 to"),
         ({"standby": True}, "exclude each other"),

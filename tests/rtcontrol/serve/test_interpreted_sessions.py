@@ -10,7 +10,7 @@ import pytest
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol_client.wire.messages import ControlMessage, ErrorMessage, Instruct
+from rtcontrol_client.wire.messages import ErrorMessage, Instruct
 from tests.helpers.processes import until
 from tests.rtcontrol.evaluation.chat_server import ChatServer, chat_server, completion
 from tests.rtcontrol.serve.conftest import Bench
@@ -138,45 +138,6 @@ def test_words_for_a_client_s_own_tools_are_taken_as_they_are(
     assert told(peer, Instruct).instruction == "something else" and not chat.bodies
 
 
-def test_a_client_says_yes_to_what_was_understood(interpreted: Callable[..., Bench]) -> None:
-    made = interpreted(confirm_instruction=True)
-    peer = made.enter(pacing="client", capabilities=["control"])
-    peer.ask()
-    say(peer, "stay up there")
-    asked = told(peer, ControlMessage)
-    assert (asked.instruction, asked.call, asked.id) == ("hover at 0.7", None, None)
-    assert asked.ttl_ms is not None and 0 < asked.ttl_ms <= 10_000
-    peer.ask()
-    session = made.admission.all()[0]
-    assert session.loop.instruction == "land on the pad"
-    peer.send(ControlMessage(session=peer.token, say="confirm"))
-    assert told(peer, ControlMessage).instruction is None
-    peer.ask()
-    assert told(peer, Instruct).instruction == "hover at 0.7"
-    say(peer, "to the left")
-    assert told(peer, ControlMessage).instruction == "land on the left side of the pad"
-    peer.send(ControlMessage(session=peer.token, say="deny"))
-    assert told(peer, ControlMessage).instruction is None
-    peer.ask()
-    assert session.loop.instruction == "hover at 0.7"
-
-
-@pytest.mark.parametrize(("seconds", "why"), [(10.0, "a person said no"), (0.2, "nobody said yes or no")])
-def test_a_client_is_told_of_an_instruction_that_got_no_yes(
-    interpreted: Callable[..., Bench], seconds: float, why: str
-) -> None:
-    peer = interpreted(confirm_instruction=True, confirm_s=seconds).enter(pacing="client", capabilities=["control"])
-    peer.ask()
-    say(peer, "stay up there")
-    told(peer, ControlMessage)
-    if seconds > 1:
-        peer.send(ControlMessage(session=peer.token, say="deny"))
-    else:
-        until(lambda: peer.ask().status == "fresh" and any(isinstance(m, ErrorMessage) for m in peer.inbox))
-    refused = told(peer, ErrorMessage)
-    assert (refused.code, refused.field) == ("instruction", "instruction") and why in refused.message
-
-
 def test_a_client_is_told_that_somebody_else_overtook_what_it_said_and_not_that_it_did_itself(
     bench: Callable[..., Bench],
 ) -> None:
@@ -202,7 +163,6 @@ def test_an_interpreter_that_is_none_ends_the_start() -> None:
     for options, what in (
         ({"interpreter": "noop"}, "understands nothing"),
         ({"interpreter": "chat:nowhere"}, "its URL is none"),
-        ({"confirm_instruction": True}, "--interpreter, which is not given"),
         ({"interpreter": "systemone:http://127.0.0.1:1/v1"}, "understands nothing"),
     ):
         with pytest.raises(UserError, match=what):
