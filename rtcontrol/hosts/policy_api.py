@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import math
-import os
+from collections import deque
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -20,19 +19,18 @@ from rtcontrol.agents import InvalidCall, Tools
 from rtcontrol.hosts.array_message import MalformedMessage, pack_message, unpack_message
 from rtcontrol.hosts.policy_link import PolicyLink
 from rtcontrol.hosts.policy_mapping import MOST_ROWS, PolicyMapping, UnmappedObservation
-from rtcontrol.hosts.policy_memory import AnswerMemory
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
-from rtcontrol.hosts.remote_api import LONGEST_S, LOOK_S, time_of
+from rtcontrol.hosts.remote_api import LONGEST_S, LOOK_S, endpoint_url, secret, time_of
 from rtcontrol.models.call import Decision, Plan
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import result
 from rtcontrol.models.schema.tool_schema import Slot, tool_schemas
-from rtcontrol_client.wire.endpoint import is_loopback
 
 KEY = "RTCONTROL_POLICY_KEY"
 FIRST_S = 60.0
 READ_S = 0.003  # of a question's time, to unpack and to check the answer
 TIMINGS = ("server_timing", "policy_timing")  # no two answers of one server have the same
+REMEMBERED = 64  # answers that are recognised
 NAME_FIELDS = "Name the fields that this world has, in the mapping file: openpi:ws://HOST:PORT#FILE (docs/policies.md)."
 REMEDY = "Check the policy's configuration, or map its actions (docs/policies.md)."
 
@@ -40,7 +38,8 @@ REMEDY = "Check the policy's configuration, or map its actions (docs/policies.md
 @dataclass(frozen=True)
 class PolicySource:
     """`url` is that of the server; `step_ns` is how long an action stands where the mapping does not say it. With
-    `late` an answer is waited for beyond its request's time. All deciders of a source share the `memory` of answers."""
+    `late` an answer is waited for beyond its request's time. `answers` are digests of the last ones, of all deciders of
+    the source."""
 
     url: str
     tools: tuple[dict[str, Any], ...]
@@ -48,47 +47,19 @@ class PolicySource:
     step_ns: int
     late: bool = False
     key: str | None = field(default=None, repr=False)
-    memory: AnswerMemory = field(default_factory=AnswerMemory, repr=False, compare=False)
+    answers: deque[bytes] = field(default_factory=lambda: deque(maxlen=REMEMBERED), repr=False, compare=False)
 
     @classmethod
     def parse(cls, name: str, tools: Sequence[dict[str, Any]], step_ns: int, late: bool = False) -> PolicySource:
         """From `openpi:ws://HOST:PORT#policy.yaml`; the key is in the environment. Raises UserError."""
-        url, file = _address(name)
-        mapping = PolicyMapping.read(file or None, tool_schemas(list(tools)))
-        return cls(url, tuple(tools), mapping, mapping.step_ns or step_ns, late, _key(url))
+        form = f"openpi:ws://HOST:PORT, or openpi:ws://HOST:PORT#policy.yaml; a key goes into the environment, as {KEY}"
+        url = endpoint_url(name, ("ws", "wss"), form)
+        mapping = PolicyMapping.read(url.fragment or None, tool_schemas(list(tools)))
+        plain = url._replace(fragment="").geturl()
+        return cls(plain, tuple(tools), mapping, mapping.step_ns or step_ns, late, secret(KEY, url))
 
     def build(self) -> PolicyDecider:
         return PolicyDecider(self)
-
-
-def _address(name: str) -> tuple[str, str]:
-    """The server's URL, and the mapping's file, "" where none is named. Raises UserError."""
-    given = name.partition(":")[2]
-    try:
-        parts = urlsplit(given)
-        _ = parts.port
-    except ValueError:
-        parts = urlsplit("")
-    if parts.scheme not in ("ws", "wss") or not parts.hostname or parts.username or parts.password:
-        raise UserError(
-            f"{name[:80]}: its URL is none of a policy server.",
-            f"Write openpi:ws://HOST:PORT, or openpi:ws://HOST:PORT#policy.yaml; a key goes into the environment, as "
-            f"{KEY}.",
-        )
-    return parts._replace(fragment="").geturl(), parts.fragment
-
-
-def _key(url: str) -> str | None:
-    key, parts = os.environ.get(KEY) or None, urlsplit(url)
-    if key is None:
-        return None
-    if parts.scheme == "ws" and not is_loopback(parts.hostname or ""):
-        raise UserError(
-            f"{KEY} would travel to {parts.hostname} in the clear.", "Use wss, or unset it where none is needed."
-        )
-    if not (key.isascii() and key.isprintable() and " " not in key):
-        raise UserError(f"{KEY} is no key: no header takes it.", "Letters, digits and signs, without spaces.")
-    return key
 
 
 class PolicyDecider:
@@ -123,22 +94,12 @@ class PolicyDecider:
         said = yield from self._waited(packed, self._limit_s(request))
         good = False
         try:
-            self._note_given_up(said)
-            decision = self._read(packed, said)
+            decision = self._read(said)
             good = decision.plan is not None
             return decision
         finally:
             if not good:
                 self._link.cut()
-
-    def _note_given_up(self, said: bytes) -> None:
-        """Answers that came when nobody waited any more: they may come again, too."""
-        arrived = self._link.arrived
-        while arrived and (earlier := arrived.popleft()) is not said:
-            actions: bytes | None = None
-            with suppress(MalformedMessage, LookupError, TypeError, AttributeError):
-                actions = unpack_message(earlier)["actions"].tobytes()
-            self._source.memory.note(earlier, actions)
 
     def _limit_s(self, request: DecisionRequest) -> float:
         """A policy may be compiled with the first question before a run, and with no other."""
@@ -160,15 +121,15 @@ class PolicyDecider:
             job.cancel()
             del job  # it holds what is raised, and that this frame
 
-    def _read(self, packed: bytes, said: bytes) -> Decision:
+    def _read(self, said: bytes) -> Decision:
         try:
-            return self._decision(packed, said)
+            return self._decision(said)
         except (DecisionLost, UserError):
             raise
         except Exception as error:  # what an answer can hold is anybody's
             raise DecisionLost("malformed", f"the policy's answer cannot be read ({type(error).__name__})") from None
 
-    def _decision(self, packed: bytes, said: bytes) -> Decision:
+    def _decision(self, said: bytes) -> Decision:
         try:
             answer = unpack_message(said)
         except MalformedMessage as error:
@@ -181,7 +142,7 @@ class PolicyDecider:
         if status != "fresh":
             raise DecisionLost("refused", f"the policy decided nothing: its answer is {status[:20]!r}")
         chunk = self._chunk(answer)
-        self._check_new(packed, said, chunk, answer)
+        self._check_new(said, answer)
         mapping = self._mapping
         try:
             calls = tuple(mapping.call(row) for row in chunk[: mapping.horizon or MOST_ROWS].tolist())
@@ -218,11 +179,12 @@ class PolicyDecider:
         more = f" It says of itself: action_dim {hint}." if isinstance(hint, int) else ""
         return UserError(f"The policy at {self._source.url} does not fit the agent: {what}.{more}", REMEDY)
 
-    def _check_new(self, packed: bytes, said: bytes, chunk: np.ndarray[Any, Any], answer: Mapping[str, Any]) -> None:
-        timed = any(isinstance(answer.get(name), dict) and answer[name] for name in TIMINGS)
-        fault = self._source.memory.fault(packed, said, chunk.tobytes(), timed, self._mapping.repeats)
-        if fault is not None:
-            raise DecisionLost("repeated", fault)
+    def _check_new(self, said: bytes, answer: Mapping[str, Any]) -> None:
+        """Raises DecisionLost for an answer with a timing that is an earlier one, byte for byte."""
+        digest, seen = blake2b(said).digest(), self._source.answers
+        if digest in seen and any(isinstance(answer.get(name), dict) and answer[name] for name in TIMINGS):
+            raise DecisionLost("repeated", "the policy's answer is an earlier one, byte for byte with its timing")
+        seen.append(digest)
 
     def _confidence(self, answer: Mapping[str, Any]) -> dict[str, float]:
         given = answer.get("confidence", 1.0)

@@ -3,24 +3,56 @@ which number of an action is which argument of a call. docs/policies.md has the 
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
+import jsonschema
 import numpy as np
 
 from rtcontrol.hosts.array_message import KINDS
-from rtcontrol.hosts.policy_dims import ActionDim, dims_of, read_dim
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError, read_text, user_path
+from rtcontrol.models.schema.domain import ClosedDomain
+from rtcontrol.models.schema.numbers import range_of
+from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import ToolSchema
 
 STATE, PROMPT = "observation/state", "prompt"
 MOST_ROWS = 1024
-MOST_STEP_MS = 60_000.0
 LARGEST = float(np.finfo(np.float32).max)
-KEYS = ("observation", "prompt", "tool", "actions", "clip", "step_ms", "horizon", "repeats")
+LEVELS = "levels: {-1: left, 0: stay, 1: right}"
+PAGE = "See docs/policies.md for its keys."
 Vector = tuple[str, ...]
+
+ACTION = {
+    "type": ["object", "null"],
+    "properties": {
+        "parameter": {"type": "string"},
+        "scale": {"type": "number", "not": {"const": 0}},
+        "offset": {"type": "number"},
+        "levels": {"type": "object", "minProperties": 1},
+    },
+    "required": ["parameter"],
+    "additionalProperties": False,
+}
+FIELDS = {"type": ["string", "array"], "minItems": 1, "items": {"type": "string"}}
+FILE = jsonschema.Draft202012Validator({
+    "type": "object",
+    "properties": {
+        "observation": {"type": "object", "minProperties": 1, "additionalProperties": FIELDS},
+        "prompt": {"type": ["string", "null"]},
+        "tool": {"type": "string"},
+        "actions": {"type": "array", "minItems": 1, "maxItems": MOST_ROWS, "items": ACTION},
+        "clip": {"type": "boolean"},
+        "step_ms": {"type": "number", "exclusiveMinimum": 0, "maximum": 60_000},
+        "horizon": {"type": "integer", "minimum": 1, "maximum": MOST_ROWS},
+    },
+    "additionalProperties": False,
+})  # fmt: skip
 
 
 class UnmappedObservation(ValueError):
@@ -28,11 +60,53 @@ class UnmappedObservation(ValueError):
 
 
 @dataclass(frozen=True)
+class ActionDim:
+    """The argument `name` is `scale` times the number plus `offset`. Where its values are listed, it is the nearest
+    one: `points` are these as numbers, ascending, and `values` what stands for each. Else `step` from zero rounds it,
+    and it lies between `least` and `most`, which are counted in steps where there is one."""
+
+    name: str
+    scale: float = 1.0
+    offset: float = 0.0
+    points: tuple[float, ...] = ()
+    values: tuple[Any, ...] = field(default=(), compare=False)
+    integer: bool = False
+    least: float = -math.inf
+    most: float = math.inf
+    step: Fraction | None = None
+
+    def value(self, number: float, clip: bool) -> Any:
+        """Return the argument; of a number out of bounds by more than half a step that number, unless it is to `clip`.
+        Raises OverflowError for one that is not finite when it is scaled."""
+        scaled = self.scale * number + self.offset
+        if not math.isfinite(scaled):
+            raise OverflowError(f"{number:g} of {self.name}")
+        if self.points:
+            return self._nearest(scaled, clip)
+        if self.step is None:
+            return min(max(scaled, self.least), self.most) if clip else scaled
+        count: float = round(Fraction(scaled) / self.step)
+        if clip:
+            count = min(max(count, self.least), self.most)
+        exact = int(count) * self.step
+        return int(exact) if self.integer else float(exact)
+
+    def _nearest(self, scaled: float, clip: bool) -> Any:
+        points = self.points
+        i = bisect_left(points, scaled)
+        near = [j for j in (i - 1, i) if 0 <= j < len(points)]
+        best = min(near, key=lambda j: abs(points[j] - scaled))
+        ends = points[:2] if scaled < points[0] else points[-2:]
+        reach = (ends[-1] - ends[0]) / 2 * (1 + 1e-9)
+        beyond = max(points[0] - scaled, scaled - points[-1])
+        return scaled if beyond > reach and not clip else self.values[best]
+
+
+@dataclass(frozen=True)
 class PolicyMapping:
     """`observation`: by the policy's key the fields that make up a vector, or the one field whose array it is (None:
     all numbers of the first observation, in order, are the vector STATE); `prompt`: the key of the instruction (None:
-    it is not told). `dims` are an action's numbers, in order. `repeats`: so many answers in a row may be earlier ones
-    again, bit for bit (None: any number)."""
+    it is not sent). `dims` are an action's numbers, in order."""
 
     tool: str
     dims: tuple[ActionDim | None, ...]
@@ -41,28 +115,33 @@ class PolicyMapping:
     clip: bool = False
     step_ns: int | None = None
     horizon: int | None = None
-    repeats: int | None = None
 
     @classmethod
     def read(cls, path: str | None, tools: Sequence[ToolSchema]) -> PolicyMapping:
         """From a YAML file; without one, the tool's parameters in order. Raises UserError."""
         if path is None:
             tool = _only(tools, "there is no mapping file")
-            return cls(tool.name, dims_of(tool, "no mapping file says how"))
+            return cls(tool.name, _dims(tool, "no mapping file says how"))
         import yaml
 
         try:
             found = yaml.safe_load(read_text(user_path(path)))
         except (OSError, ValueError, yaml.YAMLError) as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
-            remedy = "Give a YAML file of such lines as docs/policies.md has."
-            raise UserError(f"The policy's mapping {path} cannot be read ({reason}).", remedy) from None
-        return _Reading(path).mapping(found, tools)
-
-    @property
-    def keys(self) -> list[str]:
-        """What a policy is told by, but for the prompt."""
-        return [STATE] if self.observation is None else list(self.observation)
+            raise UserError(f"The policy's mapping {path} cannot be read ({reason}).", PAGE) from None
+        if (fault := jsonschema.exceptions.best_match(FILE.iter_errors(found))) is not None:
+            raise UserError(f"{path}: {fault.json_path}: {fault.message[:200]}.", PAGE)
+        tool = _named(found.get("tool"), tools, path)
+        step_ms, observed = found.get("step_ms"), found.get("observation")
+        return cls(
+            tool.name,
+            _read_dims(found["actions"], tool, path) if "actions" in found else _dims(tool, f"{path} has no `actions`"),
+            observed and {k: v if isinstance(v, str) else tuple(v) for k, v in observed.items()},
+            found.get("prompt", PROMPT),
+            found.get("clip", False),
+            None if step_ms is None else round(step_ms * 1e6),
+            found.get("horizon") and int(found["horizon"]),
+        )
 
     def fixed(self, data: Mapping[str, Any]) -> PolicyMapping:
         """With the fields of this observation, where none are named. Raises UnmappedObservation."""
@@ -74,7 +153,7 @@ class PolicyMapping:
         return replace(self, observation={STATE: numbers})
 
     def question(self, data: Mapping[str, Any], instruction: str) -> dict[str, Any]:
-        """What the policy is asked. Raises UnmappedObservation."""
+        """Return what the policy is asked. Raises UnmappedObservation."""
         assert self.observation is not None, "it is fixed"
         made: dict[str, Any] = {}
         for key, fields in self.observation.items():
@@ -85,104 +164,13 @@ class PolicyMapping:
         return made if self.prompt is None else {**made, self.prompt: instruction}
 
     def call(self, row: Sequence[float]) -> Call:
-        """The call of an action; of one out of bounds, unless they clip, one that the tool does not allow."""
+        """Return the call of an action; of one out of bounds, unless they clip, one that the tool does not allow."""
         arguments = {
             dim.name: dim.value(number, self.clip)
             for dim, number in zip(self.dims, row, strict=True)
             if dim is not None
         }
         return Call(self.tool, arguments)
-
-
-class _Reading:
-    """Of one file; each mistake is told with the file's name."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def _wrong(self, what: str, remedy: str) -> UserError:
-        return UserError(f"{self._path}: {what}.", remedy)
-
-    def mapping(self, found: Any, tools: Sequence[ToolSchema]) -> PolicyMapping:
-        if not isinstance(found, dict):
-            raise self._wrong("it is no mapping of keys", "See docs/policies.md for its keys.")
-        if unknown := [key for key in found if key not in KEYS]:
-            raise self._wrong(f"there is no key {str(unknown[0])[:80]!r}", f"There are {', '.join(KEYS)}.")
-        tool = self._tool(found.get("tool"), tools)
-        if not isinstance(found.get("clip", False), bool):
-            raise self._wrong("clip is neither true nor false", "Give one of them.")
-        return PolicyMapping(
-            tool.name,
-            self._dims(found.get("actions"), tool),
-            self._observation(found.get("observation")),
-            self._text(found, "prompt", PROMPT),
-            found.get("clip", False),
-            self._step_ns(found.get("step_ms")),
-            self._count(found, "horizon", 1),
-            self._count(found, "repeats", 0),
-        )
-
-    def _tool(self, name: Any, tools: Sequence[ToolSchema]) -> ToolSchema:
-        if name is None:
-            return _only(tools, f"{self._path} names none (tool)")
-        if (tool := next((tool for tool in tools if tool.name == name), None)) is None:
-            known = ", ".join(tool.name for tool in tools)
-            raise self._wrong(f"there is no tool {str(name)[:80]!r}", f"The agent has {known}.")
-        return tool
-
-    def _dims(self, given: Any, tool: ToolSchema) -> tuple[ActionDim | None, ...]:
-        if given is None:
-            return dims_of(tool, f"{self._path} has no `actions`")
-        remedy = "Give one entry for each number of an action: {parameter: NAME, scale: 1, offset: 0}, or null."
-        if not isinstance(given, list) or not 1 <= len(given) <= MOST_ROWS:
-            raise self._wrong("actions is no list", remedy)
-        dims = tuple(
-            None if one is None else read_dim(one, tool, f"{self._path}: actions[{i}]", remedy)
-            for i, one in enumerate(given)
-        )
-        names = [dim.name for dim in dims if dim is not None]
-        if not names or len(names) > len(set(names)):
-            raise self._wrong("actions names a parameter twice" if names else "actions names no parameter", remedy)
-        if missing := [p.name for p in tool.parameters if p.required and p.name not in names]:
-            raise self._wrong(f"no action gives {tool.name} its {missing[0]}, which it requires", remedy)
-        return dims
-
-    def _observation(self, given: Any) -> Mapping[str, str | Vector] | None:
-        if given is None:
-            return None
-        remedy = (
-            "Give the policy's keys: `observation/state: [x, y]` (numbers), `observation/image: camera` (an array)."
-        )
-        if not isinstance(given, dict) or not given:
-            raise self._wrong("observation has no keys", remedy)
-        made: dict[str, str | Vector] = {}
-        for key, fields in given.items():
-            names = [fields] if isinstance(fields, str) else fields
-            if not isinstance(key, str) or not isinstance(names, list) or not names:
-                raise self._wrong(f"observation: {str(key)[:80]!r} names no fields", remedy)
-            if not all(isinstance(name, str) for name in names):
-                raise self._wrong(f"observation: {key!r} has a field that is no text (quote `on` and `no`)", remedy)
-            made[key] = fields if isinstance(fields, str) else tuple(names)
-        return made
-
-    def _text(self, found: Mapping[str, Any], key: str, default: str) -> str | None:
-        value = found.get(key, default)
-        if value is not None and not isinstance(value, str):
-            raise self._wrong(f"{key} is no text", "Give the policy's key, or null.")
-        return value
-
-    def _step_ns(self, given: Any) -> int | None:
-        if given is None:
-            return None
-        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= MOST_STEP_MS:
-            raise self._wrong("step_ms is no time", f"Give above 0 to {MOST_STEP_MS:g} milliseconds.")
-        return round(given * 1e6)
-
-    def _count(self, found: Mapping[str, Any], key: str, least: int) -> int | None:
-        value = found.get(key)
-        if value is not None and (type(value) is not int or not least <= value <= MOST_ROWS):
-            raise self._wrong(f"{key} is no count", f"Give {least} to {MOST_ROWS}, or leave it out.")
-        return value
 
 
 def _only(tools: Sequence[ToolSchema], why: str) -> ToolSchema:
@@ -192,6 +180,102 @@ def _only(tools: Sequence[ToolSchema], why: str) -> ToolSchema:
         f"The agent has {len(tools)} tools, and {why}: which one is an action?",
         "Name it in a mapping file (`tool: NAME`): --model openpi:ws://HOST:PORT#policy.yaml (docs/policies.md).",
     )
+
+
+def _named(name: str | None, tools: Sequence[ToolSchema], path: str) -> ToolSchema:
+    if name is None:
+        return _only(tools, f"{path} names none (tool)")
+    if (tool := next((tool for tool in tools if tool.name == name), None)) is None:
+        known = ", ".join(tool.name for tool in tools)
+        raise UserError(f"{path}: there is no tool {name[:80]!r}.", f"The agent has {known}.")
+    return tool
+
+
+def _dims(tool: ToolSchema, why: str) -> tuple[ActionDim, ...]:
+    """All parameters of a tool, which must be numbers. Raises UserError."""
+    for parameter in tool.parameters:
+        if not _numeric(parameter):
+            raise UserError(
+                f"Parameter {parameter.name} of the tool {tool.name} is no number, and {why}.",
+                f"Say what each number of an action is: actions: [{{parameter: {parameter.name}, {LEVELS}}}] "
+                "(docs/policies.md).",
+            )
+    if not tool.parameters:
+        raise UserError(f"The tool {tool.name} has no parameters: no action says anything.", "Name another tool.")
+    return tuple(_dim(parameter, ActionDim(parameter.name)) for parameter in tool.parameters)
+
+
+def _read_dims(given: Sequence[Any], tool: ToolSchema, path: str) -> tuple[ActionDim | None, ...]:
+    dims = tuple(None if one is None else _read_dim(one, tool, f"{path}: actions[{i}]") for i, one in enumerate(given))
+    names = [dim.name for dim in dims if dim is not None]
+    if not names or len(names) > len(set(names)):
+        what = "actions names a parameter twice" if names else "actions names no parameter"
+        raise UserError(f"{path}: {what}.", "Give one entry for each number of an action, or null.")
+    if missing := [p.name for p in tool.parameters if p.required and p.name not in names]:
+        raise UserError(f"{path}: no action gives {tool.name} its {missing[0]}, which it requires.", "Add an entry.")
+    return dims
+
+
+def _read_dim(given: Mapping[str, Any], tool: ToolSchema, where: str) -> ActionDim:
+    """From an entry of the mapping file. Raises UserError."""
+    parameter = next((p for p in tool.parameters if p.name == given["parameter"]), None)
+    if parameter is None:
+        known = ", ".join(p.name for p in tool.parameters)
+        raise UserError(f"{where}: {tool.name} has no parameter {given['parameter'][:80]!r}.", f"It has {known}.")
+    scale, offset = float(given.get("scale", 1.0)), float(given.get("offset", 0.0))
+    if not math.isfinite(scale) or not math.isfinite(offset):
+        raise UserError(f"{where}: scale and offset must be finite.", "Give numbers.")
+    dim = ActionDim(parameter.name, scale, offset)
+    if (levels := given.get("levels")) is not None:
+        return _levels(levels, parameter, dim, where)
+    if not _numeric(parameter):
+        raise UserError(f"{where}: the values of {parameter.name} are no numbers.", f"Say which they are: {LEVELS}.")
+    return _dim(parameter, dim)
+
+
+def _levels(levels: Mapping[Any, Any], parameter: Parameter, dim: ActionDim, where: str) -> ActionDim:
+    remedy = f"Give such as {LEVELS}, of values that the tool allows."
+    if not all(map(_is_real, levels)):
+        raise UserError(f"{where}: levels is no mapping of numbers to values.", remedy)
+    domain = parameter.domain
+    for value in levels.values():
+        legal = domain.holds(value) if isinstance(domain, ClosedDomain) else domain.judge.fault(value) is None
+        if not legal:
+            raise UserError(f"{where}: {parameter.name} may not be {str(value)[:80]!r}.", remedy)
+    points, values = zip(*sorted(levels.items(), key=lambda pair: float(pair[0])), strict=True)
+    return replace(dim, points=tuple(map(float, points)), values=values)
+
+
+def _numeric(parameter: Parameter) -> bool:
+    domain = parameter.domain
+    if isinstance(domain, ClosedDomain):
+        return all(map(_is_real, domain.values))
+    return parameter.schema.get("type") in ("integer", "number")
+
+
+def _dim(parameter: Parameter, dim: ActionDim) -> ActionDim:
+    """Complete it by the parameter's values, or by its bounds and step."""
+    domain, schema = parameter.domain, parameter.schema
+    if isinstance(domain, ClosedDomain):
+        values = tuple(sorted(domain.values))
+        return replace(dim, points=tuple(map(float, values)), values=values)
+    numbers, integer = range_of(schema), schema.get("type") == "integer"
+    step = numbers.step
+    if integer:
+        step = Fraction(1 if step is None else step.numerator)
+    if step is not None:
+        least, most = numbers.multiples(step)
+        return replace(dim, integer=integer, least=least, most=most, step=step)
+    low, high = float(numbers.low), float(numbers.high)
+    return replace(
+        dim,
+        least=math.nextafter(low, math.inf) if numbers.above else low,
+        most=math.nextafter(high, -math.inf) if numbers.below else high,
+    )
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _field(data: Mapping[str, Any], name: str) -> Any:
@@ -215,9 +299,9 @@ def _number(data: Mapping[str, Any], name: str) -> float:
     try:
         number = float(value)
     except OverflowError:
-        raise UnmappedObservation(f"{name!r} of the observation is a number beyond all floats") from None
+        number = math.inf
     except (TypeError, ValueError):
         raise UnmappedObservation(f"{name!r} of the observation is a {type(value).__name__}, no number") from None
     if not abs(number) <= LARGEST:
-        raise UnmappedObservation(f"{name!r} of the observation is {number}, which no float32 is")
+        raise UnmappedObservation(f"{name!r} of the observation is {str(value)[:40]}, which no float32 is")
     return number

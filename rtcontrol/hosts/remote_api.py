@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
 from rtcontrol.models.call import Call, Decision
@@ -267,34 +267,45 @@ class EndpointSource:
         return EndpointDecider(self)
 
 
-def address(name: str, route: str) -> tuple[str, str, str | None]:
-    """Of `API:URL#MODEL` the address of the API's route, the model, "" where none is named, and the key, which is in
-    the environment. Raises UserError."""
+def endpoint_url(name: str, schemes: Sequence[str], form: str) -> SplitResult:
+    """Return the URL of `API:URL`. Raises UserError for another, with the `form` to write."""
     api, _, given = name.partition(":")
     try:
         parts = urlsplit(given)
         _ = parts.port
     except ValueError:
         parts = urlsplit("")
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
+    if parts.scheme not in schemes or not parts.hostname or parts.username or parts.password:
+        raise UserError(f"{api}: its URL is none.", f"Write {form}.")
+    return parts
+
+
+def secret(variable: str, url: SplitResult) -> str | None:
+    """Return the key of the environment for this URL. Raises UserError where it would travel in the clear, and for one
+    that no header takes."""
+    key = os.environ.get(variable) or None
+    if key is None:
+        return None
+    if url.scheme in ("http", "ws") and not is_loopback(url.hostname or ""):
         raise UserError(
-            f"{api}: its URL is none.",
-            f"Write {api}:https://HOST/v1#MODEL; a key goes into the environment, as {KEY}.",
+            f"{variable} would travel to {url.hostname} in the clear.",
+            f"Use {url.scheme}s, or unset it where none is needed.",
         )
-    key = os.environ.get(KEY) or None
-    if key is not None and parts.scheme == "http" and not is_loopback(parts.hostname):
-        raise UserError(
-            f"{KEY} would travel to {parts.hostname} in the clear.", "Use https, or unset it where none is needed."
-        )
-    if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
-        raise UserError(
-            f"{KEY} is no key: no header takes it.", "Letters, digits and signs, without spaces or line ends."
-        )
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise UserError(f"{variable} is no key: no header takes it.", "Letters, digits and signs, without spaces.")
+    return key
+
+
+def address(name: str, route: str) -> tuple[str, str, str | None]:
+    """Of `API:URL#MODEL` the address of the API's route, the model, "" where none is named, and the key, which is in
+    the environment. Raises UserError."""
+    api = name.partition(":")[0]
+    form = f"{api}:https://HOST/v1#MODEL; a key goes into the environment, as {KEY}"
+    parts = endpoint_url(name, ("http", "https"), form)
     path = parts.path.rstrip("/")
     if not path.endswith(route):
         path = f"{path or '/v1'}{route}"
-    url = parts._replace(path=path, fragment="").geturl()
-    return url, parts.fragment, key
+    return parts._replace(path=path, fragment="").geturl(), parts.fragment, secret(KEY, parts)
 
 
 class EndpointDecider:

@@ -20,7 +20,7 @@ from rtcontrol.agents import Range, tool
 from rtcontrol.hosts.array_message import pack_message as pack
 from rtcontrol.hosts.array_message import unpack_message as unpack
 
-MAPPING = "observation: {observation/state: [n]}\nhorizon: 1\nrepeats: 0\n"
+MAPPING = "observation: {observation/state: [n]}\nhorizon: 1\n"
 
 
 @tool
@@ -60,7 +60,6 @@ POLICY_FAULTS: Mapping[str, PolicyFault] = {
     "inf": PolicyFault("infinity in the action", ("decide.not_finite",)),
     "out_of_bounds": PolicyFault("a number that the tool does not allow", ("invalid",)),
     "replay": PolicyFault("an earlier answer, byte for byte", ("decide.repeated",)),
-    "repeated": PolicyFault("the actions of an earlier answer, bit for bit, with new timing", ("decide.repeated",)),
     "two_answers": PolicyFault(
         "an earlier answer, and the right one right behind it", ("decide.malformed", "decide.repeated")
     ),
@@ -93,15 +92,14 @@ class WrongPolicy:
         self._last: int | None = None
         self._fault: str | None = None  # of the last one
         self._earlier = b""  # an answer that was good, and had
-        self._earlier_n = 0
 
     async def serve(self, connection: ServerConnection) -> None:
         with contextlib.suppress(ConnectionClosed):
             await connection.send(pack({"name": "drill", "action_dim": 1, "action_horizon": ROWS}))
-            sent: tuple[bytes, int] | None = None
+            sent: bytes | None = None
             async for asked in connection:
                 if sent is not None:  # who asks again on a connection had its last answer
-                    self._earlier, self._earlier_n = sent
+                    self._earlier = sent
                 assert isinstance(asked, bytes), "a question is binary"
                 n = int(unpack(asked)[STATE][0])
                 fault = self._next(n)
@@ -109,7 +107,7 @@ class WrongPolicy:
                 if fault is None:
                     said = self._answer(n)
                     await connection.send(said)
-                    sent = said, n
+                    sent = said
                 else:
                     await self._misbehave(connection, n, fault)
 
@@ -200,8 +198,6 @@ class WrongPolicy:
             return pack({"actions": fields})
         if fault == "replay":
             return self._earlier
-        if fault == "repeated":
-            return self._answer(self._earlier_n)
         if fault == "not_fresh":
             return self._answer(n, status="held")
         raise ValueError(fault)
