@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -64,7 +63,6 @@ class Seat:
         self.called: list[str] = []
         self.kept: dict[str, Any] = {}
         self.tick = 0
-        self._waiting: deque[Call | None] = deque()
         self._sim.judge_by(case.goal)
         self._sim.reset(case.seed)
         self._carry.reset()
@@ -76,17 +74,15 @@ class Seat:
     def look(self) -> None:
         self.seen = self._skill.observe(self._sim.observe())
 
-    def advance(self, call: Call | None, period_ns: int, delay_steps: int, delay_ticks: int, longest_s: float) -> Any:
+    def advance(self, call: Call | None, period_ns: int, delay_steps: int, longest_s: float) -> Any:
         """One tick; its episode when it is over, else None."""
         self.tick += 1
-        self._waiting.append(call)
-        due = self._waiting.popleft() if len(self._waiting) > delay_ticks else None
         steps = self._carry.steps(period_ns)
         for step in range(max(steps, 1)):
             # A call acts in a tick without a step, too: it is in force from then on.
-            if step == min(delay_steps, max(steps - 1, 0)) and due is not None:
-                carry_out(self._sim.bindings[due.name], **due.arguments)
-                self.called.append(due.text())
+            if step == min(delay_steps, max(steps - 1, 0)) and call is not None:
+                carry_out(self._sim.bindings[call.name], **call.arguments)
+                self.called.append(call.text())
             if step < steps:
                 self._sim.step()
         if (over := self._sim.outcome()) is None and self.tick * period_ns >= longest_s * 1e9:
@@ -112,13 +108,12 @@ def play(
     hz: float = 16.0,
     parallel: int = 32,
     delay_steps: int = 0,
-    delay_ticks: int = 0,
     longest_s: float = LONGEST_S,
 ) -> list[Played]:
     """Play every case in lockstep, in the order of the cases.
 
     `parallel` worlds run at once and ask `decide` together at each tick; None leaves the call in force. A call acts
-    `delay_ticks` ticks and `delay_steps` physics steps after its observation. An episode depends on its case and the
+    `delay_steps` physics steps after its observation. An episode depends on its case and the
     answers only, not on `parallel`; one that does not end within `longest_s` is none that succeeded.
     """
     waiting = iter(enumerate(episodes))
@@ -134,7 +129,7 @@ def play(
         while active:
             still: list[Seat] = []
             for seat, call in zip(active, decide(active), strict=True):
-                episode = seat.advance(call, period_ns, delay_steps, delay_ticks, longest_s)
+                episode = seat.advance(call, period_ns, delay_steps, longest_s)
                 if episode is not None:
                     done[seat.index] = Played(seat.case, episode, seat.kept)
                     following = next(waiting, None)

@@ -15,11 +15,10 @@ from rtcontrol.envs.skill import Skill
 from rtcontrol.hosts.deciders import STSource, build
 from rtcontrol.hosts.protocol import Decider, DeciderSource, DecisionLost, DecisionRequest
 from rtcontrol.loop.config import confidence
-from rtcontrol.models.call import Call, Decision, StandingCall
+from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.telemetry.steadiness import Steadiness
 
 Flyer = Callable[[Sequence[Seat]], Sequence[Call | None]]
 SCRIPTED = ("expert", "no-op", "random")
@@ -79,18 +78,15 @@ class ModelFlyer:
     a null function that is doubt to the agent): the call in force goes on, and after the agent's hold time its safe
     call acts; so it is with one that does not come.
 
-    Of each case it keeps `sure` and whether nothing was done (`idle`), by tick, `held` and `lost` (ticks); and where
-    the goal that is told is known to the expert, the confidence of each whole call (`confidence`), and whether the
-    expert makes the same one (`agrees`).
-    Raises UserError where nothing is ever decided.
+    Of each case it keeps `sure` and whether nothing was done (`idle`), by tick, `held` and `lost` (ticks). Raises
+    UserError where nothing is ever decided.
     """
 
-    def __init__(self, skill: Skill, agent: Agent, source: DeciderSource, hz: float, gate: ScoringGate = OPEN) -> None:
+    def __init__(self, agent: Agent, source: DeciderSource, hz: float, gate: ScoringGate = OPEN) -> None:
         self.gate = gate
-        self._skill, self._agent, self._source = skill, agent, source
+        self._agent = agent
         self._hold = max(1, math.ceil(agent.fallback.hold_ms * hz / 1e3))
         self._answered, self._failed = False, 0
-        self._goals: dict[str, Any] = {}
         self._many: STDecider | None = source.spec.build() if isinstance(source, STSource) else None
         self._deciders: list[Decider] = [] if self._many else [build(source) for _ in range(FAR)]
         self._pool = ThreadPoolExecutor(FAR)
@@ -109,34 +105,17 @@ class ModelFlyer:
             return self._hold_on(kept)
         sure = self.gate.sure(decided, self._agent.null_is_doubt)
         kept.setdefault("sure", []).append(sure)
-        self._compare(seat, decided)
-        steadied = decided.steadied
-        kept["preferred"], kept["steadied"] = ({}, ()) if steadied is None else (steadied.preferred, steadied.kept)
         if sure < self.gate.least or (decided.call is None and self._agent.null_is_doubt):
             kept["held"] = kept.get("held", 0) + 1
             return self._hold_on(kept)
         kept.setdefault("idle", []).append(False)
         kept["waits"] = 0
-        if decided.call is not None:
-            kept["in_force"] = decided.call
         return decided.call
 
     def _hold_on(self, kept: dict[str, Any]) -> Call | None:
         kept.setdefault("idle", []).append(True)
         kept["waits"] = kept.get("waits", 0) + 1
-        if kept["waits"] != self._hold:
-            return None
-        kept["in_force"], kept["preferred"] = None, {}
-        return self._agent.fallback.safe_call
-
-    def _compare(self, seat: Seat, decided: Decision) -> None:
-        told = seat.case.instruction
-        if told not in self._goals:
-            self._goals[told] = self._skill.recognise(told)
-        if (goal := self._goals[told]) is not None and decided.call is not None and decided.confidence:
-            right = self._skill.expert(self._skill.read_back(seat.seen), goal)
-            seat.kept.setdefault("confidence", []).append(math.prod(decided.confidence.values()))
-            seat.kept.setdefault("agrees", []).append(right == decided.call)
+        return self._agent.fallback.safe_call if kept["waits"] == self._hold else None
 
     def _lose(self, fault: Exception) -> None:
         self._failed += 1
@@ -151,47 +130,14 @@ class ModelFlyer:
             return list(self._pool.map(_asked, self._deciders, seats))
         told = [(seat.seen, seat.case.instruction, seat.called) for seat in seats]
         try:
-            standing = [_standing(seat) for seat in seats]
-            return list(self._many.decide_many(told, standing))
+            return list(self._many.decide_many(told))
         except (UserError, DecodeError):  # of one of them: the others are decided all the same
-            return [_tried(self._many, one, at) for one, at in zip(told, standing, strict=True)]
+            return [_tried(self._many, one) for one in told]
 
 
-def _standing(seat: Seat) -> StandingCall | None:
-    call = seat.kept.get("in_force")
-    return None if call is None else StandingCall(call, seat.kept["preferred"])
-
-
-class SteadyFlyer:
-    """A flyer whose calls are looked at on their way: `watched` counts how steady they are, at this rate."""
-
-    def __init__(self, flyer: Flyer, watched: Steadiness, hz: float) -> None:
-        self.flyer, self._watched, self._hz = flyer, watched, hz
-
-    def __call__(self, seats: Sequence[Seat]) -> Sequence[Call | None]:
-        idle = [_undecided(seat) for seat in seats]
-        made = self.flyer(seats)
-        for seat, call, before in zip(seats, made, idle, strict=True):
-            which = {"member": f"{seat.case.seed} {seat.case.instruction}", "t_s": seat.tick / self._hz}
-            held = _undecided(seat) > before
-            if call is not None:
-                why = "safe" if held else "fresh"
-                self._watched.call({"called": call.name, "arguments": call.arguments, "why": why, **which})
-            kind = "held" if held and call is None else "call"
-            kept = {"kept": True} if seat.kept.get("steadied") and not held else {}
-            self._watched.tick({"kind": kind, "seq": seat.tick, **which, **kept})
-        return made
-
-
-def _undecided(seat: Seat) -> int:
-    return int(seat.kept.get("held", 0) + seat.kept.get("lost", 0))
-
-
-def _tried(
-    decider: STDecider, told: tuple[str, str, Sequence[str]], standing: StandingCall | None
-) -> Decision | Exception:
+def _tried(decider: STDecider, told: tuple[str, str, Sequence[str]]) -> Decision | Exception:
     try:
-        return decider.decide(*told, standing)
+        return decider.decide(*told)
     except (UserError, DecodeError) as fault:
         return fault
 

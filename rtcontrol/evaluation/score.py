@@ -3,209 +3,141 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
-import time
-from collections import defaultdict
+import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.agents import Agent
 from rtcontrol.agents.spoken import nonsense
 from rtcontrol.envs import registry
-from rtcontrol.envs.base import Episode
-from rtcontrol.envs.evaluate import Case, Played, play
-from rtcontrol.envs.paced import PacedEnvironment
-from rtcontrol.envs.skill import Judged, Skill
+from rtcontrol.envs.evaluate import Played, play
+from rtcontrol.envs.skill import Skill
 from rtcontrol.evaluation.phrasings import Saying, lines
-from rtcontrol.evaluation.policies import OPEN, SCRIPTED, Flyer, ModelFlyer, ScoringGate, SteadyFlyer, scripted
-from rtcontrol.evaluation.score_document import Document
-from rtcontrol.evaluation.score_plan import DELAYS, RATES, Cell, Settings, plan, subjects
-from rtcontrol.hosts.deciders import ExpertSource
-from rtcontrol.hosts.protocol import DeciderSource
-from rtcontrol.loop.config import RunConfig, check_hysteresis
-from rtcontrol.loop.loop import ControlLoop, LoopOptions
+from rtcontrol.evaluation.policies import SCRIPTED, Flyer, ModelFlyer, ScoringGate, scripted
+from rtcontrol.evaluation.score_plan import LISTENED_S, Cell, Settings, plan, subjects
+from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.errors import UserError
+from rtcontrol.models.files import replace_file
 from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.run import assembly
 from rtcontrol.run.fingerprint import contents
-from rtcontrol.run.model_compatibility import (
-    gate_of,
-    hysteresis_for,
-    learnt_of,
-    model_for,
-    rate_mismatch,
-    shown,
-    training_notice,
-)
+from rtcontrol.run.model_compatibility import gate_of, learnt_of, model_for, rate_mismatch, shown, training_notice
 from rtcontrol.run.skills import UserSkill, skill_of
-from rtcontrol.telemetry import report
-from rtcontrol.telemetry.recorder import Recorder
+from rtcontrol.telemetry.run_folder import describe
 
-STARTING_S = 30.0  # beside what the episodes may take
-# What is kept of a report.
-COUNTS = ("releases", "misses", "skipped_releases")
-FIGURES = ("miss_rate", "misses_by_cause", "latency_ms", "steadiness")
-
-
-def expert_source(skill: Skill) -> DeciderSource:
-    """The skill's expert, as whatever decides in a loop."""
-    return ExpertSource(lambda request: skill.expert_policy([(request.instruction, request.observation)])[0])
-
-
-def fly_wall(
-    skill: Skill,
-    agent: Agent,
-    config: RunConfig,
-    source: DeciderSource,
-    cases: Sequence[Case],
-    longest_s: float,
-) -> tuple[list[Played], dict[str, Any]]:
-    """These cases of one goal, told one thing, on consecutive seeds, in one run at the config's rate; its counts.
-
-    UserError where the world breaks down, or no decoder can be had."""
-    first = cases[0]
-    assert all((case.instruction, case.seed) == (first.instruction, first.seed + i) for i, case in enumerate(cases))
-
-    def judged() -> Judged:
-        world = skill.make()
-        world.judge_by(first.goal)
-        return world
-
-    env = PacedEnvironment.of(skill.name, judged)
-    with closing(env), tempfile.TemporaryDirectory(prefix="rtcontrol-score-") as folder:
-        host = assembly.host(config, source, config.model or "", agent)
-        recorder = Recorder(Path(folder) / "record.mcap", config.header(agent.fallback.hold_ms, agent))
-        loop = ControlLoop(config, agent, env, host, recorder, LoopOptions(sample=env.preview(first.seed)))
-        try:
-            loop.run()
-        finally:
-            recorder.close()
-    if failed := loop.failure or env.thread.fault:
-        raise UserError(failed, "Correct it there.")
-    made = report.build(loop.account, "record.mcap", ended_by=loop.ended_by)
-    done = {episode.seed: episode for episode in env.episodes}
-    missing = {"end": "no end"}
-    flown = [done.get(case.seed, Episode(case.seed, 0.0, False, longest_s, missing)) for case in cases]
-    if loop.ended_by == "host":
-        raise UserError("The decoder was lost for good.", "Give the same command again: with --json it goes on there.")
-    figures = {name: made[name] for name in (*COUNTS, *FIGURES)}
-    return [Played(case, episode, {}) for case, episode in zip(cases, flown, strict=True)], figures
-
-
-def wall_config(
-    env: str,
-    agent: Agent,
-    model: str,
-    engine: str,
-    hz: float,
-    gate: ScoringGate,
-    cases: Sequence[Case],
-    longest_s: float,
-    hysteresis: str | None = None,
-) -> RunConfig:
-    """The settings of such a run; it decides in this process."""
-    return RunConfig(
-        env=env,
-        agent=agent.name,
-        model=model,
-        engine=engine,
-        hz=hz,
-        host="inprocess",
-        instruction=cases[0].instruction,
-        seed=cases[0].seed,
-        episodes=len(cases),
-        duration_s=STARTING_S + longest_s * len(cases),
-        min_confidence={gate.head: gate.least},
-        record_observations="no",
-        hysteresis=hysteresis,
-    )
-
-
+SCHEMA = 3
 NONSENSE = 50  # sentences of the project's own list, where a list of phrasings has none
 NOT_MODELS = {"noop": "no-op"}
-
-CHUNK, WALL_CHUNK = 32, 4  # cases; what is interrupted loses at most these
-START_S = 2.0  # of a run in real time
-GUESS_S = {"scripted": 0.05, "model": 0.5, "wall": 15.0}  # of an episode
+CHUNK = 32  # cases; what is interrupted loses at most these
+Progress = Callable[[int, int], None]  # episodes done, of
 
 
-@dataclass
-class Estimate:
-    """How long what is left takes, by what episodes of each kind took so far; in real time, by how long they last in
-    the `document`."""
+class Document:
+    """`data` is all that was measured; with a `path` it is in that file after each `add`. UserError where the file
+    holds something else, or cannot be written."""
 
-    document: Document
-    took: dict[str, list[float]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
+    def __init__(self, settings: Settings, path: Path | None) -> None:
+        self._path = path = path and path.resolve()  # what a link stands for is written, not the link
+        told = json.loads(json.dumps(asdict(settings)))
+        self.data: dict[str, Any] = {"score": SCHEMA, "settings": told, "complete": False, "cells": {}}
+        if path is not None and path.is_file() and path.stat().st_size:
+            self.data = _read(path, told)
+        self.cells: dict[str, dict[str, Any]] = self.data["cells"]
 
-    def learn(self, cell: Cell, count: int, seconds: float) -> None:
-        one = self.took[_kind(cell)]
-        one[0], one[1] = one[0] + seconds, one[1] + count
+    @property
+    def begun(self) -> bool:
+        """Whether there is something of an earlier run."""
+        return bool(self.cells)
 
-    def seconds(self, cell: Cell, count: int) -> float:
-        if cell.wall:
-            return START_S * -(-count // WALL_CHUNK) + count * self._lasts(cell)
-        spent, flown = self.took.get(_kind(cell), (0.0, 0.0))
-        return count * (spent / flown if flown else GUESS_S["scripted" if cell.by in SCRIPTED else "model"])
+    def done(self, cell: Cell) -> int:
+        """How many of its cases were flown."""
+        return len(self.cells[cell.key]["outcomes"]) if cell.key in self.cells else 0
 
-    def _lasts(self, cell: Cell) -> float:
-        known = [
-            second
-            for flown in self.document.cells.values()
-            if (flown["part"], flown["title"]) == ("goals", cell.title) and flown["by"] in (cell.by, "expert")
-            for second in flown["seconds"]
-        ]
-        return sum(known) / len(known) if known else GUESS_S["wall"]
+    def add(self, cell: Cell, flown: Sequence[Played]) -> None:
+        """What came of the cell's next cases."""
+        if (kept := self.cells.get(cell.key)) is None:
+            told = list(dict.fromkeys(case.instruction for case in cell.cases))[:8]
+            self.cells[cell.key] = kept = {"part": cell.part, "title": cell.title, "by": cell.by, "told": told}
+            kept |= {"seeds": [], "outcomes": [], "returns": [], "seconds": [], "ends": [], "held": 0, "lost": 0}
+        listened = max(1, round(LISTENED_S * cell.hz))
+        for one in flown:
+            kept["seeds"].append(one.case.seed)
+            kept["outcomes"].append(int(bool(one.episode.success)))
+            kept["returns"].append(round(float(one.episode.ret), 3))
+            kept["seconds"].append(round(one.episode.seconds, 3))
+            kept["ends"].append(str(one.episode.detail.get("end")))
+            if (sure := one.kept.get("sure")) or one.kept.get("lost"):
+                # The median of the first second: a sentence is understood, or not, before much has happened. Who never
+                # decides is never sure.
+                first = sorted((sure or [0.0])[:listened])
+                kept.setdefault("sure", []).append(round(first[len(first) // 2], 4))
+                idle = one.kept["idle"][:listened]
+                kept.setdefault("unsure", []).append(int(2 * sum(idle) > len(idle)))
+            for name in ("held", "lost"):
+                kept[name] += one.kept.get(name, 0)
+        self.write()
+
+    def lines(self, lines: Sequence[Saying]) -> None:
+        """What was said, in the order of the cells' outcomes."""
+        if lines:
+            self.data["lines"] = [{"say": one.say, "means": one.means} for one in lines]
+
+    def write(self) -> None:
+        if self._path is None:
+            return
+        try:
+            replace_file(self._path, json.dumps({**self.data, "machine": describe()}, indent=1) + "\n")
+        except OSError as error:
+            raise UserError(
+                f"{self._path} cannot be written ({error.strerror}); what it holds is whole, as of before.",
+                "Make room, and give the same command again: it goes on there.",
+            ) from None
 
 
-def _kind(cell: Cell) -> str:
-    return f"{cell.by} {cell.wall} {cell.longest_s}"
-
-
-# What is flown, cases done, of, seconds left, seconds that everything (`--full`) would take beside.
-Progress = Callable[[str, int, int, float, float], None]
-InRealTime = Callable[[Cell, Sequence[Case]], tuple[list[Played], dict[str, Any]]]
+def _read(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    remedy = "Name another file, or remove this one."
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        found = None
+    parts = ("settings", "cells")
+    if (
+        not isinstance(found, dict)
+        or found.get("score") != SCHEMA
+        or not all(isinstance(found.get(p), dict) for p in parts)
+    ):
+        raise UserError(f"--json {path} is there already, and holds no score.", remedy)
+    held = found["settings"]
+    if isinstance(was := held.get("contents"), dict):
+        now = settings["contents"]
+        if changed := [name for name in {**was, **now} if was.get(name) != now.get(name)]:
+            raise UserError(f"--json {path} holds a score from before {changed[0]} changed.", remedy)
+    if other := [name for name, value in settings.items() if held.get(name) != value]:
+        name = other[0]
+        raise UserError(
+            f"--json {path} holds a score of other settings: {name} is {held.get(name)!r} there, {settings[name]!r} "
+            "here.",
+            remedy,
+        )
+    found["complete"] = False
+    return dict(found)
 
 
 def measure(
-    skill: Skill,
-    cells: Sequence[Cell],
-    flyers: Mapping[str, Flyer],
-    document: Document,
-    progress: Progress,
-    wall: InRealTime | None = None,
-    more: Sequence[Cell] = (),
+    skill: Skill, cells: Sequence[Cell], flyers: Mapping[str, Flyer], document: Document, progress: Progress
 ) -> None:
-    """Fly what the document has not yet, in real time by `wall`; how long `more` would take is told beside. Raises
-    UserError; what was flown until then is in the document."""
-    estimate, total = Estimate(document), sum(len(cell.cases) for cell in cells)
-    left = {cell.key: len(cell.cases) - document.done(cell) for cell in cells}
+    """Fly what the document has not yet. Raises UserError; what was flown until then is in the document."""
+    total = sum(len(cell.cases) for cell in cells)
     for cell in cells:
-        while left[cell.key]:
-            remaining = sum(estimate.seconds(c, left[c.key]) for c in cells)
-            beside = sum(estimate.seconds(c, len(c.cases)) for c in more)
-            progress(f"{cell.part}: {cell.title}, {cell.by}", total - sum(left.values()), total, remaining, beside)
-            began, first, figures = time.perf_counter(), document.done(cell), None
-            if cell.wall:
-                assert wall is not None, "cells in real time are flown by a loop"
-                flown, figures = wall(cell, cell.cases[first : first + WALL_CHUNK])
-            else:
-                watched = document.steadiness(cell)
-                flown = fly(skill, cell, first, SteadyFlyer(flyers[cell.by], watched, cell.hz))
-            estimate.learn(cell, len(flown), time.perf_counter() - began)
-            document.add(cell, flown, figures, None if cell.wall else watched)
-            left[cell.key] -= len(flown)
+        flyer = flyers[cell.by]
+        parallel = flyer.parallel if isinstance(flyer, ModelFlyer) else CHUNK
+        while (first := document.done(cell)) < len(cell.cases):
+            progress(sum(map(document.done, cells)), total)
+            cases = cell.cases[first : first + CHUNK]
+            document.add(cell, play(skill, flyer, cases, cell.hz, parallel, longest_s=cell.longest_s))
     document.data["complete"] = True
     document.write()
-
-
-def fly(skill: Skill, cell: Cell, first: int, flyer: SteadyFlyer) -> list[Played]:
-    """The cell's next cases, from the `first` on."""
-    cases: Sequence[Case] = cell.cases[first : first + CHUNK]
-    parallel = flyer.flyer.parallel if isinstance(flyer.flyer, ModelFlyer) else CHUNK
-    return play(skill, flyer, cases, cell.hz, parallel, delay_ticks=cell.delay, longest_s=cell.longest_s)
 
 
 class Scoring:
@@ -229,9 +161,6 @@ class Scoring:
             raise UserError(f"{option} is about a model, and {self.agent.name} names none.", "Give one with --model.")
         for name in models:
             model_for(self.agent.tools.schemas, name)
-            hysteresis_for(settings.hysteresis, name)
-        if not models:
-            check_hysteresis(settings.hysteresis, 1)
         self.warnings = [said for name in models if (said := training_notice(self.agent.tools.schemas, name))]
         gates = settings.gates or tuple(_gate_of(name, self.agent.tools.schemas) for name in models)
         if models and len(gates) not in (1, len(models)):
@@ -259,39 +188,19 @@ class Scoring:
         self.settings = replace(self.settings, contents=digests)
         self._told = subjects(self.skill, self.settings.hz, self.settings.goals)
         self.document = Document(self.settings, json_file)
-        self.document.tools = self.agent.tools.openai()
         self.document.lines(self.said)
 
     def run(self, progress: Progress) -> Document:
         """Fly everything that the document has not yet. UserError; what was flown until then is in the document."""
         flyers: dict[str, Flyer] = {name: scripted(self.skill, name) for name in SCRIPTED}
         flyers |= {name: self._flyer(name) for name in self.settings.models}
-        cells = plan(self.settings, self._told, self.said)
-        known = {cell.key for cell in cells}
-        full = plan(replace(self.settings, delays=DELAYS, rates=RATES), self._told, self.said)
-        more = [cell for cell in full if cell.key not in known]
-        measure(self.skill, cells, flyers, self.document, progress, self._in_real_time, more)
+        measure(self.skill, plan(self.settings, self._told, self.said), flyers, self.document, progress)
         return self.document
 
     def _flyer(self, model: str) -> ModelFlyer:
         settings, agent = self.settings, shown(self.agent, model)
-        steady = settings.hysteresis
-        config = RunConfig(
-            env=settings.env, engine=settings.engine, hz=settings.hz, clock="lockstep", hysteresis=steady
-        )
-        source = assembly.decider(config, agent, model)
-        return ModelFlyer(self.skill, agent, source, settings.hz, self.gates[model])
-
-    def _in_real_time(self, cell: Cell, cases: Sequence[Case]) -> tuple[list[Played], dict[str, Any]]:
-        settings, expert = self.settings, cell.by == "expert"
-        agent = self.agent if expert else shown(self.agent, cell.by)
-        gate = OPEN if expert else self.gates[cell.by]
-        steady = None if expert else settings.hysteresis
-        config = wall_config(
-            settings.env, agent, cell.by, settings.engine, cell.hz, gate, cases, cell.longest_s, steady
-        )
-        source = expert_source(self.skill) if expert else assembly.decider(config, agent, cell.by)
-        return fly_wall(self.skill, agent, config, source, cases, cell.longest_s)
+        config = RunConfig(env=settings.env, engine=settings.engine, hz=settings.hz, clock="lockstep")
+        return ModelFlyer(agent, assembly.decider(config, agent, model), settings.hz, self.gates[model])
 
 
 def _gate_of(model: str, tools: Sequence[ToolSchema]) -> str:

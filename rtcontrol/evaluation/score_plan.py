@@ -68,7 +68,6 @@ def _tells_apart(skill: Skill, goal: Any, other: Any, hz: float) -> bool:
 
 
 LISTENED_S = 1.0  # of a world's time: whether a sentence is understood is told from so much
-DELAYS, RATES = (0, 1, 2, 4), (10.0, 16.0, 30.0)
 
 
 @dataclass(frozen=True)
@@ -85,32 +84,25 @@ class Settings:
     goals: tuple[str, ...] = ()
     gates: tuple[str, ...] = ()
     phrasings: str | None = None
-    delays: tuple[int, ...] = ()
-    rates: tuple[float, ...] = ()
     engine: str = "torch"
     goal_file: str | None = None
-    hysteresis: str | None = None
     contents: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """`part` of the document: goals, other (told another goal), phrasings, canonical, nonsense, delays, rates. In
-    `wall` time the world does not wait."""
+    """`part` of the document: goals, other (told another goal), phrasings, canonical, nonsense."""
 
     part: str
     title: str
     by: str
     cases: Sequence[Case] = field(repr=False)
     hz: float
-    delay: int = 0
-    wall: bool = False
     longest_s: float = LONGEST_S
 
     @property
     def key(self) -> str:
-        how = f"{self.hz:g} Hz, {'wall' if self.wall else 'lockstep'}, {self.delay} ticks late"
-        return f"{self.part} | {self.title} | {self.by} | {how}"
+        return f"{self.part} | {self.title} | {self.by}"
 
 
 def plan(settings: Settings, told: Sequence[Subject], lines: Sequence[Saying]) -> list[Cell]:
@@ -124,25 +116,7 @@ def plan(settings: Settings, told: Sequence[Subject], lines: Sequence[Saying]) -
         if subject.others:
             for by in (*models, "expert"):
                 found.append(Cell("other", subject.title, by, subject.cases(seeds, other=True), hz))
-    return [*found, *_said(settings, told, lines), *_late(settings, told, seeds)]
-
-
-def _late(settings: Settings, told: Sequence[Subject], seeds: Sequence[int]) -> Iterator[Cell]:
-    """Delays and rates; what the goals' cells show already is not flown again."""
-    single = [subject for subject in told if len(subject.goals) == 1]
-    for by in (*settings.models, "expert"):
-        for subject in single:
-            cases = subject.cases(seeds)
-            for delay in settings.delays:
-                if delay:
-                    yield Cell("delays", subject.title, by, cases, settings.hz, delay)
-            for hz in settings.rates:
-                if hz != settings.hz:
-                    yield Cell("rates", subject.title, by, cases, hz)
-    for by in (*settings.models, "expert"):
-        for hz in settings.rates:
-            for subject in single:
-                yield Cell("rates", subject.title, by, subject.cases(seeds), hz, wall=True)
+    return [*found, *_said(settings, told, lines)]
 
 
 def _said(settings: Settings, told: Sequence[Subject], lines: Sequence[Saying]) -> Iterator[Cell]:
