@@ -71,9 +71,6 @@ class Decision:
 
     `call` is None when the function head chose `<|null|>`: leave the call in force. `confidence` maps a head's name
     (`function`, `arg1`, ...) to the product of its branching probabilities among legal children, in (0, 1].
-    `outside_mass` is the largest probability, over the visited nodes, that the model gave to tokens outside the
-    union trie: a warning sign in [0, 1]. It is looked at when a call is given, of every 16th, and told with the next
-    decision; None with the others. Where several sessions decide together it is not looked at.
     `tokens` went through the model, `reused_tokens` came from the cache. `unknown` are words of the instruction that
     the checkpoint was never taught: the function's confidence is lowered by them. Of a `plan`, `call` is the first
     one. `steadied` is set where hysteresis compared with a call in force.
@@ -81,7 +78,6 @@ class Decision:
 
     call: Call | None
     confidence: Mapping[str, float] = field(default_factory=dict)
-    outside_mass: float | None = 0.0
     forward_passes: int = 0
     tokens: int = 0
     reused_tokens: int = 0

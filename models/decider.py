@@ -15,7 +15,7 @@ from rtcontrol.models.decode.chat_plan import ChatPlan
 from rtcontrol.models.decode.core import DecoderCore
 from rtcontrol.models.decode.grammar import Grammars
 from rtcontrol.models.decode.hysteresis import Hysteresis
-from rtcontrol.models.decode.protocol import Budget, DecodeError, Runner
+from rtcontrol.models.decode.protocol import Budget, Runner
 from rtcontrol.models.errors import UserError, too_long
 from rtcontrol.models.in_flight import Decoding, InFlightDecode, evaluate, result
 from rtcontrol.models.runners import registry
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 
 T = TypeVar("T")
-ARGUMENTS = ("sequential", "parallel")
-# The mass outside the tries takes the whole LM head, as much as a layer or two: so often is enough for a warning.
-OUTSIDE_EVERY = 16
 
 
 @dataclass(frozen=True)
@@ -38,8 +35,7 @@ class DeciderSpec:
     `history` is how many executed calls the prompt shows, at most as many as the checkpoint says that it learnt;
     `threads` limits torch's CPU threads (None: one for a small model, else torch's default). A free value has at most
     `value_tokens` tokens. Without a budget of trie nodes (see Budget), one is chosen by what a pass costs on this
-    machine. Each of a chat model's
-    `arguments` sees those before it (sequential), or none of the others (parallel); it always calls a tool. With
+    machine. A chat model always calls a tool. With
     `hysteresis` a value in force stays until another one is clearly preferred (not of a chat model).
     """
 
@@ -54,7 +50,6 @@ class DeciderSpec:
     budget_per_head: int | None = None
     budget_total: int | None = None
     value_tokens: int = 64
-    arguments: str = "sequential"
     hysteresis: Hysteresis | None = None
 
     def build(self) -> STDecider:
@@ -85,7 +80,7 @@ def core_of(
         raise UserError(what, "Leave it out, or use a checkpoint with heads (docs/checkpoints.md).")
     free = any(isinstance(p.domain, Free) for tool in tools for p in tool.parameters)
     grammars = Grammars(tokenizer, vocabulary) if free else None
-    chat = ChatPlan(tools, tokenizer, template.syntax, grammars, spec.arguments == "parallel")
+    chat = ChatPlan(tools, tokenizer, template.syntax, grammars)
     return ChatCore(chat, tokenizer, grammars, spec.value_tokens)
 
 
@@ -114,20 +109,11 @@ class STDecider:
         prefix = self.template.prefix_ids(tools)
         if len(prefix) >= runner.slots:  # before the plan: that of values as long as this takes minutes, and gigabytes
             raise too_long(runner.slots, len(prefix))
-        core = self._core(tools)
+        core = core_of(spec, self.checkpoint, runner.caps.vocabulary, tools)
         self.plan: Any = core.plan
         self.decoding = Decoding(self.runner, core, prefix, budget)
         self.prefix = self.decoding.prefix
-        self._decisions = 0
-        self._due = False  # whether the mass outside is to be looked at when the call is given
-        self._outside: float | None = None
-        self._fault: DecodeError | None = None
         self.load_ms = (time.perf_counter() - began) * 1e3
-
-    def _core(self, tools: Sequence[ToolSchema]) -> DecoderCore | ChatCore:
-        if self.spec.arguments not in ARGUMENTS:
-            raise UserError(f"Unknown way of arguments {self.spec.arguments!r}.", f"Choose {' or '.join(ARGUMENTS)}.")
-        return core_of(self.spec, self.checkpoint, self.runner.caps.vocabulary, tools)
 
     def decide(
         self, observation: str, instruction: str, history: Sequence[str] = (), standing: StandingCall | None = None
@@ -154,32 +140,18 @@ class STDecider:
         self, observation: str, instruction: str, history: Sequence[str] = (), standing: StandingCall | None = None
     ) -> InFlightDecode:
         """A decision under way, that others may share passes with."""
-        fault, self._fault, self._due = self._fault, None, False
-        if fault is not None:
-            raise fault
         begun = self.decoding.begin(self.suffix(observation, instruction, history), standing)
         self._hear(instruction)
         return begun
 
     def result_of(self, one: InFlightDecode) -> Decision:
-        """What was decided, as it is given: with what was found out of the last one. Raises what ended it."""
-        decision = self._believed(one.decision())
-        self._due = self._decisions % OUTSIDE_EVERY == 0
-        self._decisions += 1
-        outside, self._outside = self._outside, None
-        return decision if outside is None else replace(decision, outside_mass=outside)
+        """What was decided, as it is given. Raises what ended it."""
+        return self._believed(one.decision())
 
     def rest(self) -> None:
-        """What nobody waits for, when the call is given: the mass outside the tries, for the next decision to tell, and
-        what keeps the next one quick."""
+        """Do what keeps the next decision quick, when the call is given."""
         if (pause := getattr(self.runner, "rest", None)) is not None:
             pause()
-        if self._due:
-            self._due = False
-            try:
-                self._outside = self.decoding.outside_mass()
-            except DecodeError as error:
-                self._fault = error
 
     def decide_many(
         self, situations: Sequence[tuple[str, str] | Told], standing: Sequence[StandingCall | None] = ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from rtcontrol.models.call import Call, Decision, StandingCall
+from rtcontrol.models.call import Decision, StandingCall
 from rtcontrol.models.decode.chat_core import ChatCore
 from rtcontrol.models.decode.core import DecoderCore, Drafts
 from rtcontrol.models.decode.protocol import Budget, Cancelled, NotFinite, Runner, Work
@@ -130,10 +129,6 @@ class Decoding:
         self._drafts = Drafts()
         self._last: InFlightDecode | None = None
 
-    def draft(self, call: Call | None) -> None:
-        """Somebody's guess of the next call: it changes how many passes that takes, and nothing else."""
-        self._drafts.call = call
-
     def begin(self, suffix: Sequence[int], standing: StandingCall | None = None) -> InFlightDecode:
         """A decision after prefix + `suffix`, for `evaluate`; `standing` is the call in force, for hysteresis. Raises
         UserError when the context is too long."""
@@ -195,20 +190,6 @@ class Decoding:
     def visited(self) -> Sequence[Entry]:
         """(head, trie node) of the choices that led to the last call."""
         return () if self._last is None else self._last.deciding.visited
-
-    def outside_mass(self) -> float:
-        """The largest probability outside the union trie over the nodes that led to the last call. Raises NotFinite."""
-        chosen = [] if self._last is None else self._last.deciding.chosen
-        if not chosen:
-            return 0.0
-        total = self.runner.logsumexp(self.handle, [node for node, _ in chosen])
-        if not math.isfinite(sum(total)):
-            self.handle.forget()
-            raise NotFinite
-        shares = (
-            math.fsum(math.exp(s - all_) for s in scores) for (_, scores), all_ in zip(chosen, total, strict=True)
-        )
-        return max(0.0, *(1.0 - share for share in shares))
 
     def cancel(self) -> None:
         """Stop the decision in flight before its next pass."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,11 +17,10 @@ import numpy as np
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.chat_plan import ChatPlan, Choice, FreeText, Place, TrieNode
-from rtcontrol.models.decode.core import NO_CALL, Drafts, Stepwise
+from rtcontrol.models.decode.core import Drafts, Stepwise
 from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.decode.protocol import Ask, Budget, DecodeError, NotFinite, PassCost, Tree
 from rtcontrol.models.decode.walk import best_of
-from rtcontrol.models.schema.tool_schema import ABSENT
 
 Likely = dict[int, "Likely"]  # what may follow a token, by token
 Behind = deque[tuple[int, list[int], Place]]  # by node: the tokens that follow, and where they lead
@@ -160,8 +158,7 @@ class ChatCore:
         """Choose what passes carry: so much ahead as a pass costs. For people, what was chosen."""
         self.budget = budget or Budget()
         self.ahead = min(self.budget.total, cost().worth(choosing=False)) if self.budget.per_head > 1 else 0
-        arguments = "in parallel" if self.plan.parallel else "in sequence"
-        return {"layout": f"arguments {arguments}", "ahead": self.ahead}
+        return {"layout": "arguments in sequence", "ahead": self.ahead}
 
     @property
     def reserve(self) -> int:
@@ -174,8 +171,8 @@ class ChatCore:
         return 4 * self.budget.total
 
     def begin(self, drafts: Drafts | None = None, prompt: Sequence[int] = ()) -> ChatDeciding:
-        """A decision; the likeliest call is `drafts`' own guess, else the last one. Without drafts a pass does not look
-        ahead of the choice at hand."""
+        """A decision; the likeliest call is the last one. Without drafts a pass does not look ahead of the choice at
+        hand."""
         return ChatDeciding(self, drafts)
 
 
@@ -200,36 +197,20 @@ class ChatDeciding(Stepwise):
     def __init__(self, core: ChatCore, drafts: Drafts | None) -> None:
         self.core, self.plan = core, core.plan
         self._drafts, self._guessing = drafts or Drafts(), drafts is not None
-        self._known = Nodes(self._likely(), core.budget.total)
-        self.chosen: list[tuple[int, list[float]]] = []  # nodes of choices, and the scores of what was legal there
+        self._known = Nodes(self._drafts.text, core.budget.total)
         self._confidence: dict[int, float] = {}
         self._function: int | None = None
         self._arguments: dict[str, Any] = {}
         self._steps = self._decide()
         self._go(None)
 
-    def _likely(self) -> Likely:
-        """The text of somebody else's guess, once, else of the last call."""
-        call, self._drafts.call = self._drafts.call, None
-        if call is not None:
-            with suppress(*NO_CALL):
-                return _nested([[t for piece in self.plan.pieces(call) for t in piece]])
-        return self._drafts.text
-
     def _decide(self) -> Generator[Tree, Sequence[Any], Decision]:
-        lines = [_Cursor((self.plan.function, ()), list(self.plan.opening))]
+        line = _Cursor((self.plan.function, ()), list(self.plan.opening))
         while True:
-            for line in lines:
-                self._walk(line)
-            if self.plan.parallel and self._function is not None and len(lines) == 1:
-                lines += [_Cursor(place, list(tokens)) for tokens, place in self.plan.arguments[self._function]]
-                for line in lines[1:]:
-                    self._over_known(line)
-                    self._walk(line)
-            waiting = [line for line in lines if line.place is not None]
-            if not waiting:
-                return self._end(lines)
-            laid = self._lay(waiting)
+            self._walk(line)
+            if line.place is None:
+                return self._end(line)
+            laid = self._lay(line)
             self._known.take(laid, (yield self._known.tree(laid, self.plan.columns)))
 
     # -- what is known ------------------------------------------------------------------------------------------------
@@ -262,7 +243,7 @@ class ChatDeciding(Stepwise):
                 row = None if line.pending else self._known.rows.get(line.at)
                 if row is None:
                     return
-                token, child = self._best(where.decides, line.at, children, row)
+                token, child = self._best(where.decides, children, row)
             else:
                 ((token, child),) = children
                 if self.core.budget.forced and (line.pending or line.at not in self._known.rows):
@@ -271,12 +252,11 @@ class ChatDeciding(Stepwise):
             line.place = where, child
 
     def _best(
-        self, decides: int, at: int, children: Sequence[tuple[int, TrieNode]], row: Sequence[float]
+        self, decides: int, children: Sequence[tuple[int, TrieNode]], row: Sequence[float]
     ) -> tuple[int, TrieNode]:
         """The child with the largest score; ties go to the lowest token id. Raises NotFinite."""
         scores = [row[self.plan.column[token]] for token, _ in children]
         best, share = best_of(scores)
-        self.chosen.append((at, scores))
         self._sure(decides, share)
         return children[best]
 
@@ -287,7 +267,7 @@ class ChatDeciding(Stepwise):
         """A leaf of a choice: a function or a value; a key or the end decides nothing that is told."""
         if where is self.plan.function:
             self._function = value
-        elif where.is_value and value is not ABSENT:
+        elif where.is_value:
             self._arguments[self.plan.tools[where.tool].parameters[where.decides - 1].name] = value
 
     def _walk_free(self, line: _Cursor, where: FreeText) -> bool:
@@ -342,53 +322,40 @@ class ChatDeciding(Stepwise):
 
     # -- what to evaluate ---------------------------------------------------------------------------------------------
 
-    def _lay(self, lines: Sequence[_Cursor]) -> NextPass:
+    def _lay(self, line: _Cursor) -> NextPass:
         """The nodes of the next pass: what is certain, what may be chosen, and what may come behind that."""
-        laid, budget = self._known.begin(), self.core.budget
-        begins: list[tuple[int, Choice, TrieNode]] = []
-        for line in lines:
-            at = line.at
-            for token in line.pending[:1] if budget.forced else line.pending:
-                at = self._known.node(laid, at, token)
-            if line.ask is not None and (len(line.pending) <= 1 or not budget.forced):
-                laid.masked.append((at, line.ask))
-            elif budget.forced:
-                laid.scored.append(at)
-            elif line.place is not None and isinstance(where := line.place[0], Choice):
-                begins.append((at, where, line.place[1]))
-        if budget.per_head == 1:
-            laid.scored += dict.fromkeys(at for at, _, _ in begins)
-            return laid
+        laid, budget, at = self._known.begin(), self.core.budget, line.at
+        for token in line.pending[:1] if budget.forced else line.pending:
+            at = self._known.node(laid, at, token)
         behind: Behind = deque()
-        for begin in begins:
-            self._known.spread(laid, *begin, budget.total, behind)
-        if self.plan.parallel and not laid.base:  # no argument waits for the function but for whose it is
-            last = self._drafts.tool
-            for i in sorted(range(len(self.plan.tools)), key=lambda i: i != last):
-                behind.extend((-1, tokens, place) for tokens, place in self.plan.arguments[i])
+        if line.ask is not None and (len(line.pending) <= 1 or not budget.forced):
+            laid.masked.append((at, line.ask))
+        elif budget.forced or budget.per_head == 1:
+            laid.scored.append(at)
+        elif line.place is not None and isinstance(where := line.place[0], Choice):
+            self._known.spread(laid, at, where, line.place[1], budget.total, behind)
         room = min(budget.total, len(laid.tokens) + self.core.ahead * self._guessing)
         while behind:
             self._known.look_behind(laid, *behind.popleft(), room, behind)
         return laid
 
-    def _end(self, lines: Sequence[_Cursor]) -> Decision:
+    def _end(self, line: _Cursor) -> Decision:
         assert self._function is not None
         self._drafts.tool = self._function
-        self._drafts.text = _nested([[*line.text, *line.pending] for line in lines])
+        self._drafts.text = _nested([*line.text, *line.pending])
         tool = self.plan.tools[self._function]
         names = ["function", *(f"arg{k + 1}" for k in range(len(tool.parameters)))]
         sure = {name: self._confidence[k] for k, name in enumerate(names) if k in self._confidence}
         call = Call(tool.name, {p.name: self._arguments[p.name] for p in tool.parameters if p.name in self._arguments})
         if tool.rules is not None and (fault := tool.rules.fault(call.arguments)) is not None:
             raise DecodeError(f"Tool {tool.name}: {fault}")
-        return Decision(call, sure, None, self.passes, self.nodes, 0)
+        return Decision(call, sure, self.passes, self.nodes, 0)
 
 
-def _nested(paths: Sequence[Sequence[int]]) -> Likely:
-    """Texts as tokens that follow one another."""
+def _nested(path: Sequence[int]) -> Likely:
+    """A text as tokens that follow one another."""
     root: Likely = {}
-    for path in paths:
-        below = root
-        for token in path:
-            below = below.setdefault(token, {})
+    below = root
+    for token in path:
+        below = below.setdefault(token, {})
     return root

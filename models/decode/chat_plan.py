@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.chat_template import CallSyntax, encode_marked, encode_value, text_of
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import Free
 from rtcontrol.models.schema.parameters import Parameter
-from rtcontrol.models.schema.tool_schema import ABSENT, ToolSchema
+from rtcontrol.models.schema.tool_schema import ToolSchema
 
 TrieNode = tuple[int, ...]
 
@@ -94,72 +93,35 @@ Place = tuple[Choice | FreeText, TrieNode]
 
 class ChatPlan:
     """All calls of some tools in one syntax. `opening` are the tokens that every call begins with, `function` the first
-    choice. `grammars` compiles those of free values (None: there are none).
+    choice. `grammars` compiles those of free values (None: there are none). Raises UserError for values that cannot be
+    told apart."""
 
-    With `parallel` an argument does not see the others: `arguments[tool]` are the places of its values, each behind the
-    tokens that lead there, and each ends with the call. Raises UserError for values that cannot be told apart."""
-
-    def __init__(
-        self, tools: Sequence[ToolSchema], tokenizer: STTokenizer, syntax: CallSyntax, grammars: Any, parallel: bool
-    ) -> None:
-        self.tools, self.syntax, self.parallel = tuple(tools), syntax, parallel
+    def __init__(self, tools: Sequence[ToolSchema], tokenizer: STTokenizer, syntax: CallSyntax, grammars: Any) -> None:
+        self.tools, self.syntax = tuple(tools), syntax
         self._tokenizer, self._grammars = tokenizer, grammars
         self.opening = encode_marked(tokenizer, syntax.opening)
         self.function = Choice(-1, 0)
         self.all: list[Choice] = [self.function]
         self.free: list[FreeText] = []
-        self.arguments: list[list[tuple[list[int], Place]]] = []
         self._follows: dict[tuple[int, int, bool], Choice] = {}
         self._values: dict[tuple[int, int], Place] = {}
         for i, tool in enumerate(self.tools):
-            self.arguments.append(self._apart(i, tool) if parallel else [])
-            follow = None if parallel else self._follow(i, tool, -1, False)
-            begun = syntax.arguments if tool.parameters else syntax.empty
-            firsts = [t for t, _ in follow.children(())] if follow else encode_marked(tokenizer, begun)[:1]
-            for first in firsts:
+            follow = self._follow(i, tool, -1, False)
+            for first, _ in follow.children(()):
                 path = [*tokenizer.encode(_inner(syntax, tool.name)), first]
-                if not self.function.insert(path, i, None if follow is None else (follow, (first,))):
+                if not self.function.insert(path, i, (follow, (first,))):
                     raise UserError(f"The tool name {tool.name!r} has the tokens of another's.", "Rename one of them.")
         self.columns = tuple(sorted({t for choice in self.all for t in choice.choices}))
         self.column = {token: i for i, token in enumerate(self.columns)}
-
-    def pieces(self, call: Call) -> list[list[int]]:
-        """A call's text as it is cut: the tokens of each piece. Raises LookupError and ValueError for what is no call
-        of these."""
-        (tool,) = (t for t in self.tools if t.name == call.name)
-        given = [p for p in tool.parameters if p.name in call.arguments]
-        found = [self.opening, self._tokenizer.encode(_inner(self.syntax, tool.name))]
-        between = self.syntax.arguments if given else self.syntax.empty
-        for p in given:
-            value = call.arguments[p.name]
-            text = text_of(self.syntax, value, self._quoted(p))
-            found += [
-                encode_marked(self._tokenizer, between + self._key(p)),
-                encode_value(self._tokenizer, text, self.syntax),
-            ]
-            between = self.syntax.quote * isinstance(value, str) + self.syntax.separator
-        if given:
-            between = between.removesuffix(self.syntax.separator) + self.syntax.closing
-        return [*found, encode_marked(self._tokenizer, between)]
 
     def where(self, free: FreeText) -> str:
         """A free value as errors name it."""
         tool = self.tools[free.tool]
         return f"Tool {tool.name}, parameter {tool.parameters[free.decides - 1].name}"
 
-    def _apart(self, i: int, tool: ToolSchema) -> list[tuple[list[int], Place]]:
-        """The values of a tool, each as if it were the only one that is given."""
-        found = []
-        name = self._tokenizer.encode(_inner(self.syntax, tool.name))
-        for k, parameter in enumerate(tool.parameters):
-            before = encode_marked(self._tokenizer, f"{self.syntax.arguments}{self._key(parameter)}")
-            place = self._value(i, tool, k, partial(self._closed, i, k))
-            found.append(([*self.opening, *name, *before], place))
-        return found
-
     def _quoted(self, p: Parameter) -> bool:
         """Whether all values are texts, so that the quote before them belongs to the key."""
-        if p.nullable or (self.parallel and not p.required):
+        if p.nullable:
             return False
         return p.domain.is_string if isinstance(p.domain, Free) else all(isinstance(v, str) for v in p.domain.values)
 
@@ -170,15 +132,6 @@ class ChatPlan:
     def _end(self, follow: Choice, quoted: bool, empty: bool = False) -> None:
         text = self.syntax.quote * quoted + (self.syntax.empty if empty else self.syntax.closing)
         follow.insert(encode_marked(self._tokenizer, text), None, None)
-
-    def _closed(self, i: int, k: int, quoted: bool) -> Choice:
-        """Behind the k-th value the end."""
-        known = self._follows.get((i, k, quoted))
-        if known is None:
-            known = self._follows[i, k, quoted] = Choice(i, k + 1)
-            self._end(known, quoted)
-            self.all.append(known)
-        return known
 
     def _follow(self, i: int, tool: ToolSchema, k: int, quoted: bool) -> Choice:
         """What may stand behind the k-th value (-1: the name), which is a text or not: a further key, or the end."""
@@ -204,10 +157,9 @@ class ChatPlan:
         p, quoted = tool.parameters[k], self._quoted(tool.parameters[k])
         where = f"Tool {tool.name}, parameter {p.name}"
         if isinstance(p.domain, Free):
-            if p.nullable or (self.parallel and not p.required):
+            if p.nullable:
                 raise UserError(
-                    f"{where}: a value that is not listed may not be null, or left out in parallel, in a chat "
-                    "model's call.",
+                    f"{where}: a value that is not listed may not be null in a chat model's call.",
                     "List its values, bound it, or require it.",
                 )
             grammar = self._grammars.compile(p.domain, where, quoted and self.syntax.escaped, self.syntax.space)
@@ -216,10 +168,8 @@ class ChatPlan:
             return free, ()
         choice = Choice(i, k + 1, is_value=True)
         values = [*p.domain.values, *[None] * p.nullable]
-        if self.parallel and not p.required and not p.nullable:
-            values.append(ABSENT)
         for value in values:
-            text = text_of(self.syntax, None if value is ABSENT else value, quoted)
+            text = text_of(self.syntax, value, quoted)
             follow = then(isinstance(value, str))
             for first, _ in follow.children(()):
                 path = [*encode_value(self._tokenizer, text, self.syntax), first]

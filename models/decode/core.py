@@ -22,29 +22,24 @@ from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.decode.hysteresis import Hysteresis, SteadyWalk
 from rtcontrol.models.decode.plan import NO_TOOL, ROOT, SchemaPlan
 from rtcontrol.models.decode.protocol import Ask, Budget, DecodeError, NotFinite, PassCost, Tree
-from rtcontrol.models.decode.walk import Entry, HeadState, Walk, Walker
-from rtcontrol.models.decode.worst_case_cost import choose_layout
+from rtcontrol.models.decode.walk import Entry, HeadState, Walk, Walker, choose_layout
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import ABSENT
 
 AHEAD = 24  # nodes of a pass
 GUESSED = 256  # nodes of a decision, for each free head
 Take = Callable[[Any], None]  # of the answer to an ask
-# What a guess raises that is no call of these tools.
-NO_CALL = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, UserError)
 Start = tuple[int, str, bool]  # what a free value begins with: its head, its grammar, whether it may be null
 
 
 @dataclass(slots=True)
 class Drafts:
     """Guesses of what will be decided: the tool called last, and by head and tool the tokens of the last free value (of
-    a chat model the whole `text`, token after token); `call` is somebody else's guess of the next call (a small
-    model's, say)."""
+    a chat model the whole `text`, token after token)."""
 
     tool: int | None = None
     tokens: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     text: dict[int, Any] = field(default_factory=dict)
-    call: Call | None = None
 
 
 class Stepwise:
@@ -175,36 +170,14 @@ class Deciding(Stepwise):
         self.visited: list[Entry] = []  # the choices that led to the decision
         self._guessing, self._drafts = drafts is not None, drafts or Drafts()
         self._prompt = core.tokenizer.decode(prompt) if core.domains and self._guessing else ""
-        self._take_call()
+        self._likely = (
+            core.only_free if self._drafts.tool is None else self._drafts.tool
+        )  # its values are guessed unseen
         self._free: dict[tuple[int, int], FreeHead] = {}  # by head and tool
         self._values_free: dict[int, Any] = {}  # by head
         self._bests: dict[Start, Best] = {}
         self._steps = self._decide()
         self._go(None)
-
-    def _take_call(self) -> None:
-        """Somebody else's guess, once, as guesses of its values; and the tool whose values are guessed unseen."""
-        drafts, plan = self._drafts, self.plan
-        self._values = {at: [tokens] for at, tokens in drafts.tokens.items()}
-        self._likely = self.core.only_free if drafts.tool is None else drafts.tool
-        call, drafts.call = drafts.call, None
-        if call is not None and call.name in (names := [t.name for t in plan.tools]):
-            self._likely = names.index(call.name)
-            for k, (head, slot) in enumerate(zip(plan.heads[1:], plan.slots[self._likely], strict=False), start=1):
-                value = slot.value(call.arguments)
-                if self._likely in head.free and value is not ABSENT and value is not None:
-                    try:
-                        tokens = self.core.tokenizer.encode(plan.text(self._likely, k - 1, value))
-                    except NO_CALL:
-                        continue  # no value of this parameter
-                    self._values.setdefault((k, self._likely), []).insert(0, tokens)
-
-    @property
-    def chosen(self) -> list[tuple[int, list[float]]]:
-        """Of the choices that led to the decision the node, and the scores of what any tool allows there."""
-        column, heads = self.core.walker.column, self.plan.heads
-        rows = [(self.heads[k].slots[n], self.heads[k].rows[n], heads[k].trie.children(n)) for k, n in self.visited]
-        return [(slot, [row[column[t]] for t in legal]) for slot, row, legal in rows]
 
     @property
     def guesses(self) -> tuple[int, int]:
@@ -321,8 +294,8 @@ class Deciding(Stepwise):
 
     def _begun(self, k: int, tool: int, node: int) -> FreeHead:
         """A free head whose head token is at this node, with all that is guessed of it."""
-        values = self._values.get((k, tool), ())
-        state = self.core.free_head(k, tool, self._guessing, values, self._prompt)
+        last = self._drafts.tokens.get((k, tool))
+        state = self.core.free_head(k, tool, self._guessing, () if last is None else (last,), self._prompt)
         state.nodes.append(node)
         return state
 
@@ -355,7 +328,7 @@ class Deciding(Stepwise):
                 raise DecodeError(f"Tool {self.plan.tools[tool].name}: {fault}")
             call = Call(self.plan.tools[tool].name, arguments)
         steadied = None if self._steady is None else self._steady.steadied
-        return Decision(call, confidence, None, self.passes, self.nodes, 0, steadied=steadied)
+        return Decision(call, confidence, self.passes, self.nodes, 0, steadied=steadied)
 
     def _value(self, k: int, tool: int, state: FreeHead) -> Any:
         self._drafts.tokens[k, tool] = list(state.value.tokens)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -69,10 +69,6 @@ class TokenTrie:
         """Of a leaf that is legal for a tool."""
         return self.leaves[leaf][tool]
 
-    def alike(self, node: TrieNode, tool: int) -> Hashable:
-        """The same of nodes below which the same may follow for a tool, in the same order (not of all of them)."""
-        return node
-
     @property
     def choices(self) -> set[int]:
         """The tokens between which the model chooses somewhere."""
@@ -118,21 +114,6 @@ class NumberTrie(TokenTrie):
         more = {t: (*node, t) for letter, t in self._spelled.items() if self._counted(text + letter)[0]}
         return super().children(node) | more
 
-    def alike(self, node: TrieNode, tool: int) -> Hashable:
-        grid = self._grid(tool)
-        if grid is None or super().children(node):  # listed children may come in another order
-            return node
-        return grid.alike(self._text(node))
-
-    def finer(self, tool: int) -> NumberTrie:
-        """The same with all numbers between a tool's own, as many decimals as they have."""
-        grids = {t: g.finer() if t == tool else g for g, tools in self._grids.items() for t in _bits(tools)}
-        made = NumberTrie(self._head, self._spelled[END], self._spelled, grids)
-        for leaf, values in self.leaves.items():
-            for owner, value in values.items():
-                made.insert(leaf, owner, value)
-        return made
-
     def value(self, leaf: TrieNode, tool: int) -> Any:
         if tool in self.leaves.get(leaf, ()):
             return super().value(leaf, tool)
@@ -162,10 +143,6 @@ class NumberTrie(TokenTrie):
                 legal |= tools
                 several |= tools * (count > 1)
         return legal, several
-
-
-def _bits(mask: int) -> list[int]:
-    return [i for i in range(mask.bit_length()) if mask >> i & 1]
 
 
 NO_TOOL = -1  # the value of a null function head

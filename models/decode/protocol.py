@@ -132,27 +132,12 @@ class Work:
     stop: threading.Event | None = None
 
 
-class Handle(Protocol):
-    """One sequence of a runner's: a prompt, and behind it the nodes of the decision at hand."""
-
-    @property
-    def slots(self) -> int:
-        """Tokens that it can hold."""
-
-    @property
-    def fresh(self) -> int:
-        """Tokens of its prompt that are not computed yet."""
-
-    def start(self, prompt: Sequence[int], reserve: int) -> int:
-        """Begin a decision after this prompt; gives how many of its tokens are cached. Raises UserError when prompt and
-        `reserve` nodes do not fit."""
-
-    def forget(self) -> None:
-        """Nothing that is cached is to be used again."""
-
-
 class Runner(Protocol):
-    """One model, many handles. Not thread-safe. It may have `rest()`, called when a decision is given, and `figures`
+    """One model, many handles, each a prompt and behind it the nodes of the decision at hand. A handle has `slots`
+    (tokens that it can hold), `fresh` (tokens of its prompt that are not computed yet), `start(prompt, reserve)` (begin
+    a decision; gives how many tokens are cached, raises UserError when they do not fit) and `forget()`.
+
+    Not thread-safe. It may have `rest()`, called when a decision is given, and `figures`
     to be told. `slots`: so many tokens a handle holds."""
 
     caps: Caps
@@ -173,6 +158,3 @@ class Runner(Protocol):
     def run(self, batch: Sequence[Work]) -> list[list[Any]]:
         """One pass for at most `caps.batch` works of different handles: of each what its tree's asks ask for, in their
         order. What of the prompts is not computed yet shares the pass."""
-
-    def logsumexp(self, handle: Any, nodes: Sequence[int]) -> list[float]:
-        """Over the whole vocabulary, at these of the nodes that the decision at hand has evaluated."""

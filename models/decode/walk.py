@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 from rtcontrol.models.decode.plan import ANY_TOOL, KEPT, NO_TOOL, ROOT, SchemaPlan, TrieNode
-from rtcontrol.models.decode.protocol import Budget, NotFinite
+from rtcontrol.models.decode.protocol import Budget, NotFinite, PassCost
 
 FUNCTION_BIT = 1 << ANY_TOOL
 Entry = tuple[int, TrieNode]  # a head's node
@@ -165,3 +166,44 @@ class Walker:
         leaves = self.plan.function.trie.leaves.items()
         below = [values[ANY_TOOL] for leaf, values in leaves if leaf[: len(node)] == node]
         return sum(1 << tool for tool in below if tool != NO_TOOL)
+
+
+WORST = 1.5  # so much more than the other's its worst call may cost, where a layout is chosen for its mean
+NEAR = 1.02  # costs closer than that are equal: fewer passes win
+
+
+def worst_call(walker: Walker, tool: int) -> tuple[int, int]:
+    """Return the passes that a call of the tool takes at most, and about how many nodes they carry; of a free value the
+    head's own token alone."""
+    first, per_head = {*walker.first}, walker.budget.per_head
+    function = next(leaf for leaf, values in walker.plan.function.trie.leaves.items() if values.get(ANY_TOOL) == tool)
+    path = [function[:end] for end in range(len(function))]
+    waits = [n for n in path if (0, n) not in first and len(walker.choices(0, n, FUNCTION_BIT)[1]) > 1]
+    passes, nodes = 0, len(first) + len(waits)
+    for k, head in enumerate(walker.plan.heads[1 : 1 + len(walker.plan.slots[tool])], start=1):
+        free = [ROOT] if tool in head.free else []
+        needed = [n for n in (*free, *head.trie.needed(1 << tool, limit=2 * per_head)) if (k, n) not in first]
+        longest = max(map(len, (leaf for leaf, values in head.trie.leaves.items() if tool in values)), default=0)
+        if (grid := head.grids.get(tool)) is not None:
+            longest = max(longest, grid.longest + 1)
+        passes = max(passes, min(len(needed), 1) if len(needed) <= per_head else longest)
+        nodes += min(len(needed), per_head)
+    return bool(first) + len(waits) + passes, nodes
+
+
+def choose_layout(plan: SchemaPlan, limit: Budget, measured: Callable[[], PassCost]) -> tuple[Budget, dict[str, Any]]:
+    """The budget whose calls cost less when all tools are equally likely, unless its worst call costs much more than
+    the other's; and what was weighed, nothing where both are the same. The same cost gives the same choice."""
+    walkers = [Walker(plan, budget) for budget in (limit, replace(limit, function_first=True))]
+    if walkers[0].first == walkers[1].first:
+        return limit, {"layout": "everything"}
+    cost, weighed = measured(), []
+    for walker in walkers:
+        spent = [worst_call(walker, tool) for tool in range(len(plan.tools))]
+        costs = [cost.of(*s) for s in spent]
+        weighed.append((sum(costs) / len(costs), max(costs), max(p for p, _ in spent), walker))
+    everything, first = weighed
+    chosen = first if first[0] * NEAR < everything[0] and first[1] <= WORST * everything[1] else everything
+    layout = "function first" if chosen is first else "everything"
+    told = {"layout": layout, "passes": chosen[2], "first_nodes": len(chosen[3].first)}
+    return chosen[3].budget, {**told, "pass_ms": round(cost.fixed_ms, 3), "token_ms": round(cost.token_ms, 4)}

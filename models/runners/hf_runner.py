@@ -38,15 +38,13 @@ LEAVES = (5, 7, 8)
 
 class HFSequence:
     """A session's handle: one cache of the prompt's first `done` tokens, and behind it of the decision's nodes. `paths`
-    are the nodes that lead to each, itself the last; `logits` what each pass gave. It is cut where the next prompt
-    parts."""
+    are the nodes that lead to each, itself the last. It is cut where the next prompt parts."""
 
     def __init__(self, slots: int, cache: Any) -> None:
         self.slots, self.cache = slots, cache
         self.prompt: list[int] = []
         self.done = 0
         self.paths: list[list[int]] = []
-        self.logits: list[torch.Tensor] = []
 
     @property
     def fresh(self) -> int:
@@ -58,7 +56,7 @@ class HFSequence:
         if len(prompt) + reserve > self.slots:
             raise too_long(self.slots, len(prompt))
         self._keep(common_start(self.prompt[: self.done], list(prompt)))
-        self.prompt, self.logits = list(prompt), []
+        self.prompt = list(prompt)
         return self.done
 
     def _keep(self, count: int) -> None:
@@ -143,7 +141,6 @@ class HFRunner:
 
     def _run(self, work: Work) -> list[Any]:
         every = self._rows(work.handle, work.tree)
-        work.handle.logits.append(every)
 
         def scores(at: Sequence[int], ids: Sequence[int] | None) -> torch.Tensor:
             rows = torch.tensor([*at], device=every.device)
@@ -161,11 +158,6 @@ class HFRunner:
         for i, parent in enumerate(tree.parents, start=base):
             paths.append([*(paths[parent] if parent >= 0 else ()), i])
         return self._pass(handle, handle.fresh, tree.tokens, paths)
-
-    def logsumexp(self, handle: HFSequence, nodes: Sequence[int]) -> list[float]:
-        """Over the whole vocabulary, at nodes of the last decision."""
-        total: list[float] = torch.logsumexp(torch.cat(handle.logits)[list(nodes)], -1).tolist()
-        return total
 
     def _pass(
         self, handle: HFSequence, fresh: int, nodes: Sequence[int], paths: Sequence[list[int]] = ()

@@ -34,14 +34,12 @@ class Node:
 
 class PackedSequence:
     """A session's handle: the content of one KV cache, a prompt (prefix + suffix) and behind it the nodes evaluated for
-    the decision at hand. `paths` are the slots, counted from the prompt's end, that lead to each of these; `states`
-    [nodes, hidden] of every pass what they gave, for whoever keeps them."""
+    the decision at hand. `paths` are the slots, counted from the prompt's end, that lead to each of these."""
 
     def __init__(self, model: LeanModel, slots: int) -> None:
         self.model, self.cache = model, model.cache(slots)
         self.prompt: list[int] = []
         self.paths: list[tuple[int, ...]] = []
-        self.states: list[torch.Tensor] = []
         self.columns: dict[tuple[int, ...], torch.Tensor] = {}  # by the ids asked for: rows of the LM head
         self._done = 0
 
@@ -57,7 +55,7 @@ class PackedSequence:
             raise too_long(self.cache.slots, len(prompt))
         common = self.cached(prompt)
         self.cache.reserve(common, len(prompt) + reserve, only=True)
-        self.prompt, self.paths, self.states, self._done = list(prompt), [], [], common
+        self.prompt, self.paths, self._done = list(prompt), [], common
         return common
 
     def cached(self, prompt: Sequence[int]) -> int:
@@ -68,13 +66,13 @@ class PackedSequence:
     def restore(self, prompt: Sequence[int], keys: torch.Tensor, values: torch.Tensor) -> None:
         """Begin behind exactly these tokens, whose KV is given."""
         self.cache.fill(keys, values)
-        self.prompt, self.paths, self.states, self._done = list(prompt), [], [], len(prompt)
+        self.prompt, self.paths, self._done = list(prompt), [], len(prompt)
 
     def follow(self, other: PackedSequence, prompt: Sequence[int]) -> None:
         """Begin behind those of these tokens that another sequence holds."""
         known = other.cached(prompt)
         self.cache.share(other.cache, known)
-        self.prompt, self.paths, self.states, self._done = list(prompt[:known]), [], [], known
+        self.prompt, self.paths, self._done = list(prompt[:known]), [], known
 
     def forget(self) -> None:
         """Nothing in the cache is to be reused."""

@@ -100,8 +100,7 @@ class TorchRunner:
             states = run_together(self.model, placed)
             each = zip(batch, states, strict=True)
             found = answered([(w.tree.asks, partial(self._logits, w.handle, hidden)) for w, hidden in each])
-        for (handle, nodes), hidden in zip(placed, states, strict=True):
-            handle.states.append(hidden)
+        for handle, nodes in placed:
             handle.ran(nodes)
         return found
 
@@ -147,12 +146,6 @@ class TorchRunner:
             answered([([ask], lambda nodes, ids: self.model.logits(hidden))])
             best = min(best, (time.perf_counter() - began) * 1e3)
         return best
-
-    def logsumexp(self, handle: PackedSequence, nodes: Sequence[int]) -> list[float]:
-        """Over the whole vocabulary at nodes of the last decision."""
-        with self._own_threads():
-            total: list[float] = torch.logsumexp(self.model.logits(torch.cat(handle.states)[list(nodes)]), -1).tolist()
-        return total
 
     def _own_threads(self) -> AbstractContextManager[None]:
         return thread_limit(self.threads)

@@ -36,7 +36,7 @@ from rtcontrol.models.decode.core import common_start
 from rtcontrol.models.decode.protocol import Cancelled, Caps, PassCost, PrefixInfo, Work
 from rtcontrol.models.errors import UserError, too_long
 from rtcontrol.models.runners.torch_runner import choose_dtype, choose_threads, thread_limit
-from rtcontrol.models.runners.vllm_tap import Asked, ScoreTap, gather, totals
+from rtcontrol.models.runners.vllm_tap import Asked, ScoreTap, gather
 from rtcontrol.models.runners.weights import shared, unchanged
 
 OPTIONS = "RTCONTROL_VLLM_ARGS"
@@ -50,16 +50,14 @@ WARM_S = 10.0  # a prefix that was not used for so long is asked for again where
 
 
 class RequestSequence:
-    """A session's handle: a prompt, the paths to the nodes evaluated behind it, and the requests that did so."""
+    """A session's handle: a prompt, and the paths to the nodes evaluated behind it."""
 
-    def __init__(self, slots: int, prefix: Sequence[int], dropped: list[int]) -> None:
+    def __init__(self, slots: int, prefix: Sequence[int]) -> None:
         self.slots, self.prefix = slots, list(prefix)
         self.prompt: list[int] = []
         self.paths: list[list[int]] = []
-        self.numbers: dict[int, int] = {}  # of requests, by node
         self.used_s = time.monotonic()
-        self._done, self._dropped = 0, dropped
-        weakref.finalize(self, _drop, self.numbers, dropped)
+        self._done = 0
 
     @property
     def fresh(self) -> int:
@@ -73,7 +71,6 @@ class RequestSequence:
             raise too_long(self.slots, len(prompt))
         self._done = common_start(self.prompt[: self._done], prompt) // BLOCK * BLOCK
         self.prompt, self.paths = list(prompt), []
-        _drop(self.numbers, self._dropped)
         return self._done
 
     def computed(self, end: int) -> None:
@@ -88,18 +85,11 @@ class RequestSequence:
         if len(self.prompt) + max(map(len, self.paths[base:]), default=0) >= self.slots:
             raise too_long(self.slots, len(self.prompt))
         asked = sorted({n for ask in asks if ask.ids or ask.masks is not None for n in ask.nodes})
-        found = dict(zip(asked, numbers, strict=False))
-        self.numbers |= {base + n: number for n, number in found.items()}
-        return asks, found
+        return asks, dict(zip(asked, numbers, strict=False))
 
     def forget(self) -> None:
         """Nothing that is cached is to be used again."""
         self.start([], 0)
-
-
-def _drop(numbers: dict[int, int], dropped: list[int]) -> None:
-    dropped += numbers.values()
-    numbers.clear()
 
 
 class VLLMRunner:
@@ -149,7 +139,6 @@ class VLLMRunner:
         if hasattr(self._params, "skip_clone"):
             self._params.skip_clone = True  # they are a request's own already
         self._numbers = count()
-        self._dropped: list[int] = []
         self._handles: weakref.WeakSet[RequestSequence] = weakref.WeakSet()
 
     def open(self, prefix: Sequence[int]) -> tuple[RequestSequence, PrefixInfo]:
@@ -161,7 +150,7 @@ class VLLMRunner:
 
     def copy(self, handle: Any, prefix: Sequence[int]) -> RequestSequence:
         """Another handle for the same prefix."""
-        made = RequestSequence(self.slots, prefix, self._dropped)
+        made = RequestSequence(self.slots, prefix)
         self._handles.add(made)
         return made
 
@@ -178,8 +167,7 @@ class VLLMRunner:
 
     def _compute(self, prompt: list[int]) -> None:
         if prompt:
-            self._dropped.append(number := next(self._numbers))
-            self._evaluate({number: prompt})
+            self._evaluate({next(self._numbers): prompt})
 
     def run(self, batch: Sequence[Work]) -> list[Any]:
         """One pass: of each work what its tree's asks ask for, or Cancelled where it was stopped meanwhile."""
@@ -190,8 +178,7 @@ class VLLMRunner:
             prompts |= {number: work.handle.prompt + paths[n] for n, number in numbers.items()}
         gone = self._evaluate(prompts, [(w.stop, n.values()) for w, (_, n) in zip(batch, works, strict=True)])
         whole = [w for w in works if gone.isdisjoint(w[1].values())]
-        dropped, self._dropped[:] = self._dropped[:], ()
-        found = iter(self.engine.collective_rpc(gather, args=(whole, dropped))[0])
+        found = iter(self.engine.collective_rpc(gather, args=(whole,))[0])
         for work in batch:
             work.handle.computed(len(work.handle.prompt))
         return [next(found) if gone.isdisjoint(n.values()) else Cancelled() for _, n in works]
@@ -224,11 +211,6 @@ class VLLMRunner:
     def _abort(self, numbers: set[int]) -> None:
         if numbers:
             self.engine.abort_request([str(n) for n in numbers])
-
-    def logsumexp(self, handle: RequestSequence, nodes: Sequence[int]) -> list[float]:
-        """Over the whole vocabulary, at nodes of the last decision."""
-        found: list[float] = self.engine.collective_rpc(totals, args=([handle.numbers[n] for n in nodes],))[0]
-        return found
 
     def rest(self) -> None:
         """Where nobody waits: the prefix that lay idle for longest is used, so that others do not take its room."""

@@ -53,21 +53,13 @@ class ScoreTap(LogitsProcessor):
 Asked = tuple[Sequence[Ask], Mapping[int, int]]  # of one work, and the number of each node's request
 
 
-def gather(worker: Any, works: Sequence[Asked], dropped: Sequence[int]) -> list[list[Any]]:
-    """Runs in the engine's worker, where the scores are: of each work what it asks for. Those `dropped` are not kept
-    any longer."""
-    kept = ScoreTap.of[worker.vllm_config.instance_id].kept
-    for number in dropped:
-        kept.pop(number, None)
+def gather(worker: Any, works: Sequence[Asked]) -> list[list[Any]]:
+    """Runs in the engine's worker, where the scores are: of each work what it asks for. No score is kept any longer."""
+    tap = ScoreTap.of[worker.vllm_config.instance_id]
+    kept, tap.kept = tap.kept, {}
 
     def rows(numbers: Mapping[int, int], nodes: Sequence[int], ids: Sequence[int] | None) -> torch.Tensor:
         found = torch.stack([scores[row] for scores, row in (kept[numbers[n]] for n in nodes)])
         return found if ids is None else found[:, list(ids)]
 
     return answered([(asks, partial(rows, numbers)) for asks, numbers in works])
-
-
-def totals(worker: Any, numbers: Sequence[int]) -> list[float]:
-    """Runs in the engine's worker: the logsumexp of what each of these requests gave."""
-    kept = ScoreTap.of[worker.vllm_config.instance_id].kept
-    return [float(torch.logsumexp(kept[n][0][kept[n][1]], -1)) for n in numbers]

@@ -3,11 +3,11 @@ text is counted, so a trie of them needs no list."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from fractions import Fraction
-from math import ceil, floor, gcd
+from math import ceil, floor
 from typing import Any
 
 from rtcontrol.models.errors import UserError
@@ -41,15 +41,6 @@ class NumberGrid:
         return tuple(self._text(self.first + i * self.step) for i in range(self.count))
 
     @property
-    def remainders(self) -> int:
-        """In how many ways they may lie between two round numbers."""
-        return self.step // gcd(self.step, 10 ** self.step.bit_length())
-
-    def finer(self) -> NumberGrid:
-        """All numbers of as many decimals from its first to its last."""
-        return replace(self, step=1, count=(self.count - 1) * self.step + 1)
-
-    @property
     def longest(self) -> int:
         """Characters of the longest text."""
         return max(len(self._text(units)) for units in (self.first, self.first + (self.count - 1) * self.step))
@@ -76,23 +67,10 @@ class NumberGrid:
 
     def below(self, start: str) -> int:
         """How many of the texts begin so."""
-        return sum(self._among(*span[:2]) for span in self._spans(start)) if start else self.count
+        return sum(self._among(*span) for span in self._spans(start)) if start else self.count
 
-    def alike(self, start: str) -> Hashable:
-        """The same of beginnings that the same may follow."""
-        if not start.strip("-"):
-            return start
-        marks = []
-        for low, high, size in self._spans(start):
-            if count := self._among(low, high):
-                # Of those within, the one closest to zero, and how far it is from where they could begin.
-                steps = (high - self.first) // self.step if start[0] == "-" else -((self.first - low) // self.step)
-                nearest = self.first + min(max(steps, 0), self.count - 1) * self.step
-                marks.append((size, abs(nearest) % size, count))
-        return "." in start, tuple(marks)
-
-    def _spans(self, start: str) -> list[tuple[int, int, int]]:
-        """The units, from and to, whose texts begin so, and how many these would be without a bound."""
+    def _spans(self, start: str) -> list[tuple[int, int]]:
+        """The units, from and to, whose texts begin so."""
         before, point, decimals = start.removeprefix("-").partition(".")
         unit, rest = 10**self.digits, self.digits - len(decimals)
         if before[:1] == "0" != before or rest < 0 or not f"{before or 0}{decimals or 0}".isdigit():
@@ -110,8 +88,8 @@ class NumberGrid:
                 spans.append((int(before) * size, size))
                 size *= 10
         if start[0] == "-":
-            return [(-low - size + 1, min(-low, -1), size) for low, size in spans]
-        return [(low, low + size - 1, size) for low, size in spans]
+            return [(-low - size + 1, min(-low, -1)) for low, size in spans]
+        return [(low, low + size - 1) for low, size in spans]
 
     def _among(self, low: int, high: int) -> int:
         """How many lie within these units."""

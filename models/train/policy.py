@@ -100,14 +100,6 @@ class TrainingRunner:
         found = dict(zip(order, answered(asked), strict=True))
         return [found[i] for i in range(len(batch))]
 
-    def logsumexp(self, handle: TrainingSequence, nodes: Sequence[int]) -> list[float]:
-        """Over the whole vocabulary, by a forward of its own: to keep a batch's rows would take gigabytes."""
-        own = [(handle.prompt[self._prefix :], handle.nodes)]
-        with torch.no_grad():
-            logits = label_logits(self._model, pack_nodes(handle.prompt[: self._prefix], own)).float()
-        found: list[float] = torch.logsumexp(logits[list(nodes)], -1).tolist()
-        return found
-
 
 class TreeDecider:
     """Decides for many rows in packed trees, by any schema."""

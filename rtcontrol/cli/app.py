@@ -74,7 +74,7 @@ Examples:
 
   rtcontrol run --env lander --hz 4 --model decisions:https://HOST/v1#NAME      (an endpoint decides: docs/decisions.md)
 
-  rtcontrol run --env lander --model Qwen/Qwen2.5-0.5B-Instruct --arguments parallel      (docs/chat.md)
+  rtcontrol run --env lander --model Qwen/Qwen2.5-0.5B-Instruct      (docs/chat.md)
 
   rtcontrol run --config run.toml --duration 60      (lines such as: `env = "lander"`)
 

@@ -126,7 +126,7 @@ class GatewayApp:
         self._tool_sets = ToolSets(
             pool,
             lambda tools, allow_null: source(
-                options.model, options.engine, tools, options.value_tokens, allow_null, options.arguments
+                options.model, options.engine, tools, options.value_tokens, allow_null
             ),
             options.tool_sets,
             options.decide_timeout_s,

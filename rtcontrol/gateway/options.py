@@ -27,7 +27,7 @@ class GatewayOptions:
     `origins` are the other sites whose pages may come in (`https://robot.example:8443`), `token` the secret that these
     and all other machines must show, and with `require_token` this one, too. `model` (None: the one that was trained on
     a request's tools) and `engine` decide the /v1 requests, of which the last `tool_sets` tool sets are kept open; a
-    free value of theirs has at most `value_tokens` tokens, and `arguments` are a chat model's.
+    free value of theirs has at most `value_tokens` tokens.
     """
 
     host: str = "127.0.0.1"
@@ -38,7 +38,6 @@ class GatewayOptions:
     model: str | None = None
     engine: str = "torch"
     value_tokens: int = 64
-    arguments: str = "sequential"
     tool_sets: int = 8
     require_token: bool = False
     max_body_bytes: int = LIMITS.max_message_bytes
@@ -101,7 +100,6 @@ class GatewayOptions:
         model: str | None = None,
         engine: str = "torch",
         value_tokens: int = 64,
-        arguments: str = "sequential",
         require_token: bool = False,
         token: str | None = None,
     ) -> GatewayOptions:
@@ -120,7 +118,6 @@ class GatewayOptions:
             model=model,
             engine=engine,
             value_tokens=value_tokens,
-            arguments=arguments,
             require_token=require_token,
         )
 

@@ -28,7 +28,6 @@ def source(
     tools: tuple[dict[str, Any], ...],
     value_tokens: int = 64,
     allow_null: bool = False,
-    arguments: str = "sequential",
 ) -> DeciderSource:
     """A free value has at most `value_tokens` tokens; with `allow_null` it may call nothing; without tools it answers
     questions. UserError for a model that cannot serve these."""
@@ -45,7 +44,7 @@ def source(
         return EndpointSource.parse(model, tools, allow_null)
     from rtcontrol.models.decider import DeciderSpec
 
-    given: dict[str, Any] = {"allow_null": allow_null, "value_tokens": value_tokens, "arguments": arguments}
+    given: dict[str, Any] = {"allow_null": allow_null, "value_tokens": value_tokens}
     return STSource(DeciderSpec(model=model, engine=engine, tools=tools, **given), patient=True)
 
 

@@ -66,7 +66,7 @@ def _character(one: Sequence[Any]) -> CharacterDecision:
     if error is not None:
         return CharacterDecision(None, error, mistake and (mistake[0], mistake[1]))
     confidence, passes, tokens, reused, unknown = figures
-    decision = Decision(call and Call(*call), confidence, None, passes, tokens, reused, tuple(unknown))
+    decision = Decision(call and Call(*call), confidence, passes, tokens, reused, tuple(unknown))
     return CharacterDecision(decision)
 
 
@@ -83,7 +83,7 @@ def _packed(found: Decision | BaseException) -> list[Any]:
 def _reply(found: Sequence[Decision | BaseException]) -> Decision:
     passes = max((one.forward_passes for one in found if isinstance(one, Decision)), default=0)
     tokens = sum(one.tokens for one in found if isinstance(one, Decision))
-    return Decision(Call(DECIDED, {"made": [_packed(one) for one in found]}), {}, None, passes, tokens)
+    return Decision(Call(DECIDED, {"made": [_packed(one) for one in found]}), {}, passes, tokens)
 
 
 @dataclass(frozen=True)

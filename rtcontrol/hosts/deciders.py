@@ -331,7 +331,7 @@ class QuestionModel:
     def decide_in_steps(self, request: DecisionRequest) -> Generator[None, None, Decision]:
         found = yield from self._decider.answer_in_steps(request.observation, _read(request.instruction))
         call = Call(ANSWERS, {"probabilities": found.probabilities, "kept": found.kept})
-        return Decision(call, {}, None, found.forward_passes, found.tokens, found.reused_tokens)
+        return Decision(call, {}, found.forward_passes, found.tokens, found.reused_tokens)
 
     def info(self) -> dict[str, Any]:
         return dict(self._decider.info())

@@ -153,9 +153,9 @@ class PolicyDecider:
             try:
                 self._tools.validate(call)
             except InvalidCall:  # the loop says so: nothing of such a plan acts
-                return Decision(call, confidence, None)
+                return Decision(call, confidence)
         self._proven = True
-        return Decision(calls[0], confidence, None, plan=Plan(calls, self._source.step_ns))
+        return Decision(calls[0], confidence, plan=Plan(calls, self._source.step_ns))
 
     def _chunk(self, answer: Mapping[str, Any]) -> np.ndarray[Any, Any]:
         """The actions, of the shape, dtype and size that the mapping knows, and finite."""

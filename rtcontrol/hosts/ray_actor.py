@@ -45,7 +45,7 @@ def pack_reply(reply: DecisionReply, gaps: Sequence[tuple[int, int]] = ()) -> by
     call = made and made.call and (made.call.name, made.call.arguments)
     steadied = made and made.steadied and (made.steadied.preferred, made.steadied.kept)
     rest = made and (
-        *(made.confidence, made.outside_mass, made.forward_passes, made.tokens, made.reused_tokens, made.unknown),
+        *(made.confidence, made.forward_passes, made.tokens, made.reused_tokens, made.unknown),
         steadied,
     )
     try:

@@ -220,12 +220,12 @@ def _dealer(endpoint: str, curve_key: bytes, identity: bytes = b"") -> zmq.Socke
 
 
 def _decision(call: Sequence[Any] | None, fields: Sequence[Any]) -> Decision:
-    confidence, outside_mass, passes, tokens, reused, words, steadied = fields
+    confidence, passes, tokens, reused, words, steadied = fields
     if steadied is not None:
         preferred, kept = steadied
         steadied = Steadied({head: (text, count) for head, (text, count) in preferred.items()}, tuple(kept))
     made = None if call is None else Call(*call)
-    return Decision(made, confidence, outside_mass, passes, tokens, reused, tuple(words), steadied=steadied)
+    return Decision(made, confidence, passes, tokens, reused, tuple(words), steadied=steadied)
 
 
 class DecoderLink:

@@ -95,12 +95,12 @@ class CallQuestions:
 
         tool = value("function", self._function)
         if tool is None:
-            return Decision(None, confidence, None)
+            return Decision(None, confidence)
         arguments: dict[str, Any] = {}
         for k, (slot, one) in enumerate(zip(self.tools[tool].slots(), self._arguments[tool], strict=True), start=1):
             if (found := value(f"arg{k}", one)) is not ABSENT:
                 arguments |= slot.arguments(found)
-        return Decision(Call(self.tools[tool].name, arguments), confidence, None)
+        return Decision(Call(self.tools[tool].name, arguments), confidence)
 
 
 def state(request: DecisionRequest) -> str:

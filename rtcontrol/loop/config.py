@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from rtcontrol.models.decider import ARGUMENTS
 from rtcontrol.models.decode.hysteresis import Hysteresis
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.registry import ENGINES
@@ -25,7 +24,6 @@ CHOICES = {
     "on_miss": ("hold", "safe", "stop"),
     "late": ("drop", "use"),
     "record_observations": ("yes", "no"),
-    "arguments": ARGUMENTS,
 }
 
 
@@ -39,7 +37,6 @@ MODEL = (
     "Bundled name, folder or OWNER/NAME[:SUBFOLDER]; or expert, noop, random, decisions:URL#NAME, "
     "systemone:URL#NAME, openpi:ws://HOST:PORT#MAPPING. (default: the agent's)"
 )
-HOW_ARGUMENTS = "Of a chat model (docs/chat.md): sequential, or parallel, where no argument sees another."
 DTYPE = "Numbers of the model: auto, fp32 or bf16 (docs/checkpoints.md)."
 HYSTERESIS = (
     "A head's value changes only where another is by so much more probable, or preferred in so many ticks in a row: "
@@ -177,7 +174,6 @@ class RunConfig:
     engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
     dtype: Annotated[str, Flag(DTYPE)] = "auto"
     threads: int | None = None
-    arguments: Annotated[str, Flag(HOW_ARGUMENTS)] = "sequential"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
     backup: Annotated[str | None, Flag(BACKUP)] = None

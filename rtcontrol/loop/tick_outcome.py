@@ -101,8 +101,6 @@ class TickOutcomes(RunEvents):
             line["passes"], line["tokens"] = decision.forward_passes, decision.tokens
             line["reused"] = decision.reused_tokens
             line["confidence"] = round(min(decision.confidence.values(), default=1.0), 4)
-            if decision.outside_mass is not None:
-                line["outside_mass"] = round(decision.outside_mass, 6)
         if now > tick.deadline_ns:
             spans = line["spans_ms"]
             line |= {"over": True} if tick.calls else self.evidence.attribute(tick, spans, now, None, reply, over=True)

@@ -108,7 +108,6 @@ class Model:
         *,
         history: int | None = None,
         value_tokens: int = 64,
-        arguments: str = "sequential",
         allow_null: bool | None = None,
         untrained: bool = False,
         min_confidence: float | Mapping[str, float] | None = None,
@@ -117,8 +116,8 @@ class Model:
         """A session for these tools: functions, pydantic models or OpenAI-style definitions (None: those that a bundled
         or fitted model was trained on). The prompt shows the last `history` calls (None: as many as the model was
         trained with, where that is known, else 6); a free value has at most `value_tokens` tokens; with `allow_null`
-        (None: where a fitted model learnt so) a decision may be to leave the call in force. Of a chat model, which
-        always calls a tool, each of the `arguments` sees those before it (sequential) or none of the others (parallel).
+        (None: where a fitted model learnt so) a decision may be to leave the call in force. A chat model
+        always calls a tool.
 
         A decision that is less sure than `min_confidence` is held (None: than the checkpoint's gate, where it has one
         for these tools; 0: none is): a number is for all, a mapping for `function` and parameters. `safe_call` is given
@@ -157,7 +156,7 @@ class Model:
             # Of tools that it never saw, null says nothing.
             allow_null = learnt is not None and learnt.allow_null and knows
         options = {**self._options, "history": history, "allow_null": allow_null, "value_tokens": value_tokens}
-        spec = DeciderSpec(self.name, tuple(chosen.openai()), arguments=arguments, **options)
+        spec = DeciderSpec(self.name, tuple(chosen.openai()), **options)
         return ModelSession(chosen, spec.build(), gate, safe_call)
 
     @staticmethod

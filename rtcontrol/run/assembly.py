@@ -211,7 +211,6 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
         tools=tuple(chosen.tools.openai()),
         allow_null=chosen.allow_null,
         history=chosen.history,
-        arguments=config.arguments,
         hysteresis=hysteresis,
     )
     return STSource(spec)

@@ -19,8 +19,7 @@ from rtcontrol.models.decode.core import DecoderCore
 from rtcontrol.models.decode.grammar import MAX_TOKENS
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.decode.protocol import Budget
-from rtcontrol.models.decode.walk import Walker
-from rtcontrol.models.decode.worst_case_cost import worst_call
+from rtcontrol.models.decode.walk import Walker, worst_call
 from rtcontrol.models.errors import UserError, read_text, too_long
 from rtcontrol.models.schema.domain import ClosedDomain, Free
 from rtcontrol.models.schema.limits import Room, check_size

@@ -317,7 +317,6 @@ def _config(
             engine=options.engine,
             dtype=options.dtype,
             threads=options.threads,
-            arguments=options.arguments,
             host=options.host,
             seed=options.seed,
             calls_per_tick=calls,

@@ -10,7 +10,6 @@ from rtcontrol.loop.config import (
     BACKUP,
     CHOICES,
     DTYPE,
-    HOW_ARGUMENTS,
     HYSTERESIS,
     INTERPRETER,
     MIN_HZ,
@@ -60,7 +59,6 @@ class ServeOptions:
     dtype: Annotated[str, Flag(DTYPE)] = "auto"
     threads: int | None = None
     value_tokens: int = 64
-    arguments: Annotated[str, Flag(HOW_ARGUMENTS)] = "sequential"
     host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
     standby: Annotated[bool, Flag(STANDBY)] = False
     backup: Annotated[str | None, Flag(f"Of sessions whose model is elsewhere. {BACKUP}")] = None
@@ -129,7 +127,7 @@ class ServeOptions:
             raise UserError(f"--hz {self.hz:g} is no rate.", f"Give {MIN_HZ:g} to {self.hz_max:g}.")
         if self.max_sessions < 1:
             raise UserError(f"--max-sessions {self.max_sessions} lets nobody in.", "Give 1 or more.")
-        for name in ("host", "record_observations", "arguments"):
+        for name in ("host", "record_observations"):
             if getattr(self, name) not in CHOICES[name]:
                 option = "--" + name.replace("_", "-")
                 raise UserError(

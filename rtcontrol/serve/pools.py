@@ -59,7 +59,7 @@ class Pools:
                     self._model = self._models.open("the model", ModelSource(spec))
                     if tools := self._options.default_tools:  # what every session would be refused ends the start
                         self._models.open(
-                            "the tools", STSource(replace(spec, tools=tools, arguments=self._options.arguments))
+                            "the tools", STSource(replace(spec, tools=tools))
                         ).close()
             except BaseException:
                 self._models.close()

@@ -91,7 +91,6 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
         "engine",
         "dtype",
         "threads",
-        "arguments",
         "host",
         "hz",
         "seed",

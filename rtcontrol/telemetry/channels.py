@@ -54,7 +54,6 @@ TICK = {
     "tokens": (INTEGER, "Tokens that went through the model."),
     "reused": (INTEGER, "Tokens that were cached."),
     "confidence": (NUMBER, "The least of the heads'."),
-    "outside_mass": (NUMBER, "Probability outside what the tools allow."),
     "error": (TEXT, "What was raised."),
     "where": (TEXT, "In which file and line."),
 }
@@ -106,7 +105,7 @@ CHANNELS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[dict[str, Any], 
             "age_ms": TICK["age_ms"],
             **{name: TICK[name] for name in ("call", "why", "cause", "subcause", "action", "spans_ms", "latency_ms")},
             **{name: TICK[name] for name in ("decide_ms", "execute_ms", "passes", "tokens", "reused", "confidence")},
-            **{name: TICK[name] for name in ("decided_by", "kept", "outside_mass", "error", "where")},
+            **{name: TICK[name] for name in ("decided_by", "kept", "error", "where")},
         },
     ),
     "/first": (

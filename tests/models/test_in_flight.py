@@ -251,17 +251,6 @@ def test_sessions_of_two_models_are_decided_by_their_own(folder: Path, tmp_path:
         decide_together([(made[0], ("", "", ()))] * 2)
 
 
-def test_a_decision_that_failed_leaves_nothing_to_be_diagnosed(folder: Path) -> None:
-    decider = build(folder, [tool("go", v=LATE, w=LATE)], budget_per_head=1)
-    decider.decide("x=1", "go")  # the mass outside is due, and not looked at
-    cancelled(decider)
-    with pytest.raises(Cancelled):
-        decider.decide("x=2", "go")
-    vars(decider.runner).pop("run")
-    decider.rest()
-    assert decider.decide("x=1", "go").outside_mass is None
-
-
 # A decision is cancelled between two forward passes, and the next one is as if it had not been.
 
 

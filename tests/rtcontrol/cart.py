@@ -169,7 +169,7 @@ class Scripted:
 
 def good(request: DecisionRequest) -> Decision:
     assert request.data is not None
-    return Decision(steer(request.data, request.instruction), {"function": 0.9}, 0.0, 1, 20, 5)
+    return Decision(steer(request.data, request.instruction), {"function": 0.9}, 1, 20, 5)
 
 
 def slow(seconds: float, ticks: Callable[[int], bool] = lambda tick: True) -> Callable[[DecisionRequest], Decision]:

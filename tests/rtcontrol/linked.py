@@ -37,7 +37,7 @@ class Steady:
                     time.sleep(float(seconds))
         standing = request.standing
         steadied = None if standing is None else Steadied(standing.preferred, ("arg1",))
-        return Decision(Call("push", {"force": 1}), {"function": 0.9}, 0.0, 1, 20, 5, steadied=steadied)
+        return Decision(Call("push", {"force": 1}), {"function": 0.9}, 1, 20, 5, steadied=steadied)
 
 
 def _serve(pipe: Connection, folder: str) -> None:

@@ -21,10 +21,9 @@ RULED = {
 }
 
 
-@pytest.mark.parametrize("arguments", ["sequential", "parallel"])
-def test_illegal_value_is_decided_again_once(model: Any, monkeypatch: pytest.MonkeyPatch, arguments: str) -> None:
+def test_illegal_value_is_decided_again_once(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     _, folder, _ = model
-    decider = build(folder, [TOOL], arguments=arguments)
+    decider = build(folder, [TOOL])
     illegal: list[str] = []
 
     def judged(domain: Any, text: str) -> Any:

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from rtcontrol.models import in_flight
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.decode.protocol import Budget, NotFinite, PassCost
-from rtcontrol.models.decode.walk import Entry
-from rtcontrol.models.decode.worst_case_cost import choose_layout, worst_call
+from rtcontrol.models.decode.walk import Entry, choose_layout, worst_call
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.packed import Node
 from tests.helpers.processes import ROOT, environment
@@ -257,20 +256,6 @@ def test_both_layouts_decide_free_and_closed_values_alike(folder: Path, observat
 
 
 @LAW
-@given(tools=tool_lists(), first=st.booleans(), per_head=st.integers(1, 9), told=TOLD)
-def test_no_decision_takes_more_passes_than_the_worst_call_of_its_tool(
-    folder: Path, tools: Any, first: bool, per_head: int, told: tuple[str, str]
-) -> None:
-    decider, core = both(folder, tools, Budget(per_head, 10**6, first))
-    decision = decider.decide(*told)
-    assert decision.call is not None
-    passes, nodes = worst_call(core.walker, decider.plan.tool_index(decision.call.name))
-    assert decision.forward_passes <= passes
-    if passes:
-        assert decision.tokens <= nodes + len(prompt_of(decider, *told)) - decision.reused_tokens
-
-
-@LAW
 @given(tools=tool_lists(), first=st.booleans())
 def test_first_pass_carries_every_parent_and_no_more_than_everything(folder: Path, tools: Any, first: bool) -> None:
     _, core = both(folder, tools, Budget(function_first=first))
@@ -364,33 +349,6 @@ def test_scores_that_are_not_finite_are_an_error_and_the_next_decision_is_sound(
     again = made.decide("go left", "turn fast")
     assert again.reused_tokens == 0
     assert (again.call, again.confidence) == (sound.call, pytest.approx(sound.confidence, rel=1e-3))
-
-
-@BAD
-def test_a_bad_score_outside_the_legal_ones_is_an_error_of_the_decision_after_it_was_seen(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, bad: float
-) -> None:
-    """The mass outside the tries is looked at when a call is given, of every 16th, the first included."""
-    made = build(folder, [GO])
-    plain = made.runner.model.logits  # type: ignore[attr-defined]
-
-    def logits(*arguments: Any) -> Any:
-        found = plain(*arguments).clone()
-        if len(arguments) == 1:  # the whole vocabulary
-            found[..., -1] = bad
-        return found
-
-    monkeypatch.setattr(made.runner.model, "logits", logits)  # type: ignore[attr-defined]
-    assert made.decide("go left", "turn fast").outside_mass is None
-    made.rest()
-    if bad < 0:  # no mass at all
-        assert made.decide("go left", "turn fast").outside_mass is not None
-    else:
-        with pytest.raises(NotFinite):
-            made.decide("go left", "turn fast")
-    made.rest()
-    again = made.decide("go left", "turn fast")
-    assert again.outside_mass is None and again.call is not None
 
 
 # A long prompt in slices, on a runner that is slow.

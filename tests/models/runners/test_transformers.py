@@ -96,13 +96,10 @@ def test_packed_passes_are_those_of_the_torch_engine(
     for told, also in zip(prompts, together, strict=True):
         one, other = ours.decide(*told), theirs.decide(*told)
         oracle.decide(ours.plan, prompt_of(ours, *told))
-        ours.rest()
-        theirs.rest()
         if oracle.margin > MARGIN:
             assert shown(one) == shown(other) == shown(also)
             assert counted(one) == counted(other)
             assert one.confidence == pytest.approx(other.confidence, abs=1e-3)
-            assert one.outside_mass == pytest.approx(other.outside_mass, abs=1e-3)
 
 
 def counted(decision: Decision) -> Any:

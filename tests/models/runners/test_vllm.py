@@ -78,12 +78,11 @@ def test_vllm_takes_no_pass_for_tokens_that_must_follow(ask: Ask) -> None:
 def test_vllm_keeps_the_protocol_of_runners(ask: Ask) -> None:
     found = ask("others")
     assert found["one engine"] and found["together"] is True and found["many"] is True
-    assert found["outside"][0] == pytest.approx(found["outside"][1], abs=1e-4)
     figures = found["figures"]
     assert figures["steps"] == 12 and figures["requests"] == 24, "all that a pass asks for is in one step"
     whole = found["prefix"] // 32 * 32
     assert figures["cached_tokens"] >= 24 * whole > 0, "the prefix is cached"
-    assert found["kept"] < 40, "scores of the last decision of each session, and no more"
+    assert found["kept"] == 0, "no scores of a pass that was answered"
     slices, same = found["sliced"]
     assert slices > 1 and same
     assert found["idle"] == 1, "the prefix that was idle for longest is used"

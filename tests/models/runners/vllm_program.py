@@ -56,11 +56,6 @@ def others(spec: DeciderSpec, vllm: STDecider, torch: STDecider, asked: list[Sit
     found["together"] = [str(a) for a in together if isinstance(a, Exception)] or [a.call for a in together] == alone  # type: ignore[union-attr]
     many = vllm.decide_many([(s.observation, s.instruction) for s in asked[:SOME]])
     found["many"] = [d.call for d in many] == [torch.decide(s.observation, s.instruction).call for s in asked[:SOME]]
-    outside = []
-    for decider in (torch, vllm):
-        decider.decide(asked[0].observation, asked[0].instruction)
-        outside.append(decider.decoding.outside_mass())
-    found["outside"] = outside
     runner: Any = vllm.runner
     before = dict(runner.figures)
     for s in asked[:SOME]:

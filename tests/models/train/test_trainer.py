@@ -19,7 +19,6 @@ from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.in_flight import result
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.policy import TreePolicy
@@ -153,18 +152,6 @@ def test_policy_in_training_agrees_with_the_exported_decider(exported: tuple[Pat
             compared += 1
     assert compared > len(situations) // 2
     assert policy([]) == []
-
-
-def test_mass_outside_is_the_same_in_training_and_of_the_exported_decider(
-    exported: tuple[Path, Any, RowEncoder],
-) -> None:
-    folder, model, encoder = exported
-    decoding, decider = TreePolicy(model.eval(), encoder)._decoding, build(folder, TOOLS)
-    for x in (-20, 0, 13):
-        result(decoding.in_steps(decoding.begin(encoder.suffix(Row("go left", f"x={x}", None))), sliced=False))
-        decider.decide(f"x={x}", "go left")
-        assert decoding.visited == decider.decoding.visited
-        assert decoding.outside_mass() == pytest.approx(decider.decoding.outside_mass(), abs=1e-4)
 
 
 def test_policy_refuses_schemas_that_it_cannot_walk(exported: tuple[Path, Any, RowEncoder]) -> None:

@@ -25,7 +25,7 @@ ORDERS, SAID = "You are a pilot.", "land on the pad"
 
 
 def made(call: Call | None, sure: float, unknown: tuple[str, ...] = ()) -> Decision:
-    return Decision(call, {"function": sure}, None, 1, 1, 0, unknown)
+    return Decision(call, {"function": sure}, 1, 1, 0, unknown)
 
 
 def gate(allow_null: bool = False) -> CheckpointGate:

@@ -65,7 +65,7 @@ def naming(name: str, build: str = "") -> Any:
                 time.sleep(float(request.instruction.split()[1]))
             if request.instruction == "odd":
                 return Decision(Call(name, {"at": object()}))
-            return Decision(Call(name, {"at": request.observation}), {"function": 0.5}, 0.25, 1, 9, 3)
+            return Decision(Call(name, {"at": request.observation}), {"function": 0.5}, 1, 9, 3)
 
         def decide_in_steps(self, request: DecisionRequest) -> Any:
 

@@ -194,7 +194,7 @@ def test_plans_of_one_step_are_the_calls_that_they_hold(course: list[tuple[int, 
     def plan(request: DecisionRequest) -> Decision:
         made = call(request)
         assert made.call is not None
-        return Decision(made.call, made.confidence, None, made.forward_passes, plan=Plan((made.call,), STEP_NS))
+        return Decision(made.call, made.confidence, made.forward_passes, plan=Plan((made.call,), STEP_NS))
 
     replies = []
     for asked in (call, plan):

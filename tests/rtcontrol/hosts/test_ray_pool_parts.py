@@ -42,7 +42,7 @@ def test_each_session_has_its_own_decider(pool: DecoderPool) -> None:
     right.submit(request(7))
     for host, name in ((right, "right"), (left, "left")):
         decision = reply_of(host).decision
-        assert decision == Decision(Call(name, {"at": "x 7"}), {"function": 0.5}, 0.25, 1, 9, 3)
+        assert decision == Decision(Call(name, {"at": "x 7"}), {"function": 0.5}, 1, 9, 3)
 
 
 def test_an_error_costs_its_own_tick_only(pool: DecoderPool) -> None:

@@ -84,7 +84,7 @@ def test_the_calls_of_a_tick_are_so_many_decisions_each_with_those_before_in_its
     def decide(request: DecisionRequest) -> Decision:
         chance = random.Random(f"{seed} {request.observation} {request.instruction} {request.history}")
         call = None if chance.random() < quiet else Call("push", {"force": chance.randint(-2, 2)})
-        return Decision(call, {"function": 0.9}, 0.0, 1, 20, 5)
+        return Decision(call, {"function": 0.9}, 1, 20, 5)
 
     with TemporaryDirectory() as folder:
         flown = Flight(

@@ -13,8 +13,8 @@ from rtcontrol.loop.requests import TRIALS, Instructions
 from rtcontrol.models.call import Call, Decision
 
 GOALS = Goals({"go to {x}": ["move to {x}"], "wait": ["stay"]}, {"x": [1, 2, 3]}).goal_tools("cart")
-SURE = Decision(Call("push", {"force": 1}), {"function": 1.0}, None, 1, 1, 0)
-STRANGE = Decision(Call("push", {"force": 1}), {"function": 0.2}, None, 1, 1, 0, unknown=("dance",))
+SURE = Decision(Call("push", {"force": 1}), {"function": 1.0}, 1, 1, 0)
+STRANGE = Decision(Call("push", {"force": 1}), {"function": 0.2}, 1, 1, 0, unknown=("dance",))
 
 
 class Trial:

@@ -58,12 +58,6 @@ def test_a_session_that_is_given_twice_is_refused_with_the_remedy() -> None:
     assert session.decide(SEEN, "land on the pad").call is not None
 
 
-def test_the_mass_outside_is_told_of_the_first_of_every_sixteen_decisions() -> None:
-    session = rtcontrol.load("lander").session()
-    told = [session.decide(SEEN, "land on the pad").outside_mass for _ in range(18)]
-    assert [i for i, mass in enumerate(told) if mass is not None] == [1, 17]
-
-
 def test_tools_that_it_was_not_trained_on_are_refused_unless_asked_for() -> None:
     model = rtcontrol.load("lander")
     with pytest.raises(UserError, match="untrained=True"):
@@ -77,15 +71,12 @@ def test_tools_that_it_was_not_trained_on_are_refused_unless_asked_for() -> None
 
 def test_a_chat_model_tries_any_tools_and_it_is_said(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "chat", "hermes")
-    for arguments in ("sequential", "parallel"):
-        session = rtcontrol.load(str(folder)).session([move], arguments=arguments)
-        decision = session.decide("x 1", "go", ["move(speed=1)"])
-        assert decision.call is not None and session.tools.validate(decision.call) == decision.call
-        assert session.info()["profile"] == "chat" and 0 < decision.confidence["speed"] <= 1
+    session = rtcontrol.load(str(folder)).session([move])
+    decision = session.decide("x 1", "go", ["move(speed=1)"])
+    assert decision.call is not None and session.tools.validate(decision.call) == decision.call
+    assert session.info()["profile"] == "chat" and 0 < decision.confidence["speed"] <= 1
     told = training_notice(session.tools.schemas, str(folder))
     assert told is not None and "chat is a chat model, not trained on these tools" in told
-    with pytest.raises(UserError, match="Choose sequential or parallel"):
-        rtcontrol.load(str(folder)).session([move], arguments="both")
 
 
 @pytest.mark.parametrize(

@@ -72,5 +72,5 @@ def test_a_gate_is_not_rounded_up_over_what_is_understood() -> None:
 
 def test_a_gate_lies_between_what_is_told_apart() -> None:
     assert 0.3 < gate_between([0.1, 0.2, 0.3, *[0.0] * 97, 0.9], [0.8, *[0.99] * 99]) < 0.99
-    assert sureness(Decision(None, {"function": 0.9}, None, 1, 1, 0)) == 0.0
-    assert sureness(Decision(Call("move", {}), {"function": 0.7, "arg1": 0.2}, None, 1, 1, 0)) == 0.7
+    assert sureness(Decision(None, {"function": 0.9}, 1, 1, 0)) == 0.0
+    assert sureness(Decision(Call("move", {}), {"function": 0.7, "arg1": 0.2}, 1, 1, 0)) == 0.7
