@@ -177,12 +177,14 @@ def worst_call(walker: Walker, tool: int) -> tuple[int, int]:
     head's own token alone."""
     first, per_head = {*walker.first}, walker.budget.per_head
     function = next(leaf for leaf, values in walker.plan.function.trie.leaves.items() if values.get(ANY_TOOL) == tool)
-    path = [function[:end] for end in range(len(function))]
-    waits = [n for n in path if (0, n) not in first and len(walker.choices(0, n, FUNCTION_BIT)[1]) > 1]
+    choices = [end for end in range(len(function)) if len(walker.choices(0, function[:end], FUNCTION_BIT)[1]) > 1]
+    waits = [end for end in range(max(choices, default=-1) + 1) if (0, function[:end]) not in first]
     passes, nodes = 0, len(first) + len(waits)
     for k, head in enumerate(walker.plan.heads[1 : 1 + len(walker.plan.slots[tool])], start=1):
         free = [ROOT] if tool in head.free else []
-        needed = [n for n in (*free, *head.trie.needed(1 << tool, limit=2 * per_head)) if (k, n) not in first]
+        needed = [
+            n for n in (*free, *head.trie.needed(1 << tool, limit=len(first) + per_head + 1)) if (k, n) not in first
+        ]
         longest = max(map(len, (leaf for leaf, values in head.trie.leaves.items() if tool in values)), default=0)
         if (grid := head.grids.get(tool)) is not None:
             longest = max(longest, grid.longest + 1)

@@ -85,7 +85,6 @@ class GatewayOptions:
             options.model or (None if own in zoo() else own),
             options.engine,
             options.value_tokens,
-            options.arguments,
             options.require_token,
             token=token,
         )

@@ -69,7 +69,7 @@ def checkpoint(folder: Path, family: str, seed: int = 0) -> Path:
     tokenizer.add_tokens(list(own))
     torch.manual_seed(seed)
     size = tokenizer.get_vocab_size()
-    hf.AutoModelForCausalLM.from_config(ARCHITECTURES[KINDS[family]][1](size)).save_pretrained(folder)
+    hf.AutoModelForCausalLM.from_config(ARCHITECTURES[KINDS[family]](size)).save_pretrained(folder)
     fast = hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
     fast.chat_template = TURNS.replace("%TOLD%", told)
     fast.save_pretrained(folder)

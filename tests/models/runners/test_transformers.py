@@ -44,6 +44,8 @@ MIXED = {**FEW, "sliding_window": 16, "layer_types": ["sliding_attention", "full
 # Each kind of mask, and a window that is shorter than any prompt.
 ARCHITECTURES: dict[str, Any] = {
     "qwen2 with a window": lambda v: hf.Qwen2Config(vocab_size=v, **MIXED, use_sliding_window=True),
+    "qwen3": lambda v: hf.Qwen3Config(vocab_size=v, **FEW),
+    "llama": lambda v: hf.LlamaConfig(vocab_size=v, **FEW),
     "mistral": lambda v: hf.MistralConfig(vocab_size=v, **FEW, sliding_window=16),
     "gemma3": lambda v: hf.Gemma3TextConfig(vocab_size=v, **MIXED),
     "phi": lambda v: hf.PhiConfig(vocab_size=v, **DENSE),
