@@ -125,9 +125,7 @@ class GatewayApp:
     def __init__(self, admission: SessionManager, pool: DecoderPool, options: GatewayOptions) -> None:
         self._tool_sets = ToolSets(
             pool,
-            lambda tools, allow_null: source(
-                options.model, options.engine, tools, options.value_tokens, allow_null
-            ),
+            lambda tools, allow_null: source(options.model, options.engine, tools, options.value_tokens, allow_null),
             options.tool_sets,
             options.decide_timeout_s,
             options.open_timeout_s,

@@ -58,9 +58,7 @@ class Pools:
                     spec = DeciderSpec(self._options.loads, (FREE_VALUE,), **how)
                     self._model = self._models.open("the model", ModelSource(spec))
                     if tools := self._options.default_tools:  # what every session would be refused ends the start
-                        self._models.open(
-                            "the tools", STSource(replace(spec, tools=tools))
-                        ).close()
+                        self._models.open("the tools", STSource(replace(spec, tools=tools))).close()
             except BaseException:
                 self._models.close()
                 self._models = _models(self._options, self._limit)  # the next one may find it mended
