@@ -177,7 +177,7 @@ def start_run(options: RunOptions) -> int:
 
 def _start(options: RunOptions, ending: Shutdown) -> int:
     if options.env == CARLA:
-        from rtcontrol.run.carla import run_carla
+        from rtcontrol.run.carla_bridge import run_carla
 
         return run_carla(options, ending, _remote)
     if options.env == REMOTE:

@@ -45,9 +45,7 @@ def examine() -> Iterator[Finding]:
     yield _checkpoint()
     yield _cache()
     yield _gpu()
-    yield _priority()
     yield _shared_memory()
-    yield _governor()
     yield _wake_up()
 
 
@@ -72,50 +70,28 @@ def _checkpoint() -> Finding:
 
 
 def _cache() -> Finding:
-    try:
-        from rtcontrol.models.runners.prefix_store import cache_folder
-    except ImportError as error:
-        return Finding(False, f"the cache folder cannot be told ({error})", "mend what is marked `no` first")
+    from rtcontrol.models.runners.prefix_store import cache_folder
+
     folder = cache_folder()
     there = next(p for p in (folder, *folder.parents) if p.exists())
-    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
-        return Finding(True, f"cache folder {folder}")
-    remedy = "set RTCONTROL_CACHE to a folder that you may write (until then prefixes are computed at every start)"
-    return Finding(False, f"the cache folder {folder} cannot be written", remedy, optional=True)
+    fine = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    hint = "" if fine else "set RTCONTROL_CACHE to a folder that you may write (else prefixes are computed each time)"
+    return Finding(fine, f"cache folder {folder}{'' if fine else ' cannot be written'}", hint, optional=True)
 
 
 def _gpu() -> Finding:
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return Finding(False, "no NVIDIA GPU found (small models do not need one)", "", optional=True)
+        return Finding(False, "no NVIDIA GPU (small models do not need one)", "", optional=True)
     query = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
         return Finding(False, f"nvidia-smi does not answer ({error})", "reload the NVIDIA driver")
     names = "; ".join(answer.stdout.strip().splitlines())
-    if answer.returncode != 0 or not names:
-        return Finding(False, "nvidia-smi finds no GPU", "reload the NVIDIA driver")
-    built = version("torch") or ""
-    if built.endswith("+cpu"):
-        return Finding(False, f"GPU {names}, but torch {built} cannot use it", "pip install --force-reinstall torch")
+    if (version("torch") or "").endswith("+cpu"):
+        return Finding(False, f"GPU {names}, but this torch cannot use it", "pip install --force-reinstall torch")
     return Finding(True, f"GPU {names}")
-
-
-def _priority() -> Finding:
-    # Asked in a thread's own scheduling, and put back at once.
-    try:
-        before = os.sched_getscheduler(0), os.sched_getparam(0)
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-        os.sched_setscheduler(0, *before)
-    except (OSError, AttributeError) as error:
-        return Finding(
-            False,
-            f"real-time priority is refused ({error})",
-            'echo "$USER - rtprio 99" | sudo tee -a /etc/security/limits.conf  (then log in again)',
-            optional=True,
-        )
-    return Finding(True, "real-time priority is granted (--rt-priority 50)")
 
 
 def _shared_memory() -> Finding:
@@ -126,15 +102,6 @@ def _shared_memory() -> Finding:
     fine = free > 200_000_000
     remedy = "" if fine else "start the container with --shm-size=1g"
     return Finding(fine, f"/dev/shm has {free // 2**20} MiB free (Ray wants 200)", remedy)
-
-
-def _governor() -> Finding:
-    try:
-        governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").read_text().strip()
-    except OSError:
-        return Finding(True, "CPU frequency is not ours to set (a virtual machine, mostly)")
-    fine = governor == "performance"
-    return Finding(fine, f"CPU governor {governor}", "" if fine else "sudo cpupower frequency-set -g performance", True)
 
 
 def _wake_up() -> Finding:

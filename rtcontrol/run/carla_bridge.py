@@ -1,29 +1,33 @@
-"""A bridge in a process of its own: listened to, started again when it dies, cleaned up after."""
+"""`rtcontrol run --env carla-bridge`: the world is CARLA, joined by a bridge in its own process."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import rtcontrol_client
+from rtcontrol.hosts.processes import Guardian
 from rtcontrol.models.errors import UserError
-from rtcontrol_client.shutdown import STATUS
+from rtcontrol.run.options import CARLA, STANDIN, RunOptions
+from rtcontrol.run.run import INTERNAL
+from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown
 
 if TYPE_CHECKING:
     from rtcontrol.loop.loop import ControlLoop
 
-RESTARTS = 5
 # Its car is braked to a halt first: 3 s of driving, and then some.
 END_S, TERM_S, CLEAN_S = 8.0, 4.0, 15.0
 IN_ORDER = {0, *STATUS.values()}
@@ -45,9 +49,7 @@ class BridgeProcess:
     """
 
     def __init__(self, command: Sequence[str], out: Path) -> None:
-        self.restarts = 0
         self.gave_up: str | None = None
-        self.deaths: list[dict[str, Any]] = []
         self._command, self._out = list(command), out
         self._clean = [*self._command[: self._command.index("-m") + 2], "--clean"]
         self._process: subprocess.Popen[str] | None = None
@@ -55,9 +57,8 @@ class BridgeProcess:
         self._mistake: tuple[str, str] | None = None
         self._ready = threading.Event()
         self._changed = threading.Event()
-        self._closing = self._closed = False
+        self._closing = False
         self._loop: ControlLoop | None = None
-        self._began_s = time.monotonic()
         self._thread = threading.Thread(target=self._watch, name="bridged", daemon=True)
 
     # -- for the run --------------------------------------------------------------------------------------------------
@@ -84,9 +85,9 @@ class BridgeProcess:
 
     def close(self) -> None:
         """Let the bridge end in order, and undo what it could not."""
-        if self._closed:
+        if self._closing:
             return
-        self._closing = self._closed = True
+        self._closing = True
         process = self._process
         try:
             if process is not None:
@@ -99,24 +100,16 @@ class BridgeProcess:
                 process.wait()
             self._tidy()
             raise
-        self._tell()
+        report = self._out / "bridge.json"
+        with contextlib.suppress(OSError, ValueError):
+            told = json.loads(report.read_text("utf-8")) | {"gave_up": self.gave_up}
+            report.write_text(json.dumps(told, indent=2) + "\n", "utf-8")
 
     def __enter__(self) -> Self:
-        self._start()
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
-    # -- on a thread of its own ---------------------------------------------------------------------------------------
-
-    def _start(self) -> None:
         pipe = subprocess.PIPE
-        self._left = None
         # Ctrl-C is for us: the bridge ends when the run has.
         self._process = subprocess.Popen(
-            [*self._command, *(["--wait-carla"] if self.restarts else [])],
+            self._command,
             stdin=pipe,
             stdout=pipe,
             stderr=pipe,
@@ -125,21 +118,32 @@ class BridgeProcess:
             env=environment(),
             start_new_session=True,
         )
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # -- on a thread of its own ---------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        while True:
-            process = self._process
-            assert process is not None and process.stdout is not None and process.stderr is not None
-            talking = threading.Thread(target=_pass_on, args=(process.stderr,), daemon=True)
-            talking.start()
-            for line in process.stdout:
-                self._hear(line)
-            status, ended_s = process.wait(), time.monotonic()
-            talking.join(2.0)
-            _close(process)
-            self._tidy()
-            if not self._again(status, ended_s):
-                return
+        process = self._process
+        assert process is not None and process.stdout is not None and process.stderr is not None
+        talking = threading.Thread(target=_pass_on, args=(process.stderr,), daemon=True)
+        talking.start()
+        for line in process.stdout:
+            self._hear(line)
+        status = process.wait()
+        talking.join(2.0)
+        _close(process)
+        self._tidy()
+        over = self._closing or (self._loop is not None and self._loop.ended_by is not None)
+        if self._mistake is not None:  # it said bye to its session first, so the run may be ending already
+            self._give_up(" ".join(self._mistake))
+        elif not over and status in IN_ORDER:
+            self._give_up("The CARLA bridge ended before the run.")
+        elif not over:
+            self._give_up(f"The CARLA bridge died ({_died(status)}).")
 
     def _hear(self, line: str) -> None:
         try:
@@ -154,34 +158,6 @@ class BridgeProcess:
         elif name == "mistake":
             self._mistake = (event["what"], event["remedy"])
         self._changed.set()
-
-    def _again(self, status: int, ended_s: float) -> bool:
-        """What the end of a process means; whether another one was started."""
-        if self._mistake is not None:
-            # It said bye to its session first, so the run may be ending already.
-            self._give_up(" ".join(self._mistake))
-            return False
-        if self._closing or (self._loop is not None and self._loop.ended_by is not None):
-            return False
-        if status in IN_ORDER:
-            self._give_up("The CARLA bridge ended before the run.")
-            return False
-        died = _died(status)
-        if status >= 0 and not self._ready.is_set():
-            # Its own fault, and it would be again.
-            self._give_up(f"The CARLA bridge failed before it drove ({died}).")
-            return False
-        self.deaths.append({"t_s": round(ended_s - self._began_s, 3), "how": died, "clock_s": round(ended_s, 3)})
-        if self.restarts >= RESTARTS:
-            self._give_up(f"The CARLA bridge died {RESTARTS + 1} times, at last {died}.")
-            return False
-        log.warning("the CARLA bridge died (%s): started again", died)
-        self.restarts += 1
-        self._keep_report()
-        self._start()
-        if self._closing and self._process is not None:
-            _end(self._process)  # `close` ended the one before
-        return True
 
     def _give_up(self, why: str) -> None:
         self.gave_up = why
@@ -203,28 +179,6 @@ class BridgeProcess:
         except subprocess.TimeoutExpired:
             said = f"not undone within {CLEAN_S:g} s; the list is kept: {left}"
         log.warning("cleaned up after the CARLA bridge: %s", said)
-
-    # -- what it told of itself ---------------------------------------------------------------------------------------
-
-    @property
-    def _report(self) -> Path:
-        return self._out / "bridge.json"
-
-    def _keep_report(self) -> None:
-        with contextlib.suppress(OSError):
-            self._report.rename(self._out / f"bridge-{self.restarts}.json")
-
-    def _tell(self) -> None:
-        """Add to its figures what only we know."""
-        try:
-            told = json.loads(self._report.read_text("utf-8"))
-        except (OSError, ValueError):
-            if not self.deaths:
-                return
-            told = {}
-        told |= {"restarts": self.restarts, "deaths": self.deaths, "gave_up": self.gave_up}
-        with contextlib.suppress(OSError):
-            self._report.write_text(json.dumps(told, indent=2) + "\n", "utf-8")
 
 
 def _pass_on(lines: Any) -> None:
@@ -306,3 +260,72 @@ class StandIn:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.end()
+
+
+AGENT = "driver"
+# In CARLA, and in the stand-in.
+TRAFFIC = (20, 12)
+
+
+def run_carla(
+    options: RunOptions, ending: Shutdown, run: Callable[[RunOptions, Shutdown, str, BridgeProcess], int]
+) -> int:
+    """Check CARLA, then `run` with the bridge as the client at an endpoint. Gives the exit status: as a run's, 1 where
+    the bridge gave up.
+
+    UserError before anything is run where there is no CARLA server, or not one that the bridge can drive in.
+    """
+    if importlib.util.find_spec("carla") is None:
+        raise UserError(
+            "--env carla-bridge needs CARLA's client.",
+            "Install it: pip install 'rtcontrol[carla]' (there are wheels for Python 3.11 and 3.12).",
+        )
+    options = replace(options, env=STANDIN if options.carla_standin else CARLA, agent=options.agent or AGENT)
+    with contextlib.ExitStack() as stack:
+        guardian = Guardian()  # it removes its folder, however we end
+        stack.callback(guardian.end)
+        folder = Path(guardian.folder)
+        traffic = options.traffic if options.traffic is not None else TRAFFIC[options.carla_standin]
+        host, port = options.carla_host, options.carla_port
+        if options.carla_standin:
+            state = folder / "standin.json"
+            stack.callback(_keep, state, options.out)
+            port = stack.enter_context(StandIn(state=state)).port
+            print(f"driving in the CARLA stand-in, not CARLA (port {port})", file=sys.stderr)
+        endpoint = f"ipc://{folder}/wire"
+        bridged = stack.enter_context(BridgeProcess(_command(options, host, port, traffic, endpoint), options.out))
+        bridged.await_ready()
+        try:
+            status = run(options, ending, endpoint, bridged)
+        except Interrupted as interrupted:
+            status = interrupted.status
+        bridged.close()
+        if (why := bridged.gave_up) is not None:
+            print(why, file=sys.stderr)
+            return status or INTERNAL
+        return status
+    raise AssertionError("an exit stack passes errors on")
+
+
+def _command(config: RunOptions, host: str, port: int, traffic: int, endpoint: str) -> list[str]:
+    """The bridge's command line."""
+    command = [sys.executable, "-m", "rtcontrol_client.carla", "--supervised", "--connect", endpoint]
+    command += [f"--carla-host={host}", "--carla-port", str(port), "--traffic", str(traffic)]
+    # The server has one agent: whichever it is.
+    command += ["--agent", "", "--connect-timeout", "0", "--hz", f"{config.hz:g}", "--clock", config.clock]
+    command += ["--seed", str(config.seed)]
+    command += ["--report", str(config.out / "bridge.json")]
+    if config.town is not None:
+        command.append(f"--town={config.town}")
+    if config.carla_standin:
+        command.append("--standin")
+        if config.clock == "lockstep":
+            # Its lights change since it was started: from their beginning again.
+            command.append("--reload")
+    return command
+
+
+def _keep(state: Path, out: Path) -> None:
+    """The stand-in's last words about itself go to the run's folder."""
+    if state.exists() and out.is_dir():
+        shutil.copy(state, out / "standin.json")

@@ -26,10 +26,9 @@ from rtcontrol.run.check import fit
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.model_compatibility import NAME_IT, gated, model_for, rate_mismatch, shown, training_notice
 from rtcontrol.run.options import RunOptions
-from rtcontrol.run.tools_only_agent import tools_only_agent
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_code import load_module
-from rtcontrol.run.user_module import try_expert
+from rtcontrol.run.user_module import tools_only_agent, try_expert
 from rtcontrol.telemetry import report, table
 from rtcontrol.telemetry.pictures import received
 from rtcontrol.telemetry.recorder import Recorder

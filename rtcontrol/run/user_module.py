@@ -11,9 +11,10 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
+import numpy as np
 import yaml
 
-from rtcontrol.agents import Agent, Fallback, Goal, Goals, InvalidCall
+from rtcontrol.agents import Agent, Fallback, Goal, Goals, InvalidCall, Tools
 from rtcontrol.agents.signatures import check_called, defined
 from rtcontrol.agents.tool import Tool
 from rtcontrol.envs.base import Observation
@@ -23,11 +24,11 @@ from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import errors
 from rtcontrol.models.call import Call, Plan
 from rtcontrol.models.errors import UserError, read_json, read_text
-from rtcontrol.run.tools_only_agent import render
 from rtcontrol.run.user_code import load_module, reason
 
 GOALS = ("goals", "placeholders", "words")
 WORLD = ("reset", "step", "observe")
+HISTORY = 6  # calls that an agent of nothing but tools shows
 
 
 class ExpertError(Exception):
@@ -36,6 +37,37 @@ class ExpertError(Exception):
     def __init__(self, message: str, place: str = "") -> None:
         super().__init__(message)
         self.place = place
+
+
+def tools_only_agent(name: str, tools: Tools, instruction: str, fallback: Fallback) -> Agent:
+    """It reads what is observed as `render` words it, and names no model."""
+    return Agent(
+        name=name,
+        description="Tools that were given.",
+        tools=tools,
+        observe=render,
+        instruction=instruction,
+        fallback=fallback,
+        model="",
+        history=HISTORY,
+    )
+
+
+def render(data: Mapping[str, Any]) -> str:
+    """`key value` pairs in the order given: `x 0.25 on true at 1 2`. Arrays are left out: they are for agents."""
+    return " ".join(f"{key} {_plain(value)}" for key, value in data.items() if not isinstance(value, np.ndarray))
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return render(value)
+    if isinstance(value, (list, tuple)):
+        return " ".join(_plain(v) for v in value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "none" if value is None else str(value)
 
 
 def holds_agent(module: ModuleType) -> bool:

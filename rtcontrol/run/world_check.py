@@ -1,15 +1,14 @@
-"""What is wrong with a world, for its author: everything at once, before anything flies in it."""
+"""Find what is wrong with a world, for its author: everything at once, before a run."""
 
 from __future__ import annotations
 
 import random
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,29 +17,29 @@ from rtcontrol.agents import Agent, Goal
 from rtcontrol.agents.signatures import carry_out
 from rtcontrol.envs import registry
 from rtcontrol.envs.base import Observation
+from rtcontrol.envs.skill import StepCarry
 from rtcontrol.envs.thread import CLOSE_S, WorldThread
 from rtcontrol.envs.user_world import UserWorld
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.random_call import random_call
 from rtcontrol.run import assembly
 from rtcontrol.run.check import FINITE, LONGEST_S, SHORTEST_S, infinite, misfits, unfit, unkept
-from rtcontrol.run.skills import ENDS, GOALS, LIMIT_S, BlamedWorld, ExpertFlights
-from rtcontrol.run.tools_only_agent import render
+from rtcontrol.run.skills import LIMIT_S, BlamedWorld, expert_call
 from rtcontrol.run.user_code import load_module
-from rtcontrol.run.user_module import holds_agent, is_gym, user_world
+from rtcontrol.run.user_module import UserExpert, holds_agent, is_gym, render, user_world
 from rtcontrol.telemetry.encoder import plain
 from rtcontrol_client.console import printable
 
-STEPS = 200
+STEPS, SEEDS, GOALS = 200, 3, 1_000  # with random calls; seeds of the expert's episodes; goals at most
+FLOWN_S = 7.0  # the expert plays so long
 SHOWN = 400  # characters of what is shown
-
-END_S = 2.0  # so long an end of the episode is waited for, where none came within the steps
+PERIOD_NS = round(1e9 / 16)
 
 
 @dataclass
 class WorldCheck:
-    """What a check gave: what is `wrong`, what `may` be meant as it is, what was `tried`, and what was not (`note`).
-    `begins` shows the first observation as a world gives it and as a model reads it, and a call of each tool."""
+    """What is `wrong`, what `may` be meant as it is, what was `tried`, and what was not (`note`). `begins` shows the
+    first observation as a world gives it and as a model reads it, and a call of each tool."""
 
     wrong: list[UserError] = field(default_factory=list)
     begins: dict[str, str] = field(default_factory=dict)
@@ -48,15 +47,27 @@ class WorldCheck:
     tried: list[str] = field(default_factory=list)
     note: str = ""
 
+    def add(self, error: UserError) -> None:
+        """Add an error once: of an expert's errors one for each line of its code."""
+        if _place(error) not in map(_place, self.wrong):
+            self.wrong.append(error)
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Add a UserError that is raised meanwhile."""
+        try:
+            yield
+        except UserError as error:
+            self.add(error)
+
 
 def check_world(
     world: str, agent: str | None = None, goals: Path | None = None, *, steps: int = STEPS, seed: int = 0
 ) -> list[UserError]:
-    """All that is found wrong with a world (`gym:ID`, a .py file, or a bundled one), with `what` and `remedy` each;
-    empty where nothing is. What may be meant as it is (episodes without an end, a `step_s` of 50 s) is warned of
-    (`warnings`).
+    """Return all that is wrong with a world (`gym:ID`, a .py file, or a bundled one). A `step_s` of 50 s, which may be
+    meant, is warned of (`warnings`).
 
-    One instance is made on a thread of its own, reset twice to the same `seed`, flown by the expert of its `agent` (a
+    One instance is made on its own thread, reset twice to the same `seed`, played by the expert of its `agent` (a
     bundled name or a .py file; None: its own, and where it has none it is stepped without calls) for each goal (of the
     file `goals`, where one is given) and from several seeds as far as some seconds allow, called at random for so many
     `steps` with the agent's tools, and closed.
@@ -69,79 +80,58 @@ def check_world(
 
 def check(world: str, agent: str | None = None, goals: Path | None = None, *, steps: int, seed: int) -> WorldCheck:
     """`check_world`, with what may be meant and what was tried."""
-    checked = WorldCheck()
-    found = checked.wrong
+    checked, chosen = WorldCheck(), None
     with closing(WorldThread(world)) as thread:
-        try:  # here: what files and modules set up once may be for the main thread alone
+        with checked.collecting():  # on this thread: what files set up once may be for the main thread alone
             if world.endswith(".py"):
                 load_module(world, "--env")
-        except UserError as error:
-            return WorldCheck([error])
-        chosen = _tried(found, lambda: _agent(world, agent, goals, thread))
-        if not found or not is_gym(world) or thread.world is not None:
-            failed = bool(found)
-            found += thread.do(lambda: list(_findings(world, chosen, failed, steps, seed, thread, checked)))
+        if checked.wrong:
+            return checked
+        with checked.collecting():
+            chosen = _agent(world, agent, goals, thread)
+        if not checked.wrong or not is_gym(world) or thread.world is not None:
+            with checked.collecting():
+                thread.do(lambda: _play(world, chosen, steps, seed, thread, checked))
         thread.close()
         if thread.fault:
             remedy = f"Correct its close(): it ends, with the step under way, within {CLOSE_S:g} s, and raises nothing."
-            found.append(UserError(thread.fault, remedy))
-    checked.wrong = list({str(one): one for one in found}.values())
+            checked.add(UserError(thread.fault, remedy))
     return checked
 
 
-def _findings(
-    env: str, chosen: Agent | None, failed: bool, steps: int, seed: int, thread: WorldThread, checked: WorldCheck
-) -> Iterator[UserError]:
-    """`failed`: there is an agent, and it cannot be read."""
-    found: list[UserError] = []
-    tried = partial(_tried, found)
-    made: UserWorld | None = tried(lambda: _made(env, chosen, thread))
-    yield from found
-    if made is None:
-        return
-    found.clear()
+def _play(env: str, chosen: Agent | None, steps: int, seed: int, thread: WorldThread, checked: WorldCheck) -> None:
+    """Make the world, look it over and play it. Raises UserError for what is wrong with the world itself."""
+    made, failed = _made(env, chosen, thread), bool(checked.wrong)
     if not SHORTEST_S <= made.step_s <= LONGEST_S:
-        checked.may.append(_odd_step(env, made.step_s))
+        what = f"The world {env} has step_s = {made.step_s:g}, the seconds of one step() (0.02, say)."
+        checked.may.append(f"{what} Where that is meant, give --hz: a call lasts for a whole number of steps.")
     if chosen is None and made.untold:  # whatever it raises may follow from that
         missing = "correct its agent first" if failed else "give its agent, --agent FILE.py"
-        checked.note = f"it was not played, as nobody can tell it a goal: {missing}"
+        checked.note = f"it was not played, as no agent gives it a goal: {missing}"
         return
     if chosen is None and not failed:
         checked.note = "it was stepped without calls, as no --agent has tools for it"
-    looked = BlamedWorld(env, made, None if chosen is None else chosen.tools, set())
-    tried(lambda: _told(looked, chosen))
-    if (seen := tried(lambda: _begun(looked, seed))) is not None:
-        again = tried(lambda: _begun(looked, seed))
-        if again is not None and plain(seen) != plain(again):
-            what = f"The world {env}: two resets to the seed {seed} are not the same ({_differing(seen, again)})."
-            yield UserError(what, "Draw all that is random from the seed, anew in each reset.")
-        place: Any = SimpleNamespace(name=env, bindings=looked.functions)
-        wrong = [*(unkept(env, seen) if chosen is None else misfits(chosen, place, Observation(0, 0, 0, seen)))]
-        yield from wrong
-        if not wrong:
-            checked.begins = _begins(seen, chosen)
-            played = _Played(env, looked, chosen, checked)
-            played.fly(seed)
-            tried(lambda: played.at_random(steps, seed))
-            yield from played.wrong
-    yield from found
-
-
-def _odd_step(env: str, step_s: float) -> str:
-    if step_s > LONGEST_S:
-        hz = f"{1 / step_s:.3g}"
-        how = f"decisions of 16 Hz are {16 * step_s:.3g} to a step. Where that is meant, run it with --hz {hz}"
-    else:
-        how = f"a decision of 16 Hz has {1 / 16 / step_s:.3g} steps. Where that is meant, run it with --clock lockstep"
-    return f"The world {env} has step_s = {step_s:g}, the seconds of one step() (0.02, say): {how}."
-
-
-def _tried(found: list[UserError], act: Callable[[], Any]) -> Any:
-    try:
-        return act()
-    except UserError as error:
-        found.append(error)
-        return None
+    world = BlamedWorld(env, made, None if chosen is None else chosen.tools, set())
+    if chosen is not None:
+        world.instruct(chosen.instruction)
+    seen, again = _begin(world, seed), _begin(world, seed)
+    if plain(seen) != plain(again):
+        names = [str(name) for name in {**seen, **again} if plain(seen.get(name)) != plain(again.get(name))]
+        what = f"The world {env}: two resets to the seed {seed} are not the same (they differ in {', '.join(names)})."
+        checked.add(UserError(what, "Draw all that is random from the seed, anew in each reset."))
+    place: Any = SimpleNamespace(name=env, bindings=world.functions)
+    wrong = [*(unkept(env, seen) if chosen is None else misfits(chosen, place, Observation(0, 0, 0, seen)))]
+    for error in wrong:
+        checked.add(error)
+    if wrong:
+        return
+    checked.begins = _begins(seen, chosen)
+    goals: list[Goal | None] = [None]
+    if chosen is not None and chosen.goals is not None:
+        goals = [*_in_turn(chosen.goals.spread(GOALS))]
+        if chosen.expert is not None:
+            _by_expert(env, world, chosen, goals, seed, checked)
+    _at_random(env, world, chosen, goals, steps, seed, checked)
 
 
 def _agent(env: str, agent: str | None, goals: Path | None, thread: WorldThread) -> Agent | None:
@@ -168,20 +158,13 @@ def _made(env: str, chosen: Agent | None, thread: WorldThread) -> UserWorld:
     return made
 
 
-def _told(world: BlamedWorld, chosen: Agent | None) -> None:
-    if chosen is None:
-        return
-    world.instruct(chosen.instruction)
-    if chosen.goals is not None:
-        for goal in chosen.goals.spread(GOALS):
-            world.judge_by(goal)
-
-
-def _begun(world: BlamedWorld, seed: int) -> Any:
+def _begin(world: BlamedWorld, seed: int, goal: Goal | None = None) -> dict[str, Any]:
+    if goal is not None:
+        world.judge_by(goal)
     world.reset(seed)
-    seen = world.observe()
+    seen = dict(world.observe())
     world.outcome()
-    return dict(seen)
+    return seen
 
 
 def _begins(seen: dict[str, Any], chosen: Agent | None) -> dict[str, str]:
@@ -193,92 +176,87 @@ def _begins(seen: dict[str, Any], chosen: Agent | None) -> dict[str, str]:
     return shown
 
 
-def _differing(seen: dict[str, Any], again: dict[str, Any]) -> str:
-    names = [str(name) for name in {**seen, **again} if plain(seen.get(name)) != plain(again.get(name))]
-    return f"they differ in {', '.join(names[:8])}"
-
-
-class _Played:
-    """One world, played: `wrong` is what is found. A world that raises is left: what follows may follow from that."""
-
-    def __init__(self, env: str, world: BlamedWorld, chosen: Agent | None, checked: WorldCheck) -> None:
-        self._env, self._world, self._chosen, self._checked = env, world, chosen, checked
-        self._flights = None if chosen is None or chosen.goals is None else ExpertFlights(env, chosen, world)
-        self.wrong: list[UserError] = []
-
-    def fly(self, seed: int) -> None:
-        """By the agent's own expert, as far as some seconds allow."""
-        flights = self._flights
-        if flights is not None and flights.expert is not None:
-            flights.fly(seed, self._look)
-            self._checked.tried.append(flights.message())
-            self.wrong += flights.wrong
-
-    def at_random(self, steps: int, seed: int) -> None:
-        """Random calls (without an agent none), episode after episode, and the expert is asked beside them."""
-        rng, ended, world = random.Random(seed), 0, self._world
-        goal = None if self._flights is None else self._flights.goal(0)
-        self._begin(seed, goal)
-        for _ in range(steps):
-            if self._chosen is not None:
-                call = random_call(self._chosen.tools.schemas, rng)
-                carry_out(world.bindings[call.name], **call.arguments)
-            world.step()
-            seen = dict(world.observe())
-            self._look(seen)
-            if self._flights is not None and goal is not None:
-                self.wrong += self._flights.ask(seen, goal)
-            if world.outcome() is not None:
-                ended += 1
-                goal = None if self._flights is None else self._flights.goal(ended)
-                self._begin(seed + ended, goal)
-        calls = "steps without calls" if self._chosen is None else "random calls"
-        self._checked.tried.append(f"{steps} {calls}, in which {ended or 'no'} episode{'s' * (ended > 1)} ended")
-        if steps and self._env.endswith(".py"):
-            self._idle(seed)
-
-    def _begin(self, seed: int, goal: Goal | None) -> None:
-        if goal is not None:
-            self._world.judge_by(goal)
-        self._world.reset(seed)
-
-    def _idle(self, seed: int) -> None:
-        """The safe call alone, for each kind of goal as far as the time lasts: an episode must end, too, where nothing
-        succeeds."""
-        until, world, chosen = time.monotonic() + END_S, self._world, self._chosen
-        still = None if chosen is None else chosen.fallback.safe_call
-        for goal in [None] if self._flights is None else self._flights.kinds:
-            self._begin(seed, goal)
-            if still is not None:
-                carry_out(world.bindings[still.name], **still.arguments)
-            for steps in count(1):
+def _by_expert(
+    env: str, world: BlamedWorld, chosen: Agent, goals: list[Goal | None], seed: int, checked: WorldCheck
+) -> None:
+    """Play episodes by the agent's expert, goal after goal from each seed, as far as the time allows."""
+    until, ended, succeeded, expert = time.monotonic() + FLOWN_S, 0, 0, UserExpert(chosen)
+    for one, goal in ((one, goal) for one in range(seed, seed + SEEDS) for goal in goals):
+        assert goal is not None, "an agent with an expert has goals"
+        seen, carry, steps, outcome = _begin(world, one, goal), StepCarry(world.step_s), 0, None
+        while time.monotonic() < until and outcome is None:
+            if _unseen(env, seen, chosen, checked):
+                return
+            try:
+                call = expert_call(expert, seen, goal)
+            except UserError as error:
+                checked.add(error)
+                break
+            world.bindings[call.name](**call.arguments)
+            for _ in range(carry.steps(PERIOD_NS)):
                 world.step()
-                if time.monotonic() > until or world.outcome() is not None:
+                steps += 1
+                if (outcome := world.outcome()) is not None:
+                    ended += 1
+                    succeeded += bool(outcome.success)
                     break
-                if steps * world.step_s >= LIMIT_S:
-                    calls = "no calls" if still is None else f"{still.text()} alone"
-                    told = "" if goal is None else f'told "{goal.text()}", '
-                    what = f"{told}an episode of {calls} has not ended after {LIMIT_S:g} s of its own time"
-                    self._endless(f"The world {self._env}: {what} ({steps} steps).")
-                    return
+            seen = dict(world.observe())
+            if steps * world.step_s >= LIMIT_S:
+                what = f'The world {env}: with "{goal.text()}", the expert\'s episode of seed {one} has not ended'
+                remedy = "Return True or False from outcome() by then: fit and score need each episode to end."
+                checked.add(UserError(f"{what} after {LIMIT_S:g} s of its own time ({steps} steps).", remedy))
+                return
+    done = f"its expert played {ended} of {SEEDS * len(goals)} episodes to their end"
+    checked.tried.append(f"{done} ({succeeded} succeeded)")
 
-    def _endless(self, what: str) -> None:
-        if self._flights is not None and self._flights.expert is not None:
-            self.wrong.append(UserError(what, ENDS))
-        else:
-            self._checked.may.append(f"{what} A run goes on until it is stopped. {ENDS}")
 
-    def _look(self, seen: dict[str, Any]) -> None:
-        """Whether it can be read, and recorded."""
-        if self.wrong:
+def _at_random(
+    env: str,
+    world: BlamedWorld,
+    chosen: Agent | None,
+    goals: list[Goal | None],
+    steps: int,
+    seed: int,
+    checked: WorldCheck,
+) -> None:
+    """Step with random calls (without an agent with none), episode after episode."""
+    rng, ended = random.Random(seed), 0
+    _begin(world, seed, goals[0])
+    for _ in range(steps):
+        if chosen is not None:
+            call = random_call(chosen.tools.schemas, rng)
+            carry_out(world.bindings[call.name], **call.arguments)
+        world.step()
+        if _unseen(env, dict(world.observe()), chosen, checked):
             return
-        env, chosen = self._env, self._chosen
-        self.wrong.extend(unkept(env, seen) if chosen is None else unfit(chosen, env, Observation(0, 0, 0, seen)))
-        odd = next(infinite(seen), None)
-        if self.wrong or odd is None or is_gym(env):
-            return
-        what = f"The environment {env}: what observe() gave holds {odd}"
-        if chosen is None or chosen.observe is render:
-            self.wrong.append(UserError(f"{what}.", FINITE))
-        elif not any("holds" in line for line in self._checked.may):
-            self._checked.may.append(f"{what}, which the agent {chosen.name} reads; a record gives back a text for it.")
+        if world.outcome() is not None:
+            ended += 1
+            _begin(world, seed + ended, goals[ended % len(goals)])
+    calls = "steps without calls" if chosen is None else "random calls"
+    checked.tried.append(f"{steps} {calls}, in which {ended or 'no'} episode{'s' * (ended > 1)} ended")
+
+
+def _unseen(env: str, seen: dict[str, Any], chosen: Agent | None, checked: WorldCheck) -> bool:
+    """Add what is wrong with an observation, and return whether anything is."""
+    wrong = [*(unkept(env, seen) if chosen is None else unfit(chosen, env, Observation(0, 0, 0, seen)))]
+    odd = next(infinite(seen), None)
+    if not wrong and odd is not None and not is_gym(env) and (chosen is None or chosen.observe is render):
+        wrong.append(UserError(f"The environment {env}: what observe() gave holds {odd}.", FINITE))
+    for error in wrong:
+        checked.add(error)
+    return bool(wrong)
+
+
+def _place(error: UserError) -> str:
+    """Return the line of the expert's that an error is about, else its text."""
+    return getattr(error.__cause__, "place", "") or str(error)
+
+
+def _in_turn(goals: list[Goal]) -> list[Goal]:
+    """Return one goal of each kind, then the next of each."""
+    seen = Counter[str]()
+    turns = []
+    for goal in goals:
+        turns.append((seen[goal.kind], goal))
+        seen[goal.kind] += 1
+    return [goal for _, goal in sorted(turns, key=lambda one: one[0])]

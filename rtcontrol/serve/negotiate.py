@@ -24,7 +24,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.random_call import check_random
 from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.model_compatibility import gated, hysteresis_for, model_for, shown, trained_on, training_notice
-from rtcontrol.run.tools_only_agent import tools_only_agent
+from rtcontrol.run.user_module import tools_only_agent
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.telemetry.run_folder import version
 from rtcontrol_client.wire import PROTOCOL, Code, WireError, encode_json, encode_msgpack

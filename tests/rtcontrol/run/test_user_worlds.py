@@ -303,7 +303,7 @@ def test_a_file_that_is_world_and_agent_is_checked_and_flown_as_such(
     (tmp_path / "tug.py").write_text(TUG)
     assert call("check", str(tmp_path / "tug.py")) == 0
     said = capsys.readouterr().out
-    assert "asked about 4 of 4 goals from 3 seeds, and flew 12 of 12 episodes to their end (12 succeeded)" in said
+    assert "its expert played 12 of 12 episodes to their end (12 succeeded)" in said
     assert said.endswith("tug.py: nothing found wrong\n") and "200 random calls, in which " in said
     assert assembly.agent(assembly.default_agent(str(tmp_path / "tug.py"))).name == "tug"
 
@@ -313,9 +313,7 @@ ANCHOR = '    if {when}: return Call("anchor")\n'
 
 
 @pytest.mark.parametrize(
-    "when",
-    ["goal['barge'] == 'south' and 'push' in goal.kind", "abs(far) < 1", "far > 7.4", "abs(far) > 8.2"],
-    ids=["one goal", "near the end", "another seed", "only where random calls lead"],
+    "when", ["goal['barge'] == 'south' and 'push' in goal.kind", "abs(far) < 1"], ids=["one goal", "near the end"]
 )
 def test_an_expert_that_is_wrong_for_one_goal_or_only_later_is_found_once(tmp_path: Path, when: str) -> None:
     (wrong,) = checked(tmp_path, (FAR, FAR + ANCHOR.format(when=when)), steps=1000).wrong
@@ -346,15 +344,10 @@ def test_a_function_that_does_not_take_what_it_is_given_is_told_by_its_own_line(
     assert "rtcontrol" not in str(wrong).replace(str(tmp_path), "") and "Write " in wrong.remedy
 
 
-ENDLESS = (" else False if self.left_s <= 0 else None", " else None")
-
-
-def test_an_episode_that_only_success_ends_is_told(tmp_path: Path) -> None:
-    (wrong,) = checked(tmp_path, ENDLESS).wrong
-    assert 'an episode of pull(way="none", hard=false) alone has not ended after 300 s of its own time' in str(wrong)
-    one, two = checked(tmp_path, (ENDLESS[0], " and 0 else None"), name="never.py").wrong
-    assert "flown by the expert, the episode of seed 0 has not ended after 300 s" in str(one)
-    assert "fit and score need each episode to end" in str(one) and "alone has not ended" in str(two)
+def test_an_episode_that_does_not_end_is_told(tmp_path: Path) -> None:
+    (one,) = checked(tmp_path, (" else False if self.left_s <= 0 else None", " and 0 else None")).wrong
+    assert "the expert's episode of seed 0 has not ended after 300 s" in str(one)
+    assert "fit and score need each episode to end" in str(one)
 
 
 WORDS = 'f"{name} {round(y)}" for name, y in data.items()'
@@ -366,8 +359,6 @@ SEEN = "return {name: y - self.x for name, y in self.barges.items()}"
     [
         ("float('nan')", "nan as wind"),
         ("[1.0, float('inf')]", "inf as wind[1]"),
-        ("{'from': (0, float('-inf'))}", "-inf as wind.from[1]"),
-        ("numpy.array([[1, 2], [3, numpy.nan]], numpy.float32)", "nan as wind[1, 1]"),
         ("numpy.float32('nan') if self.left_s < 15 else 1.0", "nan as wind"),
     ],
 )
@@ -380,9 +371,5 @@ def test_what_is_no_number_is_told_as_the_worlds(tmp_path: Path, value: str, pla
     (wrong,) = checked(tmp_path, seen, reads, flat).wrong
     assert f"what observe() gave holds {place}, and the agent tug cannot read it" in str(wrong), wrong
     assert "Give a finite number there" in wrong.remedy
-    words = (WORDS, '"far" for _ in data')
-    read = checked(tmp_path, seen, words, name="read.py")
-    assert read.wrong == [] and f"holds {place}, which the agent read reads" in read.may[0]
     plain = checked(tmp_path, seen, ("def observe(data)", "def unused(data)"), name="plain.py").wrong
-    if "numpy.array" not in value:  # which the words of an agent without an observe leave out
-        assert f"what observe() gave holds {place}." in str(plain[0])
+    assert f"what observe() gave holds {place}." in str(plain[0])
