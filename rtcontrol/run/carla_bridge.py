@@ -317,6 +317,8 @@ def _command(config: RunOptions, host: str, port: int, traffic: int, endpoint: s
     command += ["--report", str(config.out / "bridge.json")]
     if config.town is not None:
         command.append(f"--town={config.town}")
+    if config.trace:
+        command += ["--trace", str(config.out / "trace.jsonl")]
     if config.carla_standin:
         command.append("--standin")
         if config.clock == "lockstep":
