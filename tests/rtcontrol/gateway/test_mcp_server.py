@@ -24,9 +24,7 @@ from rtcontrol_client import Client as Robot
 from tests.helpers.processes import ROOT, Program, environment, free_port, python, until
 
 pytest.importorskip("mcp", reason="the mcp extra is not installed")
-import httpx2
 from mcp import Client, StdioServerParameters
-from mcp.client.streamable_http import streamable_http_client
 from websockets.asyncio.server import ServerConnection, serve
 
 GO = {"name": "go", "description": "Drive on.", "parameters": {"type": "object", "properties": {}}}
@@ -280,46 +278,6 @@ def test_it_ends_with_its_stdin_and_says_nothing_but_messages_on_stdout(flying: 
     assert flying.popen.poll() is None  # the run flies on
 
 
-def test_by_http_it_wants_the_token_and_refuses_another_sites_name(own: Flying, tmp_path: Path) -> None:
-    token_file, port = tmp_path / "token", free_port()
-    given = ("--http", f"127.0.0.1:{port}", "--http-token-file", str(token_file))
-    program = Program(command(own.url, *given), tmp_path / "mcp.log")
-    url = f"http://127.0.0.1:{port}/mcp"
-
-    async def supervise() -> None:
-        token = token_file.read_text().strip()
-        async with (
-            httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}) as http,
-            Client(streamable_http_client(url, http_client=http)) as client,
-        ):
-            await status(client, connected=True, state="running")
-            await called(client, "pause")
-            await status(client, state="paused")
-        async with httpx2.AsyncClient() as http:
-            bare = {"content-type": "application/json", "accept": "application/json, text/event-stream"}
-            for more, code in (({}, 401), ({"authorization": f"Bearer {token}", "host": "evil.example"}, 421)):
-                answer = await http.post(url, content="{}", headers={**bare, **more})
-                assert answer.status_code == code
-
-    try:
-        until(lambda: re.search("listening on", program.log()), program.log())
-        until(token_file.is_file)
-        until(lambda: _answers(port))
-        done(supervise())
-        program.end(signal.SIGTERM)
-        assert program.popen.returncode in (0, -signal.SIGTERM, 143)
-        assert "Traceback" not in program.log()
-    finally:
-        program.kill()
-
-
-def _answers(port: int) -> bool:
-    try:
-        return httpx2.get(f"http://127.0.0.1:{port}/nothing").status_code > 0
-    except httpx2.HTTPError:
-        return False
-
-
 class Page:
     """A run's page of which each word is the test's: `told` are the questions that came."""
 
@@ -428,13 +386,7 @@ def test_a_signal_ends_it_though_its_stdin_is_open(flying: Flying, tmp_path: Pat
     [
         (("--connect", "http://127.0.0.1:80a0"), "Write such as http://"),
         (("--connect", "127.0.0.1:8080"), "Write such as http://"),
-        (("--connect", "http://127.0.0.1:1", "--http", "127.0.0.1:1"), "go together"),
         (("--connect", "http://127.0.0.1:1", "--token-file", "none"), "is no file"),
-        (("--connect", "http://127.0.0.1:1", "--allow-origin", "http://a.example"), "--allow-origin is for --http"),
-        (
-            ("--connect", "http://127.0.0.1:1", "--http", "[::1]:1", "--http-token-file", "t", "--allow-origin", "*"),
-            "There is no wildcard",
-        ),
     ],
 )
 def test_mistakes_are_one_paragraph(given: tuple[str, ...], says: str, tmp_path: Path) -> None:
