@@ -9,8 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from rtcontrol import UserError
-from rtcontrol.run.recording import recording
-from rtcontrol.run.replay import replay
+from rtcontrol.run.replay import recording, replay
 
 
 def main(run: str, model: str = "expert") -> None:
@@ -18,8 +17,8 @@ def main(run: str, model: str = "expert") -> None:
     found, decisions = replay(recorded, model)
     then, now = found["recorded"], found["replayed"]
     print(f"{then['model']} then, {now['model']} now: {found['agreed']} of {found['compared']} calls are the same")
-    told = Counter(one.seen.instruction for one in decisions if one.same is not None)
-    same = Counter(one.seen.instruction for one in decisions if one.same)
+    told = Counter(one.seen.request.instruction for one in decisions if one.same is not None)
+    same = Counter(one.seen.request.instruction for one in decisions if one.same)
     for instruction, count in told.items():
         print(f"  told {instruction!r}: {same[instruction]} of {count}")
     others = Counter(f"{one.seen.call} then, {one.call or one.error} now" for one in decisions if one.same is False)

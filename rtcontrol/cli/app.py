@@ -35,7 +35,7 @@ LAZY = {
     "bench": "rtcontrol.cli.bench:app",
     "keys": "rtcontrol.cli.keys:app",
     "bridge": "rtcontrol.cli.bridge:app",
-    "replay": "rtcontrol.cli.replay:replay",
+    "replay": "rtcontrol.cli.report:replay",
     "data": "rtcontrol.cli.data:app",
     "eval": "rtcontrol.cli.eval:app",
     "drill": "rtcontrol.cli.drill:app",

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rtcontrol.cli.figures import JsonFile, Tenths, for_people, save, show_table
-from rtcontrol.cli.options import group
+from rtcontrol.cli.figures import JsonFile, Tenths, for_people, group, save, show_table
 from rtcontrol.envs.registry import AGENTS
 from rtcontrol.models.errors import UserError
 

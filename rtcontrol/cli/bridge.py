@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from rtcontrol.cli.options import group
+from rtcontrol.cli.figures import group
 from rtcontrol_client.carla import cli as carla_cli
 from rtcontrol_client.ros2 import cli as ros2_cli
 

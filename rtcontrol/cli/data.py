@@ -12,8 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from rtcontrol.cli.figures import JsonFile, check_writable, count_rows, for_people, save, say
-from rtcontrol.cli.options import group
+from rtcontrol.cli.figures import JsonFile, check_writable, count_rows, for_people, group, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.console import printable
 

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from rtcontrol.cli.figures import JsonFile, Tenths, for_people, save, show_table, widened
-from rtcontrol.cli.options import Device
+from rtcontrol.cli.figures import Device, JsonFile, Tenths, for_people, save, show_table, widened
 
 LOG_WIDTH = 160
 HELP = """How often a model's calls are right, on a public set or a file of rows (docs/eval.md).

@@ -1,4 +1,4 @@
-"""Where a command's figures go: a JSON file with what was measured, and on what."""
+"""What commands share: how groups of them are made, and where their figures go (a JSON file, or a terminal)."""
 
 from __future__ import annotations
 
@@ -22,6 +22,20 @@ from rtcontrol_client.console import printable
 
 if TYPE_CHECKING:
     from rtcontrol.models.data.row import DataRow
+
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:NUMBER. (default: a GPU where there is one)")]
+
+
+def group(**more: Any) -> typer.Typer:
+    """A group of commands."""
+    return typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+        **more,
+    )
+
 
 STDOUT = Path("-")
 ROWS = 10_000  # between two words of progress where nobody watches a bar

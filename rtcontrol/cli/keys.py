@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from rtcontrol.cli.options import group
+from rtcontrol.cli.figures import group
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import zmq_auth
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rtcontrol.cli.figures import JsonFile, for_people, interrupted, save, say
-from rtcontrol.cli.options import Device, group
+from rtcontrol.cli.figures import Device, JsonFile, for_people, group, interrupted, save, say
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.table import Terminal
 from rtcontrol_client.console import printable

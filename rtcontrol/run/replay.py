@@ -1,21 +1,138 @@
-"""Decides recorded observations again, with another model, and compares tick by tick."""
+"""Decide recorded observations again, with another model, and compare tick by tick."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from rtcontrol.agents import Agent
-from rtcontrol.hosts.deciders import answer, build, describe
+from rtcontrol.agents import Agent, Fallback, Tools
+from rtcontrol.hosts.deciders import PLAIN, answer, build, describe
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.config import RunConfig
+from rtcontrol.models.call import StandingCall
+from rtcontrol.models.checkpoint.checkpoint import zoo
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
 from rtcontrol.run.model_compatibility import hysteresis_for, model_for
-from rtcontrol.run.recording import Recording, Seen
 from rtcontrol.telemetry.histogram import Series
+from rtcontrol.telemetry.record_reader import read_record, record_in
+
+MORE = "Record one with `rtcontrol run --record-observations yes` (the default), and give its record.mcap."
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One observation that was decided, as its `request`. `call`: what was decided then (as text, `null` for the null
+    function; None where the tick missed without a decision)."""
+
+    t_s: float
+    request: DecisionRequest
+    call: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A record's header, and its observations in the order of their ticks (at least one). `whole`: it has an end;
+    `engine`: what decided then, by its own word."""
+
+    path: Path
+    header: Mapping[str, Any]
+    seen: tuple[Seen, ...]
+    whole: bool
+    engine: str
+
+    @property
+    def recorded_model(self) -> bool:
+        """Whether the model that decided is one of this installation's. Any other name is an address, a hub's id or a
+        path that stands in a file which others may have written: it is never gone to for that."""
+        return self.header["model"] in (*PLAIN, *zoo())
+
+    def model(self, asked: str | None) -> str:
+        """The model that decides it again: the one asked for, or else the recorded one. UserError where that is named
+        by the record alone."""
+        if asked or self.recorded_model:
+            return asked or str(self.header["model"])
+        told = repr(str(self.header["model"])[:200])
+        raise UserError(
+            f"{self.path} names the model that decided it, {told}. A name in a file is not obeyed: it may be anybody's "
+            "address or folder, and would be sent what is seen, and your key.",
+            f"If you trust it, say it yourself: --model {told}. Or give another, such as --model random.",
+        )
+
+    def agent(self) -> Agent:
+        """Return who decided, with the same tools; without a model where that is named by the record alone."""
+        header = self.header
+        return Agent(
+            name=str(header["agent"]),
+            description=f"The agent of the recording {self.path}.",
+            tools=Tools(header["tools"]),
+            observe=lambda data: "",  # the recorded text is decided by
+            instruction=self.seen[0].request.instruction,
+            fallback=Fallback(hold_ms=float(header["hold_ms"])),
+            model=str(header["model"]) if self.recorded_model else "",
+            history=int(header["history"]),
+            allow_null=bool(header["allow_null"]),
+        )
+
+
+def restored(value: Any) -> Any:
+    """Return recorded data as the world gave it: a record has infinite numbers and NaN as texts."""
+    if isinstance(value, dict):
+        return {key: restored(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [restored(one) for one in value]
+    return float(value) if isinstance(value, str) and value in ("inf", "-inf", "nan") else value
+
+
+def _seen(k: int, look: Mapping[str, Any], header: Mapping[str, Any], call: str | None) -> Seen:
+    request = DecisionRequest(
+        k,  # what is random by the tick's number is the same again
+        look["epoch"],
+        look["observation"],
+        look["instruction"],
+        tuple(look["history"]),
+        restored(look.get("data")),
+        standing=StandingCall.from_dict(look["in_force"]) if "in_force" in look else None,
+    )
+    return Seen(k / header["hz"] if header["clock"] == "lockstep" else float(look["t_s"]), request, call)
+
+
+def recording(path: Path) -> Recording:
+    """Return the recording of a file. UserError for what cannot be read, is not ours, or has no observations."""
+    header: dict[str, Any] = {}
+    looks: dict[int, dict[str, Any]] = {}
+    decided: dict[int, str] = {}
+    whole, started = False, dict[str, Any]()
+    record = record_in(path)
+    try:
+        for event in read_record(record):
+            if "observation" in event:
+                looks[event["k"]] = event
+            elif "kind" in event:
+                if (call := "null" if event["kind"] == "null" else event.get("call")) is not None:
+                    decided[event["k"]] = call
+            elif "header" in event:
+                header = event["header"]
+            elif "start" in event:
+                started = event["start"]
+            elif "account" in event:  # of the parts that were removed
+                started = dict(event["account"].get("start", ()))
+            elif "end" in event:
+                whole = True
+        if not header:
+            raise UserError(f"{record} is no record of a run: it does not begin with the header of one.", MORE)
+        if not looks or "tools" not in header:
+            raise UserError(f"{record} has no observations: there is nothing to decide again.", MORE)
+        seen = tuple(_seen(k, look, header, decided.get(k)) for k, look in sorted(looks.items()))
+        engine = str(started.get("host_info", {}).get("engine", header["engine"]))
+        made = Recording(record, header, seen, whole, engine)
+        made.agent()
+        return made
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{record} is no record of a run ({type(error).__name__}: {error}).", MORE) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +150,8 @@ class Redecision:
         return None if self.seen.call is None else self.call == self.seen.call
 
     def to_dict(self) -> dict[str, Any]:
-        told = {"k": self.seen.k, "t_s": self.seen.t_s, "observation": self.seen.observation}
+        request = self.seen.request
+        told = {"k": request.tick, "t_s": self.seen.t_s, "observation": request.observation}
         more = {} if self.error is None else {"error": self.error}
         return {**told, "recorded": self.seen.call, "replayed": self.call, **more}
 
@@ -61,9 +179,9 @@ def replay(
     )
     decider = build(assembly.decider(config, agent, chosen))
     made: list[Redecision] = []
-    answer(decider, _request(recording.seen[0]))  # what is made at the first decision is no tick's time
+    answer(decider, recording.seen[0].request)  # what is made at the first decision is no tick's time
     for seen in recording.seen:
-        reply = answer(decider, _request(seen))
+        reply = answer(decider, seen.request)
         decided = reply.decision
         text = None if decided is None else "null" if decided.call is None else decided.call.text()
         made.append(Redecision(seen, text, reply.error, reply.decide_ns))
@@ -95,9 +213,3 @@ def _hysteresis(recorded: str | None, model: str) -> str | None:
         return recorded if hysteresis_for(recorded, model) is not None else None
     except UserError:
         return None
-
-
-def _request(seen: Seen) -> DecisionRequest:
-    # The number of the tick is the recorded one's: what is random by it is the same again.
-    asked = seen.k, seen.epoch, seen.observation, seen.instruction, seen.history, seen.data
-    return DecisionRequest(*asked, standing=seen.standing)

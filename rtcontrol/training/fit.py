@@ -15,9 +15,9 @@ from typing import Any
 from rtcontrol.agents import Tools
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.trainer import Progress
-from rtcontrol.run.fingerprint import contents
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.run.toolsets import tools_from
+from rtcontrol.run.user_code import contents
 from rtcontrol.run.user_module import is_gym
 from rtcontrol.training.dataset import LEAST_ROWS, Taught, check, contradictions, read_files, recorded, split, tools_of
 from rtcontrol.training.fit_run import GivenRows, Probed, RowStream, name_things

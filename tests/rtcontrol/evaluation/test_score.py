@@ -26,8 +26,8 @@ from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
-from rtcontrol.run.fingerprint import contents
 from rtcontrol.run.skills import UserSkill, skill_of
+from rtcontrol.run.user_code import contents
 from tests.rtcontrol.hosts.standin_endpoint import standin
 from tests.rtcontrol.run.yard import agent_file, world_file
 
