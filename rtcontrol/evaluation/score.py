@@ -21,9 +21,9 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import replace_file
 from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.run import assembly
-from rtcontrol.run.user_code import contents
 from rtcontrol.run.model_compatibility import gate_of, learnt_of, model_for, rate_mismatch, shown, training_notice
 from rtcontrol.run.skills import UserSkill, skill_of
+from rtcontrol.run.user_code import contents
 from rtcontrol.telemetry.run_folder import describe
 
 SCHEMA = 3

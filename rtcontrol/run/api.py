@@ -16,7 +16,7 @@ from rtcontrol.loop.realtime import SWITCH_INTERVAL_S
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
-from rtcontrol.models.decider import DeciderSpec, STDecider, decide_together
+from rtcontrol.models.decider import DeciderSpec, STDecider
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import registry
 from rtcontrol.run import assembly
@@ -158,31 +158,6 @@ class Model:
         options = {**self._options, "history": history, "allow_null": allow_null, "value_tokens": value_tokens}
         spec = DeciderSpec(self.name, tuple(chosen.openai()), **options)
         return ModelSession(chosen, spec.build(), gate, safe_call)
-
-    @staticmethod
-    def decide(
-        asked: Sequence[tuple[ModelSession, str, str] | tuple[ModelSession, str, str, Sequence[Call | str]]],
-    ) -> list[SessionDecision | Exception]:
-        """Decide for several of its sessions in the same forward passes, as for many characters of a game: of each
-        (session, what is seen, what is told) or (session, what is seen, what is told, history) the decision, or what
-        `ModelSession.decide` would raise.
-
-        Raises UserError for a session that is given twice, and for what is no text or no history."""
-        for session, text, instruction, *_ in asked:
-            session.check(text, instruction)
-        given = [(one[0], (one[1], one[2], one[0].shown(one[3] if len(one) == 4 else ()))) for one in asked]
-        if len({id(session.decider) for session, _ in given}) < len(given):
-            raise UserError(
-                "The same session is asked twice at once.",
-                "Ask each session once: open one `model.session(tools)` for each character.",
-            )
-        for session, _ in given:
-            session.settle()
-        made = decide_together([(session.decider, (*told, None)) for session, told in given])
-        return [
-            one if isinstance(one, Exception) else session.given(one)
-            for (session, _), one in zip(given, made, strict=True)
-        ]
 
 
 class ModelSession:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -253,38 +252,16 @@ class UserExpert:
         calls = tuple(gave) if isinstance(gave, list | tuple) else (gave,)
         if wrong := [call for call in calls if not isinstance(call, Call)] or ([] if calls else [gave]):
             what = f'{told} {wrong[0]!r:.80}, no call: return Call("tool", {{"parameter": value}})'
-            place = _returned(function, gave, data, goal)
+            place = defined(function)
             raise ExpertError(f"{place}: {what}", place)
         legal: list[Call] = []
         for call in calls:
             try:
                 legal.append(self.agent.tools.validate(call))
             except InvalidCall as error:
-                place = _returned(function, gave, data, goal)
+                place = defined(function)
                 raise ExpertError(f"{place}: {told} {call.text()}: {error}", place) from None
         return tuple(legal)
-
-
-def _returned(function: Callable[..., Any], gave: Any, *given: Any) -> str:
-    """`file.py:12`, the line where a function returns this, found by asking it once more; where it begins, if then it
-    gives something else."""
-    code, lines = getattr(function, "__code__", None), list[int]()
-
-    def trace(frame: FrameType, event: str, value: Any) -> Any:
-        if event == "return" and value == gave:
-            lines.append(frame.f_lineno)
-        return trace if frame.f_code is code else None
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        function(*given)
-    except Exception:
-        lines.clear()
-    finally:
-        sys.settrace(before)
-    begins = defined(function)
-    return f"{begins.rpartition(':')[0]}:{lines[-1]}" if lines and code is not None else begins
 
 
 def try_expert(agent: Agent, sample: Observation, instruction: str) -> None:

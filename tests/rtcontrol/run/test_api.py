@@ -13,11 +13,9 @@ import pytest
 import rtcontrol
 from rtcontrol.agents import InvalidCall, OneOf, Tools, tool
 from rtcontrol.agents.lander import agent
-from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.api import InTime
 from rtcontrol.run.model_compatibility import training_notice
-from tests.helpers.checkpoints import unnamed
 from tests.models.chat.families import checkpoint
 
 SEEN = "x 0.10 y 0.90 vx 0.00 vy -0.20 angle 0.00 spin 0.00 legs 0 0"
@@ -40,22 +38,6 @@ def test_a_bundled_model_decides_for_its_own_tools_and_agrees_with_itself() -> N
     assert session.info()["engine"] == "torch"
 
 
-def test_several_sessions_decide_in_the_same_passes_as_each_alone() -> None:
-    model = rtcontrol.load("lander")
-    sessions = [model.session() for _ in range(3)]
-    told = ["land on the pad", "hover at 0.7", "land " * 20_000]
-    *found, too_long = model.decide([(s, SEEN, t) for s, t in zip(sessions, told, strict=True)])
-    expected = [s.decide(SEEN, t) for s, t in zip(sessions[:2], told, strict=False)]
-    assert [d.call for d in found if not isinstance(d, Exception)] == [d.call for d in expected]
-    assert isinstance(too_long, UserError) and "context" in too_long.what
-
-
-def test_a_session_that_is_given_twice_is_refused_with_the_remedy() -> None:
-    model = rtcontrol.load("lander")
-    session = model.session()
-    with pytest.raises(UserError, match="open one `model.session"):
-        model.decide([(session, SEEN, "land on the pad"), (session, SEEN, "hover at 0.7")])
-    assert session.decide(SEEN, "land on the pad").call is not None
 
 
 def test_tools_that_it_was_not_trained_on_are_refused_unless_asked_for() -> None:
@@ -131,8 +113,6 @@ def test_a_session_holds_what_the_checkpoint_does_not_understand_and_an_argument
     for session, expected in ((gated, None), (safe, OFF)):
         held = session.decide(SEEN, "qzx vbk wopf")
         assert held.held is not None and "not understood" in held.held and held.call == expected and not held.missed
-        (together,) = model.decide([(session, SEEN, "qzx vbk wopf")])
-        assert isinstance(together, type(held)) and (together.held, together.call) == (held.held, expected)
     assert off.decide(SEEN, "qzx vbk wopf").held is None
 
 
@@ -233,21 +213,6 @@ def test_a_value_of_several_alternatives_of_a_one_of_is_an_error_and_never_a_cal
             assert call is not None and session.tools.validate(call)
             called += 1
     assert called < 4
-
-
-def test_sessions_that_decide_together_each_have_their_history(tmp_path: Path) -> None:
-    model = rtcontrol.load(str(unnamed(ZOO / "lander", tmp_path / "any")))
-    one, other = (model.session(agent.tools, history=6) for _ in range(2))
-    past = ["engines(main=0, side=0)"] * 6
-    together = model.decide([(one, SEEN, "land on the pad", past), (other, SEEN, "land on the pad")])
-    alone = model.session(agent.tools, history=6)
-    expected = [alone.decide(SEEN, "land on the pad", shown) for shown in (past, ())]
-    assert [d.tokens + d.reused_tokens for d in together if isinstance(d, rtcontrol.Decision)] == [
-        d.tokens + d.reused_tokens for d in expected
-    ]
-    assert expected[0].tokens + expected[0].reused_tokens > expected[1].tokens + expected[1].reused_tokens
-    with pytest.raises(UserError, match="`history` is a text"):
-        model.decide([(one, SEEN, "land on the pad", "a call")])
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_plan_with_anything_in_it_that_is_no_legal_call_is_no_plan(
 ) -> None:
     agent = agent_file(tmp_path, ("x, y = data", f"return {gave}\n    x, y = data"))
     run = ("run", "--env", world_file(tmp_path), "--agent", agent, "--model", "expert", "--no-live")
-    assert "yard_agent.py:16" in refused(capsys, *run, "--out", str(tmp_path / "out"))
+    assert "yard_agent.py:15" in refused(capsys, *run, "--out", str(tmp_path / "out"))
 
 
 @pytest.mark.realtime
