@@ -38,8 +38,6 @@ def test_a_bundled_model_decides_for_its_own_tools_and_agrees_with_itself() -> N
     assert session.info()["engine"] == "torch"
 
 
-
-
 def test_tools_that_it_was_not_trained_on_are_refused_unless_asked_for() -> None:
     model = rtcontrol.load("lander")
     with pytest.raises(UserError, match="untrained=True"):
