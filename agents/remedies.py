@@ -14,23 +14,18 @@ from rtcontrol.models.schema.tool_schema import MAX_HEADS, ToolSchema
 TOKENS = "so each of its tokens costs a forward pass"
 
 
-def of(tool: ToolSchema, digits: bool = False) -> list[str]:
-    """What works but costs extra forward passes, and the remedy, a sentence for each parameter or group of them.
-    `digits`: for a tokenizer that writes numbers digit by digit, where bounded ones are counted and need no list."""
+def of(tool: ToolSchema) -> list[str]:
+    """What works but costs extra forward passes, and the remedy, a sentence for each parameter or group of them."""
     found: list[str] = []
     slots = tool.slots()
-    alone = {slot.parameters[0].name for slot in slots if not slot.merged}
     for p in tool.parameters:
         default = p.schema.get("default")
         if default is not None and isinstance(p.domain, ClosedDomain) and not p.domain.holds(default):
             told = f"its default {json.dumps(default)[:40]} is none of its values, and is not read"
             found.append(f"parameter {p.name}: {told}. Remedy: correct it.")
-        if isinstance(p.domain, Free) and not (digits and p.domain.grid is not None and p.name in alone):
-            cost = TOKENS
-            if p.domain.grid is not None:
-                cost += ", or every two where the model's tokenizer writes digit by digit"
+        if isinstance(p.domain, Free):
             remedy = _remedy(p.domain, p.name)
-            found.append(f"parameter {p.name}: its values are not listed, {cost}. Remedy: {remedy}.")
+            found.append(f"parameter {p.name}: its values are not listed, {TOKENS}. Remedy: {remedy}.")
     for slot in slots:
         if isinstance(slot.domain, Free) and all(isinstance(p.domain, ClosedDomain) for p in slot.parameters):
             if "anyOf" in slot.domain.schema:

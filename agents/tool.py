@@ -342,9 +342,9 @@ class Tools:
         """Run the bound function with the arguments of a valid call, converted to the annotated types."""
         return self._tools[call.name].function(**self.convert(call))
 
-    def remedies(self, digits: bool = False) -> dict[str, list[str]]:
+    def remedies(self) -> dict[str, list[str]]:
         """By tool: what works but costs extra forward passes, and the remedy (`remedies.of`)."""
-        return {schema.name: remedies.of(schema, digits) for schema in self.schemas}
+        return {schema.name: remedies.of(schema) for schema in self.schemas}
 
     def warnings(self) -> list[str]:
         """`remedies`, each with its tool."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from weakref import WeakValueDictionary
 
 from tokenizers import Tokenizer
 
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import numbers
 
 # Characters of a text that takes long enough for others to wait.
 LONG = 4096
@@ -81,18 +79,6 @@ class STTokenizer:
             return list(self._text.encode_batch([text], add_special_tokens=False)[0].ids)
         except (TypeError, UnicodeEncodeError):  # a lone surrogate, which JSON may carry, has no UTF-8 form
             return self.encode(text.encode("utf-8", "replace").decode())
-
-    @cached_property
-    def digits(self) -> dict[str, int] | None:
-        """The token of each character that numbers are written with; None where some are joined to one token.
-
-        Byte pairs grow from two characters that are joined: it is enough to look at all pairs."""
-        characters = numbers.CHARACTERS
-        single = {c: self.encode(c) for c in characters}
-        texts = [a + b for a in characters for b in characters if b.isdigit() or (a.isdigit() and b == ".")]
-        if any(self.encode(t) != [i for c in t for i in single[c]] for t in texts):
-            return None
-        return {c: ids[0] for c, ids in single.items()} if all(len(ids) == 1 for ids in single.values()) else None
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, special tokens shown by name."""

@@ -9,14 +9,13 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
-from rtcontrol.models.decode.ending import Ending
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import Free
@@ -26,6 +25,9 @@ from rtcontrol.models.schema.validator import LEAST_INTEGER, MOST_INTEGER
 
 MAX_TOKENS = 64  # of one free value, unless said otherwise: it must end by then
 ENDED = 256  # tokens that it may take to end JSON behind that
+# What is tried first to end a value, a character each: what closes (a letter before brackets, which a text may hold);
+# digits, and letters that many patterns take; what opens more.
+ORDER = b'"a}],1A0-_.:/@ xetfn[{'
 ANY, UNQUOTED = "(?s:.)", r'[^"\\\x00-\x1f]'  # a character of a text; of one that stands in JSON's quotes as it is
 FORMED = {"pattern", "allOf", "anyOf"}  # of a text that not all characters may be in
 # The first lines of grammars: of a text that is written as it is, and of one that is JSON's without its quotes.
@@ -45,8 +47,9 @@ class _Machine:
         # Which ids [vocabulary] have no quote, no backslash and no control character.
         self.unescaped = np.array([re.search(rb'["\\\x00-\x1f\x7f]', text) is None for text in texts])
         singles = {text[0]: i for i, text in reversed([*enumerate(texts)]) if len(text) == 1}
-        self.ending = Ending(singles)
-        self.inside = Ending({byte: i for byte, i in singles.items() if self.unescaped[i]})
+        first = [byte for byte in ORDER if byte in singles]
+        # Ids of one byte, in the order in which they are tried to end a value.
+        self.singles = [singles[byte] for byte in (*first, *sorted(set(singles) - set(first)))]
 
 
 _machines: WeakKeyDictionary[STTokenizer, dict[int, _Machine]] = WeakKeyDictionary()
@@ -228,14 +231,23 @@ class FreeValue:
         return text if self._unescaped is None else re.split(r'["\\]', text)[0]
 
     def end(self, most: int) -> list[int] | None:
-        """At most so many tokens that end the value, None where none are found."""
-        machine = self._grammars.machine
-        ending = machine.ending if self._unescaped is None else machine.inside
+        """Return at most so many tokens that end the value, None where none are found.
+
+        A grammar's state cannot be asked how it ends: what closes is tried first, then what fills."""
         for matcher in chain([self._matcher], self._grammars.shorter(self._grammar, self.tokens)):
-            found = ending.straight(matcher, self._ends, self._must_follow, most)
-            if found is not None:
+            ahead, found = matcher.deep_copy(), list[int]()
+            while not self._ends(ahead) and len(found) <= most:
+                legal = (i for i in self._grammars.machine.singles if ahead.validate_tokens([i]) == 1)
+                if self._unescaped is not None:
+                    legal = (i for i in legal if self._unescaped[i])
+                more = [*self._must_follow(ahead)] or [*islice(legal, 1)]
+                if not more:
+                    break
+                ahead.consume_tokens(more)
+                found += more
+            if self._ends(ahead) and len(found) <= most:
                 return found
-        return ending.searched(self._matcher, self._ends, self._must_follow, most)
+        return None
 
 
 def _with_short_texts(schema: Any, most: int) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from rtcontrol.models.call import Call
@@ -13,12 +12,10 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import ClosedDomain, Free, json_text
 from rtcontrol.models.schema.json_schema import as_declared
-from rtcontrol.models.schema.numbers import NumberGrid
 from rtcontrol.models.schema.tool_schema import ABSENT, Overflow, Slot, ToolSchema
 
 TrieNode = tuple[int, ...]  # the tokens that lead to it from the head token, whose own node is ROOT
 ROOT: TrieNode = ()
-END = "$"  # in the text of a number's node: the end token
 KEPT = 4096  # computed nodes that are remembered
 
 
@@ -90,71 +87,14 @@ class TokenTrie:
         return order[:limit]
 
 
-class NumberTrie(TokenTrie):
-    """A trie whose tools may also have all numbers of a grid, `spelled` character by character: nodes that spell one
-    are computed, not listed, so a trie of a million numbers takes no room, and nothing grows while it is walked."""
-
-    def __init__(
-        self, head_token: int, end_id: int, spelled: Mapping[str, int], grids: Mapping[int, NumberGrid]
-    ) -> None:
-        super().__init__(head_token)
-        self._spelled = {**spelled, END: end_id}
-        self._letters = {token: letter for letter, token in self._spelled.items()}
-        self._grids: dict[NumberGrid, int] = {}  # the tools that have its numbers
-        for tool, grid in grids.items():
-            self._grids[grid] = self._grids.get(grid, 0) | 1 << tool
-        self._counted = lru_cache(KEPT)(self._count)
-
-    def tools(self, node: TrieNode) -> tuple[int, int]:
-        listed, counted = super().tools(node), self._counted(self._text(node))
-        return listed[0] | counted[0], listed[1] | counted[1]
-
-    def children(self, node: TrieNode) -> dict[int, TrieNode]:
-        text = self._text(node)
-        more = {t: (*node, t) for letter, t in self._spelled.items() if self._counted(text + letter)[0]}
-        return super().children(node) | more
-
-    def value(self, leaf: TrieNode, tool: int) -> Any:
-        if tool in self.leaves.get(leaf, ()):
-            return super().value(leaf, tool)
-        grid = self._grid(tool)
-        assert grid is not None
-        return grid.value(self._text(leaf).removesuffix(END))
-
-    @property
-    def choices(self) -> set[int]:
-        joined = {t for node, own in self._children.items() if self._counted(self._text(node))[0] for t in own}
-        return super().choices | joined | set(self._spelled.values())
-
-    def _grid(self, tool: int) -> NumberGrid | None:
-        return next((grid for grid, tools in self._grids.items() if tools >> tool & 1), None)
-
-    def _text(self, node: TrieNode) -> str:
-        """What a node spells; what is no number's beginning has characters that none has."""
-        return "".join(self._letters.get(token, "?") for token in node)
-
-    def _count(self, text: str) -> tuple[int, int]:
-        """The tools with a number that begins so, and with several."""
-        legal = several = 0
-        for grid, tools in self._grids.items():
-            if text.endswith(END):
-                legal |= tools * (grid.value(text[:-1]) is not None)
-            elif count := grid.below(text):
-                legal |= tools
-                several |= tools * (count > 1)
-        return legal, several
-
-
 NO_TOOL = -1  # the value of a null function head
-LISTED = 256  # numbers of one parameter up to which a list is quicker to walk
 HELD = 1 << 25  # tokens that all nodes of a plan may hold together: each has all those before it
 ANY_TOOL = 0  # the function head is walked before a tool is chosen: its leaves are legal under one common bit
 
 
 @dataclass(frozen=True)
 class HeadPlan:
-    """One active head. `free` lists, by tool index, the domains that no trie can hold, `grids` the numbers that one
-    holds without listing them."""
+    """One active head. `free` lists, by tool index, the domains that no trie can hold."""
 
     name: str
     head_id: int
@@ -162,7 +102,6 @@ class HeadPlan:
     null_id: int
     trie: TokenTrie
     free: Mapping[int, Free]
-    grids: Mapping[int, NumberGrid]
 
     @property
     def free_mask(self) -> int:
@@ -204,8 +143,6 @@ class SchemaPlan:
         """How the tool's head `k` (0: its first argument) writes a value. Raises ValueError for one outside its
         domain."""
         domain = self.slots[tool][k].domain
-        if (grid := self.heads[k + 1].grids.get(tool)) is not None:
-            return grid.text(value)
         if isinstance(domain, ClosedDomain):
             for known, text in zip(domain.values, domain.texts, strict=True):
                 if known == value and isinstance(known, bool) == isinstance(value, bool):
@@ -222,14 +159,13 @@ def compile_plan(
     Raises UserError for two values with the same tokens, and for listed values of too many, naming tool and parameter.
     """
     slots = tuple(t.slots(overflow) for t in tools)
-    null_id, digits = tokenizer.special_id(NULL), tokenizer.digits
+    null_id = tokenizer.special_id(NULL)
 
-    def head(name: str, grids: Mapping[int, NumberGrid], free: Mapping[int, Free]) -> HeadPlan:
+    def head(name: str, free: Mapping[int, Free]) -> HeadPlan:
         start, end = tokenizer.special_id(opening(name)), tokenizer.special_id(closing(name))
-        trie = NumberTrie(start, end, digits, grids) if digits and grids else TokenTrie(start)
-        return HeadPlan(name, start, end, null_id, trie, free, grids)
+        return HeadPlan(name, start, end, null_id, TokenTrie(start), free)
 
-    heads = [head(FUNCTION, {}, {})]
+    heads = [head(FUNCTION, {})]
     room = HELD
     for index, tool in enumerate(tools):
         if not heads[0].trie.insert([*tokenizer.encode(tool.name), heads[0].end_id], ANY_TOOL, index):
@@ -238,12 +174,10 @@ def compile_plan(
         heads[0].trie.insert([null_id], ANY_TOOL, NO_TOOL)
     for k in range(max((len(s) for s in slots), default=0)):
         own = {i: s[k] for i, s in enumerate(slots) if k < len(s)}
-        # Numbers that are too many to be listed quickly.
-        wide = {i: g for i, s in own.items() if (g := s.domain.grid) is not None and g.count > LISTED} if digits else {}
-        free = {i: s.domain for i, s in own.items() if isinstance(s.domain, Free) and i not in wide}
-        heads.append(made := head(ARGUMENTS[k], wide, free))
+        free = {i: s.domain for i, s in own.items() if isinstance(s.domain, Free)}
+        heads.append(made := head(ARGUMENTS[k], free))
         for index, slot in own.items():
-            if isinstance(slot.domain, ClosedDomain) and index not in wide:
+            if isinstance(slot.domain, ClosedDomain):
                 for value, text in zip(slot.domain.values, slot.domain.texts, strict=True):
                     path = [*tokenizer.encode(text), made.end_id]
                     if len(path) ** 2 // 2 > room:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from rtcontrol.models.decode.plan import ANY_TOOL, KEPT, NO_TOOL, ROOT, SchemaPlan, TrieNode
+from rtcontrol.models.decode.plan import ANY_TOOL, KEPT, NO_TOOL, ROOT, SchemaPlan, TokenTrie, TrieNode
 from rtcontrol.models.decode.protocol import Budget, NotFinite, PassCost
 
 FUNCTION_BIT = 1 << ANY_TOOL
@@ -57,7 +57,6 @@ class Walker:
         self.plan, self.budget = plan, budget
         self.columns = tuple(sorted({t for h in plan.heads for t in h.trie.choices}))
         self.column = {token: i for i, token in enumerate(self.columns)}
-        # Of numbers there are as many choices as there are values.
         self.choices = lru_cache(KEPT)(self._choices)
         self.possible_tools = lru_cache(KEPT)(self._possible_tools)
         self._below = lru_cache(KEPT)(self._needed)
@@ -181,16 +180,24 @@ def worst_call(walker: Walker, tool: int) -> tuple[int, int]:
     waits = [end for end in range(max(choices, default=-1) + 1) if (0, function[:end]) not in first]
     passes, nodes = 0, len(first) + len(waits)
     for k, head in enumerate(walker.plan.heads[1 : 1 + len(walker.plan.slots[tool])], start=1):
-        free = [ROOT] if tool in head.free else []
-        needed = [
-            n for n in (*free, *head.trie.needed(1 << tool, limit=len(first) + per_head + 1)) if (k, n) not in first
-        ]
-        longest = max(map(len, (leaf for leaf, values in head.trie.leaves.items() if tool in values)), default=0)
-        if (grid := head.grids.get(tool)) is not None:
-            longest = max(longest, grid.longest + 1)
-        passes = max(passes, min(len(needed), 1) if len(needed) <= per_head else longest)
-        nodes += min(len(needed), per_head)
+        carried = [n for head, n in walker.first if head == k]
+        if tool in head.free:
+            left = 0 if ROOT in carried else 1
+        else:
+            left = _passes_behind(head.trie, tool, carried, per_head)
+            nodes += min(len(head.trie.needed(1 << tool, limit=per_head)), per_head) if left else 0
+        passes = max(passes, left)
     return bool(first) + len(waits) + passes, nodes
+
+
+def _passes_behind(trie: TokenTrie, tool: int, carried: Sequence[TrieNode], per_head: int) -> int:
+    """Return the most passes that a head takes behind one that carried these nodes."""
+    below = [ROOT] if not carried else [c for n in carried for c in trie.children(n).values()]
+    known = set(carried)
+    waits = [n for n in below if n not in known and trie.tools(n)[1] >> tool & 1]
+    return max(
+        (1 + _passes_behind(trie, tool, trie.needed(1 << tool, n, per_head), per_head) for n in waits), default=0
+    )
 
 
 def choose_layout(plan: SchemaPlan, limit: Budget, measured: Callable[[], PassCost]) -> tuple[Budget, dict[str, Any]]:

@@ -1,5 +1,4 @@
-"""Numbers on a grid: bounded integers, and bounded numbers with a step. How many there are below a beginning of their
-text is counted, so a trie of them needs no list."""
+"""Numbers on a grid: bounded integers, and bounded numbers with a step."""
 
 from __future__ import annotations
 
@@ -14,7 +13,6 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.validator import LEAST_INTEGER, MOST_INTEGER
 
 EXACT = 10**20  # steps up to which decimal division is exact; bounds beyond are left to the grammar
-CHARACTERS = "0123456789-."  # of which numbers are written
 
 
 @dataclass(frozen=True)
@@ -51,50 +49,6 @@ class NumberGrid:
     def _text(self, units: int) -> str:
         text = f"{'-' * (units < 0)}{abs(units):0{self.digits + 1}}"
         return f"{text[: -self.digits]}.{text[-self.digits :]}" if self.digits else text
-
-    def text(self, value: float) -> str:
-        """How a value is written. Raises ValueError where it is none of these."""
-        units = Decimal(repr(value)).scaleb(self.digits)
-        if isinstance(value, bool) or units % 1 or not self._among(int(units), int(units)):
-            raise ValueError(f"{value!r} is not on the grid")
-        return self._text(int(units))
-
-    def value(self, text: str) -> int | float | None:
-        """The number that is written so; None where it is none of these."""
-        digits = text.replace(".", "", 1)
-        units = int(digits) if digits.removeprefix("-").isdigit() else 0
-        return self._typed(units) if self._text(units) == text and self._among(units, units) else None
-
-    def below(self, start: str) -> int:
-        """How many of the texts begin so."""
-        return sum(self._among(*span) for span in self._spans(start)) if start else self.count
-
-    def _spans(self, start: str) -> list[tuple[int, int]]:
-        """The units, from and to, whose texts begin so."""
-        before, point, decimals = start.removeprefix("-").partition(".")
-        unit, rest = 10**self.digits, self.digits - len(decimals)
-        if before[:1] == "0" != before or rest < 0 or not f"{before or 0}{decimals or 0}".isdigit():
-            return []
-        if point:
-            if not (before and self.digits):
-                return []
-            spans = [(int(before + decimals) * 10**rest, 10**rest)]
-        elif before == "0":
-            spans = [(0, unit)]
-        else:
-            largest = max(abs(self.first), abs(self.first + (self.count - 1) * self.step))
-            spans, size = ([] if before else [(0, largest + 1)]), unit
-            while before and int(before) * size <= largest:
-                spans.append((int(before) * size, size))
-                size *= 10
-        if start[0] == "-":
-            return [(-low - size + 1, min(-low, -1)) for low, size in spans]
-        return [(low, low + size - 1) for low, size in spans]
-
-    def _among(self, low: int, high: int) -> int:
-        """How many lie within these units."""
-        least = max(0, -((self.first - low) // self.step))
-        return max(0, min(self.count - 1, (high - self.first) // self.step) - least + 1)
 
 
 def grid_of(schema: Mapping[str, Any], where: str) -> NumberGrid | None:

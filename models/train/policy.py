@@ -13,7 +13,6 @@ from rtcontrol.models.decode.core import DecoderCore
 from rtcontrol.models.decode.protocol import Budget, Caps, DecodeError, PassCost, PrefixInfo, Work
 from rtcontrol.models.in_flight import Decoding
 from rtcontrol.models.runners.packed import answered
-from rtcontrol.models.schema.domain import MAX_CLOSED
 from rtcontrol.models.train.loss import label_logits
 from rtcontrol.models.train.packing import pack_nodes
 from rtcontrol.models.train.rows import Row, RowEncoder
@@ -133,9 +132,7 @@ class TreePolicy:
 
     def __init__(self, model: Any, encoder: RowEncoder) -> None:
         plan = encoder.plan
-        if plan.allow_null or any(
-            h.free or max((g.count for g in h.grids.values()), default=0) > MAX_CLOSED for h in plan.heads
-        ):
+        if plan.allow_null or any(h.free for h in plan.heads):
             raise ValueError("TreePolicy needs a closed schema and no null function head")
         self._decide = TreeDecider(model, encoder)
         self._decoding = self._decide._decoding

@@ -179,7 +179,7 @@ def check_tools(
         raise
     if model is not None:
         check_context(found.schemas, checkpoint)
-    remedies = found.remedies(digits=bool(checkpoint.tokenizer.digits))
+    remedies = found.remedies()
     entries: list[dict[str, Any]] = []
     told: list[str] = []
     table = Table(

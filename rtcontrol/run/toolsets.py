@@ -30,8 +30,6 @@ from rtcontrol.run.mcp_tools import MCP, listed
 from rtcontrol.run.user_code import load_module
 from rtcontrol_client.console import printable
 
-LOOKED = 128  # branching tokens of unlisted numbers, of which there may be any number, that are counted
-
 
 @dataclass(frozen=True)
 class ToolCost:
@@ -74,15 +72,11 @@ def costs(tools: Sequence[ToolSchema], tokenizer: STTokenizer, overflow: Overflo
         worst += max((d.grid.longest if d.grid else MAX_TOKENS for d in free), default=0)
         remedies = []
         for head, slot in zip(plan.heads[1:], plan.slots[index], strict=False):
-            limit = LOOKED if index in head.grids else None
-            count = len(head.trie.needed(1 << index, limit=limit))
-            if index not in head.free and count > budget.per_head:
-                domain = slot.domain
-                values = len(domain.values) if isinstance(domain, ClosedDomain) else head.grids[index].count
-                more = " or more" * (count == limit)
+            count = len(head.trie.needed(1 << index))
+            if isinstance(slot.domain, ClosedDomain) and count > budget.per_head:
                 remedies.append(
-                    f"{', '.join(p.name for p in slot.parameters)}: its {values} values make {count}{more} branching "
-                    f"tokens, a pass carries {budget.per_head} of a head. Fewer values, or coarser steps."
+                    f"{', '.join(p.name for p in slot.parameters)}: its {len(slot.domain.values)} values make {count} "
+                    f"branching tokens, a pass carries {budget.per_head} of a head. Fewer values, or coarser steps."
                 )
         size = len(tokenizer.encode(tool.canonical_json()))
         found.append(ToolCost(tool.name, not free, worst, size, tuple(remedies), rules_of(tool)))

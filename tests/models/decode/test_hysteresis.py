@@ -46,11 +46,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Oracle]:
     return folder, Oracle.load(folder)
 
 
-@pytest.fixture(scope="module")
-def by_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_checkpoint(tmp_path_factory.mktemp("digits") / "model", "qwen2", seed=3, numbers=())
-
-
 class ByHand:
     """The same rule by brute force: of each head the probability of each legal value, by the oracle."""
 
@@ -264,17 +259,6 @@ def test_a_value_that_its_tools_do_not_have_keeps_nothing(checkpoint: tuple[Path
     for call in (Call("vanish"), Call("go", {"side": "up", "speed": 9}), Call("go"), Call("")):
         made = decider.decide("a", "b", standing=StandingCall(call)).call
         assert made is not None and (made.name == call.name == "go" or made == best.call)
-
-
-@given(st.integers(0, 1 << 30))
-@LAW
-def test_numbers_that_are_spelled_are_kept_as_listed_ones(by_digits: Path, seed: int) -> None:
-    wide = [tool("go", speed={"type": "integer", "minimum": -5000, "maximum": 5000}), tool("stop")]
-    decider = build(by_digits, wide, hysteresis=Hysteresis(margin=1.0))
-    call = Call("go", {"speed": random.Random(seed).randint(-5000, 5000)})
-    decision = decider.decide("a", "b", standing=StandingCall(call))
-    assert decision.call == call
-    assert decision.steadied is not None and decision.steadied.preferred.keys() >= set(decision.steadied.kept)
 
 
 def test_sessions_that_decide_together_keep_each_their_own(checkpoint: tuple[Path, Oracle]) -> None:
