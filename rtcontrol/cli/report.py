@@ -21,7 +21,7 @@ from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.run.run import ERRED, MISSED, mostly_errors
 from rtcontrol.telemetry import report as reports
 from rtcontrol.telemetry.gates import Gate, parse
-from rtcontrol.telemetry.recorded import Recorded, begun, load
+from rtcontrol.telemetry.recorded import Recorded, as_json, begun, load
 from rtcontrol_client.console import printable
 
 
@@ -99,9 +99,7 @@ def _rendered(format: Format, runs: Sequence[Recorded], gates: Sequence[Gate]) -
     if (package := EXTRA.get(format)) and find_spec(package) is None:
         raise UserError(f"--format {format} needs {package}, not installed here.", "pip install 'rtcontrol[formats]'.")
     if format is Format.JSON:
-        from rtcontrol.telemetry import as_json
-
-        return as_json.render(runs, gates)
+        return as_json(runs, gates)
     if format is Format.PERFETTO:
         from rtcontrol.telemetry import as_perfetto
 

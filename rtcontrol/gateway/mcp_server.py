@@ -224,12 +224,11 @@ def status_of(view: ViewClient) -> dict[str, Any]:
 
 def _recorded(run: Path) -> Any:
     """The report that `rtcontrol report --format json` gives, or why there is none."""
-    from rtcontrol.telemetry import as_json
-    from rtcontrol.telemetry.recorded import begun, load
+    from rtcontrol.telemetry.recorded import as_json, begun, load
 
     try:
         loaded = load([run])
         begun(loaded)
-        return json.loads(as_json.render(loaded, []))
+        return json.loads(as_json(loaded, []))
     except UserError as error:
         return str(error)

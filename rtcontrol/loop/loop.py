@@ -115,7 +115,7 @@ class ControlLoop:
         self.account = Account()
         self.account.add({"header": recorder.header})
         self.recent = Recent(self.account)  # for those who look on
-        recorder.fold, recorder.state = self.recent.add, self.account.state
+        recorder.fold = self.recent.add
         self._world_started = self._end_written = False
         if isinstance(host, BackupHost):
             host.first.emit, host.first.notify = self._answered, self.tell

@@ -118,8 +118,6 @@ def recording(path: Path) -> Recording:
                 header = event["header"]
             elif "start" in event:
                 started = event["start"]
-            elif "account" in event:  # of the parts that were removed
-                started = dict(event["account"].get("start", ()))
             elif "end" in event:
                 whole = True
         if not header:

@@ -8,9 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rtcontrol.telemetry.crowd import count_member
-from rtcontrol.telemetry.decoder_state import kept, restore
 from rtcontrol.telemetry.histogram import Series
-from rtcontrol.telemetry.plans import count_plan
 from rtcontrol.telemetry.steadiness import Steadiness
 
 
@@ -126,7 +124,7 @@ class Account:
         self.errors: dict[tuple[str | None, str], dict[str, Any]] = {}
         self.recent_calls: deque[str] = deque(maxlen=6)
         self.recent_ms: deque[float] = deque(maxlen=256)
-        self.ticks_from = 0  # older ticks are counted, and not in the record any more
+        self.ticks_from = 0  # the first tick: not that of the run, where the record was full
         self._causes: dict[int, tuple[str, str | None]] = {}  # of recent misses
         self._acted: dict[int, None] = {}  # recent ticks whose call acted in time
 
@@ -175,7 +173,10 @@ class Account:
                 self.first_losses[event["loss"]] += 1
             self._times(event)
         elif "plan" in event:
-            count_plan(self, event)
+            self.plans[event["outcome"]] += 1
+            self.plan_ms.add(event["plan_ms"])
+            if "loss" in event:
+                self.plan_losses[event["loss"]] += 1
         elif "late" in event:
             if "waited_ms" not in event:  # one that waited for a yes was no late decision
                 self.late_used += event["used"]
@@ -206,20 +207,12 @@ class Account:
         elif "header" in event:
             self.header = event["header"]
             self.steadiness.header(self.header)
-        elif "account" in event:
-            if not self.ticks:
-                self.ticks_from = event["account"]["last_k"] + 1
-            restore(self, event["account"])
         elif "start" in event:
             self.start = event["start"]
         elif "origin_ns" in event:
             self.origin_ns = event["origin_ns"]
         elif "end" in event:
             self.end = dict(event)
-
-    def state(self) -> dict[str, Any]:
-        """All that is counted, as JSON: `add({"account": state})` makes another account go on from there."""
-        return kept(self)
 
     def check(self) -> None:
         """Raises AssertionError with the relation that does not hold."""
@@ -233,6 +226,8 @@ class Account:
 
     def _tick(self, event: Mapping[str, Any]) -> None:
         k, kind = event["k"], event["kind"]
+        if not self.ticks:
+            self.ticks_from = k - event.get("skipped", 0)
         self.last_k, self.last_t_s = max(self.last_k, k), max(self.last_t_s, event["t_s"])
         self.ticks += 1
         self.steadiness.tick(event)

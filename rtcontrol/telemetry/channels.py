@@ -14,23 +14,29 @@ from typing import Any
 SCHEMA_VERSION = 3
 
 NUMBER, INTEGER, TEXT, FLAG, OBJECT = ({"type": name} for name in ("number", "integer", "string", "boolean", "object"))
-TEXTS = {"type": "array", "items": TEXT}
-TIMESTAMP = {"type": "object", "title": "time", "properties": {"sec": INTEGER, "nsec": INTEGER}}
+MAYBE_TEXT, MAYBE_FLAG, MAYBE_OBJECT = ({"type": [name, "null"]} for name in ("string", "boolean", "object"))
 # What viewers know by their own names.
 SCHEMAS = {"/picture": "foxglove.CompressedImage"}
 
-TICK = {
-    "k": (INTEGER, "Number of the release."),
-    "t_s": (NUMBER, "Its release."),
-    "member": (TEXT, "Of a crowd: whose tick it is."),
+FIELDS: dict[str, tuple[dict[str, Any], str]] = {
+    "k": (INTEGER, "Number of the tick's release. Of people: -1, -2 ... is an instruction as it was understood."),
+    "n": (INTEGER, "Of a further call: how many calls of the tick came before it."),
+    "t_s": (NUMBER, "When it was; of a tick its release, of an observation when it was captured."),
+    "epoch": (INTEGER, "Of the world: grows with every reset."),
+    "seq": (INTEGER, "Of the observation."),
+    "member": (TEXT, "Of a crowd: whose it is."),
     "rested": (INTEGER, "Of a crowd: releases before it that were left out, as nothing happened to the member."),
     "kind": (TEXT, "call, null, held, overtaken, epoch_over or miss."),
-    "cause": (TEXT, "Why it missed; without it, it was on time."),
+    "cause": (TEXT, "Why it missed, as is known now; without it, it was on time."),
     "subcause": (TEXT, "What of that cause."),
     "evidence": (OBJECT, "What the cause was told by."),
-    "why": (TEXT, "Of a held call: confidence, confirm (it waits for a person's yes), paused or stopped."),
+    "why": (
+        TEXT,
+        "Of a held call: confidence, confirm (it waits for a person's yes), paused or stopped. Of a call: fresh, "
+        "further (not the first of its tick), late or safe. Of a safe call: miss, exit, loop, pause or stop.",
+    ),
     "action": (TEXT, "What the fallback did: hold, safe, pending, none or stop."),
-    "call": (TEXT, "The call that was decided."),
+    "call": (TEXT, "The call that was decided, or that is meant; or an instruction as it was understood."),
     "decided_by": (TEXT, "Where there is a backup: first or backup."),
     "kept": (OBJECT, "By head: the value that was preferred, where hysteresis kept the one in force."),
     "answers": (INTEGER, "Where the first one's answer, or the plan, is to an older observation: that one's tick."),
@@ -43,8 +49,6 @@ TICK = {
     "age_ms": (NUMBER, "Of the observation, at the effect."),
     "execute_ms": (NUMBER, "In the executor."),
     "jitter_ms": (NUMBER, "Of the effect, against one period after the last one."),
-    "epoch": (INTEGER, "Of the world: grows with every reset."),
-    "seq": (INTEGER, "Of the observation."),
     "superseded": (INTEGER, "Observations that nobody took before it."),
     "skipped": (INTEGER, "Releases before it that were not begun."),
     "skip_cause": (TEXT, "Why."),
@@ -54,225 +58,142 @@ TICK = {
     "tokens": (INTEGER, "Tokens that went through the model."),
     "reused": (INTEGER, "Tokens that were cached."),
     "confidence": (NUMBER, "The least of the heads'."),
-    "error": (TEXT, "What was raised."),
+    "error": (TEXT, "What was raised, or why it failed."),
     "where": (TEXT, "In which file and line."),
+    "observation": (TEXT, "As the model saw it."),
+    "instruction": (TEXT, "It is decided by; in force from now on."),
+    "history": ({"type": "array", "items": TEXT}, "The last calls."),
+    "in_force": (
+        {"type": ["object", "boolean"]},
+        "With hysteresis: the call in force, and what was preferred to it, how often in a row. Of a safe call: whether "
+        "all are now in force.",
+    ),
+    "data": ({}, "As the world gave it; of a large array, type and shape."),
+    "timestamp": (
+        {"type": "object", "title": "time", "properties": {"sec": INTEGER, "nsec": INTEGER}},
+        "When it was taken, UTC.",
+    ),
+    "frame_id": (TEXT, "world."),
+    "format": (TEXT, "png or jpeg."),
+    "further": (INTEGER, "The tick."),
+    "first": (INTEGER, "The tick whose observation it answers."),
+    "plan": (INTEGER, "The tick whose observation it answers."),
+    "outcome": (
+        TEXT,
+        "Of a further call: acted, null, repeated, held, overtaken, epoch_over, cut (not there, or not begun, by the "
+        "deadline) or failed. Of a first answer: in_time, late (the tick was decided, or missed, without it), unsure, "
+        "failed or lost. Of a plan: in_force, over (all its steps were, when it came; or a newer one was there) or "
+        "failed.",
+    ),
+    "over": (FLAG, "It ended after the deadline."),
+    "answer": (MAYBE_OBJECT, "The call: name, arguments; null: what is in force stays."),
+    "loss": (TEXT, "Why there is none, of an endpoint: timeout, connection, refused, malformed or http_STATUS."),
+    "answer_ms": (NUMBER, "From the request to the answer."),
+    "plan_ms": (NUMBER, "From the request to the plan."),
+    "called": (TEXT, "Name of the function."),
+    "arguments": (OBJECT, "Typed."),
+    "ack": (INTEGER, "The tick."),
+    "status": (TEXT, "executed, expired, refused or failed."),
+    "result": ({}, "What the function gave."),
+    "late": (INTEGER, "The tick whose decision came after its deadline."),
+    "overran": (INTEGER, "The tick whose call ended after its deadline."),
+    "revised": (INTEGER, "The tick whose cause a word of the decoder's changes."),
+    "used": (FLAG, "Whether the late call acted."),
+    "waited_ms": (NUMBER, "It was in time, and waited so long for a person's yes."),
+    "effect": (TEXT, "acted, epoch_over, too_late, refused or failed."),
+    "safe": (MAYBE_TEXT, "The safe call; null: the agent has none."),
+    "attempt": (INTEGER, "From 1."),
+    "world": (TEXT, "over, where its last episode has ended: it took none, or makes no step with it."),
+    "refused": (TEXT, "The one that the decider cannot take."),
+    "said": (TEXT, "As a person said it."),
+    "understood": (MAYBE_TEXT, "The canonical instruction; null: it was not understood."),
+    "not_understood": (TEXT, "Why: none, unsure, illegal, timeout, overtaken, or how the interpreter failed."),
+    "detail": (TEXT, "More of that."),
+    "by": (TEXT, "keyboard, page or wire; of words who was asked (itself: they are canonical, and nobody was)."),
+    "sure": (NUMBER, "The probability of the least certain part of the answer."),
+    "took_ms": (NUMBER, "How long it took."),
+    "people": (TEXT, "pause, resume, stop, confirm, deny; ask (may this call act?) or unanswered."),
+    "seconds": (NUMBER, "So long the call waits for an answer."),
+    "void": (FLAG, "The answer came too late, or to another call."),
+    "episode": (OBJECT, "seed, return, success, seconds, detail."),
+    "host_event": (OBJECT, "t_s, event, seconds, decider."),
+    "fault": (TEXT, "What it was doing."),
+    "log": (TEXT, "The line."),
+    "header": (OBJECT, "Settings and machine."),
+    "schema_version": (INTEGER, "Of this format."),
+    "start": (OBJECT, "Decoder and warm-up."),
+    "origin_ns": (INTEGER, "The first release, CLOCK_MONOTONIC: all `t_s` count from it."),
+    "end": (MAYBE_TEXT, "Why it ended."),
+    "open": (INTEGER, "Ticks in flight at the end: no releases."),
+    "safe_in_force": (MAYBE_FLAG, "Whether the safe call was in force at the end."),
 }
-# Topic: (what its messages are, the keys that tell an event of it, its fields).
-CHANNELS: dict[str, tuple[str, tuple[str, ...], dict[str, tuple[dict[str, Any], str]]]] = {
-    "/tick": ("One tick, when it is over.", ("kind",), TICK),
+_DECIDED = "cause subcause spans_ms latency_ms decide_ms execute_ms error where"
+_SCORED = "passes tokens reused confidence kept decided_by"
+# Topic: what its messages are, the keys that tell an event of it, its other fields.
+CHANNELS: dict[str, tuple[str, str, str]] = {
+    "/tick": (
+        "One tick, when it is over.",
+        "kind",
+        f"k t_s member rested evidence why action call answers step steps wake_ms age_ms jitter_ms epoch seq "
+        f"superseded skipped skip_cause skip_subcause skip_evidence {_DECIDED} {_SCORED}",
+    ),
     "/observation": (
         "What a tick was decided by: instruction, text, history and tools make a row.",
-        ("observation",),
-        {
-            "k": (INTEGER, "The tick."),
-            "seq": (INTEGER, "Of the observation."),
-            "epoch": (INTEGER, "Of the world."),
-            "t_s": (NUMBER, "When it was captured."),
-            "observation": (TEXT, "As the model saw it."),
-            "instruction": (TEXT, "It is decided by."),
-            "history": (TEXTS, "The last calls."),
-            "in_force": (
-                OBJECT,
-                "With hysteresis: the call in force, and what was preferred to it, how often in a row.",
-            ),
-            "data": ({}, "As the world gave it; of a large array, type and shape."),
-            "member": TICK["member"],
-        },
+        "observation",
+        "k seq epoch t_s instruction history in_force data member",
     ),
     "/picture": (
-        "The world, drawn from what is observed, or as its client sent it (foxglove.CompressedImage).",
-        ("frame_id",),
-        {
-            "timestamp": (TIMESTAMP, "When it was observed, or taken, UTC."),
-            "frame_id": (TEXT, "world."),
-            "data": ({"type": "string", "contentEncoding": "base64"}, "The file."),
-            "format": (TEXT, "png or jpeg."),
-        },
+        "The world as its client sent it (foxglove.CompressedImage).",
+        "frame_id",
+        "timestamp data format",
     ),
     "/further": (
         "What became of a further call of a tick, where it takes several.",
-        ("further",),
-        {
-            "further": (INTEGER, "The tick."),
-            "n": (INTEGER, "So many calls of the tick had acted before."),
-            "t_s": (NUMBER, "The tick's release."),
-            "outcome": (
-                TEXT,
-                "acted, null, repeated, held, overtaken, epoch_over, cut (not there, or not begun, by the deadline) or "
-                "failed.",
-            ),
-            "over": (FLAG, "It ended after the deadline."),
-            "age_ms": TICK["age_ms"],
-            **{name: TICK[name] for name in ("call", "why", "cause", "subcause", "action", "spans_ms", "latency_ms")},
-            **{name: TICK[name] for name in ("decide_ms", "execute_ms", "passes", "tokens", "reused", "confidence")},
-            **{name: TICK[name] for name in ("decided_by", "kept", "error", "where")},
-        },
+        "further",
+        f"n t_s outcome over age_ms call why action {_DECIDED} {_SCORED}",
     ),
     "/first": (
         "Where there is a backup: an answer of the first decider, or why there is none, whatever became of it.",
-        ("first",),
-        {
-            "first": (INTEGER, "The tick whose observation it answers."),
-            "n": (INTEGER, "Of a further call: how many of the tick came before it."),
-            "outcome": (TEXT, "in_time, late (the tick was decided, or missed, without it), unsure, failed or lost."),
-            "answer": ({"type": ["object", "null"]}, "The call: name, arguments; null: what is in force stays."),
-            "loss": (
-                TEXT,
-                "Why there is none, of an endpoint: timeout, connection, refused, malformed or http_STATUS.",
-            ),
-            "answer_ms": (NUMBER, "From the request to the answer."),
-            "t_s": (NUMBER, "When it was there."),
-            "confidence": TICK["confidence"],
-            "error": TICK["error"],
-        },
+        "first",
+        "n outcome answer loss answer_ms t_s confidence error",
     ),
     "/plan": (
         "A plan of several calls that was made, or why there is none.",
-        ("plan",),
-        {
-            "plan": (INTEGER, "The tick whose observation it answers."),
-            "outcome": (TEXT, "in_force, over (all its steps were, when it came; or a newer one was there) or failed."),
-            "steps": TICK["steps"],
-            "loss": (TEXT, "Why there is none, of an endpoint: timeout, connection, refused, malformed or http."),
-            "plan_ms": (NUMBER, "From the request to the plan."),
-            "t_s": (NUMBER, "When it was there."),
-            "error": TICK["error"],
-        },
+        "plan",
+        "outcome steps loss plan_ms t_s error",
     ),
-    "/call": (
-        "A call that acted.",
-        ("called",),
-        {
-            "called": (TEXT, "Name of the function."),
-            "arguments": (OBJECT, "Typed."),
-            "k": (INTEGER, "The tick that it was decided for."),
-            "epoch": TICK["epoch"],
-            "why": (TEXT, "fresh, further (not the first of its tick), late or safe."),
-            "t_s": (NUMBER, "When it had acted."),
-            "member": TICK["member"],
-        },
-    ),
-    "/result": (
-        "What a client says became of a call.",
-        ("ack",),
-        {
-            "ack": (INTEGER, "The tick."),
-            "status": (TEXT, "executed, expired, refused or failed."),
-            "why": (TEXT, "Of which call: fresh or safe."),
-            "n": (INTEGER, "Of a further call: how many of the tick came before it."),
-            "result": ({}, "What the function gave."),
-            "t_s": (NUMBER, "When it was heard."),
-            "error": (TEXT, "Why it failed."),
-        },
-    ),
+    "/call": ("A call that acted.", "called", "arguments k epoch why t_s member"),
+    "/result": ("What a client says became of a call.", "ack", "status why n result t_s error"),
     "/late": (
         "What came of a tick after its deadline: its decision (late), the end of its call (overran), or a word of the "
         "decoder's that changes why it missed (revised).",
-        ("late", "overran", "revised"),
-        {
-            "late": (INTEGER, "The tick."),
-            "overran": (INTEGER, "The tick."),
-            "revised": (INTEGER, "The tick."),
-            "used": (FLAG, "Whether the late call acted."),
-            "waited_ms": (NUMBER, "It was in time, and waited so long for a person's yes."),
-            "effect": (TEXT, "acted, epoch_over, too_late, refused or failed."),
-            "call": (TEXT, "The call."),
-            "t_s": (NUMBER, "When."),
-            "cause": (TEXT, "Of the miss, as is known now."),
-            "subcause": (TEXT, "What of that cause."),
-            "evidence": (OBJECT, "What the cause was told by."),
-            **{name: TICK[name] for name in ("latency_ms", "decide_ms", "execute_ms", "spans_ms", "error", "where")},
-        },
+        "late overran revised",
+        f"used waited_ms effect call t_s evidence {_DECIDED}",
     ),
-    "/safe": (
-        "One attempt of a safe call.",
-        ("safe",),
-        {
-            "safe": ({"type": ["string", "null"]}, "The safe call; null: the agent has none."),
-            "why": (TEXT, "miss, exit, loop, pause or stop."),
-            "t_s": (NUMBER, "When it ended."),
-            "attempt": (INTEGER, "From 1."),
-            "in_force": (FLAG, "Whether all safe calls are now in force."),
-            "member": TICK["member"],
-            "world": (TEXT, "over, where its last episode has ended: it took none, or makes no step with it."),
-            **{name: TICK[name] for name in ("error", "where")},
-        },
-    ),
-    "/instruction": (
-        "The instruction changed.",
-        ("instruction",),
-        {
-            "instruction": (TEXT, "In force from now on."),
-            "refused": (TEXT, "The one that the decider cannot take."),
-            "t_s": (NUMBER, "When."),
-        },
-    ),
+    "/safe": ("One attempt of a safe call.", "safe", "why t_s attempt in_force member world error where"),
+    "/instruction": ("The instruction changed.", "instruction", "refused t_s"),
     "/understood": (
         "What was said was understood as a goal, or was not.",
-        ("understood",),
-        {
-            "said": (TEXT, "As a person said it."),
-            "understood": ({"type": ["string", "null"]}, "The canonical instruction; null: it was not understood."),
-            "not_understood": (TEXT, "Why: none, unsure, illegal, timeout, overtaken, or how the interpreter failed."),
-            "detail": (TEXT, "More of that."),
-            "by": (TEXT, "Who was asked; itself: the words are canonical, and nobody was."),
-            "sure": (NUMBER, "The probability of the least certain part of the answer."),
-            "took_ms": (NUMBER, "How long it took."),
-            "t_s": (NUMBER, "When."),
-        },
+        "understood",
+        "said not_understood detail by sure took_ms t_s",
     ),
-    "/people": (
-        "What people did to the run, or were asked.",
-        ("people",),
-        {
-            "people": (TEXT, "pause, resume, stop, confirm, deny; ask (may this call act?) or unanswered."),
-            "by": (TEXT, "keyboard, page or wire."),
-            "k": (INTEGER, "The tick whose call is meant; -1, -2 ...: an instruction as it was understood."),
-            "call": (TEXT, "That call, or instruction."),
-            "seconds": (NUMBER, "So long the call waits for an answer."),
-            "void": (FLAG, "The answer came too late, or to another call."),
-            "t_s": (NUMBER, "When it was said."),
-        },
-    ),
-    "/episode": ("An episode ended.", ("episode",), {"episode": (OBJECT, "seed, return, success, seconds, detail.")}),
-    "/host": (
-        "The decoder was lost, or came back.",
-        ("host_event",),
-        {"host_event": (OBJECT, "t_s, event, seconds, decider.")},
-    ),
-    "/fault": (
-        "The world raised.",
-        ("fault",),
-        {
-            "fault": (TEXT, "What it was doing."),
-            "t_s": (NUMBER, "When."),
-            "error": TICK["error"],
-            "where": TICK["where"],
-        },
-    ),
-    "/log": ("What people were told.", ("log",), {"log": (TEXT, "The line."), "t_s": (NUMBER, "When.")}),
+    "/people": ("What people did to the run, or were asked.", "people", "by k call seconds void t_s"),
+    "/episode": ("An episode ended.", "episode", ""),
+    "/host": ("The decoder was lost, or came back.", "host_event", ""),
+    "/fault": ("The world raised.", "fault", "t_s error where"),
+    "/log": ("What people were told.", "log", "t_s"),
     "/run": (
         "The run: its settings first, then how it started, the first release, and how it ended.",
-        ("header", "start", "origin_ns", "end", "account"),
-        {
-            "header": (OBJECT, "Settings and machine."),
-            "schema_version": (INTEGER, "Of this format."),
-            "start": (OBJECT, "Decoder and warm-up."),
-            "origin_ns": (INTEGER, "The first release, CLOCK_MONOTONIC: all `t_s` count from it."),
-            "end": ({"type": ["string", "null"]}, "Why it ended."),
-            "t_s": (NUMBER, "When it ended."),
-            "open": (INTEGER, "Ticks in flight at the end: no releases."),
-            "safe_in_force": ({"type": ["boolean", "null"]}, "Whether the safe call was in force at the end."),
-            "account": (OBJECT, "Counts up to here, where older parts of the record are removed."),
-        },
+        "header start origin_ns end",
+        "schema_version t_s open safe_in_force",
     ),
 }
 # `observation` before `instruction`: an observation has both.
-_TOPICS = {key: topic for topic, (_, keys, _) in CHANNELS.items() for key in keys}
+_TOPICS = {key: topic for topic, (_, keys, _) in CHANNELS.items() for key in keys.split()}
 
 
 def topic_of(event: Mapping[str, Any]) -> str:
-    """Where an event belongs. KeyError where its kind is unknown."""
+    """Return where an event belongs. Raises KeyError where its kind is unknown."""
     for key, topic in _TOPICS.items():
         if key in event:
             return topic
@@ -284,12 +205,9 @@ def schema_name(topic: str) -> str:
 
 
 def schema(topic: str) -> dict[str, Any]:
-    """The JSON Schema of a topic's messages."""
-    about, _, fields = CHANNELS[topic]
-    properties = {name: {**kind, "description": what} for name, (kind, what) in fields.items()}
-    return {
-        "title": schema_name(topic),
-        "description": about,
-        "type": "object",
-        "properties": properties,
-    }
+    """Return the JSON Schema of a topic's messages."""
+    about, keys, fields = CHANNELS[topic]
+    properties = {name: {**FIELDS[name][0], "description": FIELDS[name][1]} for name in f"{keys} {fields}".split()}
+    if topic == "/picture":
+        properties["data"] = {"type": "string", "contentEncoding": "base64", "description": "The file."}
+    return {"title": schema_name(topic), "description": about, "type": "object", "properties": properties}

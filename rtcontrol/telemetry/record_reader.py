@@ -13,7 +13,7 @@ from rtcontrol.agents import InvalidCall, Tools
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.channels import CHANNELS, SCHEMA_VERSION, schema_name
-from rtcontrol.telemetry.messages import MOST_MESSAGE, Damaged, messages
+from rtcontrol.telemetry.messages import MOST_MESSAGE, Damaged, Messages
 from rtcontrol.telemetry.run_folder import older_parts, record_of
 
 # When it was written (UTC in ns; None where the record does not say), and the event.
@@ -80,7 +80,7 @@ def _messages(file: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]
     header: Any = None
     began_ns = 0
     try:
-        for channel, schema, message in messages(file):
+        for channel, schema, message in Messages(file):
             if channel.topic not in CHANNELS or schema not in (None, schema_name(channel.topic)):
                 continue
             if channel.message_encoding != "json":

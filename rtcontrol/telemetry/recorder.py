@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
 import time
 from collections import deque
@@ -31,6 +30,7 @@ PARTS = 8
 # A part's index is in memory until it ends, and then takes the interpreter for a while: at most of so many chunks, more
 # than an hour of them.
 CHUNKS = 16_384
+REPEATED = {"header", "start", "origin_ns"}
 
 
 class Recorder:
@@ -43,9 +43,8 @@ class Recorder:
     one may wait for its thread, and so for a disk that hangs: a world that waits makes events faster than it writes.
 
     `path` is the newest part of the record, and takes the name of an older one (`record.0001.mcap`) when it is an
-    eighth of `most` bytes, or over an hour long; each begins with the header, and with the account (`state`) of what
-    came before it. The oldest are removed so that no more than `most` bytes lie there, unless a full disk made a part
-    wait for room.
+    eighth of `most` bytes, or over an hour long; each begins with the header, and with how the run started. The oldest
+    are removed so that no more than `most` bytes lie there, unless a full disk made a part wait for room.
     """
 
     def __init__(
@@ -61,15 +60,15 @@ class Recorder:
         self._part = path.with_name(path.name + ".part") if provisional else None
         self.error: str | None = None
         self.fault: str | None = None  # of ours, in what was told of an event: what was counted is not to be trusted
-        self.written = 0  # events
         self.fold: Callable[[dict[str, Any]], None] = lambda event: None
         self.slow: Callable[[int, int], None] = lambda begin_ns, end_ns: None
-        self.state: Callable[[], dict[str, Any]] = dict
         self.pictures: ReceivedPictures | None = None
         self._older: deque[tuple[Path, int, int]] = deque()  # parts: bytes, first tick
         self._size = self._first_k = self._number = 0  # of the part that is written
+        self._last_k = -1
         self._last_ns = 0  # of the last event in it
-        self._ended: dict[str, Any] | None = None  # the account, where its index is written or waits to be
+        self._ended = False  # its index is written, or waits to be
+        self._repeated: list[dict[str, Any]] = []  # what each part begins with: the header, how the run started
         self._queue: deque[tuple[int, dict[str, Any]]] = deque()
         self._waiting: deque[tuple[int, dict[str, Any]]] = deque()  # folded, for the encoder
         self._taken = 0  # events that the encoder has, and the file not yet
@@ -164,34 +163,10 @@ class Recorder:
             self._due.wait(2 * FLUSH_S)
             self._due.clear()
         self._flush()
-        if not self._bytes and not self._waiting and self._ended is None:
+        if not self._bytes and not self._waiting and not self._ended:
             self._bytes = self._encoder.finish()
             self._put()
-        try:
-            self._put_back()
-        except OSError as error:
-            self._refuse(error)
         os.close(self._fd)
-
-    def _gone(self) -> bool:
-        """Whether the file that is written has its name no more: somebody took the folder away, or moved it."""
-        try:
-            return not os.path.samestat((self._part or self._path).stat(), os.fstat(self._fd))
-        except OSError:
-            return True
-
-    def _put_back(self) -> None:
-        """A record that was removed while it was written is written once more where it lay; raises OSError."""
-        if self._discarded or not self._gone():
-            return
-        place = Path(f"/proc/self/fd/{self._fd}")
-        if os.fstat(self._fd).st_nlink:
-            self._tell(f"The record of {self._path} was moved: it is {place.readlink()}.")
-            return
-        make_folder(self._path.parent)
-        with place.open("rb") as whole, self._path.open("xb") as file:
-            shutil.copyfileobj(whole, file)
-        self._tell(f"{self._path} was removed while it was written: it is there again.")
 
     def _forget(self) -> None:
         """Remove what an earlier run left of its older parts."""
@@ -203,24 +178,26 @@ class Recorder:
         """Fold and encode what waits, and write it; while the file does not take it nothing more is encoded."""
         self._flushed_ns = time.monotonic_ns()
         self._fold()
-        if self._ended is not None and not self._begin_part(self._ended):
+        if self._ended and not self._begin_part():
             return
         while (not self._bytes or self._put()) and self._waiting:
             for _ in range(min(len(self._waiting), AT_ONCE)):
                 self._last_ns, event = self._waiting.popleft()
                 utc_ns = self._last_ns + self._anchor_ns
                 self._encoder.add(utc_ns, event)
+                self._last_k = max(self._last_k, event.get("k", -1))
+                if REPEATED & event.keys():
+                    self._repeated.append(event)
                 for picture in () if self.pictures is None else self.pictures.waiting():
                     self._encoder.add(utc_ns, picture)
                 self._taken += 1
             self._bytes = self._encoder.take()
-        # Only here is all that was folded in the file: the account is that of what was written.
         full = self._size >= self._most // PARTS or self._encoder.chunks >= CHUNKS
         if full and not (self._bytes or self._waiting or self._part or self._discarded):
-            self._bytes, self._ended = self._encoder.finish(), self.state()
-            self._begin_part(self._ended)
+            self._bytes, self._ended = self._encoder.finish(), True
+            self._begin_part()
 
-    def _begin_part(self, account: dict[str, Any]) -> bool:
+    def _begin_part(self) -> bool:
         """Whether the part is on the disk to its end, under its name as an older one, and the next is begun."""
         if not self._put():
             return False
@@ -236,12 +213,12 @@ class Recorder:
         except OSError as error:
             return self._refuse(error)
         os.close(self._fd)
-        self._fd, self._ended, self._encoder = fd, None, Encoder()
+        self._fd, self._ended, self._encoder = fd, False, Encoder()
         self._older.append((old, self._size, self._first_k))
-        self._size, self._first_k, self._number = 0, account.get("last_k", -1) + 1, self._number + 1
+        self._size, self._first_k, self._number = 0, self._last_k + 1, self._number + 1
         utc_ns = self._last_ns + self._anchor_ns  # what waits may have been written before now
-        self._encoder.add(utc_ns, {"header": self.header, "schema_version": SCHEMA_VERSION})
-        self._encoder.add(utc_ns, {"account": account})
+        for event in self._repeated:
+            self._encoder.add(utc_ns, event)
         self._bytes = self._encoder.take()
         return self._put()
 
@@ -277,7 +254,6 @@ class Recorder:
             except OSError as error:
                 return self._refuse(error)
         self._refused = False
-        self.written += self._taken
         self._taken = 0
         return True
 

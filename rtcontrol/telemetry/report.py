@@ -12,7 +12,6 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.telemetry.account import ANSWERS, KINDS, Account
 from rtcontrol.telemetry.crowd import crowd_report
-from rtcontrol.telemetry.plans import plan_report
 from rtcontrol.telemetry.record_reader import read_record
 
 SCHEMA_VERSION = 3
@@ -21,7 +20,7 @@ HELD = {"confidence": "too unsure, or not understood", "confirm": "waited for a 
 
 
 def of_record(record: Path) -> dict[str, Any]:
-    """The report of a record, complete or cut short. UserError where there is none of a run."""
+    """Return the report of a record, complete or cut short. Raises UserError where it is none of a run."""
     account = Account()
     for event in read_record(record):
         account.add(event)
@@ -75,7 +74,7 @@ def build(
         "decided_by": {name: getattr(account, f"decided_by_{name}") for name in ("first", "backup")},
         "first_answers": {name: getattr(account, f"first_{name}") for name in ANSWERS},
         "first_losses": dict(account.first_losses),
-        **plan_report(account),
+        **_plans(account),
         "calls": account.calls.summary(),
         "calls_cut": account.calls_cut,
         "steadiness": account.steadiness.summary(),
@@ -92,6 +91,32 @@ def build(
         },
         "outcome": {"episodes": account.episodes, "successes": account.successes, "judged": account.judged},
     }
+
+
+def _plans(account: Account) -> dict[str, Any]:
+    """Return what became of plans; empty where there were none. `steps` are those that decided ticks, from 0."""
+    steps = sorted(Counter(dict(account.plan_steps)).elements())  # of a copy: another thread may count meanwhile
+    if not account.plans and not steps:
+        return {}
+    which = {"p50": steps[(len(steps) - 1) // 2], "max": steps[-1]} if steps else {"p50": None, "max": None}
+    told: dict[str, Any] = {name: account.plans[name] for name in ("in_force", "over", "failed")}
+    told |= {"losses": dict(account.plan_losses), "ticks": len(steps), "steps": which}
+    return {"plans": {**told, "plan_ms": account.plan_ms.summary()}}
+
+
+def plans_text(report: Mapping[str, Any]) -> str:
+    """Return a line on plans; empty where there were none."""
+    if (plans := report.get("plans")) is None:
+        return ""
+    ms, steps = plans["plan_ms"], plans["steps"]
+    took = f" in {ms['p50']:.0f} ms (p50), {ms['p99']:.0f} (p99)" if ms["p50"] is not None else ""
+    losses = f" ({_listed(plans['losses'])})" if plans["losses"] else ""
+    which = f"by their steps {plans['ticks']} ticks" if plans["ticks"] else "no tick"
+    which += f", step {steps['p50']} (p50), {steps['max']} at most" if plans["ticks"] else ""
+    if plans["over"] > plans["in_force"]:
+        which += "; most were over before they came: give longer plans, or a longer --max-age-ms (docs/plans.md)"
+    over, failed = plans["over"], f"{plans['failed']}{losses}"
+    return f"plans: {plans['in_force']} made{took}, over before they came {over}, failed {failed}; {which}"
 
 
 def on_time_share(report: Mapping[str, Any]) -> float:
@@ -115,7 +140,7 @@ def understood(report: Mapping[str, Any]) -> str:
     found = [one for one in told if one["understood"] is not None]
     whys = Counter(one["not_understood"] for one in told if one["understood"] is None)
     asked = sorted(one["took_ms"] for one in told if one.get("not_understood") != "overtaken")
-    not_found = f", not understood {whys.total()} ({', '.join(f'{k} {n}' for k, n in _most(whys))})" if whys else ""
+    not_found = f", not understood {whys.total()} ({_listed(whys)})" if whys else ""
     took = f", {asked[len(asked) // 2]:.0f} ms (p50)" if asked else ""
     shown = "; ".join(f'"{one["said"]}" as "{one["understood"]}"' for one in found[:MOST_TOLD])
     return f"understood {len(found)} of {len(told)} said{not_found}{took}{f': {shown}' if shown else ''}"
@@ -140,7 +165,7 @@ def deciders(report: Mapping[str, Any]) -> str:
         return ""
     by, answers, ms = report["decided_by"], report["first_answers"], report["answer_ms"]
     took = f"; it took {ms['p50']:.0f} ms (p50), {ms['p99']:.0f} (p99)" if ms["p50"] is not None else ""
-    losses = ", ".join(f"{loss} {n}" for loss, n in _most(report["first_losses"]))
+    losses = _listed(report["first_losses"])
     failed = f"{answers['failed']} ({losses})" if losses else answers["failed"]
     told = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in {**answers, "failed": failed}.items())
     return (
@@ -163,6 +188,10 @@ def causes(report: Mapping[str, Any], of: str = "misses") -> str:
         parts = [(name.partition(".")[2], m) for name, m in _most(subcauses) if name.partition(".")[0] == cause]
         told.append(f"{cause} {n}" + (f" ({', '.join(f'{name} {m}' for name, m in parts)})" if parts else ""))
     return ", ".join(told) or "none"
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {n}" for name, n in _most(counts))
 
 
 def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from rtcontrol.telemetry.crowd import worst_members
-from rtcontrol.telemetry.plans import plans_text
 from rtcontrol.telemetry.report import (
     causes,
     deciders,
@@ -21,6 +20,7 @@ from rtcontrol.telemetry.report import (
     held,
     instructions_text,
     on_time_share,
+    plans_text,
     understood,
 )
 from rtcontrol.telemetry.steadiness import steadiness
@@ -103,7 +103,7 @@ def show(report: dict[str, Any], console: Console) -> None:
         console.print(f"{len(outcome['episodes'])} episodes{judged}, {took:.1f} s of their own time on average")
     if r["record"].get("ticks_from"):
         console.print(
-            f"the record was full (--record-max): it has ticks from {r['record']['ticks_from']} on; all are counted",
+            f"the record was full (--record-max): it has ticks from {r['record']['ticks_from']} on",
             soft_wrap=True,
         )
     if r["record"]["lost_lines"]:

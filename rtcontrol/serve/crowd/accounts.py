@@ -19,7 +19,7 @@ class CrowdEvents:
 
     def __init__(self, recorder: Recorder, observations: bool) -> None:
         self.recorder, self.account = recorder, Account()
-        recorder.fold, recorder.state = self.account.add, self.account.state
+        recorder.fold = self.account.add
         self.account.add({"header": recorder.header})
         self.emit, self._observations = recorder.write, observations
         self.t0_ns = 0

@@ -102,16 +102,6 @@ function show(article) {
       chart.redraw(false);
     };
   }
-  for (const button of article.querySelectorAll("[data-from]"))
-    button.onclick = () => {
-      const from = +button.dataset.from, to = +button.dataset.to, wide = Math.max(2, to - from);
-      view(from - wide / 2, to + wide / 2);
-      let row = ticks.at(from - 1e-3);
-      if (row < ticks.length && !ticks.cause[row]) row = ticks.miss(row, 1, null);
-      select(row);
-      stage.scrollIntoView({ block: "nearest" });
-      stage.focus({ preventScroll: true });
-    };
 
   const charts = [[chart, stage], [below, part(".jitter")], [curve, part(".curves")]].filter(([one]) => one);
   new ResizeObserver(() => {

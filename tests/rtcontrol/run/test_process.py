@@ -407,47 +407,6 @@ def test_of_runs_that_are_given_one_folder_one_has_it_and_the_others_are_told(tm
     assert len(began) == 1 and set(told) == {f"{wanted} is in use by another run."}
 
 
-def recorded(path: Path, meanwhile: Callable[[], object]) -> list[str]:
-    """What is told of a record that holds the lines 0 to 99, `meanwhile` in their middle."""
-    told: list[str] = []
-    recorder = Recorder(path, {"hz": 16}, provisional=True, tell=told.append)
-    recorder.keep()
-    for number in range(100):
-        if number == 50:
-            meanwhile()
-        recorder.write({"instruction": str(number), "by": "x" * 5000, "k": number})
-    recorder.close()
-    return told
-
-
-def lines(path: Path) -> list[int]:
-    return [line["k"] for line in read_record(path) if "instruction" in line]
-
-
-def removed(folder: Path) -> None:
-    (folder / "record.mcap").unlink()
-    folder.rmdir()
-
-
-def test_a_folder_that_is_removed_while_it_is_written_is_there_again(tmp_path: Path) -> None:
-    path = tmp_path / "run" / "record.mcap"
-    (told,) = recorded(path, lambda: removed(path.parent))
-    assert "was removed while it was written" in told
-    assert lines(path) == list(range(100))
-
-
-def test_a_record_in_its_place_is_not_written_over(tmp_path: Path) -> None:
-    path = tmp_path / "run" / "record.mcap"
-
-    def replaced() -> None:
-        removed(path.parent)
-        path.parent.mkdir()
-        path.write_text("another's")
-
-    (told,) = recorded(path, replaced)
-    assert "File exists" in told and path.read_text() == "another's"
-
-
 def test_links_in_a_runs_folder_lead_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (run := tmp_path / "run").mkdir()
     (precious := tmp_path / "precious").write_text("precious")

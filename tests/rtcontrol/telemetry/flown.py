@@ -96,7 +96,7 @@ def written(folder: Path, events: Iterator[dict[str, Any]], most: int = 10**9) -
     """The run's folder, with its record of at most so many bytes."""
     recorder = Recorder(folder / "record.mcap", next(events)["header"], patient=True, most=most)
     account = Account()
-    recorder.fold, recorder.state = account.add, account.state
+    recorder.fold = account.add
     for i, event in enumerate(events):
         recorder.write(event)
         if most < 10**9 and i % 500 == 0:  # a part ends where all that came is written

@@ -64,7 +64,7 @@ class ByHand:
         self.seconds = 0.0
         self.turned = set[int]()
         self.by_value = defaultdict[str, int](int)
-        self.dwells, self.value_dwells = list[float](), list[float]()
+        self.dwells = list[float]()
         first = [event for event in events if event["why"] != "further"]
         for member, epoch in {(event.get("member", ""), event["epoch"]) for event in first}:
             self._flight([e for e in first if (e.get("member", ""), e["epoch"]) == (member, epoch)])
@@ -96,7 +96,6 @@ class ByHand:
 
     def _turns(self, key: str, line: Sequence[tuple[Any, float, int]]) -> set[int]:
         changes = [line[0], *(one for before, one in pairwise(line) if one[0] != before[0])]
-        self.value_dwells += [1e3 * (b[1] - a[1]) for a, b in pairwise(changes)]
         steps = {"engines.main": 5.0, "engines.side": 0.1}
         if key not in steps:
             triples = zip(changes, changes[1:], changes[2:], strict=False)
@@ -113,7 +112,7 @@ def test_the_counts_are_what_brute_force_says(drawn: list[Any]) -> None:
     assert (made.calls, made.repeated, made.reversals) == (hand.calls, hand.repeated, len(hand.turned))
     assert dict(made.by_value) == {key: n for key, n in hand.by_value.items() if n}
     assert made.seconds == pytest.approx(hand.seconds)
-    for series, each in ((made.dwell_ms, hand.dwells), (made.value_dwell_ms, hand.value_dwells)):
+    for series, each in ((made.dwell_ms, hand.dwells),):
         assert series.count == len(each) and series.total == pytest.approx(sum(each))
         if each:
             rank = sorted(each)[math.ceil(len(each) * 0.99) - 1]
@@ -121,24 +120,6 @@ def test_the_counts_are_what_brute_force_says(drawn: list[Any]) -> None:
     if made.seconds:
         expected = 60 * len(hand.turned) / hand.seconds
         assert made.summary()["reversals_a_minute"] == pytest.approx(expected, abs=1e-3)
-
-
-@settings(max_examples=60, deadline=None)
-@given(EVENTS, st.integers(0, 60))
-def test_an_account_that_goes_on_from_a_part_of_a_record_counts_the_same(drawn: list[Any], at: int) -> None:
-    events = flight(drawn)
-    whole, first, second = Account(), Account(), Account()
-    for account in (whole, first, second):
-        account.add({"header": {"tools": TOOLS}})
-    for event in events:
-        whole.add(event)
-    for event in events[:at]:
-        first.add(event)
-    second.add({"account": json.loads(json.dumps(first.state(), allow_nan=False))})
-    for event in events[at:]:
-        second.add(event)
-    assert second.steadiness.summary() == whole.steadiness.summary()
-    assert second.steadiness.of_members() == whole.steadiness.of_members()
 
 
 def turns(*names: str, every_s: float = 0.5) -> int:
@@ -186,20 +167,6 @@ def test_what_is_stale() -> None:
         assert made.stale - before == stale, (kind, seq)
     made.tick({"kind": "call", "seq": 3, "epoch": 2})
     assert made.stale == 4 and made.summary()["stale_share"] == 0.4 and made.kept == 1
-
-
-def test_more_values_and_members_than_are_followed_are_counted_and_take_no_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(steadiness, "MOST_TRACKS", 8)
-    monkeypatch.setattr(steadiness, "MOST_MEMBERS", 4)
-    made = Steadiness()
-    for i in range(100):
-        arguments = {f"x{i}": "long " * 1000}
-        made.call({"called": "say", "arguments": arguments, "t_s": i, "why": "fresh", "member": f"m{i % 10}"})
-    assert len(made.tracks) == 8 and len(made.members) == 4 and made.untracked > 0
-    assert max(len(str(track)) for track in made.tracks.values()) < 400
-    assert made.summary()["untracked"] == made.untracked
 
 
 GARBLED = {"b": {"enum": []}, "c": {"minimum": "0", "maximum": 1}, "d": 7, "e": {"minimum": 0, "maximum": math.inf}}

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flown import flown, header, recorded, timeline_of, two_humps, written
+from flown import flown, header, recorded, timeline_of
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.telemetry.account import Account
-from rtcontrol.telemetry.recorded import load
-from rtcontrol.telemetry.run_folder import older_parts
 from rtcontrol.telemetry.timeline import Timeline
 
 CAUSES = st.sampled_from(["decide", "pause", "wake", "unknown"])
@@ -185,24 +183,6 @@ def test_a_held_call_that_a_person_lets_act_keeps_the_times_of_its_tick() -> Non
         "refused: fly",
         "a line for people",
     ]
-
-
-def test_a_record_in_parts_has_its_ticks_once_and_all_of_them_counted(tmp_path: Path) -> None:
-    """Header and account stand in each part; of the parts that are gone the account alone is known."""
-    folder = written(tmp_path / "run", flown(16, 200, two_humps(1)))
-    parts = written(tmp_path / "parts", flown(16, 200, two_humps(1)), most=240_000)
-    whole, left = load([folder])[0], load([parts])[0]
-    first = left.report["record"]["ticks_from"]
-    assert first > 100 and len(older_parts(left.record)) > 2
-    assert [*left.timeline.k] == [*range(left.timeline.k[0], 3200)] and first <= left.timeline.k[0]
-    for name in ("releases", "on_time", "misses_by_cause", "misses_by_subcause", "latency_ms", "worst_window"):
-        assert left.report[name] == whole.report[name], name
-    row = next(row for row, code in enumerate(left.timeline.words["cause"].codes) if code)
-    same = whole.timeline.row(left.timeline.k[row])
-    assert left.timeline.words["subcause"][row] == whole.timeline.words["subcause"][same]
-    assert left.derived()["windows"] == whole.derived()["windows"]
-    for burst in left.derived()["bursts"]:
-        assert burst["end"] >= left.timeline.k[0]
 
 
 def test_when_a_tick_was_written_down_is_told_against_the_soonest(tmp_path: Path) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import time
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cart import Flight, good
@@ -17,9 +15,7 @@ from hypothesis import strategies as st
 
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Decision
-from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.recorded import load
-from rtcontrol.telemetry.timeline import Timeline
 from rtcontrol.telemetry.whatif import Step, outages_of, replay, steps_of, table
 
 MS = st.floats(0, 200)
@@ -34,45 +30,40 @@ def test_each_release_is_counted_once_whatever_the_work(
     outages, last = [], 0.0
     for begin, length in sorted(halts):
         outages.append((max(begin, last), last := max(begin, last) + length))
-    found = replay(steps, hz, 5.0, outages=outages)
-    assert found.releases == 5 * hz
-    assert len(found.missed) == found.misses + found.skipped
-    assert all(a < b for a, b in pairwise(found.missed))
-    assert all(0 <= k < found.releases for k in found.missed)
-    assert replay(steps, hz, 5.0, outages=outages) == found
+    missed = [*replay(steps, hz, 5.0, outages=outages)]
+    assert all(0 <= begin < end <= 5 * hz for begin, end in missed)
+    assert [*replay(steps, hz, 5.0, outages=outages)] == missed
 
 
 @given(st.floats(0, 24), st.floats(0, 24), st.sampled_from(RATES))
 def test_work_that_fits_misses_nothing_and_a_step_that_never_fits_misses_all(
     prepare: float, decide: float, hz: float
 ) -> None:
-    assert replay([Step(prepare / 3, decide / 3, prepare / 3, decide / 3)], hz, 3.0).miss_rate == 0
-    assert replay([Step(decide=1e3 / hz + 1)], hz, 3.0).miss_rate == 1
-    assert replay([Step(fails=True)], hz, 3.0).miss_rate == 1
+    assert not [*replay([Step(prepare / 3, decide / 3, prepare / 3, decide / 3)], hz, 3.0)]
+    assert [*replay([Step(decide=1e3 / hz + 1)], hz, 3.0)] == [(0, 3 * hz)]
+    assert [*replay([Step(fails=True)], hz, 3.0)] == [(0, 3 * hz)]
 
 
 def test_a_decision_that_has_begun_is_not_broken_off_and_the_next_waits_for_it() -> None:
     # 150 ms of 100: the first is late, the second waits 50 ms and is late too, the third waits 100 and never begins.
-    assert replay([Step(decide=150)], 10, 0.3).missed == [0, 1, 2]
+    assert [*replay([Step(decide=150)], 10, 0.3)] == [(0, 3)]
     # Of work that takes turns of three quarters of a period in two threads, nothing waits.
-    assert replay([Step(prepare=20, decide=50, execute=25)], 10, 3.0).miss_rate == 0
+    assert not [*replay([Step(prepare=20, decide=50, execute=25)], 10, 3.0)]
 
 
 def test_a_loop_that_is_late_by_periods_skips_them_and_nothing_goes_on_in_an_outage() -> None:
-    found = replay([Step(prepare=250)], 10, 3.0)
-    assert found.misses == 12 and found.skipped == 18
+    assert [*replay([Step(prepare=250)], 10, 3.0)] == [(0, 30)]
     found = replay([Step(decide=10)], 10, 3.0, outages=[(1005, 1495)])
-    assert found.missed == [10, 11, 12, 13, 14] or found.missed == [10, 11, 12, 13]
-    assert replay([Step(decide=10)], 10, 3.0, outages=[(1020, 1060)]).miss_rate == 0
+    assert [*found] in ([(10, 15)], [(10, 14)])
+    assert not [*replay([Step(decide=10)], 10, 3.0, outages=[(1020, 1060)])]
 
 
-@pytest.mark.parametrize(("spans", "rates"), [(True, RATES), (False, RATES[::3])])
-def test_other_rates_are_told_from_one_run_within_two_points(spans: bool, rates: tuple[float, ...]) -> None:
-    flight = timeline_of(flown(16, 600, two_humps(1), spans))
+def test_other_rates_are_told_from_one_run_within_two_points() -> None:
+    flight = timeline_of(flown(16, 600, two_humps(1)))
     told = {line["hz"]: line["miss_rate"] for line in table(flight)}
     assert abs(told[16] - flight.miss_rate) < 0.02
-    for seed, hz in enumerate(rates, 2):
-        real = timeline_of(flown(hz, 600, two_humps(seed), spans)).miss_rate
+    for seed, hz in enumerate(RATES, 2):
+        real = timeline_of(flown(hz, 600, two_humps(seed))).miss_rate
         assert 0.05 < real < 0.6
         assert abs(told[hz] - real) < 0.02, (hz, told, real)
 
@@ -97,22 +88,6 @@ def test_a_pause_stays_where_it_was() -> None:
     assert 3 / 160 <= own["miss_rate"] <= 6 / 160
 
 
-def test_of_a_record_that_was_full_what_is_left_is_replayed() -> None:
-    """An outage stays where it was among the ticks that are known, and weighs what it does among them."""
-    events = [*flown(16, 20, lambda k: 20.0)]
-    begun = {"account": Account().state() | {"ticks": 160, "on_time": 160, "last_k": 159}}
-    left = [events[0], begun, *(e for e in events[1:] if e.get("k", 160) >= 160)]
-    for event in left:
-        if event.get("k") == 240 and "kind" in event:
-            event |= {"kind": "miss", "cause": "pause", "subcause": "gc", "latency_ms": 320.0, "decide_ms": 20.0}
-    timeline = timeline_of(left)
-    assert timeline.releases == 320 and len(timeline.k) == 160
-    ((begin, _),) = outages_of(timeline)
-    assert begin == 5000
-    ((own,),) = [[line for line in table(timeline) if line["own"]]]
-    assert 3 / 160 <= own["miss_rate"] <= 6 / 160
-
-
 def test_the_agents_slow_text_is_work_also_where_its_call_was_dropped() -> None:
     events = [*flown(16, 10, lambda k: 20.0)]
     for event in events:
@@ -128,30 +103,6 @@ def test_the_agents_slow_text_is_work_also_where_its_call_was_dropped() -> None:
 def test_what_a_request_waits_for_a_busy_decoder_is_no_work() -> None:
     steps = steps_of(timeline_of(flown(16, 20, lambda k: 80.0 if k % 4 == 0 else 20.0)))
     assert any(step.decide > 79 for step in steps) and max(step.prepare for step in steps) < 1
-
-
-def paused(hz: float, every: int, lost_ms: float, late_ms: float, decide: float, **more: Any) -> Timeline:
-    """A run of which each so many-th tick missed, and a pause accounts for `lost_ms` of its latency."""
-    events = [*flown(hz, 60, lambda k: 20.0, **more)]
-    deadline = more.get("deadline_ms", 1e3 / hz)
-    for event in events:
-        if "kind" in event and event["k"] % every == 1:
-            event |= {"kind": "miss", "cause": "pause", "subcause": "stall", "latency_ms": deadline + late_ms}
-            event |= {"decide_ms": decide, "evidence": {"late_ms": late_ms, "explained_ms": lost_ms}}
-            event.pop("call", None)
-    return timeline_of(events)
-
-
-def test_of_a_slow_decision_no_more_is_lost_to_a_pause_than_it_accounts_for() -> None:
-    flight = paused(16, 20, 4.0, 5.0, 60.0)
-    assert {round(end - begin, 6) for begin, end in outages_of(flight)} == {4.0}
-    slow = [step.decide for step in steps_of(flight) if step.decide > 20.1]
-    assert len(slow) == 48 and all(59 < ms <= 60 for ms in slow)
-
-
-def test_pauses_are_as_frequent_at_another_rate_where_the_deadline_is_shorter_than_the_period() -> None:
-    told = {line["hz"]: line["miss_rate"] for line in table(paused(16, 10, 30.0, 20.0, 20.0, deadline_ms=30.0))}
-    assert all(abs(told[hz] - 0.1) < 0.02 for hz in (10, 12, 16, 20, 30)), told
 
 
 def test_a_world_that_waits_holds_at_any_rate() -> None:
