@@ -12,7 +12,7 @@ from rtcontrol.envs.base import Episode
 from rtcontrol.envs.skill import Policy, Skill, StepCarry, Task
 from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
-from rtcontrol.models.metrics.intervals import wilson
+from rtcontrol.models.intervals import wilson
 
 # So much of a world's own time is an episode's at most.
 LONGEST_S = 600.0

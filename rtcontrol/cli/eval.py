@@ -53,7 +53,7 @@ def _eval(
 ) -> None:
     from rtcontrol.evaluation import rows as evaluating
     from rtcontrol.evaluation.answerers import HeadsAnswerer, RemoteAnswerer, is_remote
-    from rtcontrol.models.metrics.predictions import Predictions
+    from rtcontrol.evaluation.predictions import Predictions
 
     found = evaluating.read(source, limit)
     by = found.rule(rule)
@@ -62,7 +62,7 @@ def _eval(
         if is_remote(model)
         else HeadsAnswerer(model, engine, dtype, device, threads, value_tokens)
     )
-    with Predictions({"model": made.told, "data": found.told}, out) as kept:
+    with Predictions({"model": made.told, "data": found.fingerprint}, out) as kept:
         if kept.found:
             print(f"going on with what {out} holds: {len(kept.found)} answers", file=sys.stderr)
         try:

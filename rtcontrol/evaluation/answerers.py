@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from rtcontrol.evaluation.predictions import Prediction
 from rtcontrol.hosts import chat_api
 from rtcontrol.hosts.protocol import Decider, DecisionLost, DecisionRequest
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
@@ -16,7 +17,6 @@ from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.metrics.predictions import Prediction
 from rtcontrol.models.runners.prefix_store import nothing_kept
 from rtcontrol.models.runners.weights import fingerprint
 from rtcontrol.run.api import Model, ModelSession

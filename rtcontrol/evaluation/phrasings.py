@@ -5,16 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rtcontrol.envs.skill import Skill
 from rtcontrol.models.errors import UserError, decoded
 
-MOST = 10_000  # lines
+MOST = 10_000  # lines, each on a seed of its own, below those of training
 FORM = 'Write {"say": "...", "means": "<canonical instruction>"}, with null in its place for what means nothing.'
 
 
@@ -49,47 +48,42 @@ def lines(skill: Skill, given: str, names: Sequence[str]) -> list[Saying]:
     numbered = list(enumerate(written.rstrip("\n").split("\n"), 1))
     if len(numbered) > MOST:
         raise UserError(f"--phrasings {given} has {len(numbered)} lines.", f"Give {MOST} at the most.")
-    read = (
-        (number, _line(skill, text, names, partial(_wrong, given, number))) for number, text in numbered if text.strip()
-    )
     found: list[Saying] = []
     means: dict[str, tuple[int, str | None]] = {}
-    for number, line in read:
-        if line is not None:
-            before, meant = means.setdefault(line.say, (number, line.means))
-            if meant != line.means:
-                raise _wrong(
-                    given, number, f'"{line.say}" means {_told(line.means)}, and in line {before} {_told(meant)}'
-                )
-            found.append(line)
+    for number, text in numbered:
+        try:
+            line = _line(skill, text, names) if text.strip() else None
+            before, meant = means.setdefault(line.say, (number, line.means)) if line is not None else (0, None)
+            if line is not None and meant != line.means:
+                raise ValueError(f'"{line.say}" means {_told(line.means)}, and in line {before} {_told(meant)}')
+        except ValueError as error:
+            raise UserError(f"{given}, line {number}: {error}.", FORM) from None
+        found += [line] if line is not None else []
     if not found:
         raise UserError(f"--phrasings {given}: no line of it is for {skill.name}.", FORM)
     return found
 
 
-def _line(skill: Skill, text: str, names: Sequence[str], wrong: Callable[[str], UserError]) -> Saying | None:
+def _line(skill: Skill, text: str, names: Sequence[str]) -> Saying | None:
+    """Return a line's sentence, None where it is for another world. Raises ValueError."""
     try:
         read = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise wrong(f"no JSON ({error})") from None
+        raise ValueError(f"no JSON ({error})") from None
     if not isinstance(read, dict) or not {"say", "means"} <= read.keys():
-        raise wrong("no object with `say` and `means`")
+        raise ValueError("no object with `say` and `means`")
     say, means, env = read["say"], read["means"], read.get("env", names[0])
     if not isinstance(say, str) or not say.strip():
-        raise wrong("`say` is no text")
-    if not isinstance(env, str) or not (means is None or isinstance(means, str)):
-        raise wrong("`means` is neither a text nor null" if isinstance(env, str) else "`env` is no name")
+        raise ValueError("`say` is no text")
+    if not (means is None or isinstance(means, str)):
+        raise ValueError("`means` is neither a text nor null")
     if env not in names:
         return None
     goal = None if means is None else skill.recognise(means)
     if means is not None and goal is None:
-        raise wrong(f"`means` is {means!r}, which names no goal of {skill.name}")
+        raise ValueError(f"`means` is {means!r}, which names no goal of {skill.name}")
     return Saying(say, None if goal is None else goal.text(), goal)
 
 
 def _told(means: str | None) -> str:
     return "nothing" if means is None else f'"{means}"'
-
-
-def _wrong(given: str, number: int, what: str) -> UserError:
-    return UserError(f"{given}, line {number}: {what}.", FORM)

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rtcontrol.evaluation import scores
 from rtcontrol.evaluation.answerers import Answerer
+from rtcontrol.evaluation.judge import RULES
+from rtcontrol.evaluation.predictions import Prediction, Predictions, digest
+from rtcontrol.evaluation.scores import WARM_UP
 from rtcontrol.models.data import convert
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.data.sample import Tally
 from rtcontrol.models.data.sources import registry
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.metrics import scores
-from rtcontrol.models.metrics.judge import RULES
-from rtcontrol.models.metrics.predictions import Prediction, Predictions, digest
-from rtcontrol.models.metrics.scores import WARM_UP
 from rtcontrol.telemetry.figure_table import Table
 
 DOCUMENT = 2
@@ -33,7 +33,7 @@ class EvalRows:
     tally: Tally
 
     @property
-    def told(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, Any]:
         return {"source": self.given, "rows": len(self.rows), "digest": digest(self.rows)}
 
     def rule(self, given: str | None) -> str:
@@ -84,7 +84,7 @@ def answer_all(rows: Sequence[DataRow], answerer: Answerer, kept: Predictions, t
 
 def document(found: EvalRows, answers: Mapping[str, Prediction], model: Document, rule: str) -> dict[str, Any]:
     """Return all figures of answers to all of the rows."""
-    data = {**found.told, "counts": found.tally.to_dict()}
+    data = {**found.fingerprint, "counts": found.tally.to_dict()}
     figures = scores.scores(scores.judged(found.rows, answers, rule), rule)
     return {"eval": DOCUMENT, "model": dict(model), "data": data, **figures}
 

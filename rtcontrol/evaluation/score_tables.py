@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from rtcontrol.evaluation.policies import SCRIPTED, ScoringGate
-from rtcontrol.models.metrics.intervals import wilson
+from rtcontrol.models.intervals import wilson
 
 MEANINGS = 16  # lines of a table at most, where its meanings differ in numbers
 NAMED = 12  # sentences that are named below it

@@ -20,7 +20,7 @@ from rtcontrol.models.checkpoint.tool_comparison import comparable
 from rtcontrol.models.data.row import raw_lines
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.metrics.intervals import wilson
+from rtcontrol.models.intervals import wilson
 from rtcontrol.models.train.policy import TreeDecider
 from rtcontrol.models.train.rows import Row
 from rtcontrol.telemetry.record_reader import read_record, record_in, rows

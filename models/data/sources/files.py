@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 from rtcontrol.models.checkpoint import hub
 from rtcontrol.models.data.row import json_lines
 from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
-from rtcontrol.models.errors import UserError, decoded, unmarked, user_path
+from rtcontrol.models.errors import UserError, decoded, user_path
 from rtcontrol.models.strict_json import strict_json
 
 KINDS = ("*.json", "*.jsonl", "*.json.gz", "*.jsonl.gz")
@@ -32,7 +31,6 @@ def located(given: str, what: str) -> Path:
 
 def _fetched(given: str, what: str) -> Path:
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     wanted: dict[str, Any] = {"repo_type": "dataset", "allow_patterns": list(KINDS)}
     try:
@@ -43,20 +41,12 @@ def _fetched(given: str, what: str) -> Path:
         pass
     try:
         return Path(snapshot_download(given, **wanted))
-    except GatedRepoError:
-        raise UserError(
-            f"The hub gives the data set {given} to those alone who accepted its terms.",
-            "Accept them on its page, then `hf auth login`.",
-        ) from None
-    except RepositoryNotFoundError:
-        raise UserError(
-            f"Neither is {given} a path, nor has the hub such a data set.", f"Give the file or folder of {what}."
-        ) from None
     except Exception as error:
         line = next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))
         raise UserError(
-            f"{given} is no path, and the hub cannot be reached, nor has the cache it whole ({line}).",
-            f"On a machine with a network: `hf download --repo-type dataset {given}`; then give the folder.",
+            f"{given} is no path, and the hub does not give it ({line}).",
+            f"Give the file or folder of {what}. A gated set needs its terms accepted on its page, then `hf auth "
+            f"login`; on a machine with a network: `hf download --repo-type dataset {given}`.",
         ) from None
 
 
@@ -92,7 +82,7 @@ def samples(
 
 def items(path: Path) -> Iterator[tuple[str, Any]]:
     """The items of a file, with their places: a line each (JSONL), or of one JSON list (PATH#3: the third)."""
-    if path.name.endswith((".jsonl", ".jsonl.gz")) or (path.suffix == ".json" and _is_lines(path)):
+    if path.name.endswith((".jsonl", ".jsonl.gz")):
         for line, value in json_lines(path):
             yield f"{path}:{line}", value
         return
@@ -107,15 +97,6 @@ def items(path: Path) -> Iterator[tuple[str, Any]]:
         raise UserError(f"{path} is no list of samples.", "Give the set's file as it was published.")
     for n, value in enumerate(found, 1):
         yield f"{path}#{n}", value
-
-
-def _is_lines(path: Path) -> bool:
-    """Whether its first line is a whole object: several sets name JSONL `.json`."""
-    try:
-        with path.open("rb") as lines:
-            return isinstance(json.loads(unmarked(next(lines, b""), path)), dict)
-    except (OSError, ValueError, RecursionError):
-        return False
 
 
 def version(path: Path) -> str:

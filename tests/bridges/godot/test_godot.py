@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.bridges.godot.web import ADDON, PROJECT
-from tests.models.recipes.scripts import recipe
+from tests.models.recipes import recipe
 
 village = recipe("village")
 GDPARSE = shutil.which("gdparse")

@@ -18,7 +18,7 @@ from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.train.trainer import Trainer
 from tests.helpers.processes import python
-from tests.models.recipes.scripts import FOLDER, recipe
+from tests.models.recipes import FOLDER, recipe
 
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text("utf-8"))
 WORLDS = ("lander", "paddle", "driver")

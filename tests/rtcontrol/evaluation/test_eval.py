@@ -11,12 +11,15 @@ from typing import Any
 import pytest
 from commands import call, refused
 
+from rtcontrol.bench.situations import situations
 from rtcontrol.evaluation import rows as evaluating
 from rtcontrol.evaluation.answerers import HeadsAnswerer, RemoteAnswerer
+from rtcontrol.evaluation.predictions import Prediction, Predictions
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import DataRow, write_rows
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.metrics.predictions import Prediction, Predictions
+from rtcontrol.run import assembly
+from rtcontrol.run.api import Model
 from tests.models.chat.families import checkpoint
 from tests.models.small import tool
 from tests.rtcontrol.hosts.standin_endpoint import standin
@@ -54,6 +57,32 @@ def test_a_chat_model_is_judged_in_its_own_syntax(capsys: pytest.CaptureFixture[
     write_rows(rows, [DataRow(text, text, "test", text, "fast", tools, (), Call("stop")) for text in texts])
     found = evaluated(capsys, str(rows), "--model", str(checkpoint(tmp_path / "model", "hermes")))
     assert found["errors"] == {} and found["model"]["profile"] == "chat"
+
+
+ROWS = 12
+
+
+@pytest.fixture(scope="session")
+def lander_rows() -> list[DataRow]:
+    """What the lander sees, and what its model calls there; but the first row's call is another one."""
+    tools = tuple(assembly.agents()["lander"].tools.openai())
+    session = Model("lander").session()
+    rows = []
+    for n, one in enumerate(situations("lander", ROWS)):
+        call = session.decide(one.observation, one.instruction).call
+        assert call is not None
+        right = Call(call.name, {**call.arguments, "main": 0 if call.arguments["main"] else 100}) if n == 0 else call
+        rows.append(
+            DataRow(f"r{n}", f"s{n // 2}", f"source {n % 3}", one.instruction, one.observation, tools, (), right)
+        )
+    return rows
+
+
+@pytest.fixture
+def lander_file(tmp_path: Path, lander_rows: list[DataRow]) -> Path:
+    path = tmp_path / "rows.jsonl"
+    write_rows(path, lander_rows)
+    return path
 
 
 def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
@@ -101,7 +130,7 @@ def test_a_run_that_was_stopped_goes_on_and_ends_as_if_it_was_not(
     out = tmp_path / "answers.jsonl"
     found = evaluating.read(str(lander_file))
     first = Counting(HeadsAnswerer("lander", "torch", "auto", None, None, 64), evaluating.WARM_UP + 4)
-    head = {"model": first.told, "data": found.told}
+    head = {"model": first.told, "data": found.fingerprint}
     with Predictions(head, out) as kept, pytest.raises(KeyboardInterrupt):
         evaluating.answer_all(found.rows, first, kept, lambda done, total: None)
     assert first.forgot_after == evaluating.WARM_UP

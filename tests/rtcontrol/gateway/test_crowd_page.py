@@ -17,7 +17,7 @@ from gateway_peer import NODE, SCRIPTS, Serve, Served, copy_page
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.schema.tool_schema import tool_schemas
-from tests.models.recipes.scripts import recipe
+from tests.models.recipes import recipe
 
 village = recipe("village")
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rtcontrol.evaluation.judge import RULES, alike, heads, judge
+from rtcontrol.evaluation.predictions import Prediction, Predictions
+from rtcontrol.evaluation.scores import judged, latency, scores
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.row import DataRow
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.metrics.intervals import BINS, calibration, share, wilson
-from rtcontrol.models.metrics.judge import RULES, alike, heads, judge
-from rtcontrol.models.metrics.predictions import Prediction, Predictions
-from rtcontrol.models.metrics.scores import judged, latency, scores
+from rtcontrol.models.intervals import BINS, calibration, share, wilson
 from rtcontrol.models.schema.tool_schema import MAX_HEADS
 from tests.helpers.disks import files_of
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from rtcontrol.evaluation.judge import Judgement, heads, judge
+from rtcontrol.evaluation.predictions import Prediction
 from rtcontrol.models.data.row import DataRow
-from rtcontrol.models.metrics.intervals import calibration, share
-from rtcontrol.models.metrics.judge import Judgement, heads, judge
-from rtcontrol.models.metrics.predictions import Prediction
+from rtcontrol.models.intervals import calibration, share
 
 WARM_UP = 5
 PERCENTS = (50, 90, 95, 99)
