@@ -18,12 +18,11 @@ from rtcontrol.gateway import body, chat, decisions, view
 from rtcontrol.gateway.access import AccessGate, Refusal
 from rtcontrol.gateway.chat import error_boundary, error_response
 from rtcontrol.gateway.chat_request import ChatRequest
-from rtcontrol.gateway.checkpoint_gate import CheckpointGate
 from rtcontrol.gateway.decide import Timed, ToolSets
 from rtcontrol.gateway.http_server import HTTPServer
 from rtcontrol.gateway.metrics import Metrics
 from rtcontrol.gateway.options import GatewayOptions
-from rtcontrol.gateway.source import public_name, source, trained
+from rtcontrol.gateway.source import CheckpointGate, public_name, source, trained
 from rtcontrol.gateway.websocket import WebSockets
 from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.serve.session_manager import SessionManager

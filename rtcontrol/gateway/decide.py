@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from rtcontrol.gateway.checkpoint_gate import CheckpointGate
+from rtcontrol.gateway.source import CheckpointGate
 from rtcontrol.hosts.protocol import (
     DeciderSource,
     DecisionReply,

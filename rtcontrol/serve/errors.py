@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rtcontrol.agents import Tools
 from rtcontrol.envs.base import Emission
+from rtcontrol.envs.remote_parts import wire_call as told_call
 from rtcontrol.hosts.protocol import DecoderUnavailable
+from rtcontrol.loop.interpreter import Interpreter, Understood
+from rtcontrol.loop.operator import SAID, OperatorControl
+from rtcontrol.loop.requests import echo
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import Free
+from rtcontrol.serve.negotiate import CONTROL, Terms
 from rtcontrol_client.wire import Code, WireError
+from rtcontrol_client.wire.messages import ControlMessage, Instruct
 
 AGAIN = "Say the same hello again later, with growing pauses."
 
@@ -63,3 +70,69 @@ def failure(fault: BaseException) -> WireError:
     full = isinstance(fault, OSError) and fault.errno in (errno.EMFILE, errno.ENFILE)
     code, remedy = (Code.BUSY, AGAIN) if full else (Code.INTERNAL, "Say hello again.")
     return WireError(code, f"The session failed ({what}).", remedy, retryable=full, fatal=True)
+
+
+def saying_of(message: ControlMessage, capabilities: Sequence[str]) -> str:
+    """What a client that announced so much says. Raises WireError."""
+    if CONTROL not in capabilities:
+        raise WireError(Code.STATE, "hello did not announce control.", 'Give hello `capabilities: ["control"]`.')
+    if message.say is None:
+        raise WireError(Code.INVALID, "control.say is missing.", f"Say one of {', '.join(SAID)}.", field="say")
+    return message.say
+
+
+def refused_instruction(error: str, seq: int | None) -> WireError:
+    """The decider cannot take it."""
+    what = f"The instruction was refused: {error}"
+    remedy = "Say it in other or fewer words; the instruction before goes on."
+    return WireError(Code.INSTRUCTION, what, remedy, field="instruction", seq=seq)
+
+
+def lost_instruction(error: UserError, again: bool) -> WireError:
+    """The run ends with it; whether it may begin `again` with the one before."""
+    told = {"field": "instruction", "retryable": again, "fatal": not again}
+    return WireError(Code.INSTRUCTION, error.what, error.remedy, **told)  # type: ignore[arg-type]
+
+
+@contextmanager
+def no_host(terms: Terms) -> Iterator[None]:
+    """What cannot be decided by here is the client's tools, or the model that it named. Raises WireError."""
+    try:
+        yield
+    except UserError as error:
+        code = Code.TOOLS if terms.named is None else Code.MODEL
+        raise WireError(code, error.what, error.remedy, field=code.value, fatal=True) from None
+
+
+def unknown_question(instruction: str) -> WireError:
+    """A yes or no for an instruction: this server asks about calls alone."""
+    what = f'No person is asked about the instruction "{echo(instruction)}".'
+    return WireError(Code.INVALID, what, "Answer what the last control message asks.", field="instruction")
+
+
+def control_of(operator: OperatorControl, session: str) -> ControlMessage:
+    """The state as it is now, and the call that waits for a yes."""
+    now_ns = time.monotonic_ns()
+    told = ControlMessage(session=session, state=operator.state)
+    if (asking := operator.asking) is not None and not asking.denied:
+        left_ms = max(0.0, (asking.expires_ns - now_ns) / 1e6)
+        return told.model_copy(update={"id": asking.tick.k, "call": told_call(asking.call), "ttl_ms": left_ms})
+    return told
+
+
+def understood_as(found: Understood, session: str) -> Instruct:
+    """What was said, and what it was understood as."""
+    assert found.text is not None, "it was understood"
+    said, by, sure = found.said, found.by, found.sure
+    return Instruct(session=session, instruction=found.text, said=said, by=by, confidence=sure)
+
+
+def not_understood(found: Understood, interpreter: Interpreter) -> WireError:
+    """Why it was not, or why it is not taken, and what can be said instead."""
+    if found.why == "overtaken":
+        what = f'"{echo(found.said)}" is not taken: {found.reason}. What was said last counts.'
+        remedy = "Say it again if it is meant."
+    else:
+        what = f'"{echo(found.said)}" is not understood: {found.reason}. The instruction before goes on.'
+        remedy = f"Say it in other words, such as: {interpreter.examples()}."
+    return WireError(Code.INSTRUCTION, what, remedy, field="instruction")

@@ -27,7 +27,7 @@ from rtcontrol.run.model_compatibility import gated, hysteresis_for, model_for, 
 from rtcontrol.run.user_module import tools_only_agent
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.telemetry.run_folder import version
-from rtcontrol_client.wire import PROTOCOL, Code, WireError, encode_json, encode_msgpack
+from rtcontrol_client.wire import PROTOCOL, Code, WireError, encode_json
 from rtcontrol_client.wire.limits import check_size, check_value
 from rtcontrol_client.wire.messages import Hello, Program, Welcome
 from rtcontrol_client.wire.pictures import PICTURES
@@ -125,17 +125,13 @@ class Terms:
         )
 
     def check_welcome(self, options: ServeOptions) -> None:
-        """Raises WireError (too_large, `tools`) where no welcome could tell these terms within the limits."""
-        limits = options.limits
+        """Raises WireError (too_large, `tools`) where a welcome could not tell these terms within the limits."""
         # Later ones may have a longer instruction, one more warning and larger numbers.
-        spare = limits.max_string_bytes - len(self.agent.instruction.encode("utf-8", "replace")) + 1024
-        welcome = self.welcome(options, "x" * 32, self.agent.instruction)
+        instruction = "x" * options.limits.max_string_bytes
+        welcome = self.welcome(options, "x" * 32, instruction, more=("x" * 1024,))
         try:
-            within = replace(limits, max_message_bytes=limits.max_message_bytes - max(spare, 1024))
-            fewer = replace(limits, max_total_items=limits.max_total_items - 1)
-            check_value(welcome.model_dump(exclude_none=True), fewer)
-            check_size([len(encode_json(welcome).encode())], within)
-            check_size([len(part) for part in encode_msgpack(welcome)], within)
+            check_value(welcome.model_dump(exclude_none=True), options.limits)
+            check_size([len(encode_json(welcome).encode())], options.limits)
         except WireError as error:
             raise WireError(
                 Code.TOO_LARGE,

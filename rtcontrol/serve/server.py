@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +14,6 @@ from rtcontrol.hosts.protocol import DecoderPool
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.run import assembly
-from rtcontrol.serve.housekeeping import Housekeeping
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.pools import Pools
 from rtcontrol.serve.session_manager import SessionManager
@@ -87,3 +88,43 @@ class Server:
             (self.options.out / "server.json").write_text(json.dumps(told, indent=2) + "\n")
         except OSError as error:
             self._say(f"server.json could not be written ({error.strerror})")
+
+
+log = logging.getLogger("rtcontrol.serve")
+
+KEEP_S = 0.1
+# What a collection of garbage may take, between ticks that nobody knows of.
+SLACK_NS = 20_000_000
+
+
+class Housekeeping:
+    """Heartbeats, sessions that nobody came back to, revoked keys, garbage (if it is given a collector)."""
+
+    def __init__(self, admission: SessionManager, router: Router, collector: SlackCollector | None = None) -> None:
+        self._admission, self._router, self._collector = admission, router, collector
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="housekeeping", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stop.set()
+        self._thread.join(2.0)
+
+    def _keep(self) -> None:
+        while not self._stop.wait(KEEP_S):
+            try:
+                self._look_after()
+            except Exception:  # one fault must not end heartbeats, expiry and revocation
+                log.exception("the housekeeping stumbled")
+
+    def _look_after(self) -> None:
+        self._admission.keep()
+        for connection in self._admission.connections():
+            if not self._router.allowed(connection):
+                self._admission.say(f"{connection.peer}: its key was revoked")
+                self._admission.drop(connection)
+        if self._collector is not None:
+            self._collector.collect(SLACK_NS)

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from rtcontrol.envs.base import Emission, Observation
@@ -16,7 +17,7 @@ from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
 from rtcontrol.hosts.load import Need, need_of
 from rtcontrol.hosts.protocol import DecoderPool, Host
 from rtcontrol.loop.clock import WallClock
-from rtcontrol.loop.config import instruction_text
+from rtcontrol.loop.config import RunConfig, instruction_text, size
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.interpreter import Understood
 from rtcontrol.loop.loop import ControlLoop, LoopOptions
@@ -24,15 +25,14 @@ from rtcontrol.loop.realtime import NoCollector
 from rtcontrol.loop.warmup import DecisionFailed
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import Interpreters, goal_tools
-from rtcontrol.serve import answers
-from rtcontrol.serve.errors import failure, placed, refusal, undecodable
-from rtcontrol.serve.limits import TokenBucket
+from rtcontrol.serve import errors
 from rtcontrol.serve.negotiate import CONTROL, Terms, negotiate
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.peer import Peer
+from rtcontrol.serve.peer import Peer, TokenBucket
 from rtcontrol.serve.pools import open_host
-from rtcontrol.serve.session_record import open_record
 from rtcontrol.serve.stats import Run, write_report
+from rtcontrol.telemetry.pictures import received
+from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol_client.wire import Code, Message, WireError
 from rtcontrol_client.wire.messages import Bye, CallMessage, ControlMessage, Hello
 
@@ -159,16 +159,16 @@ class Session:
 
     def control(self, message: ControlMessage) -> None:
         """The client's message. Raises WireError."""
-        said = answers.saying_of(message, self.hello.capabilities)
+        said = errors.saying_of(message, self.hello.capabilities)
         if message.instruction is not None:
-            raise answers.unknown_question(message.instruction)
+            raise errors.unknown_question(message.instruction)
         self._note(self.say(said, "wire", message.id))
 
     def _controlled(self) -> None:
         """Tell the client, if it wants to know, what people did, or what waits for their yes."""
         if self.loop is None or CONTROL not in self.hello.capabilities:
             return
-        self.send(answers.control_of(self.loop.operator, self.token))
+        self.send(errors.control_of(self.loop.operator, self.token))
 
     def _understood(self, found: Understood) -> None:
         """Tell the client what came of what somebody said, but for its own that it has overtaken itself."""
@@ -178,9 +178,9 @@ class Session:
         if found.why == "overtaken" and found.said != self._newest:
             return
         if found.text is None:
-            self._owner.refused(peer, answers.not_understood(found, loop.interpretation.interpreter))
+            self._owner.refused(peer, errors.not_understood(found, loop.interpretation.interpreter))
         else:
-            self.send(answers.understood_as(found, self.token))
+            self.send(errors.understood_as(found, self.token))
 
     def welcome(self) -> None:
         """Tell the client what is in force."""
@@ -212,7 +212,7 @@ class Session:
         peer.send(message)
         if self._refusal is not None and isinstance(message, CallMessage):
             # After its tick's call: a client that waits for one must not take it for the refusal of the observation.
-            error, self._refusal = answers.refused_instruction(self._refusal, message.seq_obs), None
+            error, self._refusal = errors.refused_instruction(self._refusal, message.seq_obs), None
             self._owner.refused(peer, error)
 
     def need(self) -> Need | None:
@@ -253,7 +253,7 @@ class Session:
             error = refusal
         except BaseException as fault:  # also SystemExit of a user's agent
             log.exception("%s failed", self.id)
-            error = failure(fault)
+            error = errors.failure(fault)
         finally:
             self._owner.ended(self, error)
 
@@ -300,23 +300,23 @@ class Session:
         return self.env
 
     def _host(self, terms: Terms) -> Host:
-        with answers.no_host(terms), placed(self.welcomed):
+        with errors.no_host(terms), errors.placed(self.welcomed):
             return open_host(self._owner.pool, self.id, terms)
 
     def _run(self, run: Run[ControlLoop]) -> None:
         try:
-            with placed(self.welcomed):
+            with errors.placed(self.welcomed):
                 run.loop.run()
         except DecisionFailed as error:
             assert self.terms is not None, "a loop has terms"
-            raise undecodable(error, self.terms.agent.tools) from None
+            raise errors.undecodable(error, self.terms.agent.tools) from None
         except UserError as error:
             # One that was asked for while the client was going: it comes back to the one before.
             others = {self._began, self._instruction} - {None, self._proven}
             again = self.welcomed and self._proven is not None and bool(others)
             if again:
                 self._instruction = self._proven
-            raise answers.lost_instruction(error, again) from None
+            raise errors.lost_instruction(error, again) from None
         finally:
             if run.loop.launched:
                 self._ended(run.loop)
@@ -351,7 +351,7 @@ class Session:
         if (peer := self.peer) is None or error == said or (seq, error) == self._troubled:
             return
         self._troubled = (seq, error)
-        self._owner.refused(peer, refusal(emission, seq))
+        self._owner.refused(peer, errors.refusal(emission, seq))
 
     def _refuse(self, text: str, error: str) -> None:
         """The decider cannot take this instruction: the one before is in force again."""
@@ -372,3 +372,16 @@ class Session:
     def _wire(self) -> dict[str, Any]:
         traffic, client = {} if self.env is None else self.env.traffic.to_dict(), self.hello.client.model_dump()
         return {"client": client, "session": self.id, "refused": dict(self.refused), **traffic}
+
+
+def open_record(
+    path: Path, terms: Terms, config: RunConfig, env: RemoteEnvironment, tell: Callable[[str], None]
+) -> Recorder:
+    """Of the terms as `config` has them now. Raises WireError where it cannot be written."""
+    try:
+        header, most = config.header(terms.hold_ms, terms.agent), size(config.record_max)
+        recorder = Recorder(path, header, provisional=True, tell=tell, most=most)
+    except UserError as error:
+        raise WireError(Code.INTERNAL, error.what, error.remedy, fatal=True) from None
+    recorder.pictures = received(env, config.record_pictures, recorder.header)
+    return recorder

@@ -6,19 +6,19 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.hosts.protocol import DecoderPool
+from rtcontrol.hosts.load import Need
+from rtcontrol.hosts.protocol import DecoderPool, DecoderUnavailable
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.interpreting import Interpreters
 from rtcontrol.serve.crowd.session import CrowdSession, of_crowd
 from rtcontrol.serve.errors import AGAIN, stopped
-from rtcontrol.serve.limits import TokenBucket, shortage, weigh
 from rtcontrol.serve.options import ServeOptions
-from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer
+from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer, TokenBucket
 from rtcontrol.serve.session import BY_HAND, BYE, LOST, STOPPED, Session
 from rtcontrol.serve.sessions import LEAVING, Sessions, session_of
 from rtcontrol.serve.stats import CountedLoop, ServerStats
@@ -77,7 +77,6 @@ class SessionManager:
         self._refused: Counter[str] = Counter()
         self._ended = ServerStats()
         self._lines, self._unsaid = TokenBucket(LINES_PER_S, 20.0), 0
-        self._short = TokenBucket(1 / 60, 1.0)
         self._began_s = time.monotonic()
         self._closing = False
         self.leaving = False  # new sessions are refused
@@ -303,8 +302,6 @@ class SessionManager:
         """Housekeeping, a few times a second: heartbeats, dead connections, sessions nobody came back to."""
         now = time.monotonic_ns()
         beat_ns = round(self.options.heartbeat_s * 1e9)
-        if (short := shortage()) is not None and self._short.take():
-            self.say(short)
         with self._lock:
             peers = list(self._peers.values())
             for session in self._sessions.expire(time.monotonic() - self.options.session_grace_s):
@@ -394,3 +391,20 @@ def _world_of(session: Session) -> RemoteEnvironment:
     if session.env is None or session.state != "live":
         raise WireError(Code.STATE, "The session is not open.", "Wait for the welcome.", retryable=True)
     return session.env
+
+
+def weigh(need: Need, others: Iterable[Need], most: float) -> None:
+    """Raises DecoderUnavailable (full) where one more session would make calls of the others late: where they ask for
+    more than `most` of the decoder's time together. The rest is for messages, and for ticks that fall together; those
+    that ask for more than there is are late anyway."""
+    taken = [other.busy for other in others if 0 < other.busy <= most]
+    if not taken or sum(taken) + need.busy <= most:
+        return
+    hz = (most - sum(taken)) / need.share_s
+    slower = f"Ask for at most {hz:.2g} Hz, or come" if hz >= 1 else "Come"
+    raise DecoderUnavailable(
+        f"The decoder is taken for {sum(taken):.0%} of its time by {len(taken)} other session(s), and this one needs "
+        f"{need.busy:.0%} ({need.hz:g} Hz, {1e3 * need.share_s:.2g} ms a decision): calls of others would be late.",
+        f"{slower} again when another session has ended: {most:.0%} are given away.",
+        full=True,
+    )

@@ -20,10 +20,10 @@ from rtcontrol.run import assembly, interpreting
 from rtcontrol.run.live import LiveView
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.run import run_loop
-from rtcontrol.serve.housekeeping import Housekeeping
 from rtcontrol.serve.negotiate import Terms, negotiate, ttl_of
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import Peer
+from rtcontrol.serve.server import Housekeeping
 from rtcontrol.serve.session import BYE, Session
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.zmq_server import Router

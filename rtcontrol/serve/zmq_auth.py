@@ -187,17 +187,11 @@ class _AllowList:
 
 
 def _reachable(endpoint: str, connect: bool) -> UserError:
-    port = number if (number := Endpoint.parse(endpoint).port).strip("0").isdigit() else "5555"
-    keys = f"add --keys {default_folder() or 'FOLDER'}: rtcontrol keys new NAME"
-    here, tunnel = f"tcp://127.0.0.1:{port}", f"ssh -L {port}:127.0.0.1:{port} HOST"
-    if connect:
-        return UserError(
-            f"--connect {endpoint} is on another machine, and there are no keys.",
-            f"Make a key for the client there and {keys}. Or tunnel ({tunnel}) and give --connect {here}.",
-        )
+    option, where = ("connect", "is on another machine") if connect else ("bind", "can be reached from other machines")
     return UserError(
-        f"--bind {endpoint} can be reached from other machines, and there are no keys.",
-        f"Make a key for each client and {keys}. Or give --bind {here} and let the other machine tunnel: {tunnel}.",
+        f"--{option} {endpoint} {where}, and there are no keys.",
+        f"Make a key for each client (rtcontrol keys new NAME) and add --keys {default_folder() or 'FOLDER'}. Or give "
+        f"--{option} tcp://127.0.0.1:5555 and tunnel: ssh -L 5555:127.0.0.1:5555 HOST.",
     )
 
 

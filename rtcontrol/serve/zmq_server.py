@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import logging
 import os
+import resource
 import select
 import threading
 from collections import Counter, deque
@@ -23,39 +24,10 @@ import zmq
 
 from rtcontrol.hosts.router_socket import router_socket
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve.limits import raise_limit
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol.serve.zmq_auth import ZmqAuth
 from rtcontrol_client.wire import Code, Limits, Message, WireError, decode_msgpack, encode_msgpack
 from rtcontrol_client.wire.endpoint import FORM, Endpoint
-
-
-class Wake:
-    """`fd` is readable after `set` until `clear`. A second `set` costs nothing."""
-
-    def __init__(self) -> None:
-        self.fd, self._write = os.pipe()
-        os.set_blocking(self.fd, False)
-        os.set_blocking(self._write, False)
-        self._is_set = False
-
-    def set(self) -> None:
-        if not self._is_set:
-            self._is_set = True
-            os.write(self._write, b"\0")
-
-    def clear(self) -> None:
-        """Before looking at what was announced: whatever comes later sets it again."""
-        # In this order: a `set` in between is of something that is looked at next. One that has not yet written, or
-        # two that wrote at once, only wake for nothing.
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.fd, 64)
-        self._is_set = False
-
-    def close(self) -> None:
-        os.close(self.fd)
-        os.close(self._write)
-
 
 log = logging.getLogger("rtcontrol.serve")
 
@@ -95,7 +67,7 @@ class Router:
     def __init__(
         self, admission: SessionManager, endpoints: Sequence[str], keys: Path | None, connect: bool = False
     ) -> None:
-        raise_limit()
+        _raise_limit()
         self.dropped: Counter[str] = Counter()
         self._admission, self._limits = admission, admission.options.limits
         self._context: zmq.Context[Any] = zmq.Context()
@@ -108,7 +80,7 @@ class Router:
         )  # names of connections in the log: a routing id would help to guess the next one
         self._out: deque[tuple[RouterConnection, list[bytes]]] = deque()
         self._using = threading.Lock()  # the socket
-        self._wake = Wake()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stopping = self._closed = False
         self._thread = threading.Thread(target=self._serve, name="router", daemon=True)
         try:
@@ -133,7 +105,7 @@ class Router:
                 if not self._out:
                     gone = not self._send(connection, parts)
                     if threading.current_thread() is not self._thread and self._arrived():
-                        self._wake.set()
+                        os.eventfd_write(self._wake, 1)
                     return
             finally:
                 self._using.release()
@@ -143,7 +115,7 @@ class Router:
             self._drop("waiting")
             return
         self._out.append((connection, parts))
-        self._wake.set()
+        os.eventfd_write(self._wake, 1)
 
     def forget(self, connection: RouterConnection) -> None:
         if self._connections.get(connection.identity) is connection:
@@ -157,7 +129,7 @@ class Router:
     def close(self) -> None:
         """Send what waits, then end."""
         self._stopping = True
-        self._wake.set()
+        os.eventfd_write(self._wake, 1)
         if self._thread.is_alive():
             self._thread.join(5.0)
         self._release()
@@ -168,7 +140,7 @@ class Router:
         if self._guard is not None:
             self._guard.close()
         self._context.term()
-        self._wake.close()
+        os.close(self._wake)
 
     def _attach(self, endpoint: str, connect: bool) -> str:
         self._socket.ipv6 = Endpoint.parse(endpoint).ipv6_only
@@ -190,7 +162,7 @@ class Router:
     def _serve(self) -> None:
         poller = select.poll()
         poller.register(int(self._socket.getsockopt(zmq.FD)), select.POLLIN)
-        poller.register(self._wake.fd, select.POLLIN)
+        poller.register(self._wake, select.POLLIN)
         while not self._stopping:
             try:
                 self._turn()
@@ -199,7 +171,8 @@ class Router:
             except Exception:  # a fault with one message must not end the service to all
                 log.exception("the router stumbled")
             poller.poll()
-            self._wake.clear()
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake)
 
     def _turn(self) -> None:
         """Take in and send until there is nothing of either."""
@@ -330,3 +303,10 @@ def _profile(socket: zmq.Socket[bytes], limits: Limits) -> None:
     # closed while its queue is full. The protocol's own ping finds silent peers.
     socket.router_mandatory = 1
     socket.backlog = BACKLOG
+
+
+def _raise_limit() -> None:
+    """Take as many files as the system lets this process have: a thousand idle peers are no reason to refuse others."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):  # some systems have a lower bound than they tell
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 from rtcontrol.hosts.crowd import CharacterDecision
 from rtcontrol.models.call import Call
-from rtcontrol.serve.crowd.member import CrowdMember, MemberTick
+from rtcontrol.serve.crowd.member import NEVER, SHOWN, CrowdMember, MemberTick
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.causes import Cause
 from rtcontrol.telemetry.recorder import Recorder
+from rtcontrol_client.wire import Code, WireError
+from rtcontrol_client.wire.crowd import MemberCall, PartFault
 
 KnownCause = tuple[Cause, str | None]
 
@@ -87,3 +90,62 @@ class CrowdEvents:
 
 def _ms(ns: int) -> float:
     return round(ns / 1e6, 4)
+
+
+class CrowdReplies:
+    """Gathers them until `flush`. `k` is the number of the newest tick, or of a safe call between ticks."""
+
+    def __init__(
+        self,
+        events: CrowdEvents,
+        send: Callable[[list[MemberCall]], None],
+        refuse: Callable[[WireError], None],
+    ) -> None:
+        self._events, self._send, self._refuse = events, send, refuse
+        self.k = -1
+        self._out: list[MemberCall] = []
+        self._faults: list[PartFault] = []
+
+    def say(self, tick: MemberTick, status: Literal["fresh", "held"], **fields: Any) -> None:
+        """What became of a tick."""
+        member, look = tick.member, tick.look
+        told: dict[str, Any] = {"id": member.id, "tick": tick.k, "epoch": member.epoch, "status": status, **fields}
+        if look is not None:
+            told |= {"seq_obs": look.seq, "t_obs_ns": look.t_ns}
+        self._out.append(MemberCall(ttl_ms=member.terms.ttl_ms, **told))
+
+    def act_safe(
+        self, member: CrowdMember, why: str, now: int, tick: MemberTick | None, cause: str | None = None
+    ) -> None:
+        """The member's safe calls, for its tick, or between two."""
+        if tick is None:
+            self.k += 1  # of no release
+        if member.standing != "safe" and member.look is not None:
+            self._events.safe(member, why, now)
+        member.standing, member.held_until_ns, member.newest_decided = "safe", NEVER, None
+        calls = member.terms.safe_calls
+        made: dict[str, Any] = {"call": calls[0], "calls": calls} if calls else {}
+        told: dict[str, Any] = {"id": member.id, "epoch": member.epoch, "status": "safe", **made}
+        told |= {"tick": self.k if tick is None else tick.k, "cause": cause or why}
+        self._out.append(MemberCall(ttl_ms=member.terms.ttl_ms, **told))
+
+    def trouble(self, tick: MemberTick, found: CharacterDecision) -> None:
+        """No decision was made of a look: told once for each text, which may be looked at in many ticks."""
+        assert tick.look is not None, "it was decided upon"
+        if tick.member.refused_text == tick.look.text:
+            return
+        tick.member.refused_text = tick.look.text
+        what, remedy = found.mistake or (f"No decision was made of it ({found.error}).", "Go on observing.")
+        code = Code.TOO_LARGE if found.mistake is not None else Code.DECODER
+        self._faults.append(PartFault(tick.member.id, tick.look.seq, WireError(code, what, remedy, field="text")))
+
+    def flush(self) -> None:
+        """Tell what was gathered."""
+        if self._out:
+            out, self._out = self._out, []
+            self._send(out)
+        if self._faults:
+            faults, self._faults = self._faults, []
+            what = f"{len(faults)} look(s) could not be decided upon; those of the others were."
+            parts = [fault.message_part() for fault in faults[:SHOWN]]
+            self._refuse(WireError(faults[0].error.code, what, "`members` says why.", members=parts))

@@ -18,10 +18,8 @@ from rtcontrol.envs.remote_parts import wire_call
 from rtcontrol.hosts.crowd import CharacterAsk, CharacterDecision, crowd_request, unpack
 from rtcontrol.hosts.protocol import DecisionReply, Host
 from rtcontrol.loop.confidence_monitor import ConfidenceGate
-from rtcontrol.serve.crowd.accounts import CrowdEvents, KnownCause
-from rtcontrol.serve.crowd.member import NEVER, CrowdMember, MemberTick
-from rtcontrol.serve.crowd.replies import CrowdReplies
-from rtcontrol.serve.crowd.roster import Roster, refusal_of_parts
+from rtcontrol.serve.crowd.accounts import CrowdEvents, CrowdReplies, KnownCause
+from rtcontrol.serve.crowd.member import NEVER, CrowdMember, MemberTick, Roster, refusal_of_parts
 from rtcontrol.serve.crowd.turns import PHASES, BatchTimes, choose, stretched
 from rtcontrol.telemetry.causes import Cause
 from rtcontrol_client.wire import Code, WireError

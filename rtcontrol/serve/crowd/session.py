@@ -15,12 +15,10 @@ from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.loop.config import instruction_text, size
 from rtcontrol.loop.operator import SAID
 from rtcontrol.models.errors import UserError
-from rtcontrol.serve import answers
+from rtcontrol.serve import errors
 from rtcontrol.serve.crowd.accounts import CrowdEvents
 from rtcontrol.serve.crowd.loop import CrowdLoop, CrowdMessage
-from rtcontrol.serve.crowd.member import CrowdDefaults
-from rtcontrol.serve.crowd.roster import Roster
-from rtcontrol.serve.errors import placed, undecodable
+from rtcontrol.serve.crowd.member import CrowdDefaults, Roster
 from rtcontrol.serve.negotiate import CONTROL, EXECUTED, Terms, negotiate
 from rtcontrol.serve.session import BY_HAND, LOST, Session
 from rtcontrol.serve.stats import Run, write_report
@@ -125,7 +123,7 @@ class CrowdSession(Session):
             given = terms.agent, terms.config, self.hello.ttl_ms, told, owner.options.hz_max
             self.roster = Roster(CrowdDefaults(*given), limit)
         self._forget_looks(self.roster)
-        with answers.no_host(terms), placed(self.welcomed):
+        with errors.no_host(terms), errors.placed(self.welcomed):
             host = owner.pool.open(self.id, terms.source)
         try:
             recorder = self._recorder(terms, out)
@@ -204,7 +202,7 @@ class CrowdSession(Session):
             (found,) = unpack(_reply(host, -1 - i, lambda: crowd.ended_by is not None), 1)
             if found.error is not None and crowd.ended_by is None:
                 mistake = found.mistake or (found.error, "Choose another model.")
-                raise undecodable(UserError(*mistake), crowd.roster.defaults.agent.tools)
+                raise errors.undecodable(UserError(*mistake), crowd.roster.defaults.agent.tools)
             if i:  # the first one makes everything warm
                 crowd.times.took(1, time.monotonic_ns() - began, late=False)
         return info

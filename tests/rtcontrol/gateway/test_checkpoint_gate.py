@@ -9,8 +9,8 @@ import pytest
 
 from rtcontrol.gateway.chat import completion, decided
 from rtcontrol.gateway.chat_request import ChatRequest
-from rtcontrol.gateway.checkpoint_gate import CheckpointGate
 from rtcontrol.gateway.decide import Timed
+from rtcontrol.gateway.source import CheckpointGate
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rtcontrol.models.errors import UserError
-from rtcontrol.serve.options import ServeOptions
 from rtcontrol_client.wire.messages import ErrorMessage, Instruct
 from tests.helpers.processes import until
 from tests.rtcontrol.evaluation.chat_server import ChatServer, chat_server, completion
@@ -107,63 +105,3 @@ def parked(made: Bench, peer: WirePeer) -> Any:
     peer.close()
     until(lambda: session.state == "parked")
     return session
-
-
-def test_what_is_said_between_two_loops_is_what_the_next_one_begins_with(interpreted: Callable[..., Bench]) -> None:
-    made = interpreted()
-    peer = made.enter(pacing="client")
-    peer.ask()
-    session = parked(made, peer)
-    session.instruct("stay up there")
-    assert made.peer().enter(resume=peer.token).instruction == "hover at 0.7"
-
-
-def test_the_hello_s_instruction_is_told_by_the_welcome_as_it_was_understood(interpreted: Callable[..., Bench]) -> None:
-    made = interpreted()
-    assert made.enter(instruction="to the left").welcome.instruction == "land on the left side of the pad"  # type: ignore[union-attr]
-    denied = made.peer().denied(instruction="make me a sandwich")
-    assert (denied.code, denied.fatal) == ("instruction", True) and "land on the pad" in denied.remedy
-
-
-def test_words_for_a_client_s_own_tools_are_taken_as_they_are(
-    interpreted: Callable[..., Bench], chat: ChatServer
-) -> None:
-    tools = [{"name": "go", "parameters": {"type": "object", "properties": {"to": {"enum": ["a", "b"]}}}}]
-    peer = interpreted().enter(tools=tools, instruction="whatever", client={"name": "lander"}, pacing="client")
-    assert peer.welcome is not None and peer.welcome.instruction == "whatever"
-    assert any("as they are said" in warning for warning in peer.welcome.warnings)
-    peer.ask()
-    say(peer, "something else")
-    peer.ask()
-    assert told(peer, Instruct).instruction == "something else" and not chat.bodies
-
-
-def test_a_client_is_told_that_somebody_else_overtook_what_it_said_and_not_that_it_did_itself(
-    bench: Callable[..., Bench],
-) -> None:
-    free = threading.Event()
-    with chat_server(lambda body: (free.wait(60), HOVER)[1]) as server:
-        made = bench(interpreter=f"chat:{server.url}")
-        peer = made.enter(pacing="client")
-        peer.ask()
-        say(peer, "stay up there")
-        until(lambda: bool(server.bodies))
-        say(peer, "stay up for good")
-        until(lambda: made.admission.all()[0]._newest == "stay up for good")
-        made.admission.all()[0].instruct("land on the pad")
-        refused = told(peer, ErrorMessage)
-        assert refused.code == "instruction" and '"stay up for good" is not taken: something newer' in refused.message
-        assert told(peer, Instruct).said == "land on the pad"
-        free.set()
-        peer.ask()
-        assert not [message for message in peer.inbox if isinstance(message, ErrorMessage)]
-
-
-def test_an_interpreter_that_is_none_ends_the_start() -> None:
-    for options, what in (
-        ({"interpreter": "noop"}, "understands nothing"),
-        ({"interpreter": "chat:nowhere"}, "its URL is none"),
-        ({"interpreter": "systemone:http://127.0.0.1:1/v1"}, "understands nothing"),
-    ):
-        with pytest.raises(UserError, match=what):
-            ServeOptions(**options).check()  # type: ignore[arg-type]

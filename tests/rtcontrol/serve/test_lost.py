@@ -14,9 +14,7 @@ from typing import Any
 import pytest
 import zmq
 
-from rtcontrol.hosts.inprocess import InProcessPool
 from rtcontrol.hosts.protocol import DecisionRequest
-from rtcontrol.loop import warmup
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import negotiate
@@ -35,7 +33,7 @@ def test_lost_client_is_made_safe_parked_and_resumed(made: Any) -> None:
     first.close()
     # A client-paced session sends nothing by itself: the heartbeat finds out.
     until(lambda: made.admission.health()["sessions"]["parked"] == 1)
-    assert made.admission.sessions()[0]["refused"] == {}
+    assert made.admission.all()[0].refused == {}
     record = [*read_record(made.out / "session-0001" / "record.mcap")]
     assert record[-2]["why"] == "exit" and record[-1]["end"] == "client lost"
 
@@ -72,7 +70,7 @@ def test_nobody_comes_back_within_the_grace(bench: Any) -> None:
     peer.observe()
     peer.close()
     until(lambda: any("nobody came back" in line for line in made.said))
-    assert made.admission.sessions() == []
+    assert made.admission.all() == []
 
 
 def test_heartbeats_keep_a_quiet_client(bench: Any) -> None:
@@ -220,30 +218,6 @@ def test_trouble_at_resuming_keeps_the_session(made: Any) -> None:
     assert second.ask().status == "fresh"
 
 
-def test_a_decoder_that_does_not_answer_is_no_fault_of_the_instruction(
-    bench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = bench(model="lander")
-    monkeypatch.setattr(warmup, "TIMEOUT_S", 0.1)
-    # Nobody has started it: it builds deciders and answers nothing.
-    made.admission.pool._models, started = InProcessPool(4), made.admission.pool._models
-    peer = made.peer()
-    peer.hello()
-    error = peer.refused(60)
-    assert error.code == "decoder" and error.retryable and "no answer" in error.message
-    made.admission.pool._models = started
-
-
-def test_a_closed_decoder_is_told_as_such(bench: Any) -> None:
-    made = bench(model="lander")
-    assert made.admission.health()["decoder"] is True
-    made.admission.pool._models.close()
-    assert made.admission.health()["decoder"] is False
-    peer = made.peer()
-    error = peer.denied()
-    assert error.code == "decoder" and error.retryable and error.field is None
-
-
 def test_a_refused_instruction_does_not_lose_the_accepted_one(picky: Any) -> None:
     first = picky.peer()
     token = first.enter(pacing="client").session
@@ -258,51 +232,6 @@ def test_a_refused_instruction_does_not_lose_the_accepted_one(picky: Any) -> Non
     first.close()
     parked(picky)
     assert picky.peer().enter(resume=token).instruction == "hover"
-
-
-def test_another_trouble_refuses_no_instruction_that_waits(picky: Any) -> None:
-    peer = picky.enter(pacing="client")
-    peer.observe("slow fail")
-    time.sleep(0.05)
-    peer.send(Instruct(session=peer.token, instruction="hover"))
-    error = peer.refused()
-    assert error.code == "decoder" and "cannot" in error.message
-    assert peer.ask().status == "fresh"
-    assert any(isinstance(m, Instruct) and m.instruction == "hover" for m in peer.inbox)
-    peer.close()
-    parked(picky)
-    assert picky.peer().enter(resume=peer.token).instruction == "hover"
-
-
-def test_instruction_that_nobody_tried_before_the_loss_gives_way_to_the_one_before(picky: Any) -> None:
-    first = picky.peer()
-    token = first.enter(pacing="client").session
-    accept(first, "hover")
-    first.send(Instruct(session=token, instruction="bad one"))
-    first.close()
-    parked(picky)
-    second = picky.peer()
-    error = second.denied(resume=token)
-    assert error.code == "instruction" and error.retryable and not error.fatal
-    parked(picky)
-    assert second.enter(resume=token).instruction == "hover"
-
-
-def test_rate_that_the_machine_does_not_reach_is_told_in_the_welcome(picky: Any) -> None:
-    slow = picky.peer().enter(hz=50, instruction="slow")
-    assert any("--hz 50 is above what this machine reaches" in warning for warning in slow.warnings)
-    quick = picky.peer().enter(hz=1)
-    assert not any("reaches" in warning for warning in quick.warnings)
-
-
-def test_model_that_cannot_be_built_is_refused_for_good(picky: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Picky) -> Picky:
-        raise UserError("The checkpoint is damaged.", "Give another.")
-
-    monkeypatch.setattr(Picky, "build", broken)
-    peer = picky.peer()
-    error = peer.denied()
-    assert (error.code, error.field) == ("model", "model") and error.fatal and not error.retryable
 
 
 CAPABLE = ["executed", "control"]
@@ -345,20 +274,6 @@ def test_a_client_pauses_and_resumes_its_session_and_is_told(made: Any) -> None:
     say(peer, "resume")
     observing(peer, "fresh")
     assert [m.state for m in peer.inbox if isinstance(m, ControlMessage)] == ["running"]
-
-
-def test_one_who_did_not_announce_it_sees_safe_calls_alone_and_may_not_say_it(made: Any) -> None:
-    peer = enter(made)
-    say(peer, "pause")
-    refused = peer.refused()
-    assert (refused.code, refused.fatal) == ("state", False)
-    session = made.admission.all()[0]
-    session.say("pause", "page")
-    observing(peer, "safe")
-    assert all(call.status == "safe" for call in observing(peer, "safe", 10))
-    assert not any(isinstance(m, ControlMessage) for m in peer.inbox)
-    session.say("resume", "page")
-    observing(peer, "fresh")
 
 
 def test_a_stop_ends_the_session_for_good_with_a_safe_call(made: Any) -> None:
@@ -404,15 +319,6 @@ def test_a_session_that_waits_for_its_client_can_be_stopped_and_paused(made: Any
     back.enter(resume=lost[1][0])
     back.seq = lost[1][1]
     assert all(call.status == "safe" for call in observing(back, "safe", 5))
-
-
-def test_one_who_comes_back_to_a_live_session_is_told_that_it_is_paused(made: Any) -> None:
-    peer = enter(made, capabilities=CAPABLE)
-    say(peer, "pause")
-    peer.expect(ControlMessage)
-    another = made.peer()
-    another.enter(resume=peer.token)
-    assert another.expect(ControlMessage).state == "paused"
 
 
 def test_a_paused_session_stays_paused_when_its_client_comes_back(made: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from commands import call, refused
+from commands import call
 
 from rtcontrol_client.wire.messages import Bye
 from tests.helpers.processes import Program, free_port, full_pipe, until
@@ -52,50 +51,7 @@ def test_signals_after_the_first_do_not_change_the_end(
     assert len([*(tmp_path / "runs").glob("serve-*/server.json")]) == 1
 
 
-@pytest.mark.parametrize("option", ["--allow-origin", "--token-file", "--static"])
-def test_option_of_the_gateway_without_http_is_a_mistake(
-    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = refused(capsys, "serve", "--model", "random", option, str(tmp_path))
-    assert option in said and "--http" in said
-
-
 NO_REQUEST = b"\x16\x03\x01 no request\r\n\r\n"
-# It says more than a pipe holds, on both streams, from the thread that steps it.
-TALKER = """
-import sys
-
-class Talker:
-    step_s = 0.02
-
-    def reset(self, seed):
-        self.at = 0
-
-    def step(self):
-        print("out " * 1000)
-        print("err " * 1000, file=sys.stderr)
-
-    def observe(self):
-        return {"at": self.at}
-
-    def outcome(self):
-        return None
-
-    def instruct(self, text):
-        self.told = text
-
-    def go(self, by: bool):
-        self.at += by
-"""
-AGENT = """
-from rtcontrol.agents import tool
-
-@tool
-def go(by: bool) -> None:
-    "Go."
-
-instruction = "go"
-"""
 
 
 def test_a_server_that_nobody_reads_serves_on_and_ends_in_order(tmp_path: Path) -> None:
@@ -126,39 +82,6 @@ def test_a_server_that_nobody_reads_serves_on_and_ends_in_order(tmp_path: Path) 
             server.kill()
     assert len(list((tmp_path / "out").glob("session-*/report.json"))) == 4
     assert (tmp_path / "out" / "server.json").exists()
-
-
-def test_streams_that_are_closed_at_the_start_become_nothing_else(tmp_path: Path) -> None:
-    endpoint = f"ipc://{tmp_path}/s"
-    serve = ["-m", "rtcontrol", "serve", "--model", "random", "--host", "inprocess", "--bind", endpoint]
-    command = ["-c", 'exec "$@" 0<&- 1>&- 2>&-', "-", sys.executable, *serve, "--out", str(tmp_path / "out")]
-    server = Program(command, tmp_path / "log", python="bash")
-    try:
-        with WirePeer(endpoint) as peer:
-            peer.enter(pacing="client")
-            opened = Path(f"/proc/{server.popen.pid}/fd")
-            assert {str((opened / name).readlink()) for name in "012"} == {"/dev/null"}
-            assert peer.ask().status == "fresh"
-        assert server.end() == 143
-    finally:
-        server.kill()
-
-
-def test_a_run_whose_world_prints_more_than_a_pipe_holds_goes_on_and_ends_in_order(tmp_path: Path) -> None:
-    (tmp_path / "talker.py").write_text(TALKER)
-    (tmp_path / "agent.py").write_text(AGENT)
-    out = tmp_path / "out"
-    command = ["-m", "rtcontrol", "run", "--env", str(tmp_path / "talker.py"), "--model", "random", "--hz", "50"]
-    command += ["--host", "inprocess", "--agent", str(tmp_path / "agent.py"), "--no-live", "--out", str(out)]
-    with full_pipe() as (_, writing):
-        run = Program(command, tmp_path / "log", stdout=writing, stderr=writing)
-        try:
-            until(lambda: (out / "record.mcap").exists(), "no record", 60)
-            time.sleep(1.5)
-            assert run.end() == 143
-        finally:
-            run.kill()
-    assert call("report", str(out), "--format", "json", "--gate", "on_time>=30") == 0
 
 
 def test_a_clients_name_forges_no_line_of_a_report(made: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import json
-import math
-import os
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import msgpack
-import openai
 import pytest
-from cart import Flight, cart_agent
 
-from rtcontrol.envs.remote import RemoteEnvironment, RemoteTerms
-from rtcontrol.gateway import Gateway, GatewayOptions
+from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.gateway.source import public_name, source
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.hosts.remote_api import EndpointSource
-from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.run import assembly
-from rtcontrol.serve.limits import TokenBucket
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.pools import Pools
 from rtcontrol.telemetry.record_reader import read_record
-from rtcontrol_client.wire import Message, encode_msgpack
+from rtcontrol_client.wire import encode_msgpack
 from rtcontrol_client.wire.messages import (
     Array,
     Bye,
@@ -45,7 +38,6 @@ from rtcontrol_client.wire.messages import (
 )
 from tests.helpers.checkpoints import unnamed
 from tests.helpers.processes import until
-from tests.models.chat.families import hub_snapshot
 from tests.rtcontrol.hosts.standin_endpoint import standin
 from tests.rtcontrol.serve.wire_peer import WirePeer
 
@@ -321,22 +313,6 @@ def test_a_full_server_says_so(bench: Any) -> None:
     assert error.code == "busy" and error.retryable
 
 
-def test_lines_that_a_full_disk_refuses_are_counted_in_the_sessions_figures_and_report(bench: Any) -> None:
-    made = bench()
-    peer = made.enter(pacing="client")
-    peer.ask()
-    assert made.admission.sessions()[0]["lost_lines"] == 0
-    [session] = made.admission._sessions.all()
-    with Path("/dev/full").open("w") as full:
-        os.dup2(full.fileno(), session.loop.recorder._fd)
-    for _ in range(5):
-        assert peer.ask().status == "fresh"
-    until(lambda: made.admission.sessions()[0]["lost_lines"] >= 5)
-    assert sum("The disk takes no more" in line for line in made.said) == 1
-    peer.send(Bye(session=peer.token))
-    assert report(made)["record"]["lost_lines"] >= 6
-
-
 @pytest.mark.parametrize("keep", ["yes", "no"])
 def test_a_session_records_what_was_observed_unless_the_server_must_not_keep_it(bench: Any, keep: str) -> None:
     made = bench(record_observations=keep)
@@ -358,7 +334,7 @@ def test_two_clients_with_different_tools_do_not_disturb_each_other(made: Any) -
         calls = one.expect(CallMessage), two.expect(CallMessage)
         assert tuple(c.seq_obs for c in calls) == seqs
         assert [c.call.name for c in calls if c.call] == ["engines", "move"]
-    assert [s["client"] for s in made.admission.sessions()] == ["test", "test"]
+    assert [s.shown_name for s in made.admission.all()] == ["test", "test"]
     assert made.admission.health()["sessions"]["live"] == 2
 
 
@@ -412,17 +388,6 @@ def test_bye_frees_the_connection_for_another_hello(made: Any) -> None:
     assert report(made)["ticks"] == 1
 
 
-def test_a_bye_is_answered_to_a_client_of_1_1_and_is_nothing_without_a_session(peer: WirePeer) -> None:
-    peer.send(Bye())
-    for protocol in ([1, 1], [1, 0]):
-        token = peer.enter(protocol=protocol).session
-        peer.send(Bye(session=token))
-        peer.send(Ping(id=1, t_ns=0))
-        peer.expect(Pong)
-        assert (Bye(session=token, reason="client said bye") in peer.inbox) == (protocol == [1, 1])
-    assert not any(isinstance(m, ErrorMessage) for m in peer.inbox)
-
-
 def test_a_bye_ends_its_session_also_when_its_connection_was_found_gone_before(made: Any) -> None:
     one, other = made.peer(), made.peer()
     one.enter(hz=50)
@@ -441,19 +406,6 @@ def test_a_bye_ends_its_session_also_when_its_connection_was_found_gone_before(m
     until(lambda: made.admission.health()["sessions"]["parked"] == 1)
     other.send(Bye(session=two.token))
     until(lambda: made.admission.health()["sessions"]["parked"] == 0)
-
-
-def test_every_bye_of_clients_that_close_at_once_ends_its_session(made: Any) -> None:
-    peers: list[WirePeer] = []
-    for _ in range(12):
-        peers.append(made.enter(hz=100))
-        for peer in peers:  # the first ones are not taken for lost while the others enter
-            peer.observe()
-        peers[-1].expect(CallMessage)
-    for peer in peers:
-        peer.send(Bye(session=peer.token))
-        peer.socket.close(5000)  # at most so long, in ms, for what is not sent yet
-    until(lambda: sum(line.endswith("over (client said bye)") for line in made.said) == len(peers), str(made.said))
 
 
 def test_a_tick_tells_its_release_and_the_welcome_the_next_one(peer: WirePeer) -> None:
@@ -503,21 +455,6 @@ def test_a_named_agent_is_not_flown_by_the_servers_model_of_another(bench: Any) 
     error = peer.refused()
     assert (error.code, error.field) == ("model", "model") and '"driver"' in error.remedy
     assert peer.enter(agent="driver", model="random").trained is None
-
-
-def test_a_safe_call_that_is_not_in_force_is_said_though_too_much_was_said_before(
-    made: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stuck(self: RemoteEnvironment, call: Any, epoch: int | None, not_after_ns: int | None = None) -> Any:
-        raise OSError("stuck")
-
-    monkeypatch.setattr(RemoteEnvironment, "execute", stuck)
-    monkeypatch.setattr("rtcontrol.loop.loop.LEAVE_S", 0.1)
-    monkeypatch.setattr("rtcontrol.serve.session.TokenBucket", lambda *rate: TokenBucket(1e-6, 0.0))
-    peer = made.peer()
-    peer.enter()
-    peer.send(Bye(session=peer.token))
-    until(lambda: any("THE SAFE CALL IS NOT IN FORCE" in line for line in made.said))
 
 
 def test_what_the_model_cannot_take_is_told_once_and_never_confirmed(bench: Any, tmp_path: Path) -> None:
@@ -588,7 +525,6 @@ def test_observation_in_warm_up_is_answered(peer: WirePeer) -> None:
 
 
 TOKEN = "t" * 20
-SIDEWAYS = [{"name": "move", "parameters": {"type": "object", "properties": {"dx": {"enum": [-1, 0, 1]}}}}]
 
 
 def of_one(peer: Any, seq: int) -> list[CallMessage]:
@@ -612,107 +548,8 @@ def test_who_asked_for_several_is_told_how_many_and_which_is_a_ticks_last(bench:
     assert peer.receive(0.05) is None
 
 
-def test_chance_makes_other_calls_within_a_tick_and_the_same_ones_again(bench: Any) -> None:
-    wide = [{"name": "move", "parameters": {"properties": {"dx": {"minimum": 0, "maximum": 999, "type": "integer"}}}}]
-    found = []
-    for made in (bench(calls_per_tick=3, seed=7), bench(calls_per_tick=3, seed=7)):
-        peer = made.enter(tools=wide, instruction="go", model="random", pacing="client", calls_per_tick=3)
-        found.append([[m.call.arguments["dx"] for m in of_one(peer, peer.observe()) if m.call] for _ in range(5)])
-    assert found[0] == found[1] and all(len(set(tick)) == 3 for tick in found[0])
-
-
-def test_who_did_not_ask_is_told_one_call_a_tick_as_ever(bench: Any) -> None:
-    made = bench(calls_per_tick=3)
-    peer = made.enter(tools=SIDEWAYS, instruction="go", model="random", pacing="client")
-    assert peer.welcome.calls_per_tick is None
-    calls = [peer.ask() for _ in range(20)]
-    assert [c.tick for c in calls] == [*range(20)] and all(c.more is None for c in calls)
-    assert peer.receive(0.05) is None
-
-
-def test_an_agent_whose_model_is_not_shown_the_calls_gets_one(bench: Any) -> None:
-    peer = bench(calls_per_tick=3).enter(agent="lander", pacing="client", calls_per_tick=2)
-    assert peer.welcome.calls_per_tick is None and "the agent's history" in " ".join(peer.welcome.warnings)
-
-
-def flown(out: Path, acknowledge: Any, seconds: float = 0.6) -> tuple[Flight, list[CallMessage], list[DecisionRequest]]:
-    """A session in which each tick's calls push with 1, 2 and no further force; told of each message, the client says
-    what became of its call."""
-    asked: list[DecisionRequest] = []
-
-    def decide(request: DecisionRequest) -> Decision:
-        asked.append(request)
-        n = sum(one.tick == request.tick for one in asked)
-        return Decision(Call("push", {"force": n}) if n < 3 else None)
-
-    calls: list[CallMessage] = []
-
-    def heard(message: Message) -> None:
-        if isinstance(message, CallMessage):
-            calls.append(message)
-            if message.call is not None and message.status == "fresh":
-                acknowledge(env, message)
-
-    env = RemoteEnvironment("remote", RemoteTerms(TOKEN, ("push",), False, 500.0, True, minor=1), heard)
-    flight = Flight(out, decide, world=env, agent=cart_agent(6), hz=20, duration_s=seconds, calls_per_tick=4)  # type: ignore[arg-type]
-    over = threading.Event()
-
-    def observe() -> None:
-        seq = 0
-        while not over.wait(0.01):
-            seq += 1
-            env.observe(Observe(session=TOKEN, seq=seq, epoch=0, t_ns=time.monotonic_ns(), data={"x": 0.0, "v": 0.0}))
-
-    thread = threading.Thread(target=observe)
-    thread.start()
-    try:
-        flight.run()
-    finally:
-        over.set()
-        thread.join()
-    return flight, calls, [request for request in asked if request.tick >= 0]
-
-
 def said(env: RemoteEnvironment, message: CallMessage, outcome: Any = "executed") -> None:
     env.executed(Executed(session=TOKEN, tick=message.tick, epoch=0, outcome=outcome, t_ns=1))
-
-
-def test_each_call_is_a_message_and_its_acknowledgement_is_in_no_history_twice(tmp_path: Path) -> None:
-    flight, calls, asked = flown(tmp_path, said)
-    ticks = [t["k"] for t in flight.ticks if t["kind"] == "call" and "cause" not in t]
-    assert len(ticks) >= 8
-    by_deadline: dict[int, list[CallMessage]] = {}
-    for message in calls[:-1]:  # the last is the way out's
-        by_deadline.setdefault(message.deadline_ns, []).append(message)
-    told = [[(m.call and m.call.arguments["force"], m.more) for m in of] for of in by_deadline.values()]
-    assert told.count([(1, True), (2, True), (None, None)]) >= len(ticks) - 1  # the way out may cut the last one short
-    assert all(of[0].release_ns and not any(m.release_ns for m in of[1:]) for of in by_deadline.values())
-    # Both calls of the tick before, in order, and those of this one: whatever was acknowledged when.
-    first, second = "push(force=1)", "push(force=2)"
-    histories = [[request.history for request in asked if request.tick == k] for k in ticks[1:-1]]
-    whole = [shown for shown in histories if len(shown) == 3]
-    assert len(whole) >= len(histories) - 1  # what may be cut short, above
-    for base, *further in whole:
-        assert further == [(*base, first)[-6:], (*base, first, second)[-6:]]
-    assert asked[-1].history == (first, second) * 3
-    assert flight.loop.account.acknowledged == {"executed": len([m for m in calls if m.call and m.status == "fresh"])}
-
-
-def test_a_further_call_that_the_client_did_not_carry_out_makes_its_tick_no_miss(tmp_path: Path) -> None:
-    def acknowledge(env: RemoteEnvironment, message: CallMessage) -> None:
-        assert message.call is not None
-        # The further one's word comes first, and says that it failed.
-        if message.call.arguments["force"] == 1:
-            waiting.append(message)
-        else:
-            said(env, message, "failed")
-            said(env, waiting.pop())
-
-    waiting: list[CallMessage] = []
-    flight, _, asked = flown(tmp_path, acknowledge)
-    account = flight.loop.account
-    assert account.acknowledged["failed"] >= 8 and account.misses_by_cause["execute"] == 0, flight.dump()
-    assert asked[-1].history[:3] == ("push(force=1)",) * 3  # what was not carried out is in no later tick's history
 
 
 TURN = {"name": "turn", "parameters": {"properties": {"to": {"enum": ["left", "right"]}}, "required": ["to"]}}
@@ -745,35 +582,3 @@ def test_a_request_of_v1_is_decided_by_the_endpoint() -> None:
         decider = source(model, "torch", (TURN,)).build()
         assert decider.decide(DecisionRequest(1, 1, "x", "go")).call == Call("turn", {"to": "left"})
         assert public_name(model) == "default", "strangers are not told where it is"
-
-
-MOVE = {"name": "move", "parameters": {"properties": {"dx": {"enum": [-1, 1]}, "fast": {"type": "boolean"}}}}
-
-
-def test_a_chat_model_of_the_hub_serves_calls_answers_and_sessions(bench: Any, data: Path, tmp_path: Path) -> None:
-    folder = hub_snapshot(tmp_path / "cache", data)
-    served = bench(
-        model=str(folder),
-        http=lambda admission, pool: Gateway(admission, pool, GatewayOptions(port=0, model=str(folder))),
-    )
-    client = openai.OpenAI(base_url=f"{served.server.gateway.url}v1", api_key="none", max_retries=0)
-    tools: Any = [{"type": "function", "function": {**MOVE, "description": "Move sideways."}}]
-    said: Any = [{"role": "system", "content": "Be quick."}, {"role": "user", "content": "Go left."}]
-    chat: Any = client.chat.completions.create(model="default", messages=said, tools=tools)
-    (call,) = chat.choices[0].message.tool_calls
-    given = json.loads(call.function.arguments)
-    assert call.function.name == "move" and given.get("dx", 1) in (-1, 1) and set(given) <= {"dx", "fast"}
-    assert chat.rtcontrol["trained"] is False and "not trained on these tools" in chat.rtcontrol["warning"]
-
-    questions: Any = [
-        {"type": "predicate", "instructions": "Is the pad to the left?"},
-        {"type": "choice", "instructions": "Which engine?", "choices": [{"value": "main"}, {"value": "side"}]},
-        {"type": "score", "instructions": "How fast?", "levels": [{"label": "slow"}, {"label": "fast"}]},
-    ]
-    made: Any = client.decisions.create(model="default", input="x 0.2 y 1.1", questions=questions)
-    assert [answer.type for answer in made.answers] == ["predicate", "choice", "score"]
-    assert math.fsum(p.probability for p in made.answers[1].probabilities) == 1
-    assert made.rtcontrol["forward_passes"] == 1 and made.usage.output_tokens == 0
-
-    peer = served.enter(tools=[MOVE], instruction="go left", pacing="client")
-    assert {peer.ask(f"x {i}").call.name for i in range(3)} == {"move"}

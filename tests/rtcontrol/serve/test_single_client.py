@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +19,10 @@ import zmq
 from commands import refused
 
 from rtcontrol.cli.serve import _gateway
-from rtcontrol.hosts.deciders import STSource
 from rtcontrol.models.checkpoint.checkpoint import ZOO
-from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import FILE_NAME as LEARNT
-from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.decode import grammar
-from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
-from rtcontrol.serve.options import ServeOptions, ServerOptions
-from rtcontrol.serve.pools import Pools
+from rtcontrol.serve.options import ServerOptions
 from rtcontrol.serve.single_client import run_remote
 from rtcontrol_client.shutdown import Shutdown
 from rtcontrol_client.wire.messages import Bye, CallMessage, ErrorMessage, Outcome, Reset, Welcome
@@ -80,19 +72,6 @@ def report(tmp_path: Path) -> dict[str, Any]:
     return told
 
 
-def test_a_client_that_asks_for_it_gets_as_many_calls_a_tick_as_the_run_allows(fly: Fly, tmp_path: Path) -> None:
-    tool = {"name": "move", "parameters": {"type": "object", "properties": {"dx": {"const": 1}}, "required": ["dx"]}}
-    status, endpoint = fly(calls_per_tick=3)
-    with WirePeer(endpoint) as peer:
-        welcome = peer.enter(tools=[tool], instruction="go", pacing="client", calls_per_tick=5)
-        assert welcome.calls_per_tick == 3
-        told = [peer.ask(), peer.expect(CallMessage)]
-        assert [message.more for message in told] == [True, None]
-        peer.send(Bye(session=peer.token))
-        assert status.result(timeout=30) == 0
-    assert report(tmp_path)["calls"]["total"] == 1
-
-
 def test_client_flies_episodes_until_they_are_done(fly: Fly, tmp_path: Path) -> None:
     status, endpoint = fly(episodes=2, hz=50.0)
     with WirePeer(endpoint) as peer:
@@ -108,15 +87,6 @@ def test_client_flies_episodes_until_they_are_done(fly: Fly, tmp_path: Path) -> 
     told = report(tmp_path)
     assert told["ended_by"] == "episodes" and told["env"] == "remote" and told["agent"] == "lander"
     assert [e["seed"] for e in told["outcome"]["episodes"]] == [1, 2]
-
-
-def test_a_tool_to_confirm_that_the_client_does_not_bring_is_a_mistake(fly: Fly) -> None:
-    status, endpoint = fly(confirm=("launch",))
-    with WirePeer(endpoint) as peer:
-        peer.hello()
-        assert "--confirm launch is no tool of lander" in peer.expect(ErrorMessage).message
-    with pytest.raises(UserError, match="There are engines"):
-        status.result(20)
 
 
 def test_lost_client_costs_misses_and_comes_back_and_another_one_does_not_take_its_place(
@@ -189,31 +159,6 @@ def test_a_run_that_waits_for_a_client_is_ended_and_leaves_no_folder(start: Star
     assert [p.name for p in tmp_path.iterdir()] == ["log"]
 
 
-@pytest.mark.parametrize(
-    ("env", "arguments", "says"),
-    [
-        ("lander", ANY, "--env remote"),
-        ("remote", (*ANY, "--connect", "tcp://127.0.0.1:1"), "exclude"),
-        ("remote", ("--bind", "nonsense"), "nonsense"),
-        ("remote", ("--bind", "tcp://0.0.0.0:5999"), "keys"),
-    ],
-)
-def test_mistakes_are_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], env: str, arguments: tuple[str, ...], says: str
-) -> None:
-    assert says in refused(capsys, "run", "--env", env, *arguments, "--out", str(tmp_path / "o"))
-    assert not (tmp_path / "o").exists()
-
-
-def test_a_page_that_cannot_be_served_is_told_before_a_client_comes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        arguments = (*ANY, "--view", "--view-port", str(taken.getsockname()[1]), "--out", str(tmp_path / "o"))
-        assert "cannot be bound" in refused(capsys, "run", "--env", "remote", *arguments)
-    assert not (tmp_path / "o").exists()
-
-
 TURN = {"name": "turn", "parameters": {"properties": {"side": {"enum": ["left", "right"]}}, "required": ["side"]}}
 OWN = {"name": "move", "parameters": {"properties": {"dx": {"enum": [-1, 1]}}, "required": ["dx"]}}
 LISTED = """
@@ -271,31 +216,6 @@ def test_requests_of_v1_without_tools_have_those_of_the_one_agent(bench: Any) ->
     assert other.status_code == 400 and "rtcontrol serve --model M" in told and "a client's" not in told
 
 
-def test_the_one_client_of_a_run_has_the_tools_of_its_command_line(fly: Any, file: str) -> None:
-    status: Future[int]
-    status, endpoint = fly(tools=file)
-    with WirePeer(endpoint) as peer:
-        peer.enter(tools=None, instruction="turn", pacing="client")
-        assert (call := peer.ask().call) is not None and call.name == "turn"
-        peer.send(Bye(session=peer.token))
-        assert status.result(timeout=30) == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"agent": "lander"}, "--agent and --tools exclude each other"),
-        ({"model": None}, "No model here was trained on these tools"),
-        ({"model": "lander"}, "was trained on other tools"),
-    ],
-)
-def test_tools_that_nobody_could_decide_for_are_refused_at_the_start(
-    file: str, options: dict[str, Any], says: str
-) -> None:
-    with pytest.raises(UserError, match=says):
-        ServeOptions(**{"model": "random", "tools": file, **options}).ready()
-
-
 def test_a_server_that_does_not_start_leaves_no_folder(
     tmp_path: Path, file: str, made: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -315,49 +235,10 @@ def test_a_server_that_does_not_start_leaves_no_folder(
     assert [*(tmp_path / "cwd").iterdir()] == []
 
 
-SAY: dict[str, Any] = {"name": "say", "parameters": {"properties": {"what": {"type": "string", "maxLength": 9}}}}
-Open = Callable[..., Pools]
-
-
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     """One of its own: nothing of it is loaded yet."""
     return Path(shutil.copytree(ZOO / "lander", tmp_path / "lander", ignore=shutil.ignore_patterns(LEARNT)))
-
-
-@pytest.fixture
-def pools(model: Path) -> Iterator[Open]:
-    with ExitStack() as stack:
-
-        def start(**options: Any) -> Pools:
-            made = Pools(ServeOptions(model=str(model), host="inprocess", **options))
-            stack.callback(made.close)
-            made.start()
-            return made
-
-        yield start
-
-
-def tables(model: Path) -> list[Any]:
-    """Of the vocabulary, for free values."""
-    return list(grammar._machines.get(STTokenizer.load(model / "tokenizer.json"), {}).values())
-
-
-def test_a_sessions_first_free_value_finds_its_vocabularys_tables_made(pools: Open, model: Path) -> None:
-    started = pools()
-    (made,) = tables(model)
-    host = started.open("first", STSource(DeciderSpec(str(model), (SAY,))))
-    (now,) = tables(model)
-    assert now is made and host.deciders[0]._decider.decoding.core.domains  # type: ignore[attr-defined]
-    assert host.deciders[0]._decider.runner is started._model.deciders[0].runner  # type: ignore[attr-defined, union-attr]
-
-
-def test_a_server_where_nobody_brings_tools_makes_none(pools: Open, model: Path) -> None:
-    pools(agent="lander")
-    assert tables(model) == []
-    assert ServerOptions(model=str(model), agent="lander").loads is None
-    assert ServerOptions(model=str(model), agent="lander", http="127.0.0.1:0").loads == str(model)
-    assert ServerOptions(model="random").loads is None and ServerOptions().loads is None
 
 
 def test_a_checkpoint_that_cannot_be_loaded_ends_the_server_at_its_start(
@@ -367,18 +248,6 @@ def test_a_checkpoint_that_cannot_be_loaded_ends_the_server_at_its_start(
     serve = ("serve", "--host", "inprocess", "--bind", "tcp://127.0.0.1:*", "--out", str(tmp_path / "out"))
     assert str(model) in refused(capsys, *serve, "--model", str(model))
     assert not (tmp_path / "out").exists()
-
-
-def test_a_model_that_could_not_be_read_is_tried_again(model: Path) -> None:
-    pools = Pools(ServeOptions(model=str(model), host="inprocess"))
-    hidden = (model / "tokenizer.json").rename(model / "hidden")
-    with pytest.raises(UserError, match="tokenizer"):
-        pools.start()
-    hidden.rename(model / "tokenizer.json")
-    try:
-        assert pools.open("first", STSource(DeciderSpec(str(model), (SAY,)))).alive()
-    finally:
-        pools.close()
 
 
 def test_a_server_does_not_start_on_tools_that_every_session_would_be_refused(

@@ -17,7 +17,6 @@ import pytest
 import zmq
 from zmq.auth import load_certificate
 
-from rtcontrol.hosts.ray_start import _reach
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.server import Server
@@ -33,9 +32,8 @@ from rtcontrol.serve.zmq_auth import (
     load_public,
 )
 from rtcontrol_client import Client, ClientError
-from rtcontrol_client.wire.endpoint import is_local
 from tests.bridges.client.worlds import OWN
-from tests.helpers.processes import Program, free_port, until
+from tests.helpers.processes import until
 
 
 @dataclass
@@ -192,32 +190,8 @@ def test_folder_without_a_servers_key_is_refused(tmp_path: Path) -> None:
         ZmqAuth.for_endpoints(context, ["tcp://0.0.0.0:5555"], tmp_path)
 
 
-NEAR = "tcp://127.0.0.1:5555 tcp://127.9.9.9:1 tcp://[::1]:5555 tcp://localhost:5555 ipc:///tmp/x"
 FAR = "tcp://eth0:5555 tcp://example.org:5555 tcp://127.0.0.1.example.org:5555 tcp://127.0.0.1;0.0.0.0:5555"
 FAR += " ws://127.0.0.1:5555 udp://127.0.0.1:5555"
-
-
-@pytest.mark.parametrize("endpoint", [*NEAR.split(), *FAR.split()])
-def test_what_counts_as_local(endpoint: str) -> None:
-    assert is_local(endpoint) is (endpoint in NEAR.split())
-
-
-MALFORMED = {
-    "no port": ["tcp://127.0.0.1:99999", "tcp://127.0.0.1:http", "tcp://127.0.0.1:-1"],
-    "names no port": ["tcp://127.0.0.1", "tcp://[::1]", "tcp://:5555"],
-    "Did you mean tcp://127.0.0.1:5599": ["127.0.0.1:5599"],
-    "no endpoint": ["http://127.0.0.1:5599", "nonsense", "", "ipc://"],
-}
-
-
-@pytest.mark.parametrize("says", MALFORMED)
-@pytest.mark.parametrize("connect", [False, True])
-def test_form_is_checked_before_reach(says: str, connect: bool) -> None:
-    for endpoint in MALFORMED[says]:
-        with zmq.Context() as context, pytest.raises(UserError, match=says) as caught:
-            ZmqAuth.for_endpoints(context, [endpoint], None, connect)
-        assert caught.value.what.startswith("--connect " if connect else "--bind ")
-        assert "other machine" not in str(caught.value)
 
 
 REACHED = ["tcp://*:*", "tcp://*:5555", "tcp://10.9.9.9:5555", "tcp://[::]:0", "tcp://0.0.0.0:5555"]
@@ -307,33 +281,6 @@ def server(tmp_path: Path, *endpoints: str, keys: Path | None = None) -> Server:
 
 
 @over_ipv6
-def test_client_flies_over_the_ipv6_loopback_as_over_the_other(tmp_path: Path) -> None:
-    with server(tmp_path, "tcp://[::1]:*", "tcp://127.0.0.1:*") as made:
-        assert made.endpoints[0].startswith("tcp://[::1]:")
-        for endpoint in made.endpoints:
-            with Client.connect(endpoint, hz=20, connect_timeout_s=10, **OWN) as client:
-                client.observe(text="left")
-                assert client.wait(10).call is not None
-
-
-@over_ipv6
-def test_name_finds_a_server_on_ipv4(tmp_path: Path) -> None:
-    with server(tmp_path, "tcp://127.0.0.1:*") as made:
-        endpoint = made.endpoints[0].replace("127.0.0.1", "localhost")
-        Client.connect(endpoint, connect_timeout_s=10, **OWN).close()
-
-
-@over_ipv6
-@pytest.mark.skipif(
-    "::1" not in {found[4][0] for found in socket.getaddrinfo("localhost", None)}, reason="localhost is no ::1 here"
-)
-def test_name_finds_a_server_on_ipv6_alone(tmp_path: Path) -> None:
-    with server(tmp_path, "tcp://[::1]:*") as made:
-        endpoint = made.endpoints[0].replace("[::1]", "localhost")
-        Client.connect(endpoint, connect_timeout_s=10, **OWN).close()
-
-
-@over_ipv6
 def test_all_addresses_of_both_kinds_want_keys_and_are_served_with_them(tmp_path: Path) -> None:
     with (
         pytest.raises(UserError, match=r"--bind tcp://\[::\]:5555 can be reached from other machines"),
@@ -350,34 +297,3 @@ def test_all_addresses_of_both_kinds_want_keys_and_are_served_with_them(tmp_path
             stack.enter_context(Client.connect(f"tcp://{host}:{port}", **given, **OWN))
         with pytest.raises(ClientError, match="wants a key"):
             Client.connect(f"tcp://[::1]:{port}", connect_timeout_s=1, **OWN)
-
-
-@pytest.mark.slow
-@over_ipv6
-def test_run_dials_a_client_that_listens_on_ipv6(tmp_path: Path) -> None:
-    endpoint = f"tcp://[::1]:{free_port()}"
-    given = ["--model", "random", "--host", "inprocess", "--no-live", "--out", str(tmp_path / "o")]
-    run = Program(["-m", "rtcontrol", "run", "--env", "remote", "--connect", endpoint, *given], tmp_path / "log")
-    try:
-        with Client.listen(endpoint, connect_timeout_s=60, **OWN) as client:
-            client.observe(text="left")
-            assert client.wait(10).call is not None
-        assert run.popen.wait(30) == 0, run.log()
-    finally:
-        run.kill()
-
-
-@over_ipv6
-def test_client_is_told_what_is_no_endpoint() -> None:
-    for endpoint, says in (("tcp://::1:5555", "Write tcp://[::1]:5555."), ("tcp://[::1]", "names no port")):
-        with pytest.raises(ClientError) as caught:
-            Client.connect(endpoint, **OWN)
-        assert says in str(caught.value)
-
-
-@over_ipv6
-def test_ray_cluster_at_an_ipv6_address_is_reached() -> None:
-    with socket.create_server(("::1", 0), family=socket.AF_INET6) as listening:
-        _reach(f"[::1]:{listening.getsockname()[1]}")
-    with pytest.raises(ConnectionError, match=r"nothing answers at RAY_ADDRESS=\[::1\]:9"):
-        _reach("[::1]:9")

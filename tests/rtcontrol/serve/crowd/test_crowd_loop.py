@@ -25,8 +25,7 @@ from rtcontrol.models.call import Call
 from rtcontrol.run import assembly
 from rtcontrol.serve.crowd.accounts import CrowdEvents
 from rtcontrol.serve.crowd.loop import CrowdLoop
-from rtcontrol.serve.crowd.member import CrowdDefaults, MemberTick
-from rtcontrol.serve.crowd.roster import Roster
+from rtcontrol.serve.crowd.member import CrowdDefaults, MemberTick, Roster
 from rtcontrol.telemetry import report, table
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.telemetry.recorder import Recorder

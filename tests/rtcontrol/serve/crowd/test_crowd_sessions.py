@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
-import pytest
 
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client.wire import encode_msgpack
@@ -19,7 +18,6 @@ from rtcontrol_client.wire.messages import (
     Bye,
     ControlMessage,
     ErrorMessage,
-    Instruct,
     Observe,
     Welcome,
 )
@@ -27,7 +25,6 @@ from tests.helpers.processes import until
 from tests.rtcontrol.serve.crowd.crowd_peer import CrowdPeer
 from tests.rtcontrol.serve.wire_peer import TEXT, WAIT_S
 
-SAFE = {"name": "engines", "arguments": {"main": 0, "side": 0}}
 Bench = Callable[..., Any]
 
 
@@ -92,34 +89,6 @@ def test_members_come_and_go_in_the_midst_and_the_others_go_on(bench: Bench) -> 
     assert "bert" not in {call.id for call in crowd.calls}
 
 
-# Gone and there again in one go: the new one was taken away with the old one. MirrorNetworking/Mirror#3823.
-def test_one_that_leaves_and_joins_again_in_one_go_begins_anew(bench: Bench) -> None:
-    crowd = CrowdPeer(bench().peer())
-    crowd.join("anna")
-    crowd.until_fresh(["anna"])
-    crowd.leave("anna")
-    crowd.join({"id": "anna", "epoch": 1})
-    crowd.see(["anna"])
-    until(lambda: any(call.epoch == 1 for call in crowd.take()), "the new life gets no calls")
-    crowd.calls.clear()
-    found = crowd.until_fresh(["anna"])
-    assert found["anna"].epoch == 1
-    crowd.join({"id": "anna", "epoch": 0})
-    assert refused(crowd) == [("anna", "epoch", "epoch")]
-    crowd.until_fresh(["anna"])
-
-
-# A join of somebody who is there did nothing, and said nothing: heroiclabs/nakama#245.
-def test_a_join_of_one_that_is_there_gives_it_its_new_terms_and_it_goes_on(bench: Bench) -> None:
-    crowd = CrowdPeer(bench().peer())
-    crowd.join("anna")
-    before = crowd.until_fresh(["anna"])["anna"]
-    crowd.join({"id": "anna", "ttl_ms": 777})
-    after = crowd.until_fresh(["anna"])["anna"]
-    assert after.ttl_ms == 777 and after.tick > before.tick
-    assert after.seq_obs is not None and before.seq_obs is not None and after.seq_obs > before.seq_obs
-
-
 def test_what_is_wrong_with_one_member_is_told_and_the_others_of_the_message_count(bench: Bench) -> None:
     crowd = CrowdPeer(bench(hz_max=50.0).peer())
     bad = [
@@ -163,21 +132,6 @@ def test_what_is_wrong_with_one_member_is_told_and_the_others_of_the_message_cou
         ]
     )
     assert crowd.take()[0].seq_obs == 2
-
-
-def test_a_crowd_has_no_more_members_than_it_may_and_they_are_told(bench: Bench) -> None:
-    crowd = CrowdPeer(bench().peer(), crowd=CrowdWish(members=2))
-    crowd.join("a", "b", "c")
-    assert refused(crowd) == [("c", "busy", "id")]
-    crowd.leave("a")
-    crowd.join("c")
-    crowd.until_fresh(["b", "c"])
-
-
-@pytest.mark.parametrize("wrong", [{"pacing": "client"}, {"calls_per_tick": 2}])
-def test_what_a_crowd_cannot_have_is_refused(bench: Bench, wrong: dict[str, Any]) -> None:
-    denied = bench().peer().denied(crowd=CrowdWish(), **wrong)
-    assert denied.fatal and denied.field == next(iter(wrong))
 
 
 def test_messages_of_the_other_kind_of_session_are_refused(bench: Bench) -> None:
@@ -247,21 +201,6 @@ def test_a_member_whose_looks_end_is_held_and_then_safe_by_its_own_safe_calls(be
     crowd.until_fresh(["blind"])  # and it comes back
 
 
-def test_all_are_told_another_goal_and_those_who_join_later_have_it_too(bench: Bench) -> None:
-    made = bench()
-    crowd = CrowdPeer(made.peer())
-    crowd.join("anna")
-    crowd.until_fresh(["anna"])
-    crowd.peer.send(Instruct(session=crowd.peer.token, instruction="hover"))
-    assert crowd.peer.expect(Instruct).instruction == "hover"
-    crowd.join("bert", {"id": "carl", "instruction": "land"})
-    crowd.until_fresh(["anna", "bert", "carl"])
-    report(made, crowd)
-    record = read_record(made.out / "session-0001" / "record.mcap")
-    goals = {event["member"]: event["instruction"] for event in record if "observation" in event}
-    assert goals == {"anna": "hover", "bert": "hover", "carl": "land"}
-
-
 def test_people_pause_resume_and_stop_a_crowd(bench: Bench) -> None:
     made = bench()
     crowd = CrowdPeer(made.peer(), capabilities=["control"])
@@ -298,16 +237,6 @@ def test_a_client_that_comes_back_finds_its_members_and_one_that_hides_is_not_de
     crowd.seq = seq
     found = crowd.until_fresh(["anna"])["anna"]
     assert found.ttl_ms == 901 and found.tick > tick
-
-
-def test_a_client_that_does_not_read_costs_the_others_nothing(bench: Bench) -> None:
-    made = bench()
-    slow, quick = CrowdPeer(made.peer(), hz=50), CrowdPeer(made.peer(), hz=20)
-    slow.join(*(f"m{i}" for i in range(200)))
-    quick.join("anna")
-    for _ in range(30):
-        slow.see([f"m{i}" for i in range(200)])
-        quick.until_fresh(["anna"])
 
 
 def test_a_flood_of_messages_is_refused_and_the_crowd_goes_on(bench: Bench) -> None:

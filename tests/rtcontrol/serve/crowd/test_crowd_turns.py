@@ -53,12 +53,6 @@ def test_everybody_is_asked_for_told_or_waits_and_the_most_urgent_first(
             assert earlier or now.member.terms.priority >= later.member.terms.priority
 
 
-def test_of_equal_deadlines_the_least_urgent_wait_and_of_equals_whoever_had_its_turn_last() -> None:
-    waiting = [tick(1, 200, 0), tick(2, 200, 9), tick(3, 200, 5, served=7), tick(4, 200, 5, served=3)]
-    turn = choose(waiting, 0, lambda n: 0.0, 2)
-    assert [t.k for t in turn.batch] == [2, 4] and [t.k for t in turn.waiting] == [3, 1]
-
-
 def test_where_not_all_can_be_in_time_the_lowest_priority_waits_however_early_its_deadline_is() -> None:
     waiting = [tick(i, 30 + i, priority=9 * (i == 3)) for i in range(4)]
     turn = choose(waiting, 0, lambda n: 12.0 * n * MS, 64)
