@@ -13,7 +13,6 @@ from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
-from rtcontrol.agents.number_words import number_of
 from rtcontrol.agents.tool import InvalidCall, Tools
 from rtcontrol.models.call import Call
 
@@ -55,7 +54,7 @@ class GoalTools:
         examples: Callable[[], Iterator[Any]],
     ) -> None:
         self.name, self.kinds = name, tuple(kinds)
-        self._recognise, self._examples = recognise, examples
+        self.recognise, self._examples = recognise, examples
         self._by_kind = {one.kind: one for one in self.kinds}
         self._by_name = {one.name: one for one in self.kinds}
         assert len(self._by_name) == len(self.kinds), f"{name}: two kinds of goals have one name"
@@ -75,8 +74,8 @@ class GoalTools:
         return Call(kind.name, dict(kind.values(goal)))
 
     def goal(self, call: Call) -> Any:
-        """The goal that a call stands for; numbers may be written as text, in figures or words, and are taken to the
-        next step. InvalidCall for what the tools do not allow: an unknown name, a value that is none."""
+        """Return the goal that a call stands for; numbers may be text, and are taken to the next step. Raises InvalidCall
+        for what the tools do not allow: an unknown name, a value that is none."""
         kind = self._by_name.get(call.name)
         if kind is None:
             raise InvalidCall(f"{call.name[:80]!r} is none of {', '.join(self._by_name)}")
@@ -88,7 +87,7 @@ class GoalTools:
     def canonical(self, said: str) -> Any | None:
         """The goal whose canonical words these are, capitals, spaces, the writing of numbers and marks at the end
         aside; None for all other words, and for values that the tools do not allow."""
-        goal = self._recognise(said)
+        goal = self.recognise(said)
         if goal is None or _plain(goal.text()) != _plain(said):
             return None
         try:
@@ -96,10 +95,6 @@ class GoalTools:
         except (InvalidCall, LookupError):
             return None
         return goal
-
-    def recognised(self, canonical: str) -> Any | None:
-        """The goal of a canonical sentence, as lists of phrasings name it."""
-        return self._recognise(canonical)
 
     def examples(self, most: int = 4) -> list[str]:
         """A few canonical sentences for people, of each kind one first."""
@@ -158,7 +153,8 @@ def _value(schema: Schema, value: Any) -> Any:
     if kind not in ("integer", "number"):
         return value
     if isinstance(value, str):
-        value = value if (read := number_of(value)) is None else read
+        plain = value.strip()
+        value = float(plain) if _FIGURES.fullmatch(plain) else value
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value or abs(value) > 1e12:
         return value
     if listed is not None:

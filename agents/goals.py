@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.agents.goal_tools import GoalKind, GoalTools, places_of, schema_of, slug, step_of
+from rtcontrol.agents.goal_tools import GoalKind, GoalTools, schema_of, slug
 from rtcontrol.agents.phrasing import FILLERS, Grammar
 from rtcontrol.models.checkpoint.training_metadata import KnownWords, words
 from rtcontrol.models.errors import UserError
@@ -111,22 +111,6 @@ class Goals:
             told = next(goal for goal in self if goal.kind == kind).text() if schemas else kind
             kinds[name] = GoalKind(kind, name, told, partial(self._made, kind), partial(_arguments, schemas), schemas)
         return GoalTools(agent, list(kinds.values()), self.recognise, self._in_turn)
-
-    def beyond(self, rng: random.Random) -> str | None:
-        """Somebody asks for a number beyond those listed; None where no goal has one."""
-        kinds = [kind for kind in self.ways if any(_numbers(self.placeholders[name]) for name in _names(kind))]
-        if not kinds:
-            return None
-        goal = self._goal(rng, rng.choice(kinds))
-        name = rng.choice([name for name, _ in goal.values if _numbers(self.placeholders[name])])
-        low, high = min(self.placeholders[name]), max(self.placeholders[name])
-        step = (high - low or abs(high) or 1) * rng.uniform(0.3, 3.0)
-        far = high + step if rng.random() < 0.7 else low - step
-        unit = step_of(self.placeholders[name])
-        far = round(round(far / unit) * unit, places_of(unit))
-        if low <= far <= high:  # rounded, it is none of those beyond
-            far = round(high + unit, places_of(unit))
-        return self.sentence(rng, Goal(goal.kind, tuple((n, far if n == name else v) for n, v in goal.values)))
 
     def gaps(self) -> tuple[list[str], list[tuple[str, str]]]:
         """Of what is kept from training: the kinds of which nothing is, and the ways with a word that no trained way of

@@ -226,10 +226,6 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
         for kind in self.kinds:
             yield from self.goals_of(kind)
 
-    def beyond(self, rng: random.Random) -> str | None:
-        """Somebody asks for a value that no goal has; None where there is none such."""
-        return None
-
     def written(self, rng: random.Random, pattern: str, goal: GoalT) -> str:
         """A spoken pattern with the goal's numbers, in figures or in words as its marks say."""
         return pattern
@@ -283,11 +279,6 @@ class Phrasings(ABC, Generic[KindT, GoalT]):
         """The goal that an instruction asks for: what people say by its table, all else by the plain rule; None: none
         that either reads. For the judge, never a way to control."""
         return self._meanings.get(bare(text)) or self.recognise(text)
-
-    def evaluation_patterns(self, kind: KindT) -> Iterator[str]:
-        """Every pattern that the templates of evaluation list 1 can make, as training's."""
-        for template in self.templates("eval", kind):
-            yield from self.grammar.expand(template)
 
     def lists(self) -> Mapping[str, Callable[[KindT], Sequence[tuple[str, GoalT]]]]:
         """The evaluation lists by their names."""

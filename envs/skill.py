@@ -157,12 +157,3 @@ class Skill:
                 raise ValueError(f"the expert does not know what {instruction!r} asks for")
             calls.append(self.expert(self.read_back(observation), goal))
         return calls
-
-    def no_op_policy(self, situations: Sequence[tuple[str, str]]) -> list[Call]:
-        """Return nothing to do, whatever happens."""
-        return [self.still] * len(situations)
-
-    def random_policy(self, seed: int = 0) -> Policy:
-        """Return a policy of random calls."""
-        rng = random.Random(seed)
-        return lambda situations: [self.any_call(rng) for _ in situations]

@@ -52,14 +52,6 @@ class LanderPhrasings(Phrasings[LanderKind, LanderGoal]):
         told = f"{LanderGoal('hover', 0, 0.7).text()}; {LanderGoal('hover', -0.3, 0.8).text()}"
         return (*plain, GoalKind("hover", "hover", told, partial(_goal, kind="hover"), _place_of, places, ("x",)))
 
-    def beyond(self, rng: random.Random) -> str | None:
-        y = rng.choice((-1, 1, 1)) * rng.randrange(130, 900)
-        x = rng.choice((0, 0, rng.choice(X_HUNDREDTHS)))
-        if rng.random() < 0.3:
-            x, y = rng.choice((-1, 1)) * rng.randrange(70, 900), rng.choice(Y_HUNDREDTHS)
-        x, y = (value // 10 * 10 if rng.random() < 0.7 else value for value in (x, y))
-        return self.spoken_sentence(rng, LanderGoal("hover", x / 100, y / 100))
-
     def spoken_patterns(self, goal: LanderGoal, kept: bool | None = None) -> tuple[str, ...]:
         if goal.kind == "land":
             return spoken("lander", "land", kept=kept)

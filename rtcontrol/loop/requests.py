@@ -81,7 +81,7 @@ class Instructions:
             self._give_way(said, reply.error or reply.mistake[0])
             return
         goals = self.goals
-        if (decision is None or unsure) and goals is not None and goals.recognised(self.now) is None:
+        if (decision is None or unsure) and goals is not None and goals.recognise(self.now) is None:
             self._doubt(goals, decision is not None and bool(decision.unknown))
             return
         if decision is None:

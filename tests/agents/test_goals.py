@@ -42,19 +42,6 @@ def test_a_number_between_those_listed_is_read_and_others_are_not() -> None:
     assert YARD.recognise("go to the green box") is None and YARD.recognise("") is None
 
 
-def test_a_small_number_is_told_as_people_write_it() -> None:
-    small = Goals({"leave {gap} open": ["a gap of {gap}"]}, {"gap": [0.00001, 0.5]})
-    assert [goal.text() for goal in small] == ["leave 0.00001 open", "leave 0.5 open"]
-    assert small.recognise("a gap of 0.00001") == next(iter(small))
-
-
-def test_people_are_told_what_can_stand_for_a_placeholder() -> None:
-    kinds = '"go to the {thing}", "turn to {angle} degrees", "stop"'
-    assert YARD.known() == f"{kinds} (thing: red box, box; angle: 0 to 345)"
-    assert YARD.known(2).startswith('"go to the {thing}", "turn to {angle} degrees" and 1 more (')
-    assert Goals(["stop"]).known() == '"stop"'
-
-
 def test_every_fifth_way_is_kept_from_training() -> None:
     goal = Goal("go to the {thing}", (("thing", "box"),))
     assert YARD.held_out(goal) == ("box!",)
@@ -131,22 +118,10 @@ def test_an_undefined_slot_is_told_where_it_belongs() -> None:
         Goals({"take {who} home": []})
 
 
-def test_a_slot_that_is_spelt_otherwise_is_asked_for_by_the_listed_name() -> None:
-    for goals in ({"go to {colour}": ["to {color}"]}, {"go to {color}": []}):
-        with pytest.raises(UserError, match=r"Did you mean \{colour\}\? Else: list what"):
-            Goals(goals, {"colour": ["red"]})
-
-
 def test_words_that_no_trained_way_has_are_unknown_and_fillers_are_not() -> None:
     told = Goals({"go to the {colour} box": [], "wait": []}, {"colour": ["red", "blue"]})
     assert told.unknown("would you please go to the boxes that are blue") == ()
     assert told.unknown("both of the blue boxes") == ("both",)
-
-
-def test_a_word_that_yaml_reads_as_false_is_named_with_its_line(tmp_path: Path) -> None:
-    (file := tmp_path / "goals.yaml").write_text("goals:\n  take {who} home: []\nplaceholders:\n  'who' : [anna, no]\n")
-    with pytest.raises(UserError, match=r"goals\.yaml:4: \{who\} lists False, no text and no number\..*in quotes"):
-        Goals({"take {who} home": []}, {"who": ["anna", False]}, source=str(file))
 
 
 GOALS = [RoadGoal(kind, value) for kind in KINDS for value in VALUES.get(kind, (None,))]

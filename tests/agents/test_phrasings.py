@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections import Counter
 from functools import cache
-from itertools import chain
 from typing import Any
 
 import pytest
@@ -15,9 +13,9 @@ from rtcontrol.agents.lander import goals as lander_goal
 from rtcontrol.agents.lander.phrasings import PHRASINGS as LANDER
 from rtcontrol.agents.paddle import goals as paddle_goal
 from rtcontrol.agents.paddle.phrasings import PHRASINGS as PADDLE
-from rtcontrol.agents.phrasing import sentences, split_words
+from rtcontrol.agents.phrasing import split_words
 from rtcontrol.agents.road import goals as driver_goal
-from rtcontrol.agents.road.goals import DEFAULT_GAP, GAPS, SPEEDS, VALUES, RoadGoal
+from rtcontrol.agents.road.goals import VALUES, RoadGoal
 from rtcontrol.agents.road.phrasings import PHRASINGS as DRIVER
 
 MARK = re.compile(r"\{\w+\}")
@@ -25,7 +23,6 @@ GOALS: dict[str, Any] = {"lander": lander_goal, "paddle": paddle_goal, "driver":
 PHRASINGS: dict[str, Any] = {"lander": LANDER, "paddle": PADDLE, "driver": DRIVER}
 KINDS = {"lander": LANDER.kinds, "paddle": paddle_goal.KINDS, "driver": driver_goal.KINDS}
 CASES = [(name, kind) for name, kinds in KINDS.items() for kind in kinds]
-PATTERNS = {"lander": 5000, "paddle": 1000, "driver": 1500}  # at least, for each kind
 LIST_ONE = {"lander": 100, "paddle": 60, "driver": 60}
 of_each_kind = pytest.mark.parametrize(("name", "kind"), CASES)
 of_each = pytest.mark.parametrize("name", GOALS)
@@ -52,49 +49,15 @@ def vocabulary(name: str) -> frozenset[str]:
     return frozenset(PHRASINGS[name].vocabulary())
 
 
-def numbered(name: str, goal: Any) -> bool:
-    return goal.value is not None if name == "driver" else goal.kind == "hover"
-
-
 def plain(text: str) -> str:
     return text.rstrip(".!").lower()
 
 
 @of_each_kind
-def test_training_has_thousands_of_sentences_a_goal(name: str, kind: str) -> None:
-    assert len(patterns(name, kind)) >= PATTERNS[name]
-
-
-@of_each_kind
 def test_list_one_holds_sentences_that_training_never_makes(name: str, kind: str) -> None:
-    listed, made = PHRASINGS[name].seen_words(kind), frozenset(PHRASINGS[name].evaluation_patterns(kind))
+    listed = PHRASINGS[name].seen_words(kind)
     assert len({text for text, _ in listed}) >= LIST_ONE[name]
     assert everything(name).isdisjoint(text for text, _ in listed)
-    assert made.issuperset(text for text, goal in listed if not numbered(name, goal))
-    if name == "lander":
-        assert everything(name).isdisjoint(made)
-
-
-@of_each_kind
-def test_every_word_of_list_one_occurs_in_training_for_the_same_goal(name: str, kind: str) -> None:
-    words = {word for pattern in patterns(name, kind) for word in split_words(MARK.sub(" ", pattern))}
-    if name == "driver":
-        for mark in {mark for pattern in patterns(name, kind) for mark in MARK.findall(pattern)}:
-            words |= {
-                word
-                for g in DRIVER.pattern_goals(mark, kind)
-                for text in DRIVER.sentences_of(mark, g)
-                for word in split_words(text)
-            }
-    for text, _ in PHRASINGS[name].seen_words(kind):
-        assert {w for w in split_words(text) if name != "lander" or not w[-1].isdigit()} <= words, text
-
-
-@of_each_kind
-def test_every_sentence_of_list_two_has_a_word_that_no_template_shows(name: str, kind: str) -> None:
-    known = {word.lower() for word in vocabulary(name)}
-    for text, _ in PHRASINGS[name].unseen_words(kind):
-        assert {word.lower() for word in split_words(text)} - known, text
 
 
 @of_each_kind
@@ -134,30 +97,6 @@ def test_training_draws_agree_with_the_rule_and_stay_in_the_vocabulary(name: str
             assert (first.removesuffix(".") if name == "lander" else plain(text)) in trained(name, goal.kind), text
     if name == "driver":
         assert drawn == {RoadGoal(kind, value) for kind in KINDS["driver"] for value in VALUES.get(kind, (None,))}
-
-
-@pytest.mark.parametrize("kind", VALUES)
-def test_both_lists_of_the_driver_ask_for_all_values_about_as_often(kind: Any) -> None:
-    for asked in (DRIVER.seen_words(kind), DRIVER.unseen_words(kind)):
-        counts = Counter(goal.value for _, goal in asked)
-        assert len({text for text, _ in asked}) == 60
-        assert set(counts) == set(VALUES[kind])
-        assert min(counts.values()) >= 60 // len(counts) - 3
-
-
-def test_the_drivers_training_shows_no_number_but_its_goals() -> None:
-    for kind in KINDS["driver"]:
-        assert not [pattern for pattern in patterns("driver", kind) if re.search(r"\d", pattern)]
-    for goal in (*(RoadGoal("speed", speed) for speed in SPEEDS), *(RoadGoal("follow", gap) for gap in GAPS)):
-        assert list(DRIVER.sentences_of("{V}", goal)) == [str(goal.value)]
-    assert {str(value) for value in SPEEDS + GAPS} <= DRIVER.vocabulary()
-
-
-def test_following_at_no_gap_in_particular_means_the_usual_one() -> None:
-    rng = random.Random(3)
-    for gap in GAPS:
-        said = [DRIVER.training_instruction(rng, RoadGoal("follow", gap)).rstrip(".!") for _ in range(200)]
-        assert any(str(gap) not in split_words(text) for text in said) == (gap == DEFAULT_GAP)
 
 
 def test_canonical_sentences_are_trained_and_recognised() -> None:
@@ -206,12 +145,3 @@ def test_right_now_is_no_side(text: str, kind: Any) -> None:
     for side in ("left", "right"):
         assert not [pattern for pattern in patterns("lander", side) if re.search(r"(?<!the )\bright now\b", pattern)]
     assert "land right now" in patterns("lander", "land")
-
-
-def test_templates_name_known_slots_only() -> None:
-    for agent, marks in (("lander", {"D", "O", "X", "Y"}), ("road", {"V", "O", "way", "next"})):
-        tables = sentences(agent)
-        tables["train"] |= {"usual_gap": tables.get("train_usual_gap", ())}
-        for split, slots in (("train", "slots"), ("eval", "slots"), ("unseen", "unseen_slots")):
-            for template in chain(*tables[split].values()) if slots in tables else ():
-                assert {part.split("}")[0] for part in template.split("{")[1:]} <= {*tables[slots], *marks}, template

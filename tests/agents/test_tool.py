@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rtcontrol.agents import Agent, Doc, Fallback, Group, InvalidCall, OneOf, Range, Text, Tools, tool
 from rtcontrol.agents.lander import tools as lander
 from rtcontrol.agents.paddle import tools as paddle
-from rtcontrol.agents.road.tools import CLAMP, FREE_M, LIGHTS, WORDS, agent, observe, read_back
+from rtcontrol.agents.road.tools import CLAMP, FREE_M, LIGHTS, agent, observe, read_back
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import ClosedDomain, Free
@@ -80,16 +80,6 @@ def test_schema_follows_the_annotations() -> None:
     assert p["fast"]["default"] is False
     assert p["note"]["maxLength"] == 8
     assert p["box"]["type"] == "object"
-
-
-def test_bounds_inside_and_outside_an_optional_mean_the_same() -> None:
-    @tool
-    def go(a: Annotated[int, OneOf(1, 2)] | None = None, b: Annotated[int | None, OneOf(1, 2)] = None) -> None: ...
-
-    for parameter in go.schema.parameters:
-        assert isinstance(parameter.domain, ClosedDomain)
-        assert parameter.domain.values == (1, 2)
-        assert not parameter.required
 
 
 def test_execution_converts_to_the_annotated_types() -> None:
@@ -178,11 +168,6 @@ def test_two_tools_of_one_name_are_refused() -> None:
         Tools([go, go])
 
 
-def test_no_tools_are_refused() -> None:
-    with pytest.raises(UserError, match="at least one tool"):
-        Tools([])
-
-
 class Socket: ...
 
 
@@ -233,13 +218,6 @@ def test_signature_that_no_call_fits_is_refused() -> None:
     assert "Tool bare, parameter level: no type annotation. Write e.g." in refusal(bare)
 
 
-def test_closed_tools_give_no_warning() -> None:
-    @tool
-    def go(x: Annotated[int, OneOf(1, 2)], y: bool = False) -> None: ...
-
-    assert Tools([go]).warnings() == []
-
-
 def test_slow_parameters_are_accepted_with_a_warning() -> None:
     @tool
     def go(x: float, text: str, fine: Annotated[int, Range(0, 100_000)]) -> None: ...
@@ -283,20 +261,6 @@ def test_agent_with_an_illegal_safe_call_is_refused() -> None:
         Agent("a", "", Tools([go]), str, "go", Fallback(Call("go", {"x": 1})), "model", history=7)
 
 
-def test_a_remedy_names_the_limit_that_was_hit() -> None:
-    def turn(
-        wide: Annotated[int, Range(0, 5000)],
-        fine: Annotated[float, Range(0, 10, 0.001)],
-        open: Annotated[float, Range(0, 10)],
-    ) -> None:
-        """Turn."""
-
-    wide, fine, open_ = Tools([turn]).warnings()
-    assert "a multipleOf (Range's step), or nearer bounds: it has 5001 values, and 4096 are listed" in wide
-    assert "a larger multipleOf (Range's step), or nearer bounds: it has 10001 values, and 4096 are listed" in fine
-    assert "minimum, maximum and multipleOf (Range) with at most 4096 values" in open_
-
-
 FALL = {"x": -0.123, "y": 0.7, "vx": 0.03, "vy": -0.2, "angle": 0.04, "spin": -0.02, "left_leg": 0.0, "right_leg": 1.0}
 BALL = {"ball_x": 50.0, "ball_y": 30.2, "ball_vx": 45.0, "ball_vy": -12.4, "own_y": 30.0, "other_y": 28.6}
 WILD_FALL = {**FALL, "spin": -9.7, "angle": 6.1, "x": -0.001}
@@ -317,18 +281,6 @@ def test_a_state_reads_in_whole_units_clamped_and_without_a_negative_zero_and_ba
 ) -> None:
     assert of.observe(state) == text
     assert of.observe(of.read_back(text)) == text
-
-
-@pytest.mark.parametrize(
-    ("agent", "safe", "instruction"),
-    [
-        (lander.agent, "engines(main=0, side=0)", "land on the pad"),
-        (paddle.agent, "move(velocity=0)", "return every ball"),
-    ],
-)
-def test_the_safe_call_does_nothing(agent: Any, safe: str, instruction: str) -> None:
-    assert agent.fallback.safe_call.text() == safe
-    assert (agent.instruction, agent.history) == (instruction, 0)
 
 
 NEIGHBOURS = ("ahead", "behind", "left_ahead", "left_behind", "right_ahead", "right_behind")
@@ -381,26 +333,11 @@ def test_the_state_reads_in_kilometres_an_hour_and_metres() -> None:
     )
 
 
-def test_nobody_near_and_no_junction_read_as_free() -> None:
-    text = observe({**STATE, **ALONE, "ahead_m": 400.0, "ahead_kmh": 10.0, "junction_m": None})
-    assert "ahead 150 0 behind 150 0" in text
-    assert "junction 150 " in text
-    alone = {key: value for key, value in STATE.items() if key not in ALONE}
-    assert observe(alone) == observe({**STATE, **ALONE})
-
-
 @pytest.mark.parametrize(("lane", "lanes", "missing"), [(1, 2, "l"), (2, 2, "r"), (1, 1, "lr"), (2, 3, "")])
 def test_a_lane_that_does_not_exist_reads_as_minus_one(lane: int, lanes: int, missing: str) -> None:
     text = observe({**STATE, "lane": lane, "lanes": lanes})
     for side in "lr":
         assert (f" {side} -1 0 -1 0" in text) == (side in missing)
-
-
-def test_wild_values_are_clamped() -> None:
-    wild = {**STATE, "speed_kmh": 1e6, "limit_kmh": 1e6, "ahead_m": -3.0, "ahead_kmh": -1e6, "junction_m": -2.0}
-    text = observe(wild)
-    assert text.startswith(f"speed {CLAMP} limit {CLAMP} lane 2 3 shift 0 ahead 0 -{CLAMP} ")
-    assert "junction 0 " in text
 
 
 @example({**STATE, "left_ahead_m": 149.5, "left_ahead_kmh": 1.0})  # rounded, it is out of sight
@@ -426,16 +363,6 @@ def test_the_text_reads_back(state: dict[str, Any]) -> None:
             assert seen[f"{name}_kmh"] == own + max(-CLAMP, min(CLAMP, faster))
 
 
-@given(states())
-def test_the_text_is_integers_and_known_words(state: dict[str, Any]) -> None:
-    rest = {*WORDS, *LIGHTS}
-    words = observe(state).split()
-    assert len(words) == 31
-    for word in words:
-        assert word in rest or -CLAMP <= int(word) <= CLAMP
-        assert word != "-0"
-
-
 def test_the_tools_are_six_calls_of_at_most_one_listed_value() -> None:
     values = {schema.name: [p.domain.values for p in schema.parameters] for schema in agent.tools.schemas}  # type: ignore[union-attr]
     assert values == {
@@ -447,20 +374,3 @@ def test_the_tools_are_six_calls_of_at_most_one_listed_value() -> None:
         "stop": [],
     }
     assert agent.tools.warnings() == []
-
-
-@pytest.mark.parametrize(
-    "call",
-    [Call("set_speed", {"kmh": 55}), Call("turn", {"at_next_junction": "back"}), Call("brake", {}), Call("honk", {})],
-)
-def test_a_call_that_the_tools_do_not_list_is_refused(call: Call) -> None:
-    with pytest.raises(InvalidCall):
-        agent.tools.validate(call)
-
-
-def test_the_safe_call_is_to_stop_after_half_a_second() -> None:
-    assert agent.fallback.safe_call is not None
-    assert agent.fallback.safe_call.text() == "stop()"
-    assert agent.fallback.hold_ms == 500.0
-    assert agent.tools.validate(agent.fallback.safe_call) == agent.fallback.safe_call
-    assert (agent.instruction, agent.history) == ("drive on at the speed limit", 0)
