@@ -74,8 +74,10 @@ class GoalTools:
         return Call(kind.name, dict(kind.values(goal)))
 
     def goal(self, call: Call) -> Any:
-        """Return the goal that a call stands for; numbers may be text, and are taken to the next step. Raises InvalidCall
-        for what the tools do not allow: an unknown name, a value that is none."""
+        """Return the goal that a call stands for; numbers may be text, and are taken to the next step.
+
+        Raises InvalidCall for what the tools do not allow: an unknown name, a value that is none.
+        """
         kind = self._by_name.get(call.name)
         if kind is None:
             raise InvalidCall(f"{call.name[:80]!r} is none of {', '.join(self._by_name)}")
