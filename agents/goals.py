@@ -112,14 +112,6 @@ class Goals:
             kinds[name] = GoalKind(kind, name, told, partial(self._made, kind), partial(_arguments, schemas), schemas)
         return GoalTools(agent, list(kinds.values()), self.recognise, self._in_turn)
 
-    def gaps(self) -> tuple[list[str], list[tuple[str, str]]]:
-        """Of what is kept from training: the kinds of which nothing is, and the ways with a word that no trained way of
-        any goal has, each with that word."""
-        kinds = [kind for kind, sides in self._sides.items() if not sides[1]]
-        ways = [way for sides in self._sides.values() for way in sides[1]]
-        news = [(way, next(iter(self.unknown(" ".join(self._words(way)))), "")) for way in ways]
-        return kinds, [(way, word) for way, word in news if word]
-
     def recognise(self, text: str) -> Goal | None:
         """The goal that a sentence of these asks for, capitals, spaces and a full stop aside; None for any other. A
         number counts wherever it lies within those listed."""

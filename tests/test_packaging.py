@@ -27,7 +27,7 @@ HOUSE = ("rtcontrol", *FLOORS, "bridges")
 VAGUE = {"told", "asked", "said", "found", "own", "word", "words"}
 # Here it is words that are meant, those of a sentence.
 LEFT = {
-    "KnownWords", "Words", "held_out_words", "hundredths_in_words", "instruction_words",
+    "KnownWords", "Words", "held_out_words", "hundredths_in_words",
     "integer_in_words", "number_words", "seen_words", "split_words", "unseen_words",
     "with_word_probes", "words", "words_of",
 }  # fmt: skip

@@ -4,7 +4,6 @@ The scripted expert is imitated on disturbed episodes; from 30 % of the samples 
 from episodes that the model itself plays, with the expert's labels (DAgger).
 
   python models/recipes/bundled_world.py lander                    an hour on one core: runs/lander/checkpoint
-  python models/recipes/bundled_world.py paddle --base gemma/3     from a checkpoint that knows a language
 """
 
 from __future__ import annotations
@@ -38,12 +37,10 @@ from rtcontrol.models.train.policy import TreeDecider, TreePolicy
 from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.models.train.scratch import new_model
-from rtcontrol.models.train.seen_vocabulary import whole
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_subwords, number_words
-from rtcontrol.training.gate import ROWS, fit_gate
-from rtcontrol.training.model_size import SCHEMA_PHRASES, Learner, from_base
-from rtcontrol.training.out_of_scope import Nonsense, with_nonsense
+from rtcontrol.training.gate import ROWS, Nonsense, fit_gate, with_nonsense
+from rtcontrol.training.model_size import SCHEMA_PHRASES, Learner
 
 TOKENS = 4_096  # beside whole words
 PARALLEL = 64  # episodes of a chunk
@@ -82,12 +79,12 @@ class WorldRecipe:
         give_meaning(model, tokenizer)
         return Learner(prepare(model, tokenizer), tokenizer, encoder, dict(COMPACT))
 
-    def train(self, out: Path, config: TrainConfig, base: str | None = None) -> Path:
+    def train(self, out: Path, config: TrainConfig) -> Path:
         """Train (or resume in `out`) and export to `out/checkpoint`; returns that folder."""
-        one = self.build(config.seed) if base is None else from_base(base, self.agent.tools, True)
+        one = self.build(config.seed)
         model, encoder = one.model, one.encoder
         acting = encoder.of(compile_plan(self.agent.tools.schemas, encoder.tokenizer))  # a player must act
-        policy, chunk_size = TreePolicy(model, acting), self.plan.chunk if base is None else 2_048
+        policy, chunk_size = TreePolicy(model, acting), self.plan.chunk
 
         def source(chunk: int) -> Sequence[Row]:
             done = chunk * chunk_size / config.samples
@@ -103,7 +100,6 @@ class WorldRecipe:
         Trainer(model, encoder, source, config, out).run(printed(self.agent.name))
         model.to(torch.bfloat16).float()  # as it is stored, so that the gate is that of the checkpoint
         learnt = self.learnt(TreeDecider(model, encoder), config)
-        whole(model)
         export(model, one.tokenizer, one.template, out / "checkpoint", torch.bfloat16, one.end)
         learnt.write(out / "checkpoint")
         return out / "checkpoint"
@@ -154,16 +150,13 @@ def train(given: argparse.Namespace) -> str:
     """Run the recipe of the command line."""
     recipe = RECIPES[given.model]
     config: Any = replace(recipe.plan.config, seed=given.seed)
-    if given.base is not None:  # a base that knows a language needs fewer rows, in smaller and more steps
-        config = replace(config, samples=120_000, learning_rate=2e-4, warmup=0.01, group=16, bf16=True)
     config = replace(config, samples=given.samples or config.samples)
-    folder = recipe.train(given.out / given.model, config, given.base)
+    folder = recipe.train(given.out / given.model, config)
     return f"Model: {folder}\nTry it: rtcontrol run --env {recipe.world.name} --model {folder}"
 
 
 if __name__ == "__main__":
     parser = options(__doc__, "runs")
     parser.add_argument("model", choices=[*RECIPES], help="which model")
-    parser.add_argument("--base", help="start from this checkpoint instead of a new model")
     parser.add_argument("--samples", type=int, help="rows of training (default: the recipe's)")
     run(parser, train)

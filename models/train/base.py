@@ -42,10 +42,9 @@ def is_gguf(path: Path) -> bool:
     return path.suffix == GGUF and path.is_file()
 
 
-def adopt_base(base: Path, out: Path, layers: int | None = None) -> Checkpoint:
+def adopt_base(base: Path, out: Path) -> Checkpoint:
     """Write `base` with the 17 tokens, each embedded as the mean of related words, and the compact template to `out`,
-    a new folder; its own dtype, its head tied or not as it was; of a GGUF file bf16. `layers`: its first ones alone.
-    Raises UserError."""
+    a new folder; its own dtype, its head tied or not as it was; of a GGUF file bf16. Raises UserError."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is there already.", "Give a new folder with --out.")
     packed = is_gguf(base)
@@ -55,8 +54,6 @@ def adopt_base(base: Path, out: Path, layers: int | None = None) -> Checkpoint:
     if any(tokenizer.token_to_id(token) is not None for token in ST_TOKENS):
         raise UserError(f"{base} has ST tokens already.", "Use it as it is, or adopt its template (--template-from).")
     begin, end = _markers(base, own)
-    if layers is not None:
-        _cut(model, layers, base)
     add_st_tokens(tokenizer, ST_TOKENS)
     ids = [*tokenizer.get_vocab(with_added_tokens=True).values()]
     if len({*ids}) < len(ids):
@@ -160,17 +157,6 @@ def _open(path: Path) -> Any:
             return self.plain[offset : offset + kind.itemsize * int(count)].view(kind)
 
     return Quick(path)
-
-
-def _cut(model: Any, layers: int, base: Path) -> None:
-    """Leave the first layers alone. Raises UserError for a number that it has not."""
-    own = model.base_model.layers
-    if not 1 <= layers <= len(own):
-        raise UserError(f"{base} has {len(own)} layers, not {layers}.", f"Give --layers from 1 to {len(own)}.")
-    model.base_model.layers = own[:layers]
-    model.config.num_hidden_layers = layers
-    if getattr(model.config, "layer_types", None):
-        model.config.layer_types = model.config.layer_types[:layers]
 
 
 def _markers(base: Path, tokenizer: STTokenizer) -> tuple[str, str]:

@@ -37,7 +37,6 @@ from rtcontrol.models.train.lora import adapted, dtype_of, load_base, measure, m
 from rtcontrol.models.train.packing import PackedBatch
 from rtcontrol.models.train.recipe import FinetuneRecipe, check_extras
 from rtcontrol.models.train.rows import EncodedRow
-from rtcontrol.models.train.seen_vocabulary import return_blocks, whole
 from rtcontrol.models.train.trainer import LOG, Progress, TrainConfig, Trainer
 
 MODEL, ADAPTER, RESULT, TRAINING = "model", "adapter", "result.json", "training"
@@ -185,7 +184,6 @@ def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
 
 def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> FinetuneOutcome:
     disable_progress_bar()
-    return_blocks()
     device = _device(holding, job.recipe)
     main = not dist.is_initialized() or dist.get_rank() == 0
     given, training = resolve(job.base), job.out / TRAINING
@@ -209,7 +207,7 @@ def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> Finetu
         "rows": ", ".join(f"{Path(path).name} ({sha[:12]})" for path, sha in groups.files.items()),
     }
     dtype = dtype_of(job.recipe, device)
-    lm = adapted(load_base(base, dtype), job.recipe, map(tokenizer.special_id, ST_TOKENS), groups.ids())
+    lm = adapted(load_base(base, dtype), job.recipe)
     lm.to(device)
     run = FinetuneRun(lm.get_base_model(), encoder, groups, identity, training)
     tell = progress if main else None
@@ -217,7 +215,6 @@ def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> Finetu
         tell({"resumed": run.chunk, "steps": run.steps})
     run.run(tell)
     found = None
-    whole(run.model)  # it is judged as it will decide
     if held_out is not None and main:
         with run.products():
             found = measure(run.model, encoder.prefix, held_out, tokenizer, job.recipe.device_groups)

@@ -123,14 +123,6 @@ class Groups:
     def __getitem__(self, index: int) -> EncodedRow:
         return EncodedRow(tuple(self.suffixes[index]), self.heads[index])
 
-    def ids(self) -> set[int]:
-        """All tokens of all rows, asked for or given."""
-        found = {token for suffix in self.suffixes for token in suffix}
-        for heads in self.heads:
-            for head in heads:
-                found.update(head.ids, head.labels)
-        return found
-
     def append(self, group: EncodedRow, row: Row, tokens: int) -> None:
         """Add the group of a row, of so many tokens."""
         self.suffixes.append(array("i", group.suffix))

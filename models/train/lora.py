@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from rtcontrol.models.train.base import load_model
 from rtcontrol.models.train.groups import Groups, pack_groups
 from rtcontrol.models.train.loss import ATTENTION, tree_loss
 from rtcontrol.models.train.recipe import FinetuneRecipe
-from rtcontrol.models.train.seen_vocabulary import see, whole
 
 TREES = {"full_attention", "sliding_attention"}  # kinds of layers that `tree_attention` computes
 
@@ -41,11 +40,9 @@ def load_base(folder: Path, dtype: torch.dtype) -> Any:
     return model
 
 
-def adapted(model: Any, recipe: FinetuneRecipe, own: Iterable[int] = (), met: Iterable[int] = ()) -> Any:
+def adapted(model: Any, recipe: FinetuneRecipe) -> Any:
     """The base in peft's wrapper, with fresh LoRA adapters and, where they have a rate, its embeddings and head
-    unfrozen; all that is trained is fp32. By a recipe of the vocabulary of its "rows" the embeddings are those of the
-    tokens `own`, and of what it scores beside them it has `met` some. Raises UserError where the base has none of the
-    recipe's targets.
+    unfrozen; all that is trained is fp32. Raises UserError where the base has none of the recipe's targets.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -63,8 +60,6 @@ def adapted(model: Any, recipe: FinetuneRecipe, own: Iterable[int] = (), met: It
         task_type="CAUSAL_LM",
     )
     torch.manual_seed(recipe.seed)
-    if recipe.vocabulary == "rows":
-        see(model, own, met)
     lm = get_peft_model(model, settings)
     embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     for weight, rate in ((head, recipe.head_rate), (embeddings, recipe.embedding_rate)):  # tied: the embeddings' rate
@@ -98,7 +93,6 @@ def parameter_groups(model: Any, recipe: FinetuneRecipe) -> list[dict[str, Any]]
 
 def merged(lm: Any, dtype: torch.dtype) -> Any:
     """The plain causal LM of what was learnt; `lm` is of no use afterwards."""
-    whole(lm.get_base_model())
     plain = lm.merge_and_unload()
     plain.set_attn_implementation("sdpa")
     plain.config.use_cache = True

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from transformers import AttentionInterface
 
 from rtcontrol.models.train.packing import Blocks, PackedBatch, RunSet
-from rtcontrol.models.train.seen_vocabulary import labels_of
 
 ATTENTION = "rtcontrol_tree"
 EARLY_LAYERS = 2
@@ -100,8 +99,7 @@ AttentionInterface.register(ATTENTION, tree_attention)
 
 
 def label_logits(model: Any, batch: PackedBatch) -> torch.Tensor:
-    """Logits [labels, vocabulary] of the labelled rows of a Hugging Face causal LM; no other row meets the LM head. Of
-    a vocabulary that it sees in part (`seen_vocabulary`), that part's."""
+    """Logits [labels, vocabulary] of the labelled rows of a Hugging Face causal LM; no other row meets the LM head."""
     if model.config._attn_implementation != ATTENTION:
         model.set_attn_implementation(ATTENTION)
     hidden = model.model(
@@ -124,10 +122,9 @@ def tree_loss(model: Any, batch: PackedBatch, normaliser: float | None = None) -
         finally:
             hook.remove()
         held = model.lm_head(model.model.norm(seen[0].flatten(0, 1)[batch.early_rows])).float()
-        early = F.cross_entropy(held, labels_of(model, batch.early_labels), reduction="sum")
-    labels = labels_of(model, batch.labels)
-    each = F.cross_entropy(logits, labels, reduction="none")
+        early = F.cross_entropy(held, batch.early_labels, reduction="sum")
+    each = F.cross_entropy(logits, batch.labels, reduction="none")
     total = (each * batch.weights).sum()
     if early is not None:
         total = total + EARLY_WEIGHT * early
-    return total / (normaliser or batch.weights.sum()), logits.detach().argmax(-1) == labels
+    return total / (normaliser or batch.weights.sum()), logits.detach().argmax(-1) == batch.labels

@@ -16,7 +16,6 @@ from rtcontrol.models.runners.packed import answered
 from rtcontrol.models.train.loss import label_logits
 from rtcontrol.models.train.packing import pack_nodes
 from rtcontrol.models.train.rows import Row, RowEncoder
-from rtcontrol.models.train.seen_vocabulary import columns_of, whole_logits
 
 BATCH = 64
 EVERYTHING = Budget(1 << 30, 1 << 30)  # a second pass would compute the first one's tokens again
@@ -87,9 +86,9 @@ class TrainingRunner:
                 else [first + n for n in nodes]
             )
             if ids is None:
-                return whole_logits(self._model, logits[at])
+                return logits[at]
             if (key := tuple(ids)) not in columns:  # one gather for all: closed heads ask for the same
-                columns[key] = logits[:, columns_of(self._model, list(key))]
+                columns[key] = logits[:, list(key)]
             return columns[key][at]
 
         asked, end = [], 0

@@ -35,10 +35,8 @@ class FinetuneRecipe(BaseModel):
     whose prompt and longest head are more than `length` tokens is left out. `steps` ends the run, else `epochs`. Head
     weights: `content`, `function`, `arguments`; `focal` multiplies the labels of an argument that is not null; `end`
     the label of the end token. `all_heads`: eight heads for every row, as published checkpoints have, those beyond its
-    tools' arity null; without it the heads that our engines read. `vocabulary` "rows": of embeddings and head the ST
-    tokens' rows alone are trained, and a label is told apart from the tokens of the data and the 8,192 commonest;
-    "all": from all, all trained. `dtype`: of the frozen weights and of the products; what is trained, and its sums, are
-    fp32 (at a rate of 1e-6 bf16 would round every step of the embeddings away).
+    tools' arity null; without it the heads that our engines read. `dtype`: of the frozen weights and of the products;
+    what is trained, and its sums, are fp32 (at a rate of 1e-6 bf16 would round every step of the embeddings away).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,7 +62,6 @@ class FinetuneRecipe(BaseModel):
     focal: PerHead = (1.0, 1.0, 1.5, 2.0, 2.5, 3.0)
     end: Weight = 1.0
     all_heads: bool = True
-    vocabulary: Literal["all", "rows"] = "all"
     dtype: Literal["auto", "fp32", "bf16"] = "bf16"
     gradient_checkpointing: bool = False
     seed: Annotated[int, Field(ge=0)] = 0

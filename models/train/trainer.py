@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,7 @@ import torch
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.loss import bf16_products, tree_loss
 from rtcontrol.models.train.packing import PackedBatch, pack
-from rtcontrol.models.train.rows import EncodedRow, Row, RowEncoder, ToolsEncoder
-from rtcontrol.models.train.seen_vocabulary import score, scored, seen_by
+from rtcontrol.models.train.rows import Row, RowEncoder, ToolsEncoder
 
 RowSource = Callable[[int], Sequence[Row]]
 Progress = Callable[[dict[str, Any]], None]
@@ -215,7 +214,6 @@ class Trainer:
             "samples": self.samples,
             "chunk": self.chunk,
             "seconds": self.seconds,
-            "scored": scored(self.model),
         }
 
     def save(self) -> None:
@@ -249,8 +247,6 @@ class Trainer:
     def _batch(self, rows: Sequence[Row], rng: random.Random) -> PackedBatch:
         share = self.config.forced_share
         encoded = [self.encoder.encode(row, forced=rng.random() < share) for row in rows]
-        if seen_by(self.model) is not None:  # who knows language already finds what is named in layers of its own
-            encoded = [_late(row) for row in encoded]
         return pack(self.encoder.prefix, encoded)
 
     def batches(self, rows: Sequence[Any], rng: random.Random) -> Iterable[PackedBatch]:
@@ -266,7 +262,6 @@ class Trainer:
             group["lr"] = self.rate() * group.get("share", 1.0)
         weight, mean = self.weight(rows), 0.0
         for batch in self.batches(rows, rng):
-            score(self.model, batch.labels.tolist())
             with self.products():
                 loss, correct = tree_loss(self.model, batch, normaliser=weight)
                 loss.backward()
@@ -306,15 +301,9 @@ class Trainer:
                 f"{self.out} holds a run with another configuration: {differs}.",
                 "Continue with the old settings, or give another --out.",
             )
-        score(self.model, state.get("scored", ()))
         self.model.load_state_dict(state["model"], strict=False)
         self.optimizer.load_state_dict(state["optimizer"])
         self.samples, self.chunk, self.seconds = state["samples"], state["chunk"], state["seconds"]
-
-
-def _late(row: EncodedRow) -> EncodedRow:
-    """Not asked for anything half way through the model."""
-    return replace(row, early=(), heads=tuple(replace(head, early=None) for head in row.heads))
 
 
 def _brief(value: Any) -> str:

@@ -13,7 +13,6 @@ from rich.progress import BarColumn, TextColumn
 
 from rtcontrol.cli.figures import Bar, JsonFile, for_people, interrupted, save, say
 from rtcontrol.models.errors import UserError
-from rtcontrol_client.console import printable
 
 DEFAULT_MINUTES = 15.0
 QUIET_S = 30.0  # between two lines where stderr is no terminal
@@ -62,7 +61,6 @@ def fit(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Seed of weights and order.")] = 0,
-    threads: Annotated[int | None, typer.Option(min=1, max=256, help="CPU threads. (default: 1)")] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Fit a controller: to rows of what it is told, what it sees, what it is to call; to a teacher, to recorded runs,
@@ -123,16 +121,12 @@ def fit(
             goal=goal,
             minutes=DEFAULT_MINUTES if minutes is None else minutes,
             seed=seed,
-            threads=threads,
             tell=shown.tell,
             say=tell,
         )
     console.print(f"Held-out rows: {made.score.message()}.", highlight=False, soft_wrap=True)
     for line in made.truth.messages():
         tell(line)
-    if (worst := made.truth.parts.worst()) is not None:
-        told = printable(f"Least right: {worst[0]}, {worst[1].right} of {worst[1].count}.")
-        console.print(told, highlight=False, markup=False)
     for name, share in made.played.items():
         console.print(f"In its world, {name}: {share.message()}.", highlight=False, soft_wrap=True)
     if made.more:

@@ -67,7 +67,6 @@ def adopt(
     base: Annotated[
         str | None, typer.Option(help="Make an ST checkpoint, to be trained, of this model: folder, FILE.gguf, hub id.")
     ] = None,
-    layers: Annotated[int | None, typer.Option(min=1, help="--base: its first layers alone. (default: all)")] = None,
 ) -> None:
     """Give a published SimpleTool checkpoint its prompt template, or make any base model one of the ST format.
 
@@ -83,18 +82,16 @@ def adopt(
 
       rtcontrol models adopt --base Qwen/Qwen2.5-0.5B --out my-st-base
 
-      rtcontrol models adopt --base gemma-3-270m-q4_k_m.gguf --layers 6 --out my-st-base
+      rtcontrol models adopt --base gemma-3-270m-q4_k_m.gguf --out my-st-base
     """
     from rtcontrol.models.checkpoint.checkpoint import resolve
 
     if (checkpoint is None) == (base is None):
         raise UserError("models adopt takes a published checkpoint, or --base.", "Give one of them.")
-    if layers is not None and base is None:
-        raise UserError("--layers is for --base.", "Name the model with --base.")
     if base is not None:
         if out is None or (template_from, system) != (None, None):
             raise UserError("--base goes with --out, and with no other option.", "Give a new folder with --out.")
-        _make_base(Path(base), out, layers)
+        _make_base(Path(base), out)
         return
     if template_from is None:
         raise UserError(
@@ -107,12 +104,12 @@ def adopt(
     print(f"Template: {write(resolve(checkpoint), template_from, out, system)}")
 
 
-def _make_base(base: Path, out: Path, layers: int | None) -> None:
+def _make_base(base: Path, out: Path) -> None:
     """Adopt a base model, and say what was made of it."""
     from rtcontrol.models.checkpoint.checkpoint import resolve
     from rtcontrol.models.train.base import adopt_base, is_gguf
 
-    checkpoint = adopt_base(base if is_gguf(base) else resolve(str(base)), out, layers)
+    checkpoint = adopt_base(base if is_gguf(base) else resolve(str(base)), out)
     config = checkpoint.config
     shape = f"{config.get('model_type')}, {config.get('num_hidden_layers')} layers of {config.get('hidden_size')}"
     tokens = f"{checkpoint.tokenizer.size:,} tokens, profile {checkpoint.template.profile}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 import json
 import os
-import random
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,9 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT
 from rtcontrol.models.checkpoint.tool_comparison import comparable
 from rtcontrol.models.data.row import raw_lines
-from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.intervals import wilson
-from rtcontrol.models.train.policy import TreeDecider
 from rtcontrol.models.train.rows import Row
 from rtcontrol.telemetry.record_reader import read_record, record_in, rows
-from rtcontrol.training.model_size import Learner
 
 LEAST_ROWS = 50
 HEAVIEST = 1e6  # weight of a row
@@ -127,8 +122,6 @@ def _parsed(value: Any) -> Mapping[str, Any]:
     if isinstance(value, tuple | list) and len(value) in (2, 3):
         told, (seen, call) = value[:-2], value[-2:]
         value = {"observation": seen, "call": call} | ({"instruction": told[0]} if told else {})
-    if isinstance(value, Row):
-        value = asdict(value) | {"call": value.call, "history": list(value.history)}
     if not isinstance(value, Mapping):
         raise Wrong(f"a {type(value).__name__}, no row. Write {EXAMPLE}.")
     return value
@@ -158,7 +151,7 @@ def _checked(row: Mapping[str, Any], tools: Tools, goal: str | None, where: str)
         _whole(name, text)
     if "call" not in row:
         raise Wrong("no call. Write the right call, or null where the call in force is to stay.")
-    if (own := row.get("tools")) and not (isinstance(own, list) and _same_tools(own, tools)):
+    if (own := row.get("tools")) and not (isinstance(own, list) and _same_tools(json.dumps(own), tools)):
         raise Wrong("its tools are not those that are fitted. Fit rows of one set of tools at a time.")
     weight = row.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= HEAVIEST:
@@ -202,69 +195,40 @@ def as_call(given: Any, tools: Tools) -> Call | None:
     return call
 
 
-def _same_tools(own: Any, tools: Tools) -> bool:
+@lru_cache(maxsize=64)
+def _same_tools(own: str, tools: Tools) -> bool:
+    """Rows repeat their tools: each text of them is read once."""
     try:
-        text = json.dumps(own)
-    except TypeError:  # functions and classes, of rows given in Python
-        return _alike(Tools(own), tools)
-    try:
-        return _same_text(text, tools)
+        given = Tools(json.loads(own))
     except UserError:
         return False
+    return [*map(comparable, given.openai())] == [*map(comparable, tools.openai())]
 
 
-@lru_cache(maxsize=64)
-def _same_text(own: str, tools: Tools) -> bool:
-    """Rows repeat their tools: each text of them is read once."""
-    return _alike(Tools(json.loads(own)), tools)
-
-
-def _alike(own: Tools, tools: Tools) -> bool:
-    return [*map(comparable, own.openai())] == [*map(comparable, tools.openai())]
-
-
-@dataclass(frozen=True)
-class Contradictions:
-    """Rows that answer the same question differently: `rows` of them, over `questions`; whoever answers each question
-    with its commonest call is right in the share `ceiling` of all rows."""
-
-    rows: int
-    questions: int
-    ceiling: float
-    example: str
-
-    def message(self) -> str | None:
-        """One sentence for people, None where there are none."""
-        if not self.questions:
-            return None
-        return (
-            f"{self.rows} rows contradict others: {self.questions} questions have two or more different calls "
-            f"({self.example}). No model can be right in more than {self.ceiling:.1%} of the rows; name calls that are "
-            "right too in `allowed`, or tell the states apart in the observation."
-        )
-
-
-def contradictions(rows: Sequence[Taught]) -> Contradictions:
-    """Count rows whose question stands there with another call, too."""
+def contradictions(rows: Sequence[Taught]) -> tuple[float, str | None]:
+    """Find rows whose question stands there with another call, too: the share of all rows that whoever answers each
+    question with its commonest call gets right, and one sentence for people, None where there are none."""
     asked: dict[Question, list[Taught]] = defaultdict(list)
     for one in rows:
         asked[one.question].append(one)
     count = questions = right = 0
     example = ""
     for same in asked.values():
-        votes: Counter[str] = Counter()
-        for one in same:
-            votes.update({_text(one.row.call), *map(_text, one.allowed)})
-        best, hits = votes.most_common(1)[0]
+        calls = [{_text(call) for call in (one.row.call, *one.allowed)} for one in same]
+        best, hits = Counter(itertools.chain(*calls)).most_common(1)[0]
         right += hits
         if hits < len(same):
-            questions += 1
-            count += len(same)
-            if not example:
-                first = next(one for one in same if _text(one.row.call) == best or best in map(_text, one.allowed))
-                other = next(o for o in same if best not in (_text(o.row.call), *map(_text, o.allowed)))
-                example = f"{first.where}: {_text(first.row.call)}; {other.where}: {_text(other.row.call)}"
-    return Contradictions(count, questions, right / max(len(rows), 1), example)
+            questions, count = questions + 1, count + len(same)
+            other = next(one for one, texts in zip(same, calls, strict=True) if best not in texts)
+            example = example or f"{other.where}: {_text(other.row.call)}, elsewhere {best}"
+    ceiling = right / max(len(rows), 1)
+    if not questions:
+        return ceiling, None
+    return ceiling, (
+        f"{count} rows contradict others: {questions} questions have two or more different calls "
+        f"({example}). No model can be right in more than {ceiling:.1%} of the rows; name calls that are "
+        "right too in `allowed`, or tell the states apart in the observation."
+    )
 
 
 def _text(call: Call | None) -> str:
@@ -285,81 +249,3 @@ def recorded(runs: Sequence[str | os.PathLike[str]]) -> Iterator[tuple[str, dict
         if not count:
             what = f"{record} has no observations with a call: no row."
             raise UserError(what, "Record with --record-observations yes, the default.")
-
-
-SHARE = 0.1
-
-
-MOST = 1_000
-
-
-SAMPLE = 256  # of an evaluation on the way
-
-
-Answer = Call | None | DecodeError
-
-
-def split(rows: Sequence[Taught]) -> tuple[list[Taught], list[Taught]]:
-    """(to learn from, to hold out): about a tenth of the different questions, whatever order they stand in. Rows that
-    ask the same are on the same side, so what is held out was never seen. Raises UserError where all do."""
-    order = sorted({one.question for one in rows}, key=lambda q: hashlib.sha256(repr(q).encode()).digest())
-    if len(order) < 2:
-        raise UserError(
-            f"All {len(rows)} rows ask the same: there is nothing to tell apart, and nothing to hold out.",
-            "Give rows that see or are told something else.",
-        )
-    held = set(order[: min(MOST, max(1, round(SHARE * len(order))))])
-    sides: tuple[list[Taught], list[Taught]] = ([], [])
-    for one in rows:
-        sides[one.question in held].append(one)
-    learnt, out = sides
-    # The first of these are looked at while it trains: rows often stand by instruction, or by run.
-    random.Random(0).shuffle(out)
-    return learnt, out[:MOST]
-
-
-@dataclass(frozen=True)
-class Share:
-    """So many of so many right."""
-
-    right: int
-    count: int
-
-    @property
-    def value(self) -> float:
-        return self.right / max(self.count, 1)
-
-    def message(self) -> str:
-        """For people, with its Wilson interval at 95 %."""
-        low, high = wilson(self.right, self.count)
-        return f"{self.right} of {self.count} right ({self.value:.1%}, Wilson 95 % {low:.1%} to {high:.1%})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"right": self.right, "count": self.count, "wilson_95": [round(x, 4) for x in wilson(*self.pair)]}
-
-    @property
-    def pair(self) -> tuple[int, int]:
-        return self.right, self.count
-
-
-class HeldOut:
-    """Asks the model in training."""
-
-    def __init__(self, learner: Learner, rows: Sequence[Taught]) -> None:
-        self.rows, self._plan = rows, learner.encoder.plan
-        self.decide = TreeDecider(learner.model, learner.encoder)
-
-    def answers(self, rows: Iterable[Row]) -> list[Answer]:
-        """The model's call for each."""
-        return self.decide(list(rows))
-
-    def key(self, call: Answer) -> tuple[str | None, ...]:
-        """Alike for calls that the heads write alike (1 and 1.0 of a number)."""
-        if isinstance(call, DecodeError):
-            return ("", "no call")
-        return tuple(text for _, text in self._plan.head_values(call))
-
-    def right(self, answer: Answer, row: Taught) -> bool:
-        """Whether it is the row's call, or one of those that are right too."""
-        return self.key(answer) in {self.key(row.row.call), *map(self.key, row.allowed)}

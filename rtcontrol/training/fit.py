@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -19,18 +20,16 @@ from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_code import contents
 from rtcontrol.run.user_module import is_gym
-from rtcontrol.training.dataset import LEAST_ROWS, Taught, check, contradictions, read_files, recorded, split, tools_of
+from rtcontrol.training.dataset import LEAST_ROWS, Taught, check, contradictions, read_files, recorded, tools_of
 from rtcontrol.training.fit_run import GivenRows, Probed, RowStream, name_things
-from rtcontrol.training.instruction_words import Expert
-from rtcontrol.training.rollouts import played
 from rtcontrol.training.teacher import Situations, Teacher, TeacherRows, examples, is_text
 from rtcontrol.training.train import Fitted, Lessons, Play, check_folder, make
-from rtcontrol.training.world_rows import lessons_of
+from rtcontrol.training.validation import split
+from rtcontrol.training.world_rows import lessons_of, played
 
 DRAWN = 8_000  # situations whose words are the model's, and of which some are held out
 MOST_SITUATIONS = 200_000
 HZ = 16.0
-MOST_THREADS = 256
 PLAYED = 0.1  # of the time, beside it, to play what was learnt in its world
 
 
@@ -50,7 +49,6 @@ def fit(
     goal: str | None = None,
     minutes: float = 15.0,
     seed: int = 0,
-    threads: int | None = None,
     tell: Progress | None = None,
     say: Callable[[str], object] | None = None,
 ) -> Fitted:
@@ -75,16 +73,13 @@ def fit(
     Raises UserError for rows that do not fit the tools (by file and line), for what a teacher's or a world's own code
     gets wrong, for a folder that holds something else or another run, and for a full disk; what was done is kept.
     """
-    say = say or (lambda told: None)
+    say = say or (lambda text: None)
     if not isinstance(minutes, int | float) or not 0 < minutes <= 7 * 24 * 60:
         raise UserError(f"minutes={minutes!r} is no time to train.", "Give a number of minutes above 0.")
     if goal is not None and not is_text(goal):
         raise UserError(f"goal={goal!r} is no instruction.", "Write it as UTF-8 text.")
-    if not 0 <= seed < 1 << 63 or not 1 <= (threads or 1) <= MOST_THREADS:
-        raise UserError(
-            f"seed={seed}, threads={threads} are out of range.",
-            f"Give a seed from 0 on, and 1 to {MOST_THREADS} threads.",
-        )
+    if not 0 <= seed < 1 << 63:
+        raise UserError(f"seed={seed} is out of range.", "Give one from 0 on.")
     given = {"rows": rows, "teacher": teacher, "runs": runs, "env": env}
     if len(named := [name for name, value in given.items() if value is not None]) != 1:
         what = f"{' and '.join(named)} are given" if named else "There is nothing to learn from"
@@ -108,9 +103,10 @@ def fit(
             check_folder(folder)
             if hz is None:
                 hz = round(1.0 / skill.step_s, 6) if is_gym(env) else HZ
-            files = contents((env, agent, skill.all_goals.source))
-            lessons = lessons_of(skill, hz, seed, _by_name(files))
-            plays = partial(played, skill, hz, PLAYED * 60 * minutes, say=say)
+            # By name alone, so that a folder may be moved.
+            files = contents((env, agent, skill.all_goals.source)).items()
+            lessons = lessons_of(skill, hz, seed, [f"{Path(file).name} {digest}" for file, digest in files])
+            plays = partial(played, skill, hz, PLAYED * 60 * minutes)
         else:
             if isinstance(tools, str | os.PathLike):
                 tools = tools_from(str(tools))
@@ -126,14 +122,12 @@ def fit(
             check_folder(folder)
         if base is not None:
             lessons = replace(lessons, base=base, identity={**lessons.identity, "base": base})
-        return make(lessons, folder, float(minutes), seed, threads, tell, say, plays)
+        return make(lessons, folder, float(minutes), seed, tell, say, plays)
 
 
-def _of_rows(
-    source: str, tools: Tools, taught: Sequence[Taught], goal: str | None, expert: Expert | None = None
-) -> Lessons:
+def _of_rows(source: str, tools: Tools, taught: Sequence[Taught], goal: str | None) -> Lessons:
     """Rows there are, over and over."""
-    told = (found := contradictions(taught)).message()
+    ceiling, told = contradictions(taught)
     learn, held = split(taught)
     stream: RowStream = GivenRows(given := [t.row for t in learn])
     return Lessons(
@@ -145,9 +139,8 @@ def _of_rows(
         len(learn),
         goal or _commonest(learn),
         {"rows": _digest(taught), "goal": goal},
-        expert,
         allow_null=any(one.row.call is None for one in taught),
-        ceiling=found.ceiling,
+        ceiling=ceiling,
         notes=() if told is None else (told,),
     )
 
@@ -163,7 +156,7 @@ def _taught(function: Any, situations: Any, tools: Tools | None, goal: str | Non
         what = f"There are {len(found)} different situations: too few to learn from and to hold some out."
         raise UserError(what, f"Give at least {LEAST_ROWS}; a few thousand are a good start.")
     source = f"The teacher at {teacher.place}"
-    lessons = _of_rows(source, tools, found, goal, teacher.guess)
+    lessons = _of_rows(source, tools, found, goal)
     if not asked.endless:
         return lessons
     stream: RowStream = TeacherRows(teacher, asked, lessons.held)
@@ -178,14 +171,6 @@ def _own_skill(env: str, agent: str | None, goals: Path | None) -> UserSkill:
         remedy = "Give an agent's FILE.py with `goals` and `expert`, or use models/recipes/bundled_world.py."
         raise UserError(f"The agent of {env} is bundled, and has a recipe of its own.", remedy)
     return skill
-
-
-def _by_name(files: Mapping[str, str]) -> dict[str, str]:
-    """The digests by the files' names, so that a folder may be moved; of two files of one name with their folders'."""
-    names = [Path(file).name for file in files]
-    parts = [1 if names.count(Path(file).name) == 1 else 2 for file in files]
-    each = zip(files.items(), parts, strict=True)
-    return {str(Path(*Path(file).resolve().parts[-count:])): digest for (file, digest), count in each}
 
 
 def _read(rows: Any, tools: Tools | None, goal: str | None) -> tuple[str, tuple[Tools, list[Taught]]]:
@@ -206,7 +191,4 @@ def _digest(rows: Sequence[Taught]) -> str:
 
 
 def _commonest(rows: Sequence[Taught]) -> str:
-    counted: dict[str, int] = {}
-    for one in rows:
-        counted[one.row.instruction] = counted.get(one.row.instruction, 0) + 1
-    return max(counted, key=lambda text: counted[text])
+    return Counter(one.row.instruction for one in rows).most_common(1)[0][0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,9 +13,8 @@ from typing import Any, Protocol
 from rtcontrol.models.train.probes import with_word_probes
 from rtcontrol.models.train.rows import Row
 from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer, group_rows
-from rtcontrol.training.dataset import SAMPLE, Share
 from rtcontrol.training.model_size import WORD, Learner
-from rtcontrol.training.validation import Examiner
+from rtcontrol.training.validation import SAMPLE, HeldOut, Share, plateau, score_of
 
 NAMING = 0.2  # of the rows
 
@@ -92,15 +91,17 @@ class FitRun(Trainer):
         self,
         learner: Learner,
         stream: RowStream,
-        examiner: Examiner,
+        judge: HeldOut,
         schedule: FitSchedule,
         identity: Mapping[str, Any],
         out: Path,
         ceiling: float = 1.0,
         longest: int = 1,
+        endless: bool = False,
+        say: Callable[[str], object] = lambda text: None,
     ) -> None:
-        self.schedule, self._examiner, self._identity, self._ceiling = schedule, examiner, dict(identity), ceiling
-        self._stream = stream
+        self.schedule, self._judge, self._identity, self._ceiling = schedule, judge, dict(identity), ceiling
+        self._stream, self._endless, self._say, self._stands = stream, endless, say, False
         self.decays_from: float | None = None
         self.ends = self.asked_s = schedule.minutes * 60
         self.lines: list[dict[str, Any]] = []
@@ -161,7 +162,7 @@ class FitRun(Trainer):
     def stepped(self, progress: Progress | None) -> None:
         """Look at the held-out rows now and then, seldom enough to cost little."""
         if self.decays_from is None and self.seconds >= self.ends * (1 - self.schedule.decay):
-            self._decay(self.ends)
+            self.decays_from = self.seconds
         if self.seconds < min(self._due, self.ends):
             super().stepped(progress)
             return
@@ -176,11 +177,8 @@ class FitRun(Trainer):
         """A line is told by looks, not by chunks."""
 
     def finished(self) -> None:
-        if self._best[0] > _right(self.lines[-1]):
+        if self._best[0] > score_of(self.lines[-1]):
             self.model.load_state_dict(self._best[1])
-
-    def _decay(self, ends: float) -> None:
-        self.decays_from, self.ends = self.seconds, ends
 
     def line(self) -> dict[str, Any]:
         line = super().line()
@@ -189,20 +187,23 @@ class FitRun(Trainer):
 
     def _look(self) -> dict[str, Any]:
         line = self.line()
-        found = self._examiner.look(SAMPLE, [*self.lines, line])
+        found = self._judge.look(SAMPLE)
         score = found.score
         line |= found.to_dict()
         self.lines.append(line)
+        line["plateau"] = plateau(self.lines, found.worst(), self._ceiling, self._endless)
         self.log(line)
         if score.value > self._best[0]:
             weights = {name: value.clone() for name, value in self.model.state_dict().items()}
             self._best = (score.value, weights)
         if self.decays_from is None and (self._all_right(score, self.accuracy()) or self._learnt_by_heart(score)):
             # What is left to gain is what a falling rate gives.
-            self._decay(min(self.ends, self.seconds * (1 + self.schedule.decay)))
+            self.decays_from, self.ends = self.seconds, min(self.ends, self.seconds * (1 + self.schedule.decay))
             why = "All held-out rows of this look are right" if score.right == score.count else "No more is learnt"
-            self._examiner.say(f"{why}: the learning rate falls, and it ends in {self.ends - self.seconds:.0f} s.")
-        self._examiner.tell(found)
+            self._say(f"{why}: the learning rate falls, and it ends in {self.ends - self.seconds:.0f} s.")
+        if line["plateau"] and not self._stands:
+            self._say(line["plateau"])
+        self._stands = line["plateau"] is not None
         return line
 
     @staticmethod
@@ -212,11 +213,7 @@ class FitRun(Trainer):
 
     def _learnt_by_heart(self, score: Share) -> bool:
         """The rows are known, and the held-out ones have not got better for a third of the time."""
-        scores = [*map(_right, self.lines)]
+        scores = [*map(score_of, self.lines)]
         since = next(line["seconds"] for line, s in zip(self.lines, scores, strict=True) if s == max(scores))
         known = self.lines[-1]["accuracy"] > 0.999 or score.value >= self._ceiling
         return known and self.seconds > 20 and self.seconds - since > self.seconds / 3
-
-
-def _right(line: Mapping[str, Any]) -> float:
-    return float(line["held_out"]["right"] / line["held_out"]["count"])

@@ -17,7 +17,6 @@ from rtcontrol.agents import Tools
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
 from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate, tools_text
 from rtcontrol.models.checkpoint.prompt import FILE_NAME as TEMPLATE
-from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.errors import UserError
@@ -25,7 +24,6 @@ from rtcontrol.models.train.base import MARKERS
 from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import LossWeights, Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
-from rtcontrol.models.train.seen_vocabulary import return_blocks, see, seen_by
 from rtcontrol.models.train.vocabulary import build_tokenizer
 
 NARROW = ModelShape(hidden=128, layers=4, heads=2, kv_heads=2, intermediate=256)
@@ -37,7 +35,7 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 WORD = re.compile(r"[^\W\d_]+")
 WEIGHTS = LossWeights(quote=0.3)  # with 1.0 what is named is found as soon, and what follows from it later
 BEHIND = (1, 2)  # tokens
-LARGE = 32_768  # tokens: of more a part is trained and scored (models/train/seen_vocabulary.py)
+LARGE = 32_768  # tokens: a language model's
 CALL_SHAPE = '{"name": "", "arguments": {}}'
 # What stands between the words of every tool definition, each one token: half of a prompt's tools otherwise.
 SCHEMA_PHRASES = (
@@ -155,6 +153,9 @@ def from_base(base: str, tools: Tools, allow_null: bool) -> Learner:
     if not isinstance(found.template, PromptTemplate):
         remedy = "Make it one: `rtcontrol models adopt --base`, then fit from that."
         raise UserError(f"{base} is no checkpoint in ST format: there is nothing to go on from.", remedy)
+    if found.tokenizer.size > LARGE:
+        what = f"{base} is a language model of {found.tokenizer.size:,} tokens, too large to fit."
+        raise UserError(what, "Fine-tune it: `rtcontrol models train --base`.")
     plan = compile_plan(tools.schemas, found.tokenizer, allow_null, found.template.overflow)
     model = AutoModelForCausalLM.from_pretrained(
         found.folder, dtype=torch.float32, local_files_only=True, trust_remote_code=False
@@ -162,15 +163,6 @@ def from_base(base: str, tools: Tools, allow_null: bool) -> Learner:
     template = json.loads((found.folder / TEMPLATE).read_text("utf-8"))
     tokenizer = Tokenizer.from_file(str(found.folder / "tokenizer.json"))
     encoder = RowEncoder(found.template, found.tokenizer, plan, WEIGHTS)
-    if len(model.get_input_embeddings().weight) > LARGE:
-        return_blocks()
-        own = [found.tokenizer.special_id(token) for token in ST_TOKENS if token in found.tokenizer.specials]
-        see(model, own, {token for head in plan.heads for token in head.trie.choices})
     named = json.loads((found.folder / "tokenizer_config.json").read_text("utf-8")).get("eos_token")
     end = next((end for _, end in MARKERS if end in found.tokenizer.specials), named)
     return Learner(model, tokenizer, encoder, template, end)
-
-
-def pretrained(model: Any) -> bool:
-    """Whether a learner's model knows a language: it has the vocabulary of one."""
-    return seen_by(model) is not None

@@ -63,13 +63,6 @@ class Teacher:
         except Wrong as error:
             raise UserError(f"The teacher ({self.place}) answered nonsense, {told}: {error}", "") from None
 
-    def guess(self, instruction: str, observation: str) -> Call | None:
-        """The same for an instruction that nobody gave: LookupError where it knows no answer."""
-        try:
-            return as_call(self._ask(instruction, observation), self._tools)
-        except Exception as error:
-            raise LookupError(str(error)) from None
-
     def _ask(self, instruction: str, observation: str) -> Any:
         return self._function(*((observation,) if self._alone else (instruction, observation)))
 
@@ -82,18 +75,7 @@ class Situations:
         if isinstance(given, str) or not (callable(given) or isinstance(given, Iterable)):
             remedy = "Give a list, or a function of a random.Random that makes one."
             raise UserError(f"The situations are a {type(given).__name__}.", remedy)
-        self._given, self._goal, self._place = given, goal, ""
-        if callable(given):
-            self._place = f"{defined(given)}: "
-            try:
-                inspect.signature(given).bind(None)
-                takes = "yields" if inspect.isgeneratorfunction(given) else ""
-            except TypeError as error:
-                takes = f"cannot be asked with one argument ({error})"
-            except ValueError:  # of a builtin nothing is known
-                takes = ""
-            if takes:
-                raise UserError(f"{self._place}situations {takes}.", "Write `def situations(rng)` that returns one.")
+        self._given, self._goal = given, goal
 
     @property
     def endless(self) -> bool:
@@ -117,9 +99,10 @@ class Situations:
             one = self._goal, one
         if isinstance(one, tuple | list) and len(one) == 2 and all(is_text(part) for part in one):
             return one[0], one[1]
-        what = f"{self._place}A situation is {repr(one)[:SHOWN]}."
+        place = f"{defined(self._given)}: " if callable(self._given) else ""
         raise UserError(
-            what, "Give (instruction, observation), both text and not empty; or the observation, and a goal for all."
+            f"{place}A situation is {repr(one)[:SHOWN]}.",
+            "Give (instruction, observation), both text and not empty; or the observation, and a goal for all.",
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -20,15 +19,12 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import owned
 from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.rows import Row
-from rtcontrol.models.train.seen_vocabulary import whole
 from rtcontrol.models.train.trainer import STATE, Progress
-from rtcontrol.training.card import card, write_card
-from rtcontrol.training.dataset import MOST, HeldOut, Share, Taught
+from rtcontrol.training.dataset import Taught
 from rtcontrol.training.fit_run import FitRun, FitSchedule, RowStream
-from rtcontrol.training.gate import fit_gate, sureness
-from rtcontrol.training.instruction_words import SITUATIONS, Expert, Swaps
-from rtcontrol.training.model_size import WORD, Learner, learner, pretrained
-from rtcontrol.training.validation import Examiner, Truth
+from rtcontrol.training.gate import fit_gate
+from rtcontrol.training.model_size import WORD, Learner, learner
+from rtcontrol.training.validation import MOST, SAMPLE, HeldOut, Share, Truth
 
 TRAINING = "training"  # the run's own folder, in the checkpoint's
 CALL_ROOM = 256  # tokens of a call, and of what stands around the texts
@@ -41,9 +37,7 @@ NO_GATE = (
     "No row shows what means nothing here, so it has no gate: it calls something whatever it is told. "
     "`--min-confidence` of run and serve holds unsure calls; a fit from a world learns what to leave undone."
 )
-# Learning rates. Twice as much stays on a plateau of the yard (docs/fit.md); what a base knows is not to be swept away.
-FRESH, ONWARD = 5e-4, 5e-4
-PRETRAINED = 1e-4  # of a base that knows a language
+RATE = 5e-4  # twice as much stays on a plateau of the yard (docs/fit.md)
 
 
 @dataclass(frozen=True)
@@ -88,8 +82,8 @@ class Fitted:
         return made
 
 
-Play = Callable[[HeldOut], tuple[Mapping[str, Share], tuple[str, ...]]]
-"""What is trained -> episodes of its world that succeed, by what was told; and what people should know of the rest."""
+Play = Callable[[HeldOut], Mapping[str, Share]]
+"""What is trained -> episodes of its world that succeed, by what was told."""
 
 
 class Stream(RowStream, Protocol):
@@ -104,9 +98,9 @@ class Lessons:
     """What is learnt from, and what is to be known of it: the words of `learnt` are the model's, with those of `texts`;
     `held` is never trained on; `source` says in words where rows come from, `count` how many there are (None: no end);
     `instruction` is told by default; `identity` is what a run that goes on must share, `ceiling` the share that can be
-    right at all; `expert` what is right for other words, where that is known; `base` a checkpoint to go on from;
-    `taught` are words that its sentences can hold beside those of `learnt`;
-    `unheard` is what asks for nothing here and is never trained on: rows that do teach the model to notice it."""
+    right at all; `base` a checkpoint to go on from; `taught` are words that its sentences can hold beside those of
+    `learnt`; `unheard` is what asks for nothing here and is never trained on: rows that do teach the model to notice
+    it."""
 
     tools: Tools
     stream: RowStream
@@ -116,7 +110,6 @@ class Lessons:
     count: int | None
     instruction: str
     identity: Mapping[str, Any]
-    expert: Expert | None = None
     texts: str = ""
     taught: str = ""
     allow_null: bool = False
@@ -132,14 +125,22 @@ def make(
     folder: Path,
     minutes: float,
     seed: int,
-    threads: int | None,
     tell: Progress | None,
     say: Callable[[str], object],
     play: Play | None = None,
 ) -> Fitted:
     """Train and write the checkpoint; `play` measures the trained model in its world. Raises UserError."""
-    with ExitStack() as holding:
-        return _made(holding, lessons, folder, minutes, seed, threads, tell, say, play)
+    import torch
+
+    for note in lessons.notes:
+        say(note)
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(1)  # a second one gains a small model little, and loses much on a busy machine
+    try:
+        with ExitStack() as holding:
+            return _made(holding, lessons, folder, minutes, seed, tell, say, play)
+    finally:
+        torch.set_num_threads(threads_before)
 
 
 def _made(
@@ -148,72 +149,43 @@ def _made(
     folder: Path,
     minutes: float,
     seed: int,
-    threads: int | None,
     tell: Progress | None,
     say: Callable[[str], object],
     play: Play | None,
 ) -> Fitted:
-    import torch
-
-    for note in lessons.notes:
-        say(note)
     known = [one.row for one in lessons.learnt]
-    threads_before = torch.get_num_threads()
-    torch.set_num_threads(threads or 1)  # a second one gains a small model little, and loses much on a busy machine
-    try:
-        words_from = [*known, Row(f"{lessons.texts} {lessons.instruction}", "", None)]
-        allow_null = lessons.allow_null or bool(lessons.unheard)
-        one, seen = learner(lessons.tools, words_from, lessons.instruction, allow_null, seed, lessons.base)
-        shape = one.model.config
-        longest = _longest(one, [*lessons.learnt, *lessons.held])
-        identity = {
-            **lessons.identity,
-            "seed": seed,
-            "tools": [s.canonical_json() for s in lessons.tools.schemas],
-            "layers": shape.num_hidden_layers,
-            "hidden": shape.hidden_size,
-            "heads": f"{shape.num_attention_heads} of {shape.num_key_value_heads}",
-            "tokenizer": one.encoder.tokenizer.digest(),
-        }
-        judge = HeldOut(one, lessons.held)
-        rows = "New rows as long as it trains" if lessons.count is None else f"{lessons.count:,} rows to learn from"
-        say(
-            f"{rows}, {len(lessons.held):,} held out; {one.model.num_parameters():,} parameters "
-            f"({shape.num_hidden_layers} layers of {shape.hidden_size}), {seen.seen_words:,} words, "
-            f"{seen.seen_numbers:,} numbers."
-        )
-        rate = FRESH if lessons.base is None else PRETRAINED if pretrained(one.model) else ONWARD
-        schedule = FitSchedule(float(minutes), rate)
-        swaps = Swaps(judge, lessons.learnt, lessons.expert)
-        examiner = Examiner(judge, swaps, lessons.learnt, lessons.ceiling, say, lessons.count is None)
-        training = _begun(folder, holding)
-        run = FitRun(one, lessons.stream, examiner, schedule, identity, training, lessons.ceiling, longest)
-        if (begin := getattr(lessons.stream, "begin", None)) is not None:
-            begin(judge, run)
-        if run.samples:
-            say(f"Goes on from {run.samples:,} samples, {run.seconds:.0f} s of training.")
-        run.run(tell)
-        stored = torch.bfloat16 if pretrained(one.model) else torch.float32  # half the room where it is much
-        one.model.to(stored).float()  # all that follows is true of what is stored
-        truth = replace(examiner.look(MOST, situations=SITUATIONS), plateau=run.lines[-1]["plateau"])
-        gate, noticed = _gate(judge, lessons, seed)
-        if play is not None:
-            say("It plays what it learnt, in episodes that it never saw.")
-        played, missed = ({}, ()) if play is None else play(judge)
-    finally:
-        torch.set_num_threads(threads_before)
-    figures = {
+    words_from = [*known, Row(f"{lessons.texts} {lessons.instruction}", "", None)]
+    allow_null = lessons.allow_null or bool(lessons.unheard)
+    one, seen = learner(lessons.tools, words_from, lessons.instruction, allow_null, seed, lessons.base)
+    shape, parameters = one.model.config, one.model.num_parameters()
+    identity = {
+        **lessons.identity,
+        "seed": seed,
+        "tools": [s.canonical_json() for s in lessons.tools.schemas],
         "layers": shape.num_hidden_layers,
         "hidden": shape.hidden_size,
-        "parameters": one.model.num_parameters(),
-        "version": __version__,
-        "rows": lessons.count,
-        "held_out": len(lessons.held),
-        "samples": run.samples,
-        "seconds": run.seconds,
-        "seed": seed,
+        "heads": f"{shape.num_attention_heads} of {shape.num_key_value_heads}",
+        "tokenizer": one.encoder.tokenizer.digest(),
     }
-    told_of = list(dict.fromkeys(row.instruction for row in known if row.meant != ""))[:PROMPTS]
+    endless = lessons.count is None
+    rows = "New rows as long as it trains" if endless else f"{lessons.count:,} rows to learn from"
+    size = f"{parameters:,} parameters ({shape.num_hidden_layers} layers of {shape.hidden_size})"
+    say(f"{rows}, {len(lessons.held):,} held out; {size}, {seen.seen_words:,} words, {seen.seen_numbers:,} numbers.")
+    longest = _longest(one, [*lessons.learnt, *lessons.held])
+    judge, schedule, training = HeldOut(one, lessons.held), FitSchedule(float(minutes), RATE), _begun(folder, holding)
+    run = FitRun(
+        one, lessons.stream, judge, schedule, identity, training, lessons.ceiling, longest, endless=endless, say=say
+    )
+    if (begin := getattr(lessons.stream, "begin", None)) is not None:
+        begin(judge, run)
+    if run.samples:
+        say(f"Goes on from {run.samples:,} samples, {run.seconds:.0f} s of training.")
+    run.run(tell)
+    truth = replace(judge.look(MOST), plateau=run.lines[-1]["plateau"])
+    gate = _gate(judge, lessons, seed)
+    if play is not None:
+        say("It plays what it learnt, in episodes that it never saw.")
+    played = {} if play is None else play(judge)
     learnt = TrainingMetadata(
         (tuple(lessons.tools.openai()),),
         history=max(len(row.history) for row in known),
@@ -224,23 +196,64 @@ def _made(
         rate_hz=lessons.rate_hz,
         words=_taught(lessons),
     )
-    found = (*noticed, *missed)
-    notes = (*lessons.notes, *found)
-    text = card(folder.name, lessons.tools.schemas, lessons.source, truth, figures, notes, told_of, played)
+    found = NO_GATE if gate is None else f"What means nothing here it leaves undone, at a gate of {gate:g}."
+    made = Fitted(folder, truth, (*lessons.notes, found), learnt.instruction, played, lessons.tools)
+    trained = f"{run.samples:,} samples in {run.seconds:.0f} s, seed {seed}"
     try:
-        whole(one.model)
-        export(one.model, one.tokenizer, one.template, folder, stored, one.end)
+        export(one.model, one.tokenizer, one.template, folder, end=one.end)
         learnt.write(folder)
-        write_card(folder, text)
+        (folder / "README.md").write_text(card(made, lessons, size, trained), "utf-8")
     except (OSError, SafetensorError) as error:  # the latter of the weights' own writer
         why = getattr(error, "strerror", None) or error
         raise UserError(
             f"The checkpoint cannot be written to {folder} ({why}); the training is kept there.",
             "Make room, and start the same command again: nothing is trained twice.",
         ) from None
-    for note in found:
-        say(note)
-    return Fitted(folder, truth, notes, learnt.instruction, played, lessons.tools)
+    say(found)
+    return made
+
+
+def card(made: Fitted, lessons: Lessons, size: str, trained: str) -> str:
+    """The model card of what was fitted: what it learnt, from what, and how well."""
+    calls = ", ".join(f"`{t.name}({', '.join(p.name for p in t.parameters)})`" for t in lessons.tools.schemas)
+    instructions = dict.fromkeys(one.row.instruction for one in lessons.learnt if one.row.meant != "")
+    told = "\n".join(f"- {text}" for text in list(instructions)[:PROMPTS])
+    notes = "\n".join(f"- {note}" for note in made.notes)
+    apart = "whose questions were never trained on"
+    if made.played:
+        apart = "of seeds that were never trained on (the same text may have stood there all the same)"
+    learnt = "rows without end" if lessons.count is None else f"{lessons.count:,} rows learnt from"
+    played = "".join(f"\nIn its world, {told}: {share.message()}.\n" for told, share in made.played.items())
+    table = "\n".join(f"| {name} | {share.right} | {share.count} |" for name, share in made.truth.parts.items())
+    return f"""---
+library_name: rtcontrol
+---
+# {made.folder.name}: a small SimpleTool controller
+
+{size}. It knows {calls}, and nothing else. Made by `rtcontrol fit` (rtcontrol {__version__}).
+
+## Data
+
+{lessons.source}: {learnt}, {len(lessons.held):,} held out, {apart};
+the first {min(len(lessons.held), SAMPLE)} of them also chose the weights and the end of the run. What was noticed:
+
+{notes}
+
+It was told, among others:
+{told}
+
+## Training
+
+{trained}; `training/log.jsonl` is the log.
+
+## Score
+
+Held-out rows: {made.score.message()}.
+{played}
+| | right | of |
+|---|---|---|
+{table}
+"""
 
 
 def _taught(lessons: Lessons) -> str:
@@ -249,23 +262,12 @@ def _taught(lessons: Lessons) -> str:
     return " ".join(sorted({*words(" ".join([*said, lessons.taught, lessons.instruction])), *FILLERS}))
 
 
-def _gate(judge: HeldOut, lessons: Lessons, seed: int) -> tuple[float | None, tuple[str, ...]]:
-    """The gate below which the model was told nothing that it understands, found on one half of what it never saw, and
-    what that holds of the other half, in words."""
+def _gate(judge: HeldOut, lessons: Lessons, seed: int) -> float | None:
+    """The gate below which the model was told nothing that it understands, found on what it never saw."""
     if not lessons.unheard:
-        return None, (NO_GATE,)
-    held_out = [one.row for one in lessons.held if one.row.meant]
-    rows = [replace(row, instruction=str(row.meant)) for row in held_out]
-    gate = fit_gate(judge.decide, rows[::2], lessons.unheard[::2], seed)
-    rng, others = random.Random(seed), lessons.unheard[1::2]
-    told = {
-        "sentences that mean nothing here": [replace(r, instruction=rng.choice(others)) for r in rows[1::2]],
-        "canonical instructions": rows[1::2],
-        "held-out rows, as they are told": held_out[1::2],
-    }
-    held = {name: sum(sureness(d) < gate for d in judge.decide.decisions(asked)) for name, asked in told.items()}
-    shares = ", ".join(f"{count} of {len(told[name])} {name}" for name, count in held.items())
-    return gate, (f"What means nothing here it leaves undone, at a gate of {gate:g}: {shares}.",)
+        return None
+    rows = [replace(one.row, instruction=one.row.meant) for one in lessons.held if one.row.meant]
+    return fit_gate(judge.decide, rows, lessons.unheard, seed)
 
 
 def _longest(one: Learner, rows: Sequence[Taught]) -> int:

@@ -9,25 +9,28 @@ from __future__ import annotations
 import itertools
 import random
 import re
+import time
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from rtcontrol.agents import Goal
 from rtcontrol.agents.signatures import carry_out
 from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
+from rtcontrol.envs.evaluate import Case, Played, Seat, play
 from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
 from rtcontrol.models.train.probes import COMMON, with_word_probes
 from rtcontrol.models.train.rows import Row
 from rtcontrol.run.skills import UserSkill
-from rtcontrol.training.dataset import HeldOut, Taught, contradictions
+from rtcontrol.training.dataset import Taught, contradictions
 from rtcontrol.training.fit_run import FitRun
-from rtcontrol.training.out_of_scope import Nonsense
-from rtcontrol.training.rollouts import NAMED, tried
+from rtcontrol.training.gate import Nonsense
 from rtcontrol.training.train import Lessons
+from rtcontrol.training.validation import HeldOut, Share
 
 EACH, CALLS, TOOLS = 32, 64, 1_024
 
@@ -236,33 +239,25 @@ class WorldRows:
         return calls
 
 
-def lessons_of(skill: UserSkill, hz: float, seed: int, files: Mapping[str, str] | None = None) -> Lessons:
-    """What a world of one's own has to teach; `files` are digests of its code. Raises UserError for what that gets
-    wrong."""
+def lessons_of(skill: UserSkill, hz: float, seed: int, files: Sequence[str] = ()) -> Lessons:
+    """What a world of one's own has to teach; `files` are names and digests of its code. Raises UserError for what
+    that gets wrong."""
     rng = random.Random(f"{seed}/sample")
     stream = WorldRows(skill, hz)
-    notes = (*_too_often(skill, hz), *_said_too_little(skill), *tried(skill, hz))
-    sample = list(itertools.islice(stream._rows(rng), SAMPLE))
-    if (told := contradictions([Taught(row, where=_where(row)) for row in sample]).message()) is not None:
+    notes = tried(skill, hz)
+    sample = [Taught(row, where=_where(row)) for row in itertools.islice(stream._rows(rng), SAMPLE)]
+    if (told := contradictions(sample)[1]) is not None:
         notes = (*notes, told)
-    held, seen = _held_out(skill, hz, seed)
-
-    def expert(told: str, text: str) -> Call:
-        if (goal := skill.recognise(told)) is None:
-            raise LookupError(told)
-        return skill.expert(seen[text], goal)
-
     goals = skill.all_goals
     return Lessons(
         skill.agent.tools,
         stream,
-        [Taught(row) for row in sample],
-        [Taught(row) for row in held],
+        sample,
+        [Taught(row) for row in _held_out(skill, hz, seed)],
         f"The expert of {skill.agent.name} in the world {skill.name}, {hz:g} decisions a second",
         None,
         skill.agent.instruction,
-        {"world": skill.name, "goals": sorted(goals.ways), "hz": hz, "files": dict(files or {})},
-        expert=expert,
+        {"world": skill.name, "goals": sorted(goals.ways), "hz": hz, "files": ", ".join(files)},
         texts=goals.texts(),
         taught=goals.taught(),
         notes=notes,
@@ -271,9 +266,8 @@ def lessons_of(skill: UserSkill, hz: float, seed: int, files: Mapping[str, str] 
     )
 
 
-def _held_out(skill: UserSkill, hz: float, seed: int) -> tuple[list[Row], Mapping[str, Mapping[str, Any]]]:
-    """What is never trained on, one half as time goes by, the other by decision, so that the rare ones count; and the
-    data of each observation."""
+def _held_out(skill: UserSkill, hz: float, seed: int) -> list[Row]:
+    """What is never trained on, one half as time goes by, the other by decision, so that the rare ones count."""
     ticks = min(HELD_TICKS // 2, max(HELD_ROWS, round(HELD_S * hz)))
     worlds = max(2, min(HELD_WORLDS, HELD_TICKS // ticks))
     every = max(1, ticks * worlds // (4 * HELD_ROWS))  # neighbours would be the same question again and again
@@ -293,7 +287,7 @@ def _held_out(skill: UserSkill, hz: float, seed: int) -> tuple[list[Row], Mappin
     others = rng.sample(passing, HELD_ROWS - len(decisions))
     rows = [*(moment.row for moment in decisions), *map(lessons[0].retold, others)]
     rng.shuffle(rows)  # the first of these are looked at while it trains
-    return rows, {moment.row.observation: moment.data for moment in (*decisions, *others)}
+    return rows
 
 
 def _right(moment: Moment) -> Call:
@@ -303,41 +297,74 @@ def _right(moment: Moment) -> Call:
 
 def unheard(skill: UserSkill) -> Nonsense:
     """What asks for nothing in this world: no word of its goals is in it."""
-    return Nonsense("", skill.recognise, _words(skill) - COMMON)
-
-
-def _words(skill: UserSkill) -> frozenset[str]:
-    return frozenset(re.findall(r"[a-z]+", skill.all_goals.texts().lower()))
-
-
-def _too_often(skill: UserSkill, hz: float) -> tuple[str, ...]:
-    step_s = skill.step_s
-    if hz * step_s <= 1.0:
-        return ()
-    return (
-        f"The world goes on every {step_s:g} s: at {hz:g} Hz some decisions see what the one before saw. "
-        f"--hz {1 / step_s:g} decides once a step.",
-    )
-
-
-def _said_too_little(skill: UserSkill) -> tuple[str, ...]:
-    """What is known of the ways that are kept from training before it begins."""
-    kinds, ways = skill.all_goals.gaps()
-    told = []
-    if kinds and len(skill.all_goals.ways) > 1:
-        listed = ", ".join(f'"{kind}"' for kind in kinds[:NAMED])
-        told.append(
-            f"No way to say {listed}{' and others' * (len(kinds) > NAMED)} is kept from training (every fifth is, "
-            "unless another says the same): whether it is understood is not measured."
-        )
-    if ways:
-        listed = ", ".join(f'"{way}" ({word})' for way, word in ways[:NAMED])
-        told.append(
-            f"Kept from training, with a word that no other way has and that cannot be known: {listed}"
-            f"{f' and {len(ways) - NAMED} more' * (len(ways) > NAMED)}. Write it into another way, too."
-        )
-    return tuple(told)
+    return Nonsense("", skill.recognise, frozenset(re.findall(r"[a-z]+", skill.all_goals.texts().lower())) - COMMON)
 
 
 def _where(row: Row) -> str:
     return f'told "{row.instruction}", seeing "{row.observation}"'
+
+
+# Episodes played before anything is learnt in a world, and after.
+PLAYED_FROM = 3_000_000  # seeds
+TRIED = 16  # episodes by the expert, before anything is learnt
+TOGETHER = 16
+EPISODES = 48  # played for the card, told canonically, and told in ways that were held out
+
+
+def tried(skill: UserSkill, hz: float) -> tuple[str, ...]:
+    """The expert and nobody play a little before anything is learnt: what that notices. Raises UserError for a world
+    that does not end."""
+    told = _cases(skill, TRIED)
+    play(skill, lambda seats: [skill.still] * len(seats), told[: len(skill.kinds)], hz)
+    done = [one for one in play(skill, partial(_expert, skill), told, hz) if one.episode.success is not None]
+    share = Share(sum(bool(one.episode.success) for one in done), len(done))
+    failed = next((one.case for one in done if not one.episode.success), None)
+    if failed is None:
+        return ()
+    return (
+        f"The expert itself succeeds in {share.right} of {share.count} episodes at {hz:g} Hz (not in seed "
+        f'{failed.seed}, told "{failed.instruction}"): a model learns no better.',
+    )
+
+
+def played(skill: UserSkill, hz: float, seconds: float, answers: HeldOut) -> Mapping[str, Share]:
+    """How many episodes succeed, of seeds that training never had: told canonically, in ways that training never had,
+    and the expert beside it; at most EPISODES each, and about so many seconds in all; nothing of a world that judges
+    nothing. What has a word that was never taught is left undone, as in a run."""
+    plain = _cases(skill, EPISODES)
+    kept = [pair for kind in skill.kinds for pair in skill.phrasings["unseen"](kind)]
+    unseen = [Case(*kept[i % len(kept)], PLAYED_FROM + i) for i in range(EPISODES if kept else 0)]
+    history = skill.agent.history
+
+    def model(seats: Sequence[Seat]) -> list[Call | None]:
+        heard = [i for i, seat in enumerate(seats) if not skill.all_goals.unknown(seat.case.instruction)]
+        asked = [(seats[i].case.instruction, seats[i].seen, seats[i].called) for i in heard]
+        rows = [Row(told, seen, None, tuple(called[-history:]) if history else ()) for told, seen, called in asked]
+        calls: list[Call | None] = [None] * len(seats)
+        for i, answer in zip(heard, answers.answers(rows) if rows else (), strict=True):
+            calls[i] = answer if isinstance(answer, Call) else None
+        return calls
+
+    found = {}
+    for name, cases, decide in (
+        ("told canonically", plain, model),
+        ("told in ways kept from training", unseen, model),
+        ("by the expert", plain, partial(_expert, skill)),
+    ):
+        ended: list[Played] = []
+        started = time.monotonic()
+        while (left := cases[len(ended) :]) and (not ended or time.monotonic() - started < seconds / 2):
+            ended += play(skill, decide, left[:TOGETHER], hz)
+        judged = [bool(one.episode.success) for one in ended if one.episode.success is not None]
+        if judged:
+            found[name] = Share(sum(judged), len(judged))
+    return found
+
+
+def _cases(skill: UserSkill, count: int) -> list[Case]:
+    goals = [skill.goals[i % len(skill.goals)] for i in range(count)]
+    return [Case(goal.text(), goal, PLAYED_FROM + i) for i, goal in enumerate(goals)]
+
+
+def _expert(skill: UserSkill, seats: Sequence[Seat]) -> list[Call | None]:
+    return [skill.expert(skill.read_back(seat.seen), seat.case.goal) for seat in seats]

@@ -95,22 +95,6 @@ def test_a_goal_that_is_wrong_is_told_with_its_line(tmp_path: Path) -> None:
         Goals({"stop": [], "go": ["move to {x}"]}, source=str(file))
 
 
-def test_what_is_kept_from_training_and_cannot_be_known_is_named() -> None:
-    told = Goals(
-        {
-            "take {who} home": ["drive {who} home", "bring {who} home", "on with {who}", "{who} home", "{who} sleeps"],
-            "wait": ["stop", "halt"],
-            "honk": ["blow the horn", "make noise", "sound it", "beep", "make the horn sound"],
-        },
-        {"who": ["anna", "ben"]},
-    )  # fmt: skip
-    assert told.gaps() == (["wait"], [("{who} sleeps", "sleeps")])
-    asked = {"wait": ["{ask} stop", "halt", "rest", "pause", "please halt schön"]}
-    assert Goals(asked, words={"ask": ["please", "now"]}).gaps() == ([], [("please halt schön", "schön")])
-    asked["wait"][-1] = "{odd} halt"
-    assert Goals(asked, words={"ask": ["please"], "odd": ["kindly"]}).gaps()[1] == [("{odd} halt", "kindly")]
-
-
 def test_an_undefined_slot_is_told_where_it_belongs() -> None:
     with pytest.raises(UserError, match=r"under words: ask: \[\.\.\.\]"):
         Goals({"wait": ["{ask} stop"]})

@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file
 
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
-from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.adopt import adopt
@@ -78,7 +77,7 @@ def test_a_qwen_is_trained_resumed_merged_exported_and_decides(
     else:
         base = plain_base(tmp_path / "base", ("<|im_start|>", "<|im_end|>"), kind, seed=1, scale=0.1)
     rows = write(tmp_path / "rows.jsonl", simple_rows(at) * 10)
-    recipe = FinetuneRecipe(**FAST, steps=30, dropout=0.05, vocabulary="rows" if kind == "gemma3" else "all")
+    recipe = FinetuneRecipe(**FAST, steps=30, dropout=0.05)
     held_out = (write(tmp_path / "held.jsonl", simple_rows(at)),)
     whole = finetune(Job(str(base), (rows,), tmp_path / "whole", recipe, held_out))
     lines = logged(tmp_path / "whole")
@@ -101,9 +100,6 @@ def test_a_qwen_is_trained_resumed_merged_exported_and_decides(
     before = weights(tmp_path / "whole" / "base")
     changed = {n for n, w in expected.items() if not torch.equal(w, before[n].to(w.dtype))}
     assert changed == {n for n in expected if ".mlp." in n or "embed" in n or "lm_head" in n}
-    moved = (expected["model.embed_tokens.weight"] != before["model.embed_tokens.weight"]).any(-1).nonzero().flatten()
-    specials = {made.tokenizer.special_id(token) for token in ST_TOKENS}
-    assert {*moved.tolist()} <= specials or kind != "gemma3"
     for engine in ("torch", "transformers"):
         decided = [
             shown(build(folder, TOOLS, engine=engine, dtype="fp32").decide("x", "go left"))

@@ -93,17 +93,6 @@ def test_a_gguf_file_becomes_a_base_of_plain_weights_that_both_engines_decide_wi
         assert oracle.margin < 1e-3 or shown(decider.decide("x=1", "go left")) == expected
 
 
-def test_a_base_is_cut_to_its_first_layers(plain: Path, file: Path, tmp_path: Path) -> None:
-    for source, out in ((plain, tmp_path / "of-a-folder"), (file, tmp_path / "of-a-file")):
-        made = adopt_base(source, out, layers=1)
-        assert made.config["num_hidden_layers"] == 1
-        assert {name.split(".")[2] for name in load_file(out / "model.safetensors") if ".layers." in name} == {"0"}
-        assert build(out, BASE_TOOLS).decide("x=1", "go left").call is not None
-    with pytest.raises(UserError, match="has 2 layers, not 3") as error:
-        adopt_base(plain, tmp_path / "more", layers=3)
-    assert "from 1 to 2" in error.value.remedy and not (tmp_path / "more").exists()
-
-
 def test_a_file_that_cannot_be_a_base_is_refused_by_what_it_is(plain: Path, file: Path, tmp_path: Path) -> None:
     torn = tmp_path / "torn.gguf"
     torn.write_bytes(file.read_bytes()[:1000])

@@ -24,7 +24,6 @@ from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.policy import TreePolicy
 from rtcontrol.models.train.rows import Row, RowEncoder
 from rtcontrol.models.train.scratch import ModelShape, new_model
-from rtcontrol.models.train.seen_vocabulary import scored, see
 from rtcontrol.models.train.trainer import TrainConfig, Trainer, group_rows
 from rtcontrol.models.train.vocabulary import build_tokenizer, number_words
 from tests.models.small import build, tool
@@ -55,25 +54,20 @@ def source(chunk: int) -> Sequence[Row]:
     return rows
 
 
-def trainer(out: Path, config: TrainConfig = CONFIG, seen: bool = False) -> Trainer:
-    """Where a part of the vocabulary is `seen`, what is scored grows while it trains."""
+def trainer(out: Path, config: TrainConfig = CONFIG) -> Trainer:
     tokenizer, encoder = base()
-    model = new_model(SHAPE, tokenizer, config.seed)
-    if seen:
-        see(model, map(encoder.tokenizer.special_id, ST_TOKENS), (), common=0)
-    return Trainer(model, encoder, source, config, out)
+    return Trainer(new_model(SHAPE, tokenizer, config.seed), encoder, source, config, out)
 
 
 class PowerCutError(Exception):
     """Ends a run without a word."""
 
 
-@pytest.mark.parametrize("seen", [False, True])
-def test_resumed_run_ends_with_the_weights_of_the_uninterrupted_one(seen: bool, tmp_path: Path) -> None:
-    whole = trainer(tmp_path / "whole", seen=seen)
+def test_resumed_run_ends_with_the_weights_of_the_uninterrupted_one(tmp_path: Path) -> None:
+    whole = trainer(tmp_path / "whole")
     whole.run()
 
-    first = trainer(tmp_path / "cut", seen=seen)
+    first = trainer(tmp_path / "cut")
 
     def cut(line: dict[str, Any]) -> None:
         if line["samples"] == 32:
@@ -83,16 +77,14 @@ def test_resumed_run_ends_with_the_weights_of_the_uninterrupted_one(seen: bool, 
 
     with pytest.raises(PowerCutError):
         first.run(cut)
-    second = trainer(tmp_path / "cut", seen=seen)
+    second = trainer(tmp_path / "cut")
     assert second.samples == 32
     second.run()
     assert second.samples == whole.samples == 96
     for (name, a), (_, b) in zip(whole.model.state_dict().items(), second.model.state_dict().items(), strict=True):
         assert torch.equal(a, b), name
-    assert scored(second.model) == scored(whole.model)
-    assert len(scored(second.model)) > (len(ST_TOKENS) if seen else -1)
     # The run is done: starting it once more does nothing.
-    third = trainer(tmp_path / "cut", seen=seen)
+    third = trainer(tmp_path / "cut")
     third.run()
     assert third.samples == 96
 
@@ -208,6 +200,3 @@ def test_export_replaces_an_old_checkpoint_and_keeps_other_files(
     assert (folder / "README.md").read_text() == "card"
     assert json.loads((folder / "config.json").read_text())["model_type"] == "qwen2"
     assert other.read_text() == "mine" and not list(folder.glob(".*"))
-
-
-# Two real processes that train one model: other rows each, the same weights, files once.

@@ -14,7 +14,6 @@ import pytest
 from commands import call, refused, unknown_options
 
 import rtcontrol
-from rtcontrol.run.skills import UserSkill, skill_of
 from tests.helpers.processes import ROOT, environment, python
 
 # A page that has examples, and what they print.
@@ -124,8 +123,6 @@ def test_a_game_of_ones_own_is_made_and_flown_as_its_page_says(
     assert "16 passed" in said and "5 of 5 succeeded" in said and "2 of 2 succeeded" in said
     own = "".join((tmp_path / "rover" / name).read_text() for name in ("rover.py", "rover_agent.py", "goals.yaml"))
     assert sum(bool(line.strip()) for line in own.splitlines()) < 60
-    skill = skill_of(str(tmp_path / "rover" / "rover.py"), str(tmp_path / "rover" / "rover_agent.py"))
-    assert isinstance(skill, UserSkill) and skill.all_goals.gaps() == ([], [])  # it keeps the rule that the page gives
     for part in PARTS:
         assert part in own or "@tool" in part, part
     # The tools as functions fly like the definitions that they stand for.

@@ -6,7 +6,6 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
-from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -18,8 +17,9 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.rows import Row
 from rtcontrol.training import world_rows
-from rtcontrol.training.dataset import check, contradictions, read_files, split, tools_of
+from rtcontrol.training.dataset import check, contradictions, read_files, tools_of
 from rtcontrol.training.model_size import NARROW, WIDE, shape_for, words_of
+from rtcontrol.training.validation import split
 from rtcontrol.training.world_rows import Moment, Rehearsal
 from tests.rtcontrol.training.signals import TOOLS, rows, write
 
@@ -89,20 +89,6 @@ def test_tools_are_the_rows_own_where_none_are_given() -> None:
         check((("", r) for r in rows(60)), None)
 
 
-def test_rows_given_in_python_may_bring_functions_as_tools() -> None:
-    def stop() -> None:
-        """Stop."""
-
-    def go(way: Literal["left", "right"]) -> None:
-        """Go."""
-
-    given = [{"instruction": "on", "observation": str(i), "call": "stop", "tools": [stop, go]} for i in range(60)]
-    tools, found = check((("", row) for row in given), None)
-    assert [t.name for t in tools] == ["stop", "go"] and len(found) == 60
-    with pytest.raises(UserError, match="its tools are not those that are fitted"):
-        check((("", row) for row in given), tools_of([stop]))
-
-
 def test_pairs_and_names_are_rows_and_tools_too() -> None:
     tools = tools_of({"LEFT": "Go left.", "RIGHT": "Go right."})
     _, found = check((("", pair) for pair in [("wall right", "LEFT"), ("wall left", Call("RIGHT"))] * 30), tools, "on")
@@ -123,12 +109,11 @@ def test_contradictory_rows_are_counted_with_the_best_that_a_model_can_do() -> N
     one = {"instruction": "a", "observation": "b"}
     stop, go = one | {"call": "stop"}, one | {"call": GO}
     listed = [(f"f:{n}", r) for n, r in enumerate([stop, stop, stop, go, *rows(60)], start=1)]
-    found = contradictions(check(listed, Tools(TOOLS))[1])
-    assert (found.rows, found.questions) == (4, 1) and found.ceiling == pytest.approx(63 / 64)
-    told = found.message()
-    assert told is not None and "f:1: stop(); f:4: go(" in told and "98.4%" in told
+    ceiling, told = contradictions(check(listed, Tools(TOOLS))[1])
+    assert ceiling == pytest.approx(63 / 64) and told is not None
+    assert told.startswith("4 rows contradict others: 1 questions") and "f:4: go(" in told and "98.4%" in told
     either = [(where, r | ({"allowed": [GO]} if r["call"] == "stop" else {})) for where, r in listed]
-    assert contradictions(check(either, Tools(TOOLS))[1]).message() is None
+    assert contradictions(check(either, Tools(TOOLS))[1]) == (1.0, None)
 
 
 def test_rows_that_ask_the_same_are_held_out_together_in_any_order() -> None:

@@ -7,35 +7,32 @@ import itertools
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import rtcontrol
 from rtcontrol.agents import Tools
 from rtcontrol.cli import figures
 from rtcontrol.cli.app import main
 from rtcontrol.models.call import Call
-from rtcontrol.models.checkpoint.special_tokens import ST_TOKENS
-from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train import trainer
 from rtcontrol.models.train.base import adopt_base
 from rtcontrol.models.train.rows import Row
 from rtcontrol.training import model_size
-from rtcontrol.training.dataset import HeldOut, Share, Taught, recorded
+from rtcontrol.training.dataset import Taught, recorded
 from rtcontrol.training.fit import Fitted
 from rtcontrol.training.fit_run import FitRun
 from rtcontrol.training.model_size import Learner
 from rtcontrol.training.teacher import Situations, Teacher, TeacherRows, examples
-from rtcontrol.training.train import FRESH, NO_GATE, PRETRAINED
-from rtcontrol.training.validation import Examiner
+from rtcontrol.training.train import NO_GATE, RATE
+from rtcontrol.training.validation import HeldOut, Share
 from tests.helpers.disks import files_of
 from tests.models.small import build_checkpoint, plain_base
 from tests.rtcontrol.training.signals import TOLD, TOOLS, observe, rows, teacher, write
@@ -74,7 +71,7 @@ def test_the_folder_says_what_was_learnt(fitted: tuple[Fitted, list[dict[str, An
     assert learnt.knows(session.tools.schemas) and not learnt.knows(session.tools.schemas[:1])
     assert session.decider.spec.history == 0
     card = (made.folder / "README.md").read_text("utf-8")
-    assert made.score.message() in card and "`go(speed)`" in card
+    assert made.score.message() in card and "`go(speed)`" in card and "| argument go.speed |" in card
 
 
 def test_a_finished_run_is_not_trained_again(fitted: tuple[Fitted, list[dict[str, Any]]]) -> None:
@@ -93,7 +90,7 @@ def test_a_finished_run_goes_on_where_it_is_given_more_time(
     said: list[str] = []
     more = rtcontrol.fit(rows(), TOOLS, out=folder, minutes=4, tell=lines.append, say=said.append)
     assert any(told.startswith("Goes on from ") for told in said)
-    assert lines and lines[0]["rate"] == FRESH and more.score.right >= made.score.right
+    assert lines and lines[0]["rate"] == RATE and more.score.right >= made.score.right
 
 
 def test_a_stopped_run_that_is_given_less_time_takes_less(fast_clock: None, tmp_path: Path) -> None:
@@ -246,13 +243,13 @@ def test_a_model_has_the_weights_of_its_best_look(
         ran(self, progress)
         keep(self)
 
-    def examine(self: Examiner, *given: Any, **named: Any) -> Any:
-        return replace(examined(self, *given, **named), score=next(scores))
+    def examine(self: HeldOut, *given: Any) -> Any:
+        return replace(examined(self, *given), score=next(scores))
 
-    looked, ran, examined = FitRun._look, FitRun.run, Examiner.look
+    looked, ran, examined = FitRun._look, FitRun.run, HeldOut.look
     monkeypatch.setattr(FitRun, "_look", look)
     monkeypatch.setattr(FitRun, "run", run)
-    monkeypatch.setattr(Examiner, "look", examine)
+    monkeypatch.setattr(HeldOut, "look", examine)
     rtcontrol.fit(rows(), TOOLS, out=tmp_path / "made", minutes=0.3)
     first, best, *_, ended = seen
     assert all(ended[name].equal(best[name]) for name in best)
@@ -286,7 +283,6 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_what_was_learnt(
     ("option", "value", "says"),
     [
         ("--seed", "99999999999999999999", "--seed"),
-        ("--threads", "5000", "--threads"),
         ("--goal", "\udcff x", "is no instruction"),
     ],
 )
@@ -336,13 +332,6 @@ def test_a_fitted_model_keeps_its_functions_says_which_words_it_was_taught_and_w
     assert replace(listening, truth=replace(listening.truth, score=Share(4, 4)), played={"told": Share(1, 2)}).more
 
 
-def test_a_model_that_listens_is_not_accused(listening: Fitted) -> None:
-    swap = next(s for s in listening.truth.swaps if "fast" in s.words)
-    assert not swap.ignored and "change the call" in swap.message()
-    card = (listening.folder / "README.md").read_text("utf-8")
-    assert swap.message() in card and "| argument go.speed |" in card
-
-
 LEGAL = Tools(TOOLS)
 
 
@@ -352,10 +341,6 @@ def situation(rng: random.Random) -> tuple[str, str]:
 
 def alone(observation: str) -> str:
     return "stop" if "red" in observation else "fly"
-
-
-def endless(rng: random.Random) -> Iterator[tuple[str, str]]:
-    yield situation(rng)
 
 
 def fails(instruction: str, observation: str) -> str:
@@ -380,8 +365,6 @@ def test_what_it_answers_is_a_call_however_it_is_written() -> None:
 def test_its_mistakes_are_told_with_file_line_and_situation(function: Callable[..., Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
         Teacher(function, LEGAL)("go on", "light green")
-    with pytest.raises(LookupError):
-        Teacher(function, LEGAL).guess("go on", "light green")
 
 
 @pytest.mark.parametrize("function", [lambda: "stop", lambda a, b, c: "stop", "stop"])
@@ -402,9 +385,6 @@ def test_situations_may_be_listed_or_made_and_are_told_apart_from_nonsense() -> 
     for odd in (("pick", " "), ("pick", "half a \ud800 character"), None):
         with pytest.raises(UserError, match=r"test_fit.py:\d+: A situation is"):
             next(Situations(lambda rng, odd=odd: odd, None).draw(rng))
-    for function, says in ((lambda: ("a", "b"), "too many positional"), (endless, "yields")):
-        with pytest.raises(UserError, match=rf"test_fit.py:\d+: situations .*{says}"):
-            Situations(function, None)
     with pytest.raises(UserError, match=r"The situations failed: ZeroDivisionError.*test_fit.py"):
         next(Situations(lambda rng: 1 / 0, "go").draw(rng))
 
@@ -432,9 +412,8 @@ def test_fresh_rows_never_ask_what_is_held_out() -> None:
         next(nothing_new.rows(random.Random(0)))
 
 
-def test_a_model_is_fitted_to_a_teacher_that_judges_its_words_too(fast_clock: None, tmp_path: Path) -> None:
+def test_a_model_is_fitted_to_a_teacher(fast_clock: None, tmp_path: Path) -> None:
     made = rtcontrol.fit(teacher=teacher, situations=situation, tools=TOOLS, out=tmp_path / "made", minutes=0.02)
-    assert all(swap.certain for swap in made.truth.swaps) and not any("new rows" in note.lower() for note in made.notes)
     assert "The teacher at signals.py:" in (made.folder / "README.md").read_text("utf-8")
     again = rtcontrol.fit(
         teacher=teacher, situations=situation, tools=TOOLS, out=tmp_path / "on", base=str(made.folder), minutes=0.02
@@ -445,23 +424,12 @@ def test_a_model_is_fitted_to_a_teacher_that_judges_its_words_too(fast_clock: No
     assert shapes[0] == shapes[1]
 
 
-def test_a_base_that_knows_a_language_is_fitted_in_small_steps_and_kept_in_bf16(
-    fast_clock: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_language_model_is_not_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = build_checkpoint(tmp_path / "base", "gemma3", scale=0.1)
     monkeypatch.setattr(model_size, "LARGE", 10)
-    made = rtcontrol.fit(
-        teacher=teacher, situations=situation, tools=TOOLS, out=tmp_path / "made", base=str(base), minutes=0.02
-    )
-    before, after = (load_file(folder / "model.safetensors") for folder in (base, made.folder))
-    assert {weight.dtype for weight in after.values()} == {torch.bfloat16}
-    own = STTokenizer.load(base / "tokenizer.json")
-    moved = (before["model.embed_tokens.weight"].bfloat16() != after["model.embed_tokens.weight"]).any(-1)
-    assert {*moved.nonzero().flatten().tolist()} <= {own.special_id(token) for token in ST_TOKENS}
-    state = torch.load(made.folder / "training" / "state.pt", weights_only=True)
-    assert state["config"]["learning_rate"] == PRETRAINED < FRESH
-    assert len(state["scored"]) > len(ST_TOKENS)
-    assert made.decide("light red", TOLD[0]).call is not None
+    given: dict[str, Any] = {"teacher": teacher, "situations": situation, "tools": TOOLS, "base": str(base)}
+    with pytest.raises(UserError, match="too large to fit.*models train --base"):
+        rtcontrol.fit(**given, out=tmp_path / "made", minutes=0.02)
 
 
 def test_a_base_whose_end_of_a_text_is_its_own_is_gone_on_from(

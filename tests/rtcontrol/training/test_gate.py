@@ -15,8 +15,7 @@ from rtcontrol.envs.paddle.skill import SKILL as PADDLE
 from rtcontrol.envs.road.skill import SKILL as ROAD
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.train.rows import Row
-from rtcontrol.training.gate import HELD, SPARED, gate_between, sureness
-from rtcontrol.training.out_of_scope import WORLDS, Nonsense, with_nonsense
+from rtcontrol.training.gate import HELD, SPARED, WORLDS, Nonsense, gate_between, sureness, with_nonsense
 
 SKILLS = {"lander": LANDER, "paddle": PADDLE, "road": ROAD}
 of_each = pytest.mark.parametrize("name", SKILLS)
