@@ -15,7 +15,6 @@ from typing import Any
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.sample import Unusable
-from rtcontrol.models.schema.json_schema import TYPES
 from rtcontrol.models.strict_json import strict_json
 
 NAMES = {
@@ -34,11 +33,7 @@ LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
 
 
 def typed(schema: Any) -> dict[str, Any]:
-    """A schema with JSON Schema's types, in all depths, and what the sets write wrongly beside them set right: see
-    `_mended`.
-
-    Raises Unusable for a type that is not known.
-    """
+    """A schema with JSON Schema's types, in all depths. Raises Unusable for a type that is not known."""
     if not isinstance(schema, Mapping):
         raise Unusable("a parameter without a schema", repr(schema)[:80])
     found: dict[str, Any] = {}
@@ -53,34 +48,9 @@ def typed(schema: Any) -> dict[str, Any]:
             found[key] = typed(value)
         else:
             found[key] = value
-    return _mended(found)
-
-
-def _mended(found: dict[str, Any]) -> dict[str, Any]:
-    """Values that are listed as strings (`"1"` of an integer) are read by the type, what is of no such type is left
-    out, and a list of a list's items moves to the items. A default of another type goes, and `required` beside no
-    properties; examples are a list."""
-    kind = found.get("type")
     if "properties" in found:
         found.setdefault("type", "object")
-    elif "required" in found:
-        del found["required"]
-    if isinstance(listed := found.pop("enum", None), list):
-        if kind == "array" and not any(isinstance(v, list) for v in listed):
-            found["items"] = _mended({**found.get("items", {"type": "string"}), "enum": listed})
-        elif kept := [v for v in (coerced(v, found) for v in listed) if _is_of(v, kind)]:
-            found["enum"] = [v for i, v in enumerate(kept) if v not in kept[:i]]
-    if "examples" in found and not isinstance(found["examples"], list):
-        found["examples"] = [found["examples"]]
-    default = found.get("default")
-    if default is not None and (not _is_of(default, kind) or default not in found.get("enum", [default])):
-        del found["default"]
     return found
-
-
-def _is_of(value: Any, kind: Any) -> bool:
-    kinds = kind if isinstance(kind, list) else [kind]
-    return kind is None or any(isinstance(k, str) and TYPES.is_type(value, k) for k in kinds)
 
 
 def annotation(text: str) -> tuple[dict[str, Any], bool]:

@@ -105,11 +105,6 @@ def test_an_integer_that_is_no_float_is_no_value_of_a_number() -> None:
     assert not found and tally.dropped == {("set", "a value that its parameter does not take"): 1}
 
 
-def test_what_is_judged_keeps_its_values_as_the_set_has_them() -> None:
-    (row,), _ = made([sample(Call("go", {"a": 3, "z": 2}), tool("go", "", SPEED))], purpose="eval")
-    assert row.call is not None and row.call.text() == "go(z=2, a=3)"
-
-
 def test_samples_of_one_id_are_told_apart() -> None:
     shown = tool("go", "", SPEED)
     found, _ = made([sample(Call("go", {"z": float(n)}), shown) for n in range(3)])
@@ -187,7 +182,6 @@ def test_names_of_types_are_read_in_all_depths(given: str, kind: str) -> None:
     [
         ("str", {"type": "string"}, False),
         ("int, optional", {"type": "integer"}, True),
-        ("str, default 'en'", {"type": "string"}, True),
         ("Optional[float]", {"type": "number"}, True),
         ("List[int]", {"type": "array", "items": {"type": "integer"}}, False),
         (
@@ -195,15 +189,9 @@ def test_names_of_types_are_read_in_all_depths(given: str, kind: str) -> None:
             {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
             True,
         ),
-        ("Tuple[float, float]", {"type": "array", "items": {"type": "number"}}, False),
         ("Dict[str, int]", {"type": "object", "additionalProperties": {"type": "integer"}}, False),
         ("Union[int, float]", {"anyOf": [{"type": "integer"}, {"type": "number"}]}, False),
         ("int | None", {"type": "integer"}, False),
-        (
-            "List[Union[int, str]]",
-            {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "string"}]}},
-            False,
-        ),
         ("typing.List[str]", {"type": "array", "items": {"type": "string"}}, False),
         ("Literal['a', 'b']", {"enum": ["a", "b"]}, False),
     ],
@@ -217,27 +205,6 @@ def test_annotations_are_read(text: str, schema: dict[str, Any], optional: bool)
 def test_a_type_that_is_not_known_is_no_guess(text: str) -> None:
     with pytest.raises(Unusable, match="not known"):
         annotation(text)
-
-
-@pytest.mark.parametrize(
-    ("given", "mended"),
-    [
-        ({"type": "integer", "enum": ["1", "2", "many"]}, {"type": "integer", "enum": [1, 2]}),
-        ({"type": "boolean", "enum": ["True", "False", "dontcare"]}, {"type": "boolean", "enum": [True, False]}),
-        ({"type": "integer", "enum": ["many"]}, {"type": "integer"}),
-        (
-            {"type": "array", "items": {"type": "string"}, "enum": ["a", "b"]},
-            {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}},
-        ),
-        ({"type": "boolean", "default": "false"}, {"type": "boolean"}),
-        ({"type": "string", "enum": ["a"], "default": "b"}, {"type": "string", "enum": ["a"]}),
-        ({"type": "string", "required": True}, {"type": "string"}),
-        ({"type": "string", "examples": "jazz"}, {"type": "string", "examples": ["jazz"]}),
-    ],
-)
-def test_what_is_written_wrongly_beside_a_type_is_set_right(given: dict[str, Any], mended: dict[str, Any]) -> None:
-    assert typed(given) == mended
-    ToolSchema.from_openai(tool("t", "", {"type": "object", "properties": {"p": given}}))
 
 
 # Calls and values as the sets write them.
@@ -282,10 +249,8 @@ def test_what_cannot_be_read_is_refused(text: str) -> None:
     [
         ("3", {"type": "integer"}, 3),
         ("3.5", {"type": "integer"}, "3.5"),
-        ("1,500", {"type": "number"}, 1500.0),
         ("1e400", {"type": "number"}, "1e400"),
         ("nan", {"type": "number"}, "nan"),
-        ("per month", {"type": "number"}, "per month"),
         ("True", {"type": "boolean"}, True),
         ("3", {"type": "string"}, "3"),
         ("Wi-Fi", {"type": "array", "items": {"type": "string"}}, ["Wi-Fi"]),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,7 +13,6 @@ from rtcontrol.models.checkpoint.checkpoint import ZOO, Checkpoint, resolve
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.train.trainer import Trainer
 from tests.helpers.processes import python
 from tests.models.recipes import FOLDER, recipe
@@ -79,46 +76,6 @@ def test_stopped_stage_resumes_to_the_same_weights(tmp_path: Path, monkeypatch: 
     assert all(torch.equal(states[0]["model"][name], states[1]["model"][name]) for name in states[0]["model"])
 
 
-def test_both_forms_of_a_call_are_trained_on_equal_tokens() -> None:
-    module, corpus = recipe("heads_or_json"), recipe("robot_corpus")
-    assert {arm.tokens for arm in module.EXPERIMENTS["weights"].values()} == {module.TOKENS}
-    calls = [sample.call for sample in itertools.islice(corpus.samples(0), 400)]
-    assert {len(call.arguments) for call in calls} == set(range(7))
-
-
-def test_held_out_sentences_are_never_trained() -> None:
-    corpus = recipe("robot_corpus")
-    held = {s.instruction for s in itertools.islice(corpus.samples(7, corpus.Options(held_out=True)), 500)}
-    shown = {s.instruction for s in itertools.islice(corpus.samples(0), 5_000)}
-    assert not {text for text in held & shown if text.count(",") > 1}
-
-
-@pytest.mark.parametrize("name", WORLDS)
-def test_call_under_other_names_is_legal(name: str) -> None:
-    base, rng = recipe("base_model"), Random(0)
-    world = recipe("bundled_world").RECIPES[name]
-    tools = world.agent.tools.schemas
-    for row in itertools.islice(world.plan.demonstrations(0, 2), 60):
-        for way in (base.plain(tools), base.dressed(rng, tools, 1.0)):
-            call = way.call(row.call)
-            (tool,) = [tool for tool in way.tools if tool.name == call.name]
-            assert list(call.arguments) == [p.name for p in tool.parameters]
-            for p in tool.parameters:
-                assert not isinstance(p.domain, ClosedDomain) or p.domain.holds(call.arguments[p.name])
-
-
-def test_answer_of_a_look_up_follows_from_its_text() -> None:
-    tasks, rng = recipe("base_tasks"), Random(0)
-    ways = {word for words in tasks.WAYS for word in words}
-    for _ in range(300):
-        for row in tasks.look_up(rng, 3):
-            (tool,) = [tool for tool in row.tools if tool.name == row.call.name]
-            assert [p.name for p in tool.parameters] == list(row.call.arguments)
-            for value in row.call.arguments.values():
-                assert str(value) in row.observation
-            assert ways & {str(value) for value in row.call.arguments.values()}
-
-
 def test_base_finds_names_under_new_tools() -> None:
     tasks, rng, right, asked = recipe("base_tasks"), Random("bundled"), 0, 0
     variety = tasks.Variety((0, 0, 1, 0, 2), several_tools=0.0, unasked=0.0)
@@ -128,18 +85,6 @@ def test_base_finds_names_under_new_tools() -> None:
         right += sum(decider.decide(row.observation, row.instruction).call == row.call for row in rows)
         asked += len(rows)
     assert right >= 0.8 * asked > 40  # chance is a third and less
-
-
-def test_base_stages_and_worlds_train_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = recipe("base_model")
-    monkeypatch.setattr(base, "STAGES", base.STAGES[:1])
-    given = type("Given", (), {"out": tmp_path, "seed": 0, "samples": 48})
-    for _ in range(2):  # the second run has nothing to train
-        assert base.train(given) == f"Model: {tmp_path / 'checkpoint'}"
-    lines = [json.loads(line) for line in (tmp_path / "5-worlds" / "log.jsonl").read_text().splitlines()]
-    assert [line["samples"] >= 48 for line in lines] == [True]
-    learnt = TrainingMetadata.of(tmp_path / "checkpoint")
-    assert learnt is not None and learnt.any_tools and len(learnt.tool_sets) == 3
 
 
 def test_every_sentence_of_the_village_has_one_right_call() -> None:

@@ -129,16 +129,6 @@ def test_each_argument_has_its_head_and_its_confidence() -> None:
     ]
 
 
-def test_of_another_function_the_function_alone_is_judged() -> None:
-    for call in (Call("stop", {}), None):
-        assert [(h.name, h.right) for h in heads(call, heads_row(Call("go", {"p0": 1})), {})] == [("function", False)]
-
-
-def test_no_call_is_right_where_none_is_due() -> None:
-    assert [h.right for h in heads(None, heads_row(None), {})] == [True]
-    assert [h.right for h in heads(Call("stop", {}), heads_row(None), {})] == [False]
-
-
 def test_of_several_right_calls_the_closest_counts() -> None:
     one = heads_row(Call("go", {"p0": 1, "p1": 1}), Call("go", {"p0": 2, "p1": 2}), parameters=["p0", "p1"])
     assert all(head.right for head in heads(Call("go", {"p0": 2, "p1": 2}), one, {}))
@@ -202,16 +192,6 @@ def test_each_source_and_each_head_is_counted_apart() -> None:
     assert found["by_head"]["arg1"]["confidence"] == 0.5
     assert found["wrong"] == {"argument x": 1, "function stop": 1}
     assert found["calibration"]["decisions"] == 3
-
-
-def test_many_reasons_are_told_by_their_kind() -> None:
-    rows = [scores_row(str(n), go(n)) for n in range(20)]
-    few = scores_answers(*(Prediction(str(n), (Call(f"f{n % 2}"),)) for n in range(20)))
-    many = scores_answers(*(Prediction(str(n), (Call(f"f{n}x"),)) for n in range(20)))
-    assert scores(judged(rows, few, "exact"), "exact")["wrong"] == {"function f…": 20}
-    assert scores(judged(rows, many, "exact"), "exact")["wrong"] == {"function f…x": 20}
-    named = scores_answers(*(Prediction(str(n), (Call("ab"[n % 2] + "cdefghijklmnopq"[n % 15]),)) for n in range(20)))
-    assert scores(judged(rows, named, "exact"), "exact")["wrong"] == {"function …": 20}
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans()), min_size=1, max_size=12))

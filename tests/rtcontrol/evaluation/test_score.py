@@ -192,27 +192,6 @@ def test_a_call_acts_in_a_tick_without_a_step_too() -> None:
     assert called[1] == ["walk(step=1)"] and flown[0].episode.detail["end"] == "fell"
 
 
-@dataclass(frozen=True)
-class Doubting(Walker):
-    """Answers that it does not understand, more likely than not, whatever it is told."""
-
-    def decide(self, request: DecisionRequest) -> Decision:
-        return Decision(None, {"function": 0.6})
-
-
-def test_an_answer_that_says_it_does_not_understand_is_held_whatever_the_gate() -> None:
-    agent = replace(AGENT, null_is_doubt=True)
-    settings = Settings("walk", "walk", ("doubts",), HZ, 4, gates=("0",))
-    document = Document(settings, None)
-    document.lines(SAID)
-    flyers: dict[str, Flyer] = {name: scripted(SKILL, name) for name in SCRIPTED}
-    flyers["doubts"] = ModelFlyer(agent, Doubting(("go left",)), HZ, ScoringGate(0.0))
-    measure(SKILL, plan(settings, subjects(SKILL, HZ), SAID), flyers, document, lambda *_: None)
-    found = phrasing_shares(document.data, "doubts")
-    assert found is not None and found["all"]["unsure"] == 2 and found["nonsense"] == {"said": 1, "held": 1}
-    assert found["acted_wrongly"] == []
-
-
 def test_a_world_that_never_ends_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.LIMIT_S", 1e9)
     flown = play(SKILL, scripted(SKILL, "no-op"), cases(LEFT, [0]), HZ, longest_s=2.0)
@@ -452,30 +431,6 @@ def test_endpoints_are_scored_beside_each_other_in_a_world_of_ones_own(
         assert pick(cells, "goals", goal, models[0]) == pick(cells, "goals", goal, "expert") == [1]
         assert pick(cells, "goals", goal, models[1]) == ignored == pick(cells, "other", goal, models[1])
         assert pick(cells, "other", goal, models[0]) == [0]
-
-
-POLE = """
-from rtcontrol import Call
-
-def expert(data, goal):
-    return Call("act", {"action": "right" if data["angle"] + 0.3 * data["spin"] > 0 else "left"})
-"""
-
-
-def test_an_agent_file_of_an_expert_alone_is_enough_to_score_a_gymnasium_world(tmp_path: Path) -> None:
-    (tmp_path / "pole.py").write_text(POLE)
-
-    def balance(told: str, name: str, options: list[str]) -> str:
-        seen = dict(re.findall(r"(angle|spin) (-?\d+)", told))
-        return "right" if int(seen["angle"]) + 0.3 * int(seen["spin"]) > 0 else "left"
-
-    with standin(lambda n: (0.0, None), balance) as endpoint:
-        told = ("score", "--env", "gym:CartPole-v1?max_episode_steps=20&success=truncated", "--seeds", "1")
-        more = ("--agent", str(tmp_path / "pole.py"), "--hz", "50", "--model", f"decisions:{endpoint.url}")
-        assert call(*told, *more, "--gate", "0", "--json", str(tmp_path / "scores.json")) == 0
-    cells = list(json.loads((tmp_path / "scores.json").read_text())["cells"].values())
-    flown = [pick(cells, "goals", "play CartPole-v1", by) for by in (f"decisions:{endpoint.url}", "expert", "no-op")]
-    assert flown == [[1], [1], [0]]
 
 
 def test_a_game_without_a_model_is_scored_by_its_expert_nothing_and_chance(
