@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.gateway.access import ABORT
-from rtcontrol.loop import slash
+from rtcontrol.loop.loop import slash_tell
 from rtcontrol.loop.operator import SAID
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.viewer import snapshot
@@ -156,7 +156,7 @@ class WatchedSession:
     def instruct(self, text: str) -> str:
         loop = self._session.loop
         assert loop is not None, "found sessions have run"
-        return slash.tell(loop, text, "page", self._session.instruct)
+        return slash_tell(loop, text, "page", self._session.instruct)
 
 
 def find(admission: SessionManager, name: str) -> WatchedSession | None:

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import itertools
 import os
-import socket
 import sys
 import threading
 import time
@@ -66,15 +65,14 @@ class DecoderActor:
     """Builds, keeps and asks the deciders of sessions: of each session one a lane. On a lane, a session's DEALER has
     the session's key, a slash and a number as its identity: one that replaces another is not taken for it.
 
-    A client on the same machine talks ipc under `directory`, any other tcp; both under CURVE, with a key that only the
-    answer of `start` tells: who knows it is the run, and who can answer to it is this process. Ray calls `open` on a
+    Its clients are on the same machine and talk ipc under `directory`, under CURVE, with a key that only the answer of
+    `start` tells: who knows it is the run, and who can answer to it is this process. Ray calls `open` on a
     thread of the concurrency group `BUILD`, the others on another; each lane has a thread that
     decides. Each may be asked again and again.
     """
 
-    def __init__(self, lanes: int, preload: bool, directory: str, host: str) -> None:
+    def __init__(self, lanes: int, preload: bool, directory: str) -> None:
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        self._local = host == socket.gethostname() and os.access(directory, os.W_OK)
         self._directory, self._context = directory, zmq.Context()
         self._key, self._secret = zmq.curve_keypair()
         self._lanes, self._preload = lanes, preload
@@ -150,15 +148,9 @@ class DecoderActor:
         router = router_socket(self._context)
         router.linger = 0
         router.curve_server, router.curve_secretkey = True, self._secret
-        if self._local:
-            # The pid keeps a restarted process off the socket that its predecessor left behind.
-            endpoint = f"ipc://{self._directory}/{name}-{os.getpid()}"
-            router.bind(endpoint)
-        else:
-            import ray
-
-            address: str = ray.util.get_node_ip_address()
-            endpoint = f"tcp://{address}:{router.bind_to_random_port(f'tcp://{address}')}"
+        # The pid keeps a restarted process off the socket that its predecessor left behind.
+        endpoint = f"ipc://{self._directory}/{name}-{os.getpid()}"
+        router.bind(endpoint)
 
         def run() -> None:
             # One whose lane is dead but whose heart beats would never be missed: it ends, and Ray starts it again.

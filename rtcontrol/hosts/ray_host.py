@@ -33,8 +33,7 @@ log = logging.getLogger("rtcontrol.host")
 
 PING_EVERY_S = 0.1
 # Silence alone proves little: on a starved machine a live process answers late. So long it may be silent before the
-# kernel's word counts that it has got nowhere for `STILL_S`; and so long whatever the kernel says (or cannot say: of
-# another machine).
+# kernel's word counts that it has got nowhere for `STILL_S`; and so long whatever the kernel says.
 DOUBT_AFTER_S, STILL_S, DEAD_AFTER_S = 2.0, 1.0, 10.0
 # For the process's life: to end a context is to wait for its sockets, which their sessions' threads must close.
 _CONTEXT: zmq.Context[Any] = zmq.Context()
@@ -241,9 +240,7 @@ class DecoderLink:
             raise DecoderUnavailable(
                 f"No socket to the decoder ({error}).", "Close some, or raise `ulimit -n`."
             ) from None
-        # On the same machine, as its socket tells: there the decider's stamps are of our clock.
-        self._local = str(answer["lanes"][0]).startswith("ipc://")
-        self.threads = [(int(answer["pid"]), tid) for tid in answer["tids"]] if self._local else []
+        self.threads = [(int(answer["pid"]), tid) for tid in answer["tids"]]
         self.files = [int(lane.getsockopt(zmq.FD)) for lane in self._lanes]
         self._files = Files([wake.fd, *self.files])
         self._waiting: list[int | None] = [None] * len(self._lanes)
@@ -291,13 +288,12 @@ class DecoderLink:
             if int(lane.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 body = lane.recv()
                 if body != PING:
-                    tick, call, rest, error, decide_ns, mistake, *stamps, together, loss = msgpack.unpackb(body)
+                    tick, call, rest, error, decide_ns, mistake, *stamps = msgpack.unpackb(body)
                     if self._waiting[i] == tick:
                         self._waiting[i] = None
                     made = rest and _decision(call, rest)
-                    received, begun, gaps = stamps if self._local else (0, 0, ())
                     said = mistake and (mistake[0], mistake[1])
-                    return DecisionReply(tick, made, error, decide_ns, said, received, begun, gaps, together, loss)
+                    return DecisionReply(tick, made, error, decide_ns, said, *stamps)
         return None
 
     def close(self) -> None:
@@ -313,8 +309,7 @@ def until_lost(answer: dict[str, Any], others: Sequence[int], stop: threading.Ev
     poller = zmq.Poller()
     for watched in (heart, monitor, *others):
         poller.register(watched, zmq.POLLIN)
-    # On the same machine, as its socket tells.
-    progress = Progress(answer["pid"]) if answer["heartbeat"].startswith("ipc://") else None
+    progress = Progress(answer["pid"])
     # In rounds, which this thread itself saw: while it is not run, nobody is silent.
     silent = still = 0
     try:
@@ -334,7 +329,7 @@ def until_lost(answer: dict[str, Any], others: Sequence[int], stop: threading.Ev
             if not silent:
                 still = 0
                 continue
-            state = None if progress is None else progress.look()
+            state = progress.look()
             still = still + 1 if state in (STOPPED, WAITING) else 0
             hangs = silent * PING_EVERY_S > DOUBT_AFTER_S and still * PING_EVERY_S > STILL_S
             if state == GONE or hangs or silent * PING_EVERY_S > DEAD_AFTER_S:

@@ -1,21 +1,29 @@
-"""A decoder pool in one Ray actor: who has a decider there, and how all come back when its process, or Ray, is lost."""
+"""A decoder pool in one Ray actor: who has a decider there, and how all come back when its process is lost; and a warm
+second decoder (`--standby`)."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from rtcontrol.hosts.inprocess import Places
-from rtcontrol.hosts.protocol import LIMIT, DeciderSource, DecoderUnavailable
-from rtcontrol.hosts.ray_actor import BUILD, DecoderActor
+from rtcontrol.hosts.protocol import (
+    LIMIT,
+    Decider,
+    DeciderSource,
+    DecisionReply,
+    DecisionRequest,
+    DecoderUnavailable,
+    HostEvent,
+)
+from rtcontrol.hosts.ray_actor import BUILD, DecoderActor, yield_processor
 from rtcontrol.hosts.ray_host import DecoderLink, RayHost, until_lost
 from rtcontrol.hosts.ray_start import POLL_S, REMEDY, START_TIMEOUT_S, RaySession, Stopped, actor_options, ask, share
 from rtcontrol.models.errors import UserError
@@ -29,8 +37,6 @@ NOTICE_S = 2.0  # within which the watcher has noticed a lost process
 ATTEMPTS = 3
 # So often a session's decider is built again (once in `AGAIN_S`) in a process that is up.
 REBUILDS = 30
-# How often Ray itself is started again until it has lasted for `STEADY_S`.
-RAY_TRIES, STEADY_S = 3, 60.0
 
 
 def single_host(source: DeciderSource, lanes: int = 1, gpus: float | None = None) -> RayHost:
@@ -43,20 +49,26 @@ class RayPool:
 
     When its process is lost (its socket closes within a millisecond; one that was stopped or hangs answers no more),
     all sessions' hosts say so; Ray starts it again, and every session's decider is built there again from its source,
-    one after the other: each host says when its own is back. A Ray that was started here and lost its raylet or its GCS
-    is noticed as soon, shut down, and started again with a new actor. `gave_up` says why that failed for good.
+    one after the other: each host says when its own is back. `gave_up` says why there will be no more decisions: a Ray
+    that was started here lost its raylet or its GCS, say, which is noticed as soon.
     """
 
     name = "ray"
 
-    def __init__(self, limit: int = LIMIT, gpus: float | None = None, lanes: int = 1, preload: bool = True) -> None:
-        """`gpus` None: one if Ray has any."""
+    def __init__(
+        self,
+        limit: int = LIMIT,
+        gpus: float | None = None,
+        lanes: int = 1,
+        preload: bool = True,
+        joined: RaySession | None = None,
+    ) -> None:
+        """`gpus` None: one if Ray has any. `joined`: the Ray of another pool, which ends it."""
         self.gave_up: str | None = None
         self.actor: Any = None
         self._gpus, self._arguments = gpus, (lanes, preload)
         self._places = Places(limit)
-        self._ray = RaySession()
-        self._tries, self._began = 0, 0.0
+        self.ray, self._joined = joined or RaySession(), joined is not None
         self._watcher: threading.Thread | None = None
         self._closed = threading.Event()
         # Guards all below, and tells of its changes.
@@ -100,25 +112,17 @@ class RayPool:
     def _start(self, stopped: Callable[[], bool]) -> dict[str, Any]:
         """Start Ray and the actor; gives what the actor's `start` answers. Raises UserError, and Stopped when `stopped`
         says so before it runs."""
-        self._ray.start(stopped)
+        if not self._joined:
+            self.ray.start(stopped)
         import ray
 
         try:
-            self.actor = self._made()
-            answer = ask(self.actor.start.remote(), stopped)
+            options = {"concurrency_groups": {BUILD: 1}, **actor_options(), **share(self._gpus)}
+            self.actor = ray.remote(**options)(DecoderActor).remote(*self._arguments, self.ray.folder)
+            return ask(self.actor.start.remote(), stopped)
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[0].rstrip(".")
             raise DecoderUnavailable(f"Ray cannot run the decoder's process: {reason}.", REMEDY) from error
-        self._began = time.monotonic()
-        return answer
-
-    def _made(self) -> Any:
-        """The actor."""
-        import ray
-
-        options = {"concurrency_groups": {BUILD: 1}, **actor_options(), **share(self._gpus)}
-        where = (self._ray.folder, socket.gethostname())
-        return ray.remote(**options)(DecoderActor).remote(*self._arguments, *where)
 
     def _end_ray(self) -> None:
         with self._changed:
@@ -126,18 +130,19 @@ class RayPool:
         with contextlib.suppress(ImportError):
             import ray
 
-            if self.actor is not None and ray.is_initialized() and self._ray.died() is None:
+            if self.actor is not None and ray.is_initialized() and self.ray.died() is None:
                 with contextlib.suppress(ray.exceptions.RayError):
                     ray.kill(self.actor)
         self.actor = None
-        self._ray.end()
+        if not self._joined:
+            self.ray.end()
 
     @contextlib.contextmanager
-    def _using_ray(self, answer: dict[str, Any] | None = None) -> Iterator[None]:
+    def _using_ray(self, answer: dict[str, Any]) -> Iterator[None]:
         """Ray is not shut down meanwhile. Raises Stopped where the process that gave the answer is gone: a call to Ray
-        after it was shut down would start it anew."""
+        after it was shut down would start it again."""
         with self._changed:
-            if answer is not None and self._gone(answer):
+            if self._gone(answer):
                 raise Stopped
             self._busy += 1
         try:
@@ -236,17 +241,10 @@ class RayPool:
 
     def _watch(self, answer: dict[str, Any]) -> None:
         try:
-            while (lost_ns := until_lost(answer, self._ray.files, self._closed)) is not None:
+            while (lost_ns := until_lost(answer, self.ray.files, self._closed)) is not None:
                 self._lose(lost_ns)
-                if time.monotonic() - self._began > STEADY_S:
-                    self._tries = 0
-                found = None
-                if self._ray.died() is None:
-                    log.warning("decoder lost (pid %d); waiting for Ray to restart it", answer["pid"])
-                    found = self._until_back()
-                while found is None and not self._closed.is_set():
-                    found = self._ray_again()
-                if found is None:
+                log.warning("decoder lost (pid %d); waiting for Ray to restart it", answer["pid"])
+                if (found := self._until_back()) is None:
                     return
                 answer = found
                 seconds = (time.monotonic_ns() - lost_ns) / 1e9
@@ -266,17 +264,17 @@ class RayPool:
             self._changed.notify_all()
 
     def _until_back(self) -> dict[str, Any] | None:
-        """Ask Ray for the process until it answers; None when Ray itself is lost, or nobody waits any more.
-
-        DecoderUnavailable when it takes too long."""
+        """Ask Ray for the process until it answers; None when the pool is closed. Raises DecoderUnavailable when that
+        takes too long, and when Ray itself is lost."""
         import ray
 
         # A call made while the actor is away is looked at again only every second or two, so ask afresh meanwhile.
         asked: deque[Any] = deque(maxlen=32)
         give_up = time.monotonic() + START_TIMEOUT_S
-        # A call to a Ray that was shut down would start it anew.
-        while not self._closed.is_set() and self._ray.died() is None:
-            if not ray.is_initialized():
+        while not self._closed.is_set():
+            if (died := self.ray.died()) is not None:
+                raise DecoderUnavailable(f"Ray's {died} has ended.", "Start again.")
+            if not ray.is_initialized():  # a call to a Ray that was shut down would start it again
                 raise DecoderUnavailable("Ray was shut down by whoever had started it.", "Start again.")
             if time.monotonic() > give_up:
                 raise DecoderUnavailable(
@@ -294,25 +292,6 @@ class RayPool:
             except ray.exceptions.RayError:
                 self._closed.wait(0.05)
         return None
-
-    def _ray_again(self) -> dict[str, Any] | None:
-        """Start Ray and the actor again; None when that failed, or nobody waits any more. DecoderUnavailable when it
-        was tried too often."""
-        if self._tries == RAY_TRIES:
-            raise DecoderUnavailable(f"Ray was lost, and {RAY_TRIES} times started again in vain.", REMEDY)
-        self._tries += 1
-        if (died := self._ray.died()) is not None:
-            log.warning("Ray's %s has ended: Ray is started again", died)
-        try:
-            self._end_ray()
-            self._ray = RaySession()
-            return self._start(self._closed.is_set)
-        except Stopped:
-            return None
-        except UserError as error:
-            log.error("Ray does not start again: %s", error)
-            self._closed.wait(1.0)
-            return None
 
     def _back(self, answer: dict[str, Any]) -> None:
         with self._changed:
@@ -359,3 +338,167 @@ class RayPool:
             for host in self._hosts:
                 host.give_up(why)
             self._changed.notify_all()
+
+
+# The standby decides the first requests too, and one in so many seconds: its first decisions would be slow.
+WARM_REQUESTS, WARM_EVERY_NS = 8, 5_000_000_000
+
+
+def standby_host(source: DeciderSource, lanes: int = 1, gpus: float | None = None) -> StandbyHost:
+    """A run's host: the one session of a pool of its own, with two decoders."""
+    return StandbyHost(StandbyPool(1, gpus, lanes, preload=False), source, "the run", own=True)
+
+
+def two_hosts(first: DeciderSource, second: DeciderSource, lanes: int = 1) -> tuple[RayHost, RayHost]:
+    """Two deciders, each in a process of its own, of one Ray. The first one, which takes a GPU where there is one, is
+    closed last: the pool is its own."""
+    pool = StandbyPool(1, None, lanes, preload=False)
+    pool.spare = RayPool(1, 0, lanes, preload=False, joined=pool.ray)
+    return RayHost(pool, first, "the run", own=True), RayHost(pool.spare, second, "the run's backup")
+
+
+@dataclass(frozen=True)
+class GentleSource:
+    """Builds behind the decisions of the other decoder, where there are not enough processors for both."""
+
+    source: DeciderSource
+
+    def build(self) -> Decider:
+        yield_processor()
+        return self.source.build()
+
+
+class StandbyPool(RayPool):
+    """A `RayPool` that keeps a second one, its `spare`, in the Ray that it started."""
+
+    def __init__(self, limit: int = LIMIT, gpus: float | None = None, lanes: int = 1, preload: bool = True) -> None:
+        super().__init__(limit, gpus, lanes, preload)
+        self.spare = RayPool(limit, gpus, lanes, preload, self.ray)
+
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        info = super().start(stopped)
+        if info and not stopped():
+            self.spare.start(stopped)
+        return info
+
+    def open(self, session: str, source: DeciderSource) -> StandbyHost:  # type: ignore[override]
+        host = StandbyHost(self, source, session)
+        host.start()
+        return host
+
+    def alive(self) -> bool:
+        return super().alive() or self.spare.alive()
+
+    def close(self) -> None:
+        self.spare.close()
+        super().close()
+
+
+class StandbyHost:
+    """One session's part of a `StandbyPool`: a host in each of the two processes. Where the one that decides is lost,
+    the other is asked from the next request on; it stays with that one, and the lost one comes back as the standby."""
+
+    name = "ray"
+
+    def __init__(self, pool: StandbyPool, source: DeciderSource, session: str, own: bool = False) -> None:
+        self.incarnation = 0
+        self.events: list[HostEvent] = []
+        self.gave_up: str | None = None
+        self._pool, self._own = pool, own
+        gentle = GentleSource(source)
+        self._active, self._standby = RayHost(pool, gentle, session), RayHost(pool.spare, gentle, session)
+        # Whoever wakes the loop need not know which of them it waits for.
+        self._standby.woken = self._active.woken
+        self._seen = 0  # the active one's incarnation
+        self._lost_ns: int | None = None
+        self._mirrored = self._mirrored_ns = 0
+        # Ticks that the standby has to answer for nothing; and those that it still had to when it took over.
+        self._owed: set[int] = set()
+        self._stale: set[int] = set()
+
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        if self._own and not self.info:
+            self._pool.start(stopped)
+        for host in (self._active, self._standby):
+            if not stopped():
+                host.start(stopped)
+        return self.info
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """What the one that decides says of itself, and the standby's process."""
+        info = self._active.info
+        return info and {**info, "standby": self._standby.info.get("pid")}
+
+    @property
+    def shares(self) -> deque[float]:
+        """Of the one that decides."""
+        return self._active.shares
+
+    @property
+    def threads(self) -> Sequence[tuple[int, int]]:
+        """Those that decide."""
+        return self._active.threads  # type: ignore[no-any-return, attr-defined, unused-ignore]
+
+    def submit(self, request: DecisionRequest) -> None:
+        self._look()
+        active, standby = self._active, self._standby
+        active.submit(request)
+        standby.last = request  # a restarted one warms up with it
+        while self._owed and (reply := standby.wait(0)) is not None:
+            self._owed.discard(reply.tick)
+        if standby.up and self._is_due():
+            standby.submit(request)
+            self._owed.add(request.tick)
+
+    def wait(self, timeout_ns: int) -> DecisionReply | None:
+        reply = self._active.wait(timeout_ns)
+        if reply is not None and reply.tick in self._stale:
+            self._stale.discard(reply.tick)
+            return None
+        return reply
+
+    def wake(self) -> None:
+        self._active.wake()
+
+    def alive(self) -> bool:
+        self._look()
+        return self._active.up
+
+    def cancel(self, tick: int) -> None:
+        self._active.cancel(tick)
+
+    def close(self) -> None:
+        for host in (self._standby, self._active):
+            host.close()
+        if self._own:
+            self._pool.close()
+
+    def _is_due(self) -> bool:
+        """Whether the standby is to decide this request, too."""
+        now_ns = time.monotonic_ns()
+        if self._mirrored >= WARM_REQUESTS and now_ns - self._mirrored_ns < WARM_EVERY_NS:
+            return False
+        self._mirrored, self._mirrored_ns = self._mirrored + 1, now_ns
+        return True
+
+    def _look(self) -> None:
+        """Ask the one that is up, and say what was lost and when it was back; on the loop's thread."""
+        active, standby = self._active, self._standby
+        if active.up and active.incarnation == self._seen and self._lost_ns is None:
+            return
+        now_ns = time.monotonic_ns()
+        if self._lost_ns is None:
+            self._lost_ns = active.lost_ns or (active.events[-1].t_ns if active.events else now_ns)
+            self.events.append(HostEvent(self._lost_ns, "lost", 0.0))
+        if not active.up and standby.up:
+            self._active, self._standby = standby, active
+            self._stale, self._owed = self._owed, set()
+            log.warning("the standby decides")
+        if self._active.up:
+            self._seen = self._active.incarnation
+            self.incarnation += 1
+            self.events.append(HostEvent(now_ns, "restarted", (now_ns - self._lost_ns) / 1e9))
+            self._lost_ns = None
+        else:
+            self.gave_up = self._standby.gave_up and self._active.gave_up

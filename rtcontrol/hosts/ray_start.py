@@ -10,7 +10,6 @@ import os
 import secrets
 import select
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -22,7 +21,6 @@ from typing import Any
 from rtcontrol.hosts.processes import MARK, OPEN, Guardian, kill_marked, marked
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.models.errors import UserError
-from rtcontrol_client.wire.endpoint import host_port
 
 log = logging.getLogger("rtcontrol.host")
 
@@ -49,8 +47,12 @@ def source_root() -> str | None:
 
 
 def actor_options() -> dict[str, Any]:
-    """Of every actor: Ray starts a lost one again, and it finds this source tree."""
-    options: dict[str, Any] = {"max_restarts": -1}
+    """Of every actor: it is on this machine, Ray starts a lost one again, and it finds this source tree."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    options: dict[str, Any] = {"max_restarts": -1, "scheduling_strategy": here}
     if root := source_root():
         path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH")) if p)
         options["runtime_env"] = {"env_vars": {"PYTHONPATH": path}}
@@ -97,7 +99,7 @@ def ask(asked: Any, stopped: Callable[[], bool]) -> dict[str, Any]:
 
 
 class RaySession:
-    """Ray, started small on this machine, or joined where RAY_ADDRESS names a cluster; and a folder for the sockets.
+    """Ray, started small on this machine, unless this process has one; and a folder for the sockets.
 
     A Ray that is started here keeps its own files in that folder, which no other user may enter, listens on this
     machine's own address alone, and answers whoever has its token, which is of this process and stands in no file. All
@@ -180,24 +182,15 @@ class RaySession:
             # A terminal that goes away is the run's business: Ray's processes live until it has ended.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
             options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-            if address := os.environ.get("RAY_ADDRESS"):
-                _reach(address)
-                with _sigterm_kept():
-                    ray.init(**options)
-            else:
-                options |= {
-                    "num_cpus": self._cpus,
-                    "include_dashboard": False,
-                    "object_store_memory": OBJECT_STORE_BYTES,
-                }
-                options |= {"_temp_dir": str(Path(self.folder) / OPEN), "_node_ip_address": LOOPBACK}
-                with _sigterm_kept(), _marking(self.folder):
-                    ray.init(**options)
-                for _, fd, program in marked(self.folder):
-                    if program in VITAL:
-                        self._vital[fd] = program
-                    else:
-                        os.close(fd)
+            options |= {"num_cpus": self._cpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+            options |= {"_temp_dir": str(Path(self.folder) / OPEN), "_node_ip_address": LOOPBACK}
+            with _sigterm_kept(), _marking(self.folder):
+                ray.init(address="local", **options)
+            for _, fd, program in marked(self.folder):
+                if program in VITAL:
+                    self._vital[fd] = program
+                else:
+                    os.close(fd)
         except BaseException as error:  # told to whoever waits, on the thread that waits
             self._error = error
         finally:
@@ -253,8 +246,6 @@ def _cannot(error: BaseException) -> UserError:
 def _guard() -> None:
     """A token for the Ray that is started here, unless the user has one: Ray would write its own into HOME, where there
     is one, for everybody to read."""
-    if os.environ.get("RAY_ADDRESS"):
-        return
     if not any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
     if "ray" not in sys.modules:  # one that is loaded knows its mode already
@@ -275,16 +266,6 @@ def _room(folder: str) -> None:
         raise UserError(
             f"Ray cannot start: {what} ({error.strerror}).", f"{remedy}, or use `--host inprocess`, which needs no Ray."
         ) from None
-
-
-def _reach(address: str) -> None:
-    # Ray itself tries for minutes, and then ends the whole process.
-    name, port = host_port(address)
-    if name and "/" not in name and port.isdigit():
-        try:
-            socket.create_connection((name, int(port)), timeout=5.0).close()
-        except OSError as error:
-            raise ConnectionError(f"nothing answers at RAY_ADDRESS={address} ({error})") from error
 
 
 def _hush() -> None:

@@ -1,15 +1,77 @@
-"""What hysteresis compares with: the call that is in force in the world, and what was preferred to it lately."""
+"""The call in force: how long it is held, what acts after it, and what hysteresis compares with it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from rtcontrol.envs.base import Acknowledgement
 from rtcontrol.hosts.protocol import DecisionReply
 from rtcontrol.loop.command import Tick
-from rtcontrol.loop.fallback import FallbackPolicy
 from rtcontrol.models.call import Call, Decision, Preferred, StandingCall
+
+Action = Literal["none", "hold", "safe", "stop"]
+
+
+class FallbackPolicy:
+    """Keeps the age of the call in force. Times are the world's (`LoopClock.effective_ns`), in nanoseconds.
+
+    Under `hold`, a miss leaves the call in force until it has not been renewed for `hold_ns`; then the safe call is
+    demanded, also between two ticks: at `expires_ns` (None: no call is being held). It is not demanded again until a
+    fresh call acted or a new epoch began; whether it is in force is the actuator's to say.
+    """
+
+    def __init__(self, on_miss: str, hold_ns: int) -> None:
+        self._on_miss, self.hold_ns = on_miss, hold_ns
+        self.limit_ns = hold_ns  # until then the call in force may be held
+        self.expires_ns: int | None = None
+        self.safe = False  # the safe call took over
+        self.suspended = False  # people hold the calls back: the safe call is in force, whatever is missed
+
+    def epoch(self, now_ns: int) -> None:
+        """A new world: nothing is in force, and the hold limit runs from here."""
+        self.fresh_call(now_ns)
+
+    def renew(self, now_ns: int) -> None:
+        """A fresh decision was made: its call, or the null function's consent to the call in force."""
+        self.limit_ns, self.expires_ns = now_ns + self.hold_ns, None
+
+    def fresh_call(self, now_ns: int) -> None:
+        """A fresh call was executed; the safe call is no longer in force."""
+        self.limit_ns, self.expires_ns, self.safe = now_ns + self.hold_ns, None, False
+
+    def suspend(self, now_ns: int, lasting: bool) -> None:
+        """The safe call took over at a person's word, which is in force still (`lasting`) or not any more; when it goes
+        on, nothing older may be held."""
+        self.suspended, self.safe = lasting, True
+        self.limit_ns, self.expires_ns = now_ns, None
+
+    def miss(self, now_ns: int) -> Action:
+        """No fresh call: what to do about it."""
+        if self.suspended:
+            return self._take_over()  # in a new epoch; else it has
+        if self._on_miss == "stop":
+            return "stop"
+        return self.unsure(now_ns) if self._on_miss == "hold" else self._take_over()
+
+    def unsure(self, now_ns: int) -> Action:
+        """A call held back by the confidence gate leaves the call in force, but does not renew it."""
+        if now_ns < self.limit_ns:
+            self.expires_ns = self.limit_ns
+            return "hold"
+        return self._take_over()
+
+    def expire(self, now_ns: int) -> Action:
+        """The hold limit, if it is reached."""
+        return self._take_over() if self.expires_ns is not None and now_ns >= self.expires_ns else "none"
+
+    def _take_over(self) -> Action:
+        self.expires_ns = None
+        if self.safe:
+            return "none"
+        self.safe = True
+        return "safe"
+
 
 Scope = tuple[int, str]  # an epoch, and an instruction
 

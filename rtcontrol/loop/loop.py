@@ -16,12 +16,11 @@ from rtcontrol.hosts.plan_host import PlanHost
 from rtcontrol.hosts.protocol import Host
 from rtcontrol.loop.clock import LockstepClock, LoopClock, WallClock
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.context import RunContext
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.interpreter import Interpretation, Interpreter
 from rtcontrol.loop.realtime import Collector, SlackCollector
 from rtcontrol.loop.tick import Ticks
-from rtcontrol.loop.tick_outcome import acknowledge, overdue
+from rtcontrol.loop.tick_outcome import RunContext, acknowledge, overdue
 from rtcontrol.loop.warmup import Warmup, first_look, warm_up
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.recent import Recent
@@ -287,3 +286,40 @@ class ControlLoop:
             end = {"end": self.ended_by, "t_s": t_s, "open": self._ticks.open}
             self.recorder.write({**end, "safe_in_force": self.safe_in_force if self._world_started else None})
             self._end_written = True
+
+
+# What a typed line says to the loop; any other line is an instruction.
+TYPED = {"/pause": "pause", "/resume": "resume", "/stop": "stop", "/yes": "confirm", "/no": "deny"}
+HELP, GOALS = "/help", "/goals"
+SENT = "sent"
+
+
+def slash_answer(text: str, instruction: str, goals: GoalTools | None) -> str | None:
+    """Return the answer to `/help`, `/goals` or an unknown word; None for an instruction, and for a word of TYPED.
+
+    `instruction`: the active one.
+    """
+    if not text.startswith("/") or text in TYPED:
+        return None
+    if text == GOALS:
+        return goals_help(goals)
+    if text == HELP:
+        return f'Active: "{instruction}". {goals_help(goals)} Commands: {", ".join([*TYPED, HELP, GOALS])}.'
+    return f"{text[:40]} is none of {', '.join([*TYPED, HELP, GOALS])}."
+
+
+def slash_tell(loop: ControlLoop, text: str, by: str, instruct: Callable[[str], object]) -> str:
+    """Do what a line from a page says, and return one sentence about it. UserError for an instruction too long."""
+    if text in TYPED:
+        return loop.operator.say(TYPED[text], by)
+    if (told := slash_answer(text, loop.instruction, loop.instructions.goals)) is not None:
+        return told
+    instruct(text)
+    return SENT
+
+
+def goals_help(goals: GoalTools | None) -> str:
+    """Return what the agent can be told, for people."""
+    if goals is None:
+        return "The agent lists no goals: it takes any text as its instruction."
+    return f"You can say: {'; '.join(goals.examples(len(goals.kinds)))}."

@@ -16,12 +16,11 @@ from rtcontrol.loop import tick_outcome
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.call_in_force import CallInForce
 from rtcontrol.loop.command import Command, Completion, Fault, InFlightCall, LegalCalls, OperatorCommand, Tick
-from rtcontrol.loop.context import RunContext
+from rtcontrol.loop.evidence import SIZE
 from rtcontrol.loop.operator import OperatorControl
 from rtcontrol.loop.realtime import Collector, SlackCollector
 from rtcontrol.loop.requests import Instructions, Requests, row
-from rtcontrol.loop.schedstat import SIZE
-from rtcontrol.loop.tick_outcome import TickOutcomes
+from rtcontrol.loop.tick_outcome import RunContext, TickOutcomes
 from rtcontrol.models.call import Call
 from rtcontrol.telemetry.causes import Cause
 

@@ -1,24 +1,111 @@
-"""What became of each tick: the cause of a miss is named, the fallback acts, the world is told, an event is emitted."""
+"""Finish ticks: attribute misses, run the fallback, acknowledge remote clients, emit one record per tick, and an event
+for whatever else happens to a run."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from rtcontrol.envs.base import Acknowledgement, Emission, Emitting
-from rtcontrol.hosts.protocol import DecisionReply, Host
+from rtcontrol.agents import Agent
+from rtcontrol.agents.goal_tools import GoalTools
+from rtcontrol.envs.base import Acknowledgement, Emission, Emitting, Environment, Episode, WorldError
+from rtcontrol.hosts.protocol import DecisionReply, Host, HostEvent
 from rtcontrol.loop.actuator import Actuator
-from rtcontrol.loop.call_in_force import what_was_kept
+from rtcontrol.loop.call_in_force import Action, FallbackPolicy, what_was_kept
 from rtcontrol.loop.clock import LoopClock
-from rtcontrol.loop.command import SPANS, Command, Completion, InFlightCall, KnownCause, Tick
-from rtcontrol.loop.context import RunContext
-from rtcontrol.loop.events import RunEvents
-from rtcontrol.loop.evidence import EvidenceCollector
-from rtcontrol.loop.fallback import Action, FallbackPolicy
+from rtcontrol.loop.command import SPANS, Command, Completion, Fault, InFlightCall, KnownCause, SafeAttempt, Tick
+from rtcontrol.loop.config import RunConfig
+from rtcontrol.loop.errors import Errors
+from rtcontrol.loop.evidence import EvidenceCollector, PauseWatch
 from rtcontrol.models.call import Call
 from rtcontrol.telemetry.causes import Cause
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """`emit` takes an event for the record, `notify` a line for people, `stop` why the run ends; `retake` takes back
+    signals that user code has taken. `goals`: what the agent can be told, where it has goals."""
+
+    config: RunConfig
+    agent: Agent
+    env: Environment
+    host: Host
+    clock: LoopClock
+    watch: PauseWatch
+    emit: Callable[[dict[str, Any]], None]
+    notify: Callable[[str], None]
+    stop: Callable[[str], None]
+    retake: Callable[[], None] = lambda: None
+    goals: GoalTools | None = None
+
+
+class RunEvents:
+    """Emits an event for each; `t0_ns` is the first release."""
+
+    def __init__(self, context: RunContext, evidence: EvidenceCollector) -> None:
+        self._env, self._emit, self.evidence = context.env, context.emit, evidence
+        self._errors = Errors(context.notify)
+        self.t0_ns = 0
+        self.safe_k = -1  # for whose sake the safe call took over last
+        self.noted_episodes = self.noted_events = 0
+
+    def t_s(self, t_ns: int) -> float:
+        """Seconds since the first release."""
+        return round((t_ns - self.t0_ns) / 1e9, 6)
+
+    def note(self, episodes: Sequence[Episode], events: Sequence[HostEvent]) -> None:
+        """Record the episodes that ended and what befell the host since the last time."""
+        for episode in episodes[self.noted_episodes :]:
+            line = {"seed": episode.seed, "return": round(episode.ret, 4), "success": episode.success}
+            self._emit({"episode": {**line, "seconds": round(episode.seconds, 3), "detail": episode.detail}})
+            self.noted_episodes += 1
+        for event in events[self.noted_events :]:
+            what: dict[str, Any] = {"t_s": self.t_s(event.t_ns), "event": event.event}
+            what |= {"seconds": round(event.seconds, 3)} | ({"decider": event.decider} if event.decider else {})
+            self._emit({"host_event": what})
+            self.noted_events += 1
+            self.evidence.follow()  # other threads decide after a restart
+
+    def attempted(self, attempt: SafeAttempt) -> None:
+        """One try of the safe call: counted as safe only when all of them are in force."""
+        call, text = attempt.call, None if attempt.call is None else attempt.call.text()
+        if call is not None and attempt.acted and attempt.error is None:
+            told = {"called": call.name, "arguments": call.arguments, "k": self.safe_k, "why": "safe"}
+            self._emit({**told, "t_s": self.t_s(attempt.ended_ns)})
+        line: dict[str, Any] = {"safe": text, "why": attempt.why, "t_s": self.t_s(attempt.ended_ns)}
+        line["attempt"], line["in_force"] = attempt.attempt, attempt.in_force
+        if attempt.over:
+            line["world"] = "over"
+        if attempt.error is not None:
+            self._errors.put(line, attempt.error, f"safe call {text}, tried again until it is in force: ")
+        self._emit(line)
+
+    def acknowledged(self, said: Acknowledgement) -> None:
+        """The world's own word of what became of a call that it was told."""
+        line: dict[str, Any] = {"ack": said.tick, "status": said.status, "why": said.why, "t_s": self.t_s(said.t_ns)}
+        line |= {name: value for name, value in (("result", said.result), ("n", said.n or None)) if value is not None}
+        self._errors.put(line, said.error, f"tick {said.tick}: {said.status}: ")
+        self._emit(line)
+
+    def fault(self, fault: Fault) -> None:
+        """The world raised over what it was told."""
+        line: dict[str, Any] = {"fault": fault.doing, "t_s": self.t_s(time.monotonic_ns())}
+        self._errors.put(line, fault.error, f"{fault.doing}: ")
+        self._emit(line)
+
+    def broke_down(self, error: WorldError, started: bool) -> str:
+        """The world's own code raised: gives what people are told, in one sentence."""
+        cause = error.__cause__ or error
+        line: dict[str, Any] = {"fault": "world", "t_s": self.t_s(time.monotonic_ns()) if self.t0_ns else 0.0}
+        what = self._errors.put(line, cause)
+        self._emit(line)
+        return f"The environment {self._env.name} broke down: {what.rstrip('.')}. " + (
+            "The run ends with the safe call; mend it there." if started else "It never began; mend it there."
+        )
+
 
 Status = Literal["fresh", "held", "safe"]
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from rtcontrol.agents import InvalidCall, Tool, Tools
 from rtcontrol.hosts.remote_api import is_endpoint
-from rtcontrol.loop.confidence_monitor import ConfidenceGate, Doubt, heads_of, never_taught
+from rtcontrol.loop.operator import ConfidenceGate, Doubt, heads_of, never_taught
 from rtcontrol.loop.realtime import SWITCH_INTERVAL_S
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.checkpoint.checkpoint import resolve

@@ -245,7 +245,7 @@ def host(config: RunConfig, source: DeciderSource, model: str, chosen: Agent | N
             "--standby is for one local model, and here are two: where --model is lost, --backup decides at once.",
             "Leave one of them out.",
         )
-    from rtcontrol.hosts.ray_standby import two_hosts
+    from rtcontrol.hosts.ray_pool import two_hosts
 
     return BackupHost(*two_hosts(source, spare, config.pipeline), handover(config, local))
 
@@ -281,7 +281,7 @@ def _place(config: RunConfig, source: DeciderSource, model: str) -> Host:
         return InProcessHost(source, config.pipeline)
     gpus = 0 if model in PLAIN or is_endpoint(model) else None
     if config.standby:
-        from rtcontrol.hosts.ray_standby import standby_host
+        from rtcontrol.hosts.ray_pool import standby_host
 
         return standby_host(source, config.pipeline, gpus)
     from rtcontrol.hosts.ray_pool import single_host

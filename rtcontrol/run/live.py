@@ -16,9 +16,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from rtcontrol.loop import slash
-from rtcontrol.loop.loop import ControlLoop
-from rtcontrol.loop.slash import TYPED
+from rtcontrol.loop.loop import TYPED, ControlLoop, slash_answer
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
 from rtcontrol.run.viewer import Viewer
@@ -188,7 +186,7 @@ def _read_stdin(loop: ControlLoop, say: Callable[[str], None]) -> None:
         for line in sys.stdin:
             if (text := line.removeprefix("\ufeff").strip()) in TYPED:
                 say(loop.operator.say(TYPED[text], "keyboard"))
-            elif (answer := slash.answer(text, loop.instruction, loop.instructions.goals)) is not None:
+            elif (answer := slash_answer(text, loop.instruction, loop.instructions.goals)) is not None:
                 say(answer)
             elif text:
                 try:

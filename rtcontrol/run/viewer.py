@@ -17,8 +17,7 @@ from typing import IO, Any
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.envs.remote import RemoteEnvironment
 from rtcontrol.envs.remote_parts import RemotePicture
-from rtcontrol.loop import slash
-from rtcontrol.loop.loop import ControlLoop
+from rtcontrol.loop.loop import SENT, ControlLoop, slash_tell
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import RunOptions
 
@@ -116,8 +115,8 @@ class Viewer:
         while (said := _line(self._out)) is not None:
             try:
                 if "instruct" in said:
-                    told = slash.tell(loop, said["instruct"], "page", loop.instruct)
-                    self._answer = self._answer if told == slash.SENT else told
+                    told = slash_tell(loop, said["instruct"], "page", loop.instruct)
+                    self._answer = self._answer if told == SENT else told
                 elif "say" in said:
                     self._answer = loop.operator.say(said["say"], "page", said.get("k"))
                     self._say(self._answer)

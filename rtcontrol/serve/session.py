@@ -7,14 +7,13 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from rtcontrol.envs.base import Emission, Observation
 from rtcontrol.envs.remote import RemoteData, RemoteEnvironment
-from rtcontrol.hosts.load import Need, need_of
 from rtcontrol.hosts.protocol import DecoderPool, Host
 from rtcontrol.loop.clock import WallClock
 from rtcontrol.loop.config import RunConfig, instruction_text, size
@@ -40,6 +39,31 @@ log = logging.getLogger("rtcontrol.serve")
 
 State = Literal["opening", "live", "parked", "over"]
 LOST, BYE, STOPPED, BY_HAND = "client lost", "client said bye", "server stopped", "a person stopped it"
+
+
+@dataclass(frozen=True)
+class Need:
+    """A session's rate, and the seconds of the decoder that one of its decisions takes; those that are decided together
+    share theirs."""
+
+    hz: float
+    share_s: float
+
+    @property
+    def busy(self) -> float:
+        """The part of the decoder's time that it takes."""
+        return self.hz * self.share_s
+
+
+def undisturbed(shares: Sequence[float]) -> float:
+    """Of what decisions took: what one of four stayed under, as others on the machine make some of them longer."""
+    return sorted(shares)[len(shares) // 4]
+
+
+def need_of(host: Host, hz: float) -> Need | None:
+    """What a session needs that decides there so often; None before its first decision."""
+    shares = list(host.shares)
+    return Need(hz, undisturbed(shares) / 1e9) if shares else None
 
 
 class SessionOwner(Protocol):

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rtcontrol.envs.remote import RemoteEnvironment
-from rtcontrol.hosts.load import Need
 from rtcontrol.hosts.protocol import DecoderPool, DecoderUnavailable
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.models.errors import UserError
@@ -19,7 +18,7 @@ from rtcontrol.serve.crowd.session import CrowdSession, of_crowd
 from rtcontrol.serve.errors import AGAIN, stopped
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.serve.peer import HELLOS_PER_S, Connection, Peer, TokenBucket
-from rtcontrol.serve.session import BY_HAND, BYE, LOST, STOPPED, Session
+from rtcontrol.serve.session import BY_HAND, BYE, LOST, STOPPED, Need, Session
 from rtcontrol.serve.sessions import LEAVING, Sessions, session_of
 from rtcontrol.serve.stats import CountedLoop, ServerStats
 from rtcontrol_client.wire import Code, Message, WireError

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rtcontrol.hosts.crowd import CharacterAsk, crowd_request, crowd_source, unpack
-from rtcontrol.hosts.load import Need, undisturbed
 from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.protocol import DecisionReply, DecoderUnavailable, Host
 from rtcontrol.hosts.remote_api import EndpointSource
@@ -20,7 +19,7 @@ from rtcontrol.serve.crowd.accounts import CrowdEvents
 from rtcontrol.serve.crowd.loop import CrowdLoop, CrowdMessage
 from rtcontrol.serve.crowd.member import CrowdDefaults, Roster
 from rtcontrol.serve.negotiate import CONTROL, EXECUTED, Terms, negotiate
-from rtcontrol.serve.session import BY_HAND, LOST, Session
+from rtcontrol.serve.session import BY_HAND, LOST, Need, Session, undisturbed
 from rtcontrol.serve.stats import Run, write_report
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol_client.wire import Code, WireError

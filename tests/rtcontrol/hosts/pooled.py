@@ -154,4 +154,4 @@ def running(folder: str) -> dict[str, int]:
 
 
 def folder_of(pool: RayPool) -> str:
-    return pool._ray.folder
+    return pool.ray.folder

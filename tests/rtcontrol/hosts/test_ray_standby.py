@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pooled import called, folder_of, naming, reply_of, request, running
 
-from rtcontrol.hosts.ray_standby import StandbyHost, StandbyPool
+from rtcontrol.hosts.ray_pool import StandbyHost, StandbyPool
 from tests.helpers.processes import until
 
 pytestmark = pytest.mark.serial
@@ -81,23 +81,6 @@ def test_no_reply_that_the_standby_owes_reaches_the_loop(host: StandbyHost) -> N
     kill(host)
     host.submit(request(13))
     assert reply_of(host).tick == 13
-
-
-@pytest.mark.slow
-def test_both_decoders_come_back_when_ray_itself_was_lost(pool: StandbyPool, host: StandbyHost) -> None:
-    assert called(host, 51) == 'left(at="x 51")'
-    pool.spare._gpus = 1  # there is none
-    os.kill(running(folder_of(pool))["raylet"], signal.SIGKILL)
-    until(lambda: not host.alive(), seconds=5.0)
-    until(host.alive, seconds=60.0)
-    assert called(host, 52) == 'left(at="x 52")'
-    until(lambda: bool(pool.spare._refused), "it was not tried", seconds=60.0)
-    assert "no free GPU" in pool.spare._refused and pool.spare.gave_up is None, "one may be free later"
-    pool.spare._gpus = 0
-    until(lambda: both_up(host), "the standby is not back", seconds=60.0)
-    assert pool.spare.gave_up is None
-    kill(host)
-    assert called(host, 53) == 'left(at="x 53")'
 
 
 def test_nothing_is_left_of_two_decoders_and_sigterm_is_the_runs_own_after_ray(pool: StandbyPool) -> None:

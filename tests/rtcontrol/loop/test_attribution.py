@@ -24,8 +24,7 @@ from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.loop.attribution import STEPS, Evidence, ThreadUsage, attribute, covered_ms, steps, usual
 from rtcontrol.loop.command import SPANS, Tick
-from rtcontrol.loop.evidence import EvidenceCollector, PauseWatch
-from rtcontrol.loop.schedstat import SIZE, Threads, ran_and_delayed
+from rtcontrol.loop.evidence import SIZE, EvidenceCollector, PauseWatch, Threads, ran_and_delayed
 from rtcontrol.models.call import Decision
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.causes import CAUSES, Cause
@@ -199,7 +198,7 @@ def test_a_tick_on_time_takes_no_notice_of_a_short_pause(tmp_path: Path) -> None
 def test_evidence_is_missing_and_not_wrong_where_the_kernel_tells_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rtcontrol.loop.schedstat.PROC", tmp_path / "no proc")
+    monkeypatch.setattr("rtcontrol.loop.evidence.PROC", tmp_path / "no proc")
     flight = Flight(tmp_path, slow(0.05, lambda tick: tick == 5)).run()
     assert named(flight)[5] == "decide.decoder_slow"
     missed = next(t for t in flight.ticks if t["k"] == 5)

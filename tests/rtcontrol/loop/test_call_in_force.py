@@ -14,10 +14,9 @@ from linked import LinkedHost
 
 from rtcontrol.envs.base import Acknowledgement
 from rtcontrol.hosts.protocol import DecisionRequest
-from rtcontrol.loop.call_in_force import CallInForce
+from rtcontrol.loop.call_in_force import CallInForce, FallbackPolicy
 from rtcontrol.loop.command import Tick
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.fallback import FallbackPolicy
 from rtcontrol.models.call import Call, Decision, StandingCall, Steadied
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry import report

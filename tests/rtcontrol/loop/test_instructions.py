@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rtcontrol.agents import Goals
-from rtcontrol.loop import slash
+from rtcontrol.loop.loop import slash_answer
 from rtcontrol.loop.requests import TRIALS, Instructions
 from rtcontrol.models.call import Call, Decision
 
@@ -86,10 +86,10 @@ def test_agent_without_goals_takes_any_text() -> None:
 
 
 def test_slash_words_are_answered_and_never_instructions() -> None:
-    assert slash.answer("/goals", "wait", GOALS) == "You can say: go to 1; wait."
-    assert slash.answer("/help", "wait", GOALS) == (
+    assert slash_answer("/goals", "wait", GOALS) == "You can say: go to 1; wait."
+    assert slash_answer("/help", "wait", GOALS) == (
         'Active: "wait". You can say: go to 1; wait. Commands: /pause, /resume, /stop, /yes, /no, /help, /goals.'
     )
-    assert "takes any text" in str(slash.answer("/goals", "wait", None))
-    assert "/dance is none of /pause" in str(slash.answer("/dance", "wait", GOALS))
-    assert slash.answer("wait", "wait", GOALS) is None and slash.answer("/pause", "wait", GOALS) is None
+    assert "takes any text" in str(slash_answer("/goals", "wait", None))
+    assert "/dance is none of /pause" in str(slash_answer("/dance", "wait", GOALS))
+    assert slash_answer("wait", "wait", GOALS) is None and slash_answer("/pause", "wait", GOALS) is None

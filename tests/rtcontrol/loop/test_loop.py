@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.hosts.protocol import DecisionRequest, HostEvent
+from rtcontrol.loop.call_in_force import FallbackPolicy
 from rtcontrol.loop.clock import RateClock
-from rtcontrol.loop.confidence_monitor import ConfidenceMonitor
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.fallback import FallbackPolicy
+from rtcontrol.loop.operator import ConfidenceMonitor
 from rtcontrol.loop.warmup import MOST, Warmup
 from rtcontrol.models.call import Call, Decision
 

@@ -17,7 +17,7 @@ from commands import EXPERT, call, refused
 from rtcontrol.hosts.failover import BackupHost, Handover
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecisionRequest
-from rtcontrol.hosts.ray_standby import StandbyHost, two_hosts
+from rtcontrol.hosts.ray_pool import StandbyHost, two_hosts
 from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.train.rows import Row
 from rtcontrol.run import assembly

@@ -19,12 +19,10 @@ from commands import refused
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.hosts import load
-from rtcontrol.hosts.load import Need
 from rtcontrol.hosts.protocol import DecoderUnavailable
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.serve import session, zmq_auth
-from rtcontrol.serve.session import Session
+from rtcontrol.serve.session import Need, Session
 from rtcontrol.serve.session_manager import weigh
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client import Client, ClientError
@@ -346,7 +344,7 @@ def test_a_second_session_that_would_make_the_first_late_is_refused_and_a_slower
 @pytest.fixture
 def half(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Of a hello: what takes half of the decoder's time, whatever its decisions take on this machine."""
-    monkeypatch.setattr(load, "undisturbed", lambda shares: 25e6)
+    monkeypatch.setattr(session, "undisturbed", lambda shares: 25e6)
     return {**LANDER, "hz": 20}
 
 
