@@ -26,7 +26,6 @@ TOLD = (
     "were said. Where no function is plainly meant, call {none}. Never guess."
 )
 TOLD_ALWAYS = "Call exactly one function for what is asked, with the values that are said."
-_FENCE = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL)
 
 
 class Unreadable(ValueError):
@@ -125,28 +124,12 @@ class ChatDecider:
             calls, used = read_calls(found, self._names)
         except Unreadable:
             raise DecisionLost("malformed", "the answer is no chat completion with a call") from None
-        made = calls or self._written(found)
-        if len(made) != 1:
-            what = "it wrote words in place of a call" if not made else f"it made {len(made)} calls in place of one"
+        if len(calls) != 1:
+            what = "it wrote words in place of a call" if not calls else f"it made {len(calls)} calls in place of one"
             raise DecisionLost("malformed", what)
-        call = None if made[0].name == self._none and self._source.allow_null else made[0]
+        call = None if calls[0].name == self._none and self._source.allow_null else calls[0]
         tokens = used.get("prompt_tokens")
         return replace(Decision(call), forward_passes=1, tokens=tokens if type(tokens) is int and tokens >= 0 else 0)
-
-    def _written(self, found: Any) -> tuple[Call, ...]:
-        """The call that stands in the message as JSON: some servers know no calls."""
-        content = found["choices"][0]["message"].get("content")
-        if not isinstance(content, str):
-            return ()
-        fenced = _FENCE.fullmatch(content)
-        try:
-            read = json.loads(fenced[1] if fenced else content)
-            function = read.get("function", read)
-            if "arguments" not in function:
-                function = {**function, "arguments": function.get("parameters")}
-            return (_call(function, self._names),)
-        except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
-            return ()
 
     def info(self) -> dict[str, Any]:
         source = self._source

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgpack
 import zmq
@@ -40,21 +40,8 @@ _CONTEXT: zmq.Context[Any] = zmq.Context()
 _NUMBERS = itertools.count()
 
 
-class HostOwner(Protocol):
-    """What a host asks of the pool that it is a part of."""
-
-    def start(self, stopped: Callable[[], bool]) -> dict[str, Any]: ...
-
-    def admit(self, host: RayHost, stopped: Callable[[], bool]) -> None:
-        """Build the host's decider, and offer it a link. Raises UserError."""
-
-    def release(self, host: RayHost) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class RayHost:
-    """One session's part of a pool (`HostOwner`), which it starts and ends where it is its `own`.
+    """One session's part of a `RayPool`, which it starts and ends where it is its `own`.
 
     Its loop's thread owns the link in use. The pool's threads, under the pool's lock, tell of losses (`lose`), offer
     the link to a restarted process, or give up.
@@ -62,7 +49,7 @@ class RayHost:
 
     name = "ray"
 
-    def __init__(self, pool: HostOwner, source: DeciderSource, session: str, own: bool = False) -> None:
+    def __init__(self, pool: Any, source: DeciderSource, session: str, own: bool = False) -> None:
         self.incarnation = 0
         self.shares: deque[float] = deque(maxlen=SHARES)
         self.events: list[HostEvent] = []

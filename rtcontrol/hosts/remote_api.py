@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
@@ -109,27 +109,13 @@ def state(request: DecisionRequest) -> str:
     return f"Instruction: {request.instruction}\nCalls so far: {calls}\nObservation: {request.observation}"
 
 
-class EndpointWire(Protocol):
-    """How an API is asked and read: the `path` of its route, the part of a `body` that stays the same, and what a
-    request has besides."""
-
-    path: str
-
-    def body(self, questions: CallQuestions) -> dict[str, Any]: ...
-
-    def request_body(self, request: DecisionRequest) -> dict[str, Any]: ...
-
-    def read(self, questions: CallQuestions, found: Any) -> Callable[[ClosedQuestion], Said]:
-        """The answers by question. Raises DecisionLost."""
-
-
 class DecisionsWire:
     """OpenAI's `/v1/decisions`: answers come in the order of the questions."""
 
-    path: str = "/decisions"
+    path, state = "/decisions", "input"
 
-    def body(self, questions: CallQuestions) -> dict[str, Any]:
-        asked = [
+    def body(self, questions: CallQuestions) -> list[Any]:
+        return [
             {
                 "type": "choice",
                 "name": one.name,
@@ -141,55 +127,45 @@ class DecisionsWire:
             }
             for one in questions.asked
         ]
-        return {"questions": asked}
 
-    def request_body(self, request: DecisionRequest) -> dict[str, Any]:
-        return {"input": state(request)}
-
-    def read(self, questions: CallQuestions, found: Any) -> Callable[[ClosedQuestion], Said]:
+    def answers(self, questions: CallQuestions, found: Any) -> Mapping[str, Any]:
         if not isinstance(found, list) or len(found) != len(questions.asked):
             raise DecisionLost("malformed", f"not one answer for each of {len(questions.asked)} questions")
-        by_name = {one.name: answer for one, answer in zip(questions.asked, found, strict=True)}
-
-        def answer(one: ClosedQuestion) -> Said:
-            given = _checked(one, by_name[one.name])
-            shares = given.get("probabilities")
-            rows = shares if isinstance(shares, list) else []
-            return _said(one, given, {str(r.get("value")): r.get("probability") for r in rows if isinstance(r, dict)})
-
-        return answer
+        return {one.name: answer for one, answer in zip(questions.asked, found, strict=True)}
 
 
 class SystemOneWire:
-    """The System One shape, `/v1/systemone`."""
+    """The System One shape, `/v1/systemone`: answers come by the questions' names."""
 
-    path: str = "/systemone"
+    path, state = "/systemone", "state"
 
     def body(self, questions: CallQuestions) -> dict[str, Any]:
         return {
-            "questions": {
-                one.name: {
-                    "type": "choice",
-                    "instructions": one.instructions,
-                    "criteria": {option: words or None for option, words in one.descriptions.items()},
-                }
-                for one in questions.asked
+            one.name: {
+                "type": "choice",
+                "instructions": one.instructions,
+                "criteria": {option: words or None for option, words in one.descriptions.items()},
             }
+            for one in questions.asked
         }
 
-    def request_body(self, request: DecisionRequest) -> dict[str, Any]:
-        return {"state": state(request)}
-
-    def read(self, questions: CallQuestions, found: Any) -> Callable[[ClosedQuestion], Said]:
+    def answers(self, questions: CallQuestions, found: Any) -> Mapping[str, Any]:
         if not isinstance(found, dict):
             raise DecisionLost("malformed", "no answers by name")
+        return found
 
-        def answer(one: ClosedQuestion) -> Said:
-            given = _checked(one, found.get(one.name))
-            shares = given.get("probabilities")
-            return _said(one, given, shares if isinstance(shares, dict) else {})
 
-        return answer
+def _said(one: ClosedQuestion, given: Any) -> Said:
+    """The choice and its probability, or what its confidence tells of that; some endpoints give neither: it is 1.
+    Raises DecisionLost."""
+    given = _checked(one, given)
+    shares, choice = given.get("probabilities"), given["choice"]
+    if isinstance(shares, list):
+        shares = {str(row.get("value")): row.get("probability") for row in shares if isinstance(row, dict)}
+    probability = _share(shares.get(choice)) if isinstance(shares, dict) else None
+    if probability is None and (confidence := _share(given.get("confidence"))) is not None:
+        probability = (confidence * (len(one.values) - 1) + 1) / len(one.values)
+    return choice, 1.0 if probability is None else probability
 
 
 def _checked(one: ClosedQuestion, given: Any) -> dict[str, Any]:
@@ -200,21 +176,12 @@ def _checked(one: ClosedQuestion, given: Any) -> dict[str, Any]:
     return given
 
 
-def _said(one: ClosedQuestion, given: Mapping[str, Any], shares: Mapping[str, Any]) -> Said:
-    """The choice and its probability, or what its confidence tells of that; some endpoints give neither: it is 1."""
-    choice = str(given["choice"])
-    probability = _share(shares.get(choice))
-    if probability is None and (confidence := _share(given.get("confidence"))) is not None:
-        probability = (confidence * (len(one.values) - 1) + 1) / len(one.values)
-    return choice, 1.0 if probability is None else probability
-
-
 def _share(value: Any) -> float | None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if number and 0 <= value <= 1 else None
 
 
-WIRES: dict[str, EndpointWire] = {"decisions": DecisionsWire(), "systemone": SystemOneWire()}
+WIRES: dict[str, DecisionsWire | SystemOneWire] = {"decisions": DecisionsWire(), "systemone": SystemOneWire()}
 POLICIES = ("openpi",)  # `rtcontrol.hosts.policy_api`
 KEY = "RTCONTROL_DECISION_KEY"
 LONGEST_S = 10.0
@@ -314,7 +281,7 @@ class EndpointDecider:
     def __init__(self, source: EndpointSource) -> None:
         self._source, self._wire = source, WIRES[source.api]
         self._questions = CallQuestions(source.tools, source.allow_null)
-        self._same = {"model": source.model, **self._wire.body(self._questions)}
+        self._same = {"model": source.model, "questions": self._wire.body(self._questions)}
         self._web = WebClient(source.url, {"authorization": f"Bearer {source.key}"} if source.key is not None else {})
 
     def decide(self, request: DecisionRequest) -> Decision:
@@ -326,14 +293,15 @@ class EndpointDecider:
         if not self._questions.asked:
             return self._questions.decision(lambda one: (next(iter(one.values)), 1.0))
         limit = None if self._source.late else time_of(request)
-        body = self._same | self._wire.request_body(request)
+        body = self._same | {self._wire.state: state(request)}
         return self._read((yield from posted(self._web, body, LONGEST_S if limit is None else limit)))
 
     def _read(self, answer: WebAnswer) -> Decision:
         found = read_answer(answer)
         if not isinstance(found, dict):
             raise DecisionLost("malformed", "the answer is no JSON object")
-        made = self._questions.decision(self._wire.read(self._questions, found.get("answers")))
+        answers = self._wire.answers(self._questions, found.get("answers"))
+        made = self._questions.decision(lambda one: _said(one, answers.get(one.name)))
         tokens, cached = _tokens(found.get("usage"))
         return replace(made, forward_passes=1, tokens=tokens, reused_tokens=cached)
 

@@ -108,89 +108,85 @@ class WallClock(RateClock):
         return self.next_release_ns - time.monotonic_ns()
 
 
-class LockstepClock:
-    """The world waits: each release comes when the one before is settled and the world was moved on by a period.
+class StepClock:
+    """Each release comes when the one before is settled; deadlines are counted, not enforced. Holds are measured in
+    periods."""
+
+    enforced = False
+
+    def __init__(self, period_ns: int) -> None:
+        self._period_ns = period_ns
+        self._k = -1
+        self._due_ns: int | None = None  # when the next release came, which is due
+
+    def start(self) -> tuple[int, int]:
+        now_ns = time.monotonic_ns()
+        self._k, self._due_ns = -1, None
+        return now_ns, 0
+
+    def due(self, now_ns: int) -> bool:
+        return self._due_ns is not None
+
+    def take(self, now_ns: int) -> tuple[int, int, int]:
+        release_ns = now_ns if self._due_ns is None else self._due_ns
+        self._due_ns = None
+        self._k += 1
+        return self._k, release_ns, 0
+
+    def effective_ns(self) -> int:
+        return (self._k + 1) * self._period_ns
+
+
+class LockstepClock(StepClock):
+    """The world waits: it is moved on by a period before each release.
 
     Decisions are measured in real time all the same, so a decision that took longer than the deadline counts as a
     miss; its call is executed, because nothing happened meanwhile and the run must not depend on the machine.
     """
 
-    enforced = False
-
     def __init__(self, period_ns: int, advance: Callable[[int], None]) -> None:
-        self._period_ns = period_ns
+        super().__init__(period_ns)
         self._advance = advance
-        self._k = -1
-        self._due = False
 
     def start(self) -> tuple[int, int]:
-        self._k, self._due = -1, True
-        return time.monotonic_ns(), 0
+        started = super().start()
+        self._due_ns = started[0]
+        return started
 
     def wait(self, event_ns: int | None, host: Host, in_flight: bool) -> DecisionReply | None:
-        if in_flight:
+        if in_flight or not host.alive():  # the world waits for the decoder's return, too
             return host.wait(MAX_SLEEP_NS)
-        if not host.alive():
-            # The world waits for the decoder's return, too.
-            return host.wait(MAX_SLEEP_NS)
-        if not self._due:
+        if self._due_ns is None:
             self._advance(self._period_ns)
-            self._due = True
+            self._due_ns = time.monotonic_ns()
         return None
 
-    def due(self, now_ns: int) -> bool:
-        return self._due
-
     def take(self, now_ns: int) -> tuple[int, int, int]:
-        self._due = False
-        self._k += 1
-        return self._k, now_ns, 0
-
-    def effective_ns(self) -> int:
-        return (self._k + 1) * self._period_ns
+        self._due_ns = None
+        return super().take(now_ns)
 
     def slack_ns(self) -> int:
         # Time costs nothing here.
         return 1_000_000_000
 
 
-class ArrivalClock:
+class ArrivalClock(StepClock):
     """Each observation that arrives is a release, in order: one decision for each, however long it takes.
 
-    Deadlines are counted, not enforced: whoever sends observations at its own pace waits for the answer. `arrival`
-    waits at most so many nanoseconds for the next one and gives its instant, or None. Holds are measured in periods.
+    Whoever sends observations at its own pace waits for the answer. `arrival` waits at most so many nanoseconds for the
+    next one and gives its instant, or None.
     """
 
-    enforced = False
-
     def __init__(self, period_ns: int, arrival: Callable[[int], int | None]) -> None:
-        self._period_ns = period_ns
+        super().__init__(period_ns)
         self._arrival = arrival
-        self._k = -1
-        self._arrived_ns: int | None = None
-
-    def start(self) -> tuple[int, int]:
-        self._k, self._arrived_ns = -1, None
-        return time.monotonic_ns(), 0
 
     def wait(self, event_ns: int | None, host: Host, in_flight: bool) -> DecisionReply | None:
         if in_flight:
             return host.wait(MAX_SLEEP_NS)
-        if self._arrived_ns is None:
-            self._arrived_ns = self._arrival(MAX_SLEEP_NS)
+        if self._due_ns is None:
+            self._due_ns = self._arrival(MAX_SLEEP_NS)
         return None
-
-    def due(self, now_ns: int) -> bool:
-        return self._arrived_ns is not None
-
-    def take(self, now_ns: int) -> tuple[int, int, int]:
-        arrived_ns = now_ns if self._arrived_ns is None else self._arrived_ns
-        self._arrived_ns = None
-        self._k += 1
-        return self._k, arrived_ns, 0
-
-    def effective_ns(self) -> int:
-        return (self._k + 1) * self._period_ns
 
     def slack_ns(self) -> int:
         # The next one may be there already.

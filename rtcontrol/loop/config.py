@@ -22,7 +22,6 @@ CHOICES = {
     "host": ("ray", "inprocess"),
     "clock": ("wall", "lockstep"),
     "on_miss": ("hold", "safe", "stop"),
-    "late": ("drop", "use"),
     "record_observations": ("yes", "no"),
 }
 
@@ -180,7 +179,6 @@ class RunConfig:
     clock: Annotated[str, Flag("wall: the world runs on; lockstep: it waits.")] = "wall"
     on_miss: Annotated[str, Flag("hold the last call, safe call, or stop the run.")] = "hold"
     hold_ms: Annotated[float | None, Flag("Hold at most so long, then the safe call. (default: the agent's)")] = None
-    late: Annotated[str, Flag("A decision after its deadline: drop or use.")] = "drop"
     min_confidence: Annotated[
         Confidence | None,
         Flag(

@@ -283,11 +283,6 @@ class OperatorControl:
             t_s = self._t_s(time.monotonic_ns())
             self._emit({"people": "unanswered", "k": asking.tick.k, "call": asking.call.text(), "t_s": t_s})
 
-    def asks(self, decision: Decision) -> bool:
-        """Whether the decision's call must not act by itself: it is unsure, or of a named tool."""
-        named = decision.call is not None and decision.call.name in self._named
-        return self.careful and (named or self._gate.doubt(decision) is not None)
-
     def unsure(self, decision: Decision) -> bool:
         """Whether the confidence gate holds the decision back."""
         return self._gate.doubt(decision) is not None

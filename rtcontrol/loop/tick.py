@@ -248,8 +248,7 @@ class Ticks:
         ordered.settled = tick_outcome.withhold(self.outcomes, ordered, withdrawn)
 
     def _wait_late(self, tick: Tick) -> None:
-        if self.config.late == "drop" or tick.calls:
-            self.host.cancel(tick.k)
+        self.host.cancel(tick.k)
         self._late[tick.k] = tick
         while len(self._late) > 2 * self.config.pipeline:
             del self._late[min(self._late)]
@@ -320,15 +319,9 @@ class Ticks:
             tick_outcome.replaced(self.outcomes, self._ordered.pop(waited.tick), self._period_ns)
 
     def _on_late(self, tick: Tick | None, reply: DecisionReply, now: int) -> None:
-        """A decision that came after its deadline: dropped, or used if it may act still and nothing newer does."""
+        """Drop a decision that came after its deadline."""
         for waiting in self._pending.values():
             waiting.behind = len(self._late) >= self.config.pipeline
-        call = None if reply.decision is None else reply.decision.call
-        if tick is not None and call is not None and self.config.late == "use" and tick.k > self._ordered_k:
-            not_after_ns = tick_outcome.usable_until(self.outcomes, tick, self._max_age_ns, now)
-            if not_after_ns is not None and not (reply.decision and self.operator.asks(reply.decision)):
-                self._order(tick, reply, call, not_after_ns, late=True)
-                return
         if tick is None or not tick.calls:  # else it was cut
             self.outcomes.late(tick, reply, None, now)
 

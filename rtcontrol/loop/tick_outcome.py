@@ -463,12 +463,3 @@ def acknowledge(outcomes: TickOutcomes, heard: deque[Acknowledgement], under_way
             heard.append(said)
         else:
             outcomes.acknowledged(said)
-
-
-def usable_until(outcomes: TickOutcomes, tick: Tick, max_age_ns: int, now_ns: int) -> int | None:
-    """Until when the call of a late decision may begin: while it may be held and its observation is not stale. None:
-    not any more, or a newer epoch is on, or the safe call took over for a newer tick's sake."""
-    policy = outcomes.policy
-    not_after_ns = min(policy.limit_ns, tick.capture_ns + max_age_ns)
-    taken_over = policy.safe and outcomes.safe_k > tick.k
-    return not_after_ns if tick.epoch == outcomes.epoch and now_ns <= not_after_ns and not taken_over else None

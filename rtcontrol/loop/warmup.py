@@ -61,19 +61,6 @@ class Warmup:
             "model."
         )
 
-    def plan_warning(self, config: RunConfig) -> str | None:
-        """What to tell people where plans take so long that their observation is too old before the next is there."""
-        needed_ms = 2 * self.p90_ms + config.period_ns / 1e6
-        if config.clock != "wall" or not self.p90_ms or needed_ms <= config.max_age_ns / 1e6 or self._punctual(config):
-            return None
-        return (
-            f"plans take {self.p90_ms:.3g} ms here, and none of their steps acts when their observation is older than "
-            f"{config.max_age_ns / 1e6:g} ms. Expect misses; give --max-age-ms {needed_ms:.3g} or more."
-        )
-
-    def _punctual(self, config: RunConfig) -> bool:
-        return self.p90_ms <= MARGIN * config.deadline_ns / 1e6
-
     def to_dict(self) -> dict[str, Any]:
         times = self.round_trip_ms
         return {
@@ -140,8 +127,7 @@ def warm_up(
     if seen is not None and config.warmup:
         warmup.decide(host, lambda tick: ask(tick, seen), config.warmup, config.warmup_s)
     # By a plan's steps ticks are in time that the plan itself is not.
-    plans = isinstance(host, PlanHost) and config.calls_per_tick == 1
-    if warning := warmup.plan_warning(config) if plans else warmup.warning(config):
+    if not isinstance(host, PlanHost) and (warning := warmup.warning(config)):
         notify(warning)
     return warmup
 

@@ -195,7 +195,7 @@ def decider(config: RunConfig, chosen: Agent, model: str) -> DeciderSource:
             remedy = "Give another --model, or the agent's file with `goals` and `expert`: --agent FILE.py."
             raise UserError(f"No scripted expert of the agent {chosen.name} is known here.", remedy)
         return ExpertSource(EXPERTS.get(chosen.name) or EXPERTS[config.env])
-    waits = config.late == "use" or config.clock == "lockstep"
+    waits = config.clock == "lockstep"
     if is_policy(model):
         return PolicySource.parse(model, chosen.tools.openai(), config.period_ns, waits)
     if is_endpoint(model):

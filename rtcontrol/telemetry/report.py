@@ -48,7 +48,7 @@ def build(
         **{name: config.get(name) for name in ("env", "agent", "model", "backup", "engine", "host", "clock", "hz")},
         **({"engine": info["engine"]} if "engine" in info else {}),
         **{name: config.get(name) for name in ("period_ms", "deadline_ms", "max_age_ms", "pipeline", "seed")},
-        **{name: config.get(name) for name in ("on_miss", "hold_ms", "late", "instruction")},
+        **{name: config.get(name) for name in ("on_miss", "hold_ms", "instruction")},
         "instruction_changes": account.instructions,
         **({"interpreter": config["interpreter"]} if config.get("interpreter") else {}),
         **({"understood": account.understood} if account.understood else {}),

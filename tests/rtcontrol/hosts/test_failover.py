@@ -15,9 +15,8 @@ from cart import Scripted
 from rtcontrol.hosts import failover as first_deciders
 from rtcontrol.hosts.failover import BackupHost, Handover
 from rtcontrol.hosts.inprocess import InProcessHost
-from rtcontrol.hosts.plan_host import PlanHost, PlanTerms
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest
-from rtcontrol.models.call import Call, Decision, Plan
+from rtcontrol.models.call import Call, Decision
 from tests.helpers.processes import until
 
 MS = 1_000_000
@@ -48,47 +47,6 @@ class Gate:
             return Decision(Call(self.name, {"to": request.observation}), {"function": 1.0, "arg1": self.sure})
         finally:
             self.under_way -= 1
-
-
-@pytest.mark.realtime
-def test_slow_planner_with_a_backup_decides_by_its_steps_and_names_the_plans_own_observation() -> None:
-    """A step is never told as the answer to a younger observation than its plan's, and the plan in force wins over the
-    backup while the next one is made."""
-    taken = [0.0]
-
-    def plan(request: DecisionRequest) -> Decision:
-        time.sleep(taken[0])
-        calls = tuple(Call("plan", {"of": request.tick, "step": i}) for i in range(60))
-        return Decision(calls[0], plan=Plan(calls, 50 * MS))
-
-    def spare(request: DecisionRequest) -> Decision:
-        return Decision(Call("backup", {"to": request.observation}))
-
-    planner = PlanHost(InProcessHost(Scripted(plan)), PlanTerms(5_000 * MS), lambda call: True)
-    host = BackupHost(planner, InProcessHost(Scripted(spare)), Handover(0.5, PERIOD_NS, 4))
-    host.start()
-    try:
-        decided, seen_ns = [], dict[int, int]()
-        for tick in range(16):
-            seen_ns[tick] = captured_ns = time.monotonic_ns()
-            told = {"epoch": 1, "instruction": "go", "within_ns": PERIOD_NS, "seq": tick, "captured_ns": captured_ns}
-            host.submit(DecisionRequest(tick, observation=f"o{tick}", **told))
-            ends_ns = captured_ns + PERIOD_NS
-            while time.monotonic_ns() < ends_ns:
-                if (reply := host.wait(max(0, ends_ns - time.monotonic_ns()))) is not None and reply.tick == tick:
-                    decided.append((tick, reply, time.monotonic_ns()))
-            taken[0] = 0.12
-        who = [(t, r.decision.call.name) for t, r, _ in decided if r.decision and r.decision.call]
-        assert len(who) == 16 and all(name == "plan" for t, name in who), who
-        for tick, reply, now_ns in decided:
-            assert reply.decision is not None and reply.decision.call is not None
-            told = reply.decision.call.arguments
-            of = reply.answers.tick if reply.answers is not None else tick
-            assert told["of"] == of, "whose observation it answers"
-            due = [(t_ns - seen_ns[of]) // PERIOD_NS for t_ns in (seen_ns[tick], now_ns)]
-            assert due[0] <= told["step"] <= due[1], "the step of this instant"
-    finally:
-        host.close()
 
 
 class Pair:

@@ -219,16 +219,6 @@ def test_world_that_waits_has_a_plan_of_its_own_for_each_tick(fly: Callable[...,
         assert x(flight.reply()) == tick
 
 
-def test_wake_that_came_before_the_wait_ends_it(fly: Callable[..., Flight]) -> None:
-    flight = fly(lambda request: planned(*range(500)))
-    flight.open = lambda request: False
-    flight.ask(0, within_ms=60_000)
-    flight.host.wake()
-    began_s = time.monotonic()
-    assert flight.host.wait(50_000 * MS) is None and time.monotonic() - began_s < 20
-    assert flight.host.wait(0) is None, "its question is open still"
-
-
 def test_new_scope_does_not_wait_for_the_plan_of_the_one_before(fly: Callable[..., Flight]) -> None:
     flight = fly(lambda request: planned(*[float(request.tick)] * 200))
     flight.open = lambda request: request.tick > 0
@@ -241,16 +231,6 @@ def test_new_scope_does_not_wait_for_the_plan_of_the_one_before(fly: Callable[..
         reply = flight.reply()
     assert (reply.tick, x(reply)) == (1, 1.0)
     assert [(e["plan"], e["outcome"]) for e in flight.told] == [(0, "over"), (1, "in_force")]
-
-
-def test_illegal_answer_of_a_planner_is_told_as_one_that_failed(fly: Callable[..., Flight]) -> None:
-    flight = fly(lambda request: Decision(Call("move", {"x": 99.0})), legal=lambda call: call.arguments["x"] < 10)
-    flight.ask(0)
-    reply = flight.reply()
-    assert reply.decision is not None and reply.decision.call == Call("move", {"x": 99.0}), (
-        "the loop says why it is none"
-    )
-    assert [(e["outcome"], e["loss"]) for e in flight.told] == [("failed", "invalid")]
 
 
 def test_wake_ends_a_wait_and_a_cancelled_tick_is_answered_late(fly: Callable[..., Flight]) -> None:

@@ -11,18 +11,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
-import wrong_policy as wrongdoer
 from policy_standin import actions, policy
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
-from wrong_policy import MAPPING, POLICY_FAULTS, press
 
+from rtcontrol.agents import Range, tool
 from rtcontrol.hosts.array_message import pack_message, unpack_message
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.policy_api import KEY, PolicyDecider, PolicySource
@@ -31,6 +30,12 @@ from rtcontrol.models.call import Call, Decision, Plan
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import free_port, until
 from tests.rtcontrol.cart import CartWorld, Flight, cart_agent
+
+
+@tool
+def press(force: Annotated[float, Range(-1.0, 1.0)]) -> None:
+    """Press with this force; -1 lets go."""
+
 
 PRESS = press.schema.exact()
 STEP_NS = 50_000_000
@@ -210,32 +215,6 @@ def test_an_observation_that_has_not_what_is_named_is_no_loss_of_the_policys(tmp
 # -- what is wrong later -----------------------------------------------------------------------------------------------
 
 
-HOSTILE = {
-    "a status of two": {"status": np.array([1, 2])},
-    "a status of two texts": {"status": np.array(["fresh", "fresh"])},
-    "a status that is a list": {"status": [1]},
-    "a status that is null": {"status": None},
-    "actions in a map": {"actions": {"a": np.zeros(1)}},
-    "a timing of arrays": {"server_timing": {"infer_ms": np.zeros(3)}, "actions": "no"},
-}
-
-
-@pytest.mark.parametrize("more", HOSTILE.values(), ids=HOSTILE.keys())
-def test_whatever_else_an_answer_holds_is_malformed(more: dict[str, Any]) -> None:
-    with policy(lambda n, asked: {**actions(0.5), **(more if n == 2 else {})}) as made:
-        decider = source(made.url).build()
-        decider.decide(request(1))
-        assert lost(decider, request(2)).loss == "malformed"
-        assert answered(decider, 3).call == Call("press", {"force": 0.5})
-
-
-@contextmanager
-def wrong(fault: str, tmp_path: Path) -> Iterator[str]:
-    """The drill's server, whose third question meets with the fault."""
-    with looped(wrongdoer.WrongPolicy([fault], tmp_path / "log", 0.2).serve) as url:
-        yield url
-
-
 @contextmanager
 def looped(handler: Callable[[ServerConnection], Any], check: Any = None) -> Iterator[str]:
     """A server on one event loop, as openpi's is."""
@@ -263,28 +242,92 @@ def looped(handler: Callable[[ServerConnection], Any], check: Any = None) -> Ite
         thread.join(10)
 
 
-# Physical-superintelligence-lab/Psi0#95 and strands-labs/robots#3321 (half-open, silent), robocurve/inspect-robots#356
-# and strands-labs/robots#1754 (numbers that are not finite), huggingface/OpenEnv#1143 (an old answer read as the new).
-@pytest.mark.parametrize("fault", POLICY_FAULTS)
+GOOD = pack_message(actions(0.5))
+SHORT = {b"__ndarray__": True, b"data": b"\x00" * 7, b"dtype": "<f4", b"shape": [4, 1]}
+# What is sent in place of the third answer (None: nothing), and the loss that it is. `EARLIER` stands for the first.
+EARLIER = b"the first answer"
+FAULTS: dict[str, tuple[Any, str]] = {
+    "frozen": (None, "timeout"),
+    "a traceback": ("Traceback (most recent call last):\n  ...\nRuntimeError: CUDA out of memory", "server_error"),
+    "garbage": (b"\xc1" + bytes(range(200)), "malformed"),
+    "half of an answer": (GOOD[: len(GOOD) // 2], "malformed"),
+    "no actions": ({"server_timing": {"infer_ms": 1.0}}, "malformed"),
+    "actions in a map": ({"actions": {"a": np.zeros(1)}}, "malformed"),
+    "no action": ({"actions": np.zeros((0, 1), np.float32)}, "malformed"),
+    "two numbers an action": ({"actions": np.zeros((4, 2), np.float32)}, "malformed"),
+    "a batch": ({"actions": np.zeros((1, 4, 1), np.float32)}, "malformed"),
+    "whole numbers": ({"actions": np.ones((4, 1), np.int64)}, "malformed"),
+    "text": ({"actions": np.full((4, 1), "1")}, "malformed"),
+    "fewer bytes than the shape says": ({"actions": SHORT}, "malformed"),
+    "a status of two": ({**actions(0.5), "status": np.array([1, 2])}, "malformed"),
+    "a status that is null": ({**actions(0.5), "status": None}, "malformed"),
+    "not a number": (actions(math.nan), "not_finite"),
+    "infinity": (actions(math.inf), "not_finite"),
+    "a fallback": (actions(0.5, status="held"), "refused"),
+    "an earlier answer": (EARLIER, "repeated"),
+}
+
+
+# Physical-superintelligence-lab/Psi0#95 and strands-labs/robots#3321 (silent), robocurve/inspect-robots#356 and
+# strands-labs/robots#1754 (numbers that are not finite), huggingface/OpenEnv#1143 (an old answer read as the new).
+@pytest.mark.parametrize(("said", "loss"), FAULTS.values(), ids=FAULTS.keys())
 def test_each_fault_is_lost_by_its_name_and_the_next_question_is_answered_by_its_own_answer(
-    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    said: Any, loss: str
 ) -> None:
-    monkeypatch.setattr(wrongdoer, "NEW_LOOKS", 3)
-    monkeypatch.setattr(wrongdoer, "SLOW_S", 0.5)
-    silent = "decide.timeout" in POLICY_FAULTS[fault].called
-    with wrong(fault, tmp_path) as url:
-        decider = source(url, tmp_path, MAPPING).build()
+    first: list[bytes] = []
+
+    def answer(n: int, asked: dict[str, Any]) -> Any:
+        seen = float(asked["observation/state"][0])
+        if seen == 3:
+            return first[0] if said is EARLIER else said
+        first.append(pack_message(actions(seen / 100)))
+        return first[-1]
+
+    with policy(answer) as made:
+        decider = source(made.url).build()
         for n in (1, 2):
-            assert decider.decide(request(n)).call == Call("press", {"force": wrongdoer.good_force(n)})
-        if "invalid" in POLICY_FAULTS[fault].called:
-            bad = decider.decide(request(3))
-            assert bad.plan is None and bad.call is not None and bad.call.arguments["force"] > 1
-        else:
-            loss = lost(decider, request(3, 0.3 if silent else 20.0)).loss
-            assert f"decide.{loss}" in POLICY_FAULTS[fault].called
-        until(lambda: answered(decider, 10).call is not None)
-        seen = answered(decider, 20)
-        assert seen.call is not None and seen.call.arguments["force"] >= wrongdoer.good_force(20), "of a later question"
+            assert decider.decide(request(n)).call == Call("press", {"force": float(np.float32(n / 100))})
+        assert lost(decider, request(3, 0.3 if said is None else 20.0)).loss == loss
+        found = answered(decider, 10).call
+        assert found is not None and found.arguments["force"] >= float(np.float32(0.1)), "of a later question"
+
+
+async def close(connection: ServerConnection) -> None:
+    await connection.close()
+
+
+async def cut_midway(connection: ServerConnection) -> None:
+    connection.transport.write(b"\x82\x7f" + len(GOOD).to_bytes(8) + GOOD[:20])
+    await asyncio.sleep(0.005)
+    connection.transport.abort()
+
+
+async def endless(connection: ServerConnection) -> None:
+    connection.transport.write(b"\x82\x7f" + (1 << 40).to_bytes(8) + GOOD)
+
+
+async def drip(connection: ServerConnection) -> None:
+    for byte in b"\x82\x7f" + len(GOOD).to_bytes(8) + GOOD:
+        connection.transport.write(bytes([byte]))
+        await asyncio.sleep(0.5)
+
+
+@pytest.mark.parametrize(
+    ("fault", "losses"),
+    [(close, "connection"), (cut_midway, "connection"), (endless, "malformed connection"), (drip, "timeout")],
+)
+def test_a_broken_connection_is_lost_by_its_name_and_made_again(fault: Any, losses: str) -> None:
+    async def serve_once(connection: ServerConnection) -> None:
+        with suppress(ConnectionClosed):
+            await connection.send(pack_message({}))
+            async for asked in connection:
+                seen = float(unpack_message(asked)["observation/state"][0])  # type: ignore[arg-type]
+                await (fault(connection) if seen == 1 else connection.send(pack_message(actions(seen / 100))))
+
+    with looped(serve_once) as url:
+        decider = source(url).build()
+        assert lost(decider, request(1, 0.3 if fault is drip else 20.0)).loss in losses.split()
+        assert answered(decider, 10).call is not None
 
 
 # huggingface/OpenEnv#1143: after a timeout the socket was kept, and each answer from then on was one too old.

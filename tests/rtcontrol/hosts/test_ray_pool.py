@@ -6,7 +6,6 @@ import ctypes
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import stat
@@ -38,36 +37,6 @@ from rtcontrol.telemetry.record_reader import read_record
 from tests.helpers.processes import Program, environment, until
 
 pytestmark = pytest.mark.serial
-
-
-def test_a_pool_that_is_never_started_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As `rtcontrol serve --model random` does: it needs no process to decide in.
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    RayPool()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_sessions_that_come_and_go_leave_nothing_behind(ray_pool: RayPool, sources: list[STSource]) -> None:
-    client, decoder = psutil.Process(), psutil.Process(kept_pid(ray_pool))
-
-    def come_and_go(times: int) -> tuple[int, int, int]:
-        for i in range(times):
-            host = RayPool.open(ray_pool, "a", sources[i % 2])  # past the fixture, which keeps what it opens
-            flown(host, 3)
-            host.close()
-        return client.num_fds(), client.memory_info().rss, decoder.memory_info().rss
-
-    came_and_went = come_and_go(10)
-    again = come_and_go(40)
-    assert again[0] <= came_and_went[0] + 2
-    assert again[1] < came_and_went[1] + 15e6
-    assert again[2] < came_and_went[2] + 15e6
-    # The actor tells how many deciders it keeps.
-    assert ray.get(ray_pool.actor.close.remote(b"none")) == 0
-
-
-def test_collections_of_garbage_pass_over_the_modules_of_the_decoders_process(ray_pool: RayPool) -> None:
-    assert ray_pool.open("a", naming("go")).info["frozen"] > 50_000
 
 
 def test_all_sessions_return_after_the_process_was_killed_also_one_that_was_being_opened(
@@ -156,28 +125,10 @@ def test_a_lane_outlives_what_it_cannot_read_or_pack(ray_pool: RayPool) -> None:
     assert called(host, 8) == 'left(at="x 8")'
 
 
-def test_sockets_of_high_numbers_are_waited_for(ray_pool: RayPool) -> None:
-    """As beside a thousand idle connections: select() knows no descriptor above 1023."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
-    held: list[int] = []
-    try:
-        while not held or held[-1] < 1100:
-            held.append(os.dup(0))
-        host = ray_pool.open("a", naming("left"))
-        assert called(host, 1) == 'left(at="x 1")'
-        assert host.woken.fd > 1023
-        host.close()
-    finally:
-        for fd in held:
-            os.close(fd)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 def fly(tmp_path: Path, host: Host, fault: Callable[[], None]) -> Flight:
     """A run in which something happens to the decoder; it ends 10 ticks after the decoder is back."""
     agent = replace(cart_agent(), observe=lambda data: "x 1")
-    flight = Flight(tmp_path, agent=agent, host=host, world=CartWorld(), hz=20, duration_s=300.0, late="drop")
+    flight = Flight(tmp_path, agent=agent, host=host, world=CartWorld(), hz=20, duration_s=300.0)
 
     def when_flying() -> None:
         try:
@@ -396,16 +347,6 @@ def test_a_socket_in_the_decoders_place_decides_nothing_and_is_told_nothing(
     assert heard == []
 
 
-def test_who_has_not_the_decoders_key_is_not_answered(decoder: dict[str, Any]) -> None:
-    context = zmq.Context()
-    stranger = context.socket(zmq.DEALER)
-    stranger.linger = 0
-    stranger.connect(decoder["lanes"][0])
-    stranger.send(b"")
-    assert not stranger.poll(300)
-    context.destroy()
-
-
 COMMAND = ["-m", "rtcontrol", "run", "--env", "lander", "--model", "expert", "--no-live", "--duration", "60", "--out"]
 INSTANTS = ("folder", "gcs_server", "raylet", "ray::DecoderActor")
 START = "from rtcontrol.hosts.ray_pool import single_host; import rtcontrol.hosts.deciders as d, time; "
@@ -477,32 +418,3 @@ def test_a_run_that_is_ended_leaves_nothing(base: Path, tmp_path: Path, number: 
         assert not re.search("SIGTERM received|Traceback", said(base).read_text())
     until(lambda: not any(base.iterdir()), seconds=0.0 if number != signal.SIGKILL else 60.0)
     assert running(folder) == {}
-
-
-SESSION = """
-import os, pathlib, sys, time
-marked = []
-sys.addaudithook(lambda event, args: event == "subprocess.Popen" and marked.append("RTCONTROL_RUN" in os.environ))
-from rtcontrol.hosts.ray_start import RaySession
-session = RaySession()
-session.start()
-told = pathlib.Path(sys.argv[1])
-told.write_text(f"{len(session.files)} {bool(marked)} {any(marked)} .")
-while told.exists():
-    time.sleep(0.05)
-session.end()
-sys.exit(9 if any(marked) else 0)
-"""
-
-
-def test_no_worker_is_started_before_one_is_asked_for_and_nothing_else_bears_the_runs_mark(
-    base: Path, tmp_path: Path
-) -> None:
-    told = tmp_path / "told"
-    run = started(base, "-c", SESSION, str(told))
-    until(lambda: run.poll() is not None or (told.exists() and told.read_text().endswith(".")), seconds=120.0)
-    assert told.read_text() == "2 True False .", said(base).read_text()
-    # The first driver would wait for it inside Ray's core, and keep the interpreter from everybody else.
-    assert not [name for name in left(base) if name.startswith("ray::IDLE")], left(base)
-    told.unlink()
-    assert run.wait(120) == 0, said(base).read_text()

@@ -54,13 +54,6 @@ def test_an_error_costs_its_own_tick_only(pool: DecoderPool) -> None:
     assert called(other, 2) == 'right(at="x 2")'
 
 
-def test_a_decider_that_cannot_rest_costs_no_session_its_answers(pool: DecoderPool) -> None:
-    host, other = pool.open("a", naming("left", "restless")), pool.open("b", naming("right"))
-    for tick in range(3):
-        assert called(host, tick) == f'left(at="x {tick}")'
-        assert called(other, tick) == f'right(at="x {tick}")'
-
-
 ONE = {"name": "go", "parameters": {"properties": {"to": {"enum": ["left", "right"]}}, "required": ["to"]}}
 
 
@@ -119,22 +112,6 @@ def test_a_decision_that_nobody_waits_for_is_given_up_between_its_steps(pool: De
     time.sleep(0.2)
     host.cancel(1)
     assert called(host, 2) == 'long(at="x 2")'
-
-
-@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
-def test_what_nobody_waits_for_is_given_up_on_each_of_several_lanes(order: tuple[int, int]) -> None:
-    host = InProcessHost(naming("long"), lanes=2)
-    host.start()
-    for tick in (1, 2):
-        host.submit(request(tick, "steps 800"))  # 40 s
-    time.sleep(0.2)
-    for tick in order:
-        host.cancel(tick)
-    for tick in (3, 4):
-        host.submit(request(tick, "sleep 0.5"))
-    assert {reply_of(host).tick, reply_of(host).tick} == {3, 4}
-    assert not host.deciding
-    host.close()
 
 
 def test_a_patient_session_that_is_closed_holds_up_nobody(pool: DecoderPool) -> None:
@@ -206,15 +183,6 @@ def test_any_thread_ends_a_wait_and_no_reply_is_lost_by_it(pool: DecoderPool) ->
         host.close()
 
 
-@pytest.mark.realtime
-def test_wait_keeps_to_its_timeout(pool: DecoderPool) -> None:
-    host = pool.open("a", naming("left"))
-    for least, timeout_ns in ((0.0, 0), (0.0033, 3_300_000)):
-        began = time.monotonic()
-        assert host.wait(timeout_ns) is None
-        assert least <= time.monotonic() - began < least + 0.02
-
-
 @pytest.mark.parametrize("kind", [InProcessHost, single_host])
 def test_a_host_of_its_own_decides_on_its_lanes_at_once(kind: Any, ray_pool: RayPool) -> None:
     host = kind(naming("left"), lanes=2)
@@ -264,17 +232,6 @@ def test_no_more_sessions_than_the_limit(kind: Any, ray_pool: RayPool) -> None:
         host.close()
     with pytest.raises(UserError, match="closed"):
         pool.open("e", naming("fifth"))
-
-
-def test_many_sessions_at_once_each_get_their_own_replies(pool: DecoderPool) -> None:
-    def fly(name: str) -> None:
-        host = pool.open(name, naming(name))
-        for tick in range(1, 30):
-            assert called(host, tick) == f'{name}(at="x {tick}")'
-        host.close()
-
-    with ThreadPoolExecutor(6) as threads:
-        list(threads.map(fly, [f"s{i}" for i in range(6)]))
 
 
 def test_sessions_of_one_checkpoint_with_different_tools_decide_as_each_alone(
@@ -383,32 +340,6 @@ async def told_in_the_end(sets: ToolSets, what: str, offered: Tools = GO) -> Any
         except Unavailable:
             assert time.monotonic() < give_up
             await asyncio.sleep(0.05)
-
-
-def test_requests_one_by_one_and_at_once_get_their_own_answers(pool: DecoderPool) -> None:
-    async def ask() -> None:
-        sets = tool_sets(pool)
-        for k in range(5):
-            assert await answered(sets, f"alone {k}") == f"alone {k}"
-        for k in range(5):
-            asked = [f"round {k}, {i}" for i in range(6)]
-            assert await asyncio.gather(*(answered(sets, one, "sleep 0.01") for one in asked)) == asked
-        sets.close()
-
-    asyncio.run(ask())
-
-
-def test_a_late_answer_is_nobody_elses(ray_pool: RayPool) -> None:
-    async def ask() -> None:
-        sets = tool_sets(ray_pool, 0.3)
-        await told_in_the_end(sets, "first")
-        for k in range(3):
-            with pytest.raises(Unavailable):
-                await answered(sets, f"late {k}", "sleep 0.5")
-            assert await told_in_the_end(sets, f"next {k}") == f"next {k}"
-        sets.close()
-
-    asyncio.run(ask())
 
 
 def test_requests_to_a_lost_process_are_told_at_once_and_answered_again(ray_pool: RayPool) -> None:

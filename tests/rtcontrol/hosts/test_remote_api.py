@@ -13,7 +13,7 @@ from standin_endpoint import Standin, standin
 from rtcontrol.hosts import remote_api
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
-from rtcontrol.hosts.remote_api import NONE, WIRES, CallQuestions, EndpointSource
+from rtcontrol.hosts.remote_api import EndpointSource
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import until
@@ -82,13 +82,6 @@ def test_one_request_asks_all_and_names_the_model(api: str) -> None:
     assert told == "Instruction: go left\nCalls so far: go(to=right)\nObservation: x 2"
 
 
-@pytest.mark.parametrize("api", APIS)
-def test_an_endpoint_may_leave_out_all_but_the_choices(api: str) -> None:
-    made = decided(api, {"speed": "3"}, lean=True)
-    assert made.call == Call("go", {"to": "left", "speed": 3, "gait": "walk", "careful": False})
-    assert set(made.confidence.values()) == {1.0} and (made.tokens, made.reused_tokens) == (40, 0)
-
-
 FAULTS = {
     503: ("http", "HTTP 503: status 503"),
     429: ("http", "HTTP 429: status 429"),
@@ -132,12 +125,6 @@ def test_an_answer_is_given_up_before_the_deadline_and_the_request_closed() -> N
             decider.decide(DecisionRequest(4, 1, "x", "go", within_ns=within_ns))
         assert caught.value.loss == "timeout" and 70_000_000 < time.monotonic_ns() - began < 1_000_000_000
         until(lambda: made.dropped == 1, "the request was not closed", seconds=3)
-
-
-def test_a_late_answer_is_waited_for_where_it_is_of_use() -> None:
-    with standin(lambda n: (0.2, None)) as made:
-        decider = source("decisions", made, late=True).build()
-        assert decider.decide(DecisionRequest(4, 1, "x", "go", within_ns=10_000_000)).call is not None
 
 
 def test_a_cancelled_decision_closes_its_request() -> None:
@@ -220,14 +207,6 @@ def test_what_no_list_of_options_holds_is_refused_by_name(schema: Any, words: st
         EndpointSource.parse("decisions:https://x/v1", (say,))
 
 
-def test_what_stands_for_no_call_is_no_tools_name() -> None:
-    tools = ({"name": NONE, "parameters": {"properties": {}}}, STOP)
-    EndpointSource.parse("decisions:https://x/v1", tools)
-    with pytest.raises(UserError, match="no call") as caught:
-        EndpointSource.parse("decisions:https://x/v1", tools, allow_null=True)
-    assert "Rename" in caught.value.remedy
-
-
 @pytest.mark.parametrize("api", APIS)
 def test_arguments_of_two_tools_are_not_taken_for_each_other(api: str) -> None:
     schema = {"enum": ["left", "right"]}
@@ -239,20 +218,3 @@ def test_arguments_of_two_tools_are_not_taken_for_each_other(api: str) -> None:
         call = source(api, made, *tools).build().decide(REQUEST).call
         (body,) = made.bodies
     assert call == Call("go", {"to.x": "left"}) and len(body["questions"]) == 3
-
-
-@pytest.mark.parametrize("share", [10**400, -1, 1.5, True, "1", None, float("nan")], ids=lambda share: f"{share}"[:9])
-def test_a_probability_that_is_none_is_not_looked_at(share: Any) -> None:
-    answers = [{"choice": "go", "probabilities": [{"value": "go", "probability": share}], "confidence": share}]
-    questions = CallQuestions((STOP, {**STOP, "name": "go"}), False)
-    read = WIRES["decisions"].read(questions, answers)
-    assert questions.decision(read).confidence == {"function": 1.0}
-
-
-def test_more_questions_than_a_request_takes_are_refused() -> None:
-    properties = {f"p{i}": {"type": "boolean"} for i in range(6)}
-    many = [
-        {"name": f"t{i}", "parameters": {"properties": properties, "required": list(properties)}} for i in range(67)
-    ]
-    with pytest.raises(UserError, match="403 questions"):
-        EndpointSource.parse("decisions:https://x/v1", many)

@@ -134,67 +134,6 @@ def test_a_number_of_decisions_that_was_fast_once_is_not_trusted_for_ever() -> N
     assert rota.expected("model", 1) == 6 * MS, "it counts anew"
 
 
-def together_ms(count: int) -> float:
-    """A batch's time: 3.4 ms alone, 12 ms for 8."""
-    return 3.4 + (count - 1) * (12 - 3.4) / 7
-
-
-def flown_at(hz: float, sessions: int, within_ms: float, stall_ms: tuple[float, float], until_ms: float) -> Any:
-    """Sessions that give up what is late, and one decider, which stands still once: all (when, whether in time) asked
-    for, and all (when, how many) taken."""
-    rota, clock = rota_at()
-    period, (begins, lasts) = 1e3 / hz, stall_ms
-    asks = sorted(
-        (k * period + i * period / sessions, k, i) for i in range(sessions) for k in range(int(until_ms / period))
-    )
-    waiting: dict[tuple[int, int], float] = {}
-    told: list[tuple[float, bool]] = []
-    taken: list[tuple[float, int]] = []
-
-    def come_to(ms: float) -> None:
-        """The world until then: requests are made, and those whose time is over given up."""
-        nonlocal asks
-        while True:
-            ends = min(((at + within_ms, key) for key, at in waiting.items()), default=None)
-            asked = asks[0] if asks else None
-            if ends is not None and ends[0] <= ms and (asked is None or ends[0] <= asked[0]):
-                clock[0] = ends[0]
-                del waiting[ends[1]]
-                rota.cancel(*ends[1])
-                told.append((ends[0] - within_ms, False))
-            elif asked is not None and asked[0] <= ms:
-                clock[0], tick, key = asks.pop(0)
-                waiting[key, tick] = clock[0]
-                rota.put(key, due(tick, within_ms))
-            else:
-                clock[0] = ms
-                return
-
-    while asks:
-        turn = rota.take(one_kind)
-        if not turn:
-            come_to(asks[0][0])
-            continue
-        began, took = clock[0], together_ms(len(turn))
-        if begins <= began < begins + lasts:
-            took += begins + lasts - began
-        taken.append((began, len(turn)))
-        come_to(began + took)
-        rota.took("model", len(turn), int(took * MS))
-        for key, one in turn:
-            if (at := waiting.pop((key, one.tick), None)) is not None:
-                told.append((at, True))
-    return told, taken
-
-
-def test_after_a_stall_sessions_are_decided_together_and_in_time_again() -> None:
-    told, taken = flown_at(hz=60, sessions=8, within_ms=16, stall_ms=(3000, 1000), until_ms=8000)
-    for since, until in ((1000, 2900), (6000, 7900)):
-        in_time = [good for at, good in told if since <= at < until]
-        assert len(in_time) > 500 and sum(in_time) >= 0.95 * len(in_time)
-        assert max(count for at, count in taken if since <= at < until) > 1
-
-
 @given(
     asked=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 200)), min_size=1, max_size=30),
     took=st.lists(st.integers(1, 30), min_size=1, max_size=4),

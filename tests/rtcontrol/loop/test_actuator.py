@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pytest
 from arm import MOVE, OPEN, STOP, Arm, arm_agent, failing, held, on
@@ -21,17 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
-from rtcontrol.envs.base import Emission, Episode, WorldError
-from rtcontrol.envs.gym import GymWorld
+from rtcontrol.envs.base import Emission
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import actuator as actuators
 from rtcontrol.loop.actuator import Actuator
 from rtcontrol.loop.command import Command, Completion, SafeAttempt
 from rtcontrol.models.call import Call, Decision
-from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry import report
-from tests.helpers import processes as helpers
 
 pytestmark = pytest.mark.realtime
 BROKEN = """
@@ -77,16 +73,6 @@ def silent_from(tick: int) -> Any:
         if request.tick >= tick:
             time.sleep(10)
         return Decision(MOVE)
-
-    return decide
-
-
-def late_at_2(seconds: float) -> Any:
-    """Moves up to tick 2, which takes so long."""
-
-    def decide(request: DecisionRequest) -> Decision:
-        time.sleep(seconds if request.tick == 2 else 0)
-        return Decision(MOVE if request.tick <= 2 else None)
 
     return decide
 
@@ -147,39 +133,6 @@ def test_a_world_that_hangs_stops_neither_clock_nor_record_and_nothing_old_acts(
     assert arm.acts[found["acts"] + 1][1] == MOVE
 
 
-@pytest.mark.parametrize(("hold_ms", "max_age_ms"), [(100.0, 10_000), (10_000.0, 200)])
-def test_a_late_decision_acts_neither_beyond_the_hold_nor_beyond_the_age(
-    tmp_path: Path, hold_ms: float, max_age_ms: float
-) -> None:
-    arm = Arm()
-    flown = flight(
-        tmp_path, arm, late_at_2(0.3), hz=8, hold_ms=hold_ms, max_age_ms=max_age_ms, late="use", duration_s=0.8
-    )
-    flown.run()
-    late = next(line for line in flown.lines if line.get("late") == 2)
-    assert not late["used"] and late.get("latency_ms", 0) >= 300
-    assert sum(call == MOVE for _, call in arm.acts) == 2
-    assert any(call == STOP for _, call in arm.acts[:-1]) == (hold_ms < 1000)
-
-
-def test_a_late_decision_does_not_undo_a_newer_ticks_safe_call(tmp_path: Path) -> None:
-    arm = Arm()
-
-    def observe(data: Any) -> str:
-        if flown.loop._outcomes.newest_k == 3:  # which misses before tick 2 does
-            raise KeyError("eyes")
-        return "-"
-
-    late = {"late": "use", "max_age_ms": 10_000, "hold_ms": 10_000.0, "on_miss": "safe"}
-    flown = flight(tmp_path, arm, late_at_2(0.85), hz=2, pipeline=2, deadline_ms=750, duration_s=2.4, **late)
-    object.__setattr__(flown.agent, "observe", observe)
-    flown.run()
-    assert [t["k"] for t in flown.ticks if t["kind"] == "miss"] == [3, 2], flown.dump()
-    line = next(line for line in flown.lines if line.get("late") == 2)
-    assert not line["used"] and line.get("latency_ms", 0) >= 850
-    assert arm.acts[-1][1] == STOP and sum(call == MOVE for _, call in arm.acts) == 2
-
-
 def test_a_call_that_acts_and_then_raises_is_followed_by_the_safe_call_that_was_in_force(tmp_path: Path) -> None:
     arm = Arm()
 
@@ -197,21 +150,6 @@ def test_a_call_that_acts_and_then_raises_is_followed_by_the_safe_call_that_was_
     flown = flight(tmp_path, arm, decide, on_miss="safe", duration_s=0.5).run()
     assert [call for _, call in arm.acts][-4:] == [STOP, MOVE, STOP, STOP], flown.dump()
     assert [a["in_force"] for a in safes(flown)] == [True, True]
-
-
-def test_several_safe_calls_each_until_in_force_and_none_twice(tmp_path: Path) -> None:
-    arm = Arm()
-    arm.refuse = failing(2, OPEN)
-    flown = flight(tmp_path, arm, silent_from(4), STOP, OPEN, duration_s=0.8).run()
-    attempts = [(a["safe"], a["attempt"], "error" in a) for a in safes(flown)]
-    assert attempts == [
-        (OPEN.text(), 1, True),
-        (STOP.text(), 1, False),  # once the world has stepped with it
-        (OPEN.text(), 2, True),
-        (OPEN.text(), 3, False),
-    ]
-    assert flown.loop.account.safe_calls == 1
-    assert [call for _, call in arm.acts if call != MOVE] == [STOP, OPEN, STOP, OPEN]
 
 
 def three_tools() -> tuple[Agent, dict[str, Any], list[str]]:
@@ -295,102 +233,6 @@ def test_a_safe_call_demanded_again_while_it_hangs_is_made_again_for_the_newer_d
     assert [e.in_force for e in attempts].index(True) == len(attempts) - 1
 
 
-@pytest.mark.parametrize("stalls_s", [0.0, 0.06])
-def test_a_slow_world_that_is_told_safe_and_fresh_in_turn_keeps_its_clock_and_steps_with_both(stalls_s: float) -> None:
-    """A Gymnasium world of 5 steps a second, and one whose steps take longer than their time, at 40 calls a second.
-
-    Worlds that ran away from their clock, or stood still for it: dfinity/ic pull request 11611, gazebosim/gz-sim issue
-    1742, schteppe/p2.js issue 87."""
-    step_s = stalls_s / 1.5 or 0.13
-    made = GymWorld(f"gym:CartPole-v1?step_s={step_s}&actions=safe,fresh&safe=safe")
-    steps: list[tuple[float, int]] = []
-    inner = made.env.step
-
-    def step(action: int) -> Any:
-        steps.append((time.monotonic(), action))
-        time.sleep(stalls_s)
-        return inner(action)
-
-    made.env.step = step
-    safe, fresh = Call("act", {"action": "safe"}), Call("act", {"action": "fresh"})
-    world = PacedEnvironment("cart", made)
-    with closing(world):
-        began = time.monotonic()
-        world.start("wall")
-        actuator = Actuator(replace(made.agent(), fallback=Fallback(safe)), world, 25_000_000, lambda: None)
-        actuator.start()
-        for tick in range(0, 60, 2):
-            actuator.safe("miss")
-            time.sleep(0.025)
-            epoch = getattr(world.latest(), "epoch", 0)
-            actuator.execute(Command(tick, fresh, epoch, time.monotonic_ns() + 200_000_000))
-            time.sleep(0.025)
-        last = time.monotonic()
-        until(lambda: len([1 for t_s, _ in steps if t_s > last]) >= 2)
-        actuator.close()
-    # Its clock: never ahead, and no pause after.
-    for n, (t_s, _) in enumerate(steps, 1):
-        assert n <= (t_s - began) / step_s + 0.01
-    assert next(t_s for t_s, _ in steps if t_s > last) - last <= max(step_s, stalls_s) + 0.1
-    taken = [action for t_s, action in steps if t_s <= last]
-    assert taken.count(1) >= 2 and taken.count(0) >= 2, taken
-    # A safe call that gave way to a newer one was never in force, and each has one end.
-    attempts = [e for e in actuator.effects if isinstance(e, SafeAttempt)]
-    assert {e.in_force for e in attempts} == {True, False} if not stalls_s else attempts
-
-
-def test_two_safe_calls_of_one_tool_are_both_made_before_they_are_in_force() -> None:
-    arm = Arm()
-    world = arm.world()
-    world.start("lockstep")
-    actuator = Actuator(replace(arm_agent(), fallback=Fallback(calls=(STOP, MOVE))), world, None, lambda: None)
-    with closing(world):
-        actuator.start()
-        actuator.safe("miss")
-        until(lambda: not actuator.attempting)
-        assert actuator.pending
-        world.advance(10_000_000)
-        actuator.retry()
-        assert actuator.wait_safe(5)
-        actuator.close()
-    assert [call for _, call in arm.acts] == [STOP, MOVE]
-    attempts = [e for e in actuator.effects if isinstance(e, SafeAttempt)]
-    assert [(e.call, e.in_force) for e in attempts] == [(STOP, False), (MOVE, True)]
-
-
-@pytest.mark.parametrize("breaks", [False, True])
-def test_a_function_of_the_agents_is_not_in_force_where_the_world_makes_no_step_with_it(breaks: bool) -> None:
-    """An agent's function that sets what `step()` goes by, called once the last episode has ended, or `reset()` of the
-    next one has raised."""
-    arm, made = Arm(), []
-    arm.bindings = {}
-    arm.outcome = lambda: Episode(0, 0.0, True, 1.0)  # type: ignore[method-assign]
-
-    def reset(seed: int) -> None:
-        if breaks and seed:
-            raise OSError("the port is gone")
-
-    def drive(go: Literal["on", "stop"]) -> None:
-        """Drive."""
-        made.append(go)
-
-    arm.reset = reset  # type: ignore[method-assign]
-    world = arm.world()
-    stop = Call("drive", {"go": "stop"})
-    agent = replace(arm_agent(), tools=Tools([drive]), fallback=Fallback(stop))
-    with closing(world):
-        world.start("lockstep", 0, None if breaks else 1)
-        with suppress(WorldError):
-            world.advance(10_000_000)
-        actuator = Actuator(agent, world, None, lambda: None)
-        actuator.start()
-        actuator.safe("exit")
-        assert actuator.wait_safe(5) and actuator.over and made == ["stop"]
-        actuator.close()
-    [attempt] = [e for e in actuator.effects if isinstance(e, SafeAttempt)]
-    assert (attempt.acted, attempt.over, attempt.in_force) == (True, True, False)
-
-
 def test_a_call_that_waits_for_its_turn_when_people_stop_does_not_act() -> None:
     arm = Arm()
     world = arm.world()
@@ -403,17 +245,6 @@ def test_a_call_that_waits_for_its_turn_when_people_stop_does_not_act() -> None:
     done = actuator.effects.popleft()
     assert isinstance(done, Completion) and done.effect == "refused" and arm.acts == []
     actuator.close()
-
-
-def test_fallback_takes_one_call_or_several() -> None:
-    one, several = arm_agent(STOP).fallback, arm_agent(STOP, OPEN).fallback
-    assert one.safe_call == STOP and one.safe_calls == (STOP,)
-    assert several.safe_call == STOP and several.safe_calls == (STOP, OPEN)
-    assert type(one)(STOP, 7.0) == type(one)(calls=[STOP], hold_ms=7.0) and type(one)(None).safe_calls == ()
-    with pytest.raises(UserError, match="differ"):
-        type(one)(STOP, calls=[OPEN])
-    with pytest.raises(UserError, match="safe call is illegal"):
-        arm_agent(STOP, Call("grip", {"closed": 7}))
 
 
 def test_an_interrupt_of_a_run_that_is_ending_waits_for_nothing(tmp_path: Path) -> None:
@@ -464,14 +295,6 @@ def test_a_tools_own_function_is_not_called_after_the_deadline() -> None:
     assert effects[:1] == ["too_late"] and set(effects[1:]) <= {"epoch_over"} and log == []
 
 
-def test_a_lockstep_world_waits_for_what_acts(tmp_path: Path) -> None:
-    arm, log = Arm(), []  # type: ignore[var-annotated]
-    arm.on_step = lambda: log.append("step")
-    given = {"hz": 50, "clock": "lockstep", "duration_s": 0.2}
-    flight(tmp_path, arm, lambda request: Decision(NUDGE), agent=owner(log), **given).run()
-    assert log[: 4 * 9] == ["begin", "end", "step", "step"] * 9
-
-
 def test_the_safe_call_goes_first_when_the_world_yields() -> None:
     arm = Arm()
     world = arm.world()
@@ -509,24 +332,6 @@ def test_a_tool_that_raises_is_told_once_with_its_line(tmp_path: Path, error: ty
     assert entry["cause"] == "execute" and "tests/rtcontrol/arm.py:" in entry["where"] and entry["first_t_s"] < 0.2
 
 
-class Mute(Exception):
-    def __str__(self) -> str:
-        raise AttributeError("no text")
-
-
-def test_an_error_that_cannot_be_told_costs_its_ticks_and_not_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (gone := tmp_path / "gone").mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    arm = Arm()
-    arm.refuse = failing(2, MOVE, Mute)
-    flown = flight(tmp_path, arm, duration_s=0.3).run()
-    flown.blames("execute", 2, 2)
-    assert [line for line in flown.said if "Mute: (no message: its __str__ raises AttributeError)" in line]
-
-
 @pytest.mark.parametrize("times", [3, 10**9])
 @pytest.mark.parametrize("clock", ["wall", "lockstep"])
 def test_a_step_that_raises_ends_the_run_and_the_safe_call_is_in_force_with_the_next_that_does_not(
@@ -556,26 +361,6 @@ def test_a_step_that_raises_ends_the_run_and_the_safe_call_is_in_force_with_the_
     assert report.of_record(flown.path)["errors"][0]["cause"] == "world"
 
 
-def test_a_broken_world_is_one_sentence_on_the_console_and_exit_status_1(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(BROKEN)
-    given = ["--env", "mine.py", "--agent", "mine.py", "--host", "inprocess", "--out", "run"]
-    ended = helpers.cli("run", *given, cwd=tmp_path)
-    assert ended.returncode == 1
-    assert ended.stderr.count("LookupError: lost my way (mine.py:13)") == 1, ended.stderr
-    assert "Internal error" not in ended.stderr and "Traceback" not in ended.stderr
-    assert ended.stdout.startswith("went\n")
-    made = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert made["ended_by"] == "error"
-    assert [(e["where"], e["cause"], e["count"]) for e in made["errors"]] == [("mine.py:13", "world", 1)]
-
-
-def test_a_world_that_needs_all_its_time_for_its_steps_takes_calls_nevertheless(tmp_path: Path) -> None:
-    arm = Arm()
-    arm.on_step = lambda: time.sleep(0.015)  # of 10 ms
-    flight(tmp_path, arm, duration_s=1.0).run()
-    assert sum(call == MOVE for _, call in arm.acts) >= 0.7 * HZ
-
-
 # -- where the loop itself does not come back --------------------------------------------------------------------------
 
 
@@ -603,14 +388,6 @@ def test_an_observe_that_hangs_brings_the_safe_call_within_the_hold(tmp_path: Pa
     before = next(a for a, b in pairwise(flown.ticks) if b["t_s"] - a["t_s"] == hangs)
     assert attempt["t_s"] - before["t_s"] <= 0.1 + 4 * PERIOD_S
     assert flown.ticks[-1]["kind"] == "call"  # it goes on when the loop is back
-
-
-def test_an_observe_that_hangs_before_anything_was_called_brings_the_safe_call_too(tmp_path: Path) -> None:
-    arm = Arm()
-    flown = flight(tmp_path, arm, lambda request: Decision(None), agent=hung(0.6, look=6)[0], duration_s=0.7).run()
-    [attempt] = safes(flown, "loop")
-    assert attempt["in_force"] and attempt["t_s"] <= 0.1 + 4 * PERIOD_S, flown.dump()
-    assert arm.acts[0][1] == STOP
 
 
 def test_a_third_signal_while_observe_hangs_still_brings_the_safe_call(tmp_path: Path) -> None:

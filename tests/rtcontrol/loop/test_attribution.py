@@ -93,26 +93,6 @@ def test_a_stopped_decoder_is_named_in_every_tick_that_it_cost(tmp_path: Path) -
 
 
 @pytest.mark.realtime
-@pytest.mark.parametrize("how", ["sleep", "spin"])
-def test_a_decoder_that_takes_its_time_is_slow_and_keeps_the_next_waiting(tmp_path: Path, how: str) -> None:
-    agent = replace(cart_agent(), instruction=f"{how} 0.035 10")
-    flight = Flight(tmp_path, host=LinkedHost(tmp_path), agent=agent, hz=50, duration_s=1.0).run()
-    said = named(flight)
-    slow = [k for k, name in said.items() if name == "decide.decoder_slow"]
-    assert len([k for k in slow if k % 10 == 0]) >= 4, said
-    mostly(said.values(), "decide.decoder_slow", least=4, others=7)
-    assert "unknown" not in said.values()
-
-
-@pytest.mark.realtime
-def test_a_request_behind_a_slow_one_is_queued(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, slow(0.07, lambda tick: tick % 10 == 5), duration_s=1.0).run()
-    said = named(flight)
-    mostly(said.values(), "decide.decoder_slow", "decide.queued", least=8)
-    assert all(said[k] == "decide.queued" for k in said if k % 10 == 6)
-
-
-@pytest.mark.realtime
 def test_a_decoder_that_was_killed_is_lost(tmp_path: Path) -> None:
     host = LinkedHost(tmp_path)
     flight = Flight(tmp_path, host=host)
@@ -131,23 +111,6 @@ def test_what_the_kernel_counted_since_an_older_miss_is_no_evidence(tmp_path: Pa
     flight = Flight(tmp_path, decide).run()
     told = {line["k"]: "major_faults" in line["evidence"].get("loop", {}) for line in flight.ticks if "cause" in line}
     assert (told[12], told[13]) == (False, True), flight.dump()
-
-
-@pytest.mark.realtime
-def test_an_agent_that_reads_slowly_is_observe(tmp_path: Path) -> None:
-    agent, looks = cart_agent(), iter(range(10**6))
-
-    def observe(data: Any) -> str:
-        if next(looks) % 10 == 9:
-            time.sleep(0.05)
-        return agent.observe(data)
-
-    flight = Flight(tmp_path, agent=replace(agent, observe=observe), duration_s=1.0).run()
-    said = named(flight)
-    mostly(said.values(), "decide.observe", least=3)
-    skipped = [t for t in flight.ticks if t.get("skip_subcause") == "observe"]
-    assert {t["skip_cause"] for t in skipped} == {"decide"}
-    assert all(t["skip_evidence"]["explained_ms"] >= t["skip_evidence"]["late_ms"] / 2 >= 10 for t in skipped)
 
 
 @pytest.mark.realtime
@@ -172,29 +135,6 @@ def test_what_the_world_does_not_show(tmp_path: Path) -> None:
 
 
 @pytest.mark.realtime
-def test_an_executor_that_is_slow_keeps_the_next_calls_waiting(tmp_path: Path) -> None:
-    world = CartWorld()
-    world.on_execute = lambda call: time.sleep(0.1 if len(world.executed) == 5 else 0)
-    flight = Flight(tmp_path, world=world).run()
-    said = named(flight)
-    mostly(said.values(), "execute.slow", "execute.busy", least=4)
-    first = min(k for k, name in said.items() if name == "execute.slow")
-    overran = next(line for line in flight.lines if line.get("overran") == first)
-    assert overran["spans_ms"]["executed"] - overran["spans_ms"]["executing"] >= 100
-    assert overran["evidence"]["late_ms"] >= 75
-
-
-@pytest.mark.realtime
-def test_a_tick_on_time_takes_no_notice_of_a_short_pause(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, slow(0.03, lambda tick: tick == 15), duration_s=0.5)
-    watch = flight.loop._watch
-    # A pause of 2 ms, far less than half of the lateness.
-    flight.after(14, lambda: watch._collections.append((time.monotonic_ns(), time.monotonic_ns() + 2_000_000)))
-    flight.run()
-    assert named(flight).get(15) == "decide.decoder_slow", flight.dump()
-
-
-@pytest.mark.realtime
 def test_evidence_is_missing_and_not_wrong_where_the_kernel_tells_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,18 +143,6 @@ def test_evidence_is_missing_and_not_wrong_where_the_kernel_tells_nothing(
     assert named(flight)[5] == "decide.decoder_slow"
     missed = next(t for t in flight.ticks if t["k"] == 5)
     assert not {"loop", "decoder"} & set(missed["evidence"])
-
-
-@pytest.mark.realtime
-def test_a_slow_write_of_the_record_is_known_and_holds_up_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rtcontrol.telemetry.recorder.SLOW_NS", -1)
-    flight = Flight(tmp_path, slow(0.4, lambda tick: tick == 5)).run()
-    assert flight.loop._watch.writes(0, time.monotonic_ns())
-    missed = [t for t in flight.ticks if "cause" in t]
-    assert any("slow_writes" in t["evidence"] for t in missed)
-    assert {t["cause"] for t in missed} <= {"decide", "pause", "wake", "unknown"}
 
 
 @pytest.mark.realtime
@@ -281,7 +209,7 @@ def test_requests_that_died_with_their_decoder_keep_nobody_waiting(tmp_path: Pat
                 super().submit(request)
 
     host = Lossy(Scripted(slow(0.05, lambda tick: tick == 9)))
-    flight = Flight(tmp_path, host=host, late="use").run()
+    flight = Flight(tmp_path, host=host).run()
     assert named(flight)[8] == "host.lost"
     first = {t["k"]: t.get("subcause") for t in flight.ticks}  # later ones know more
     assert first[9] == "decoder_slow", first
@@ -317,19 +245,6 @@ def test_what_the_kernel_counted_of_other_threads_is_no_evidence() -> None:
     assert told(3)["subcause"] == "lost", "a standby takes over when the host is asked"
     over.set()
     witness.close()
-
-
-@pytest.mark.realtime
-def test_a_short_pause_is_not_why_an_observation_is_old() -> None:
-    host: Any = SimpleNamespace(threads=[], gave_up=None, incarnation=0, alive=lambda: True, events=[])
-    watch, ms = PauseWatch(62_500_000), 1_000_000
-    witness = EvidenceCollector(watch, host, SimpleNamespace(thread=None, doings=()))  # type: ignore[arg-type]
-    witness.usual.append({"captured": -5.0, "woke": 0.1})
-    now = time.monotonic_ns()
-    tick = Tick(9, now, now + 60 * ms, now, capture_ns=now - 262 * ms)
-    for length, name in ((27, "stale_observation"), (140, "pause")):
-        watch._gaps.append((now - (30 + length) * ms, now - 30 * ms))
-        assert witness.attribute(tick, {"woke": 0.0}, now, (Cause.STALE_OBSERVATION, "frozen"))["cause"] == name
 
 
 @pytest.mark.realtime

@@ -19,12 +19,9 @@ from linked import LinkedHost
 from rtcontrol.hosts.failover import BackupHost, Handover
 from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecisionRequest
-from rtcontrol.models.call import Call, Decision
-from rtcontrol.serve.stats import COUNTS
-from rtcontrol.telemetry import report, table
-from rtcontrol.telemetry.as_html import render
-from rtcontrol.telemetry.record_reader import rows, teacher_rows
-from rtcontrol.telemetry.recorded import load
+from rtcontrol.models.call import Decision
+from rtcontrol.telemetry import report
+from rtcontrol.telemetry.record_reader import teacher_rows
 
 pytestmark = pytest.mark.realtime
 Decide = Callable[[DecisionRequest], Decision]
@@ -80,23 +77,6 @@ def test_a_slow_first_decider_costs_no_tick_and_all_that_it_answers_is_kept(tmp_
     assert any("the endpoint hung up" in error["error"] for error in report.of_record(flown.path)["errors"])
 
 
-def test_what_the_first_decider_answers_late_becomes_rows_of_what_it_saw(tmp_path: Path) -> None:
-    opposite = lambda r: replace(good(r), call=Call("push", {"force": -good(r).call.arguments["force"]}))  # type: ignore[union-attr] # noqa: E731
-    flown = fly(tmp_path, backed(slowly(0.06, 0.1, decide=opposite)))
-    seen = {event["k"]: event for event in flown.lines if "observation" in event}
-    made = list(teacher_rows(flown.lines))
-    answers = [event for event in flown.lines if event.get("outcome") == "late" and "first" in event]
-    assert len(made) == len(answers) >= 20
-    for row, event in zip(made, answers, strict=True):
-        look = seen[event["first"]]
-        assert (row["observation"], row["instruction"]) == (look["observation"], look["instruction"])
-        assert row["history"] == look["history"] and row["source"].startswith("teacher:")
-        request = DecisionRequest(0, 1, look["observation"], look["instruction"], data=look["data"])
-        decision = opposite(request)
-        assert decision.call is not None and row["call"] == decision.call.to_dict()
-    assert {row["source"].partition(":")[0] for row in rows(flown.lines)} == {"record"}
-
-
 def test_rows_of_unsure_illegal_and_further_answers_are_not_made() -> None:
     tool = {"type": "function", "function": {"name": "push", "parameters": {"type": "object", "properties": {}}}}
     events: list[dict[str, Any]] = [{"header": {"tools": [tool], "model": "m", "allow_null": False}}]
@@ -115,15 +95,6 @@ def test_rows_of_unsure_illegal_and_further_answers_are_not_made() -> None:
     assert [row["observation"] for row in teacher_rows(events)] == ["0"]
     events[0]["header"]["allow_null"] = True
     assert [(row["observation"], row["call"]) for row in teacher_rows(events)] == [("0", call), ("3", None)]
-
-
-def test_an_unsure_first_decider_leaves_it_to_the_backup_and_a_sure_one_does_not(tmp_path: Path) -> None:
-    for sure, who in ((0.4, "backup"), (0.6, "first")):
-        flown = fly(tmp_path / who, backed(slowly(0.001, 0.002, sure=sure)), duration_s=0.4)
-        outcomes = is_exact(flown)
-        by = flown.loop.account.decided_by_first, flown.loop.account.decided_by_backup
-        assert (by[0] == 0) if who == "backup" else (by[0] > 4 * by[1]), by
-        assert outcomes["unsure" if who == "backup" else "in_time"] >= 12
 
 
 def test_a_first_decider_that_is_killed_is_told_and_the_backup_goes_on(tmp_path: Path) -> None:
@@ -180,26 +151,3 @@ def test_in_lockstep_the_backup_decides_and_the_accounts_are_exact(tmp_path: Pat
     is_exact(flown)
     account = flown.loop.account
     assert account.ticks == 1000 and account.decided_by_backup > 0.9 * account.ticks
-
-
-def test_report_table_page_and_metrics_show_the_same_numbers(tmp_path: Path) -> None:
-    from rich.console import Console
-
-    flown = fly(tmp_path, backed(slowly(0.005, 0.03)), duration_s=0.6)
-    is_exact(flown)
-    made = report.of_record(flown.path)
-    console = Console(record=True, width=200, file=(tmp_path / "shown").open("w"))
-    table.show(made, console)
-    told = report.deciders(made)
-    assert told in console.export_text() and told in render(load([flown.path]), [])
-    assert (
-        f"by the backup (local) {made['decided_by']['backup']}" in told
-        and "first decider's answer" in (tmp_path / "shown").read_text()
-    )
-    account = flown.loop.account
-    assert {name: getattr(account, name) for name in COUNTS if name.startswith(("decided_by", "first_"))} == {
-        **{f"decided_by_{name}": n for name, n in made["decided_by"].items()},
-        **{f"first_{name}": n for name, n in made["first_answers"].items()},
-    }
-    alone = Flight(tmp_path / "alone", duration_s=0.1).run()
-    assert report.deciders(report.of_record(alone.path)) == ""

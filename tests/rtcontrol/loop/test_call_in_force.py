@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ from rtcontrol.envs.base import Acknowledgement
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.call_in_force import CallInForce, FallbackPolicy
 from rtcontrol.loop.command import Tick
-from rtcontrol.loop.config import RunConfig
 from rtcontrol.models.call import Call, Decision, StandingCall, Steadied
-from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.channels import schema
 
@@ -50,14 +47,6 @@ def test_the_call_that_acted_last_is_in_force_and_nothing_is_at_first(tmp_path: 
     asked, decide = heard()
     Flight(tmp_path, decide, **STEADY).run()
     assert len(asked) > 20 and forces(asked) == [None, *(one.tick % 3 for one in asked[:-1])]
-
-
-def test_without_hysteresis_nothing_is_asked_nor_recorded(tmp_path: Path) -> None:
-    asked, decide = heard()
-    flight = Flight(tmp_path, decide, clock="lockstep").run()
-    assert forces(asked) == [None] * len(asked)
-    assert not any("kept" in line or ("observation" in line and "in_force" in line) for line in flight.lines)
-    assert report.build(flight.loop.account, "record.mcap")["steadiness"]["kept_by_hysteresis"] == 0
 
 
 def test_in_another_epoch_nothing_is_in_force(tmp_path: Path) -> None:
@@ -95,34 +84,6 @@ def test_where_the_safe_call_took_over_nothing_is_in_force(tmp_path: Path) -> No
     assert [i for i, force in enumerate(forces(asked)) if force is None] == [0, 11]
 
 
-@pytest.mark.realtime
-def test_a_person_who_pauses_is_obeyed_and_what_was_in_force_is_forgotten(tmp_path: Path) -> None:
-    # UniflexAI/tinynav#181: all that is kept is reset by a pause.
-    kept = Steadied({"arg1": ("2", 1)}, ("arg1",))
-    asked, decide = heard(lambda request: push(1, steadied=kept if request.standing else None))
-    flight = Flight(tmp_path, decide, hysteresis="margin=1", duration_s=None)
-
-    def person() -> None:
-        _until(lambda: len(asked) > 5)
-        flight.loop.operator.say("pause", "page")
-        _until(lambda: flight.world._force == 0.0)
-        many = len(asked)
-        _until(lambda: len(asked) > many + 5)
-        flight.loop.operator.say("resume", "page")
-        _until(lambda: flight.world._force == 1.0)
-
-    flight.run_beside(person)
-    held = [tick["k"] for tick in flight.ticks if tick.get("why") == "paused"]
-    assert held and all(one.standing is None for one in asked if one.tick in held[1:])
-
-
-def _until(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not what():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.002)
-
-
 def test_a_decision_that_is_held_back_is_not_in_force_but_what_it_preferred_counts(tmp_path: Path) -> None:
     def made(request: DecisionRequest) -> Decision:
         unsure = request.tick == 5
@@ -133,14 +94,6 @@ def test_a_decision_that_is_held_back_is_not_in_force_but_what_it_preferred_coun
     assert forces(asked)[4:8] == [1, 1, 1, 1]
     standing = asked[6].standing
     assert standing is not None and standing.preferred == {"arg1": ("2", 5)}
-
-
-def test_two_sessions_of_one_decider_have_each_their_own(tmp_path: Path) -> None:
-    asked, decide = heard()
-    for name, force in (("one", 1), ("other", 2)):
-        asked.clear()
-        Flight(tmp_path / name, lambda request, force=force: (decide(request), push(force))[1], **STEADY).run()
-        assert set(forces(asked)) == {None, force} and forces(asked).count(None) == 1
 
 
 def test_the_record_says_what_was_kept_and_the_report_counts_it(tmp_path: Path) -> None:
@@ -193,8 +146,3 @@ def test_a_call_that_its_client_did_not_carry_out_is_not_in_force(status: Any, w
     steady.carried_out([Acknowledgement(2, "refused", 0), Acknowledgement(3, status, 0, why)])
     assert (steady.standing(2, "go") is not None) == stands
     assert steady.standing(3, "go") is None and steady.standing(2, "stop") is None
-
-
-def test_several_calls_a_tick_and_hysteresis_exclude_each_other() -> None:
-    with pytest.raises(UserError, match="exclude each other"):
-        RunConfig(env="cart", hysteresis="ticks=3", calls_per_tick=2)

@@ -25,7 +25,6 @@ from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.operator import check_named
 from rtcontrol.models.call import Call, Decision
 from rtcontrol.models.errors import UserError
-from rtcontrol.telemetry import report, table
 from rtcontrol.telemetry.channels import schema
 from rtcontrol.telemetry.record_reader import rows
 
@@ -135,22 +134,10 @@ def test_the_calls_of_a_tick_are_so_many_decisions_each_with_those_before_in_its
         FURTHER.validate(line)
 
 
-def test_one_call_a_tick_asks_once_a_tick_and_says_nothing_of_further_ones(tmp_path: Path) -> None:
-    asked: list[int] = []
-
-    def decide(request: DecisionRequest) -> Decision:
-        asked.append(request.tick)
-        return Decision(MOVE)
-
-    flown = several(tmp_path, Arm(), decide, 1).run()
-    assert len(asked) == len(set(asked)) and not any("further" in line for line in flown.lines)
-    assert report.build(flown.loop.account, "record.mcap")["calls"]["max"] == 1
-
-
 def test_what_is_decided_by_the_deadline_acts_and_what_comes_later_is_dropped_and_counted(tmp_path: Path) -> None:
     arm = Arm()
     late = by_count(to(MOVE), to(OPEN), to(CLOSE, 2.6 * PERIOD_S))
-    flown = several(tmp_path, arm, lambda r: late(r) if r.tick == 2 else Decision(MOVE), late="use").run()
+    flown = several(tmp_path, arm, lambda r: late(r) if r.tick == 2 else Decision(MOVE)).run()
     tick = next(t for t in flown.ticks if t["k"] == 2)
     assert "cause" not in tick and tick["kind"] == "call"
     assert of(flown, 2) == [(1, "acted"), (2, "cut")]
@@ -215,20 +202,6 @@ def test_a_further_call_that_raises_is_followed_by_what_follows_a_miss_and_no_mo
     assert flown.loop.account.on_time == flown.loop.account.ticks, flown.dump()
 
 
-def test_a_further_decision_that_fails_changes_nothing_of_what_acts(tmp_path: Path) -> None:
-    def broken(request: DecisionRequest) -> Decision:
-        raise RuntimeError("out of ideas")
-
-    arm, illegal = Arm(), Call("grip", {"closed": 5})
-    by_tick = by_count(to(MOVE), broken), by_count(to(MOVE), to(illegal))
-    flown = several(tmp_path, arm, lambda r: by_tick[r.tick % 2](r), on_miss="safe", hold_ms=0.0).run()
-    causes = [line["cause"] for line in flown.lines if "further" in line and line["outcome"] != "cut"]
-    assert set(causes) == {"decide", "invalid"} and len(causes) >= 6
-    end_ns = flown.loop.t_end_ns
-    assert {call.text() for t, call in arm.acts if t < end_ns} == {MOVE.text()}
-    assert flown.loop.account.safe_calls == 0
-
-
 def test_a_pause_while_a_further_call_is_decided_lets_the_safe_call_act_alone(tmp_path: Path) -> None:
     arm, deciding, go = Arm(), threading.Event(), threading.Event()
 
@@ -258,45 +231,6 @@ def test_a_pause_while_a_further_call_is_decided_lets_the_safe_call_act_alone(tm
     assert [call for t, call in arm.acts if t < at[0]] == [MOVE, STOP]
 
 
-def test_an_unsure_further_call_is_held_back_and_the_one_before_goes_on(tmp_path: Path) -> None:
-    arm = Arm()
-    decide = by_count(to(MOVE), to(OPEN, sure=0.3), to(CLOSE))
-    flown = several(tmp_path, arm, decide, min_confidence=0.5, hold_ms=0.0).run()
-    ticks = [t["k"] for t in flown.ticks if "cause" not in t]
-    assert len(ticks) >= 6 and all(of(flown, k) == [(1, "held")] for k in ticks)
-    assert {call.text() for t, call in arm.acts if t < flown.loop.t_end_ns} == {MOVE.text()}
-    assert flown.loop.account.held == 0
-
-
-def test_a_further_call_of_a_named_tool_waits_for_a_persons_yes(tmp_path: Path) -> None:
-    arm = Arm()
-    of_tick = by_count(to(MOVE), to(OPEN), to(CLOSE))
-    decide: Decide = lambda r: of_tick(r) if r.tick == 2 else Decision(MOVE)  # noqa: E731
-    flown = several(tmp_path, arm, decide, confirm=("grip",))
-
-    def person() -> None:
-        until(lambda: flown.loop.operator.asking is not None)
-        assert OPEN not in [call for _, call in arm.tries]
-        flown.loop.operator.say("confirm", "keyboard")
-
-    beside(person, flown.run)
-    assert of(flown, 2) == [(1, "held")] and [call for _, call in arm.acts].count(OPEN) == 1
-    assert CLOSE not in [call for _, call in arm.tries]
-
-
-def test_under_the_lockstep_clock_what_would_be_cut_acts_and_is_counted(tmp_path: Path) -> None:
-    def decide(request: DecisionRequest) -> Decision:
-        n = sum(call in request.history for call in ("push(force=1)", "push(force=2)"))
-        time.sleep(0.03 * (request.tick >= 0 and n == 1))
-        return Decision(Call("push", {"force": n + 1}) if n < 2 else None)
-
-    agent = replace(cart_agent(2), allow_null=True)
-    settings = {"clock": "lockstep", "duration_s": None, "episodes": 1, "hz": 50, "calls_per_tick": 2}
-    flown = Flight(tmp_path, decide, world=CartWorld(0.02), agent=agent, **settings).run()  # one tick
-    assert [call.arguments["force"] for _, call, _ in flown.world.executed[:2]] == [1, 2]
-    assert of(flown, 0) == [(1, "acted")] and flown.loop.account.calls_cut == 1
-
-
 def test_calls_that_a_prompt_would_not_show_are_refused_before_the_run() -> None:
     config = RunConfig(env="cart", calls_per_tick=4)
     check_named(config, cart_agent(history=3))
@@ -306,19 +240,3 @@ def test_calls_that_a_prompt_would_not_show_are_refused_before_the_run() -> None
     for wrong in (0, 8):
         with pytest.raises(UserError, match="--calls-per-tick"):
             RunConfig(env="cart", calls_per_tick=wrong)
-
-
-def test_the_report_says_how_many_calls_ticks_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from rich.console import Console
-
-    flown = several(tmp_path, Arm(), by_count(to(MOVE), to(OPEN), to(None)), 5).run()
-    told = report.of_record(flown.path)
-    assert told["calls"] == {"total": 2 * told["ticks"], "mean": 2.0, "max": 2} and told["calls_cut"] == 0
-    table.show(told, Console())
-    assert f"calls {told['calls']['total']}: 2 a tick, at most 2; cut 0" in capsys.readouterr().out
-
-
-def test_a_further_calls_instant_is_no_jitter_of_the_next_ticks(tmp_path: Path) -> None:
-    flown = several(tmp_path, Arm(), by_count(to(MOVE), to(OPEN, 0.3 * PERIOD_S)), 2).run()
-    steady = [t["jitter_ms"] for t in flown.ticks if "jitter_ms" in t]
-    assert len(steady) >= 5 and sorted(steady)[len(steady) // 2] < 100 * PERIOD_S, flown.dump()

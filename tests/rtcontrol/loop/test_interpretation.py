@@ -129,14 +129,6 @@ def test_an_interpreter_needs_goals_and_must_be_one() -> None:
     assert interpreting.goal_tools(lookalike) is None
 
 
-def test_an_interpreter_of_a_server_that_is_closed_is_asked_no_more() -> None:
-    with chat_server(lambda body: GO) as server:
-        made = interpreting.Interpreters(f"chat:{server.url}", 5.0, "torch")
-        made.close()
-        late = made.of(agent())
-        assert late is not None and asked(late, "a half").why == "error" and not server.bodies
-
-
 # -- in flight --------------------------------------------------------------------------------------------------------
 
 
@@ -224,14 +216,6 @@ def test_the_first_instruction_is_understood_before_anything_acts(tmp_path: Path
         flight = Flight(tmp_path, agent=agent(), interpreter=interpreter, instruction="a half please").run()
     assert {line["instruction"] for line in flight.lines if "observation" in line} == {"go to 0.5"}
     assert flight.world.instructions[0] == "go to 0.5"
-
-
-def test_a_first_instruction_that_is_not_understood_begins_nothing(tmp_path: Path) -> None:
-    with chat(lambda body: completion(("not_understood", "{}"))) as (_, interpreter):
-        flight = Flight(tmp_path, agent=agent(), interpreter=interpreter, instruction="a half please")
-        with pytest.raises(UserError, match=r'"a half please" is not understood.*none of the goals') as refused:
-            flight.run()
-    assert "go to -2.0" in refused.value.remedy and not flight.world.executed and not flight.loop.launched
 
 
 def test_a_run_ends_at_once_while_somebody_is_asked(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,11 @@ from cart import CartWorld, Flight, cart_agent, good, slow
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.hosts.protocol import DecisionRequest, HostEvent
+from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.call_in_force import FallbackPolicy
 from rtcontrol.loop.clock import RateClock
 from rtcontrol.loop.config import RunConfig
-from rtcontrol.loop.operator import ConfidenceMonitor
-from rtcontrol.loop.warmup import MOST, Warmup
+from rtcontrol.loop.warmup import Warmup
 from rtcontrol.models.call import Call, Decision
 
 pytestmark = pytest.mark.realtime
@@ -65,17 +62,6 @@ def test_episodes_end_the_run_and_clear_the_history(tmp_path: Path) -> None:
         assert next(history for e, history in seen if e == epoch) == ()
     assert max(len(history) for _, history in seen) == 3
     assert any("push(force=" in history[0] for _, history in seen if history)
-
-
-def test_late_use_executes_the_late_call(tmp_path: Path) -> None:
-    def decide(request: DecisionRequest) -> Decision:
-        # The next one takes some time, too: what is newer would take the late call's place.
-        time.sleep(0 if request.tick < 0 else 0.055 if request.tick % 5 == 2 else 0.02)
-        return good(request)
-
-    flight = Flight(tmp_path, decide, late="use", hz=25, duration_s=0.7).run()
-    assert flight.loop.account.late_used >= 2
-    flight.blames("decide", 2)
 
 
 def test_decider_that_raises_is_decide_and_says_why(tmp_path: Path) -> None:
@@ -213,17 +199,6 @@ def test_a_request_that_cannot_be_sent_is_a_miss(tmp_path: Path) -> None:
     assert "submit: UnicodeEncodeError" in flight.ticks[3]["error"]
 
 
-@pytest.mark.parametrize(("clock", "kind"), [("wall", "miss"), ("lockstep", "call")])
-def test_on_miss_stop_also_stops_on_a_call_that_acted_too_late(tmp_path: Path, clock: str, kind: str) -> None:
-    world = CartWorld()
-    world.on_execute = lambda call: time.sleep(0.15) if len(world.executed) == 5 else None
-    flight = Flight(tmp_path, world=world, on_miss="stop", clock=clock, hz=10, duration_s=3).run()
-    assert flight.loop.ended_by == "miss" and flight.loop.account.ticks == 5
-    # Against the wall clock its tick was over when it acted: it was settled at its deadline.
-    assert (flight.ticks[-1]["kind"], flight.ticks[-1]["cause"]) == (kind, "execute")
-    assert any(line.get("overran") == 4 and line["effect"] == "acted" for line in flight.lines) == (kind == "miss")
-
-
 def test_lockstep_does_not_depend_on_the_machine(tmp_path: Path) -> None:
     def decide(request: DecisionRequest) -> Decision:
         time.sleep(0.05 if request.tick < 0 else 0.0)
@@ -234,16 +209,6 @@ def test_lockstep_does_not_depend_on_the_machine(tmp_path: Path) -> None:
     assert len(flight.world.executed) == 10 + 1
     assert all(t["kind"] == "call" and t["wake_ms"] >= 0 for t in flight.ticks), flight.dump()
     assert flight.ticks[0]["age_ms"] < 50
-
-
-def test_a_decoder_that_is_lost_on_the_way_out_is_in_the_record_and_no_file_stays_open(tmp_path: Path) -> None:
-    flight = Flight(tmp_path, clock="lockstep", duration_s=0.1)
-    lost = HostEvent(time.monotonic_ns(), "lost", 0.0)
-    leave, threads = flight.loop._outcomes.leave, flight.loop._outcomes.evidence.threads
-    flight.loop._outcomes.leave = lambda: (flight.host.events.append(lost), leave())[1]  # type: ignore[method-assign,func-returns-value]
-    flight.run()
-    assert [line["host_event"]["event"] for line in flight.lines if "host_event" in line] == ["lost"]
-    assert threads.fds == () and threads.look() == []
 
 
 def calls(flight: Flight) -> list[tuple[int, str]]:
@@ -362,71 +327,4 @@ def test_a_rate_or_deadline_within_a_margin_of_the_p90_is_warned_of(
     assert (warning is None) if word is None else (warning is not None and warning.startswith(f"{word} is "))
 
 
-def test_a_run_that_asks_for_too_much_is_warned_before_it_flies(tmp_path: Path) -> None:
-    def decide(request: object) -> Decision:
-        time.sleep(0.008)
-        return good(request)  # type: ignore[arg-type]
-
-    flight = Flight(tmp_path, decide, hz=110, duration_s=0.1, warmup_s=0.5).run()
-    assert any(line.startswith("--hz 110 is above what this machine reaches") for line in flight.said)
-    assert 5 <= flight.loop.warmup.to_dict()["decisions"] <= MOST
-
-
-def test_many_decisions_are_made_only_while_there_is_time(tmp_path: Path) -> None:
-    few = Flight(tmp_path / "few", duration_s=0.05).run()
-    many = Flight(tmp_path / "many", duration_s=0.05, warmup_s=30.0).run()
-    assert (len(few.loop.warmup.round_trip_ms), len(many.loop.warmup.round_trip_ms)) == (5, MOST)
-
-
-PUSH = Call("push", {"force": 1})
 HZ = 10.0
-
-
-def told(heard: list[tuple[str, bool]]) -> list[str]:
-    lines: list[str] = []
-    one = ConfidenceMonitor(HZ, lines.append)
-    for instruction, unsure in heard:
-        one.heard(instruction, unsure)
-    return lines
-
-
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans()), max_size=60))
-def test_nothing_is_told_twice_in_a_row_nor_of_what_is_sure_most_of_the_time(heard: list[tuple[str, bool]]) -> None:
-    lines = told(heard)
-    changes = sum(a != b for (a, _), (b, _) in pairwise(heard))
-    assert len(lines) <= changes + 1
-    assert len(lines) * 5 <= sum(unsure for _, unsure in heard)
-
-
-def test_half_a_second_of_doubt_is_told_once_and_each_instruction_anew() -> None:
-    assert told([("asdf", True)] * 4) == [] != told([("asdf", True)] * 5)
-    assert len(told([("asdf", True)] * 30 + [("land", False)] * 9 + [("qwer", True)] * 30)) == 2
-    assert told([("land", True), ("land", False)] * 50) == []
-
-
-def test_the_words_that_were_never_taught_are_named() -> None:
-    lines: list[str] = []
-    one = ConfidenceMonitor(HZ, lines.append)
-    for unknown in (("both",), ("both", "of"), tuple("abcde")):
-        for _ in range(6):
-            one.heard(f"go {len(unknown)}", True, unknown)
-    assert '"both" is a word that it was never taught; its calls are unsure' in lines[0]
-    assert '"both", "of" are words that it was never taught' in lines[1]
-    assert '"a", "b", "c" and 2 more are words that' in lines[2]
-
-
-@pytest.mark.parametrize("null", [False, True])
-def test_a_run_holds_what_is_not_understood_and_says_so_once(tmp_path: Path, null: bool) -> None:
-    def decide(request: DecisionRequest) -> Decision:
-        if request.instruction != "asdf":
-            return good(request)
-        return Decision(None, {"function": 0.95}) if null else Decision(PUSH, {"function": 0.4})
-
-    agent = replace(cart_agent(hold_ms=200.0), allow_null=null, null_is_doubt=null)
-    floor = {} if null else {"min_confidence": {"function": 0.5}}
-    flown = Flight(tmp_path, decide, agent=agent, instruction="asdf", clock="lockstep", duration_s=2.0, **floor).run()
-    assert {(tick["kind"], tick.get("why")) for tick in flown.ticks} == {("held", "confidence")}
-    assert all(call == agent.fallback.safe_call for _, call, _ in flown.world.executed)
-    said = '"asdf" is not understood: its calls are unsure, and held back. Say it in other words.'
-    assert [line for line in flown.said if "not understood" in line] == [said]
-    assert [line["log"] for line in flown.lines if "not understood" in line.get("log", "")] == [said]

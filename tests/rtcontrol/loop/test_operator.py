@@ -264,28 +264,6 @@ def test_a_run_that_is_paused_before_it_begins_begins_paused_and_one_that_is_sto
         assert {call.text() for _, call in arm.acts} == ({STOP.text()} if kinds else set())
 
 
-def test_after_a_resume_a_miss_holds_the_call_in_force_as_before(tmp_path: Path) -> None:
-    """Also where an episode begins between the pause and the resume, in the world's own time."""
-    failing: list[int] = []
-
-    def decide(request: DecisionRequest) -> Decision:
-        k = request.tick
-        if k == 5:
-            flight.loop.operator.say("pause", "page")
-        elif k > 5 and request.epoch == 2 and not failing:
-            flight.loop.operator.say("resume", "page")
-            failing.extend((k + 1, k + 2, k + 5))
-        if k in failing:
-            raise RuntimeError("no idea")
-        return good(request)
-
-    flight = Flight(tmp_path, decide, world=CartWorld(episode_s=0.4), clock="lockstep", duration_s=0.7)
-    flight.run()
-    misses = [(t["k"], t["action"]) for t in flight.ticks if t["kind"] == "miss"]
-    # At first the safe call stays; once a call acted, it is held.
-    assert misses == list(zip(failing, ("none", "none", "hold"), strict=True)), misses
-
-
 @pytest.mark.parametrize("said", ["pause", "stop"])
 def test_the_safe_call_acts_at_a_word_though_the_loop_hangs(tmp_path: Path, said: str) -> None:
     free, agent = hanging()
@@ -368,58 +346,6 @@ def test_a_named_tool_acts_after_a_yes_and_only_that_once(tmp_path: Path) -> Non
     assert any(line.get("used") for line in flight.lines if "late" in line)
 
 
-def test_a_persons_wait_is_none_of_the_loops_times_and_no_late_decision(tmp_path: Path) -> None:
-    def person(flight: Flight, arm: Arm) -> None:
-        until(lambda: flight.loop.operator.asking is not None)
-        time.sleep(20 * PERIOD_S)
-        flight.loop.operator.say("confirm", "keyboard")
-        until(lambda: any(call == CLOSE for _, call in arm.acts))
-
-    flight, _ = flown(tmp_path, person, closing, confirm=("grip",))
-    acted = next(line for line in flight.lines if line.get("waited_ms"))
-    assert acted["waited_ms"] >= 20e3 * PERIOD_S and acted["used"]
-    assert not {"latency_ms", "decide_ms", "spans_ms"} & set(acted)
-    account = flight.loop.account
-    assert account.late_used == account.late_dropped == 0
-    assert account.times["decide_ms"].count == sum("decide_ms" in t for t in flight.ticks)
-    for line in flight.lines:
-        jsonschema.validate(line, schema(topic_of(line)))
-
-
-def test_whoever_confirmed_a_call_that_does_not_act_is_told(tmp_path: Path) -> None:
-    def person(flight: Flight, arm: Arm) -> None:
-        until(lambda: flight.loop.operator.asking is not None)
-        arm.hang()
-        flight.loop.operator.say("confirm", "keyboard")
-        time.sleep(2.5 * PERIOD_S)  # the call waits for the world now
-        flight.loop.operator.say("pause", "keyboard")
-        arm.let_go()
-        until(lambda: any("did not act" in said for said in flight.said))
-
-    flight, arm = flown(tmp_path, person, closing, confirm=("grip",), max_age_ms=10_000.0)
-    assert not any(call == CLOSE for _, call in arm.acts)
-    line = next(line for line in flight.lines if line.get("waited_ms"))
-    assert not line["used"] and line["error"].endswith(("refused", "it gave way"))
-
-
-def test_a_confirmed_call_that_raises_is_told_with_its_place(tmp_path: Path) -> None:
-    def refuse(call: Call) -> None:
-        if call == CLOSE:
-            raise OSError("the gripper is stuck")
-
-    def person(flight: Flight, arm: Arm) -> None:
-        arm.refuse = refuse
-        until(lambda: flight.loop.operator.asking is not None)
-        flight.loop.operator.say("confirm", "keyboard")
-        until(lambda: any("the gripper is stuck" in said for said in flight.said))
-
-    flight, arm = flown(tmp_path, person, closing, confirm=("grip",))
-    line = next(line for line in flight.lines if line.get("waited_ms"))
-    assert not line["used"] and line["error"] == "OSError: the gripper is stuck"
-    assert "test_operator.py" in line["where"]
-    assert not any(call == CLOSE for _, call in arm.acts)
-
-
 def test_a_call_that_nobody_confirms_in_time_is_refused_and_recorded(tmp_path: Path) -> None:
     at: dict[str, Any] = {}
 
@@ -435,13 +361,6 @@ def test_a_call_that_nobody_confirms_in_time_is_refused_and_recorded(tmp_path: P
     assert any("nobody said yes or no to" in said for said in flight.said)
     unanswered = next(line for line in flight.lines if line.get("people") == "unanswered")
     assert unanswered["call"] == CLOSE.text()
-
-
-def test_a_question_that_is_open_at_the_end_of_the_run_was_not_answered(tmp_path: Path) -> None:
-    flight, _ = flown(
-        tmp_path, lambda flight, arm: until(lambda: flight.loop.operator.asking), closing, confirm=("grip",)
-    )
-    assert people(flight) == ["ask", "unanswered"]
 
 
 def test_a_no_is_kept_until_the_questions_time_is_over_and_a_pause_ends_it(tmp_path: Path) -> None:
@@ -488,23 +407,6 @@ def test_a_head_that_is_less_sure_than_its_own_floor_holds_the_call_back(tmp_pat
     assert not any(call == MOVE for _, call in arm.acts)
     free, arm = flown(tmp_path / "b", lambda flight, arm: None, decide, min_confidence={"function": 0.8, "arg1": 0.3})
     assert any(call == MOVE for _, call in arm.acts) and free.loop.account.held == 0
-
-
-@pytest.mark.parametrize("given", [{"confirm": ("grip",)}, {"min_confidence": {"function": 0.5}}])
-def test_a_late_decision_that_needs_a_yes_or_is_unsure_does_not_act(tmp_path: Path, given: dict[str, Any]) -> None:
-    def decide(request: DecisionRequest) -> Decision:
-        if request.tick != 8:  # no newer call takes its place
-            return Decision(MOVE if request.tick < 8 else None, {"function": 0.9})
-        time.sleep(1.5 * PERIOD_S)
-        return Decision(CLOSE, {"function": 0.4})
-
-    def person(flight: Flight, arm: Arm) -> None:
-        until(lambda: flight.loop.account.ticks >= 14)
-
-    agent = replace(arm_agent(), allow_null=True)
-    flight, arm = flown(tmp_path, person, decide, agent=agent, late="use", max_age_ms=10_000, **given)
-    assert [line["used"] for line in flight.lines if line.get("late") == 8] == [False]
-    assert not any(call == CLOSE for _, call in arm.acts)
 
 
 def test_an_unsure_null_does_not_renew_the_call_in_force(tmp_path: Path) -> None:

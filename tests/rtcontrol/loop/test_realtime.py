@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from cart import Flight
-from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.envs.base import Observation
@@ -22,7 +20,6 @@ from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop.evidence import PauseWatch
 from rtcontrol.loop.realtime import SlackCollector
 from rtcontrol.loop.requests import row
-from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.causes import Cause
 from tests.helpers.processes import until
 
@@ -40,14 +37,6 @@ def test_garbage_is_collected_though_there_is_never_slack() -> None:
             assert collected
         finally:
             gc.callbacks.pop()
-
-
-def test_a_pipeline_that_is_always_busy_collects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slacks: list[int] = []
-    monkeypatch.setattr(SlackCollector, "THRESHOLD", 0)
-    monkeypatch.setattr(SlackCollector, "collect", lambda self, slack_ns: slacks.append(slack_ns))
-    Flight(tmp_path, duration_s=0.2).run()
-    assert 0 in slacks and max(slacks) > 0
 
 
 class Knot:
@@ -117,35 +106,6 @@ events = st.lists(
         st.tuples(st.just("skip"), st.integers(1, 5), st.sampled_from(list(Cause))),
     )
 )
-
-
-@given(events)
-def test_counts_add_up(story: list[tuple[str, int, Cause]]) -> None:
-    account = Account()
-    k, bad = 0, []
-    for what, n, cause in story:
-        event = {"kind": "call", "call": "push()", "t_s": float(k), "superseded": 0}
-        if what == "miss":
-            event |= {"kind": "miss", "cause": cause.value}
-        elif what == "skip":
-            event |= {"skipped": n, "skip_cause": cause.value}
-            bad += range(k, k + n)
-            k += n
-        if what == "miss":
-            bad.append(k)
-        account.add({**event, "k": k})
-        k += 1
-        account.check()
-    assert account.releases == account.ticks + account.skipped_releases == k
-    assert account.miss_rate == (len(bad) / k if k else 0.0)
-    longest = run = 0
-    for i in range(k):
-        run = run + 1 if i in bad else 0
-        longest = max(longest, run)
-    assert longest == account.longest_miss_run
-    assert account.miss_runs.worst(4) == max(
-        (sum(b in bad for b in range(i, i + 4)) for i in range(max(1, k - 3))), default=0
-    )
 
 
 def test_garbage_collection_that_stops_everything_is_pause(tmp_path: Path) -> None:
