@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
@@ -13,6 +15,8 @@ from rtcontrol.envs.base import Episode
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.models.call import Call, Decision
+from tests.helpers import processes as helpers
+from tests.rtcontrol.cart import Flight
 
 MOVE, STOP, OPEN = Call("move", {"speed": 1}), Call("move", {"speed": 0}), Call("grip", {"closed": 0})
 
@@ -130,3 +134,26 @@ def failing(times: int, only: Call = STOP, error: type[BaseException] = OSError)
             raise error("the drive does not answer")
 
     return refuse
+
+
+HZ, PERIOD_S = 20, 0.05
+until = partial(helpers.until, every=0.002)
+
+
+def flight(out: Path, arm: Arm, decide: Any = on, *calls: Call, hold_ms: float = 100.0, **more: Any) -> Flight:
+    settings = {"hz": HZ, "duration_s": None, "agent": arm_agent(*calls, hold_ms=hold_ms), **more}
+    return Flight(out, decide, world=arm.world(), **settings)  # type: ignore[arg-type]
+
+
+def beside(other: Callable[[], None], run: Callable[[], Any]) -> None:
+    """Run, while another thread does something."""
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        run()
+    finally:
+        thread.join()
+
+
+def safes(flown: Flight, why: str = "miss") -> list[dict[str, Any]]:
+    return [line for line in flown.lines if line.get("why") == why]

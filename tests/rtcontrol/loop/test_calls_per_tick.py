@@ -13,8 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from arm import MOVE, OPEN, STOP, Arm, arm_agent, failing
-from armed import PERIOD_S, beside, flight, until
+from arm import MOVE, OPEN, PERIOD_S, STOP, Arm, arm_agent, beside, failing, flight, until
 from cart import CartWorld, Flight, cart_agent
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
