@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
@@ -41,7 +40,7 @@ class Steady:
 
 
 def _serve(pipe: Connection, folder: str) -> None:
-    actor = DecoderActor(1, False, folder, socket.gethostname())
+    actor = DecoderActor(1, False, folder)
     answer = actor.start()
     actor.open(KEY, Steady(), None)
     pipe.send(answer)
