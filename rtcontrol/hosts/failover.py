@@ -10,13 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rtcontrol.hosts.plan_host import PlanHost
+from rtcontrol.hosts.plan_host import RECENT, PlanHost, due_of
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host, HostEvent
 
 log = logging.getLogger("rtcontrol.host")
 
-# It is waited for while it was in time for half of so many requests.
-RECENT = 16
 # A request that is not answered by then is lost, and another may be under way in its place.
 GIVE_UP_NS = 2_000_000_000
 # After so many failures in a row it is asked only so often, until it answers again.
@@ -169,8 +167,6 @@ def _patience_ns(question: PendingQuestion) -> int:
 
 
 FIRST, BACKUP = "first", "backup"
-# What is left of the time when the first one is waited for no longer: the backup's answer, there by then, has to act.
-RESERVE, LEAST_NS = 8, 1_000_000
 # While the first one is waited for it is looked at so often.
 POLL_NS = 500_000
 # Further calls of a tick are asked for under numbers of their own: an answer to the call before is none to them.
@@ -216,10 +212,10 @@ class BackupHost:
 
     def submit(self, request: DecisionRequest) -> None:
         self._look()
-        first, now, within = self.first, time.monotonic_ns(), request.within_ns
+        first, now = self.first, time.monotonic_ns()
         first.hear(now)
         first.lose(now)
-        due_ns = now + within - max(within // RESERVE, LEAST_NS) if within else 0
+        due_ns = due_of(now, request.within_ns)
         self._calls[request.tick] = n = self._calls.get(request.tick, -1) + 1
         number = request.tick
         if n:

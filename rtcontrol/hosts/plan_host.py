@@ -11,8 +11,8 @@ from typing import Any
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, Host, HostEvent
 from rtcontrol.models.call import Call, Decision, Plan
 
-RECENT = 16  # a tick waits for its own plan while half of so many came in time
-# What is left of a tick's time when its own plan is waited for no longer: the step in force has to act by then.
+RECENT = 16  # a plan, or a first decider, is waited for while half of so many answers came in time
+# What is left of a tick's time when that is waited for no longer: the step in force, or the backup's, has to act.
 RESERVE, LEAST_NS = 8, 1_000_000
 MOST = 64  # ticks that are remembered
 
@@ -56,6 +56,11 @@ class PlanInForce:
             return None
         i = age_ns // self.plan.step_ns
         return i if i < len(self.plan.calls) else None
+
+
+def due_of(now_ns: int, within_ns: int) -> int:
+    """Until when a question of this time may wait for a better answer; 0: for ever."""
+    return now_ns + within_ns - max(within_ns // RESERVE, LEAST_NS) if within_ns else 0
 
 
 def _scope(request: DecisionRequest) -> tuple[int, str]:
@@ -109,7 +114,7 @@ class PlanHost:
         now, within = time.monotonic_ns(), request.within_ns
         self._hear()
         self._lose(now)
-        due_ns = now + within - max(within // RESERVE, LEAST_NS) if within and not self._terms.waits else 0
+        due_ns = 0 if self._terms.waits else due_of(now, within)
         self._open[request.tick] = asked = OpenTick(request, now, due_ns)
         for question in self._asked.values():
             question.past = question.past or _scope(question.request) != _scope(request)

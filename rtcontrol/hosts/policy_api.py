@@ -26,7 +26,7 @@ from rtcontrol.agents import InvalidCall, Tools
 from rtcontrol.hosts.array_message import MOST_BYTES, MalformedMessage, pack_message, unpack_message
 from rtcontrol.hosts.policy_mapping import MOST_ROWS, PolicyMapping, UnmappedObservation
 from rtcontrol.hosts.protocol import DecisionLost, DecisionRequest
-from rtcontrol.hosts.remote_api import LONGEST_S, LOOK_S, endpoint_url, secret, time_of
+from rtcontrol.hosts.remote_api import LONGEST_S, done_in_steps, endpoint_url, secret, time_of
 from rtcontrol.models.call import Decision, Plan
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import result
@@ -307,7 +307,10 @@ class PolicyDecider:
         except UnmappedObservation as error:
             what = str(error)
             raise UserError(f"{what[:1].upper()}{what[1:]}.", NAME_FIELDS) from None
-        said = yield from self._waited(packed, self._limit_s(request))
+        try:
+            said = yield from done_in_steps(self._link.ask(packed, self._limit_s(request)))
+        except concurrent.futures.CancelledError:
+            raise DecisionLost("connection", "the link was closed") from None
         good = False
         try:
             decision = self._read(said)
@@ -324,18 +327,6 @@ class PolicyDecider:
         if limit_s is None:
             return FIRST_S if first else LONGEST_S
         return limit_s - min(READ_S, limit_s / 4)
-
-    def _waited(self, packed: bytes, limit_s: float) -> Generator[None, None, bytes]:
-        job = self._link.ask(packed, limit_s)
-        try:
-            while not concurrent.futures.wait([job], LOOK_S).done:
-                yield
-            return job.result()
-        except concurrent.futures.CancelledError:
-            raise DecisionLost("connection", "the link was closed") from None
-        finally:
-            job.cancel()
-            del job  # it holds what is raised, and that this frame
 
     def _read(self, said: bytes) -> Decision:
         try:

@@ -319,15 +319,19 @@ def time_of(request: DecisionRequest) -> float | None:
 def posted(web: WebClient, body: Any, limit_s: float) -> Generator[None, None, WebAnswer]:
     """The answer, waited for in steps; where they are given up, the request is closed. Raises DecisionLost."""
     try:
-        job = web.post(body, limit_s)
-        try:
-            while not concurrent.futures.wait([job], LOOK_S).done:
-                yield
-            return job.result()
-        finally:
-            job.cancel()
+        return (yield from done_in_steps(web.post(body, limit_s)))
     except WebError as error:
         raise DecisionLost(error.loss, str(error)) from None
+
+
+def done_in_steps(job: concurrent.futures.Future[Any]) -> Generator[None, None, Any]:
+    """The job's result, waited for in steps; where they are given up, it is cancelled."""
+    try:
+        while not concurrent.futures.wait([job], LOOK_S).done:
+            yield
+        return job.result()
+    finally:
+        job.cancel()
 
 
 def read_answer(answer: WebAnswer) -> Any:

@@ -178,9 +178,6 @@ class Interpreter:
         return Understood(said, goal.text(), self.name, sure=sure)
 
 
-Told = Callable[[Understood], None]
-
-
 class Interpretation:
     """Passes interpreted instructions to `take`, the newest alone. `hear` never waits; any thread may call it.
 
@@ -196,7 +193,7 @@ class Interpretation:
         now_s: Callable[[], float],
     ) -> None:
         self.interpreter = interpreter
-        self.answered: Told = lambda understood: None
+        self.answered: Callable[[Understood], None] = lambda understood: None
         self._take, self._emit, self._notify, self._now_s = take, emit, notify, now_s
         self._heard = 0  # sentences so far, without the first instruction
         self._lock = threading.RLock()
@@ -215,8 +212,8 @@ class Interpretation:
         self._tell(found)
         return found.text
 
-    def hear(self, said: str, told: Told | None = None) -> bool:
-        """Interpret a sentence; `told` gets the result. False after the end. UserError if it is too long."""
+    def hear(self, said: str) -> bool:
+        """Interpret a sentence. Return False after the end. UserError if it is too long."""
         said = instruction_text(said)
         known = self.interpreter.known(said)
         with self._lock:
@@ -224,9 +221,9 @@ class Interpretation:
                 return False
             self._heard += 1
             if known is not None:
-                self._done(self._heard, known, told)
+                self._done(self._heard, known)
                 return True
-            arguments = (self._heard, said, told)
+            arguments = (self._heard, said)
         threading.Thread(target=self._work, args=arguments, name="interpreter", daemon=True).start()
         return True
 
@@ -236,11 +233,11 @@ class Interpretation:
             self._closed = True
         self.interpreter.close()
 
-    def _work(self, number: int, said: str, told: Told | None) -> None:
+    def _work(self, number: int, said: str) -> None:
         found = self.interpreter.understand(said, lambda: self._closed or number != self._heard)
-        self._done(number, found or Understood(said, None, self.interpreter.name, "overtaken"), told)
+        self._done(number, found or Understood(said, None, self.interpreter.name, "overtaken"))
 
-    def _done(self, number: int, found: Understood, told: Told | None) -> None:
+    def _done(self, number: int, found: Understood) -> None:
         with self._lock:  # results are passed on in the order of their sentences
             if self._closed:
                 return
@@ -250,8 +247,6 @@ class Interpretation:
             self.answered(found)
             if found.text is not None:
                 self._take(found.text)
-            if told is not None:
-                told(found)
 
     def _tell(self, found: Understood) -> None:
         self._emit(found.event(self._now_s()))
