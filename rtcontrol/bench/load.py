@@ -10,9 +10,8 @@ from typing import Any
 
 import zmq
 
-from rtcontrol.bench.servers import Servers, dealer, free_port
 from rtcontrol.bench.timing import Progress
-from rtcontrol.bench.wire import TEXT, WireSession, hello, pong
+from rtcontrol.bench.wire import TEXT, Servers, WireSession, dealer, free_port, hello, pong
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.histogram import Series
 from rtcontrol_client.wire import decode_msgpack, encode_msgpack

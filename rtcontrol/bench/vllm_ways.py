@@ -12,7 +12,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.bench.head_calls import HeadCalls
 from rtcontrol.models.call import Call
 
 # Read when vLLM is imported.
@@ -25,8 +24,8 @@ from vllm import EngineArgs, LLMEngine, SamplingParams
 from vllm.config import StructuredOutputsConfig
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-from rtcontrol.bench.json_writer import json_schema
-from rtcontrol.bench.situations import Situation
+from rtcontrol.bench.decide import json_schema
+from rtcontrol.bench.situations import HeadCalls, Situation
 from rtcontrol.models.checkpoint.special_tokens import HEADS, NULL, closing
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.runners.torch_runner import thread_limit
@@ -43,7 +42,7 @@ BLOCK = 32  # attention on a CPU takes no smaller ones
 class InProcess:
     """vLLM's engine core in this process, in its best form: token ids, small blocks, no text, final outputs alone."""
 
-    def __init__(self, folder: Path, dtype: str, threads: int | None, backend: str) -> None:
+    def __init__(self, folder: Path, dtype: str, threads: int) -> None:
         # The tokenizer's files alone: next to a `config.json` transformers 5 takes the tokenizer of the architecture,
         # which cuts text elsewhere (138 tokens of the bundled lander's became 458).
         with threads_kept(threads) as self.threads, tempfile.TemporaryDirectory(prefix="rtcontrol-bench-") as tokenizer:
@@ -58,7 +57,7 @@ class InProcess:
                 max_num_batched_tokens=8192,
                 disable_log_stats=True,
                 use_tqdm_on_load=False,
-                structured_outputs_config=StructuredOutputsConfig(backend=backend, disable_any_whitespace=True),
+                structured_outputs_config=StructuredOutputsConfig(backend="xgrammar", disable_any_whitespace=True),
             )
             self._engine = LLMEngine.from_engine_args(args)
         self._numbers = count()

@@ -15,7 +15,6 @@ from rtcontrol.models.errors import UserError
 
 app = group(help="Measure on this machine, next to the baselines; --json keeps all figures.")
 Model = Annotated[str, typer.Option(help="Bundled name, folder or hub id.")]
-QUICKER = "default: one or all, whichever is quicker now"
 
 
 def measured(run: Callable[[Tenths], dict[str, Any]], json_file: Path | None) -> None:
@@ -69,30 +68,26 @@ def decide(
 
 @app.command()
 def serving(
-    cases: Annotated[list[str] | None, typer.Argument(metavar="[CASE]...", help="late, early, lander.")] = None,
+    cases: Annotated[list[str] | None, typer.Argument(metavar="[CASE]...", help="late, lander.")] = None,
     decisions: Annotated[int, typer.Option(min=1, help="Decisions by each way, in turns.")] = 100,
     dtype: Annotated[str | None, typer.Option(help="fp32 or bf16. (default: both)")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help=f"Of ours. ({QUICKER})")] = None,
-    vllm_threads: Annotated[int | None, typer.Option(min=1, help=f"Of vLLM. ({QUICKER})")] = None,
-    backend: Annotated[str, typer.Option(help="vLLM's grammar: xgrammar or guidance.")] = "xgrammar",
     json_file: JsonFile = None,
 ) -> None:
     """One packed pass next to vLLM's best form on the same weights: SimpleTool's heads, and JSON under a grammar.
 
-    `late` and `early`: random weights of 15 M parameters, four heads whose values have 8 tokens and differ in the last
-    or the first of them, prompts of 365 tokens. `lander`: the bundled model on its own prompts. Text to typed call, in
-    turns. It runs in an environment that has vLLM.
+    `late`: random weights of 15 M parameters, four heads whose values have 8 tokens and differ in the last of them,
+    prompts of 365 tokens. `lander`: the bundled model on its own prompts. Text to typed call, in turns, each with one
+    thread or all, whichever is quicker. It runs in an environment that has vLLM.
 
-    Example: fleet/bin/rtcontrol bench serving lander --dtype fp32 --threads 1 --json serving.json
+    Example: fleet/bin/rtcontrol bench serving lander --dtype fp32 --json serving.json
     """
-    from rtcontrol.bench.serving import BACKENDS, CASES, DTYPES, measure
+    from rtcontrol.bench.serving import CASES, DTYPES, measure
 
     chosen, dtypes = cases or CASES, (dtype,) if dtype else DTYPES
-    for given, known in ((chosen, CASES), (dtypes, DTYPES), ((backend,), BACKENDS)):
+    for given, known in ((chosen, CASES), (dtypes, DTYPES)):
         if unknown := [name for name in given if name not in known]:
             raise UserError(f"There is no {unknown[0]!r} here.", f"Choose {', '.join(known)}.")
-    settings = {"decisions": decisions, "threads": threads, "vllm_threads": vllm_threads, "backend": backend}
-    measured(lambda progress: measure(chosen, dtypes, settings, progress), json_file)
+    measured(lambda progress: measure(chosen, dtypes, decisions, progress), json_file)
 
 
 @app.command()

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from commands import call, refused
 
 from rtcontrol.bench import decide
-from rtcontrol.bench.json_writer import JsonWriter, forced, legal, matcher
+from rtcontrol.bench.decide import JsonWriter
 from rtcontrol.bench.situations import AGENTS, TICKS, schemas, situations
-from rtcontrol.bench.timing import Stopwatch, Turns, like, rotated
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.schema.tool_schema import tool_schemas
-from tests.models.small import qwen, tool
 
 CASES = [
     ("lander", "bundled", None, {"token_by_token": 2, "json": 22}),
@@ -73,48 +67,6 @@ def test_json_writes_the_call_and_skips_forced_tokens() -> None:
         assert plain.passes == plain.nodes == size
         assert skipping.passes < size / 3
         assert size / 2 < skipping.nodes <= size  # all but what follows the last choice
-
-
-def test_certain_text_is_forced_up_to_the_next_choice(data: Path) -> None:
-    tokenizer = qwen(data)
-    tools = tool_schemas([tool("set_speed", speed=["slow", "very fast"], hard={"type": "boolean"}), tool("stop")])
-    grammar, written = matcher(tokenizer, tools, tokenizer.size), list[int]()
-    text = json.dumps({"name": "set_speed", "arguments": {"speed": "very fast", "hard": True}})
-    choices = []
-    while True:
-        written += forced(grammar, tokenizer)
-        if grammar.is_accepting():
-            break
-        (token, *_) = tokenizer.encode(text.removeprefix(tokenizer.decode(written)))
-        pieces = sorted((tokenizer.decode([int(i)]) for i in np.flatnonzero(legal(grammar))), key=len)
-        # What is left to choose is text: not whether a space and a quotation mark are one token or two.
-        assert not all(map(pieces[-1].startswith, pieces))
-        choices.append(tokenizer.decode([token]))
-        grammar.consume_token(token)
-        written.append(token)
-    assert tokenizer.decode(written) == text
-    assert choices == ["set", "very", " true"]
-
-
-def test_ways_run_under_the_runners_threads() -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        runner = DeciderSpec("lander", tuple(schemas("lander")["bundled"])).build().runner
-        with like(runner) as threads:  # type: ignore[arg-type]
-            assert threads == torch.get_num_threads() == 1
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_turns_rotate_and_do_not_count_the_warm_up() -> None:
-    assert [rotated("abc", turn) for turn in range(3)] == [list("abc"), list("bca"), list("cab")]
-    turns = Turns("ab", 1)
-    for i, _ in turns.over(range(3)):
-        turns.add({"a": float(i)})
-    assert turns.ms == {"a": [1.0, 2.0], "b": []}
-    assert Stopwatch(torch.device("cpu")).time(lambda: time.sleep(0.02))[1] >= 20
 
 
 def test_the_command_shows_and_saves_every_way(

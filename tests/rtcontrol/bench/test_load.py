@@ -10,7 +10,7 @@ import pytest
 from commands import call
 
 from rtcontrol.bench.load import LoadClient
-from rtcontrol.bench.servers import Servers, free_port
+from rtcontrol.bench.wire import Servers, free_port
 from rtcontrol.models.errors import UserError
 from rtcontrol_client.wire.messages import CallMessage, ErrorMessage
 

@@ -12,11 +12,18 @@ from typing import Any
 import pytest
 from commands import refused
 
-from rtcontrol.bench.head_calls import HeadCalls
-from rtcontrol.bench.serving import HEADS, JSON, OURS, counts_of, quickest
-from rtcontrol.bench.shapes import CHANGING, CONSTANT, HEAD_TOKENS, VOCABULARY, eight_token_heads
-from rtcontrol.bench.situations import situations
-from rtcontrol.bench.tables import train
+from rtcontrol.bench.serving import (
+    CHANGING,
+    CONSTANT,
+    HEAD_TOKENS,
+    HEADS,
+    JSON,
+    OURS,
+    VOCABULARY,
+    eight_token_heads,
+    quickest,
+)
+from rtcontrol.bench.situations import HeadCalls, situations
 from rtcontrol.bench.train import PROMPTS, random_groups
 from rtcontrol.models.call import Call
 from rtcontrol.models.decider import DeciderSpec, STDecider
@@ -72,14 +79,12 @@ def test_the_quickest_number_of_threads_is_taken() -> None:
     assert quickest([0.05, 0.001, 0.06], decide, situations("lander", 3)) == 0.001
     assert tried == [0.05, 0.001, 0.06] * 3
     assert quickest([0.5], decide, situations("lander", 3)) == 0.5 and 0.5 not in tried
-    assert counts_of(3) == [3] and counts_of(None)[0] == 1
 
 
 def test_what_is_missing_or_unknown_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     hint = refused(capsys, "bench", "serving")
     assert "has no vllm" in hint and "fleet/bin/rtcontrol bench serving" in hint
     assert "Choose late, lander" in refused(capsys, "bench", "serving", "submarine")
-    assert "Choose xgrammar, guidance" in refused(capsys, "bench", "serving", "--backend", "outlines")
     assert "Choose fp32, bf16" in refused(capsys, "bench", "serving", "--dtype", "int3")
 
 
@@ -112,10 +117,3 @@ def test_training_samples_share_nothing_and_have_eight_heads() -> None:
     # Every prompt stands there once, whichever its neighbours are.
     assert packed.tokens.numel() == 1 + sum(len(g.suffix) + sum(len(h.ids) for h in g.heads) for g in groups)
     assert apart.tokens.shape[0] == 64
-
-
-def test_training_that_needs_too_much_memory_says_so() -> None:
-    document = {"bench": "train", "samples": 4, "device": "cpu", "packed_over_separate": 6.5}
-    ways = {"samples_per_s": {"packed, 4 together": 0.652}, "too_large": ["separate, batch 8"]}
-    (table,) = train({**document, **ways, "tokens": {"packed, 4 together": 1240, "separate, batch 8": 9464}})
-    assert table.rows == (("packed, 4 together", "0.652", "1,240"), ("separate, batch 8", "out of memory", "9,464"))
