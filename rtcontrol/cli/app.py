@@ -68,14 +68,6 @@ Examples:
 
   rtcontrol run --env my_world.py --tools tools.json --instruct "go on" --model runs/mine     (docs/schemas.md)
 
-  rtcontrol run --env lander --view --min-confidence function=0.6,main=0.3
-
-  rtcontrol run --env lander --interpreter chat:http://127.0.0.1:11434/v1#NAME      (what is said: docs/interpreter.md)
-
-  rtcontrol run --env lander --hz 4 --model decisions:https://HOST/v1#NAME      (an endpoint decides: docs/decisions.md)
-
-  rtcontrol run --env lander --model Qwen/Qwen2.5-0.5B-Instruct      (docs/chat.md)
-
   rtcontrol run --config run.toml --duration 60      (lines such as: `env = "lander"`)
 
 While it runs, a line typed on the terminal is the new instruction (--stdin: one from a pipe, too); /pause, /resume and

@@ -33,17 +33,11 @@ Examples:
 
   rtcontrol serve --model lander --replicas 2      (two servers; clients: http://127.0.0.1:8080/connect)
 
-  rtcontrol serve --agent lander --interpreter runs/interpreter      (what is said: docs/interpreter.md)
-
   rtcontrol serve --bind tcp://0.0.0.0:5555 --keys keys      (rtcontrol keys new NAME makes the keys)
 
   rtcontrol serve --agent paddle --http 0.0.0.0:8080 --token-file token      (others show the token: docs/gateway.md)
 
   rtcontrol serve --model runs/mine --tools robot.py      (of clients and /v1 requests without tools: docs/schemas.md)
-
-  rtcontrol serve --config run.toml --hz 20      (lines such as: `http = "127.0.0.1:8080"`)
-
-  rtcontrol serve --model noop --bind ipc:///tmp/rtcontrol.sock      (tries out a client without a model)
 
 docs/protocol.md is what a client must know, docs/security.md who can reach what. Each session leaves its record and
 report in --out. Exit status: 0; 1 internal error; 2 mistake in what was given; 129 SIGHUP, 130 Ctrl-C, 143 SIGTERM (the

@@ -25,18 +25,11 @@ CHOICES = {
     "record_observations": ("yes", "no"),
 }
 
-
-STANDBY = "--host ray: keep a second decoder warm, which takes over at once (each takes a GPU where there is one)."
-BACKUP = "A local model, asked beside --model at each tick: it decides what that one is late or unsure for."
 MIN_HZ, MAX_HZ = 0.001, 10_000.0
-RECORD_OBSERVATIONS = "no: the record keeps neither what was observed nor what the model read of it; nothing to replay."
-RECORD_PICTURES = "Pictures of the world a second, at most, as its client sends them"
-RECORD_MAX = "The record's size, in bytes or with k, M, G; beyond it the oldest part is removed."
 MODEL = (
     "Bundled name, folder or OWNER/NAME[:SUBFOLDER]; or expert, noop, random, decisions:URL#NAME, "
     "systemone:URL#NAME, openpi:ws://HOST:PORT#MAPPING. (default: the agent's)"
 )
-DTYPE = "Numbers of the model: auto, fp32 or bf16 (docs/checkpoints.md)."
 HYSTERESIS = (
     "A head's value changes only where another is by so much more probable, or preferred in so many ticks in a row: "
     "margin=0.2, ticks=3, or margin=0.2,ticks=3 (docs/steadiness.md). (default: it follows each decision)"
@@ -104,38 +97,6 @@ def confidence(text: str) -> Confidence:
     return floors[""] if list(floors) == [""] else floors
 
 
-def check_standby(standby: bool, host: str) -> None:
-    """UserError where there is no process to stand by for."""
-    if standby and host != "ray":
-        raise UserError(f"--standby has no effect with --host {host}.", "Leave one of them out.")
-
-
-def check_calls_per_tick(calls: int) -> None:
-    if not 1 <= calls <= MAX_CALLS:
-        raise UserError(f"--calls-per-tick {calls} is out of range.", f"Give 1 to {MAX_CALLS} calls.")
-
-
-def check_hysteresis(text: str | None, calls: int) -> None:
-    if text is None:
-        return
-    Hysteresis.parse(text)
-    if calls > 1:
-        raise UserError(
-            f"--hysteresis and --calls-per-tick {calls} exclude each other: of several calls none is the one in force.",
-            "Leave one of them out.",
-        )
-
-
-def check_pictures(hz: float, observations: str) -> None:
-    if not 0 <= hz <= 100:
-        raise UserError(f"--record-pictures {hz:g} is no rate.", "Give 0 (none) to 100 a second.")
-    if hz and observations == "no":
-        raise UserError(
-            "--record-pictures shows what was observed, and --record-observations no keeps none of it.",
-            "Leave one of them out.",
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Flag:
     """Stands in a field's Annotated: it is a flag. `name` where that is not the field's own; `given` is the type that
@@ -148,7 +109,68 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunConfig:
+class DeciderOptions:
+    """What a run and a server have in common: what decides, where, and what the record keeps."""
+
+    engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
+    dtype: Annotated[str, Flag("Numbers of the model: auto, fp32 or bf16 (docs/checkpoints.md).")] = "auto"
+    threads: int | None = None
+    host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
+    standby: Annotated[
+        bool,
+        Flag("--host ray: keep a second decoder warm, which takes over at once (each takes a GPU where there is one)."),
+    ] = False
+    backup: Annotated[
+        str | None,
+        Flag("A local model, asked beside --model at each tick: it decides what that one is late or unsure for."),
+    ] = None
+    calls_per_tick: Annotated[int, Flag(CALLS_PER_TICK)] = 1
+    hysteresis: Annotated[str | None, Flag(HYSTERESIS)] = None
+    interpreter: Annotated[str | None, Flag(INTERPRETER)] = None
+    seed: Annotated[int, Flag("Of the first episode, and of --model random; the next episodes have the next.")] = 0
+    record_observations: Annotated[
+        str,
+        Flag("no: the record keeps neither what was observed nor what the model read of it; nothing to replay."),
+    ] = "yes"
+    record_max: Annotated[
+        str, Flag("The record's size, in bytes or with k, M, G; beyond it the oldest part is removed.")
+    ] = "1G"
+    record_pictures: Annotated[
+        float, Flag("Pictures of the world a second, at most, as its client sends them; 0: none.")
+    ] = 0.0
+
+    def check_shared(self) -> None:
+        """Raises UserError for what is out of range, or does not go together."""
+        for name, allowed in CHOICES.items():
+            if (value := getattr(self, name, allowed[0])) not in allowed:
+                option = "--" + name.replace("_", "-")
+                raise UserError(f"{option} {value} is unknown.", f"Choose one of {', '.join(allowed)}.")
+        if self.standby and self.host != "ray":
+            raise UserError(f"--standby has no effect with --host {self.host}.", "Leave one of them out.")
+        if not 1 <= self.calls_per_tick <= MAX_CALLS:
+            what = f"--calls-per-tick {self.calls_per_tick} is out of range."
+            raise UserError(what, f"Give 1 to {MAX_CALLS} calls.")
+        if self.hysteresis is not None:
+            Hysteresis.parse(self.hysteresis)
+            if self.calls_per_tick > 1:
+                what = f"--hysteresis and --calls-per-tick {self.calls_per_tick} exclude each other"
+                raise UserError(f"{what}: of several calls none is the one in force.", "Leave one of them out.")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed} is negative.", "Give 0 or more.")
+        size(self.record_max)
+        if not 0 <= self.record_pictures <= 100:
+            raise UserError(f"--record-pictures {self.record_pictures:g} is no rate.", "Give 0 (none) to 100 a second.")
+        if self.record_pictures and self.record_observations == "no":
+            what = "--record-pictures shows what was observed, and --record-observations no keeps none of it."
+            raise UserError(what, "Leave one of them out.")
+
+    def shared(self) -> dict[str, Any]:
+        """Return these options by name."""
+        return {field.name: getattr(self, field.name) for field in fields(DeciderOptions)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig(DeciderOptions):
     """A run's settings. None takes the default that the property of the same meaning computes.
 
     `warmup` decisions come before the first release, and more as long as `warmup_s` are not over. Relations, checked
@@ -161,21 +183,13 @@ class RunConfig:
     deadline_ms: Annotated[float | None, Flag("From release to deadline. (default: the period)")] = None
     max_age_ms: Annotated[float | None, Flag("Older observations are stale. (default: 4 periods, at least 250)")] = None
     pipeline: Annotated[int, Flag("Decisions in flight; deadline <= pipeline x period.")] = 1
-    calls_per_tick: Annotated[int, Flag(CALLS_PER_TICK)] = 1
     episodes: Annotated[int | None, Flag("End after so many. (default: 5, or no end with --duration)")] = None
     duration_s: Annotated[float | None, Flag("End after so many seconds.", "duration")] = None
-    seed: Annotated[int, Flag("Seed of the first episode; the next have the next.")] = 0
     instruction: Annotated[str | None, Flag("The instruction. (default: the agent's)", "instruct")] = None
     agent: Annotated[
         str | None, Flag("Agent: a name (`rtcontrol agents`) or a .py file. (default: the environment's)")
     ] = None
     model: Annotated[str | None, Flag(MODEL)] = None
-    engine: Annotated[str, Flag(f"What runs the model: {', '.join(ENGINES)}.")] = "torch"
-    dtype: Annotated[str, Flag(DTYPE)] = "auto"
-    threads: int | None = None
-    host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
-    standby: Annotated[bool, Flag(STANDBY)] = False
-    backup: Annotated[str | None, Flag(BACKUP)] = None
     clock: Annotated[str, Flag("wall: the world runs on; lockstep: it waits.")] = "wall"
     on_miss: Annotated[str, Flag("hold the last call, safe call, or stop the run.")] = "hold"
     hold_ms: Annotated[float | None, Flag("Hold at most so long, then the safe call. (default: the agent's)")] = None
@@ -188,16 +202,11 @@ class RunConfig:
             parse=confidence,
         ),
     ] = None
-    hysteresis: Annotated[str | None, Flag(HYSTERESIS)] = None
     confirm: Annotated[
         tuple[str, ...],
         Flag("This tool waits 10 s for a person's yes; may be repeated.", given=list[str], parse=tuple),
     ] = ()
     confirm_s: float = 10.0
-    interpreter: Annotated[str | None, Flag(INTERPRETER)] = None
-    record_observations: Annotated[str, Flag(RECORD_OBSERVATIONS)] = "yes"
-    record_max: Annotated[str, Flag(RECORD_MAX)] = "1G"
-    record_pictures: Annotated[float, Flag(f"{RECORD_PICTURES}; 0: none.")] = 0.0
     warmup: int = 5
     warmup_s: float = 0.0
     first_observation_s: float = 10.0
@@ -207,18 +216,9 @@ class RunConfig:
             object.__setattr__(self, "instruction", instruction_text(self.instruction))
         if not MIN_HZ <= self.hz <= MAX_HZ:
             raise UserError(f"--hz {self.hz:g} is no rate.", f"Give {MIN_HZ:g} to {MAX_HZ:g}, such as --hz 16.")
-        size(self.record_max)
-        if self.seed < 0:
-            raise UserError(f"--seed {self.seed} is negative.", "Give 0 or more.")
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                option = "--" + name.replace("_", "-")
-                raise UserError(f"{option} {getattr(self, name)} is unknown.", f"Choose one of {', '.join(allowed)}.")
-        check_standby(self.standby, self.host)
+        self.check_shared()
         if not 1 <= self.pipeline <= MAX_PIPELINE:
             raise UserError(f"--pipeline {self.pipeline} is out of range.", f"Give 1 to {MAX_PIPELINE} decisions.")
-        check_calls_per_tick(self.calls_per_tick)
-        check_hysteresis(self.hysteresis, self.calls_per_tick)
         self._positive("deadline_ms", self.deadline_ms)
         self._positive("max_age_ms", self.max_age_ms)
         self._positive("duration", self.duration_s)
@@ -238,7 +238,6 @@ class RunConfig:
             if not 0 <= floor <= 1:
                 named = f"{head}={floor:g}" if head else f"{floor:g}"
                 raise UserError(f"--min-confidence {named} is no probability.", "Give 0 to 1.")
-        check_pictures(self.record_pictures, self.record_observations)
         self._positive("confirm_s", self.confirm_s)
 
     def _positive(self, name: str, value: float | None) -> None:

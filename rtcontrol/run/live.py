@@ -27,7 +27,6 @@ from rtcontrol_client.console import MAX_LINE, printable
 REFRESH_S = 0.25
 LOG_EVERY_S = 5.0
 QUIET_S = 5.0
-BAR = 40
 
 
 class LiveView(logging.Handler):
@@ -48,7 +47,6 @@ class LiveView(logging.Handler):
         self._loop: ControlLoop | None = None
         self._recorder: Recorder | None = None
         self._phase = "", 0.0  # what goes on, and since when
-        self._rates: deque[tuple[float, int]] = deque(maxlen=9)
         self._viewer = Viewer(options, self.say) if options.view else None
 
     def say(self, line: str) -> None:
@@ -124,33 +122,15 @@ class LiveView(logging.Handler):
         return "" if phase == "running" else f"{phase}, {seconds:.0f} s ..." if seconds >= 1 else f"{phase} ..."
 
     def _view(self, loop: ControlLoop) -> Group:
-        config, account = loop.config, loop.account
         if before := self._before():
             return Group(Text(before))
-        self._rates.append((time.monotonic(), account.ticks))
-        (t0, n0), (t1, n1) = self._rates[0], self._rates[-1]
-        rate = (n1 - n0) / (t1 - t0) if t1 > t0 else 0.0
-        share = 100 * account.on_time / account.releases if account.releases else 100.0
-        deadline_ms = config.deadline_ns / 1e6
-        last = account.recent_ms[-1] if account.recent_ms else 0.0
-        filled = min(BAR, round(BAR * last / deadline_ms))
-        style = "red" if last > deadline_ms else "yellow" if last > 0.7 * deadline_ms else "green"
-        misses = ", ".join(f"{cause} {n}" for cause, n in account.off_time.items())
         asking = loop.operator.asking
         state = "" if loop.operator.state == "running" else f" [{loop.operator.state.upper()}: the safe call acts]"
-        asked = "" if asking is None or asking.denied else printable(asking.call.text(), MAX_LINE)
-        may = f"may it {asked}? /yes /no   " if asked else ""
+        may = "" if asking is None or asking.denied else f"may it {asking.call.text()}? /yes /no   "
         return Group(
-            Text(printable(f"{config.env}: {loop.instruction}{state}", MAX_LINE), style="bold"),
-            Text(f"rate {rate:5.1f} of {config.hz:g} Hz   on time {share:6.2f} %   tick {account.ticks}"),
-            Text.assemble(
-                "latency [", ("#" * filled, style), "." * (BAR - filled), f"] {last:6.2f} of {deadline_ms:g} ms"
-            ),
-            Text(printable("calls   " + "  ".join(list(account.recent_calls)[-3:]), MAX_LINE)),
-            Text(f"missed or skipped  {misses or 'none'}{self._lost()}"),
-            Text(
-                f"episodes {len(loop.env.episodes)}   {may}type an instruction, /help /pause /resume /stop", style="dim"
-            ),
+            Text(printable(f"{loop.config.env}: {loop.instruction}{state}", MAX_LINE), style="bold"),
+            Text(printable(f"{_log_line(loop)}{self._lost()}", MAX_LINE)),
+            Text(printable(f"{may}type an instruction, /help /pause /resume /stop", MAX_LINE), style="dim"),
         )
 
 

@@ -295,11 +295,12 @@ def _config(
     except UserError as error:
         hysteresis = None
         warnings.append(f"This session has no hysteresis. {error.what}")
-    interpreted: dict[str, Any] = {}
-    if options.interpreter is not None and (named is None or interpreting.goal_tools(agent) is None):
+    interpreter = options.interpreter
+    if interpreter is not None and (named is None or interpreting.goal_tools(agent) is None):
+        interpreter = None
         warnings.append("Instructions are taken as they are said: no goals are known that they could be mapped to.")
-    elif options.interpreter is not None:
-        interpreted = {"interpreter": options.interpreter}
+    own = {"calls_per_tick": calls, "hysteresis": hysteresis, "interpreter": interpreter}
+    own |= {"standby": False, "backup": None}  # these are the pool's
     try:
         return RunConfig(
             env="remote",
@@ -310,22 +311,12 @@ def _config(
             instruction=agent.instruction,
             agent=agent.name,
             model=model,
-            engine=options.engine,
-            dtype=options.dtype,
-            threads=options.threads,
-            host=options.host,
-            seed=options.seed,
-            calls_per_tick=calls,
-            hysteresis=hysteresis,
-            record_observations=options.record_observations,
-            record_max=options.record_max,
-            record_pictures=options.record_pictures,
             clock="lockstep" if hello.pacing == "client" else "wall",
             on_miss=hello.on_miss or "hold",
             hold_ms=agent.fallback.hold_ms,
             warmup=0 if model in PLAIN or is_policy(model) else 5,  # of no observation yet
             first_observation_s=float("inf"),
-            **interpreted,
+            **options.shared() | own,
         )
     except UserError as error:
         raise _refused(Code.INVALID, error.what, error.remedy) from None

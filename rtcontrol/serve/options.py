@@ -6,25 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from rtcontrol.loop.config import (
-    BACKUP,
-    CHOICES,
-    DTYPE,
-    HYSTERESIS,
-    INTERPRETER,
-    MIN_HZ,
-    RECORD_MAX,
-    RECORD_OBSERVATIONS,
-    RECORD_PICTURES,
-    STANDBY,
-    Flag,
-    check_calls_per_tick,
-    check_hysteresis,
-    check_pictures,
-    check_standby,
-    folder,
-    size,
-)
+from rtcontrol.loop.config import MIN_HZ, DeciderOptions, Flag, folder
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import registry
 from rtcontrol_client.wire import LIMITS, Limits
@@ -32,7 +14,7 @@ from rtcontrol_client.wire.endpoint import is_local
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions:
+class ServeOptions(DeciderOptions):
     """`agent`: the only one served (None: clients bring tools, or name a bundled one); `tools`: of those who do
     neither; `default_tools`: these or the agent's, once they are read (`ready`); `model`: for whoever names
     none (None: the agent's, or the one that was trained on the client's tools); `hz`: of a client that asks for none,
@@ -55,27 +37,12 @@ class ServeOptions:
         str | None,
         Flag("Of clients that name none: as in `rtcontrol run`. (default: the agent's, or their tools')"),
     ] = None
-    engine: Annotated[str, Flag(f"What runs the model: {', '.join(registry.ENGINES)}.")] = "torch"
-    dtype: Annotated[str, Flag(DTYPE)] = "auto"
-    threads: int | None = None
     value_tokens: int = 64
-    host: Annotated[str, Flag("Where it decides: ray or inprocess.")] = "ray"
-    standby: Annotated[bool, Flag(STANDBY)] = False
-    backup: Annotated[str | None, Flag(f"Of sessions whose model is elsewhere. {BACKUP}")] = None
-    interpreter: Annotated[str | None, Flag(f"Of sessions whose agent has goals. {INTERPRETER}")] = None
     hz: Annotated[float, Flag("Ticks a second of clients that ask for no rate.")] = 16.0
     hz_max: float = 100.0
-    calls_per_tick: Annotated[
-        int, Flag("Calls of one observation that a client may ask for; a bundled agent gives one.")
-    ] = 1
-    hysteresis: Annotated[str | None, Flag(f"Of each session. {HYSTERESIS}")] = None
-    seed: Annotated[int, Flag("Of --model random.")] = 0
     max_sessions: Annotated[int, Flag("Sessions at once.")] = 64
     busy_max: float = 0.8
     session_grace_s: float = 30.0
-    record_observations: Annotated[str, Flag(RECORD_OBSERVATIONS)] = "yes"
-    record_pictures: Annotated[float, Flag(f"{RECORD_PICTURES}; 0: none.")] = 0.0
-    record_max: Annotated[str, Flag(f"Of each session's. {RECORD_MAX}")] = "1G"
     heartbeat_s: float = 1.0
     silent_heartbeats: int = 3
     messages_per_s: float = 5_000.0
@@ -127,17 +94,7 @@ class ServeOptions:
             raise UserError(f"--hz {self.hz:g} is no rate.", f"Give {MIN_HZ:g} to {self.hz_max:g}.")
         if self.max_sessions < 1:
             raise UserError(f"--max-sessions {self.max_sessions} lets nobody in.", "Give 1 or more.")
-        for name in ("host", "record_observations"):
-            if getattr(self, name) not in CHOICES[name]:
-                option = "--" + name.replace("_", "-")
-                raise UserError(
-                    f"{option} {getattr(self, name)} is unknown.", f"Choose one of {', '.join(CHOICES[name])}."
-                )
-        size(self.record_max)
-        check_pictures(self.record_pictures, self.record_observations)
-        check_standby(self.standby, self.host)
-        check_calls_per_tick(self.calls_per_tick)
-        check_hysteresis(self.hysteresis, self.calls_per_tick)
+        self.check_shared()
         if self.interpreter is not None:
             interpreting.check(self.interpreter, self.engine)
         registry.check(self.engine)

@@ -83,21 +83,9 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
     client costs misses until it resumes. UserError where the endpoint cannot be used.
     """
     ending.of(lambda name: None)
-    names = [
-        "out",
-        "agent",
-        "tools",
-        "model",
-        "engine",
-        "dtype",
-        "threads",
-        "host",
-        "hz",
-        "seed",
-        "calls_per_tick",
-        "hysteresis",
-    ]
-    options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **{name: getattr(config, name) for name in names}).ready()
+    names = ("out", "agent", "tools", "model", "engine", "dtype", "threads", "host", "hz", "seed")
+    given = {name: getattr(config, name) for name in (*names, "calls_per_tick", "hysteresis")}
+    options = ServeOptions(hz_max=MAX_HZ, max_sessions=1, **given).ready()
     arrived: Queue[SingleClientSession] = Queue()
 
     def make(number: int, peer: Peer[Session], hello: Hello, admission: SessionManager) -> Session:
