@@ -1,28 +1,40 @@
-"""The command line: real runs, exit statuses, one-paragraph errors, and what it prints where."""
+"""The command line: real runs, exit statuses, errors before a run or at the cost of a tick, and what it prints."""
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import json
+import multiprocessing
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from cart import CartWorld, Flight, cart_agent
 from commands import EXPERT, call, refused, spawn, wait_for_ticks
 from typer.main import get_command
 
+from rtcontrol.agents import OneOf, Tools, tool
 from rtcontrol.cli.app import app as whole
-from rtcontrol.loop import errors
+from rtcontrol.envs.base import Observation
+from rtcontrol.hosts.protocol import DecisionRequest
+from rtcontrol.models.call import Call, Decision
+from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
+from rtcontrol.run.check import fit
+from rtcontrol.run.run import ERRED, UNSAFE
 from rtcontrol.serve import zmq_auth
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client.console import printable
 from tests.helpers.processes import python, until
+from tests.models.chat.families import checkpoint
 
 
 def test_expert_lands_in_lockstep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,17 +184,6 @@ def test_doctor_looks_at_everything(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     for what in ("Python", "torch", "ray", "cache folder", "/dev/shm", "wake-up"):
         assert what in said
-
-
-def test_report_from_a_record_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(*EXPERT, "--clock", "lockstep", "--episodes", "1", "--out", str(tmp_path)) == 0
-    first = json.loads((tmp_path / "report.json").read_text())
-    (tmp_path / "report.json").unlink()
-    assert call("report", str(tmp_path)) == 0
-    again = json.loads((tmp_path / "report.json").read_text())
-    assert first == again
-    assert call("report", str(tmp_path / "nothing")) == 2
-    assert "No record" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("hook", ["rtcontrol.cli.app", "rtcontrol.models.checkpoint.checkpoint"])
@@ -340,7 +341,7 @@ def test_a_command_whose_output_cannot_be_written_says_so_and_fails_and_a_run_na
     assert (out / "report.json").is_file()
 
 
-WORLD = """
+GYM_WORLD = """
 import gymnasium, numpy
 from gymnasium import spaces
 
@@ -381,7 +382,7 @@ def test_all_that_is_wrong_with_a_gymnasium_world_is_told_of_one_instance(
 ) -> None:
     broken, said = BROKEN[name]
     module = f"checked_{name.lower()}"
-    (tmp_path / f"{module}.py").write_text(WORLD.format(name=name, broken=broken))
+    (tmp_path / f"{module}.py").write_text(GYM_WORLD.format(name=name, broken=broken))
     monkeypatch.syspath_prepend(str(tmp_path))
     assert call("check", f"gym:{module}:{name}-v0", "--steps", "5") == (2 if said else 0)
     out = capsys.readouterr().out
@@ -390,16 +391,193 @@ def test_all_that_is_wrong_with_a_gymnasium_world_is_told_of_one_instance(
     assert out.splitlines()[-1].endswith(f": {len(said) or 'nothing'} found wrong")
 
 
-def test_an_installed_package_is_not_the_users_to_correct(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+SAMPLE = Observation(0, 0, 0, {"x": 0.5, "v": 0.0})
+AGENT = """
+from rtcontrol.agents import Agent, Fallback, OneOf, Tools, tool
+from rtcontrol.models.call import Call
+from typing import Annotated
+
+@tool
+def NAME(way: Annotated[int, OneOf(-1, 0, 1)]) -> None:
+    "Go somewhere."
+
+agent = Agent("mover", "Moves.", Tools([NAME]), lambda data: OBSERVE, "go", Fallback(Call("NAME", {"way": 0})), "none")
+"""
+WORLD = """
+import helper
+from pathlib import Path
+
+with open(Path(__file__).with_name("log"), "a") as log:
+    log.write("loaded\\n")
+
+class World:
+    step_s = 0.02
+    def __init__(self):
+        with open(Path(__file__).with_name("log"), "a") as log:
+            log.write("made\\n")
+        self.bindings = {"go": self.go}
+    def go(self, way): self.way = way
+    def reset(self, seed): self.x = helper.START
+    def step(self): self.x += 1
+    def observe(self): return {"x": self.x}
+    def outcome(self): return None
+    def instruct(self, text): pass
+"""
+
+
+def own_world(folder: Path, name: str, *changes: tuple[str, str]) -> str:
+    """A file of a world that begins at 5 with these changes; nothing of it is shared with another test's."""
+    text = WORLD.replace("import helper\n", "").replace("helper.START", "5")
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def agent_file(folder: Path, name: str, observe: str = "'here'") -> str:
+    path = folder / f"{name}_agent.py"
+    path.write_text(AGENT.replace("NAME", name).replace("OBSERVE", observe))
+    return str(path)
+
+
+def test_fit_looks_at_bodies_signatures_and_the_observation() -> None:
+    world = CartWorld()
+    fit(cart_agent(), world, SAMPLE)
+
+    @tool
+    def push(force: Annotated[int, OneOf(0, 1)], gently: bool = False) -> None:
+        """Push."""
+
+    @tool
+    def shout(loud: bool) -> None:
+        """Shout."""
+
+    agent = cart_agent()
+    with pytest.raises(UserError, match="gently"):
+        fit(dataclasses.replace(agent, tools=Tools([push])), world, SAMPLE)
+    with pytest.raises(UserError, match="own function does nothing"):
+        fit(dataclasses.replace(agent, tools=Tools([*agent.tools, shout])), world, SAMPLE)
+    with pytest.raises(UserError, match="cannot read the observation of the environment cart .KeyError: 'v'"):
+        fit(agent, world, Observation(0, 0, 0, {"x": 0.5}))
+
+
+class Side(enum.Enum):
+    LEFT = "left"
+    RIGHT = "right"
+
+
+@dataclasses.dataclass
+class Place:
+    x: int
+
+
+def test_executors_get_the_annotated_types_and_own_functions_run(tmp_path: Path) -> None:
+    heard: list[Any] = []
+
+    @tool
+    def push(force: Annotated[int, OneOf(0)], side: Side = Side.LEFT) -> None:
+        """Push."""
+
+    @tool
+    def mark(place: Place) -> None:
+        """Mark a place."""
+        heard.append(place)
+
+    world = CartWorld()
+    world.bindings = {"push": lambda force, side=Side.LEFT: heard.append(side)}
+    agent = dataclasses.replace(cart_agent(), tools=Tools([push, mark]))
+
+    def decide(request: DecisionRequest) -> Decision:
+        if request.tick % 2:
+            return Decision(Call("push", {"force": 0, "side": "right"}))
+        return Decision(Call("mark", {"place": {"x": 3}}))
+
+    flight = Flight(tmp_path, decide, world=world, agent=agent, clock="lockstep", duration_s=0.1).run()
+    assert flight.loop.account.on_time == 5, flight.dump()
+    assert heard == [Place(3), Side.RIGHT, Place(3), Side.RIGHT, Place(3), Side.LEFT]
+    assert flight.ticks[1]["call"] == 'push(force=0, side="right")'
+
+
+def test_an_earlier_record_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = (*EXPERT, "--clock", "lockstep", "--duration", "1", "--out", str(tmp_path / "out"))
+    assert call(*run) == 0
+    before = (tmp_path / "out" / "record.mcap").read_bytes()
+    capsys.readouterr()  # a slow machine says what it is at
+    assert "--overwrite" in refused(capsys, *run)
+    # A run that fails while it starts leaves the earlier one, and no folder of its own.
+    long = ("run", "--env", "lander", "--host", "inprocess", "--no-live", "--instruct", "q7 " * 100_000)
+    assert call(*long, "--out", str(tmp_path / "out"), "--overwrite") == 2
+    assert call(*long, "--out", str(tmp_path / "new" / "deep")) == 2
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["record.mcap", "report.json"]
+    assert (tmp_path / "out" / "record.mcap").read_bytes() == before
+    assert call(*run, "--overwrite") == 0
+    assert (tmp_path / "out" / "record.mcap").read_bytes() != before
+
+
+def test_a_users_file_is_run_once_and_its_world_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "helper.py").write_text("START = 5\n")
+    world = tmp_path / "json.py"
+    world.write_text(WORLD)
+    arguments = ("run", "--env", str(world), "--agent", agent_file(tmp_path, "go"), "--model", "random")
+    assert call(*arguments, "--host", "inprocess", "--no-live", "--duration", "0.3", "--out", str(tmp_path / "o")) == 0
+    assert (tmp_path / "log").read_text().split() == ["loaded", "made"]
+    assert sys.modules["json"] is json
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as started:
+        assert started.submit(json.dumps, {"a": 1}).result() == '{"a": 1}'
+    capsys.readouterr()
+    for text, says in (
+        ("def", "SyntaxError"),
+        ("import nothing_of_this_name", "nothing_of_this_name"),
+        (WORLD.replace("step_s = 0.02", "step_s = 0"), "step_s = 0"),
+        (WORLD.replace("def instruct", "def tell"), "has no instruct"),
+        (WORLD.replace("self.x = helper.START", "1 / 0"), "ZeroDivisionError"),
+    ):
+        file = tmp_path / f"broken{abs(hash(text))}.py"
+        file.write_text(text)
+        assert says in refused(capsys, *arguments[:1], "--env", str(file), *arguments[3:], "--out", str(tmp_path / "n"))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("clock", ["wall", "lockstep"])
+def test_a_world_that_exits_ends_the_run_as_any_of_its_errors(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, clock: str
 ) -> None:
-    """As MiniGrid's WFC worlds, whose wheel lacks the pictures that they read."""
-    (tmp_path / "checked_wheel.py").write_text(
-        WORLD.format(name="Wheel", broken="def reset(self, *, seed=None, options=None): raise OSError('no picture')")
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    run = ("check", "gym:checked_wheel:Wheel-v0", "--steps", "5")
-    assert call(*run) == 2 and "no picture, checked_wheel.py:" in (said := capsys.readouterr().out)
-    assert "Correct it there." in said
-    monkeypatch.setattr("rtcontrol.loop.errors.INSTALLED", (*errors.INSTALLED, str(tmp_path)))
-    assert call(*run) == 2 and "choose another world, or another version of the package" in capsys.readouterr().out
+    monkeypatch.setattr("rtcontrol.loop.loop.LEAVE_S", 0.5)
+    file = own_world(tmp_path, f"exits_{clock}.py", ("self.x += 1", "self.x += 1; self.x < 10 or exit()"))
+    arguments = ("--env", file, "--agent", agent_file(tmp_path, "go"), "--model", "noop", "--clock", clock)
+    common = ("--host", "inprocess", "--no-live", "--duration", "20", "--out", str(tmp_path / "out"))
+    assert call("run", *arguments, *common) == UNSAFE  # no step was made with the safe call
+    assert f"broke down: SystemExit: None (exits_{clock}.py:15)" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["ended_by"] == "error"
+
+
+def test_an_observe_that_exits_costs_its_tick(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    world, agent = own_world(tmp_path, "w.py"), agent_file(tmp_path, "go", "str(data) if data['x'] < 10 else exit()")
+    arguments = ("--env", world, "--agent", agent, "--model", "noop", "--clock", "lockstep")
+    common = ("--host", "inprocess", "--no-live", "--duration", "1", "--out", str(tmp_path / "out"))
+    assert call("run", *arguments, *common) == ERRED
+    assert "observe: SystemExit: None (go_agent.py:10)" in capsys.readouterr().err
+    made = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert made["ended_by"] == "duration" and made["misses_by_cause"]["no_observation"] > 5
+
+
+def test_a_model_that_was_trained_on_other_tools_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "run", "--env", "road", "--model", "lander", "--host", "inprocess", "--no-live")
+    assert "lander was trained on other tools" in said and '"driver"' in said
+
+
+def test_a_chat_model_flies_and_it_is_said_that_it_was_not_trained_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(checkpoint(tmp_path / "chat", "hermes"))
+    common = ("--host", "inprocess", "--clock", "lockstep", "--no-live", "--duration", "0.5", "--model", folder)
+    assert call("run", "--env", "lander", *common, "--out", str(tmp_path / "out")) == 0
+    assert "chat is a chat model, not trained on these tools" in capsys.readouterr().err
+    made = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert made["ticks"] > 0 and not made["misses"]
+    (tmp_path / "chat" / "chat_template.jinja").unlink()  # a base model
+    assert call("run", "--env", "lander", *common, "--out", str(tmp_path / "none")) == 2
+    told = capsys.readouterr().err
+    assert "no ST model, and no chat model" in told and "is a chat model" not in told

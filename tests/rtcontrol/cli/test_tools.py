@@ -12,13 +12,11 @@ from typing import Any
 
 import pytest
 from commands import call, refused
-from test_errors import own_world
+from test_cli import own_world
 
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.tool_schema import tool_schemas
-from rtcontrol.run.toolsets import costs, tools_from
+from rtcontrol.run.toolsets import tools_from
 from rtcontrol.serve.options import ServeOptions
 from rtcontrol.telemetry.record_reader import read_record
 
@@ -115,29 +113,6 @@ def test_openai_tools_are_closed_with_one_pass_or_free_with_the_bound_that_would
     (alone,) = checked(tmp_path, str(file), capsys).values()
     assert (alone["name"], alone["passes"]) == ("drive", 1)
     assert alone["prefix_tokens"] == found["drive"]["prefix_tokens"]
-
-
-def test_the_passes_are_those_of_the_layout_that_takes_more() -> None:
-    tools = [CLOSED, {"name": "turn", "parameters": {"properties": {"side": {"enum": ["left", "right"]}}}}]
-    decider = DeciderSpec("lander", tuple(tools)).build()
-    took = []
-    for first in (False, True):
-        decider.decoding.core.set_budget(Budget(function_first=first))
-        took.append(decider.decide("x=0.1", "go").forward_passes)
-    assert took == [1, 2]
-    assert [c.passes for c in costs(tool_schemas(tools), decider.tokenizer)] == [2, 2]
-
-
-def test_of_two_tools_with_numbers_in_one_head_each_is_told_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "tools.json"
-    narrow = {**WIDE, "maximum": 2594}
-    tools = [("go", WIDE), ("wait", narrow)]
-    given = [{"name": n, "parameters": {"properties": {"p": p}, "required": ["p"]}} for n, p in tools]
-    file.write_text(json.dumps(given))
-    found = checked(tmp_path, str(file), capsys)
-    assert "its 4001 values" in found["go"]["remedy"] and "its 2595 values" in found["wait"]["remedy"]
 
 
 def test_rules_are_listed_as_enforced_or_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

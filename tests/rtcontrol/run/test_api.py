@@ -163,13 +163,6 @@ def test_what_is_late_is_told_so_and_what_waits_behind_it_keeps_its_own_deadline
         assert one.until(time.monotonic() - 1, lambda: "too late", lambda: None) == []
 
 
-def test_a_bundled_model_is_shown_as_many_calls_as_it_was_trained_with() -> None:
-    session = rtcontrol.load("lander").session()
-    plain = session.decide(SEEN, "land on the pad")
-    assert plain.call is not None
-    assert session.decide(SEEN, "land on the pad", [plain.call]).tokens <= plain.tokens
-
-
 def test_a_model_without_known_tools_asks_for_them(tmp_path: object) -> None:
     with pytest.raises(UserError, match=r"Give session\(tools\)"):
         rtcontrol.load(str(tmp_path)).session()
@@ -196,23 +189,6 @@ def test_a_tool_without_a_function_says_what_to_do_with_its_call() -> None:
         session.execute(rtcontrol.Call("Drive", {"speed": 7}))
 
 
-def test_a_value_of_several_alternatives_of_a_one_of_is_an_error_and_never_a_call() -> None:
-    # The text that the model reads says `anyOf`; what decides knows better.
-    arms = [{"type": "number", "minimum": 0}, {"type": "integer"}]
-    level = {"name": "level", "parameters": {"properties": {"v": {"oneOf": arms}}, "required": ["v"]}}
-    session = rtcontrol.load("lander").session([level], untrained=True)
-    called = 0
-    for seen in (SEEN, "x 1", "12 at 0.5", ""):
-        try:
-            call = session.decide(seen, "go").call
-        except rtcontrol.DecodeError as error:
-            assert "breaks its schema" in str(error)
-        else:
-            assert call is not None and session.tools.validate(call)
-            called += 1
-    assert called < 4
-
-
 @pytest.mark.parametrize(
     "given",
     [{"value_tokens": -1}, {"history": -1}],
@@ -220,8 +196,3 @@ def test_a_value_of_several_alternatives_of_a_one_of_is_an_error_and_never_a_cal
 def test_options_out_of_range_are_refused_with_the_session(given: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=next(iter(given))):
         rtcontrol.load("lander").session(**given)
-
-
-def test_what_is_no_tool_is_refused_by_what_it_is() -> None:
-    with pytest.raises(UserError, match=r"5 is no tool\."):
-        rtcontrol.load("lander").session([5])  # type: ignore[list-item]

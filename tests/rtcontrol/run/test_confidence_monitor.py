@@ -12,13 +12,11 @@ from commands import call
 
 from rtcontrol.agents.road import tools as road
 from rtcontrol.envs.road.world import Road
-from rtcontrol.loop.config import RunConfig
 from rtcontrol.loop.requests import TRIALS
 from rtcontrol.models.checkpoint.checkpoint import ZOO
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
-from rtcontrol.models.errors import UserError
-from rtcontrol.run import assembly, model_compatibility
-from rtcontrol.run.model_compatibility import gated, model_for, shown, trained_on, training_notice
+from rtcontrol.run import assembly
+from rtcontrol.run.model_compatibility import shown
 from rtcontrol_client.wire.messages import CallMessage, ErrorMessage, Instruct
 from tests.rtcontrol.serve.conftest import serving
 
@@ -97,33 +95,6 @@ def test_a_null_function_that_was_learnt_beside_a_gate_says_that_it_does_not_und
     assert not shown(assembly.agent("lander"), str(driver)).allow_null  # of other tools it learnt nothing
     own = shown(replace(agent, allow_null=True), str(driver))
     assert own.allow_null and not own.null_is_doubt
-
-
-def test_a_model_that_reads_any_tools_may_try_them_without_the_gate_of_its_own(driver: Path) -> None:
-    learnt, own, other = (
-        TrainingMetadata.of(driver),
-        assembly.agent("driver").tools.schemas,
-        assembly.agent("lander").tools.schemas,
-    )
-    assert learnt is not None and learnt.gate is not None
-    model, config = str(driver), RunConfig(env="road")
-    with pytest.raises(UserError, match="was trained on other tools"):
-        model_for(other, model)
-    replace(learnt, any_tools=True).write(driver)
-    assert (trained_on(own, model), trained_on(other, model)) == (True, None)
-    assert model_for(other, model) == model
-    assert training_notice(own, model) is None and "reads any tools" in str(training_notice(other, model))
-    assert gated(config, model, own).min_confidence == {"function": learnt.gate}
-    assert gated(config, model, other).min_confidence is None
-
-
-def test_who_learnt_little_else_decides_for_tools_that_several_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {name: learnt for name in ("driver", "lander") if (learnt := TrainingMetadata.of(ZOO / name)) is not None}
-    known["a base"] = replace(known["driver"], tool_sets=known["driver"].tool_sets + known["lander"].tool_sets)
-    monkeypatch.setattr(model_compatibility, "zoo", lambda: sorted(known))
-    monkeypatch.setattr(model_compatibility, "learnt_of", known.get)
-    for name in ("driver", "lander"):
-        assert model_for(assembly.agent(name).tools.schemas, None) == name
 
 
 def test_a_model_that_flies_at_another_rate_than_it_was_trained_at_is_told(

@@ -23,10 +23,8 @@ from rtcontrol.run import mcp_tools, toolsets
 from rtcontrol.run.options import load
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_module import user_goals
-from rtcontrol.serve import zmq_auth
 from rtcontrol.training.dataset import read_files
 from rtcontrol_client.ros2 import EXAMPLE
-from rtcontrol_client.wire.curve import load_public
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -103,18 +101,6 @@ def test_utf_16_is_refused_by_name(name: str, tmp_path: Path) -> None:
     assert hasattr(refused.value, "remedy")  # a mistake that is told, no traceback
 
 
-def test_a_key_file_is_read_with_a_mark_and_refused_as_utf_16(tmp_path: Path) -> None:
-    pair = zmq_auth.create(tmp_path, "robot")
-    path = tmp_path / "robot.key"
-    text = path.read_text()
-    for end in ("\n", "\r\n"):
-        path.write_bytes(text.replace("\n", end).encode("utf-8-sig"))
-        assert load_public(path) == pair.public
-    path.write_bytes(text.encode("utf-16"))
-    with pytest.raises(zmq_auth.KeyFileError, match="is UTF-16"):
-        load_public(path)
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -126,18 +112,6 @@ def test_tools_with_a_key_twice_are_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "tools.json"
     path.write_text(text)
     with pytest.raises(UserError, match="stands twice in one object"):
-        tools_from(str(path))
-
-
-def test_tools_of_a_jsonl_file_are_one_a_line_and_a_torn_line_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "tools_arm.jsonl"
-    functions = [
-        {"type": "function", "function": {"name": n, "parameters": {"properties": {}}}} for n in ("grip", "home")
-    ]
-    path.write_text("\n\n".join(json.dumps(f) for f in functions) + "\n")
-    assert [schema.name for schema in tools_from(str(path)).schemas] == ["grip", "home"]
-    path.write_text(json.dumps(functions[0]) + "\n{torn\n")
-    with pytest.raises(UserError, match=r"tools_arm\.jsonl cannot be read as tools"):
         tools_from(str(path))
 
 

@@ -25,7 +25,7 @@ from rtcontrol.serve.options import ServerOptions
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol.training.world_rows import WorldRows
 from tests.helpers.processes import PATH
-from tests.rtcontrol.run.plant import plant, told
+from tests.rtcontrol.run.yard import plant, told
 
 
 def read(kind: type[Any], table: str, *words: str) -> Any:

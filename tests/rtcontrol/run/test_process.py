@@ -377,19 +377,6 @@ def together(count: int, do: Callable[[], None]) -> None:
         thread.join()
 
 
-def test_runs_that_start_in_the_same_second_have_a_folder_each(tmp_path: Path) -> None:
-    base, found, started = tmp_path / "runs" / "lander-20260801T120000", [], threading.Barrier(8)
-
-    def start() -> None:
-        started.wait()
-        with Folder(Path(), base) as folder:
-            (folder.path / "record.mcap").write_text("mine")
-            found.append(folder.path.name)
-
-    together(8, start)
-    assert sorted(found) == [base.name, *(f"{base.name}-{n}" for n in range(2, 9))]
-
-
 def test_of_runs_that_are_given_one_folder_one_has_it_and_the_others_are_told(tmp_path: Path) -> None:
     told, began, wanted, done = [], [], tmp_path / "mine", threading.Barrier(8)
 

@@ -183,21 +183,6 @@ def test_a_folder_a_hub_id_or_a_program_that_a_record_names_is_not_opened(
     assert f"--model '{own}'" in said and not trace.exists() and not opened
 
 
-def test_a_report_and_rows_of_it_name_it_and_go_nowhere(briefly_flown: Path, tmp_path: Path) -> None:
-    with standin() as server:
-        named = f"decisions:{server.url}"
-        path = strange(briefly_flown, tmp_path / "theirs.mcap", model=named, agent=f"{tmp_path}/x.py", env=named)
-        out = tmp_path / "rows.jsonl"
-        for command in (
-            "report {}",
-            f"report {{}} --format html --out {tmp_path}/page.html",
-            f"data from-recording {{}} --out {out}",
-        ):
-            assert call(*command.format(path).split()) == 0
-        assert not server.connections
-        assert json.loads(out.read_text().splitlines()[0])["source"] == f"record:{named}"
-
-
 def test_kept_calls_are_reported_and_decided_again_the_same(tmp_path: Path) -> None:
     out = tmp_path / "run"
     steady = ("--host", "inprocess", "--no-live", "--clock", "lockstep", "--episodes", "1", "--seed", "7")

@@ -11,14 +11,11 @@ import pytest
 from commands import call, refused
 
 from rtcontrol.envs.evaluate import cases, evaluate, summary
-from rtcontrol.models.call import Call
-from rtcontrol.models.errors import UserError
 from rtcontrol.run import assembly
 from rtcontrol.run.run import UNSAFE
 from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.run.world_check import WorldCheck, check
 from tests.rtcontrol.run.yard import agent_file, world_file
-from tests.rtcontrol.serve.conftest import serving
 
 COMMON = ("--clock", "lockstep", "--no-live", "--episodes", "2")
 GOALS = """
@@ -83,13 +80,6 @@ def test_goals_of_a_file_take_the_place_of_the_agents(tmp_path: Path, capsys: py
         assert says in refused(capsys, *run, str(goals))
     assert "no such file" in refused(capsys, *run, str(tmp_path / "none.yaml"))
     assert "the agent lander has its own" in refused(capsys, "run", "--env", "lander", "--goals", str(goals))
-
-
-def test_a_client_is_decided_for_by_the_expert_of_the_served_agent(tmp_path: Path) -> None:
-    with serving(tmp_path / "out", model="expert", agent=agent_file(tmp_path)) as made:
-        peer = made.enter(agent="yard_agent", instruction="visit red box", pacing="client")
-        seen = {"red box": [-5, 2], "blue box": [3, 3], "barrel": [1, 0]}
-        assert peer.ask(data=seen).call.arguments == {"way": "west"}
 
 
 @pytest.mark.parametrize(
@@ -201,49 +191,6 @@ def test_a_skill_of_ones_own_is_scored_beside_its_floors(tmp_path: Path) -> None
     }
     [(said, meant), *_] = skill.phrasings["unseen"](skill.kinds[0])
     assert said != meant.text() and skill.recognise(said) == meant
-
-
-@pytest.mark.parametrize(
-    ("world", "agent", "says"),
-    [
-        (
-            (("return False if", "return None if"),),
-            (),
-            "gave None for 20 s (400 steps, seed 0): the episode does not end",
-        ),
-        ((), (("def expert", "def unused"),), "has goals and no expert"),
-        ((), (("fallback = ", "unused = "),), "has no call that is safe"),
-        ((("self.ticks += 1", "self.ticks += self.more"),), (), "raised AttributeError: 'Yard' object has no"),
-        ((), (('"{name} {', '"{nam} {'),), "NameError: name 'nam' is not defined"),
-    ],
-)
-def test_own_code_that_fails_where_a_skill_is_scored_is_told_with_its_line(
-    tmp_path: Path, world: tuple[tuple[str, str], ...], agent: tuple[tuple[str, str], ...], says: str
-) -> None:
-    with pytest.raises(UserError) as raised:
-        skill = skill_of(world_file(tmp_path, *world), agent_file(tmp_path, *agent), limit_s=20)
-        evaluate(skill, lambda seen: [skill.still] * len(seen), cases(skill.recognise("barrel"), [0]))
-    assert says in str(raised.value) and ("yard" in raised.value.what)
-    assert "no expert" in says or "no call" in says or ".py:" in raised.value.what
-
-
-def test_tools_of_a_skill_get_the_annotated_types_as_in_a_run(tmp_path: Path) -> None:
-    typed = (
-        ("tools = [{", "from enum import Enum\nWay = Enum('Way', [(w, w) for w in ('north', 'south', 'east', 'west', "
-         "'stop')])\ndef drive(way: Way) -> None:\n    'Drive on.'\ntools = [drive]\nunused = [{"),
-    )  # fmt: skip
-    world = world_file(tmp_path, ("[way]", "[way.value]"))
-    skill = skill_of(world, agent_file(tmp_path, *typed))
-    made = skill.make()
-    made.reset(0)
-    made.bindings["drive"](way="north")
-    assert skill.still == Call("drive", {"way": "stop"})
-
-
-def test_an_expert_that_fails_for_one_of_its_goals_is_told_before_anything_begins(tmp_path: Path) -> None:
-    fails = '    assert goal["thing"] != "barrel", "no way there"\n    x, y = data'
-    with pytest.raises(UserError, match="no way there"):
-        skill_of(world_file(tmp_path), agent_file(tmp_path, ("    x, y = data", fails)))
 
 
 TUG = '''
