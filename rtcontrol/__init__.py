@@ -14,19 +14,17 @@ if TYPE_CHECKING:
     from rtcontrol.models.decode.protocol import Cancelled, DecodeError
     from rtcontrol.models.errors import UserError
     from rtcontrol.run.api import Model
-    from rtcontrol.run.world_check import check_world
     from rtcontrol.training.fit import fit
     from rtcontrol.training.train import Fitted
 
 __all__ = [
-    "Call", "Cancelled", "Decision", "DecodeError", "Fitted", "UserError", "__version__", "check_world", "fit", "load",
+    "Call", "Cancelled", "Decision", "DecodeError", "Fitted", "UserError", "__version__", "fit", "load",
 ]  # fmt: skip
 _PLACES = {
     "__version__": "rtcontrol.models",
     **dict.fromkeys(("Call", "Decision"), "rtcontrol.models.call"),
     **dict.fromkeys(("Cancelled", "DecodeError"), "rtcontrol.models.decode.protocol"),
     "Fitted": "rtcontrol.training.train",
-    "check_world": "rtcontrol.run.world_check",
     "fit": "rtcontrol.training.fit",
     "UserError": "rtcontrol.models.errors",
 }

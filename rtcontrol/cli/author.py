@@ -99,8 +99,6 @@ def check(
 
       rtcontrol check lander
 
-    From Python: `rtcontrol.check_world("my_world.py", "my_agent.py")` (docs/your-own-game.md).
-
     Exit status: 0 where nothing was found, warnings aside; 2 where something was.
     """
     from rtcontrol.run.world_check import check as checked

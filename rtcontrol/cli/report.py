@@ -187,17 +187,9 @@ def replay(
     if not found["whole"]:
         console.print(f"{file} was cut short: what it holds is replayed.", soft_wrap=True)
     if diff:
-        again: dict[str, list[int]] = {}  # of each error the ticks that had it after the first
         for one in found["differing"]:
-            if (error := one.get("error")) in again:
-                again[error].append(one["k"])
-                continue
-            if error is not None:
-                again[error] = []
-            tell(f"tick {one['k']}, seen at {one['t_s']:.3f} s: {one['recorded']} then, {one['replayed'] or error} now")
-        for error, ticks in again.items():
-            if ticks:
-                tell(f"the same {len(ticks)} times more, ticks {ticks[0]} to {ticks[-1]}: {error}")
+            now_called = one["replayed"] or one.get("error")
+            tell(f"tick {one['k']}, seen at {one['t_s']:.3f} s: {one['recorded']} then, {now_called} now")
     share = "" if found["agreement"] is None else f" ({100 * found['agreement']:.2f} %)"
     console.print(
         f"recorded: {then['model']} on {then['engine']}, {then['hz']:g} Hz; replayed: {now['model']} on "

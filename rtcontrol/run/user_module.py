@@ -22,7 +22,7 @@ from rtcontrol.envs.user_world import NEEDS, UserWorld
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.loop import errors
 from rtcontrol.models.call import Call, Plan
-from rtcontrol.models.errors import UserError, read_json, read_text
+from rtcontrol.models.errors import UserError, read_text
 from rtcontrol.run.user_code import load_module, reason
 
 GOALS = ("goals", "placeholders", "words")
@@ -127,19 +127,15 @@ def user_goals(file: Path, where: str = "--goals") -> Goals:
     say it, with tables `placeholders` and `words` where those need them. UserError with the line, where it can be
     told."""
     remedy = f"Give a table with {', '.join(GOALS)}, as in docs/your-own-game.md."
-    missing = UserError(f"{where} {file}: there is no such file.", "Give a .yaml or .json file.")
-    if file.suffix == ".json":
-        told = read_json(file, missing, remedy)
-    else:
-        try:
-            told = yaml.safe_load(read_text(file))
-        except FileNotFoundError:
-            raise missing from None
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            mark = getattr(error, "problem_mark", None)
-            line = "" if mark is None else f":{mark.line + 1}"
-            problem = " ".join(str(getattr(error, "problem", None) or error).split())
-            raise UserError(f"{file}{line} cannot be read ({problem}).", f"{remedy} Put ways in quotes.") from None
+    try:
+        told = yaml.safe_load(read_text(file))  # JSON is read, too
+    except FileNotFoundError:
+        raise UserError(f"{where} {file}: there is no such file.", "Give a .yaml or .json file.") from None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = "" if mark is None else f":{mark.line + 1}"
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise UserError(f"{file}{line} cannot be read ({problem}).", f"{remedy} Put ways in quotes.") from None
     if not isinstance(told, dict) or "goals" not in told or set(told) - set(GOALS):
         odd = ", ".join(map(str, sorted(set(told) - set(GOALS), key=str))) if isinstance(told, dict) else ""
         raise UserError(f"{file} has {f'unknown tables ({odd})' if odd else 'no table of goals'}.", remedy)

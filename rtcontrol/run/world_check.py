@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -30,7 +29,7 @@ from rtcontrol.run.user_module import UserExpert, holds_agent, is_gym, render, u
 from rtcontrol.telemetry.encoder import plain
 from rtcontrol_client.console import printable
 
-STEPS, SEEDS, GOALS = 200, 3, 1_000  # with random calls; seeds of the expert's episodes; goals at most
+SEEDS, GOALS = 3, 1_000  # of the expert's episodes, at most
 FLOWN_S = 7.0  # the expert plays so long
 SHOWN = 400  # characters of what is shown
 PERIOD_NS = round(1e9 / 16)
@@ -61,25 +60,14 @@ class WorldCheck:
             self.add(error)
 
 
-def check_world(
-    world: str, agent: str | None = None, goals: Path | None = None, *, steps: int = STEPS, seed: int = 0
-) -> list[UserError]:
-    """Return all that is wrong with a world (`gym:ID`, a .py file, or a bundled one). A `step_s` of 50 s, which may be
-    meant, is warned of (`warnings`).
+def check(world: str, agent: str | None = None, goals: Path | None = None, *, steps: int, seed: int) -> WorldCheck:
+    """Find what is wrong with a world (`gym:ID`, a .py file, or a bundled one).
 
     One instance is made on its own thread, reset twice to the same `seed`, played by the expert of its `agent` (a
     bundled name or a .py file; None: its own, and where it has none it is stepped without calls) for each goal (of the
     file `goals`, where one is given) and from several seeds as far as some seconds allow, called at random for so many
     `steps` with the agent's tools, and closed.
     """
-    checked = check(world, agent, goals, steps=steps, seed=seed)
-    for line in checked.may:
-        warnings.warn(line, stacklevel=2)
-    return checked.wrong
-
-
-def check(world: str, agent: str | None = None, goals: Path | None = None, *, steps: int, seed: int) -> WorldCheck:
-    """`check_world`, with what may be meant and what was tried."""
     checked, chosen = WorldCheck(), None
     with closing(WorldThread(world)) as thread:
         with checked.collecting():  # on this thread: what files set up once may be for the main thread alone

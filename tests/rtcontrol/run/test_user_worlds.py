@@ -153,8 +153,7 @@ def test_an_expert_that_fails_in_flight_costs_its_ticks(tmp_path: Path, capsys: 
     replayed = ("replay", str(tmp_path / "good"), "--agent", agent, "--model", "expert", "--diff")
     assert call(*replayed) == 8
     again = capsys.readouterr()
-    assert again.err.splitlines()[-1].startswith("ERRORS: ") and "times more, ticks " in again.out
-    assert again.out.count("AssertionError") <= 2
+    assert again.err.splitlines()[-1].startswith("ERRORS: ")
 
 
 def test_an_observation_that_cannot_be_worded_and_an_illegal_call_end_with_a_status_and_the_users_own_line(
