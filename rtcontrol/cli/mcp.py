@@ -26,7 +26,6 @@ def mcp(
     instruct: Annotated[
         bool, typer.Option("--instruct", help="Offer `instruct`, `resume` and `confirm`, too: the agent may act.")
     ] = False,
-    run: Annotated[Path | None, typer.Option(help="The run's folder, for the recorded report.")] = None,
 ) -> None:
     """Let a slow agent supervise a fast loop, by MCP: status, misses with their causes, report; pause, stop, deny.
 
@@ -59,7 +58,7 @@ def mcp(
     if token_file is not None and not token_file.is_file():
         raise UserError(f"--token-file {token_file} is no file.", "Give the one that the server was started with.")
     view = ViewClient(connect, session, None if token_file is None else read_token(token_file))
-    made = server(view, instruct, run)
+    made = server(view, instruct)
     if sys.stdin is not None and sys.stdin.isatty():
         print("An agent starts this: it speaks MCP on stdin and stdout. Ctrl-C ends it.", file=sys.stderr)
     # The thread that reads stdin waits for it; there is nothing to put in order.

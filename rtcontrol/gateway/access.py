@@ -29,7 +29,7 @@ TASK = "rtcontrol.task"
 ABORT = "rtcontrol.abort"  # an extension of a connection's scope, which cuts off a stuck peer
 # Paths that act or tell something about the sessions, as every WebSocket does; the rest are the page's files, which are
 # no secret.
-GUARDED = ("/ws", "/view/", "/v1/", "/metrics", "/health", "/mcp")
+GUARDED = ("/ws", "/view/", "/v1/", "/metrics", "/health")
 WARNING = "x-rtcontrol-warning"
 FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 PAGE_POLICY = (
@@ -158,7 +158,7 @@ class AccessGate:
 async def _preflight(origin: str, wanted: str, send: Send) -> None:
     # Any header may come: what a page of elsewhere may do, its origin and its token decide.
     headers = {
-        "access-control-allow-methods": "GET, POST, DELETE",
+        "access-control-allow-methods": "GET, HEAD, POST",
         "access-control-allow-headers": wanted,
         "access-control-max-age": "600",
         **_cors(origin),
@@ -233,7 +233,7 @@ def _dress(static: bool, foreign: str | None) -> list[tuple[bytes, bytes]]:
 def _cors(origin: str) -> dict[str, str]:
     return {
         "access-control-allow-origin": origin,
-        "access-control-expose-headers": f"{WARNING}, retry-after, mcp-session-id",
+        "access-control-expose-headers": f"{WARNING}, retry-after",
         "cross-origin-resource-policy": "cross-origin",
         "vary": "Origin",
     }

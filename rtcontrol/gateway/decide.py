@@ -30,7 +30,6 @@ from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 log = logging.getLogger("rtcontrol.gateway")
 
 MAX_WAITING = 64
-MAX_WARNED = 256
 MAX_TOLD = 1 << 18  # characters, whatever the model's context: they are counted in tokens first
 OPENING_AT_ONCE = threading.Semaphore(2)
 READING_AT_ONCE = 2
@@ -92,7 +91,6 @@ class ToolSets:
         self._readers = ThreadPoolExecutor(READING_AT_ONCE, thread_name_prefix="reading")
         self._waiting = 0
         self._made = 0
-        self._warned: set[str] = set()
 
     @property
     def open(self) -> int:
@@ -136,7 +134,6 @@ class ToolSets:
                 raise
         finally:
             self._waiting -= 1
-        self._warn(entry)
         latency_ms, held = (time.perf_counter() - began) * 1e3, entry.gate.held(decision)
         return Timed(decision, entry.schemas, latency_ms, decide_ns / 1e6, *entry.trained, held)
 
@@ -171,13 +168,6 @@ class ToolSets:
         entry.gate = gate
         self._open[key] = entry
         return entry
-
-    def _warn(self, entry: _ToolSet) -> None:
-        """Once of each tool set."""
-        said = f"{', '.join(schema.name for schema in entry.schemas) or 'questions'}: {entry.trained[1]}"
-        if entry.trained[1] and said not in self._warned and len(self._warned) < MAX_WARNED:
-            self._warned.add(said)
-            log.warning("/v1: %s", said)
 
     def _forget(self, key: str, entry: _ToolSet) -> None:
         if self._open.get(key) is entry:

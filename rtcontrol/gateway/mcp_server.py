@@ -6,10 +6,8 @@ It is a client of the run's page (`/view/ws`): no tick waits for it, and the run
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import MCPServer
@@ -41,10 +39,9 @@ MIME = {"png": "image/png", "jpeg": "image/jpeg"}
 STATE = {"pause": "paused", "stop": "stopped", "resume": "running"}
 
 
-def server(view: ViewClient, may_instruct: bool, run: Path | None = None) -> MCPServer:
-    """Tools `status`, `sessions`, `watch_session`, `misses`, `report`, `pause`, `stop`, `deny`, and where it
-    `may_instruct` also `instruct`, `resume` and `confirm`; the resource `rtcontrol://picture`. `run`: the folder of its
-    record, for `report`."""
+def server(view: ViewClient, may_instruct: bool) -> MCPServer:
+    """Tools `status`, `misses`, `report`, `pause`, `stop`, `deny`, and the resource `rtcontrol://picture`; where it
+    `may_instruct` also `instruct`, `resume` and `confirm`."""
     made = MCPServer(
         "rtcontrol",
         title="rtcontrol supervisor",
@@ -52,7 +49,7 @@ def server(view: ViewClient, may_instruct: bool, run: Path | None = None) -> MCP
         version=__version__,
         log_level="WARNING",
     )
-    _looking(made, view, run)
+    _looking(made, view)
     _safe(made, view)
     if may_instruct:
         _acting(made, view)
@@ -73,31 +70,13 @@ async def watch(view: ViewClient, serving: Awaitable[None]) -> None:
             raise result
 
 
-def _looking(made: MCPServer, view: ViewClient, run: Path | None) -> None:
+def _looking(made: MCPServer, view: ViewClient) -> None:
     @made.tool(annotations=LOOK)
     async def status() -> dict[str, Any]:
         """What goes on now: instruction, newest call and what it was decided by, state (running, paused, stopped),
         whether a call waits for a yes (`asking`, with its number k), counts of ticks, the newest lines of the log."""
         await view.look()
         return status_of(view)
-
-    @made.tool(annotations=LOOK)
-    async def sessions() -> dict[str, Any]:
-        """The sessions of a server, and the one that is looked at; of a run there are none."""
-        try:
-            return {"looked_at": view.session, "sessions": await view.sessions()}
-        except UserError as error:
-            raise ToolError(str(error)) from None
-
-    @made.tool(annotations=LOOK)
-    async def watch_session(session: str) -> str:
-        """Look at this session of the server from now on; all other tools are about it."""
-        await view.turn_to(session)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(SETTLE_S):
-                while not view.connected:
-                    await asyncio.sleep(0.02)
-        return f"{session} is looked at" if view.connected else f"{session} cannot be looked at: {view.why}"
 
     @made.tool(annotations=LOOK)
     async def misses(last: Annotated[int, Field(ge=1, le=256)] = 10) -> dict[str, Any]:
@@ -112,10 +91,7 @@ def _looking(made: MCPServer, view: ViewClient, run: Path | None) -> None:
         if told is None:
             raise ToolError(f"Nothing was seen yet: {view.why}.")
         names = ("counts", "causes", "subcauses", "latency_ms", "episodes", "successes", "judged")
-        found = {"over": bool(told.get("over")), **{name: told.get(name) for name in names}}
-        if run is not None:
-            found["recorded"] = await asyncio.to_thread(_recorded, run)
-        return found
+        return {"over": bool(told.get("over")), **{name: told.get(name) for name in names}}
 
     made.add_resource(PictureResource.of(view))
 
@@ -220,15 +196,3 @@ def status_of(view: ViewClient) -> dict[str, Any]:
     shown = {name: told.get(name) for name in SHOWN}
     shown |= {name: told[name] for name in ("picture_age_s",) if name in told}
     return {"connected": True, "session": view.session, **shown}
-
-
-def _recorded(run: Path) -> Any:
-    """The report that `rtcontrol report --format json` gives, or why there is none."""
-    from rtcontrol.telemetry.recorded import as_json, begun, load
-
-    try:
-        loaded = load([run])
-        begun(loaded)
-        return json.loads(as_json(loaded, []))
-    except UserError as error:
-        return str(error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,7 +21,7 @@ DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class GatewayOptions:
-    """Settings of the gateway; `parse` makes them from the command line's words.
+    """Settings of the gateway; `of` makes them from the command line's.
 
     `origins` are the other sites whose pages may come in (`https://robot.example:8443`), `token` the secret that these
     and all other machines must show, and with `require_token` this one, too. `model` (None: the one that was trained on
@@ -75,49 +74,23 @@ class GatewayOptions:
     @classmethod
     def of(cls, options: ServerOptions, http: str, token: str | None = None) -> GatewayOptions:
         """Return the settings for a server's options at `HOST:PORT`; a `token` wins over that of a file. UserError."""
-        # A bundled model is found by its tools, so that requests may bring another's.
-        own = None if options.agent is None else assembly.agent(options.agent).model
-        return cls.parse(
-            http,
-            options.allow_origin,
-            options.token_file,
-            options.static,
-            options.model or (None if own in zoo() else own),
-            options.engine,
-            options.value_tokens,
-            options.require_token,
-            token=token,
-        )
-
-    @classmethod
-    def parse(
-        cls,
-        http: str,
-        origins: Sequence[str] = (),
-        token_file: Path | None = None,
-        static: Path | None = None,
-        model: str | None = None,
-        engine: str = "torch",
-        value_tokens: int = 64,
-        require_token: bool = False,
-        token: str | None = None,
-    ) -> GatewayOptions:
-        """From `HOST:PORT` and the other options' words. Raises UserError."""
         host, port = host_port(http)
         if not host or not port.isdigit() or not 0 <= int(port) < 65536:
             raise UserError(f"--http {http!r} is no HOST:PORT.", "Write for example 127.0.0.1:8080 or [::1]:8080.")
-        if token is None and token_file is not None:
-            token = read_token(token_file)
+        if token is None and options.token_file is not None:
+            token = read_token(options.token_file)
+        # A bundled model is found by its tools, so that requests may bring another's.
+        own = None if options.agent is None else assembly.agent(options.agent).model
         return cls(
             host=host,
             port=int(port),
-            origins=frozenset(origin(o) for o in origins),
+            origins=frozenset(map(origin, options.allow_origin)),
             token=token,
-            static=static,
-            model=model,
-            engine=engine,
-            value_tokens=value_tokens,
-            require_token=require_token,
+            static=options.static,
+            model=options.model or (None if own in zoo() else own),
+            engine=options.engine,
+            value_tokens=options.value_tokens,
+            require_token=options.require_token,
         )
 
 

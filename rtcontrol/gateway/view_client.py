@@ -72,22 +72,6 @@ class ViewClient:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._looked.wait(), ANSWER_S)
 
-    async def sessions(self) -> list[dict[str, Any]]:
-        """Those of a server; none of a run. Raises UserError."""
-        try:
-            return await self._listed()
-        except (WebError, ValueError) as error:
-            raise UserError(f"{self.url} does not answer ({error}).", "Look at its status.") from None
-
-    async def turn_to(self, session: str) -> None:
-        """From now on look at this one."""
-        self.session = session
-        self._forget()
-        self.picture = None
-        self.snapshot, self.connected, self.why = None, False, f"{session} is looked for"
-        if self._socket is not None:
-            await self._socket.close()
-
     async def say(self, said: str, k: int | None = None) -> str:
         """pause, resume, stop, confirm or deny; gives the answer. Raises UserError where nobody hears it."""
         return await self._ask({"say": said} if k is None else {"say": said, "k": k})
@@ -105,8 +89,6 @@ class ViewClient:
             self._socket = socket
             try:
                 async for message in socket:
-                    if self.session not in (None, name or None):
-                        return  # another one is looked at by now (`turn_to`)
                     if isinstance(message, bytes):
                         self.picture = message
                         continue
@@ -130,26 +112,20 @@ class ViewClient:
             if not (waiting := self._answers.popleft()).done():
                 waiting.set_exception(UserError(f"Nobody heard it: {self.why}.", "Look at its status."))
 
-    def _forget(self) -> None:
-        # The picture is the connection's: it is told once, maybe before the first tick.
-        self.misses.clear()
-        self._number = 0
-
-    async def _listed(self) -> list[dict[str, Any]]:
+    async def _newest(self) -> str:
+        """The name of the server's newest session; a run lists none, and shows itself."""
         answer = await asyncio.wrap_future(self._web.get(ANSWER_S))
         if answer.status != 200:
             raise WebError("connection", _refusal(answer.status))
-        return list(answer.json())
-
-    async def _newest(self) -> str:
-        """The name of the server's newest session; a run lists none, and shows itself."""
-        listed = await self._listed()
+        listed = list(answer.json())
         living = [one for one in listed if one["state"] == "live"] or listed
         return str(living[-1]["id"]) if living else ""
 
     def _take(self, told: dict[str, Any]) -> None:
         if told["number"] < self._number or not self._number:  # another run
-            self._forget()
+            # The picture is the connection's: it is told once, maybe before the first tick.
+            self.misses.clear()
+            self._number = 0
         fresh = told["number"] - self._number  # a new connection is told ticks that the last one was
         self.snapshot, self.connected, self._number = told, True, told["number"]
         self._looked.set()

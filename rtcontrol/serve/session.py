@@ -299,9 +299,10 @@ class Session:
             told, self._instruction = told or self._proven, None
         config = replace(terms.config, instruction=told or terms.config.instruction)
         host = self._host(terms)
-        record = out / ("record.mcap" if self.runs == 1 else f"record-{self.runs}.mcap")
+        record = record_path(out, self.runs)
         try:
-            recorder = open_record(record, terms, config, env, self._note)
+            recorder = open_record(record, terms, config, self._note)
+            recorder.pictures = received(env, config.record_pictures, recorder.header)
         except WireError:
             host.close()
             raise
@@ -398,14 +399,18 @@ class Session:
         return {"client": client, "session": self.id, "refused": dict(self.refused), **traffic}
 
 
-def open_record(
-    path: Path, terms: Terms, config: RunConfig, env: RemoteEnvironment, tell: Callable[[str], None]
-) -> Recorder:
-    """Of the terms as `config` has them now. Raises WireError where it cannot be written."""
+def open_record(path: Path, terms: Terms, config: RunConfig, tell: Callable[[str], None], **more: Any) -> Recorder:
+    """Return the record of one life of a loop, of the terms as `config` has them now. `more` is for its header.
+
+    Raises WireError where it cannot be written.
+    """
     try:
-        header, most = config.header(terms.hold_ms, terms.agent), size(config.record_max)
-        recorder = Recorder(path, header, provisional=True, tell=tell, most=most)
+        header = config.header(terms.hold_ms, terms.agent) | more
+        return Recorder(path, header, provisional=True, tell=tell, most=size(config.record_max))
     except UserError as error:
         raise WireError(Code.INTERNAL, error.what, error.remedy, fatal=True) from None
-    recorder.pictures = received(env, config.record_pictures, recorder.header)
-    return recorder
+
+
+def record_path(out: Path, run: int) -> Path:
+    """Return where the record of a session's `run` is written, which is counted from 1."""
+    return out / ("record.mcap" if run == 1 else f"record-{run}.mcap")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 from rtcontrol.hosts.crowd import CharacterAsk, crowd_request, crowd_source, unpack
 from rtcontrol.hosts.policy_api import PolicySource
 from rtcontrol.hosts.protocol import DecisionReply, DecoderUnavailable, Host
 from rtcontrol.hosts.remote_api import EndpointSource
-from rtcontrol.loop.config import instruction_text, size
+from rtcontrol.loop.config import instruction_text
 from rtcontrol.loop.operator import SAID
 from rtcontrol.models.errors import UserError
 from rtcontrol.serve import errors
@@ -19,9 +18,8 @@ from rtcontrol.serve.crowd.accounts import CrowdEvents
 from rtcontrol.serve.crowd.loop import CrowdLoop, CrowdMessage
 from rtcontrol.serve.crowd.member import CrowdDefaults, Roster
 from rtcontrol.serve.negotiate import CONTROL, EXECUTED, Terms, negotiate
-from rtcontrol.serve.session import BY_HAND, LOST, Need, Session, undisturbed
+from rtcontrol.serve.session import BY_HAND, LOST, Need, Session, open_record, record_path, undisturbed
 from rtcontrol.serve.stats import Run, write_report
-from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol_client.wire import Code, WireError
 from rtcontrol_client.wire.crowd import MEMBERS, PARTS, CallMany, CrowdTerms, MemberCall, in_messages
 from rtcontrol_client.wire.messages import ControlMessage, Instruct
@@ -125,7 +123,8 @@ class CrowdSession(Session):
         with errors.no_host(terms), errors.placed(self.welcomed):
             host = owner.pool.open(self.id, terms.source)
         try:
-            recorder = self._recorder(terms, out)
+            record, limit = record_path(out, self.runs), self.roster.limit
+            recorder = open_record(record, terms, terms.config, self._note, crowd=limit)
         except WireError:
             host.close()
             raise
@@ -135,7 +134,7 @@ class CrowdSession(Session):
         self.crowd.replies.k = before
         if self._lost or self.why is not None:
             self.crowd.stop(self.why or LOST)
-        return Run(self.crowd, recorder, self._record_path(out))
+        return Run(self.crowd, recorder, record)
 
     def _agreed(self, terms: Terms) -> Terms:
         """What of them is a crowd's. Raises WireError."""
@@ -153,18 +152,6 @@ class CrowdSession(Session):
             warnings.append(f"Nobody is asked for a crowd: calls of {', '.join(named)} are held back.")
         config = replace(terms.config, hysteresis=None)
         return replace(terms, config=config, source=crowd_source(terms.source), warnings=tuple(warnings))
-
-    def _record_path(self, out: Path) -> Path:
-        return out / ("record.mcap" if self.runs == 1 else f"record-{self.runs}.mcap")
-
-    def _recorder(self, terms: Terms, out: Path) -> Recorder:
-        config = terms.config
-        try:
-            header = {**config.header(terms.hold_ms, terms.agent), "crowd": self.roster and self.roster.limit}
-            most = size(config.record_max)
-            return Recorder(self._record_path(out), header, provisional=True, tell=self._note, most=most)
-        except UserError as error:
-            raise WireError(Code.INTERNAL, error.what, error.remedy, fatal=True) from None
 
     def _run(self, run: Run[CrowdLoop]) -> None:  # type: ignore[override]
         crowd = run.loop

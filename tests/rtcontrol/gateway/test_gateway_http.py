@@ -19,8 +19,9 @@ from gateway_peer import TURN, Serve, Served
 from websockets.sync.client import connect
 
 from rtcontrol.gateway import Gateway, GatewayOptions, http_server
-from rtcontrol.gateway.options import origin
+from rtcontrol.gateway.options import origin, read_token
 from rtcontrol.models.errors import UserError
+from rtcontrol.serve.options import ServerOptions
 
 GAME = {
     "model": "default",
@@ -133,10 +134,10 @@ def test_health_is_503_once_the_decoder_cannot_be_reached(serve: Any) -> None:
 
 def test_a_token_file_is_made_for_its_owner_alone_and_read_again(tmp_path: Path) -> None:
     path = tmp_path / "token"
-    first = GatewayOptions.parse("0.0.0.0:8080", token_file=path)
+    first = GatewayOptions.of(ServerOptions(http="0.0.0.0:8080", token_file=path), "0.0.0.0:8080")
     assert path.stat().st_mode & 0o777 == 0o600
     assert first.token is not None and len(first.token) >= 32
-    assert GatewayOptions.parse("0.0.0.0:8080", token_file=path).token == first.token
+    assert GatewayOptions.of(ServerOptions(http="0.0.0.0:8080", token_file=path), "0.0.0.0:8080").token == first.token
 
 
 @pytest.mark.parametrize(
@@ -155,13 +156,13 @@ def test_a_token_that_is_useless_or_that_others_can_read_is_refused(
     path.write_text(text)
     path.chmod(mode)
     with pytest.raises(UserError, match=says):
-        GatewayOptions.parse("127.0.0.1:8080", token_file=path)
+        GatewayOptions(token=read_token(path))
 
 
 @pytest.mark.parametrize("http", ["8080", "127.0.0.1", "127.0.0.1:http", "127.0.0.1:70000", ":8080"])
 def test_an_address_that_is_none_is_refused(http: str) -> None:
     with pytest.raises(UserError, match="HOST:PORT"):
-        GatewayOptions.parse(http)
+        GatewayOptions.of(ServerOptions(http=http), http)
 
 
 @pytest.mark.parametrize(

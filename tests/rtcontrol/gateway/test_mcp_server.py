@@ -28,7 +28,7 @@ from mcp import Client, StdioServerParameters
 from websockets.asyncio.server import ServerConnection, serve
 
 GO = {"name": "go", "description": "Drive on.", "parameters": {"type": "object", "properties": {}}}
-LOOKING = {"status", "sessions", "watch_session", "misses", "report", "pause", "stop", "deny"}
+LOOKING = {"status", "misses", "report", "pause", "stop", "deny"}
 ACTING = {"instruct", "resume", "confirm"}
 
 
@@ -73,7 +73,7 @@ async def called(client: Client, name: str, **arguments: Any) -> Any:
     result = await client.call_tool(name, arguments)
     text = "".join(getattr(part, "text", "") for part in result.content)
     assert not result.is_error, text
-    return json.loads(text) if name in ("status", "sessions", "misses", "report") else text
+    return json.loads(text) if name in ("status", "misses", "report") else text
 
 
 async def refused(client: Client, name: str, **arguments: Any) -> str:
@@ -95,7 +95,7 @@ async def status(client: Client, **wanted: Any) -> dict[str, Any]:
 
 def test_a_slow_agent_looks_instructs_pauses_resumes_and_stops_a_run(own: Flying) -> None:
     async def supervise() -> None:
-        async with agent(own.url, "--instruct", "--run", str(own.out)) as client:
+        async with agent(own.url, "--instruct") as client:
             assert {tool.name for tool in (await client.list_tools()).tools} == LOOKING | ACTING
             seen = await status(client, connected=True, phase="running", state="running")
             assert seen["env"] == "lander"
@@ -108,7 +108,6 @@ def test_a_slow_agent_looks_instructs_pauses_resumes_and_stops_a_run(own: Flying
             await status(client, state="running")
             report = await called(client, "report")
             assert report["counts"]["on_time"] > 0
-            assert report["recorded"]["env"] == "lander"
             await called(client, "stop")
             assert (await status(client, connected=False))["over"]
 
@@ -205,24 +204,16 @@ def test_of_a_server_it_takes_the_newest_session_and_shows_the_token(tmp_path: P
             with Robot.connect(f"tcp://127.0.0.1:{wire}", tools=[GO], safe_call="go", **paced) as other:
                 other.observe(text="free 1")
                 until(lambda: other.call().status == "fresh")
-                listed = await called(client, "sessions")
-                assert [one["id"] for one in listed["sessions"]] == ["session-0001", "session-0002"]
-                assert listed["looked_at"] == "session-0001"
-                assert "session-0002 is looked at" in await called(client, "watch_session", session="session-0002")
-                assert "session-0002" in await called(client, "pause")
-                assert (await status(client, state="paused"))["session"] == "session-0002"
-                until(lambda: other.call().status == "safe")
-                assert robot.call().status == "fresh"
-            gone = await status(client, connected=False)  # and it does not turn to the other one by itself
-            assert gone["session"] == "session-0002"
-            assert "Nobody" in await refused(client, "instruct", text="fast")
-            await called(client, "watch_session", session="session-0001")
-            await called(client, "pause")
-            until(lambda: robot.call().status == "safe")
-            await called(client, "resume")
-            until(lambda: robot.call().status == "fresh")
-            await called(client, "stop")
-            until(lambda: not robot.connected)
+                await called(client, "pause")
+                assert (await status(client, state="paused"))["session"] == "session-0001"
+                until(lambda: robot.call().status == "safe")
+                assert other.call().status == "fresh"
+                await called(client, "stop")
+                until(lambda: not robot.connected)
+                gone = await status(client, connected=False)  # and it does not turn to the other one by itself
+                assert gone["session"] == "session-0001"
+                assert "Nobody" in await refused(client, "instruct", text="fast")
+                assert other.call().status == "fresh"
 
     paced = {"instruction": "go on", "hz": 20, "ttl_ms": 0, "max_age_ms": 1e6}  # one observation is enough
     try:
