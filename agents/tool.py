@@ -14,7 +14,7 @@ import pydantic
 from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError
 
-from rtcontrol.agents import remedies
+from rtcontrol.agents.remedies import of as remedies_of
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import ClosedDomain
@@ -343,8 +343,8 @@ class Tools:
         return self._tools[call.name].function(**self.convert(call))
 
     def remedies(self) -> dict[str, list[str]]:
-        """By tool: what works but costs extra forward passes, and the remedy (`remedies.of`)."""
-        return {schema.name: remedies.of(schema) for schema in self.schemas}
+        """By tool: what works but costs extra forward passes, and the remedy (`remedies_of`)."""
+        return {schema.name: remedies_of(schema) for schema in self.schemas}
 
     def warnings(self) -> list[str]:
         """`remedies`, each with its tool."""

@@ -1,11 +1,15 @@
-"""The faults of a drill, what each may be called in the record, and when each is injected."""
+"""The faults of a drill, what each may be called in the record, when each is injected, and how they are switched."""
 
 from __future__ import annotations
 
 import math
+import mmap
 import random
+import struct
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rtcontrol.models.errors import UserError
 
@@ -102,43 +106,52 @@ class Planned:
 
 
 def schedule(names: Sequence[str], seconds: float, seed: int) -> list[Planned]:
-    """Rounds of all these faults, each in an order of its own, as many as fit. UserError where not `TIMES` do."""
+    """Return rounds of all these faults, each round in an order of its own, as many as fit. Raises UserError where not
+    `TIMES` do."""
     faults = [FAULTS[name] for name in names]
-    chance = random.Random(seed)
-    fitting: list[Planned] = []
-    rounds = 0
-    while faults:
-        rounds += 1
-        plan = _plan(faults, rounds, random.Random(seed))
-        ends_s = plan[-1].at_s + plan[-1].fault.seconds + plan[-1].fault.rest_s + LAST_S
-        if ends_s > seconds:
-            if rounds <= TIMES:
-                ends_s = ends_s if rounds == TIMES else _length(faults, TIMES, seed)
-                minutes = math.ceil(ends_s / 6) / 10
-                raise UserError(
-                    f"Each of {len(faults)} faults {TIMES} times takes {minutes:g} minutes.",
-                    f"Give --minutes {minutes:g}, or fewer faults with --only.",
-                )
-            break
-        fitting = plan
-    if not fitting:
+    round_s = sum(fault.seconds + fault.rest_s for fault in faults)
+    if not faults:
         return []
-    last = fitting[-1]
-    slack_s = seconds - (last.at_s + last.fault.seconds + last.fault.rest_s + LAST_S)
+    rounds = int((seconds - FIRST_S - LAST_S) / round_s)
+    if rounds < TIMES:
+        minutes = math.ceil((FIRST_S + TIMES * round_s + LAST_S) / 6) / 10
+        raise UserError(
+            f"Each of {len(faults)} faults {TIMES} times takes {minutes:g} minutes.",
+            f"Give --minutes {minutes:g}, or fewer faults with --only.",
+        )
+    chance = random.Random(seed)
+    order = [fault for _ in range(rounds) for fault in chance.sample(faults, len(faults))]
     # Not on a grid of our own, which might stand still against that of the releases.
-    offsets = sorted(chance.uniform(0.0, slack_s) for _ in fitting)
-    return [Planned(p.fault, p.at_s + offset) for p, offset in zip(fitting, offsets, strict=True)]
-
-
-def _length(faults: Sequence[FaultKind], rounds: int, seed: int) -> float:
-    last = _plan(faults, rounds, random.Random(seed))[-1]
-    return last.at_s + last.fault.seconds + last.fault.rest_s + LAST_S
-
-
-def _plan(faults: Sequence[FaultKind], rounds: int, chance: random.Random) -> list[Planned]:
+    slack_s = seconds - FIRST_S - rounds * round_s - LAST_S
     plan, at_s = [], FIRST_S
-    for _ in range(rounds):
-        for fault in chance.sample(list(faults), len(faults)):
-            plan.append(Planned(fault, at_s))
-            at_s += fault.seconds + fault.rest_s
+    for fault, offset_s in zip(order, sorted(chance.uniform(0.0, slack_s) for _ in order), strict=True):
+        plan.append(Planned(fault, at_s + offset_s))
+        at_s += fault.seconds + fault.rest_s
     return plan
+
+
+# Beside the faults: when a fresh call acted last (seconds of CLOCK_MONOTONIC), and the pid of what decided last.
+SLOTS = {name: i for i, name in enumerate((*FAULTS, "acted", "decoder"))}
+_ONE = struct.Struct("d")
+
+
+class Switches:
+    """What the injector tells the wrapped world, agent and decider, through a file that all of them map, and what they
+    tell it; nothing of the run itself looks at it. A number for each name; a fault is on until the instant that its
+    number is (CLOCK_MONOTONIC, in seconds)."""
+
+    def __init__(self, path: Path | str, new: bool = False) -> None:
+        if new:
+            Path(path).write_bytes(bytes(len(SLOTS) * _ONE.size))
+        with Path(path).open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+
+    def __getitem__(self, name: str) -> float:
+        value: float = _ONE.unpack_from(self._map, SLOTS[name] * _ONE.size)[0]
+        return value
+
+    def __setitem__(self, name: str, value: float) -> None:
+        _ONE.pack_into(self._map, SLOTS[name] * _ONE.size, value)
+
+    def on(self, name: str) -> bool:
+        return time.monotonic() < self[name]

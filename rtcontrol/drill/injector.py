@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rtcontrol.drill.faults import FaultKind
-from rtcontrol.drill.switches import Switches
+from rtcontrol.drill.faults import FaultKind, Switches
 from rtcontrol.drill.wrappers import Line
 from rtcontrol_client.shutdown import rest
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rtcontrol.agents import Agent
-from rtcontrol.drill.switches import Switches
+from rtcontrol.drill.faults import Switches
 from rtcontrol.envs.base import ClockKind, Observation
 from rtcontrol.envs.paced import PacedEnvironment
 from rtcontrol.hosts.deciders import STSource

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from rtcontrol.agents.lander import agent
-from rtcontrol.drill.faults import FAULTS, TIMES, schedule
+from rtcontrol.drill.faults import FAULTS, TIMES, Switches, schedule
 from rtcontrol.drill.injector import Injection
 from rtcontrol.drill.judge import Judge, Rules
-from rtcontrol.drill.switches import Switches
 from rtcontrol.drill.verdict import SeenTick, ticks_of, verdict
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.causes import CAUSES
