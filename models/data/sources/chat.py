@@ -42,7 +42,7 @@ def samples(path: Path, source: str, where_is: Mapping[str, Any] | None = None) 
 def chat(value: Mapping[str, Any], source: str, where: str) -> Iterator[Sample | Dropped]:
     """Of one chat. Raises Unusable where there is none, or no further one."""
     messages, tools = listed(value["messages"], "messages"), [_tool(one) for one in listed(value["tools"], "tools")]
-    required = {t["function"]["name"]: t["function"]["parameters"].get("required", ()) for t in tools}
+    schemas = {t["function"]["name"]: t["function"]["parameters"] for t in tools}
     results, weight = _results(messages), _weight(value)
     calls: list[list[Call]] = []
     context: list[str] = []
@@ -50,7 +50,7 @@ def chat(value: Mapping[str, Any], source: str, where: str) -> Iterator[Sample |
     found, over = 0, False
     for at, message in enumerate(messages):
         role = message["role"]
-        calls.append([_call(body, required) for _, body in _bodies(message)])
+        calls.append([_call(body, schemas) for _, body in _bodies(message)])
         if role in CONTEXT:
             context.append(_text(message.get("content")))
         elif role == "user":
@@ -97,12 +97,24 @@ def _bodies(message: Mapping[str, Any]) -> list[tuple[Any, Mapping[str, Any]]]:
     return [(call.get("id"), call.get("function", call)) for call in listed(calls, "tool_calls")] if calls else []
 
 
-def _call(body: Mapping[str, Any], required: Mapping[str, Sequence[str]]) -> Call:
-    """Null falls where the argument may be left out: strict mode's word for that, and in a table (written out for tools
-    with other keys) a column that the call does not have."""
-    kept = required.get(body["name"], ())
-    given = arguments_of(body.get("arguments"))
-    return Call(body["name"], {k: v for k, v in given.items() if v is not None or k in kept})
+def _call(body: Mapping[str, Any], schemas: Mapping[str, Any]) -> Call:
+    return Call(body["name"], _without_nulls(arguments_of(body.get("arguments")), schemas.get(body["name"], {})))
+
+
+def _without_nulls(value: Any, schema: Any) -> Any:
+    """Null falls where the argument may be left out, in all depths: strict mode's word for that, and in a table
+    (written out for tools with other keys) a column that the call does not have."""
+    if not isinstance(schema, Mapping):
+        return value
+    if isinstance(value, list):
+        return [_without_nulls(one, schema.get("items", {})) for one in value]
+    if isinstance(value, Mapping):  # of alternatives that which has all that it requires
+        arms = [arm for key in ("anyOf", "oneOf") for arm in schema.get(key, ())]
+        schema = next((a for a in arms if all(value.get(k) is not None for k in a.get("required", ()))), schema)
+    if not isinstance(value, Mapping) or "properties" not in schema:
+        return value
+    kept, parts = schema.get("required", ()), schema["properties"]
+    return {k: _without_nulls(v, parts.get(k, {})) for k, v in value.items() if v is not None or k in kept}
 
 
 def _results(messages: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int], int]:

@@ -498,6 +498,13 @@ def test_a_tables_nulls_are_no_parameters_and_no_arguments(tmp_path: Path) -> No
     assert isinstance(one, Sample) and one.calls == (Call("lamp", {"on": True}),)
     lamp, stop = (each["function"]["parameters"]["properties"] for each in one.tools)
     assert lamp == {"on": {"type": "boolean"}} and stop == {}
+    # In objects and their alternatives, too.
+    arms = [{"properties": {k: {"type": "integer"} for k in keys}, "required": [*keys]} for keys in ("xy", "z")]
+    to = {"name": "to", "parameters": {"properties": {"at": {"type": "array", "items": {"anyOf": arms}}}}}
+    padded = {"name": "to", "arguments": {"at": [{"x": 1, "y": 2, "z": None}, {"x": None, "y": None, "z": 3}]}}
+    answer = {"role": "assistant", "tool_calls": [{"function": padded}]}
+    (one,) = read(tmp_path, line(USER, answer, tools=[{"function": to}]))
+    assert isinstance(one, Sample) and one.calls == (Call("to", {"at": [{"x": 1, "y": 2}, {"z": 3}]}),)
 
 
 def test_mobile_actions_are_split_by_their_metadata(tmp_path: Path) -> None:
