@@ -32,10 +32,8 @@ from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.schema.tool_schema import ToolSchema
 from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.policy import TreeDecider, TreePolicy
-from rtcontrol.models.train.prepared import prepare
-from rtcontrol.models.train.probes import with_word_probes
-from rtcontrol.models.train.rows import LossWeights, Row, ToolsEncoder
-from rtcontrol.models.train.scratch import ModelShape, new_model
+from rtcontrol.models.train.rows import LossWeights, Row, ToolsEncoder, with_word_probes
+from rtcontrol.models.train.scratch import ModelShape, new_model, prepare
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_subwords, number_words
 from rtcontrol.training.gate import ROWS, gate_between, heard

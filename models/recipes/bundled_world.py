@@ -34,9 +34,8 @@ from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata, word
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.policy import TreeDecider, TreePolicy
-from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import Row, RowEncoder
-from rtcontrol.models.train.scratch import new_model
+from rtcontrol.models.train.scratch import new_model, prepare
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_subwords, number_words
 from rtcontrol.training.gate import ROWS, Nonsense, fit_gate, with_nonsense

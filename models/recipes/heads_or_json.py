@@ -33,10 +33,9 @@ from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.loss import label_logits
 from rtcontrol.models.train.packing import pack
 from rtcontrol.models.train.policy import TreeDecider
-from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.recipe import FinetuneRecipe
 from rtcontrol.models.train.rows import EncodedRow, LossWeights, Row, RowEncoder, json_row
-from rtcontrol.models.train.scratch import ModelShape, new_model
+from rtcontrol.models.train.scratch import ModelShape, new_model, prepare
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_tokenizer
 from rtcontrol.training.model_size import SCHEMA_PHRASES

@@ -1,15 +1,12 @@
-"""Any base model becomes a checkpoint of the ST format, to be trained: a folder of safetensors, or a GGUF file."""
+"""Any base model becomes a checkpoint of the ST format, to be trained."""
 
 from __future__ import annotations
 
 import shutil
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-import numpy as np
 import torch
 from tokenizers import Tokenizer
 
@@ -32,25 +29,17 @@ MARKERS = (
 )
 # Models that read nothing right without it begin with this token.
 FIRST = {"gemma3_text": "<bos>"}
-GGUF = ".gguf"
-# By what a GGUF file calls its architecture.
-ARCHITECTURES = {"gemma3": "Gemma 3", "qwen2": "Qwen2 and 2.5", "qwen3": "Qwen3", "llama": "Llama"}
-
-
-def is_gguf(path: Path) -> bool:
-    """Whether a base is such a file."""
-    return path.suffix == GGUF and path.is_file()
 
 
 def adopt_base(base: Path, out: Path) -> Checkpoint:
     """Write `base` with the 17 tokens, each embedded as the mean of related words, and the compact template to `out`,
-    a new folder; its own dtype, its head tied or not as it was; of a GGUF file bf16. Raises UserError."""
+    a new folder; its own dtype, its head tied or not as it was. Raises UserError."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} is there already.", "Give a new folder with --out.")
-    packed = is_gguf(base)
-    own = None if packed else _tokenizer(base)
-    model, tokenizer = _of_gguf(base) if packed else _of_folder(base)
-    own = own or STTokenizer(tokenizer)
+    if read_config(base).get("quantization_config"):
+        raise UserError(f"{base} is quantised: rows cannot be added to it.", "Give the original.")
+    own = STTokenizer.load(base / "tokenizer.json")
+    model, tokenizer = load_model(base, "auto"), Tokenizer.from_file(str(base / "tokenizer.json"))
     if any(tokenizer.token_to_id(token) is not None for token in ST_TOKENS):
         raise UserError(f"{base} has ST tokens already.", "Use it as it is, or adopt its template (--template-from).")
     begin, end = _markers(base, own)
@@ -70,19 +59,9 @@ def adopt_base(base: Path, out: Path) -> Checkpoint:
     template = FIRST.get(model.config.model_type, "") + template
     export(model, tokenizer, COMPACT | {"template": template}, out, model.dtype, end)
     for name in ("generation_config.json", "chat_template.jinja", "LICENSE"):
-        if not packed and (base / name).is_file():
+        if (base / name).is_file():
             shutil.copy(base / name, out / name)
     return Checkpoint.open(str(out))
-
-
-def _tokenizer(base: Path) -> STTokenizer:
-    if read_config(base).get("quantization_config"):
-        raise UserError(f"{base} is quantised: rows cannot be added to it.", "Give the original.")
-    return STTokenizer.load(base / "tokenizer.json")
-
-
-def _of_folder(base: Path) -> tuple[Any, Tokenizer]:
-    return load_model(base, "auto"), Tokenizer.from_file(str(base / "tokenizer.json"))
 
 
 def load_model(folder: Path, dtype: torch.dtype | str) -> Any:
@@ -94,69 +73,8 @@ def load_model(folder: Path, dtype: torch.dtype | str) -> Any:
             folder, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
         )
     except Exception as error:  # whatever a checkpoint can be wrong in
-        raise UserError(
-            f"transformers cannot load {folder} ({first_line(error)}).", "Give a causal model's folder."
-        ) from None
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or its type where it has none."""
-    return (str(error).strip() or repr(error)).splitlines()[0][:200]
-
-
-def _of_gguf(path: Path) -> tuple[Any, Tokenizer]:
-    """Return the model with its weights as they were before they were quantised, as far as the file has them, and its
-    tokenizer. Raises UserError."""
-    if find_spec("gguf") is None:
-        raise UserError("A GGUF file needs the package gguf, which is not here.", "pip install 'rtcontrol[train]'.")
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
-
-    try:
-        reader = _open(path)
-        field = reader.get_field("general.architecture")
-        kind = "" if field is None else str(field.contents())
-    except Exception as error:  # whatever a file can be wrong in
-        raise UserError(f"{path} is no GGUF file ({error}).", "Download it again, or give a model's folder.") from None
-    if kind not in ARCHITECTURES:
-        raise UserError(
-            f"{path} is a model of the architecture {kind!r}.",
-            f"Give a GGUF file of {', '.join(ARCHITECTURES.values())} (text models), or a folder of safetensors.",
-        )
-    safe: dict[str, Any] = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        # transformers opens the file again for configuration, tokenizer and weights, seconds each: it gets the reader.
-        with patch("gguf.GGUFReader", lambda *_, **__: reader):
-            model = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.bfloat16, **safe)
-            tokenizer = AutoTokenizer.from_pretrained(path.parent, **safe)
-    except Exception as error:  # a part of it is missing, or of a kind that transformers does not read
-        raise UserError(
-            f"transformers cannot read {path} ({first_line(error)}).", "Give another file of the model."
-        ) from None
-    # These weights are plain numbers now.
-    model.hf_quantizer, model.is_quantized, model.quantization_method = None, False, None
-    with suppress(AttributeError):
-        del model.config.quantization_config
-    return model, tokenizer.backend_tokenizer
-
-
-def _open(path: Path) -> Any:
-    """gguf's reader. It slices a numpy.memmap for each of a vocabulary's tokens, thrice: over a plain array these
-    slices cost a fifth."""
-    import gguf
-
-    class Quick(gguf.GGUFReader):
-        plain: Any = None
-
-        def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
-            if self.plain is None:
-                self.plain = np.asarray(self.data)
-            kind = np.dtype(dtype).newbyteorder(self.byte_order if override_order is None else override_order)
-            return self.plain[offset : offset + kind.itemsize * int(count)].view(kind)
-
-    return Quick(path)
+        told = (str(error).strip() or repr(error)).splitlines()[0][:200]
+        raise UserError(f"transformers cannot load {folder} ({told}).", "Give a causal model's folder.") from None
 
 
 def _markers(base: Path, tokenizer: STTokenizer) -> tuple[str, str]:

@@ -33,7 +33,7 @@ from rtcontrol.models.runners.torch_runner import choose_device
 from rtcontrol.models.train.adopt import export
 from rtcontrol.models.train.base import adopt_base
 from rtcontrol.models.train.groups import SETS, GroupEncoder, Groups, load, pack_groups
-from rtcontrol.models.train.lora import adapted, dtype_of, load_base, measure, merged, parameter_groups
+from rtcontrol.models.train.lora import adapted, dtype_of, load_base, merged, parameter_groups
 from rtcontrol.models.train.packing import PackedBatch
 from rtcontrol.models.train.recipe import FinetuneRecipe, check_extras
 from rtcontrol.models.train.rows import EncodedRow
@@ -42,19 +42,17 @@ from rtcontrol.models.train.trainer import LOG, Progress, TrainConfig, Trainer
 MODEL, ADAPTER, RESULT, TRAINING = "model", "adapter", "result.json", "training"
 # Of the base's files those that its users may look for.
 KEPT = ("generation_config.json", "chat_template.jinja", "LICENSE")
-EARLIER = ("run.json", "checkpoints")  # what a run of the versions before had
 
 
 @dataclass(frozen=True)
 class Job:
     """What is trained, on what, and where to. `base`: a bundled name, a folder or a hub id, with or without ST tokens;
-    `rows` and `held_out` (judged at the end, never trained on): JSONL files of design section 9."""
+    `rows`: JSONL files of design section 9."""
 
     base: str
     rows: tuple[Path, ...]
     out: Path
     recipe: FinetuneRecipe
-    held_out: tuple[Path, ...] = ()
     drop_bad: bool = False
 
 
@@ -143,14 +141,13 @@ class FinetuneRun(Trainer):
 
 @dataclass(frozen=True)
 class FinetuneOutcome:
-    """`steps` done on `groups`; `loss` of the last one; `held_out` is what `measure` gave; `identity` the run's base
-    and rows; `written`: whether this process is the one that writes."""
+    """`steps` done on `groups`; `loss` of the last one; `identity`: the run's base and rows; `written`: whether this
+    process is the one that writes."""
 
     out: Path
     steps: int
     groups: Groups
     loss: float | None
-    held_out: Mapping[str, Any] | None
     identity: Mapping[str, Any]
     recipe: FinetuneRecipe
     written: bool = True
@@ -168,13 +165,12 @@ class FinetuneOutcome:
             "rows": self.groups.files,
             "dropped": dict(self.groups.dropped),
             "loss": self.loss,
-            "held_out": self.held_out and dict(self.held_out),
             "run": {**self.identity, **self.recipe.settings()},
         }
 
 
 def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
-    """Train, or go on where the same command was stopped; then merge, export and measure. What `progress` gets is a
+    """Train, or go on where the same command was stopped; then merge and export. What `progress` gets is a
     line of the log, a step each, or which step it goes on from (`resumed`). Raises UserError; what was saved before
     then is kept."""
     check_extras()
@@ -187,8 +183,6 @@ def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> Finetu
     device = _device(holding, job.recipe)
     main = not dist.is_initialized() or dist.get_rank() == 0
     given, training = resolve(job.base), job.out / TRAINING
-    if old := [name for name in EARLIER if (job.out / name).exists()]:
-        raise UserError(f"{job.out} holds a run of an earlier version ({old[0]}).", "Give another --out.")
     try:
         if main:
             training.mkdir(parents=True, exist_ok=True)
@@ -199,7 +193,6 @@ def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> Finetu
         template, tokenizer = opened(base)
         encoder = GroupEncoder(template, tokenizer, job.recipe)
         groups = load(job.rows, encoder, job.drop_bad)
-        held_out = _held_out(job, template, tokenizer)
     except (OSError, SafetensorError) as error:
         raise _not_saved(job.out, error) from None
     identity = {
@@ -214,13 +207,8 @@ def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> Finetu
     if tell and 0 < run.chunk < run.steps:
         tell({"resumed": run.chunk, "steps": run.steps})
     run.run(tell)
-    found = None
-    if held_out is not None and main:
-        with run.products():
-            found = measure(run.model, encoder.prefix, held_out, tokenizer, job.recipe.device_groups)
-        found["files"] = held_out.files
     loss = json.loads((training / LOG).read_text("utf-8").splitlines()[-1])["loss"] if main else None
-    outcome = FinetuneOutcome(job.out, run.chunk, groups, loss, found, identity, job.recipe, main)
+    outcome = FinetuneOutcome(job.out, run.chunk, groups, loss, identity, job.recipe, main)
     if main:
         try:
             _write(outcome, lm, base, dtype)
@@ -255,16 +243,6 @@ def _not_saved(out: Path, error: Exception) -> UserError:
         f"The run cannot be saved in {out} ({why}); the training is kept.",
         "Make room there, and start the same command again: it goes on.",
     )
-
-
-def _held_out(job: Job, template: PromptTemplate, tokenizer: STTokenizer) -> Groups | None:
-    if not job.held_out:
-        return None
-    if twice := {p.resolve() for p in job.held_out} & {p.resolve() for p in job.rows}:
-        raise UserError(f"{twice.pop()} is trained on and held out.", "Hold out other rows.")
-    # Judged alike whatever was trained: by the heads that are read, with the paper's weights.
-    plain = FinetuneRecipe(all_heads=False, length=job.recipe.length)
-    return load(job.held_out, GroupEncoder(template, tokenizer, plain), job.drop_bad)
 
 
 def st_base(given: Path, place: Path) -> Path:
@@ -349,18 +327,11 @@ def _aside(place: Path) -> Iterator[Path]:
 
 def card(outcome: FinetuneOutcome) -> str:
     """The text of `README.md`."""
-    groups, held = outcome.groups, outcome.held_out
+    groups = outcome.groups
     files = "\n".join(f"- `{path}`: sha256 `{sha}`" for path, sha in groups.files.items())
     dropped = "".join(f"\n- {count} left out: {reason}" for reason, count in groups.dropped.items())
     settings = "\n".join(f"| {name} | {value} |" for name, value in outcome.recipe.settings().items())
     made = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "peft"))
-    score = "No rows were held out."
-    if held is not None:
-        heads = ", ".join(f"{name} {share:.4f}" for name, share in held["heads"].items())
-        score = (
-            f"{held['rows']:,} held-out rows: {held['rows_right']:.4f} right in every head when decoded greedily and\n"
-            f"unconstrained; weighted loss {held['loss']:.4f}. By head, where it is not null: {heads}."
-        )
     return f"""---
 library_name: rtcontrol
 ---
@@ -381,8 +352,4 @@ Made by `rtcontrol models train` with {made}.
 | setting | value |
 |---|---|
 {settings}
-
-## Score
-
-{score}
 """

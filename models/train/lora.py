@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rtcontrol.models.checkpoint.special_tokens import HEADS, NULL, opening
-from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.base import load_model
-from rtcontrol.models.train.groups import Groups, pack_groups
-from rtcontrol.models.train.loss import ATTENTION, tree_loss
+from rtcontrol.models.train.loss import ATTENTION
 from rtcontrol.models.train.recipe import FinetuneRecipe
 
 TREES = {"full_attention", "sliding_attention"}  # kinds of layers that `tree_attention` computes
@@ -97,38 +92,3 @@ def merged(lm: Any, dtype: torch.dtype) -> Any:
     plain.set_attn_implementation("sdpa")
     plain.config.use_cache = True
     return plain.to(dtype)
-
-
-def measure(model: Any, prefix: Sequence[int], groups: Groups, tokenizer: STTokenizer, at_once: int) -> dict[str, Any]:
-    """`rows`; `loss`, the weighted mean; `rows_right`, the share whose labels are all the most probable tokens: what is
-    decoded greedily without a constraint is then the row's call; `heads`, the same of each head that is not null."""
-    names = {tokenizer.special_id(opening(head)): head for head in HEADS}
-    null = tokenizer.special_id(NULL)
-    loss = weight = 0.0
-    right = 0
-    asked, hit = Counter[str](), Counter[str]()
-    model.eval()
-    device = next(model.parameters()).device
-    every = sorted((groups[i] for i in range(len(groups))), key=lambda group: group.suffix)  # those of like tools meet
-    for start in range(0, len(every), at_once):
-        # In the tree's order, which is the sorted one.
-        part = every[start : start + at_once]
-        batch = pack_groups(prefix, part).to(device)
-        with torch.no_grad():
-            total, correct = tree_loss(model, batch, 1.0)
-        loss += float(total)
-        weight += float(batch.weights.sum())
-        flags, at = correct.tolist(), 0
-        for group in part:
-            whole_row = True
-            for head in group.heads:
-                count = sum(w > 0 for w in head.weights)
-                known = all(flags[at : at + count])
-                at += count
-                whole_row &= known
-                if head.labels[0] != null:
-                    asked[names[head.ids[0]]] += 1
-                    hit[names[head.ids[0]]] += known
-            right += whole_row
-    heads = {name: hit[name] / asked[name] for name in HEADS if asked[name]}
-    return {"rows": len(groups), "loss": loss / weight, "rows_right": right / len(groups), "heads": heads}

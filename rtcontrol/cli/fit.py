@@ -56,7 +56,7 @@ def fit(
         float | None,
         typer.Option(
             min=0.01,
-            help="The most that the training takes; a last look, and episodes in its world, come on top. (default: 15)",
+            help="The most that the training takes; a last look comes on top. (default: 15)",
             show_default=False,
         ),
     ] = None,
@@ -127,14 +127,11 @@ def fit(
     console.print(f"Held-out rows: {made.score.message()}.", highlight=False, soft_wrap=True)
     for line in made.truth.messages():
         tell(line)
-    for name, share in made.played.items():
-        console.print(f"In its world, {name}: {share.message()}.", highlight=False, soft_wrap=True)
-    if made.more:
+    if made.score.right < made.score.count:
         again = 2 * (DEFAULT_MINUTES if minutes is None else minutes)
         console.print(f"Not all is right yet: the same command with --minutes {again:g} goes on.", highlight=False)
     console.print(f"Model: {made.folder} (card: {made.folder / 'README.md'})", highlight=False, soft_wrap=True)
-    flown = {"played": {name: share.to_dict() for name, share in made.played.items()}} if made.played else {}
-    save(json_file, {"folder": str(made.folder), **made.truth.to_dict(), "notes": list(made.notes)} | flown)
+    save(json_file, {"folder": str(made.folder), **made.truth.to_dict(), "notes": list(made.notes)})
 
 
 class FitProgress(Bar):

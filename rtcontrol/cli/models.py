@@ -65,14 +65,13 @@ def adopt(
         typer.Option(help="Format v2: the domain's prompt, text or a text file. (default: the file's)"),
     ] = None,
     base: Annotated[
-        str | None, typer.Option(help="Make an ST checkpoint, to be trained, of this model: folder, FILE.gguf, hub id.")
+        str | None, typer.Option(help="Make an ST checkpoint, to be trained, of this model: folder or hub id.")
     ] = None,
 ) -> None:
     """Give a published SimpleTool checkpoint its prompt template, or make any base model one of the ST format.
 
     The template goes beside the weights. With --base, the 17 ST tokens are added, embedded as the mean of related
-    words, and the compact template; the result is for training: until then its calls are legal, and nonsense. A GGUF
-    file's weights are dequantised to bf16: they are what its few bits stand for, not the original model's.
+    words, and the compact template; the result is for training: until then its calls are legal, and nonsense.
 
     Examples:
 
@@ -82,7 +81,6 @@ def adopt(
 
       rtcontrol models adopt --base Qwen/Qwen2.5-0.5B --out my-st-base
 
-      rtcontrol models adopt --base gemma-3-270m-q4_k_m.gguf --out my-st-base
     """
     from rtcontrol.models.checkpoint.checkpoint import resolve
 
@@ -91,7 +89,7 @@ def adopt(
     if base is not None:
         if out is None or (template_from, system) != (None, None):
             raise UserError("--base goes with --out, and with no other option.", "Give a new folder with --out.")
-        _make_base(Path(base), out)
+        _make_base(base, out)
         return
     if template_from is None:
         raise UserError(
@@ -104,12 +102,12 @@ def adopt(
     print(f"Template: {write(resolve(checkpoint), template_from, out, system)}")
 
 
-def _make_base(base: Path, out: Path) -> None:
+def _make_base(base: str, out: Path) -> None:
     """Adopt a base model, and say what was made of it."""
     from rtcontrol.models.checkpoint.checkpoint import resolve
-    from rtcontrol.models.train.base import adopt_base, is_gguf
+    from rtcontrol.models.train.base import adopt_base
 
-    checkpoint = adopt_base(base if is_gguf(base) else resolve(str(base)), out)
+    checkpoint = adopt_base(resolve(base), out)
     config = checkpoint.config
     shape = f"{config.get('model_type')}, {config.get('num_hidden_layers')} layers of {config.get('hidden_size')}"
     tokens = f"{checkpoint.tokenizer.size:,} tokens, profile {checkpoint.template.profile}"
@@ -129,9 +127,6 @@ def train(
         Path, typer.Option(help="The run's folder; one that was stopped goes on there.", show_default=False)
     ],
     config: Annotated[Path | None, typer.Option(help="A TOML or JSON file of settings of the recipe.")] = None,
-    held_out: Annotated[
-        list[Path] | None, typer.Option(help="JSONL rows to judge the result by; may stand several times.")
-    ] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps, in place of epochs.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Times that all rows are seen. (default: 3)")] = None,
     rank: Annotated[int | None, typer.Option(help="Of LoRA; alpha is twice that. (default: 512)")] = None,
@@ -175,13 +170,11 @@ def train(
             console.print(f"step {line['step']}/{line['steps']}  loss {line['loss']:.4f}", highlight=False)
 
     with interrupted(out, TRAINING):
-        outcome = finetune(Job(base, tuple(rows), out, made, tuple(held_out or ()), drop_bad), told)
+        outcome = finetune(Job(base, tuple(rows), out, made, drop_bad), told)
     if not outcome.written:
         return
     for reason, count in outcome.groups.dropped.items():
         console.print(f"left out: {count} rows, {reason}", soft_wrap=True, markup=False)
-    if outcome.held_out is not None:
-        console.print(f"held out: {outcome.held_out['rows_right']:.4f} of {outcome.held_out['rows']} rows right")
     save(json_file, outcome.to_dict())
     console.print(f"Checkpoint: {outcome.model} ({outcome.steps} steps on {len(outcome.groups)} rows)", soft_wrap=True)
 

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,13 @@ from rtcontrol.run.user_module import is_gym
 from rtcontrol.training.dataset import LEAST_ROWS, Taught, check, contradictions, read_files, recorded, tools_of
 from rtcontrol.training.fit_run import GivenRows, Probed, RowStream, name_things
 from rtcontrol.training.teacher import Situations, Teacher, TeacherRows, examples, is_text
-from rtcontrol.training.train import Fitted, Lessons, Play, check_folder, make
+from rtcontrol.training.train import Fitted, Lessons, check_folder, make
 from rtcontrol.training.validation import split
-from rtcontrol.training.world_rows import lessons_of, played
+from rtcontrol.training.world_rows import lessons_of
 
 DRAWN = 8_000  # situations whose words are the model's, and of which some are held out
 MOST_SITUATIONS = 200_000
 HZ = 16.0
-PLAYED = 0.1  # of the time, beside it, to play what was learnt in its world
 
 
 def fit(
@@ -63,7 +61,7 @@ def fit(
     observation where there is a `goal`. Or `runs` are folders of recorded runs, whose calls are imitated.
     Or `env` and `agent` are the files of a world and of an agent with an expert and goals (or those of the file
     `goals`), as of `rtcontrol run`: rows come from its episodes, decided `hz` times a second (None: 16, in a Gymnasium
-    world once a step of its), and what was learnt is played there (docs/your-own-game.md).
+    world once a step of its; docs/your-own-game.md).
 
     `base` is a checkpoint to go on from (None: a new model, sized by what is to be learnt). `goal` is the instruction
     of rows that have none, and what the model is told by default. `minutes` is the most it takes; it ends earlier where
@@ -93,7 +91,6 @@ def fit(
             "Rows, a teacher and runs are learnt as they are: hz is a world's.", "Leave hz out, or give env."
         )
     folder = Path(out)
-    plays: Play | None = None
     with ExitStack() as worlds:
         if env is not None:
             if tools is not None or goal is not None:
@@ -106,7 +103,6 @@ def fit(
             # By name alone, so that a folder may be moved.
             files = contents((env, agent, skill.all_goals.source)).items()
             lessons = lessons_of(skill, hz, seed, [f"{Path(file).name} {digest}" for file, digest in files])
-            plays = partial(played, skill, hz, PLAYED * 60 * minutes)
         else:
             if isinstance(tools, str | os.PathLike):
                 tools = tools_from(str(tools))
@@ -122,7 +118,7 @@ def fit(
             check_folder(folder)
         if base is not None:
             lessons = replace(lessons, base=base, identity={**lessons.identity, "base": base})
-        return make(lessons, folder, float(minutes), seed, tell, say, plays)
+        return make(lessons, folder, float(minutes), seed, tell, say)
 
 
 def _of_rows(source: str, tools: Tools, taught: Sequence[Taught], goal: str | None) -> Lessons:

@@ -10,8 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from rtcontrol.models.train.probes import with_word_probes
-from rtcontrol.models.train.rows import Row
+from rtcontrol.models.train.rows import Row, with_word_probes
 from rtcontrol.models.train.trainer import Progress, TrainConfig, Trainer, group_rows
 from rtcontrol.training.model_size import WORD, Learner
 from rtcontrol.training.validation import SAMPLE, HeldOut, Share, plateau, score_of

@@ -21,9 +21,8 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.base import MARKERS
-from rtcontrol.models.train.prepared import prepare
 from rtcontrol.models.train.rows import LossWeights, Row, RowEncoder
-from rtcontrol.models.train.scratch import ModelShape, new_model
+from rtcontrol.models.train.scratch import ModelShape, new_model, prepare
 from rtcontrol.models.train.vocabulary import build_tokenizer
 
 NARROW = ModelShape(hidden=128, layers=4, heads=2, kv_heads=2, intermediate=256)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,24 +43,18 @@ RATE = 5e-4  # twice as much stays on a plateau of the yard (docs/fit.md)
 @dataclass(frozen=True)
 class Fitted:
     """What `fit` made: the checkpoint's folder, what was found out about it on held-out rows, what was noticed in the
-    rows, and of a world how many episodes succeeded, by what was told; the `tools` with their functions."""
+    rows, and the `tools` with their functions."""
 
     folder: Path
     truth: Truth
     notes: tuple[str, ...]
     instruction: str | None
-    played: Mapping[str, Share] = field(default_factory=dict)
     tools: Tools | None = None
 
     @property
     def score(self) -> Share:
         """Held-out rows that are right."""
         return self.truth.score
-
-    @property
-    def more(self) -> bool:
-        """Whether something failed that more time may teach: a held-out row, or an episode told canonically."""
-        return any(share.right < share.count for share in (self.score, *list(self.played.values())[:1]))
 
     def session(self, **options: Any) -> Any:
         """A session of the model for its own tools, with their functions where such were given
@@ -80,10 +74,6 @@ class Fitted:
             object.__setattr__(self, "_session", self.session())
         made: Decision = self._session.decide(observation, told)  # type: ignore[attr-defined]
         return made
-
-
-Play = Callable[[HeldOut], Mapping[str, Share]]
-"""What is trained -> episodes of its world that succeed, by what was told."""
 
 
 class Stream(RowStream, Protocol):
@@ -127,9 +117,8 @@ def make(
     seed: int,
     tell: Progress | None,
     say: Callable[[str], object],
-    play: Play | None = None,
 ) -> Fitted:
-    """Train and write the checkpoint; `play` measures the trained model in its world. Raises UserError."""
+    """Train and write the checkpoint. Raises UserError."""
     import torch
 
     for note in lessons.notes:
@@ -138,7 +127,7 @@ def make(
     torch.set_num_threads(1)  # a second one gains a small model little, and loses much on a busy machine
     try:
         with ExitStack() as holding:
-            return _made(holding, lessons, folder, minutes, seed, tell, say, play)
+            return _made(holding, lessons, folder, minutes, seed, tell, say)
     finally:
         torch.set_num_threads(threads_before)
 
@@ -151,7 +140,6 @@ def _made(
     seed: int,
     tell: Progress | None,
     say: Callable[[str], object],
-    play: Play | None,
 ) -> Fitted:
     known = [one.row for one in lessons.learnt]
     words_from = [*known, Row(f"{lessons.texts} {lessons.instruction}", "", None)]
@@ -183,9 +171,6 @@ def _made(
     run.run(tell)
     truth = replace(judge.look(MOST), plateau=run.lines[-1]["plateau"])
     gate = _gate(judge, lessons, seed)
-    if play is not None:
-        say("It plays what it learnt, in episodes that it never saw.")
-    played = {} if play is None else play(judge)
     learnt = TrainingMetadata(
         (tuple(lessons.tools.openai()),),
         history=max(len(row.history) for row in known),
@@ -197,7 +182,7 @@ def _made(
         words=_taught(lessons),
     )
     found = NO_GATE if gate is None else f"What means nothing here it leaves undone, at a gate of {gate:g}."
-    made = Fitted(folder, truth, (*lessons.notes, found), learnt.instruction, played, lessons.tools)
+    made = Fitted(folder, truth, (*lessons.notes, found), learnt.instruction, lessons.tools)
     trained = f"{run.samples:,} samples in {run.seconds:.0f} s, seed {seed}"
     try:
         export(one.model, one.tokenizer, one.template, folder, end=one.end)
@@ -219,11 +204,7 @@ def card(made: Fitted, lessons: Lessons, size: str, trained: str) -> str:
     instructions = dict.fromkeys(one.row.instruction for one in lessons.learnt if one.row.meant != "")
     told = "\n".join(f"- {text}" for text in list(instructions)[:PROMPTS])
     notes = "\n".join(f"- {note}" for note in made.notes)
-    apart = "whose questions were never trained on"
-    if made.played:
-        apart = "of seeds that were never trained on (the same text may have stood there all the same)"
     learnt = "rows without end" if lessons.count is None else f"{lessons.count:,} rows learnt from"
-    played = "".join(f"\nIn its world, {told}: {share.message()}.\n" for told, share in made.played.items())
     table = "\n".join(f"| {name} | {share.right} | {share.count} |" for name, share in made.truth.parts.items())
     return f"""---
 library_name: rtcontrol
@@ -234,7 +215,7 @@ library_name: rtcontrol
 
 ## Data
 
-{lessons.source}: {learnt}, {len(lessons.held):,} held out, {apart};
+{lessons.source}: {learnt}, {len(lessons.held):,} held out, never trained on;
 the first {min(len(lessons.held), SAMPLE)} of them also chose the weights and the end of the run. What was noticed:
 
 {notes}
@@ -249,7 +230,7 @@ It was told, among others:
 ## Score
 
 Held-out rows: {made.score.message()}.
-{played}
+
 | | right | of |
 |---|---|---|
 {table}

@@ -9,28 +9,24 @@ from __future__ import annotations
 import itertools
 import random
 import re
-import time
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from rtcontrol.agents import Goal
 from rtcontrol.agents.signatures import carry_out
 from rtcontrol.envs.curriculum import CurriculumOptions, DisturbedCurriculum
-from rtcontrol.envs.evaluate import Case, Played, Seat, play
 from rtcontrol.envs.thread import shut
 from rtcontrol.models.call import Call
-from rtcontrol.models.train.probes import COMMON, with_word_probes
-from rtcontrol.models.train.rows import Row
+from rtcontrol.models.train.rows import COMMON, Row, with_word_probes
 from rtcontrol.run.skills import UserSkill
 from rtcontrol.training.dataset import Taught, contradictions
 from rtcontrol.training.fit_run import FitRun
 from rtcontrol.training.gate import Nonsense
 from rtcontrol.training.train import Lessons
-from rtcontrol.training.validation import HeldOut, Share
+from rtcontrol.training.validation import HeldOut
 
 EACH, CALLS, TOOLS = 32, 64, 1_024
 
@@ -244,10 +240,8 @@ def lessons_of(skill: UserSkill, hz: float, seed: int, files: Sequence[str] = ()
     that gets wrong."""
     rng = random.Random(f"{seed}/sample")
     stream = WorldRows(skill, hz)
-    notes = tried(skill, hz)
     sample = [Taught(row, where=_where(row)) for row in itertools.islice(stream._rows(rng), SAMPLE)]
-    if (told := contradictions(sample)[1]) is not None:
-        notes = (*notes, told)
+    told = contradictions(sample)[1]
     goals = skill.all_goals
     return Lessons(
         skill.agent.tools,
@@ -260,7 +254,7 @@ def lessons_of(skill: UserSkill, hz: float, seed: int, files: Sequence[str] = ()
         {"world": skill.name, "goals": sorted(goals.ways), "hz": hz, "files": ", ".join(files)},
         texts=goals.texts(),
         taught=goals.taught(),
-        notes=notes,
+        notes=() if told is None else (told,),
         rate_hz=hz,
         unheard=unheard(skill).held_out,
     )
@@ -302,69 +296,3 @@ def unheard(skill: UserSkill) -> Nonsense:
 
 def _where(row: Row) -> str:
     return f'told "{row.instruction}", seeing "{row.observation}"'
-
-
-# Episodes played before anything is learnt in a world, and after.
-PLAYED_FROM = 3_000_000  # seeds
-TRIED = 16  # episodes by the expert, before anything is learnt
-TOGETHER = 16
-EPISODES = 48  # played for the card, told canonically, and told in ways that were held out
-
-
-def tried(skill: UserSkill, hz: float) -> tuple[str, ...]:
-    """The expert and nobody play a little before anything is learnt: what that notices. Raises UserError for a world
-    that does not end."""
-    told = _cases(skill, TRIED)
-    play(skill, lambda seats: [skill.still] * len(seats), told[: len(skill.kinds)], hz)
-    done = [one for one in play(skill, partial(_expert, skill), told, hz) if one.episode.success is not None]
-    share = Share(sum(bool(one.episode.success) for one in done), len(done))
-    failed = next((one.case for one in done if not one.episode.success), None)
-    if failed is None:
-        return ()
-    return (
-        f"The expert itself succeeds in {share.right} of {share.count} episodes at {hz:g} Hz (not in seed "
-        f'{failed.seed}, told "{failed.instruction}"): a model learns no better.',
-    )
-
-
-def played(skill: UserSkill, hz: float, seconds: float, answers: HeldOut) -> Mapping[str, Share]:
-    """How many episodes succeed, of seeds that training never had: told canonically, in ways that training never had,
-    and the expert beside it; at most EPISODES each, and about so many seconds in all; nothing of a world that judges
-    nothing. What has a word that was never taught is left undone, as in a run."""
-    plain = _cases(skill, EPISODES)
-    kept = [pair for kind in skill.kinds for pair in skill.phrasings["unseen"](kind)]
-    unseen = [Case(*kept[i % len(kept)], PLAYED_FROM + i) for i in range(EPISODES if kept else 0)]
-    history = skill.agent.history
-
-    def model(seats: Sequence[Seat]) -> list[Call | None]:
-        heard = [i for i, seat in enumerate(seats) if not skill.all_goals.unknown(seat.case.instruction)]
-        asked = [(seats[i].case.instruction, seats[i].seen, seats[i].called) for i in heard]
-        rows = [Row(told, seen, None, tuple(called[-history:]) if history else ()) for told, seen, called in asked]
-        calls: list[Call | None] = [None] * len(seats)
-        for i, answer in zip(heard, answers.answers(rows) if rows else (), strict=True):
-            calls[i] = answer if isinstance(answer, Call) else None
-        return calls
-
-    found = {}
-    for name, cases, decide in (
-        ("told canonically", plain, model),
-        ("told in ways kept from training", unseen, model),
-        ("by the expert", plain, partial(_expert, skill)),
-    ):
-        ended: list[Played] = []
-        started = time.monotonic()
-        while (left := cases[len(ended) :]) and (not ended or time.monotonic() - started < seconds / 2):
-            ended += play(skill, decide, left[:TOGETHER], hz)
-        judged = [bool(one.episode.success) for one in ended if one.episode.success is not None]
-        if judged:
-            found[name] = Share(sum(judged), len(judged))
-    return found
-
-
-def _cases(skill: UserSkill, count: int) -> list[Case]:
-    goals = [skill.goals[i % len(skill.goals)] for i in range(count)]
-    return [Case(goal.text(), goal, PLAYED_FROM + i) for i, goal in enumerate(goals)]
-
-
-def _expert(skill: UserSkill, seats: Sequence[Seat]) -> list[Call | None]:
-    return [skill.expert(skill.read_back(seat.seen), seat.case.goal) for seat in seats]

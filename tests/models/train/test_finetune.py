@@ -78,13 +78,12 @@ def test_a_qwen_is_trained_resumed_merged_exported_and_decides(
         base = plain_base(tmp_path / "base", ("<|im_start|>", "<|im_end|>"), kind, seed=1, scale=0.1)
     rows = write(tmp_path / "rows.jsonl", simple_rows(at) * 10)
     recipe = FinetuneRecipe(**FAST, steps=30, dropout=0.05)
-    held_out = (write(tmp_path / "held.jsonl", simple_rows(at)),)
-    whole = finetune(Job(str(base), (rows,), tmp_path / "whole", recipe, held_out))
+    whole = finetune(Job(str(base), (rows,), tmp_path / "whole", recipe))
     lines = logged(tmp_path / "whole")
     assert whole.steps == 30 and [line["step"] for line in lines] == [*range(1, 31)]
     assert lines[-1]["loss"] < 0.5 * lines[0]["loss"]
 
-    cut = Job(str(base), (rows,), tmp_path / "cut", recipe, held_out)
+    cut = Job(str(base), (rows,), tmp_path / "cut", recipe)
     with pytest.raises(PowerCutError):
         finetune(cut, cut_at(14))  # the step that was not saved is done again
     assert not (tmp_path / "cut" / "model").exists()
@@ -106,7 +105,6 @@ def test_a_qwen_is_trained_resumed_merged_exported_and_decides(
             for folder in (tmp_path / "whole" / "base", whole.model)
         ]
         assert decided[0] != ("go", {"at": at}) and decided[1] == ("go", {"at": at})
-    assert whole.held_out is not None and whole.held_out["rows_right"] == 1.0
     learnt = TrainingMetadata.of(whole.model)
     assert learnt is not None and learnt.tools is not None and len(learnt.tools) == 2 and not learnt.allow_null
     card = (whole.model / "README.md").read_text()
@@ -146,10 +144,7 @@ def stopped(small: Path, rows: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_a_run_that_is_done_is_not_trained_on(small: Path, rows: Path, tmp_path: Path) -> None:
-    once = Job(
-        str(small), (rows,), tmp_path / "out", job(small, rows, tmp_path, dtype="bf16").recipe, (tmp_path / "h",)
-    )
-    write(tmp_path / "h", random_rows(1, 8))
+    once = job(small, rows, tmp_path / "out", dtype="bf16")
     first, kept = finetune(once), weights(tmp_path / "out" / "model")
     again = finetune(once)
     assert again.steps == first.steps == 4 and again.to_dict() == first.to_dict()
@@ -289,8 +284,6 @@ def test_a_base_that_cannot_be_trained_is_refused(small: Path, rows: Path, tmp_p
     assert not (tmp_path / "out" / "training" / "state.pt").exists()
     with pytest.raises(UserError, match="no linear layer 'w1' to adapt"):
         finetune(job(small, rows, tmp_path / "out", targets=("w1",)))
-    with pytest.raises(UserError, match="is trained on and held out"):
-        finetune(Job(str(small), (rows,), tmp_path / "out", FinetuneRecipe(**FAST), (rows,)))
 
 
 # Two processes that share each step train what one trains.

@@ -23,8 +23,7 @@ from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.loss import bf16_products, tree_loss
 from rtcontrol.models.train.packing import ALIKE, RUN_ROWS, pack, pad_together, separate
-from rtcontrol.models.train.probes import with_word_probes
-from rtcontrol.models.train.rows import Quote, Row, RowEncoder, ToolsEncoder
+from rtcontrol.models.train.rows import Quote, Row, RowEncoder, ToolsEncoder, with_word_probes
 from rtcontrol.models.train.scratch import ModelShape, new_model
 from rtcontrol.models.train.trainer import TrainConfig, group_rows
 from rtcontrol.models.train.vocabulary import build_tokenizer

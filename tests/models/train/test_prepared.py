@@ -20,10 +20,8 @@ from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.schema.tool_schema import tool_schemas
 from rtcontrol.models.train.policy import TreePolicy
-from rtcontrol.models.train.prepared import prepare
-from rtcontrol.models.train.probes import with_word_probes
-from rtcontrol.models.train.rows import LossWeights, Row, RowEncoder
-from rtcontrol.models.train.scratch import ModelShape, new_model
+from rtcontrol.models.train.rows import LossWeights, Row, RowEncoder, with_word_probes
+from rtcontrol.models.train.scratch import ModelShape, new_model, prepare
 from rtcontrol.models.train.trainer import TrainConfig, Trainer
 from rtcontrol.models.train.vocabulary import build_subwords, build_tokenizer, number_words
 from tests.models.small import law, tool

@@ -149,7 +149,7 @@ def test_a_game_of_ones_own_is_learnt_as_its_page_says(tmp_path: Path) -> None:
     ran = subprocess.run(["sh", "-ec", BEGINS + LEARNS], cwd=tmp_path, env=env, capture_output=True, text=True)
     said = ran.stdout
     assert ran.returncode == 0, said + ran.stderr
-    told = re.search(r"told canonically: (\d+) of (\d+) right", said)
+    told = re.search(r"Held-out rows: (\d+) of (\d+) right", said)
     assert told is not None and int(told[1]) >= 0.9 * int(told[2]), said
     assert "rover.py by rover_agent (model, torch)" in said
 
