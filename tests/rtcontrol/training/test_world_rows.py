@@ -141,7 +141,7 @@ def test_a_world_that_fails_while_it_is_learnt_keeps_what_was_done(
     # It fails in the learner's worlds, some time after the first look.
     tired = ("self.ticks += 1", "self.ticks += 1\n        assert not (TIRED and random.random() < 0.01), 'tired'")
     world = world_file(tmp_path, tired, ("import random", "import random\nTIRED = False"))
-    given: dict[str, Any] = {"env": world, "agent": agent_file(tmp_path), "out": tmp_path / "made", "minutes": 0.03}
+    given: dict[str, Any] = {"env": world, "agent": agent_file(tmp_path), "out": tmp_path / "made", "minutes": 1}
 
     state = skill_of(world, given["agent"]).make()._world._made.step.__globals__  # type: ignore[attr-defined]
 
