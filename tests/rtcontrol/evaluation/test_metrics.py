@@ -234,22 +234,6 @@ def test_an_answer_that_was_not_written_whole_comes_again(tmp_path: Path) -> Non
     assert Predictions(HEAD, path).found == {"1": ONE, "2": TWO}
 
 
-@pytest.mark.parametrize(
-    ("part", "key", "named"),
-    [("model", "weights", "another model: weights"), ("data", "digest", "another data: digest")],
-)
-def test_answers_of_another_model_or_data_are_refused_and_stay(tmp_path: Path, part: str, key: str, named: str) -> None:
-    path = tmp_path / "answers.jsonl"
-    with Predictions(HEAD, path) as first:
-        first.add(ONE)
-    before = path.read_bytes()[:-3]
-    path.write_bytes(before)
-    other = {**HEAD, part: {**HEAD[part], key: "other"}}  # type: ignore[dict-item]
-    with pytest.raises(UserError, match=named):
-        Predictions(other, path)
-    assert path.read_bytes() == before
-
-
 @pytest.mark.parametrize("text", ["{}\n", '{"rtcontrol_predictions": 9}\n', "\x00", '{"a": 1'])
 def test_a_file_that_holds_something_else_is_refused_and_stays(tmp_path: Path, text: str) -> None:
     path = tmp_path / "precious.jsonl"

@@ -433,22 +433,10 @@ def test_endpoints_are_scored_beside_each_other_in_a_world_of_ones_own(
         assert pick(cells, "other", goal, models[0]) == [0]
 
 
-def test_a_game_without_a_model_is_scored_by_its_expert_nothing_and_chance(
+def test_options_about_a_model_are_refused_where_there_is_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path), "--seeds", "2")
-    out = tmp_path / "scores.json"
-    assert call(*told, "--goal", "go to the barrel", "--json", str(out)) == 0
-    assert "go to the barrel" in capsys.readouterr().out
-    cells = list(json.loads(out.read_text())["cells"].values())
-    assert {cell["by"] for cell in cells} == {"expert", "no-op", "random"}
-    assert pick(cells, "goals", "go to the barrel", "expert") == [1, 1]
-    assert pick(cells, "goals", "go to the barrel", "no-op") == [0, 0]
-    link = tmp_path / "link.json"
-    link.symlink_to(tmp_path / "linked.json")
-    assert call(*told, "--goal", "go to the barrel", "--json", str(link)) == 0
-    capsys.readouterr()
-    assert link.is_symlink() and json.loads((tmp_path / "linked.json").read_text())["complete"]
+    told = ("score", "--env", world_file(tmp_path), "--agent", agent_file(tmp_path))
     for option in (("--gate", "0.5"), ("--phrasings", "unseen")):
         assert f"{option[0]} is about a model" in refused(capsys, *told, *option)
 
