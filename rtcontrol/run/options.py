@@ -166,7 +166,6 @@ class RunOptions(RunConfig):
     stdin: Annotated[bool, Flag("Read instructions from stdin though it is no terminal, a line each.")] = False
     overwrite: Annotated[bool, Flag("--out may hold a run: replace it.")] = False
     bind: Annotated[str | None, Flag("--env remote: where a client connects. (default: tcp://127.0.0.1:5555)")] = None
-    connect: Annotated[str | None, Flag("--env remote: where a client listens.")] = None
     keys: Annotated[Path | None, Flag("--env remote: folder of CURVE keys (`rtcontrol keys`).")] = None
     carla_host: Annotated[str, Flag("--env carla-bridge: the CARLA server's machine.")] = CARLA_AT[0]
     carla_port: Annotated[int, Flag("--env carla-bridge: its port.")] = CARLA_AT[1]
@@ -180,17 +179,15 @@ class RunOptions(RunConfig):
         RunConfig.__post_init__(self)
         remote, carla = self.env == REMOTE, self.env in (CARLA, STANDIN)
         elsewhere = (self.carla_host, self.carla_port) != CARLA_AT
-        given = next((v for v in (self.bind, self.connect, self.keys) if v is not None), None)
+        given = next((v for v in (self.bind, self.keys) if v is not None), None)
         if not remote and given is not None:
-            _refuse(f"--bind, --connect and --keys are for --env remote (given: {given}).")
+            _refuse(f"--bind and --keys are for --env remote (given: {given}).")
         if self.instruction is not None and not self.instruction.strip():
             _refuse("--instruct is empty.", "Say what to do, or leave it out for the agent's own instruction.")
         if not 0 <= self.view_port < 65536:
             _refuse(f"--view-port {self.view_port} is no port.", "Give 0 (any) to 65535.")
         if self.view_port and not self.view:
             _refuse("--view-port is for --view, which is not given.", "Add --view.")
-        if self.bind is not None and self.connect is not None:
-            _refuse("--bind and --connect exclude each other.", "Give one of them.")
         if carla and self.tools is not None:
             _refuse("--tools is not for --env carla-bridge: a car takes its driver's calls alone.", "Leave it out.")
         if self.tools is not None and self.model == "expert":

@@ -96,13 +96,12 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
         view = LiveView(config)
         stack.callback(view.close)
         admission = SessionManager(options, InProcessPool(lanes=0), PauseWatch(config.period_ns), say, make)
-        endpoint = config.connect or config.bind or endpoint
-        router = Router(admission, [endpoint], config.keys, connect=config.connect is not None)
+        router = Router(admission, [config.bind or endpoint], config.keys)
         stack.callback(router.close)
         router.start()
         stack.enter_context(Housekeeping(admission, router))
         if partner is None:
-            say(f"waiting for a client {'at' if config.connect else 'on'} {router.endpoints[0]}")
+            say(f"waiting for a client on {router.endpoints[0]}")
         while not ending.called():
             if partner is not None:
                 partner.check()

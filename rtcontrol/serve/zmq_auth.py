@@ -117,9 +117,9 @@ class ZmqAuth:
 
     @classmethod
     def for_endpoints(
-        cls, context: zmq.Context[zmq.Socket[bytes]], endpoints: Sequence[str], keys: Path | None, connect: bool = False
+        cls, context: zmq.Context[zmq.Socket[bytes]], endpoints: Sequence[str], keys: Path | None
     ) -> ZmqAuth:
-        """The guard for a socket that will be bound to these (`connect`: that dials them). One guard for each context.
+        """The guard for a socket that will be bound to these. One guard for each context.
 
         Raises UserError: an endpoint that is none, or is beyond this machine and no keys; a folder without a server's
         key pair.
@@ -128,9 +128,9 @@ class ZmqAuth:
             try:
                 Endpoint.parse(endpoint)
             except EndpointError as error:
-                raise UserError(f"--{'connect' if connect else 'bind'} {error.what}", error.remedy) from None
+                raise UserError(f"--bind {error.what}", error.remedy) from None
         if keys is None and (public := [e for e in endpoints if not is_local(e)]):
-            raise _reachable(public[0], connect)
+            raise _reachable(public[0])
         return cls(context, keys)
 
     def apply(self, socket: zmq.Socket[bytes]) -> None:
@@ -186,12 +186,11 @@ class _AllowList:
         return name is not None
 
 
-def _reachable(endpoint: str, connect: bool) -> UserError:
-    option, where = ("connect", "is on another machine") if connect else ("bind", "can be reached from other machines")
+def _reachable(endpoint: str) -> UserError:
     return UserError(
-        f"--{option} {endpoint} {where}, and there are no keys.",
+        f"--bind {endpoint} can be reached from other machines, and there are no keys.",
         f"Make a key for each client (rtcontrol keys new NAME) and add --keys {default_folder() or 'FOLDER'}. Or give "
-        f"--{option} tcp://127.0.0.1:5555 and tunnel: ssh -L 5555:127.0.0.1:5555 HOST.",
+        "--bind tcp://127.0.0.1:5555 and tunnel: ssh -L 5555:127.0.0.1:5555 HOST.",
     )
 
 

@@ -62,11 +62,9 @@ class RouterConnection:
 
 
 class Router:
-    """Binds `endpoints` (`connect`: dials DEALERs bound there); `start` begins to serve. UserError where it cannot."""
+    """Binds `endpoints`; `start` begins to serve. UserError where it cannot."""
 
-    def __init__(
-        self, admission: SessionManager, endpoints: Sequence[str], keys: Path | None, connect: bool = False
-    ) -> None:
+    def __init__(self, admission: SessionManager, endpoints: Sequence[str], keys: Path | None) -> None:
         _raise_limit()
         self.dropped: Counter[str] = Counter()
         self._admission, self._limits = admission, admission.options.limits
@@ -84,10 +82,10 @@ class Router:
         self._stopping = self._closed = False
         self._thread = threading.Thread(target=self._serve, name="router", daemon=True)
         try:
-            self._guard = ZmqAuth.for_endpoints(self._context, endpoints, keys, connect)
+            self._guard = ZmqAuth.for_endpoints(self._context, endpoints, keys)
             self._guard.apply(self._socket)
             _profile(self._socket, self._limits)
-            self.endpoints = [self._attach(endpoint, connect) for endpoint in endpoints]
+            self.endpoints = [self._attach(endpoint) for endpoint in endpoints]
         except BaseException:
             self._release()
             raise
@@ -142,16 +140,12 @@ class Router:
         self._context.term()
         os.close(self._wake)
 
-    def _attach(self, endpoint: str, connect: bool) -> str:
+    def _attach(self, endpoint: str) -> str:
         self._socket.ipv6 = Endpoint.parse(endpoint).ipv6_only
         try:
-            if connect:
-                self._socket.connect(endpoint)
-                return endpoint
             self._socket.bind(endpoint)
         except zmq.ZMQError as error:
-            option = "--connect" if connect else "--bind"
-            raise UserError(f"{option} {endpoint} failed ({error}).", f"Write {FORM}; is the port free?") from None
+            raise UserError(f"--bind {endpoint} failed ({error}).", f"Write {FORM}; is the port free?") from None
         return self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def _arrived(self) -> bool:

@@ -61,7 +61,7 @@ class CarlaSession:
             return False
         if client is None:
             if not self.over and now >= self._retry_s:
-                self._client = Client(self._options.endpoint, self._hello(), listens=False)
+                self._client = Client(self._options.endpoint, self._hello())
             return False
         if client.connected and client.welcome.session != self._token:
             self._greet(client)

@@ -12,9 +12,8 @@ from dataclasses import fields
 from typing import Any, Self
 
 from rtcontrol_client.client.errors import ClientError, Closed, checked
-from rtcontrol_client.client.handler import Handler
+from rtcontrol_client.client.handler import Handler, Looker
 from rtcontrol_client.client.link import Link
-from rtcontrol_client.client.looker import Looker
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.pictures import PictureSender, picture
 from rtcontrol_client.client.session import Standing
@@ -27,8 +26,8 @@ _clients: weakref.WeakSet[Client] = weakref.WeakSet()  # to be closed at the int
 
 
 class Client:
-    """A session with an rtcontrol server. All methods may be called from any thread; none but `connect`, `listen`,
-    `wait` and `decide` ever blocks, and what they return is never older than its time-to-live.
+    """A session with an rtcontrol server. All methods may be called from any thread; none but `connect`, `wait`
+    and `decide` ever blocks, and what they return is never older than its time-to-live.
 
     Example:
 
@@ -50,12 +49,7 @@ class Client:
         """
         return cls(endpoint, options)._ready()
 
-    @classmethod
-    def listen(cls, endpoint: str, **options: Any) -> Self:
-        """Bind, and wait for a server to connect (`rtcontrol run --env remote --connect`): raises as `connect`."""
-        return cls(endpoint, options, listens=True)._ready()
-
-    def __init__(self, endpoint: str, options: Mapping[str, Any], listens: bool = False) -> None:
+    def __init__(self, endpoint: str, options: Mapping[str, Any]) -> None:
         """Begin to connect, and do not wait."""
         known = [f.name for f in fields(Options)]
         if unknown := sorted(set(options) - set(known)):
@@ -68,7 +62,7 @@ class Client:
                 raise ClientError(what, "Give a plain function; of an event loop: asyncio.run_coroutine_threadsafe.")
         self._condition, self._seen = threading.Condition(), 0
         self._handlers: list[Handler] = []
-        self._link = Link(endpoint, self.options, listens, self._changed)
+        self._link = Link(endpoint, self.options, self._changed)
         self._core, self._pictures = self._link.core, PictureSender(self._link)
         for name in ("on_call", "on_safe"):
             if (handle := handlers[name]) is not None:
@@ -205,9 +199,9 @@ class Client:
 
     def send_picture(self, data: Any, *, t_ns: int | None = None) -> bool:
         """Send a picture of the world for people to see (the record, the live view): a JPEG or PNG file's bytes. `t_ns`
-        as of `observe`. It goes beside the session: no observation waits for it (of a client that listens, for one at
-        most). The newest one counts, 10 a second at most; what cannot be sent is dropped and counted (`statistics`).
-        False: there is no session now, or its server takes no pictures.
+        as of `observe`. It goes beside the session: no observation waits for it. The newest one counts, 10 a second at
+        most; what cannot be sent is dropped and counted (`statistics`). False: there is no session now, or its server
+        takes no pictures.
 
         Raises ClientError: no such file, cut off, more than 768,000 bytes, an instant of the future.
         """

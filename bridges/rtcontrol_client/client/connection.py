@@ -19,10 +19,9 @@ GREETING_SILENCE_NS = 10 * S  # a welcome may take longer, but not an answer to 
 
 
 class ServerConnection:
-    """`up`: there is one; `open`: we are welcomed on it; `trouble`: what keeps it from that, for people. A client that
-    `listens` never connects by itself: its next peer comes, or the one that is there goes on."""
+    """`up`: there is one; `open`: we are welcomed on it; `trouble`: what keeps it from that, for people."""
 
-    def __init__(self, backoff_s: tuple[float, float], now_ns: int, listens: bool) -> None:
+    def __init__(self, backoff_s: tuple[float, float], now_ns: int) -> None:
         self.up = self.open = False
         self.several = False  # another connection may go to another server
         self._leaves: str | None = None  # why it is to be closed, and another one made
@@ -30,7 +29,7 @@ class ServerConnection:
         self.unresponsive = False  # the server was silent, or its connection did not come up
         self.greeted_ns: int | None = None  # when the first hello of this greeting was said
         self.trouble = NOBODY
-        self.listens, self._backoff_s = listens, backoff_s
+        self._backoff_s = backoff_s
         self.hello_ns = self._said_hello_ns = 0  # when the next hello is due, and the last one was
         self.beat_ns, self.heard_ns = S, now_ns
         self._attempts, self._opened_ns, self._retry_ns = 0, now_ns, 0
@@ -50,7 +49,7 @@ class ServerConnection:
     def lost(self, now_ns: int, why: str) -> None:
         """It is there no more: another one is made after a growing, random pause."""
         self.trouble, self.up = why, False
-        if not self._retry_ns and not self.listens:
+        if not self._retry_ns:
             self._retry_ns = now_ns + (0 if self._at_once else self._pause_ns(*self._backoff_s))
         self._at_once = False
 
@@ -74,7 +73,7 @@ class ServerConnection:
 
     def opens(self, now_ns: int) -> bool:
         """Whether another one is to be made now."""
-        if self.up or self.listens or now_ns < (self._retry_ns or self._opened_ns + CONNECT_NS):
+        if self.up or now_ns < (self._retry_ns or self._opened_ns + CONNECT_NS):
             return False
         self.unresponsive = self.unresponsive or not self._retry_ns
         self._opened_ns, self._retry_ns = now_ns, 0

@@ -17,19 +17,19 @@ from rtcontrol_client.client.phase_lock import PhaseLock
 from rtcontrol_client.client.session import QUEUE, SessionState, all_of
 from rtcontrol_client.wire import PROTOCOL, Code, Message, messages
 from rtcontrol_client.wire.crowd import ObserveMany
-from rtcontrol_client.wire.messages import Observe, Picture, Ping, Pong, Reset
+from rtcontrol_client.wire.messages import Observe, Ping, Pong, Reset
 
 CLOCK_PING_NS = 10 * S  # who observes all the time is never silent, and would never compare clocks
 ROOM_AGAIN_NS = S // 50  # after this a connection without room is tried again
-OF_ITS_TIME = (Observe, ObserveMany, Picture, Ping, Pong)  # what is worth nothing later
+OF_ITS_TIME = (Observe, ObserveMany, Ping, Pong)  # what is worth nothing later
 
 
 class Core(SessionState):
     """One client's conversation over any number of connections and sessions."""
 
-    def __init__(self, options: Options, now_ns: int, listens: bool = False) -> None:
+    def __init__(self, options: Options, now_ns: int) -> None:
         super().__init__(options)
-        self.connection = ServerConnection(options.backoff_s, now_ns, listens)
+        self.connection = ServerConnection(options.backoff_s, now_ns)
         self.offset, self.phase = OffsetFilter(), PhaseLock()
         self.welcome: messages.Welcome | None = None
         self.instruction: str | None = None  # the one in force, as the server told it last
@@ -42,7 +42,6 @@ class Core(SessionState):
         self._greeting: str | None = None  # the instruction of this connection's hello, which is repeated as it was
         self._said_ns, self._pinged_ns = now_ns, 0
         self._room_ns = 0  # no more is said before, for want of room
-        self._pictured_ns: int | None = None  # a ping behind a picture, until its pong says that both have arrived
 
     def end(self, error: ClientError, now_ns: int) -> None:
         """No more is said; the safe call is in force from now on."""
@@ -74,8 +73,8 @@ class Core(SessionState):
         self._room_ns = 0
 
     def lost(self, now_ns: int, why: str) -> None:
-        """There is no connection any more: a client that listens greets the next peer; another one connects anew after
-        a growing, random pause. What is in force runs to its own end."""
+        """There is no connection any more: it connects again after a growing, random pause. What is in force runs to
+        its own end."""
         self._greet_anew(now_ns)
         self.connection.lost(now_ns, why)
 
@@ -83,7 +82,7 @@ class Core(SessionState):
         if self.connection.open:
             self.count["reconnects"] += 1
             self.begins(self.force.lost(), now_ns)
-        self.connection.open, self.connection.greeted_ns, self._pictured_ns = False, None, None
+        self.connection.open, self.connection.greeted_ns = False, None
         # An observation as old as the gap helps nobody; decide()'s is said again.
         self.drop(*OF_ITS_TIME)
 
@@ -93,9 +92,6 @@ class Core(SessionState):
             return False
         if (why := self.connection.dead(now_ns)) is not None:
             self.lost(now_ns, why)
-            if self.connection.listens:
-                # The connection is still there: whoever hangs at its other end is greeted as soon as it goes on.
-                self.connected(now_ns)
         return self.connection.opens(now_ns)
 
     def elsewhere(self) -> None:
@@ -122,9 +118,6 @@ class Core(SessionState):
             return []
         said = list(self.waiting)
         self.waiting.clear()
-        if any(isinstance(message, Picture) for message in said):
-            self._pictured_ns = now_ns
-            said.append(self._ping(now_ns))
         silent = not said and now_ns - self._said_ns >= connection.beat_ns
         if silent or not self._pinged_ns or now_ns - self._pinged_ns >= CLOCK_PING_NS:
             said.append(self._ping(now_ns))
@@ -142,8 +135,6 @@ class Core(SessionState):
         if self.connection.open:
             self.waiting.extendleft(m for m in reversed(rest) if not isinstance(m, OF_ITS_TIME))
             self._room_ns = now_ns + ROOM_AGAIN_NS
-            if self._pictured_ns is not None:  # its ping may be among what is lost
-                self._pinged_ns = 0
         else:
             self.connection.hello_ns, self.connection.greeted_ns = now_ns + ROOM_AGAIN_NS, None
 
@@ -177,8 +168,6 @@ class Core(SessionState):
             self.say(Pong(id=message.id, t_ping_ns=message.t_ns, t_received_ns=now_ns, t_sent_ns=now_ns))
         elif isinstance(message, Pong):
             self.offset.add(message.t_ping_ns, message.t_received_ns, message.t_sent_ns, now_ns)
-            if self._pictured_ns is not None and message.t_ping_ns >= self._pictured_ns:
-                self._pictured_ns = None
         elif isinstance(message, messages.Instruct) and message.session == self.token:
             self.wanted = self.instruction = message.instruction
         elif isinstance(message, messages.ErrorMessage):
@@ -197,12 +186,6 @@ class Core(SessionState):
                 self.end(ClientError(why, "Connect anew."), now_ns)
         else:
             self.ignored[message.type] += 1
-
-    @property
-    def has_room_for_picture(self) -> bool:
-        """Whether the picture before has arrived: several on the way would hold up all observations behind them."""
-        waits = any(isinstance(message, Picture) for message in self.waiting)
-        return self.connection.open and self._pictured_ns is None and not waits
 
     # Single messages.
 

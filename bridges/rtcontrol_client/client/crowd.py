@@ -65,7 +65,7 @@ class Crowd:
             raise ClientError(f"{unknown[0]}= is no option of a crowd.", f"Use some of {', '.join(known)}.")
         self.endpoint, self.options = endpoint, CrowdOptions(**options)
         self._condition, self._seen = threading.Condition(), 0
-        self._link = Link(endpoint, self.options, False, self._changed, CrowdCore)
+        self._link = Link(endpoint, self.options, self._changed, CrowdCore)
         core = self._link.core
         assert isinstance(core, CrowdCore), "the link makes what it is told to"
         self._core = core

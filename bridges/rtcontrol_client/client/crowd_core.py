@@ -58,8 +58,8 @@ class CharacterState:
 class CrowdCore(Core):
     """A conversation about many members. `news` are those of whom something new was heard."""
 
-    def __init__(self, options: Options, now_ns: int, listens: bool = False) -> None:
-        super().__init__(options, now_ns, listens)
+    def __init__(self, options: Options, now_ns: int) -> None:
+        super().__init__(options, now_ns)
         self.members: dict[str, CharacterState] = {}
         self.news: set[str] = set()
         self.refusals: deque[MemberError] = deque(maxlen=REFUSALS)

@@ -1,4 +1,4 @@
-"""Runs a user's handlers beside the socket's thread, so that a slow one delays neither heartbeats nor expiry."""
+"""Runs a user's functions beside the socket's thread, so that a slow one delays neither heartbeats nor expiry."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import inspect
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rtcontrol_client.client.errors import Declined
 from rtcontrol_client.client.link import Link
 from rtcontrol_client.client.session import Standing
 from rtcontrol_client.wire.messages import Outcomes
 
+if TYPE_CHECKING:
+    from rtcontrol_client.client.client import Client
+
 AGAIN_S = 0.1  # until a safe call that raised is tried again, where no session tells its period
 SELDOM_S = 1.0  # and at most
 CLOSE_S, SAFE_S = 1.0, 5.0  # how long closing waits for the safe call: to begin, and in all while it runs
+NOT_LIVE_S = 0.02  # how often it is looked whether the session is live
+LOOK_ERROR_S = 10.0  # how often the same error of a look is logged
 UNAWAITED = "it gave an awaitable, which nothing awaits: give a plain function"
 log = logging.getLogger(__name__)
 
@@ -119,3 +124,46 @@ def _text(said: Any) -> str:
         return f"{kind}: {said}" if isinstance(said, BaseException) and not isinstance(said, Declined) else str(said)
     except BaseException as fault:  # of its own __str__: what was done is done all the same
         return f"{kind} without words ({type(fault).__name__})"
+
+
+class Looker:
+    """A thread that calls `look` and sends what it gives, stamped with the instant before it was called. `close` ends
+    it; a `look` that does not return is left behind."""
+
+    def __init__(self, client: Client, look: Callable[[], Any]) -> None:
+        self._client, self._look, self._over = client, look, threading.Event()
+        self._told, self._told_s = "", 0.0
+        self._thread = threading.Thread(target=self._run, name="rtcontrol-look", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._over.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(0.5)
+
+    def _run(self) -> None:
+        client, over = self._client, self._over
+        due_ns = 0  # the first look is at once: the server's ticks begin with it
+        while not over.is_set() and client.error is None:
+            if not client.connected:
+                over.wait(NOT_LIVE_S)
+                due_ns = 0
+            elif (left_s := (due_ns - time.monotonic_ns()) / 1e9) > 0:
+                over.wait(left_s)
+            else:
+                self._see()
+                due_ns = client.next_observation_ns()
+
+    def _see(self) -> None:
+        t_ns = time.monotonic_ns()
+        try:
+            seen = self._look()
+            if isinstance(seen, Mapping):
+                self._client.observe(data=seen, t_ns=t_ns)
+            elif seen is not None:
+                self._client.observe(seen, t_ns=t_ns)
+        except Exception as error:  # the user's own, too: without an observation the server misses its ticks
+            words, now_s = f"{type(error).__name__}: {error}", time.monotonic()
+            if words != self._told or now_s > self._told_s + LOOK_ERROR_S:
+                log.exception("look() gave no observation.")
+                self._told, self._told_s = words, now_s

@@ -27,13 +27,12 @@ UP = zmq.EVENT_HANDSHAKE_SUCCEEDED
 NO_KEY = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 NO_SERVER = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 GONE = zmq.EVENT_DISCONNECTED
-CAME = zmq.EVENT_ACCEPTED
-EVENTS = UP | NO_KEY | NO_SERVER | GONE | CAME | zmq.EVENT_CLOSED
+EVENTS = UP | NO_KEY | NO_SERVER | GONE | zmq.EVENT_CLOSED
 log = logging.getLogger(__name__)
 
 
 class Link:
-    """Carries a Core over one DEALER, which is made anew for each connection (a client that listens binds it once).
+    """Carries a Core over one DEALER, which is made again for each connection.
     `lock` guards the core; `changed` is called, without the lock, in the link's thread whenever something a user may
     wait for has changed; `wake` ends the thread's wait, from any thread. What a welcome warns of is logged, each once.
     Raises ClientError: no endpoint, no keys."""
@@ -42,30 +41,24 @@ class Link:
         self,
         endpoint: str,
         options: Options,
-        listens: bool,
         changed: Callable[[], None],
-        make: Callable[[Options, int, bool], Core] = Core,
+        make: Callable[[Options, int], Core] = Core,
     ) -> None:
-        self.core, self.lock = make(options, time.monotonic_ns(), listens), threading.Lock()
+        self.core, self.lock = make(options, time.monotonic_ns()), threading.Lock()
         try:
             check_client(endpoint)
         except EndpointError as error:
             raise ClientError(error.what, error.remedy) from None
         self._entry, named = endpoint, endpoint.startswith(CONNECT)
-        if listens and named:
-            raise ClientError(f"A client that listens has an address, not {endpoint}.", "Give tcp://HOST:PORT.")
         self.core.connection.several = named
         self._keys, self._changed, self._closing = options.key_pairs(named), changed, False
         self._hint = tools_hint(options.tools, options.agent)
         self._enquiry: Enquiry | None = None
         self._where = ""  # the newest connection's address, as it was given or named
         self._opened = 0  # how many connections were made
-        self._came, self._peers = list[int](), set[int]()  # who listens: who connected, and shook hands, by descriptor
         self._told = 0  # the version of the core that `changed` was called for
         self._welcome: Welcome | None = None  # whose warnings were logged
         self._warned: set[str] = set()
-        if listens and self._keys is not None:
-            raise ClientError("A client that listens uses no keys.", "Listen on loopback, or let the server bind.")
         self._context: zmq.Context[zmq.Socket[bytes]] = (
             zmq.Context()
         )  # its own, so that closing it waits for what is still to leave
@@ -219,24 +212,21 @@ class Link:
         self._socket.close(linger=0)
 
     def _connect(self, address: str, server_key: str | None) -> None:
-        listens, self._where, self._server_key = self.core.connection.listens, address, server_key
+        self._where, self._server_key = address, server_key
         rounds, where = self._opened - 1, Endpoint.parse(address)
         # Of a name libzmq tries one address: that of IPv6 every other time.
-        ipv6 = where.ipv6_only if listens else where.ipv6
-        self._ipv6 = bool(rounds % 2) if ipv6 is None else ipv6
+        self._ipv6 = bool(rounds % 2) if where.ipv6 is None else where.ipv6
         socket = self._dealer(self._context)
         socket.linger, socket.sndhwm, socket.rcvhwm = LINGER_MS, HIGH_WATER, HIGH_WATER
         socket.reconnect_ivl = -1  # core.py does it, with a back-off, and knows when
-        if listens and self._keys is None:
-            socket.zap_domain = b"rtcontrol"  # without it bytes that are no ZeroMQ would reach us as messages
         self._socket = socket
         self._watch()
         try:
-            (socket.bind if listens else socket.connect)(address)
+            socket.connect(address)
         except zmq.ZMQError as error:
             self._release()
             what = f"{address} cannot be used ({error.strerror})."
-            raise ClientError(what, f"Write {FORM}; to listen, is the port free?") from None
+            raise ClientError(what, f"Write {FORM}.") from None
 
     def _watch(self) -> None:
         """Wait for the new socket, too."""
@@ -255,9 +245,9 @@ class Link:
         return socket
 
     def beside(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes] | None:
-        """Another connection to the same server, made anew by itself, on which one message waits at most; of whoever
-        listens None. From any thread."""
-        if self.core.connection.listens or self._enquiry is not None:
+        """Another connection to the same server, made again by itself, on which one message waits at most; None while
+        there is no server. From any thread."""
+        if self._enquiry is not None:
             return None
         socket = self._dealer(context)
         socket.linger, socket.sndhwm, socket.rcvhwm = 0, 1, HIGH_WATER
@@ -276,9 +266,7 @@ class Link:
         """What the connection, which was `up` or not, came to: None: it is there; else why it is not."""
         while self._monitor.poll(0):
             event = parse_monitor_message(self._monitor.recv_multipart())
-            kind, peer = event["event"], event["value"]
-            if self.core.connection.listens and not self._concerns(kind, peer):
-                continue
+            kind = event["event"]
             if kind == UP:
                 yield None
             elif kind == NO_KEY or (self._keys and not up and kind != zmq.EVENT_CLOSED):
@@ -290,17 +278,3 @@ class Link:
             else:
                 yield "the connection was lost" if kind == GONE else ""
             up = kind == UP
-
-    def _concerns(self, kind: int, peer: int) -> bool:
-        """Where everybody may connect: whether one shook hands, or the last that had done so has gone."""
-        if kind == CAME:
-            self._came.append(peer)
-        elif kind == UP:
-            self._peers.update(self._came[-1:])
-            del self._came[-1:]
-        elif kind == GONE and peer in self._came:
-            self._came.remove(peer)
-        elif kind == GONE:
-            self._peers.discard(peer)
-            return not self._peers
-        return kind == UP

@@ -40,9 +40,8 @@ def picture(data: Any, t_ns: int | None) -> Picture:
 
 
 class PictureSender:
-    """Sends the newest of what it is given, from a thread of its own. Who connects has a connection of its own for it;
-    who listens has one for all, and one picture on the way. What cannot be sent is dropped. `counts`: `sent`,
-    `dropped`, `refused`."""
+    """Sends the newest of what it is given, by its own thread and connection. What cannot be sent is dropped. `counts`:
+    `sent`, `dropped`, `refused`."""
 
     def __init__(self, link: Link) -> None:
         self.counts: Counter[str] = Counter()
@@ -102,7 +101,7 @@ class PictureSender:
                     socket = None
                 where = self._link.address
                 socket = socket or self._link.beside(context)
-                went = self._tell() if socket is None else self._send(socket)
+                went = socket is not None and self._send(socket)
                 self.counts["sent" if went else "dropped"] += 1
                 if socket is not None and not went:
                     socket.close(0)
@@ -127,22 +126,6 @@ class PictureSender:
             newest, self._newest = self._newest, None
         assert newest is not None, "it was awaited, and nobody else takes it"
         return newest.model_copy(update={"session": self._link.core.token})
-
-    def _tell(self) -> bool:
-        """On the session's own connection, the newest one once the one before has arrived."""
-        end = time.monotonic() + ROOM_S
-        while True:
-            with self._link.lock:
-                if self._link.core.has_room_for_picture:
-                    self._link.core.say(self._take())
-                    break
-            if self._closing or time.monotonic() > end:
-                self._take()
-                return False
-            with self._condition:
-                self._condition.wait_for(lambda: self._closing, LOOK_MS / 1e3)
-        self._link.wake()
-        return True
 
     def _send(self, socket: zmq.Socket[bytes]) -> bool:
         """The newest one as soon as there is room."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +12,6 @@ from rtcontrol_client import Standing
 from rtcontrol_client.ros2.clock import RobotClock
 from rtcontrol_client.ros2.errors import Unmappable
 from rtcontrol_client.ros2.mapper import Mapper
-from rtcontrol_client.ros2.network import Output
 
 # A tick repeats what was not published for this part of a period.
 REPEAT = 0.75
@@ -23,9 +22,7 @@ MARGIN_NS = 2_000_000
 class Ros2Actuator:
     """Thread-safe; `apply` is called whenever what is in force may have changed and at least every tick."""
 
-    def __init__(
-        self, mapper: Mapper, outputs: Mapping[str, Output], hz: float, clock: RobotClock | None = None
-    ) -> None:
+    def __init__(self, mapper: Mapper, outputs: Mapping[str, Any], hz: float, clock: RobotClock | None = None) -> None:
         """`clock`: what messages are stamped by."""
         self._mapper, self._outputs, self._clock = mapper, outputs, clock or RobotClock()
         # Told how long what is published next may be in force, and None once the safe call is out, or without a limit.
@@ -40,7 +37,6 @@ class Ros2Actuator:
         self._closed = False
         self.state = ""  # status of what was carried out last
         self.count: Counter[str] = Counter()
-        self.write_ns: deque[int] = deque(maxlen=4096)
 
     def apply(self, ask: Callable[[], Standing]) -> None:
         """Publish the call in force: all of it where it is new, else what repeats, where that is due. What is in force
@@ -66,7 +62,7 @@ class Ros2Actuator:
             if state != "safe":
                 self.heartbeat(standing.left_ms)
             try:
-                wrote = self._publish(name, arguments, began_ns, ends_ns)
+                self._publish(name, arguments, began_ns, ends_ns)
                 self.state = state
             except Exception as error:
                 # One call is one refusal, in however many ticks it is still in force.
@@ -80,32 +76,29 @@ class Ros2Actuator:
                 raise Unmappable(f"{name} could not be published ({error})") from error
             if state == "safe":
                 self._beat()
-            if wrote:
-                self.write_ns.append(time.monotonic_ns() - began_ns)
 
     def _beat(self) -> None:
         if not self._unwritten:
             self.heartbeat(None)
 
-    def _publish(self, name: str, arguments: Mapping[str, Any], now_ns: int, ends_ns: int | None = None) -> bool:
+    def _publish(self, name: str, arguments: Mapping[str, Any], now_ns: int, ends_ns: int | None = None) -> None:
         call = (name, dict(arguments))
         new = call != self._last
         if not new and now_ns - self._last_ns < self._repeat_ns:
-            return False
+            return
         # All messages are made before the first is sent: half a call is none.
         publications = self._mapper.publications(name, arguments, self._clock.stamp_ns())
         # It may have taken long, also to come here: other programs run too.
         if ends_ns is not None and time.monotonic_ns() > ends_ns - MARGIN_NS:
             if new:
                 raise Unmappable(f"{name} could not be published within its time-to-live")
-            return False
+            return
         due = [p for p in publications if new or p.repeat or p.topic in self._unwritten]
         self._last = None  # where writing ends halfway, the safe call after it is a new one
         # What could not be written is tried again in the next tick, the safe call above all.
         self._unwritten = {p.topic for p in due if not self._outputs[p.topic].write(p.message)}
         self._last, self._last_ns = call, now_ns
         self.count["calls" if new else "repeats"] += 1
-        return True
 
     def renew(self) -> None:
         """The next call is published whole, whatever was before."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,14 +14,12 @@ from typing import Any
 from rtcontrol_client import Client, ClientError, Declined, Refused, Standing
 from rtcontrol_client.client.errors import checked
 from rtcontrol_client.ros2.actuate import Ros2Actuator
-from rtcontrol_client.ros2.diagnostics import array, level_of, on_time_share, quantiles
+from rtcontrol_client.ros2.diagnostics import array, level_of, on_time_share
 from rtcontrol_client.ros2.errors import Unmappable, Unserved, check_server
 from rtcontrol_client.ros2.goals import channels
 from rtcontrol_client.ros2.guard import Guard
 from rtcontrol_client.ros2.mapper import Mapper
-from rtcontrol_client.ros2.network import Input, Network
-from rtcontrol_client.ros2.observer import Observer, clock_of
-from rtcontrol_client.ros2.pictures import feed_of
+from rtcontrol_client.ros2.observer import Observer, clock_of, feed_of
 from rtcontrol_client.shutdown import rest
 from rtcontrol_client.wire import LIMITS
 from rtcontrol_client.wire.limits import check_value
@@ -57,11 +55,11 @@ class Ros2BridgeOptions:
 class Ros2Bridge:
     """One robot, one session at a time. `run` blocks; `stop` may be called from anywhere."""
 
-    def __init__(self, mapper: Mapper, bus: Network, options: Ros2BridgeOptions) -> None:
+    def __init__(self, mapper: Mapper, bus: Any, options: Ros2BridgeOptions) -> None:
         self._mapper, self._bus, self._options = mapper, bus, options
         self._guard: Guard | None = None
         served = {*mapper.links.actions, *mapper.links.services}
-        inputs: dict[str, Input] = {
+        inputs: dict[str, Any] = {
             source.topic.name: bus.input(source.topic) for source in mapper.sources if source.topic.name not in served
         }
         self.promise_ms = promise_ms = max(PROMISE_PERIODS * 1e3 / options.hz, PROMISE_MS)
@@ -83,8 +81,6 @@ class Ros2Bridge:
         self._suspended = False
         self._client: Client | None = None
         self._ended: Counter[str] = Counter()  # counts of clients before this one
-        self._latency_ms: dict[str, float] = {}  # of the client before this one
-        self._waited_ms: dict[str, float] = {}
         self._welcomed = False
         self._retry_at = 0.0
         self._instruction = options.instruction or mapper.config.instruction
@@ -93,8 +89,6 @@ class Ros2Bridge:
         self._unsent: str | None = None  # why the last observation was not sent
         self._troubles: dict[str, str] = {}
         self._failed: Counter[str] = Counter()  # messages of a topic that could not be written, when last looked at
-        self._observe_ns: deque[int] = deque(maxlen=4096)
-        self._late_ticks = self._ticks = 0
 
     def protect(self, guard: Guard) -> None:
         """Nobody drives before it is ready: no observation is sent. It is told what is in force; `run` ends with its
@@ -159,7 +153,6 @@ class Ros2Bridge:
                     told_at = now + 1.0 / self._mapper.config.diagnostics.hz
                 release += period_s
                 if (late := time.monotonic() - release) > 0:
-                    self._late_ticks += 1
                     release += period_s * int(late / period_s)  # whole periods are skipped, the phase is kept
                 release = self._in_phase(release, period_s)
                 rest(lambda: self._over or self._halt is not None, release)
@@ -177,8 +170,6 @@ class Ros2Bridge:
         return client.next_observation_ns() / 1e9
 
     def _tick(self) -> None:
-        self._ticks += 1
-        began_ns = time.monotonic_ns()
         self._clock.read()
         if self._clock.jumped:
             self._begin_anew()
@@ -195,7 +186,6 @@ class Ros2Bridge:
             except ClientError as error:
                 # What a robot says must not end its bridge: without an observation the server misses its ticks.
                 self._unsent = f"The observation is not sent: {error.what}"
-            self._observe_ns.append(time.monotonic_ns() - began_ns)
         self._hear_instruction()
         self._repeat()
         if self._feed is not None:  # last: nothing waits for it
@@ -256,7 +246,7 @@ class Ros2Bridge:
             log.warning("%s Connecting anew.", client.error.what)
             self._retry_at = now + RETRY_S
         if self._client is None and now >= self._retry_at:
-            self._client = Client(self._options.endpoint, self._hello(), listens=False)
+            self._client = Client(self._options.endpoint, self._hello())
         elif self._client is not None and not self._welcomed:
             if self._client.connected:
                 self._welcomed = True
@@ -273,7 +263,6 @@ class Ros2Bridge:
     def _drop(self, client: Client) -> None:
         # The next client begins with what is in force, not with what a server refused.
         self._instruction = client.instruction or self._instruction
-        self._latency_ms, self._waited_ms = client.statistics["latency_ms"], client.statistics["waited_ms"]
         self._ended += Counter({k: v for k, v in client.statistics.items() if isinstance(v, int) and v})
         client.close()
         self._client = None
@@ -332,9 +321,8 @@ class Ros2Bridge:
             self._told.write(array(level, message, values, self._mapper.config.robot, self._clock.stamp_ns()))
 
     def figures(self) -> dict[str, Any]:
-        """Counts and times since the start: ticks of the server as told (`fresh` in time, `held` and `safe` not),
-        and what the bridge itself took of each (`observe_ms`: reading, mapping, handing over; `publish_ms`: mapping
-        and writing a call)."""
+        """Counts since the start: ticks of the server as told (`fresh` in time, `held` and `safe` not), calls published
+        and refused."""
         client = self._client
         now = client.statistics if client is not None else {}
         keys = ("observed", "fresh", "held", "safe", "expired", "errors", "sessions", "reconnects")
@@ -344,15 +332,9 @@ class Ros2Bridge:
             "on_time_share": on_time_share(counts),
             "misses": counts["held"] + counts["safe"],
             **counts,
-            "ticks": self._ticks,
-            "late_ticks": self._late_ticks,
             **{name: self._actuator.count[name] for name in ("calls", "repeats", "refused")},
             **({} if self._feed is None else {"pictures": self._feed.count}),
             "write_failures": sum(output.failed for output in self._outputs.values()),
-            "latency_ms": now.get("latency_ms", self._latency_ms),
-            "waited_ms": now.get("waited_ms", self._waited_ms),
-            "observe_ms": quantiles(list(self._observe_ns)),
-            "publish_ms": quantiles(list(self._actuator.write_ns)),
         }
 
     def _close(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import logging
 import math
 import sys
@@ -16,7 +15,6 @@ from typing import Any
 from rtcontrol_client import ClientError, Options
 from rtcontrol_client.console import StandardStreams, printable
 from rtcontrol_client.ros2 import EXAMPLE
-from rtcontrol_client.ros2.arguments import sim_time, split
 from rtcontrol_client.ros2.errors import Ros2BridgeError, check_server
 from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown, outlive_terminal
 from rtcontrol_client.wire import LIMITS, WireError
@@ -39,6 +37,25 @@ examples:
 Exit status: 0; 2 mistake in what was given, or no server within --connect-timeout; 7 none within --duration; 129
 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
 """
+
+
+def split(given: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments that are not ROS's, and those between `--ros-args` and `--`, with one `--ros-args` first."""
+    ours: list[str] = []
+    ros: list[str] = []
+    inside = False
+    for word in given:
+        if word == "--ros-args" or (inside and word == "--"):
+            inside = word != "--"
+        else:
+            (ros if inside else ours).append(word)
+    return ours, ["--ros-args", *ros] if ros else []
+
+
+def sim_time(ros: Sequence[str]) -> bool | None:
+    """Return what ROS's arguments say of use_sim_time, if they do."""
+    given = [word.partition(":=")[2].lower() for word in ros if word.startswith("use_sim_time:=")]
+    return None if not given else given[-1] == "true"
 
 
 def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
@@ -65,7 +82,6 @@ def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
         help="seconds until the first welcome; 0: wait for ever (default: 6)",
     )
     parser.add_argument("--duration", type=float, help="end after so many seconds")
-    parser.add_argument("--report", type=Path, help="write the figures to this JSON file at the end")
     parser.add_argument(
         "--no-guard", action="store_true", help="no process beside it that stops the robot where the bridge is killed"
     )
@@ -142,11 +158,6 @@ def _check(options: argparse.Namespace) -> None:
     check_server(options.connect)
     if options.server_key is not None and options.keys is None:
         raise Ros2BridgeError("--server-key is given without --keys.", "Give this client's .key_secret file too.")
-    if options.report is not None:
-        try:
-            options.report.open("a").close()
-        except OSError as error:
-            raise _unwritable(options.report, error) from None
 
 
 def _check_hello(options: argparse.Namespace, mapper: Any, hz: float) -> None:
@@ -156,10 +167,6 @@ def _check_hello(options: argparse.Namespace, mapper: Any, hz: float) -> None:
         check_value(hello.model_dump(), LIMITS)
     except WireError as error:
         raise Ros2BridgeError(f"{options.config}: {error.message}", error.remedy) from None
-
-
-def _unwritable(path: Path, error: OSError) -> Ros2BridgeError:
-    return Ros2BridgeError(f"The report {path} cannot be written ({error.strerror}).", "Give another file.")
 
 
 def _bridge(options: argparse.Namespace, ros: Sequence[str], mapper: Any, hz: float) -> int:
@@ -193,18 +200,8 @@ def _bridge(options: argparse.Namespace, ros: Sequence[str], mapper: Any, hz: fl
             try:
                 bridge.run(ending.retake)
             finally:
-                figures = bridge.figures()
-                print(_summary(figures), file=sys.stderr)
-                if options.report:
-                    _write(options.report, figures)
+                print(_summary(bridge.figures()), file=sys.stderr)
     return ending.status
-
-
-def _write(path: Path, figures: dict[str, Any]) -> None:
-    try:
-        path.write_text(json.dumps(figures, indent=2) + "\n", "utf-8")
-    except OSError as error:
-        raise _unwritable(path, error) from None
 
 
 def _read_instructions(bridge: Any) -> None:
@@ -236,10 +233,4 @@ def _summary(figures: dict[str, Any]) -> str:
     share = figures["on_time_share"]
     on_time = "no tick" if share is None else f"{share:.2%} on time"
     names = ("fresh", "held", "safe", "expired", "refused", "reconnects")
-    counts = ", ".join(f"{name} {figures[name]}" for name in names)
-    times = "; ".join(
-        f"{name} {figures[name]['p50']:g} / {figures[name]['p99']:g}"
-        for name in ("latency_ms", "observe_ms", "publish_ms")
-        if figures[name]
-    )
-    return f"{on_time} ({counts}); p50 / p99: {times}" if times else f"{on_time} ({counts})"
+    return f"{on_time} ({', '.join(f'{name} {figures[name]}' for name in names)})"

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from rtcontrol_client.ros2.errors import Unmappable
-from rtcontrol_client.ros2.network import Input
 
 CLOCK = "/clock"
 STILL_MS = 1000.0  # a simulator's clock that has not gone on for so long stands still
@@ -21,7 +20,7 @@ class RobotClock:
 
     def __init__(
         self,
-        ticking: Input | None = None,
+        ticking: Any = None,
         still_ms: float = STILL_MS,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:

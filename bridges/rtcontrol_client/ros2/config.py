@@ -326,9 +326,6 @@ def _told(error: ValidationError, where: str) -> Ros2BridgeError:
     key = ".".join(parts) or "the file"
     if first["type"] == "missing":
         return Ros2BridgeError(f"{where}: {key} is missing.", f"Add it; {EXAMPLE} shows where.")
-    if key in ("types", "type_files"):
-        hint = "Remove it, and source the workspace that has these packages: their own definitions are used."
-        return Ros2BridgeError(f"{where}: {key} is not read any more.", hint)
     if first["type"] == "extra_forbidden":
         return Ros2BridgeError(
             f"{where}: {key} is no key of this format.", f"Remove it or correct its name ({EXAMPLE})."

@@ -11,13 +11,6 @@ OK, WARN, ERROR = range(3)
 ON_TIME = 0.99
 
 
-def quantiles(values_ns: list[int]) -> dict[str, float]:
-    """p50, p99 and the largest in milliseconds; nothing of nothing."""
-    ordered = sorted(values_ns)
-    shares = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
-    return {n: round(ordered[min(len(ordered) - 1, int(s * len(ordered)))] / 1e6, 3) for n, s in shares if ordered}
-
-
 def on_time_share(counts: Mapping[str, Any]) -> float | None:
     """Fresh decisions among all ticks told of: the server's misses arrive as `held` or `safe`."""
     ticks = counts["fresh"] + counts["held"] + counts["safe"]
@@ -63,6 +56,4 @@ def _message(of: str, **values: Any) -> Any:
 def _text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    if isinstance(value, dict):
-        return " ".join(f"{k} {_text(v)}" for k, v in value.items())
     return "" if value is None else str(value)

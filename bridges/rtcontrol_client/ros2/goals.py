@@ -1,4 +1,5 @@
-"""Actions that a call pursues: its goal is sent once, followed, and canceled by the safe call or by another goal.
+"""Services that a call asks, and actions that it pursues. A request is sent once for each new call. The goal of an
+action is sent once, followed, and canceled by the safe call or by another goal.
 
 A goal has an id of ours, by which the action's status and feedback are told from those of others' goals, whoever else
 has sent some. A cancellation is asked for again until the status says that the goal has ended: one that overtakes its
@@ -17,10 +18,7 @@ from typing import Any
 from rtcontrol_client.ros2.config import Qos
 from rtcontrol_client.ros2.links import ServedLink
 from rtcontrol_client.ros2.mapper import Mapper
-from rtcontrol_client.ros2.network import Feed, Network, Service
-from rtcontrol_client.ros2.parts import Order, Topic
-from rtcontrol_client.ros2.services import ServiceClient, unserved
-from rtcontrol_client.ros2.views import StateView, shown
+from rtcontrol_client.ros2.parts import Order, StateView, Topic, shown
 
 AGAIN_S = 0.5  # from one cancellation to the next
 STATES = {1: "accepted", 2: "executing", 3: "canceling", 4: "succeeded", 5: "canceled", 6: "aborted"}
@@ -34,13 +32,13 @@ NOBODY = bytes(16)  # as an id: all goals
 
 @dataclass(frozen=True)
 class ActionWires:
-    """What an action is made of on the wire."""
+    """What an action is made of on the wire: three services, and two topics that are read message by message."""
 
-    send: Service
-    ask: Service
-    cancel: Service
-    feedback: Feed
-    status: Feed
+    send: Any
+    ask: Any
+    cancel: Any
+    feedback: Any
+    status: Any
 
 
 @dataclass
@@ -252,12 +250,75 @@ class ActionClient:
             self._ask_cancel(goal)
 
 
+class ServiceClient:
+    """One service. Its states: `idle`, `no server`, `waiting`, `answered`, `no answer`. Thread-safe."""
+
+    failed = 0
+
+    def __init__(
+        self,
+        name: str,
+        view: type[StateView],
+        service: Any,
+        answer_s: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`answer_s`: so long an answer is waited for."""
+        self.name, self._view, self._service, self._answer_s, self._now = name, view, service, answer_s, now
+        self._lock = threading.Lock()
+        self._state, self._response = "idle", None
+        self._sent_s = 0.0
+
+    def write(self, request: Any) -> bool:
+        """Ask it; False where no server is there yet."""
+        with self._lock:
+            self._response = None
+            if not self._service.ready():
+                self._state = "no server"
+                return False
+            if not self._service.send(request):
+                return False
+            self._state, self._sent_s = "waiting", self._now()
+            return True
+
+    def readers(self) -> int:
+        """Whether a server is there."""
+        return int(self._service.ready())
+
+    def advance(self) -> None:
+        """Look for an answer; once a tick."""
+        with self._lock:
+            if self._state == "no server" and self._service.ready():
+                self._state = "idle"
+            for answer in self._service.answers():
+                if self._state == "waiting":
+                    self._state, self._response = "answered", answer
+            if self._state == "waiting" and self._now() > self._sent_s + self._answer_s:
+                self._state = "no answer"
+
+    def poll(self) -> tuple[StateView, int]:
+        """What is known of it now."""
+        with self._lock:
+            return shown(self._view, self._state, response=self._response), time.monotonic_ns()
+
+    def trouble(self) -> str | None:
+        """What is wrong with it now."""
+        if not self._service.ready():
+            return unserved(self.name)
+        if self._state == "no answer":
+            return f"{self.name} has not answered within {1e3 * self._answer_s:g} ms."
+        return None
+
+
+def unserved(name: str) -> str:
+    """What is reported of a service or an action without a server."""
+    return f"No node serves {name}. Start its node, or correct the name, the type or ROS_DOMAIN_ID."
+
+
 Channel = ActionClient | ServiceClient
 
 
-def channels(
-    mapper: Mapper, net: Network, names: Iterable[str] | None = None, alone: bool = False
-) -> dict[str, Channel]:
+def channels(mapper: Mapper, net: Any, names: Iterable[str] | None = None, alone: bool = False) -> dict[str, Channel]:
     """Return name -> client of each service and action, or of those named.
 
     `alone`: of a guard, which cancels all goals.
@@ -274,7 +335,7 @@ def channels(
     return found
 
 
-def _wires(link: ServedLink, net: Network) -> ActionWires:
+def _wires(link: ServedLink, net: Any) -> ActionWires:
     hidden, impl = f"{link.name}/_action", link.cls.Impl
     feedback = Topic(
         f"{hidden}/feedback", f"{link.form}_FeedbackMessage", impl.FeedbackMessage, FEEDBACK, link.relative

@@ -23,16 +23,15 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import rtcontrol_client
 from rtcontrol_client import Standing
 from rtcontrol_client.ros2.actuate import Ros2Actuator
-from rtcontrol_client.ros2.arguments import split
 from rtcontrol_client.ros2.config import RobotConfig
 from rtcontrol_client.ros2.errors import Ros2BridgeError
-from rtcontrol_client.ros2.goals import Channel, channels
+from rtcontrol_client.ros2.goals import channels
 from rtcontrol_client.ros2.mapper import Mapper
-from rtcontrol_client.ros2.network import Network, Output
 from rtcontrol_client.ros2.observer import clock_of
 from rtcontrol_client.shutdown import OTHERS, SIGNALS, SUSPENDS, outlive_terminal, write_now
 
@@ -228,7 +227,7 @@ class Watch:
         return min(most, left) if left > 0 else most
 
 
-def guard(given: Sequence[str], network: Callable[[], Network]) -> int:
+def guard(given: Sequence[str], network: Callable[[], Any]) -> int:
     """The process, with these arguments, until the bridge has ended; the exit status."""
     outlive_terminal()
     # What ends or stops the bridge, for all of a terminal's processes, must not do so here: the pipe's end is the end.
@@ -257,9 +256,7 @@ def _say_ready(file: int | None) -> None:
         os.close(file)
 
 
-def watching(
-    mapper: Mapper, bus: Network, hz: float, promise_ms: float, ready: Callable[[], None] = lambda: None
-) -> None:
+def watching(mapper: Mapper, bus: Any, hz: float, promise_ms: float, ready: Callable[[], None] = lambda: None) -> None:
     """Publish what is due; `ready` is called once, when the robot is there to hear it. Raises Ros2BridgeError where the
     network cannot be used."""
     call, steady = mapper.config.safe, mapper.steady()
@@ -270,7 +267,7 @@ def watching(
         if topic.name in named
     }
     asked, clock = channels(mapper, bus, named, alone=True), clock_of(mapper, bus.input)
-    told: dict[str, Output | Channel] = {**outputs, **asked}
+    told: dict[str, Any] = {**outputs, **asked}
     actuator, watch, why = Ros2Actuator(mapper, told, hz, clock), Watch(), ""
     safe, period_s = Standing(None, "safe", cause="guard"), 0.5 / max(hz, 1.0)
     began, waits = time.monotonic(), True
@@ -304,6 +301,7 @@ def watching(
 
 def main() -> int:
     """Run as the process that the bridge starts: a node whose names and rules follow `--ros-args`."""
+    from rtcontrol_client.ros2.cli import split
     from rtcontrol_client.ros2.node import RosNetwork, started
 
     given, ros = split(sys.argv[1:])

@@ -9,11 +9,10 @@ from typing import Any
 
 from rtcontrol_client.ros2.config import Qos, RequestSpec, RobotConfig, ServedSpec, ToolSpec
 from rtcontrol_client.ros2.errors import Ros2BridgeError
-from rtcontrol_client.ros2.parts import Order, Publication, Source, Topic
+from rtcontrol_client.ros2.parts import Order, Publication, Source, StateView, Topic, view_class
 from rtcontrol_client.ros2.paths import compile_path
 from rtcontrol_client.ros2.reading import Setter, reader, setter
 from rtcontrol_client.ros2.types import find
-from rtcontrol_client.ros2.views import StateView, view_class
 
 Complain = Callable[[str, str], Ros2BridgeError]  # of what, and which key
 UNKNOWN = "unknown"

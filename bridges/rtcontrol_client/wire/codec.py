@@ -18,8 +18,7 @@ import msgpack
 from pydantic import ValidationError
 
 from rtcontrol_client.wire.crowd import WITH_PARTS, check_parts
-from rtcontrol_client.wire.errors import Code, WireError
-from rtcontrol_client.wire.explain import refusal_of
+from rtcontrol_client.wire.errors import Code, WireError, refusal_of
 from rtcontrol_client.wire.limits import LIMITS, PLAIN, Limits, check_size, check_value, large
 from rtcontrol_client.wire.messages import ANY, MODELS, PROTOCOL, Message, Observe, Picture, whole
 

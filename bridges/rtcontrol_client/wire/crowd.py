@@ -27,8 +27,7 @@ from rtcontrol_client.wire.base import (
     Whole,
     whole,
 )
-from rtcontrol_client.wire.errors import WireError
-from rtcontrol_client.wire.explain import refusal_of
+from rtcontrol_client.wire.errors import WireError, refusal_of
 from rtcontrol_client.wire.limits import Limits, check_value, large
 
 MEMBERS = 4096  # of a crowd, at most

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import array
 import contextlib
-import signal
 import socket as sockets
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +15,14 @@ import psutil
 import pytest
 
 from rtcontrol.envs.pictures import png
-from rtcontrol.run.options import RunOptions
 from rtcontrol.serve.server import Server
-from rtcontrol.serve.single_client import run_remote
 from rtcontrol_client import Client, ClientError
-from rtcontrol_client.shutdown import Shutdown
-from rtcontrol_client.wire.messages import Hello, Observe, Picture, Ping, Pong
+from rtcontrol_client.wire.messages import Hello, Observe, Picture, Ping
 from rtcontrol_client.wire.pictures import MAX_PICTURE_BYTES
-from tests.bridges.client.worlds import OWN, Proxy, free_port, until
+from tests.bridges.client.worlds import OWN, Proxy, until
 from tests.bridges.wire.test_picture_files import enlarged, jpeg
 from tests.conformance.check.stand import Stand
 from tests.rtcontrol.serve.conftest import Bench, serving
-from tests.rtcontrol.serve.test_session_pictures import recorded
 
 FILE = jpeg()
 SMALL = png(np.zeros((4, 5, 3), np.uint8))
@@ -157,42 +151,3 @@ def test_it_goes_on_after_its_connections_were_cut(made: Bench) -> None:
             proxy.cut()
             until(lambda: client.statistics["resumed"] > 0, "not resumed")
     proxy.close()
-
-
-def test_a_client_that_listens_sends_them_on_its_one_connection(tmp_path: Path) -> None:
-    ending, endpoint = Shutdown(lambda name: None), f"tcp://127.0.0.1:{free_port()}"
-    given: dict[str, Any] = {"out": tmp_path / "o", "model": "random", "host": "inprocess", "live": False, "hz": 20.0}
-    config = RunOptions(env="remote", connect=endpoint, record_pictures=20.0, **given)
-    with ThreadPoolExecutor() as pool:
-        run = pool.submit(run_remote, config, ending, endpoint)
-        with Client.listen(endpoint, agent="lander") as client:
-            client.observe(text="x 0 y 100 vx 0 vy 0 angle 0 spin 0 legs 0 0")
-            assert client.send_picture(FILE)
-            for _ in range(10):
-                client.observe(text="x 0 y 100 vx 0 vy 0 angle 0 spin 0 legs 0 0")
-                client.wait(1)
-        assert run.result(30) == 0
-        ending._handle(signal.SIGTERM, None)
-    assert [(data, form) for _, data, form in recorded(tmp_path / "o" / "record.mcap")] == [(FILE, "jpeg")]
-
-
-def test_a_client_that_listens_has_one_picture_on_the_way_and_no_observation_waits_for_more() -> None:
-    # foxglove/ros-foxglove-bridge#196: small messages waited behind all the large ones that a slow network had to take.
-    endpoint = f"tcp://127.0.0.1:{free_port()}"
-    with Client(endpoint, OWN, listens=True) as client:
-        stand = Stand(endpoint, connects=True)
-        stand.expect(Hello, 20, "hello")
-        stand.welcome(capabilities=["pictures"], heartbeat_ms=60_000.0)
-        until(lambda: client.connected, "no session")
-        stand.alive = False  # as if all that it is sent were still on the way
-        for i in range(15):
-            assert client.send_picture(FILE if i == 0 else SMALL)
-            client.observe(text=str(i))
-            stand.expect(Observe, 20, "observation", lambda m, i=i: m.text == str(i))  # type: ignore[misc]
-            time.sleep(0.1)
-        (arrived,) = (message for message in stand.heard if isinstance(message, Picture))
-        assert arrived.image.data == FILE and client.statistics["pictures"]["sent"] == 1
-        ping = next(message for message in stand.heard[stand.heard.index(arrived) :] if isinstance(message, Ping))
-        stand.send(Pong(id=ping.id, t_ping_ns=ping.t_ns, t_received_ns=ping.t_ns, t_sent_ns=ping.t_ns))
-        assert stand.expect(Picture, 20, "picture").image.data == SMALL
-        stand.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import runpy
 import signal
-import socket as sockets
 import threading
 import time
 from collections.abc import Iterator
@@ -32,7 +31,6 @@ from tests.bridges.client.test_client_handler import Fleet
 from tests.bridges.client.test_core import MS, S, call_message, look, welcome
 from tests.bridges.client.worlds import OWN, ROOT, STRAIGHT, Process, Proxy, joined, until
 from tests.conformance.check.stand import Stand
-from tests.helpers.processes import free_port
 
 UNKNOWN = ErrorMessage(code="session", message="unknown", retryable=True)
 
@@ -127,29 +125,6 @@ def test_calls_that_a_busy_handler_missed_are_told_as_expired(stand: Stand) -> N
         go.set()
         told = {m.tick: m.outcome for m in (stand.expect(Executed, 5.0, "executed") for _ in ticks)}
         assert told == dict(zip(ticks, ["executed", "expired", "expired", "executed"], strict=True))
-
-
-def test_client_that_listens_is_joined_by_a_server_and_greets_it_again_after_it_hung() -> None:
-    stand = Stand(f"tcp://127.0.0.1:{free_port()}", connects=True)
-    with ThreadPoolExecutor() as pool:
-        listening = pool.submit(Client.listen, stand.endpoint, **OWN)
-        stand.expect(Hello, 10.0, "hello")
-        stand.welcome()
-        client = listening.result(10)
-    assert client.welcome.session == stand.token
-    host, port = stand.endpoint.removeprefix("tcp://").split(":")
-    for words in (b"", b"GET / HTTP/1.1\r\n\r\n"):  # strangers, who come and go
-        with sockets.create_connection((host, int(port))) as stranger:
-            stranger.sendall(words)
-    stand.pump(0.3)
-    assert client.connected and not client.statistics["reconnects"]
-    stand.alive = False  # it says nothing for three heartbeats, and is there again
-    assert stand.expect(Hello, 5.0, "hello").resume == stand.token
-    stand.alive = True
-    stand.welcome(resumed=True)
-    until(lambda: client.connected, "it is not welcomed again")
-    client.close()
-    stand.close()
 
 
 # The client when its server stops, dies, comes back, or the wire is cut: safe in time, then on again.

@@ -160,5 +160,3 @@ def test_no_server_is_reported_with_its_url() -> None:
     url = "http://127.0.0.1:1/connect"
     with pytest.raises(ClientError, match=r"No welcome from http://127\.0\.0\.1:1/connect.*does not answer"):
         Client.connect(url, **{**OWN, "connect_timeout_s": 0.5})
-    with pytest.raises(ClientError, match="listens has an address"):
-        Client.listen(url, **OWN)

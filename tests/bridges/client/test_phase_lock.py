@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from rtcontrol_client import ClientError
 from rtcontrol_client.client.connection import Offset
-from rtcontrol_client.client.looker import Looker
+from rtcontrol_client.client.handler import Looker
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.phase_lock import PhaseLock
 from rtcontrol_client.wire.messages import CallMessage
@@ -161,7 +161,7 @@ def test_the_worlds_own_look_is_called_for_each_tick_and_its_mistakes_are_told_o
             raise answer
         return answer
 
-    looker = Looker(world, look)
+    looker = Looker(world, look)  # type: ignore[arg-type]
     assert world.enough.wait(20)
     looker.close()
     assert [seen for seen, _ in world.seen[:4]] == ["text", {"x": 1}, "more", {"x": 2}]

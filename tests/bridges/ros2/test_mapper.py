@@ -374,7 +374,6 @@ def crossed(value: dict[str, Any]) -> None:
     ("change", "says"),
     [
         (put("speed", value=3), "robot.yaml: speed is no key of this format"),
-        (put("types", value={"a_msgs/msg/A": "int8 a"}), "robot.yaml: types is not read any more."),
         (put("hz", value="fast"), "robot.yaml: hz: "),
         (lambda c: c.pop("safe"), "robot.yaml: safe is missing"),
         (put("safe", value="halt"), "robot.yaml: safe: there is no tool 'halt'"),

@@ -16,9 +16,8 @@ import pytest
 from rtcontrol_client import Refused, Standing
 from rtcontrol_client.ros2 import EXAMPLE, cli
 from rtcontrol_client.ros2.actuate import Ros2Actuator
-from rtcontrol_client.ros2.arguments import sim_time, split
 from rtcontrol_client.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
-from rtcontrol_client.ros2.cli import main
+from rtcontrol_client.ros2.cli import main, sim_time, split
 from rtcontrol_client.ros2.errors import Unmappable
 from rtcontrol_client.ros2.parts import Topic
 from rtcontrol_client.wire.messages import ErrorMessage, FunctionCall
@@ -388,7 +387,6 @@ def test_it_is_a_command_of_rtcontrol(tmp_path: Path) -> None:
             "127.0.0.1:5555 is no endpoint. Write tcp://ADDRESS:PORT, tcp://[IPV6]:PORT or",
         ),
         (["--server-key", "server.key"], "--server-key is given without --keys."),
-        (["--report", "/nowhere/report.json"], "The report /nowhere/report.json cannot be written (No such file"),
         (["--instruct", "x" * 70_000], "instruction: a string of 70000 characters: above the limit"),
     ],
 )

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from rtcontrol_client.ros2.goals import ActionClient, ActionWires
+from rtcontrol_client.ros2.goals import ActionClient, ActionWires, ServiceClient
 from rtcontrol_client.ros2.parts import Order
-from rtcontrol_client.ros2.services import ServiceClient
 from tests.bridges.ros2.mapping import linked
 
 NOBODY = bytes(16)

@@ -23,9 +23,8 @@ M = TypeVar("M", bound=Message)
 class Stand:
     """One ROUTER socket, one client. It answers pings and sends its own while `alive`; nothing else by itself."""
 
-    def __init__(self, endpoint: str, connects: bool = False) -> None:
-        """`connects`: to a client that listens there."""
-        self.endpoint, self._connects = endpoint, connects
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
         self.heard: list[Message] = []
         self.broken: list[str] = []  # messages that the client should not have sent
         self.peer: bytes | None = None
@@ -42,9 +41,6 @@ class Stand:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.ZAP_DOMAIN, b"rtcontrol")
         socket.setsockopt(zmq.MAXMSGSIZE, LIMITS.max_message_bytes)
-        if self._connects:
-            socket.connect(self.endpoint)
-            return socket
         for attempt in range(50):
             try:
                 socket.bind(self.endpoint)

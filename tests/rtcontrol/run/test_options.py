@@ -112,7 +112,6 @@ SET = {
     "instruction": " ",
     "goal": "left",
     "bind": "a",
-    "connect": "b",
     "keys": Path("k"),
     "town": "T",
     "traffic": 3,
@@ -125,10 +124,10 @@ SET = {
 @given(env=st.sampled_from(["lander", "remote", "carla-bridge"]), names=st.sets(st.sampled_from(sorted(SET))))
 def test_what_excludes_each_other_is_refused_by_the_object_itself(env: str, names: set[str]) -> None:
     remote, carla = (
-        {"bind", "connect", "keys"},
+        {"bind", "keys"},
         {"town", "traffic", "carla_standin", "carla_host"},
     )
-    fine = "instruction" not in names and not {"bind", "connect"} <= names
+    fine = "instruction" not in names
     fine &= not names & remote or env == "remote"
     fine &= not names & carla or env == "carla-bridge"
     fine &= "goal" not in names or env == "lander"

@@ -15,7 +15,6 @@ from typing import Any
 
 import httpx
 import pytest
-import zmq
 from commands import refused
 
 from rtcontrol.cli.serve import _gateway
@@ -138,20 +137,6 @@ def test_client_that_starts_again_takes_its_own_place(fly: Fly, tmp_path: Path, 
         again.send(Bye(session=again.token))
         assert status.result(20) == 0
     assert report(tmp_path)["ended_by"] == "client said bye"
-
-
-def test_run_dials_a_client_that_listens_and_waits_on_where_it_refused_its_hello(start: Start, tmp_path: Path) -> None:
-    with WirePeer("tcp://127.0.0.1:*", bind=True) as peer:
-        endpoint = peer.socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        program, _ = start("--connect", endpoint)
-        assert peer.denied(agent="nobody").code == "agent"
-        peer.enter(pacing="client")
-        assert peer.ask().status == "fresh"
-        program.popen.send_signal(signal.SIGHUP)
-        assert peer.expect(CallMessage, status="safe").call is not None
-        assert peer.expect(Bye).reason == "SIGHUP"
-        assert program.popen.wait(20) == 129
-    assert report(tmp_path)["ended_by"] == "SIGHUP"
 
 
 def test_a_run_that_waits_for_a_client_is_ended_and_leaves_no_folder(start: Start, tmp_path: Path) -> None:

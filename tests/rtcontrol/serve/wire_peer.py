@@ -19,14 +19,14 @@ TEXT = "x 0 y 100 vx 0 vy 0 angle 0 spin 0 legs 0 0"
 class WirePeer:
     """`inbox` keeps what came and was not asked for; pings are answered whenever it looks."""
 
-    def __init__(self, endpoint: str, bind: bool = False, keys: tuple[KeyPair, str] | None = None) -> None:
+    def __init__(self, endpoint: str, keys: tuple[KeyPair, str] | None = None) -> None:
         """`keys`: its own, and the server's public one."""
         self.socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         self.socket.linger = 0
         if keys is not None:
             self.socket.curve_publickey, self.socket.curve_secretkey = keys[0].public.encode(), keys[0].secret.encode()
             self.socket.curve_serverkey = keys[1].encode()
-        (self.socket.bind if bind else self.socket.connect)(endpoint)
+        self.socket.connect(endpoint)
         self.welcome: Welcome | None = None
         self.inbox: list[Message] = []
         self.seq = 0
