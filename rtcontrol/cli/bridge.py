@@ -27,7 +27,7 @@ def bridge() -> None:
 
       rtcontrol bridge ros2 --config robot.yaml
 
-      rtcontrol bridge carla --instruct "follow the car ahead at 20 metres"
+      rtcontrol bridge carla --instruct "drive at 50"
     """
 
 

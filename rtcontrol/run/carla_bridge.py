@@ -48,9 +48,9 @@ class BridgeProcess:
     `gave_up` says why there is no bridge any more, where that ended the run.
     """
 
-    def __init__(self, command: Sequence[str], out: Path) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         self.gave_up: str | None = None
-        self._command, self._out = list(command), out
+        self._command = list(command)
         self._clean = [*self._command[: self._command.index("-m") + 2], "--clean"]
         self._process: subprocess.Popen[str] | None = None
         self._left: Path | None = None  # what the process in hand leaves behind if it dies
@@ -100,10 +100,6 @@ class BridgeProcess:
                 process.wait()
             self._tidy()
             raise
-        report = self._out / "bridge.json"
-        with contextlib.suppress(OSError, ValueError):
-            told = json.loads(report.read_text("utf-8")) | {"gave_up": self.gave_up}
-            report.write_text(json.dumps(told, indent=2) + "\n", "utf-8")
 
     def __enter__(self) -> Self:
         pipe = subprocess.PIPE
@@ -263,8 +259,6 @@ class StandIn:
 
 
 AGENT = "driver"
-# In CARLA, and in the stand-in.
-TRAFFIC = (20, 12)
 
 
 def run_carla(
@@ -285,7 +279,6 @@ def run_carla(
         guardian = Guardian()  # it removes its folder, however we end
         stack.callback(guardian.end)
         folder = Path(guardian.folder)
-        traffic = options.traffic if options.traffic is not None else TRAFFIC[options.carla_standin]
         host, port = options.carla_host, options.carla_port
         if options.carla_standin:
             state = folder / "standin.json"
@@ -293,7 +286,7 @@ def run_carla(
             port = stack.enter_context(StandIn(state=state)).port
             print(f"driving in the CARLA stand-in, not CARLA (port {port})", file=sys.stderr)
         endpoint = f"ipc://{folder}/wire"
-        bridged = stack.enter_context(BridgeProcess(_command(options, host, port, traffic, endpoint), options.out))
+        bridged = stack.enter_context(BridgeProcess(_command(options, host, port, endpoint)))
         bridged.await_ready()
         try:
             status = run(options, ending, endpoint, bridged)
@@ -307,14 +300,13 @@ def run_carla(
     raise AssertionError("an exit stack passes errors on")
 
 
-def _command(config: RunOptions, host: str, port: int, traffic: int, endpoint: str) -> list[str]:
+def _command(config: RunOptions, host: str, port: int, endpoint: str) -> list[str]:
     """The bridge's command line."""
     command = [sys.executable, "-m", "rtcontrol_client.carla", "--supervised", "--connect", endpoint]
-    command += [f"--carla-host={host}", "--carla-port", str(port), "--traffic", str(traffic)]
+    command += [f"--carla-host={host}", "--carla-port", str(port)]
     # The server has one agent: whichever it is.
     command += ["--agent", "", "--connect-timeout", "0", "--hz", f"{config.hz:g}", "--clock", config.clock]
     command += ["--seed", str(config.seed)]
-    command += ["--report", str(config.out / "bridge.json")]
     if config.town is not None:
         command.append(f"--town={config.town}")
     if config.trace:

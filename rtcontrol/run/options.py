@@ -170,7 +170,6 @@ class RunOptions(RunConfig):
     carla_host: Annotated[str, Flag("--env carla-bridge: the CARLA server's machine.")] = CARLA_AT[0]
     carla_port: Annotated[int, Flag("--env carla-bridge: its port.")] = CARLA_AT[1]
     town: Annotated[str | None, Flag("--env carla-bridge: load this town. (default: the one loaded)")] = None
-    traffic: Annotated[int | None, Flag("--env carla-bridge: other vehicles. (default: 20; stand-in: 12)")] = None
     carla_standin: Annotated[bool, Flag("--env carla-bridge: drive in the stand-in, which is not CARLA.")] = False
 
     trace: Annotated[bool, Flag("--env carla-bridge: a line a step, in trace.jsonl.")] = False
@@ -194,8 +193,8 @@ class RunOptions(RunConfig):
             _refuse("--model expert calls the tools that it was written for, not those of --tools.", "Give another.")
         if (remote or carla) and self.goal is not None:
             _refuse("--goal is for bundled environments.", "Tell a client's agent what to do with --instruct.")
-        if not carla and (self.town, self.traffic, self.carla_standin, self.trace) != (None, None, False, False):
-            _refuse("--town, --traffic, --carla-standin and --trace are for --env carla-bridge.")
+        if not carla and (self.town, self.carla_standin, self.trace) != (None, False, False):
+            _refuse("--town, --carla-standin and --trace are for --env carla-bridge.")
         if elsewhere and (not carla or self.carla_standin):
             why = "--carla-standin starts a server of its own" if carla else "they are for --env carla-bridge"
             _refuse(f"--carla-host and --carla-port have no effect here: {why}.")

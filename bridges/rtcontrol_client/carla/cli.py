@@ -11,8 +11,7 @@ import math
 import os
 import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,7 +38,7 @@ it runs is the new instruction; Ctrl-C ends it with the car braked to a halt.
 examples:
   ./CarlaUE4.sh -RenderOffScreen &                     (CARLA 0.9.16)
   rtcontrol serve &
-  rtcontrol bridge carla --instruct "follow the car ahead at 20 metres"
+  rtcontrol bridge carla --instruct "drive at 50"
 
 `rtcontrol run --env carla-bridge` is server and bridge in one command. What a bridge left behind that was killed:
   python -m rtcontrol_client.carla --clean FILE
@@ -68,9 +67,7 @@ def parser(prog: str) -> Parser:
     add("--carla-host", default="127.0.0.1", help="the CARLA server's machine (default: %(default)s)")
     add("--carla-port", type=int, default=2000, help="its port (default: %(default)s)")
     add("--town", help="load this town (default: whatever is loaded)")
-    add("--traffic", type=int, default=20, help="vehicles that the bridge adds (default: %(default)s)")
     add("--vehicle", help="the ego vehicle's blueprint (default: vehicle.tesla.model3)")
-    add("--role", default="hero", help="its role name (default: %(default)s)")
     add("--seed", type=int, default=0, help="chooses the spawn points (default: %(default)s)")
     add("--hz", type=float, default=16.0, help="observations and decisions a second (default: %(default)s)")
     add("--clock", choices=("wall", "lockstep"), default="wall", help="the world runs on, or waits (default: wall)")
@@ -79,35 +76,22 @@ def parser(prog: str) -> Parser:
     add("--keys", type=Path, help="this client's .key_secret, for a server with keys")
     add("--server-key", type=Path, help="the server's .key (default: server.key beside it)")
     add("--connect-timeout", type=float, default=6.0, help="seconds until the first welcome; 0: for ever (default: 6)")
-    add("--reconnect-s", type=float, default=30.0, help="how long to wait for a lost CARLA server (default: 30)")
-    add("--tick-s", type=float, help="a step that takes longer: the server is lost (default: 0.8, in lockstep 5)")
+    add("--reconnect-s", type=float, default=30.0, help="how long to wait for a CARLA server that hangs (default: 30)")
     add("--duration", type=float, help="end after so many seconds")
-    add("--report", type=Path, help="write the figures to this JSON file, each second and at the end")
     add("--trace", type=Path, help="write a line a step to this file")
-    add("--rt-priority", type=int, default=0, help="SCHED_FIFO priority of the bridge's thread, 1 to 99")
     add("--reload", action="store_true", help="begin with the world loaded anew: the same seed gives the same drive")
     add("--clean", type=Path, metavar="FILE", help="only undo what a bridge left that was killed")
     add("--standin", action="store_true", help=f"say in every figure that this is the {STANDIN}")
-    add("--wait-carla", action="store_true", help="wait for a CARLA server, as long as for a lost one")
     add("--supervised", action="store_true", help=argparse.SUPPRESS)
     return made
 
 
-def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:
-    """What the command line says. Raises CarlaBridgeError."""
-    return parser(prog).parse_args(given)
-
-
-def main(
-    given: Sequence[str] | None = None,
-    prog: str = "python -m rtcontrol_client.carla",
-    arguments: Callable[[Sequence[str], str], argparse.Namespace] = arguments,
-) -> int:
+def main(given: Sequence[str] | None = None, prog: str = "python -m rtcontrol_client.carla") -> int:
     """Run; mistakes are one paragraph on stderr and status 2. Supervised, they are an event on stdout."""
     outlive_terminal()
     supervised = False
     try:
-        options = arguments(sys.argv[1:] if given is None else given, prog)
+        options = parser(prog).parse_args(sys.argv[1:] if given is None else given)
         supervised = options.supervised
         return run(options)
     except (CarlaBridgeError, ClientError) as error:
@@ -153,9 +137,6 @@ def _run(options: argparse.Namespace) -> int:
         )
     for name, value, least, most, remedy in (
         ("carla-port", options.carla_port, 1, 65535, "Give 1 to 65535; CARLA's own is 2000."),
-        ("traffic", options.traffic, 0, 500, "Give 0 to 500."),
-        ("rt-priority", options.rt_priority, 0, 99, "Give 1 to 99."),
-        ("tick-s", options.tick_s, 0.1, 60, "Give 0.1 to 60 seconds."),
         ("reconnect-s", options.reconnect_s, 0, math.inf, "Give 0 or more seconds."),
         ("connect-timeout", options.connect_timeout, 0, math.inf, "Give 0 or more seconds."),
         ("duration", options.duration, 0, math.inf, "Give 0 or more seconds, or leave it out."),
@@ -177,7 +158,7 @@ def _bridge(options: argparse.Namespace) -> int:
         return {name: getattr(options, name) for name in names}
 
     bridge_options = CarlaBridgeOptions(
-        **same("hz", "clock", "reconnect_s", "trace", "report"),
+        **same("hz", "clock", "reconnect_s", "trace"),
         endpoint=options.connect,
         agent=options.agent or None,
         instruction=options.instruct,
@@ -187,11 +168,11 @@ def _bridge(options: argparse.Namespace) -> int:
         client=same("keys", "server_key") if options.keys else {},
     )
     world_options = WorldOptions(
-        **same("town", "traffic", "vehicle", "role", "seed", "reload", "standin"),
+        **same("town", "vehicle", "seed", "reload", "standin"),
         host=options.carla_host,
         port=options.carla_port,
         step_s=bridge_options.step_s,
-        wait_s=options.tick_s or WAIT_S[options.clock],
+        wait_s=WAIT_S[options.clock],
     )
     _check_wheel()
     with Shutdown(lambda name: None) as ending:
@@ -202,8 +183,8 @@ def _bridge(options: argparse.Namespace) -> int:
 
         world = CarlaWorld(world_options, journal.Journal(path, options.carla_host, options.carla_port))
         try:
-            _open(world, options.reconnect_s if options.wait_carla else 0.0, ending)
-            return _drive(world, bridge_options, options.supervised, ending, options.rt_priority)
+            world.open()
+            return _drive(world, bridge_options, options.supervised, ending)
         except ServerLost as lost:
             raise CarlaBridgeError(
                 f"The CARLA server at {world_options.server} was lost ({lost}).", "Start it again."
@@ -212,19 +193,7 @@ def _bridge(options: argparse.Namespace) -> int:
             world.close()
 
 
-def _open(world: Any, wait_s: float, ending: Shutdown) -> None:
-    """Open the world, at once or within some seconds."""
-    end_s = time.monotonic() + wait_s
-    while True:
-        try:
-            return world.open()
-        except CarlaBridgeError:
-            if ending.status or time.monotonic() >= end_s:
-                raise
-        time.sleep(0.5)
-
-
-def _drive(world: Any, options: CarlaBridgeOptions, supervised: bool, ending: Shutdown, rt_priority: int) -> int:
+def _drive(world: Any, options: CarlaBridgeOptions, supervised: bool, ending: Shutdown) -> int:
     from rtcontrol_client.carla.bridge import CarlaBridge
 
     bridge = CarlaBridge(world, options)
@@ -235,15 +204,10 @@ def _drive(world: Any, options: CarlaBridgeOptions, supervised: bool, ending: Sh
     log.info("%s at %s:%d: %s, ego vehicle %s", world.what, where.host, where.port, world.town, world.ego.type_id)
     if supervised or (sys.stdin is not None and sys.stdin.isatty()):
         threading.Thread(target=_read, args=(bridge, supervised), daemon=True).start()
-    if rt_priority:
-        try:
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(rt_priority))
-        except OSError as error:
-            log.warning("--rt-priority is refused (%s): see `rtcontrol doctor`", error.strerror)
     try:
         bridge.run(ending.retake)
     finally:
-        print(summary(bridge.figures()), file=sys.stderr)
+        print(bridge.summary(), file=sys.stderr)
     return ending.status
 
 
@@ -258,22 +222,3 @@ def _read(bridge: Any, leashed: bool) -> None:
                 bridge.instruct(text)
     if leashed:
         bridge.stop()
-
-
-def summary(figures: dict[str, Any]) -> str:
-    """The figures in a line."""
-    driver, calls = figures["driver"], figures["calls"]
-    share = figures["on_grid_share"]
-    paced = "lockstep" if share is None else f"{share:.2%} of the steps on the grid"
-    counts = ", ".join(f"{name} {calls[name]}" for name in ("fresh", "held", "safe", "expired"))
-    times = "; ".join(
-        f"{name} {found['p50']:g} / {found['p99']:g}"
-        for name in ("overhead_ms", "tick_ms", "latency_ms")
-        if (found := figures.get(name))
-    )
-    return (
-        f"{figures['world']}, {figures['town']}: {figures['simulated_s']:.1f} s driven, {driver['distance_m']:.0f} m, "
-        f"top {driver['top_kmh']:.0f} km/h, lane changes {driver['lane_changes']}, emergency brakes "
-        f"{driver['emergencies']}; {paced}, real-time factor {figures['real_time_factor']} ({counts}); "
-        f"p50 / p99: {times}"
-    )

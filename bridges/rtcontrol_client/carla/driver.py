@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rtcontrol_client.carla import hazards, observing, pace
@@ -20,7 +21,6 @@ from rtcontrol_client.carla.neighbours import Body, LaneOccupancy
 from rtcontrol_client.carla.observing import Scene, View
 from rtcontrol_client.carla.pace import KMH, Near
 from rtcontrol_client.carla.route import Route
-from rtcontrol_client.carla.stats import Counts
 
 TAKES_S = 3.0
 LEAST_M = 16.0  # and never shorter than so much of the road
@@ -77,6 +77,31 @@ NOWHERE = Place(speed_kmh=0.0, lane=1, lanes=1, shift=0, junction_m=None)
 STANDSTILL = Control(brake=0.6)
 
 
+@dataclass(slots=True)
+class Counts:
+    """`emergencies` and `beyond_limits` count beginnings, not steps.
+
+    `beyond_limits`: the lateral acceleration passed what the steering keeps to. `lights`: emergencies before a stop
+    line. `unfit`: steps whose figures were not numbers, answered by braking. `fallbacks`: junctions where the lane did
+    not allow the turn that was called.
+    """
+
+    steps: int = 0
+    calls: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    emergencies: int = 0
+    lights: int = 0
+    bends: int = 0
+    lane_changes: int = 0
+    lane_changes_given_up: int = 0
+    ways: Counter[str] = field(default_factory=Counter)
+    fallbacks: int = 0
+    distance_m: float = 0.0
+    top_kmh: float = 0.0
+    beyond_limits: int = 0
+    unfit: int = 0
+
+
 class Driver:
     """Drives one vehicle over a road at a fixed step; the vehicle's figures as in its `VehiclePhysicsControl`."""
 
@@ -87,12 +112,10 @@ class Driver:
         wheelbase_m: float = WHEELBASE_M,
         max_steer_deg: float = MAX_STEER_DEG,
         steering_curve: Sequence[tuple[float, float]] = CURVE,
-        alone: bool = False,
     ) -> None:
-        """`alone`: nobody calls, so it stops at red lights by itself and does not look at the lanes beside it."""
         if not dt_s > 0:
             raise ValueError(f"dt_s={dt_s}: a step takes time")
-        self.road, self.dt_s, self.alone = road, dt_s, alone
+        self.road, self.dt_s = road, dt_s
         self.intent = Intent()
         self.counts = Counts()
         self._track = Track(road)
@@ -124,10 +147,7 @@ class Driver:
             return self._view
         if not scene.own.sane:
             raise ValueError("the vehicle's place is not a number")
-        occupancy = scene.occupancy
-        if occupancy is None:
-            occupancy = self._occupancy
-            occupancy.update(scene.others)
+        self._occupancy.update(scene.others)
         passed = self._track.follow(scene.own, self.intent)
         if self._lane_change is not None:
             self._lane_change.moved(passed.sideways_m)
@@ -141,7 +161,7 @@ class Driver:
         if passed.entered and not self._leads_over():
             self._give_up(self._track.lateral_m)
         track = self._track
-        view = observing.look(occupancy, scene, track.route(self.intent.turn), track.s, track.lateral_m, not self.alone)
+        view = observing.look(self._occupancy, scene, track.route(self.intent.turn), track.s, track.lateral_m)
         self._scene, self._view = scene, view
         return view
 
@@ -274,12 +294,9 @@ class Driver:
             want = min(want, hazards.close(near, speed))
             braking = braking or hazards.danger(near, speed, self._braking)
         bend = hazards.bend(view, speed)
-        if not self.alone:
-            self._could, self._at_line = hazards.line(view, speed, self._could, self._at_line)
-            self.counts.lights += self._at_line and not braking and not self._braking
-            braking = braking or self._at_line
-        else:
-            bend = min(bend, hazards.red(view, speed))
+        self._could, self._at_line = hazards.line(view, speed, self._could, self._at_line)
+        self.counts.lights += self._at_line and not braking and not self._braking
+        braking = braking or self._at_line
         slowing = bend < want - 0.2
         want = -pace.FULL_BRAKE if braking else min(want, bend)
         self.counts.emergencies += braking and not self._braking

@@ -1,4 +1,4 @@
-"""What holds whatever was called: who is in the way, bends, the road's end, red lights where nobody calls."""
+"""What holds whatever was called: who is in the way, bends, the road's end, stop lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rtcontrol_client.carla.route import BEND_STEP_M, NO_BEND, Route
 BEND_DOWN = 3.0  # m/s2, slowing for a bend or a line
 MOST_DOWN = 6.0
 ROAD_END_M = 5.0
-LINE_M, SHORT_M = 1.0, 0.3  # before a stop line, and in an emergency
+SHORT_M = 0.3  # before a stop line
 YELLOW = 4.0  # m/s2: who would have to brake harder goes on at yellow
 EASED = 2.0  # m/s2: an emergency is over where so little braking would do
 CLOSE_M, CREEP = 2.0, 0.5
@@ -70,17 +70,6 @@ def line(view: View, speed: float, could: bool, braking: bool) -> tuple[bool, bo
     # Who stands can stay, also with the bumper over the line.
     could = could or speed < CREEP or needed <= (pace.FULL_BRAKE if view.light == "red" else YELLOW)
     return could, could and needed > (EASED if braking else pace.EMERGENCY)
-
-
-def red(view: View, speed: float) -> float:
-    """The acceleration that the light allows. At yellow it is braked for where that is still easy."""
-    line = view.junction_m
-    if view.light not in ("red", "yellow") or not line:
-        return math.inf
-    left = max(line - LINE_M, 0.0)
-    if view.light == "yellow" and speed * speed > 2.0 * BEND_DOWN * left:
-        return math.inf
-    return max(_slowing(left, 0.0, speed), -MOST_DOWN)
 
 
 def _slowing(ahead: float, to: float, speed: float) -> float:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rtcontrol_client.carla.intent import Place
 from rtcontrol_client.carla.lanes import TownRoad
 from rtcontrol_client.carla.neighbours import SIGHT_M, Body, LaneOccupancy, Neighbour, in_lane
 from rtcontrol_client.carla.pace import KMH, Near
 from rtcontrol_client.carla.route import LaneLine, Route
-
-if TYPE_CHECKING:
-    pass
 
 Light = Literal["none", "green", "yellow", "red"]
 # A light is told from so far before its stop line on: what the driver model has learnt (`envs/road/world.py`).
@@ -25,16 +22,12 @@ WORST: tuple[Light, ...] = ("red", "yellow", "green")
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One moment: our vehicle, the others, the speed limit that holds for us, all lights by their numbers.
-
-    `occupancy`, where many drive in one scene: all vehicles by lane already; then `others` is not looked at.
-    """
+    """One moment: our vehicle, the others, the speed limit that holds for us, all lights by their numbers."""
 
     own: Body
     others: Sequence[Body] = ()
     limit_kmh: float = 50.0
     lights: Mapping[int, Light] = field(default_factory=dict)
-    occupancy: LaneOccupancy | None = None
 
 
 @dataclass(slots=True)
@@ -65,13 +58,11 @@ class View:
     right: Side | None
 
 
-def look(occupancy: LaneOccupancy, scene: Scene, route: Route, s: float, lateral_m: float, sides: bool = True) -> View:
-    """What is around our vehicle, s metres after the route's start. The occupancy is of this moment.
-
-    Without `sides` the lanes beside ours are not looked at."""
+def look(occupancy: LaneOccupancy, scene: Scene, route: Route, s: float, lateral_m: float) -> View:
+    """What is around our vehicle, s metres after the route's start. The occupancy is of this moment."""
     own, lane, road = scene.own, route.lanes[0], occupancy.road
     left, right = (
-        _side(occupancy, own, *_beside(road, own, route, beside, s)) if sides and beside is not None else None
+        _side(occupancy, own, *_beside(road, own, route, beside, s)) if beside is not None else None
         for beside in (lane.left, lane.right)
     )
     light = _light(scene, route, s)

@@ -30,16 +30,14 @@ class ServerLost(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class WorldOptions:
-    """`town`: loaded where it is not the server's (None: whatever is loaded); `traffic`: vehicles that the bridge adds;
-    `vehicle`: the ego's blueprint (None: a Model 3, else any car); `role`: its role name; `step_s`: of the simulation;
-    `wait_s`: how long one tick may take until the server is lost; `standin`: it is the stand-in."""
+    """`town`: loaded where it is not the server's (None: whatever is loaded); `vehicle`: the ego's blueprint (None: a
+    Model 3, else any car); `step_s`: of the simulation; `wait_s`: how long one tick may take until the server is lost;
+    `standin`: it is the stand-in."""
 
     host: str = "127.0.0.1"
     port: int = 2000
     town: str | None = None
-    traffic: int = 0
     vehicle: str | None = None
-    role: str = "hero"
     seed: int = 0
     step_s: float = LONGEST_STEP_S
     wait_s: float = WAIT_S["wall"]
@@ -56,9 +54,9 @@ class WorldOptions:
 class CarlaBridgeOptions:
     """`endpoint` of the rtcontrol server; `agent` (None: the server's only one); `clock`: `wall` keeps to the wall's
     grid whatever happens, `lockstep` waits for each call; `duration_s`: end after so long; `connect_timeout_s`: for the
-    first welcome (None: for ever); `reconnect_s`: how long a lost CARLA server is waited for; `once`: one session, and
-    its end is the bridge's; `trace`: a file that gets a line a step; `report`: one that gets the figures, every second
-    and at the end; `client`: further options of the client."""
+    first welcome (None: for ever); `reconnect_s`: how long a CARLA server that hangs is waited for; `once`: one
+    session, and its end is the bridge's; `trace`: a file that gets a line a step; `client`: further options of the
+    client."""
 
     endpoint: str = "tcp://127.0.0.1:5555"
     agent: str | None = "driver"
@@ -70,7 +68,6 @@ class CarlaBridgeOptions:
     reconnect_s: float = 30.0
     once: bool = False
     trace: Path | None = None
-    report: Path | None = None
     client: Mapping[str, Any] = field(default_factory=dict)
 
     @property

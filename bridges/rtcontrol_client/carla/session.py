@@ -28,7 +28,6 @@ class CarlaSession:
         self._began_s = time.monotonic()
         self._client: Client | None = None
         self._ended: Counter[str] = Counter()
-        self._latency_ms: dict[str, float] = {}
         self._retry_s = 0.0
         self._token = ""
         self._instruction = options.instruction
@@ -135,9 +134,7 @@ class CarlaSession:
         """What the clients counted."""
         now = self._client.statistics if self._client is not None else {}
         names = ("observed", "fresh", "held", "safe", "expired", "errors", "reconnects")
-        return {name: self._ended[name] + now.get(name, 0) for name in names} | {
-            "latency_ms": now.get("latency_ms") or self._latency_ms
-        }
+        return {name: self._ended[name] + now.get(name, 0) for name in names}
 
     def close(self) -> None:
         """Say bye."""
@@ -146,9 +143,7 @@ class CarlaSession:
             self._drop(self._client)
 
     def _drop(self, client: Client) -> None:
-        found = client.statistics
-        self._latency_ms = found["latency_ms"] or self._latency_ms
-        self._ended += Counter({k: v for k, v in found.items() if isinstance(v, int) and v})
+        self._ended += Counter({k: v for k, v in client.statistics.items() if isinstance(v, int) and v})
         client.close()
         self._client = None
 

@@ -12,7 +12,6 @@ import carla
 
 from rtcontrol_client.carla import journal
 from rtcontrol_client.carla.control import Control
-from rtcontrol_client.carla.fleet import Fleet
 from rtcontrol_client.carla.journal import Journal
 from rtcontrol_client.carla.lights import Lamp, lamp_of
 from rtcontrol_client.carla.neighbours import Body
@@ -28,11 +27,11 @@ from rtcontrol_client.carla.server import (
     settings_of,
     ticked,
     undo,
-    vehicles,
 )
 
 LOAD_S = 90.0
 CARS = ("vehicle.tesla.model3", "vehicle.")
+ROLE = "hero"
 # Where CARLA tells none.
 LIMIT_KMH = 50.0
 STATES: dict[str, Light] = {"Red": "red", "Yellow": "yellow", "Green": "green"}
@@ -40,9 +39,8 @@ log = logging.getLogger("rtcontrol.carla")
 
 
 class CarlaWorld:
-    """One server, made synchronous, ticked by us alone. `ego` is our vehicle, `fleet` the others that we added, `map`
-    CARLA's map of the town, `frame` the simulation's last step; `fresh`: the last connection found no vehicle of ours,
-    and made one.
+    """One server, made synchronous, ticked by us alone. `ego` is our vehicle, `map` CARLA's map of the town, `frame`
+    the simulation's last step.
 
     Methods raise CarlaBridgeError for what the user must mend, and ServerLost where the server is gone.
     """
@@ -52,9 +50,7 @@ class CarlaWorld:
         self.map: Any = None
         self.ego: Any = None
         self.found: dict[str, Any] = {}
-        self.fleet: Fleet | None = None
         self.frame = 0
-        self.fresh = True
         self._journal = journal
         self._client: Any = None
         self._world: Any = None
@@ -73,25 +69,22 @@ class CarlaWorld:
     def open(self) -> None:
         """Connect, make it ours, spawn the ego vehicle. What others of this user left there is undone first."""
         self._client = connect(self.options)
-        with journal.alone(self.options.host, self.options.port):
-            for path, left, alive in journal.others(self.options.host, self.options.port):
-                if alive:
-                    raise CarlaBridgeError(
-                        f"Another bridge (process {left.pid}) drives on the CARLA server at {self.options.server}.",
-                        "Only one client may tick a server: end that one first, or start a second server.",
-                    )
-                log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(clean(path)))
-            self._enter()
+        for path, left, alive in journal.others(self.options.host, self.options.port):
+            if alive:
+                raise CarlaBridgeError(
+                    f"Another bridge (process {left.pid}) drives on the CARLA server at {self.options.server}.",
+                    "Only one client may tick a server: end that one first, or start a second server.",
+                )
+            log.warning("a bridge that died (process %d): %s", left.pid, "; ".join(clean(path)))
+        self._enter()
 
-    def reopen(self) -> bool:
-        """Once: whether the server is there again, with our vehicle as it was or a new one."""
+    def back(self) -> bool:
+        """Return whether a server that was lost goes on. Raises CarlaBridgeError where it is gone for good."""
+        probe(self.options)
         try:
-            probe(self.options)
-            old, self._client = self._client, connect(self.options)
-            del old
-            self._enter()
-        except (CarlaBridgeError, RuntimeError) as error:
-            log.info("still no server: %s", str(error).split(". ")[0])
+            self.tick()
+        except ServerLost as lost:
+            log.info("still lost: %s", lost)
             return False
         return True
 
@@ -99,24 +92,11 @@ class CarlaWorld:
         try:
             self._world = self._client.get_world()
             self._town()
-            ego = self._mine()
-            self.fresh = ego is None
-            if ego is None:
-                if self._journal.left.episode == self._world.id:
-                    # Somebody removed our vehicle alone: the others and the settings are still ours to undo.
-                    undo(self._client, self._world, self._journal.left)
-                self._journal.begin(self._world.id)
-                self._settings()
-                if self.options.reload:
-                    self._load(lambda: self._client.reload_world(False))
-                self._spawn()
-            else:
-                self.ego = ego
-                if self.fleet is not None:
-                    self.fleet.again(self._client, self._world)
-                apply_settings(self._world, self._wanted())
-                self.frame = self._world.tick(self.options.wait_s)
-            self._extent.clear()
+            self._journal.begin(self._world.id)
+            self._settings()
+            if self.options.reload:
+                self._load(lambda: self._client.reload_world(False))
+            self._spawn()
             self._lights = {one.id: one for one in self._world.get_actors().filter("traffic.traffic_light*")}
             self._client.set_timeout(self.options.wait_s)
         except RuntimeError as error:
@@ -145,13 +125,6 @@ class CarlaWorld:
         self.map = self._world.get_map()
         self._journal.moved(self._world.id)
 
-    def _mine(self) -> Any:
-        """Our vehicle, where it outlived the connection."""
-        if self.ego is None or self._journal.left.episode != self._world.id:
-            return None
-        found = list(self._world.get_actors([self.ego.id]))
-        return found[0] if found and found[0].attributes.get("role_name") == self.options.role else None
-
     def _settings(self) -> None:
         self.found = settings_of(self._world)
         if self.found["synchronous_mode"]:
@@ -160,7 +133,9 @@ class CarlaWorld:
             log.warning("the server was left synchronous, and stood still: it will be left asynchronous")
             self.found |= {"synchronous_mode": False, "fixed_delta_seconds": None}
         self._journal.settings(self.found)
-        apply_settings(self._world, self._wanted())
+        substeps = {"substepping": True, "max_substep_delta_time": 0.01, "max_substeps": 10}
+        wanted = {"synchronous_mode": True, "fixed_delta_seconds": self.options.step_s, **substeps}
+        apply_settings(self._world, wanted)
 
     def _nobody_ticks(self) -> None:
         """CarlaBridgeError where the frames of a synchronous server go on."""
@@ -170,23 +145,18 @@ class CarlaWorld:
                 "Only one client may tick a server: end that one first, or start a second server.",
             )
 
-    def _wanted(self) -> dict[str, Any]:
-        substeps = {"substepping": True, "max_substep_delta_time": 0.01, "max_substeps": 10}
-        return {"synchronous_mode": True, "fixed_delta_seconds": self.options.step_s, **substeps}
-
     def _spawn(self) -> None:
         blueprint = self._blueprint()
         if blueprint.has_attribute("role_name"):
-            blueprint.set_attribute("role_name", self.options.role)
+            blueprint.set_attribute("role_name", ROLE)
         points = self.map.get_spawn_points()
         random.Random(self.options.seed).shuffle(points)
         self._world.tick(SLOW_S)  # or who is there is not known yet
-        self._journal.spawning(self.options.role, vehicles(self._world))
         for point in points:
             ego = self._world.try_spawn_actor(blueprint, point)
             if ego is not None:
                 self.ego = ego
-                self._journal.spawned(self.options.role, [ego.id])
+                self._journal.spawned([ego.id])
                 break
         else:
             self.close()
@@ -194,8 +164,6 @@ class CarlaWorld:
                 f"None of the {len(points)} spawn points of {self.town} is free.",
                 "Remove vehicles from the server, or restart it.",
             )
-        if self.options.traffic:
-            self.fleet = Fleet(self._client, self._world, self._journal, self.options.traffic, self.options.seed)
         self.frame = self._world.tick(SLOW_S)
 
     def _blueprint(self) -> Any:
@@ -220,7 +188,7 @@ class CarlaWorld:
             raise ServerLost(str(error).split(",")[0]) from None
 
     def scene(self) -> Scene:
-        """What is there now. ServerLost where our vehicle is not."""
+        """What is there now."""
         snapshot = self._world.get_snapshot()
         if new := [actor.id for actor in snapshot if actor.id not in self._extent]:
             self._learn(new)
@@ -238,7 +206,9 @@ class CarlaWorld:
             else:
                 others.append(body)
         if own is None:
-            raise ServerLost("our vehicle is not there any more")
+            raise CarlaBridgeError(
+                f"The ego vehicle on the CARLA server at {self.options.server} was removed.", "Start the bridge again."
+            )
         lights = {number: STATES.get(str(one.get_state()), "none") for number, one in self._lights.items()}
         return Scene(own, others, self.ego.get_speed_limit() or LIMIT_KMH, lights)
 

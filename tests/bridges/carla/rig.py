@@ -33,8 +33,8 @@ class Brain(brain.Brain):
 class Program:
     """A child process that drives: what it says is in `log`, what it did in `trace`."""
 
-    def __init__(self, folder: Path, command: list[str], trace: Path, report: Path) -> None:
-        self.folder, self._trace, self._report = folder, trace, report
+    def __init__(self, folder: Path, command: list[str], trace: Path) -> None:
+        self.folder, self._trace = folder, trace
         self._log = folder / "log.txt"
         with self._log.open("a") as file:
             self.popen = subprocess.Popen(
@@ -66,10 +66,6 @@ class Program:
         until(lambda: self.last()["kmh"] >= kmh or self.popen.poll() is not None, f"not at {kmh} km/h", seconds)
         assert self.popen.poll() is None, self.log()
 
-    def report(self) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(self._report.read_text())
-        return told
-
     def left(self) -> list[Path]:
         """The files of what is to undo."""
         return sorted((self.folder / "cache" / "carla").glob("*.json"))
@@ -88,10 +84,10 @@ class Program:
 
 def bridge(folder: Path, endpoint: str, port: int, *options: str) -> Program:
     """The bridge alone."""
-    trace, report = folder / "trace.jsonl", folder / "bridge.json"
-    command = ["rtcontrol_client.carla", "--connect", endpoint, "--carla-port", str(port), "--traffic", "0"]
-    command += ["--standin", "--trace", str(trace), "--report", str(report), *options]
-    return Program(folder, command, trace, report)
+    trace = folder / "trace.jsonl"
+    command = ["rtcontrol_client.carla", "--connect", endpoint, "--carla-port", str(port)]
+    command += ["--standin", "--trace", str(trace), *options]
+    return Program(folder, command, trace)
 
 
 def run(folder: Path, port: int | None, *options: str, trace: bool = True) -> Program:
@@ -99,5 +95,5 @@ def run(folder: Path, port: int | None, *options: str, trace: bool = True) -> Pr
     out = folder / "out"
     command = ["rtcontrol", "run", "--env", "carla-bridge", "--no-live", "--out", str(out)]
     command += ["--trace"] if trace else []
-    command += ["--carla-standin"] if port is None else ["--carla-port", str(port), "--traffic", "0"]
-    return Program(folder, [*command, *options], out / "trace.jsonl", out / "bridge.json")
+    command += ["--carla-standin"] if port is None else ["--carla-port", str(port)]
+    return Program(folder, [*command, *options], out / "trace.jsonl")

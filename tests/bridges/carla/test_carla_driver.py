@@ -18,7 +18,6 @@ from rtcontrol_client.carla.neighbours import Body
 from rtcontrol_client.carla.observing import Scene
 from rtcontrol_client.carla.standin import actors
 from rtcontrol_client.wire.messages import FunctionCall
-from tests.bridges.carla import late_turns
 from tests.bridges.carla.drives import DT, HALF_LENGTH, KMH, Drive, body, lane_line, road
 
 STEERING_LEFT = actors.steering_left
@@ -191,12 +190,6 @@ def test_way_that_comes_too_soon_in_another_lane_is_not_taken() -> None:
     assert drive.driver.counts.ways == {"straight": 1}
     assert drive.driver.counts.refused == {"too late to turn right": 1}
     assert abs(lateral(drive)) < 1.0
-
-
-def test_every_turn_that_is_in_time_is_taken_within_its_lane() -> None:
-    found = late_turns.table(road(), 200)
-    assert found["taken"] == found["accepted"] and found["off_the_road"] == 0, found
-    assert int(str(found["refused"])) > 50 < int(str(found["accepted"])), found
 
 
 def test_a_turn_called_inside_the_junction_changes_nothing() -> None:

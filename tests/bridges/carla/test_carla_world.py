@@ -14,7 +14,7 @@ import pytest
 
 from rtcontrol_client.carla import journal
 from rtcontrol_client.carla.journal import Journal, UndoRecord
-from rtcontrol_client.carla.options import STANDIN, CarlaBridgeError, ServerLost, WorldOptions
+from rtcontrol_client.carla.options import STANDIN, CarlaBridgeError, WorldOptions
 from tests.bridges.carla.standin_process import StandIn
 
 carla = pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
@@ -120,37 +120,6 @@ def test_server_that_was_left_standing_still_is_taken_and_left_running(
     assert state["alive"] == []
 
 
-def test_standing_server_that_tells_of_its_world_late_is_not_taken_for_ticked(tmp_path: Path) -> None:
-    with StandIn(state=tmp_path / "state.json") as standin:
-        synchronous(standin.port).tick(2.0)
-        standin.command("reticent")
-        client = carla.Client("127.0.0.1", standin.port)
-        found = client.get_world()
-        assert found.get_snapshot().frame == 0
-        # The first snapshot that it ever gets comes while it looks.
-        threading.Timer(0.3, lambda: standin.command("tell")).start()
-        assert not server.ticked(found)
-        assert found.get_snapshot().frame > 0
-
-
-def test_vehicle_whose_number_was_not_told_any_more_is_undone_by_its_role(standin: StandIn) -> None:
-    other = synchronous(standin.port)
-    blueprint = other.get_blueprint_library().filter("vehicle.*")[0]
-    blueprint.set_attribute("role_name", "hero")
-    points = other.get_map().get_spawn_points()
-    was_there, ours = (other.spawn_actor(blueprint, point).id for point in points[:2])
-    left = Journal(journal.folder() / "127.0.0.1-of-one-that-died.json", "127.0.0.1", standin.port)
-    left.begin(other.id)
-    left.settings({**server.settings_of(other), "synchronous_mode": False, "fixed_delta_seconds": None})
-    left.spawning("hero", [was_there])
-    done = server.clean(left.path)
-    assert done == ["settings restored (asynchronous)", "1 vehicle destroyed"]
-    assert not left.path.exists()
-    assert [one["id"] for one in standin.state()["alive"]] == [was_there]
-    assert ours in [one["id"] for one in standin.state()["destroyed"]]
-    assert server.destroy(carla.Client("127.0.0.1", standin.port), [was_there, ours]) == 1
-
-
 def test_settings_of_a_world_that_another_client_loaded_and_ticks_are_left_alone(standin: StandIn) -> None:
     other = synchronous(standin.port)
     left = UndoRecord("127.0.0.1", standin.port, episode=other.id + 1, settings={"synchronous_mode": False})
@@ -160,23 +129,6 @@ def test_settings_of_a_world_that_another_client_loaded_and_ticks_are_left_alone
     assert standin.state()["settings"]["synchronous"] is True
     assert server.undo(client, client.get_world(), left)[-1] == "settings restored (asynchronous)"
     assert standin.state()["settings"]["synchronous"] is False
-
-
-def test_vehicle_that_another_client_removed_is_replaced_with_all_that_was_ours(standin: StandIn) -> None:
-    mine = world(standin.port, traffic=2)
-    mine.open()
-    first, found = mine.ego.id, mine.found
-    other = carla.Client("127.0.0.1", standin.port)
-    other.apply_batch_sync([carla.command.DestroyActor(first)], False)
-    mine.tick()
-    with pytest.raises(ServerLost):
-        mine.scene()
-    assert mine.reopen()
-    assert mine.fresh and mine.ego.id != first
-    assert len(standin.state()["alive"]) == 3
-    assert mine.found == found
-    mine.close()
-    assert standin.state()["alive"] == []
 
 
 CURVE, CAR = [(0, 1.0), (120, 0.7)], [(150, -80), (150, 80), (-140, -80), (-140, 80)]

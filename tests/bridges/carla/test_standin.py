@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -16,13 +13,11 @@ from typing import Any
 import pytest
 
 from rtcontrol_client.carla.standin import lights
-from rtcontrol_client.carla.standin.actors import BRAKE_MPS2, MAX_STEER, WHEELBASE_M, Bicycle, Control, description
+from rtcontrol_client.carla.standin.actors import BRAKE_MPS2, MAX_STEER, WHEELBASE_M, Bicycle, Control
 from rtcontrol_client.carla.standin.roads import ARMS, Box, network, overlap
 from rtcontrol_client.carla.standin.town import opendrive
 from rtcontrol_client.carla.standin.wire import GREEN, RED, YELLOW, yaw
-from rtcontrol_client.carla.standin.world import World
 from tests.bridges.carla.standin_process import StandIn
-from tests.bridges.client.worlds import ROOT
 
 pytest.importorskip("carla", reason="the carla extra (client 0.9.16) is not installed")
 
@@ -155,30 +150,6 @@ def test_a_light_is_told_to_whoever_is_in_its_trigger_box_and_is_green_to_all_ot
     assert {state: states.count(state) for state in states} == {"Green": 160, "Yellow": 48, "Red": 752}
 
 
-def test_lights_are_found_as_the_unmodified_client_finds_them(world: Any) -> None:
-    """The client computes all of it: LibCarla/source/carla/client/TrafficLight.cpp and World.cpp (carla#4121)."""
-    town, boxes, stops, affected = world.get_map(), {}, {}, {}
-    for light in world.get_actors().filter("traffic.traffic_light*"):
-        sign, box, at = light.get_opendrive_id(), light.trigger_volume, light.get_transform()
-        stops[sign] = sorted((w.road_id, w.lane_id, round(w.s, 1)) for w in light.get_stop_waypoints())
-        affected[sign] = sorted((w.road_id, w.lane_id) for w in light.get_affected_lane_waypoints())
-        middle = at.transform(carla.Location(box.location.x, box.location.y, 0.0))
-        turned = round(box.rotation.yaw + at.rotation.yaw) % 360
-        boxes[sign] = [*(round(v, 2) for v in (middle.x, middle.y, box.extent.x, box.extent.y)), turned]
-    # The box around all trigger boxes lies along the world's axes (CombineBoxes, BoundingBoxCalculator.cpp), ...
-    assert boxes["2"] == [-5.25, -27.0, 4.38, 1.5, 0] and boxes["1"] == [24.0, -5.25, 1.5, 4.38, 0]
-    # ... the client goes along the *actor's* axis by its x: on an arm that lies along x it misses the outer lanes, and
-    # what it finds lies in the junction already.
-    assert stops["2"] == [(2, -3, 577.1), (2, -2, 577.1), (2, -1, 577.1)]
-    assert [road for road, _, _ in stops["1"]] == [101]
-    # Starts of lanes within the junction.
-    assert affected["1"] == [(101, -3), (101, -2), (101, -1), (102, -1), (103, -1)]
-    ahead = world.get_traffic_lights_from_waypoint(town.get_waypoint_xodr(1, 1, 40.0), 100.0)
-    assert [light.get_opendrive_id() for light in ahead] == ["1"]
-    assert len(world.get_traffic_lights_in_junction(100)) == 4
-    assert all(mark.waypoint is None for mark in town.get_all_landmarks_of_type("1000001"))
-
-
 def test_what_it_does_not_know_is_an_error_and_not_its_end(standin: StandIn, world: Any) -> None:
     vehicle = put(world)
     with pytest.raises(RuntimeError, match="get_wheel_steer_angle"):
@@ -201,28 +172,7 @@ def test_it_does_not_outlive_who_started_it_and_writes_its_state(tmp_path: Path)
     assert '"what": "the CARLA stand-in, not CARLA"' in (tmp_path / "state.json").read_text()
 
 
-def test_taken_port_is_an_error(standin: StandIn) -> None:
-    command = [sys.executable, "-m", "rtcontrol_client.carla.standin", "--port", str(standin.port)]
-    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
-    assert done.returncode != 0 and "in use" in done.stderr
-
-
 # The stand-in's world by itself: its lanes, its physics, its lights and what it counts.
-
-
-@pytest.fixture
-def standin_world() -> World:
-    made = World()
-    made.settings = replace(made.settings, synchronous=True, fixed_delta_s=STEP_S)
-    return made
-
-
-def spawn(standin_world: World, arm: str, lane: int, before_end_m: float, speed: float = 0.0) -> int:
-    """A vehicle in the lane (counted from the left) by which an arm enters the junction; its number."""
-    curve = network().arms[arm][lane - 1].curve
-    vehicle = standin_world.spawn(description("vehicle.tesla.model3", "ego"), curve.at(curve.length - before_end_m))
-    vehicle.body.speed = speed
-    return vehicle.number
 
 
 def bicycle(speed: float = 0.0, **control: float) -> Bicycle:
@@ -263,15 +213,6 @@ def test_full_throttle_pushes_less_the_faster_it_goes_and_a_brake_stops_for_good
     assert body.speed == 0.0
 
 
-def test_it_rolls_out_without_throttle_and_drives_backwards_in_reverse() -> None:
-    rolling, backwards = bicycle(15.0), bicycle(throttle=0.5, reverse=True)
-    rolling.step(STEP_S, 7)
-    assert -0.5 < rolling.acceleration < -0.2
-    for _ in range(16):
-        backwards.step(STEP_S, 7)
-    assert backwards.speed < -1.0 and backwards.x < -0.5
-
-
 def test_steering_right_turns_right_on_the_bicycles_circle_as_far_as_the_grip_allows() -> None:
     slow, fast = bicycle(2.0, steer=0.5, throttle=0.05), bicycle(20.0, steer=1.0)
     for _ in range(16):
@@ -294,22 +235,6 @@ def test_each_arm_has_its_green_in_turn_and_alone() -> None:
             (YELLOW, 30),
             (RED, 20),
         ]
-
-
-def test_driving_into_another_is_counted_once(standin_world: World) -> None:
-    first, second = spawn(standin_world, "W", 2, 100.0), spawn(standin_world, "W", 2, 130.0, speed=12.0)
-    for _ in range(80):
-        standin_world.step()
-    assert [collision["ids"] for collision in standin_world.collisions] == [[first, second]]
-    assert standin_world.collisions[0]["closing_kmh"] == pytest.approx(43.0, abs=2.0)
-    assert standin_world.collisions[0]["role_names"] == ["ego", "ego"]
-
-
-def test_running_a_red_light_is_counted_and_green_is_not(standin_world: World) -> None:
-    red, green = spawn(standin_world, "S", 1, 40.0, speed=15.0), spawn(standin_world, "E", 1, 40.0, speed=15.0)
-    for _ in range(60):
-        standin_world.step()
-    assert {one.number: one.red_lights_run for one in standin_world.vehicles} == {red: 1, green: 0}
 
 
 def test_rectangles_touch_only_where_they_overlap() -> None:

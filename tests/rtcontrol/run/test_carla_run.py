@@ -77,10 +77,6 @@ def test_lockstep_drives_of_one_seed_are_the_same_where_one_simulator_hangs(
         assert told["env"] == "carla-standin"
         assert told["ended_by"] == "duration"
         assert "CARLA stand-in, not CARLA" in program.log() and "lost" not in program.log()
-        figures = program.report()
-        assert figures["world"] == "CARLA stand-in, not CARLA"
-        assert (figures["clock"], figures["gave_up"]) == ("lockstep", None)
-        assert figures["simulated_s"] == pytest.approx(3, abs=0.1)
         state = json.loads((program.folder / "out" / "standin.json").read_text())
         assert state["alive"] == [] and state["settings"]["synchronous"] is False
     assert len(drives[0]) > 45
@@ -155,7 +151,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
     def bridged(program: str) -> BridgeProcess:
         (tmp_path / "bridge_of_test.py").write_text(BEGIN + textwrap.dedent(program))
-        return BridgeProcess([sys.executable, "-m", "bridge_of_test"], tmp_path / "out")
+        return BridgeProcess([sys.executable, "-m", "bridge_of_test"])
 
     return bridged
 

@@ -114,7 +114,6 @@ SET = {
     "bind": "a",
     "keys": Path("k"),
     "town": "T",
-    "traffic": 3,
     "carla_standin": True,
     "carla_host": "there",
     "episodes": 2,
@@ -125,7 +124,7 @@ SET = {
 def test_what_excludes_each_other_is_refused_by_the_object_itself(env: str, names: set[str]) -> None:
     remote, carla = (
         {"bind", "keys"},
-        {"town", "traffic", "carla_standin", "carla_host"},
+        {"town", "carla_standin", "carla_host"},
     )
     fine = "instruction" not in names
     fine &= not names & remote or env == "remote"

@@ -4,10 +4,7 @@ Once it listens it prints `listening on 127.0.0.1:PORT`. It ends on SIGTERM or S
 standard input make things go wrong, and each is answered with `done: LINE`:
 
   freeze       answer and stream nothing any more, with all connections open; `thaw` ends it
-  slow MS      take so much longer for each step from now on (0 ends it)
   garbage      send one packet that makes CARLA's client library abort its process
-  reticent     from now on a new client hears of the world at the next step only, not at once
-  tell         tell all clients of the world as it is
   state        write the state file now
 """
 

@@ -208,16 +208,11 @@ class TrafficLight(Actor):
 
 @dataclass(eq=False)
 class Vehicle(Actor):
-    """A vehicle, and what it has done that a test may ask about."""
+    """A vehicle."""
 
     body: Bicycle = None  # type: ignore[assignment]
-    # The light whose trigger box it touches, and the arm by which it enters the junction.
+    # The light whose trigger box it touches.
     light: TrafficLight | None = None
-    entering: str | None = None
-    metres: float = 0.0
-    top_kmh: float = 0.0
-    collisions: int = 0
-    red_lights_run: int = 0
 
     def boxed(self) -> Box:
         return Box(self.body.x, self.body.y, self.body.heading, self.extent[0], self.extent[1])

@@ -27,9 +27,6 @@ CYCLE_S = PHASE_S * len(ARMS)
 # Half of a trigger box along its lane, as a share of the lane's width across it, and how far before the end of its lane
 # the middle of one stands: `UTrafficLightComponent::InitializeSign` (Carla/Traffic/TrafficLightComponent.cpp).
 BOX_M, BOX_SHARE, BOX_BACK_M = 1.5, 0.25, 3.0
-# Placed by hand: how far before the junction the box's middle is, whether the light looks across the road, as generated
-# ones do, and its signal's id: of the map, or of none.
-HAND = {"E": (9.0, True, "1"), "N": (15.0, True, ""), "W": (-1.0, True, ""), "S": (6.0, False, "")}
 
 
 class Placed(NamedTuple):
@@ -68,19 +65,6 @@ def generated(arm: str) -> Placed:
     middle = _seen(pole, 0.5 * (min(xs) + max(xs)), 0.5 * (min(ys) + max(ys)))
     extent = [0.5 * (max(xs) - min(xs)), 0.5 * (max(ys) - min(ys)), 1.0]
     return Placed(pole, str(signal_number(arm)), found, [middle, extent, [0.0, math.degrees(pole.heading), 0.0]])
-
-
-def by_hand(arm: str) -> Placed:
-    """A light as a map's maker placed it: one box over all lanes that come in, told as it is
-    (`UBoundingBoxCalculator::GetActorBoundingBox`: "the original bounding box"), its x across the road."""
-    back, across, sign = HAND[arm]
-    angle = ARMS[arm][2]
-    # Beyond the junction, on the right.
-    pole = _beside(arm, -REACH_M, (LANES + 0.5) * WIDTH_M, angle + (math.pi / 2 if across else 0.0))
-    x, y, heading = _beside(arm, REACH_M + back, 0.5 * LANES * WIDTH_M, angle + math.pi)
-    half = 0.5 * (LANES - 0.5) * WIDTH_M
-    told = [_seen(pole, x, y), [half, BOX_M, 1.0], [0.0, 0.0 if across else -90.0, 0.0]]
-    return Placed(pole, sign, [Box(x, y, heading, BOX_M, half)], told)
 
 
 def _beside(arm: str, away: float, right: float, heading: float) -> Pose:

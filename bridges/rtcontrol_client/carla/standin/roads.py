@@ -129,22 +129,6 @@ def overlap(one: Box, other: Box) -> bool:
     return True
 
 
-class Contacts:
-    """Pairs of vehicles in touch; a collision is counted once, as a pair begins to touch."""
-
-    def __init__(self) -> None:
-        self.touching: set[tuple[int, int]] = set()
-
-    def update(self, boxes: dict[int, Box]) -> list[tuple[int, int]]:
-        """The pairs that have begun to touch since the last call."""
-        numbers = sorted(boxes)
-        pairs = ((one, other) for i, one in enumerate(numbers) for other in numbers[i + 1 :])
-        touching = {pair for pair in pairs if overlap(boxes[pair[0]], boxes[pair[1]])}
-        begun = sorted(touching - self.touching)
-        self.touching = touching
-        return begun
-
-
 # The town: one signalised junction of four arms and two loop roads, so that every choice leads back to the junction.
 # The east and the north arm are the ends of one loop (line, arc of 270 degrees, line), the west and the south arm those
 # of the other. Each direction has three lanes of 3.5 m; traffic keeps to the right. All three lanes go straight on; the
@@ -247,11 +231,6 @@ def signal_number(arm: str) -> int:
 # The town's lanes as directed centre lines: where vehicles are put, and by which lane they come to the junction.
 
 
-# A vehicle is on the lane whose centre is nearer to it than this, and which it follows rather than crosses.
-REACHES_M = 2.4
-FOLLOWS = math.radians(60.0)
-
-
 @dataclass(frozen=True)
 class Lane:
     """A lane in its driving direction, by its road's and its own number in OpenDRIVE."""
@@ -266,7 +245,7 @@ class Lane:
 
 
 class Network:
-    """The lanes that lead to the junction or away from it, and the arm that each of the former enters by."""
+    """The lanes that lead to the junction or away from it."""
 
     def __init__(self) -> None:
         self.lanes: dict[tuple[int, int], Lane] = {}
@@ -275,22 +254,6 @@ class Network:
                 right = WIDTH_M * (number - 0.5)
                 self.lanes[road.number, -number] = Lane(road.number, -number, road.curve.shifted(-right))
                 self.lanes[road.number, number] = Lane(road.number, number, road.curve.shifted(right).reversed())
-        self.arms = {arm: [self.lanes[incoming(arm, lane)] for lane in range(1, LANES + 1)] for arm in ARMS}
-
-    def arm_of(self, pose: Pose) -> str | None:
-        """The arm by which something in a pose comes to the junction."""
-        for arm, lanes in self.arms.items():
-            for lane in lanes:
-                on = lane.curve.project(pose.x, pose.y)
-                if on and abs(on[1]) < REACHES_M:
-                    turned = math.remainder(pose.heading - lane.curve.at(on[0]).heading, 2 * math.pi)
-                    if abs(turned) < FOLLOWS:
-                        return arm
-        return None
-
-
-def within_junction(x: float, y: float) -> bool:
-    return abs(x) < REACH_M and abs(y) < REACH_M
 
 
 @cache

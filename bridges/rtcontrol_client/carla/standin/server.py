@@ -11,13 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rtcontrol_client.carla.standin import actors, lights, wire
+from rtcontrol_client.carla.standin import actors, wire
 from rtcontrol_client.carla.standin.actors import physics
 from rtcontrol_client.carla.standin.town import opendrive
 from rtcontrol_client.carla.standin.wire import Calls, Refused, Stream, Subscriber, Table, answering
 from rtcontrol_client.carla.standin.world import World
 
-# The second is the same town with lights that were placed by hand.
+# The second is the same town by another name.
 MAPS = ("Standin/Maps/Standin", "Standin/Maps/Standin2")
 
 
@@ -52,7 +52,7 @@ class Methods:
             if (short := name.rsplit("/", 1)[-1]) not in known:
                 raise Refused("map not found")
             self.map = known[short]
-        self.world.begin(lights.by_hand if self.map == MAPS[1] else lights.generated)
+        self.world.begin()
         if reset:
             self.world.apply(wire.Settings())
         self.world.on_step(self.world.packet())
@@ -68,13 +68,12 @@ class Methods:
     def command(self, variant: int, fields: list[Any]) -> list[Any]:
         """One command of a batch: the actor's id, or why not."""
         world = self.world
-        does: dict[int, Callable[..., Any]] = {1: world.destroy, 2: world.control}
         try:
             if variant == 0:
                 return [[1, world.spawn(fields[0], wire.read_transform(fields[1])).number]]
-            if variant not in does:
+            if variant != 1:
                 raise Refused(f"the CARLA stand-in does not know command {variant}")
-            if does[variant](*fields) is False:
+            if not world.destroy(*fields):
                 raise Refused(f"unable to destroy actor {fields[0]}: not found")
         except Refused as refused:
             return [[0, [str(refused)]]]
@@ -132,7 +131,6 @@ class Server:
         self.stream = Stream(world.packet)
         self.calls: set[Calls] = set()
         self.frozen = False
-        self.slow_s = 0.0
         self.stopped = asyncio.Event()
         world.on_step = self.stepped
 
@@ -177,8 +175,6 @@ class Server:
             write(self.state_path, state(self.world, len(self.calls)))
 
     def stepped(self, packet: bytes) -> None:
-        if self.slow_s:
-            time.sleep(self.slow_s)
         self.stream.send(packet)
 
     def command(self, text: str) -> None:
@@ -191,12 +187,6 @@ class Server:
             case ["garbage"]:
                 # The length is right, the content is shorter than any packet of this stream.
                 self.stream.send(struct.pack("<I", 7) + b"garbage")
-            case ["slow", milliseconds]:
-                self.slow_s = float(milliseconds) / 1e3
-            case ["reticent"]:
-                self.stream.reticent = True
-            case ["tell"]:
-                self.stream.send(self.stream.current())
             case ["state"]:
                 self.write_state()
             case _:
@@ -214,7 +204,7 @@ class Server:
 
 
 def state(world: World, clients: int) -> dict[str, Any]:
-    """Its settings, who is alive, who was destroyed, and every collision since the start."""
+    """Its settings, who is alive, and who was destroyed."""
     return {
         "what": "the CARLA stand-in, not CARLA",
         "frame": world.frame,
@@ -224,7 +214,6 @@ def state(world: World, clients: int) -> dict[str, Any]:
         "settings": asdict(world.settings),
         "alive": [world.to_dict(one) | {"speed_kmh": round(one.body.speed * 3.6, 2)} for one in world.vehicles],
         "destroyed": world.gone,
-        "collisions": world.collisions,
     }
 
 

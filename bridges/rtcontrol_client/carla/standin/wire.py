@@ -183,7 +183,7 @@ class Subscriber(asyncio.Protocol):
             self.transport.close()
             return
         self.stream.subscribers.add(self)
-        if not self.stream.paused and not self.stream.reticent:
+        if not self.stream.paused:
             self.send(self.stream.current())
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -200,7 +200,7 @@ class Stream:
     def __init__(self, current: Callable[[], bytes]) -> None:
         self.current = current
         self.subscribers: set[Subscriber] = set()
-        self.paused = self.reticent = False
+        self.paused = False
 
     def send(self, data: bytes) -> None:
         if self.paused:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from rtcontrol_client.carla.standin import actors, lights, wire
 from rtcontrol_client.carla.standin.actors import CAR, Actor, Bicycle, Control, TrafficLight, Vehicle
-from rtcontrol_client.carla.standin.roads import ARMS, Box, Contacts, Pose, network, overlap, within_junction
+from rtcontrol_client.carla.standin.roads import ARMS, Box, Pose, network, overlap
 from rtcontrol_client.carla.standin.wire import Refused
 
 # Farther from the town's middle is no trigger box of a light.
@@ -34,21 +34,19 @@ class World:
         self.settings = wire.Settings()
         self.started_s = self.stepped_s = time.monotonic()
         self.next_number = FIRST_ACTOR
-        self.collisions: list[dict[str, Any]] = []
         self.gone: list[dict[str, Any]] = []
         self.begin()
 
-    def begin(self, place: Callable[[str], lights.Placed] = lights.generated) -> None:
+    def begin(self) -> None:
         """A new episode: only the spectator and the lights, as at the start."""
         self.episode += 1
         self.elapsed_s = 0.0
         self.actors: dict[int, Actor] = {}
-        self.contacts = Contacts()
         self.spectator = self.add(Actor(self.number(), actors.description("spectator", "")))
         self.lights: dict[str, TrafficLight] = {}
         described = actors.description("traffic.traffic_light", "")
         for arm in ARMS:
-            self.lights[arm] = self.add(TrafficLight(self.number(), described, arm, place(arm)))
+            self.lights[arm] = self.add(TrafficLight(self.number(), described, arm, lights.generated(arm)))
 
     def number(self) -> int:
         self.next_number += 1
@@ -111,10 +109,6 @@ class World:
             "id": vehicle.number,
             "type_id": vehicle.type_id,
             "role_name": vehicle.attributes.get("role_name", ""),
-            "metres": round(vehicle.metres, 2),
-            "top_kmh": round(vehicle.top_kmh, 2),
-            "collisions": vehicle.collisions,
-            "red_lights_run": vehicle.red_lights_run,
         }
 
     def step_s(self) -> float:
@@ -135,21 +129,9 @@ class World:
             substeps = min(max(math.ceil(delta_s / settings.max_substep_s - 1e-9), 1), settings.max_substeps)
         for vehicle in vehicles:
             vehicle.body.step(delta_s, substeps)
-            self.notice(vehicle, delta_s)
-        self.collide(vehicles)
+            self.tell_light(vehicle)
         self.on_step(self.packet())
         return self.frame
-
-    def notice(self, vehicle: Vehicle, delta_s: float) -> None:
-        """What a vehicle has done, and where it is, for its light."""
-        body, pace = vehicle.body, abs(vehicle.body.speed)
-        vehicle.metres += pace * delta_s
-        vehicle.top_kmh = max(vehicle.top_kmh, pace * 3.6)
-        crossing = vehicle.entering if within_junction(body.x, body.y) else None
-        if crossing and lights.state(crossing, self.elapsed_s) == wire.RED:
-            vehicle.red_lights_run += 1
-        vehicle.entering = network().arm_of(Pose(body.x, body.y, body.heading))
-        self.tell_light(vehicle)
 
     def tell_light(self, vehicle: Vehicle) -> None:
         """A light holds for whoever touches its trigger box, and for nobody else (`OnBeginOverlapTriggerBox`,
@@ -158,30 +140,6 @@ class World:
         near = math.hypot(own.x, own.y) < NEAR_M
         touched = (light for light in self.lights.values() if any(overlap(own, box) for box in light.placed.boxes))
         vehicle.light = next(touched, None) if near else None
-
-    def collide(self, vehicles: list[Vehicle]) -> None:
-        """Counts vehicles that have come to touch. Both go on with half their common speed; they do not bounce."""
-        begun = self.contacts.update({vehicle.number: vehicle.boxed() for vehicle in vehicles})
-        for pair in begun:
-            one, other = (self.actors[number] for number in pair)
-            assert isinstance(one, Vehicle)
-            assert isinstance(other, Vehicle)
-            (x1, y1), (x2, y2) = one.body.velocity(), other.body.velocity()
-            roles = [vehicle.attributes.get("role_name", "") for vehicle in (one, other)]
-            self.collisions.append(
-                {
-                    "episode": self.episode,
-                    "frame": self.frame,
-                    "elapsed_s": round(self.elapsed_s, 4),
-                    "ids": list(pair),
-                    "role_names": roles,
-                    "closing_kmh": round(math.hypot(x1 - x2, y1 - y2) * 3.6, 2),
-                }
-            )
-            for vehicle in (one, other):
-                vehicle.collisions += 1
-                cos, sin = math.cos(vehicle.body.heading), math.sin(vehicle.body.heading)
-                vehicle.body.speed = max(0.25 * ((x1 + x2) * cos + (y1 + y2) * sin), 0.0)
 
     def packet(self) -> bytes:
         platform_s = time.monotonic() - self.started_s
