@@ -14,7 +14,7 @@ from typing import Any
 
 from rtcontrol_client import ClientError, Options
 from rtcontrol_client.console import StandardStreams, printable
-from rtcontrol_client.ros2 import EXAMPLE
+from rtcontrol_client.ros2 import EXAMPLE, sim_time, split
 from rtcontrol_client.ros2.errors import Ros2BridgeError, check_server
 from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown, outlive_terminal
 from rtcontrol_client.wire import LIMITS, WireError
@@ -37,25 +37,6 @@ examples:
 Exit status: 0; 2 mistake in what was given, or no server within --connect-timeout; 7 none within --duration; 129
 SIGHUP, 130 Ctrl-C, 143 SIGTERM.
 """
-
-
-def split(given: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments that are not ROS's, and those between `--ros-args` and `--`, with one `--ros-args` first."""
-    ours: list[str] = []
-    ros: list[str] = []
-    inside = False
-    for word in given:
-        if word == "--ros-args" or (inside and word == "--"):
-            inside = word != "--"
-        else:
-            (ros if inside else ours).append(word)
-    return ours, ["--ros-args", *ros] if ros else []
-
-
-def sim_time(ros: Sequence[str]) -> bool | None:
-    """Return what ROS's arguments say of use_sim_time, if they do."""
-    given = [word.partition(":=")[2].lower() for word in ros if word.startswith("use_sim_time:=")]
-    return None if not given else given[-1] == "true"
 
 
 def arguments(given: Sequence[str], prog: str) -> argparse.Namespace:

@@ -27,6 +27,7 @@ from typing import Any
 
 import rtcontrol_client
 from rtcontrol_client import Standing
+from rtcontrol_client.ros2 import split
 from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.config import RobotConfig
 from rtcontrol_client.ros2.errors import Ros2BridgeError
@@ -301,7 +302,6 @@ def watching(mapper: Mapper, bus: Any, hz: float, promise_ms: float, ready: Call
 
 def main() -> int:
     """Run as the process that the bridge starts: a node whose names and rules follow `--ros-args`."""
-    from rtcontrol_client.ros2.cli import split
     from rtcontrol_client.ros2.node import RosNetwork, started
 
     given, ros = split(sys.argv[1:])
