@@ -8,15 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rtcontrol_client.client.errors import Declined
 from rtcontrol_client.client.link import Link
 from rtcontrol_client.client.session import Standing
 from rtcontrol_client.wire.messages import Outcomes
-
-if TYPE_CHECKING:
-    from rtcontrol_client.client.client import Client
 
 AGAIN_S = 0.1  # until a safe call that raised is tried again, where no session tells its period
 SELDOM_S = 1.0  # and at most
@@ -130,7 +127,7 @@ class Looker:
     """A thread that calls `look` and sends what it gives, stamped with the instant before it was called. `close` ends
     it; a `look` that does not return is left behind."""
 
-    def __init__(self, client: Client, look: Callable[[], Any]) -> None:
+    def __init__(self, client: Any, look: Callable[[], Any]) -> None:
         self._client, self._look, self._over = client, look, threading.Event()
         self._told, self._told_s = "", 0.0
         self._thread = threading.Thread(target=self._run, name="rtcontrol-look", daemon=True)

@@ -161,7 +161,7 @@ def test_the_worlds_own_look_is_called_for_each_tick_and_its_mistakes_are_told_o
             raise answer
         return answer
 
-    looker = Looker(world, look)  # type: ignore[arg-type]
+    looker = Looker(world, look)
     assert world.enough.wait(20)
     looker.close()
     assert [seen for seen, _ in world.seen[:4]] == ["text", {"x": 1}, "more", {"x": 2}]
