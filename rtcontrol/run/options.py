@@ -198,8 +198,6 @@ class RunOptions(RunConfig):
         if elsewhere and (not carla or self.carla_standin):
             why = "--carla-standin starts a server of its own" if carla else "they are for --env carla-bridge"
             _refuse(f"--carla-host and --carla-port have no effect here: {why}.")
-        if self.record_pictures and self.env != "remote":
-            _refuse("--record-pictures is for --env remote, whose client sends them.", "Leave it out.")
         if carla and self.calls_per_tick > 1:
             _refuse(
                 "--calls-per-tick is not for --env carla-bridge: its driver takes one call a tick.", "Leave it out."
