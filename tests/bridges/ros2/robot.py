@@ -4,8 +4,8 @@
 differential-drive robot that obeys /cmd_vel without a watchdog of its own, so that only the bridge stops it. It
 publishes /odom at 50 Hz, /scan and /battery_state at 10 Hz. Lines on stdin: `report` prints its figures as JSON, `since
 T` what it received since an instant of the monotonic clock, `mute TOPIC` and `unmute TOPIC`, `poison NUMBER` adds it to
-the odometry's place, `instruct TEXT` publishes it, `clock START RATE` publishes /clock from now on. It imports nothing of
-rtcontrol.
+the odometry's place, `instruct TEXT` publishes it, `clock START RATE` publishes /clock from now on. It imports
+nothing of rtcontrol.
 """
 
 from __future__ import annotations
