@@ -1,4 +1,4 @@
-"""One fine-tuning from a base and rows to a checkpoint that flies: `base/`, `training/`, `adapter/`, `model/`."""
+"""One fine-tuning from a base and rows to a checkpoint that flies: `base/`, `training/`, `model/`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from safetensors import SafetensorError
 from tokenizers import Tokenizer
 from transformers.utils.logging import disable_progress_bar
@@ -39,7 +38,7 @@ from rtcontrol.models.train.recipe import FinetuneRecipe, check_extras
 from rtcontrol.models.train.rows import EncodedRow
 from rtcontrol.models.train.trainer import LOG, Progress, TrainConfig, Trainer
 
-MODEL, ADAPTER, RESULT, TRAINING = "model", "adapter", "result.json", "training"
+MODEL, RESULT, TRAINING = "model", "result.json", "training"
 # Of the base's files those that its users may look for.
 KEPT = ("generation_config.json", "chat_template.jinja", "LICENSE")
 
@@ -57,7 +56,7 @@ class Job:
 
 
 class FinetuneRun(Trainer):
-    """A trainer whose chunk is one step of the recipe. Processes that `torchrun` started share each step."""
+    """A trainer whose chunk is one step of the recipe."""
 
     BETAS = (0.9, 0.999)
     SAVES_MIDWAY = True
@@ -67,7 +66,6 @@ class FinetuneRun(Trainer):
     ) -> None:
         recipe = self.recipe = encoder.recipe
         self._groups, self._identity = groups, identity
-        self.rank, self.processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self._epoch_steps = math.ceil(len(groups) / recipe.groups)
         self.steps = recipe.steps or math.ceil(recipe.epochs * self._epoch_steps)
         self.device = next(model.parameters()).device
@@ -102,11 +100,11 @@ class FinetuneRun(Trainer):
         return [[self._groups[i] for i in order[step * size : (step + 1) * size]]]
 
     def batches(self, rows: Sequence[EncodedRow], rng: random.Random) -> Iterator[PackedBatch]:
-        """Yield those of this process; its dropout follows from the step alone, so that a resumed run repeats it."""
-        torch.manual_seed(rng.getrandbits(40) + self.rank)
-        mine, size = rows[self.rank :: self.processes], self.recipe.device_groups
-        for start in range(0, len(mine), size):
-            yield pack_groups(self.encoder.prefix, mine[start : start + size]).to(self.device)
+        """Yield a step's batches; dropout follows from the step alone, so that a resumed run repeats it."""
+        torch.manual_seed(rng.getrandbits(40))
+        size = self.recipe.device_groups
+        for start in range(0, len(rows), size):
+            yield pack_groups(self.encoder.prefix, rows[start : start + size]).to(self.device)
 
     def weight(self, rows: Sequence[EncodedRow]) -> float:
         return math.fsum(w for row in rows for head in row.heads for w in head.weights)
@@ -115,42 +113,20 @@ class FinetuneRun(Trainer):
         bf16 = dtype_of(self.recipe, self.device) == torch.bfloat16
         return torch.autocast(self.device.type, torch.bfloat16, enabled=bf16)
 
-    def gathered(self, loss: float) -> float:
-        if self.processes == 1:
-            return loss
-        parts = [torch.tensor([loss], device=self.device)]
-        for parameter in self.model.parameters():
-            if parameter.requires_grad:
-                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                parts.append(parameter.grad)
-        for part in parts:
-            dist.all_reduce(part)
-        return float(parts[0])
-
     def line(self) -> dict[str, Any]:
         return {"step": self.chunk, "steps": self.steps, "grad_norm": self.norm, **super().line()}
-
-    def log(self, line: Mapping[str, Any]) -> None:
-        if self.rank == 0:
-            super().log(line)
-
-    def save(self) -> None:
-        if self.rank == 0:
-            super().save()
 
 
 @dataclass(frozen=True)
 class FinetuneOutcome:
-    """`steps` done on `groups`; `loss` of the last one; `identity`: the run's base and rows; `written`: whether this
-    process is the one that writes."""
+    """`steps` done on `groups`; `loss` of the last one; `identity`: the run's base and rows."""
 
     out: Path
     steps: int
     groups: Groups
-    loss: float | None
+    loss: float
     identity: Mapping[str, Any]
     recipe: FinetuneRecipe
-    written: bool = True
 
     @property
     def model(self) -> Path:
@@ -180,15 +156,11 @@ def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
 
 def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> FinetuneOutcome:
     disable_progress_bar()
-    device = _device(holding, job.recipe)
-    main = not dist.is_initialized() or dist.get_rank() == 0
+    device = choose_device(job.recipe.device)
     given, training = resolve(job.base), job.out / TRAINING
     try:
-        if main:
-            training.mkdir(parents=True, exist_ok=True)
-            holding.enter_context(owned(job.out))
-            st_base(given, job.out / "base")
-        _together()
+        training.mkdir(parents=True, exist_ok=True)
+        holding.enter_context(owned(job.out))
         base = st_base(given, job.out / "base")
         template, tokenizer = opened(base)
         encoder = GroupEncoder(template, tokenizer, job.recipe)
@@ -203,38 +175,16 @@ def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> Finetu
     lm = adapted(load_base(base, dtype), job.recipe)
     lm.to(device)
     run = FinetuneRun(lm.get_base_model(), encoder, groups, identity, training)
-    tell = progress if main else None
-    if tell and 0 < run.chunk < run.steps:
-        tell({"resumed": run.chunk, "steps": run.steps})
-    run.run(tell)
-    loss = json.loads((training / LOG).read_text("utf-8").splitlines()[-1])["loss"] if main else None
-    outcome = FinetuneOutcome(job.out, run.chunk, groups, loss, identity, job.recipe, main)
-    if main:
-        try:
-            _write(outcome, lm, base, dtype)
-        except (OSError, RuntimeError, SafetensorError) as error:  # torch's writer and the tensors' raise the latter
-            raise _not_saved(job.out, error) from None
-    _together()
+    if progress and 0 < run.chunk < run.steps:
+        progress({"resumed": run.chunk, "steps": run.steps})
+    run.run(progress)
+    loss = json.loads((training / LOG).read_text("utf-8").splitlines()[-1])["loss"]
+    outcome = FinetuneOutcome(job.out, run.chunk, groups, loss, identity, job.recipe)
+    try:
+        _write(outcome, lm, base, dtype)
+    except (OSError, RuntimeError, SafetensorError) as error:  # torch's writer and the tensors' raise the latter
+        raise _not_saved(job.out, error) from None
     return outcome
-
-
-def _device(holding: ExitStack, recipe: FinetuneRecipe) -> torch.device:
-    """Return where this process trains; those that `torchrun` started meet here, each with a GPU of its own."""
-    device = choose_device(recipe.device)
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return device
-    if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-    if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        holding.callback(dist.destroy_process_group)
-    return device
-
-
-def _together() -> None:
-    if dist.is_initialized():
-        dist.barrier()
 
 
 def _not_saved(out: Path, error: Exception) -> UserError:
@@ -286,12 +236,7 @@ def base_digest(folder: Path) -> str:
 
 
 def _write(outcome: FinetuneOutcome, lm: Any, base: Path, dtype: torch.dtype) -> None:
-    """Write adapter, merged checkpoint and result, each aside and renamed when it is whole. `lm` is of no use
-    afterwards."""
-    with _aside(outcome.out / ADAPTER) as part:
-        # The embeddings are trained too: an adapter without them is another model.
-        lm.save_pretrained(part, save_embedding_layers=True)
-        (part / "README.md").unlink(missing_ok=True)  # peft's own, which names the base's folder
+    """Write merged checkpoint and result, each aside and renamed when it is whole. `lm` is of no use afterwards."""
     with _aside(outcome.model) as part:
         settings = json.loads((base / "tokenizer_config.json").read_text("utf-8"))
         template = json.loads((base / TEMPLATE).read_text("utf-8"))

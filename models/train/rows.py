@@ -6,9 +6,8 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import PromptTemplate
@@ -44,13 +43,6 @@ class Row:
     tools: tuple[ToolSchema, ...] = ()
     weight: float = field(default=1.0, kw_only=True)
     meant: str | None = field(default=None, kw_only=True)
-
-    @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> Row:
-        """Of a row as it is written (a line of `rtcontrol data`): its tools are the plan's to know."""
-        call = value["call"]
-        history = tuple(value.get("history", ()))
-        return cls(value["instruction"], value["observation"], call and Call.from_dict(call), history)
 
 
 @dataclass(frozen=True)

@@ -84,12 +84,6 @@ def number_values(texts: Iterable[str]) -> torch.Tensor:
     return torch.where(values.abs() <= FAR, values, values.sign() * far)
 
 
-def ordinal_waves(values: torch.Tensor, frequencies: int) -> torch.Tensor:
-    """[numbers, 2 * frequencies]: sines and cosines of their `values` [numbers, 1]."""
-    turns = torch.exp(torch.linspace(0.0, 4.0, frequencies))[None]
-    return torch.cat([torch.sin(values * turns), torch.cos(values * turns)], 1)
-
-
 def _ordinal_rows(weight: torch.Tensor, tokenizer: Tokenizer, scale: float = 0.02) -> None:
     # By id: the library's order changes from process to process, and with it the random rows of one seed.
     tokens = sorted(tokenizer.get_vocab(with_added_tokens=False).items(), key=lambda entry: entry[1])
@@ -97,7 +91,8 @@ def _ordinal_rows(weight: torch.Tensor, tokenizer: Tokenizer, scale: float = 0.0
     values, hidden = number_values(numbers.values()), weight.shape[1]
     directions = torch.randn(3, hidden) * scale
     pattern = torch.zeros(len(numbers), hidden)
-    waves = ordinal_waves(values, hidden // 4)
+    turns = values * torch.exp(torch.linspace(0.0, 4.0, hidden // 4))[None]
+    waves = torch.cat([torch.sin(turns), torch.cos(turns)], 1)
     pattern[:, : waves.shape[1]] = waves * scale
     pattern += values * directions[0] * 2 + values.abs() * directions[1] + values.sign() * directions[2]
     weight[list(numbers)] = pattern + torch.randn(len(numbers), hidden) * scale * 0.1

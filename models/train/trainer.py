@@ -268,7 +268,6 @@ class Trainer:
             mean += float(loss.detach())
             self._right += int(correct[batch.counted].sum())
             self._labels += int(batch.counted.sum())
-        mean = self.gathered(mean)
         if not math.isfinite(mean):
             raise UserError(
                 f"The loss is {mean} after {self.samples:,} samples: nothing is learnt from it.",
@@ -284,10 +283,6 @@ class Trainer:
     def weight(self, rows: Sequence[Any]) -> float | None:
         """Return what the losses of a step's batches are divided by; None: its only batch's sum of weights."""
         return None
-
-    def gathered(self, loss: float) -> float:
-        """Sum the gradients, and the loss, of the processes that share a step."""
-        return loss
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""

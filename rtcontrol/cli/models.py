@@ -140,7 +140,7 @@ def train(
 ) -> None:
     """Fine-tune a pretrained model (Qwen2, 2.5, 3, Llama, Gemma 3) to the ST format by the recipe of docs/finetune.md.
 
-    Gives a merged checkpoint for our engines, vLLM and SimpleTool's server, and its adapter. The same command again
+    Gives a merged checkpoint for our engines, vLLM and SimpleTool's server. The same command again
     goes on where it was stopped. Needs `pip install 'rtcontrol[train]'`.
 
     Examples:
@@ -148,8 +148,6 @@ def train(
       rtcontrol models train --base Qwen/Qwen2.5-0.5B-Instruct --rows xlam.jsonl --out runs/st-qwen
 
       rtcontrol models train --base runs/st-qwen/model --rows mobile.jsonl --rank 64 --out runs/st-mobile
-
-      torchrun --nproc-per-node 4 -m rtcontrol models train --base Qwen/Qwen3-4B --rows xlam.jsonl --out runs/st-4b
     """
     from rtcontrol.models.checkpoint.checkpoint import resolve
     from rtcontrol.models.train.recipe import check_extras, recipe
@@ -171,8 +169,6 @@ def train(
 
     with interrupted(out, TRAINING):
         outcome = finetune(Job(base, tuple(rows), out, made, drop_bad), told)
-    if not outcome.written:
-        return
     for reason, count in outcome.groups.dropped.items():
         console.print(f"left out: {count} rows, {reason}", soft_wrap=True, markup=False)
     save(json_file, outcome.to_dict())

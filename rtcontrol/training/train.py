@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from safetensors import SafetensorError
 
@@ -74,13 +74,6 @@ class Fitted:
             object.__setattr__(self, "_session", self.session())
         made: Decision = self._session.decide(observation, told)  # type: ignore[attr-defined]
         return made
-
-
-class Stream(RowStream, Protocol):
-    """A stream that may want to know who is trained on it, and how far the training is."""
-
-    def begin(self, answers: HeldOut, run: FitRun) -> None:
-        """Before its first row."""
 
 
 @dataclass(frozen=True)

@@ -174,7 +174,7 @@ class WorldLesson(DisturbedCurriculum[Goal]):
 
 
 class WorldRows:
-    """A `Stream`: the same worlds go on from the first row to the last."""
+    """A `RowStream`: the same worlds go on from the first row to the last."""
 
     def __init__(self, skill: UserSkill, hz: float) -> None:
         self._skill, self._hz, self._unheard = skill, hz, unheard(skill)

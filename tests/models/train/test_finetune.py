@@ -17,9 +17,8 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.adopt import adopt
 from rtcontrol.models.train.finetune import FinetuneRun, Job, finetune, opened
 from rtcontrol.models.train.groups import GroupEncoder, load
-from rtcontrol.models.train.recipe import FinetuneRecipe, recipe
+from rtcontrol.models.train.recipe import FinetuneRecipe
 from tests.helpers.disks import files_of
-from tests.helpers.processes import free_port, python
 from tests.models.small import build, build_checkpoint, plain_base, shown, tool
 from tests.models.train.finetune_rows import qwen_base, random_rows, write
 
@@ -201,19 +200,6 @@ def test_bf16_trains_its_parameters_in_fp32(small: Path, rows: Path, tmp_path: P
     assert {w.dtype for w in weights(made.model).values()} == {torch.bfloat16}
 
 
-def test_the_adapter_alone_is_the_merged_model(small: Path, trained: Path) -> None:
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-
-    ids = torch.arange(20)[None]
-    plain = AutoModelForCausalLM.from_pretrained(small, dtype=torch.float32)
-    before = plain(ids).logits
-    adapter = PeftModel.from_pretrained(plain, trained / "adapter").eval()
-    whole = AutoModelForCausalLM.from_pretrained(trained / "model", dtype=torch.float32).eval()
-    torch.testing.assert_close(adapter(ids).logits, whole(ids).logits, atol=1e-4, rtol=1e-4)
-    assert not torch.allclose(before, whole(ids).logits, atol=1e-2)
-
-
 def test_another_configuration_is_refused_by_name(small: Path, rows: Path, trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "out")
     kept = weights(tmp_path / "out" / "model")
@@ -263,7 +249,6 @@ def test_a_full_disk_at_the_export_keeps_the_training(small: Path, rows: Path, t
     kept = weights(tmp_path / "out" / "model")
     with files_of(20_000), pytest.raises(UserError, match=r"cannot be saved .*the training is kept"):
         finetune(job(small, rows, tmp_path / "out"))
-    assert (tmp_path / "out" / "adapter" / "adapter_model.safetensors").is_file()
     assert not list((tmp_path / "out").rglob("*.part"))
     assert all(torch.equal(w, kept[n]) for n, w in weights(tmp_path / "out" / "model").items())
 
@@ -284,50 +269,6 @@ def test_a_base_that_cannot_be_trained_is_refused(small: Path, rows: Path, tmp_p
     assert not (tmp_path / "out" / "training" / "state.pt").exists()
     with pytest.raises(UserError, match="no linear layer 'w1' to adapt"):
         finetune(job(small, rows, tmp_path / "out", targets=("w1",)))
-
-
-# Two processes that share each step train what one trains.
-
-
-# Both are one Python that has imported everything and forks; the launcher itself is in the slow test above.
-FORKED = """
-import os, sys
-import peft, transformers
-import rtcontrol.models.train.finetune
-from rtcontrol.cli.app import main
-
-rank = str(int(os.fork() == 0))
-os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-try:
-    main()
-finally:
-    if rank == "0" and os.wait()[1]:
-        sys.exit("the second process failed")
-"""
-
-
-def test_two_processes_step_by_the_gradients_of_one(tmp_path: Path) -> None:
-    base = build_checkpoint(tmp_path / "base", seed=2, scale=0.1)
-    rows = write(tmp_path / "rows.jsonl", random_rows(0, 16))
-    settings = "rank = 4\nalpha = 8\ndropout = 0.0\ngroups = 16\ndevice_groups = 8\nsteps = 2\n"
-    rates = "lora_rate = 1e-3\nembedding_rate = 1e-3\ndtype = 'fp32'\ndevice = 'cpu'\n"
-    (tmp_path / "r.toml").write_text(settings + rates)
-    finetune(Job(str(base), (rows,), tmp_path / "one", recipe(tmp_path / "r.toml")))
-    command = ["models", "train", "--base", str(base), "--rows", str(rows), "--out", str(tmp_path / "two")]
-    command += ["--config", str(tmp_path / "r.toml")]
-    done = python("-c", FORKED, *command, env={"OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port())})
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("Checkpoint: ") == 1
-    logs = [logged(tmp_path / name) for name in ("one", "two")]
-    for a, b in zip(*logs, strict=True):  # AdamW would hide a wrong scale
-        assert b["loss"] == pytest.approx(a["loss"], rel=1e-4)
-        assert b["grad_norm"] == pytest.approx(a["grad_norm"], rel=1e-3)
-    one, two = (load_file(tmp_path / out / "model" / "model.safetensors") for out in ("one", "two"))
-    before = load_file(base / "model.safetensors")
-    # A step of 16 rows, in whatever order: each process has half of them.
-    for name, weight in one.items():
-        torch.testing.assert_close(two[name], weight, atol=2e-5, rtol=1e-3, msg=name)
-    assert any(not torch.allclose(weight, before[name], atol=1e-4) for name, weight in one.items())
 
 
 # Trained under SimpleTool's own prompt, a model is asked what that server asks: eight heads behind its text.

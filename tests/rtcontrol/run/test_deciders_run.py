@@ -20,7 +20,6 @@ from commands import EXPERT, call, refused, spawn, wait_for_ticks
 from rtcontrol.hosts.failover import BackupHost, Handover
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.hosts.ray_pool import two_hosts
-from rtcontrol.models.train.rows import Row
 from rtcontrol.run import assembly
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client.wire.messages import Bye, CallMessage
@@ -48,10 +47,9 @@ def test_a_run_with_a_backup_says_who_decided_and_its_answers_are_rows_to_train_
     made = [json.loads(line) for line in lines.read_text().splitlines()]
     assert len(made) == report["first_answers"]["in_time"] + report["first_answers"]["late"] >= 20
     assert {row["source"] for row in made} == {"teacher:expert"}
-    rows = [Row.from_dict(row) for row in made]
     expert = assembly.EXPERTS["lander"]
-    asked = [DecisionRequest(0, 0, row.observation, row.instruction) for row in rows]
-    assert [row.call for row in rows] == [expert(request) for request in asked]
+    asked = [DecisionRequest(0, 0, row["observation"], row["instruction"]) for row in made]
+    assert [Call.from_dict(row["call"]) for row in made] == [expert(request) for request in asked]
     assert call("data", "from-recording", str(out), str(out), "--out", str(lines)) == 0
     assert len(lines.read_text().splitlines()) % 2 == 0, "several records, one after the other"
 

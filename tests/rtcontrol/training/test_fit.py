@@ -6,10 +6,13 @@ import errno
 import itertools
 import json
 import random
+import re
+import runpy
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +29,7 @@ from rtcontrol.models.train import trainer
 from rtcontrol.models.train.base import adopt_base
 from rtcontrol.models.train.rows import Row
 from rtcontrol.training import model_size
-from rtcontrol.training.dataset import Taught, recorded
+from rtcontrol.training.dataset import LEAST_ROWS, Taught, check, recorded, tools_of
 from rtcontrol.training.fit import Fitted
 from rtcontrol.training.fit_run import FitRun
 from rtcontrol.training.model_size import Learner
@@ -34,6 +37,7 @@ from rtcontrol.training.teacher import Situations, Teacher, TeacherRows, example
 from rtcontrol.training.train import NO_GATE, RATE
 from rtcontrol.training.validation import HeldOut, Share
 from tests.helpers.disks import files_of
+from tests.helpers.processes import ROOT
 from tests.models.small import build_checkpoint, plain_base
 from tests.rtcontrol.training.signals import TOLD, TOOLS, observe, rows, teacher, write
 
@@ -490,3 +494,23 @@ def test_recorded_runs_are_rows_too(fast_clock: None, tmp_path: Path, monkeypatc
     (tmp_path / "record.mcap").write_bytes(b"no record")
     with pytest.raises(UserError, match=r"record\.mcap"):
         list(recorded([tmp_path / "record.mcap"]))
+
+
+def test_the_page_of_fit_runs_and_its_row_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs/fit.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    now = itertools.count(step=3.0)  # its minute is twenty steps
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "belt.py").write_text(code, "utf-8")
+    runpy.run_path("belt.py")
+    told = capsys.readouterr().out
+    assert "Wilson 95 %" in told
+    assert re.search(r"^(STOP|SLOW|RUN)\(\)$", told, re.MULTILINE)
+    assert (tmp_path / "runs/belt/rtcontrol.json").is_file()
+    (row,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    tools = tools_of({"STOP": "Stop the belt."})
+    _, rows = check(((f"fit.md:{n}", row) for n in range(LEAST_ROWS)), tools)
+    assert rows[0].row.call is not None and json.loads(row)["call"]["name"] == "STOP"
