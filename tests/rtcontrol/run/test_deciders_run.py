@@ -20,6 +20,7 @@ from commands import EXPERT, call, refused, spawn, wait_for_ticks
 from rtcontrol.hosts.failover import BackupHost, Handover
 from rtcontrol.hosts.protocol import DecisionRequest
 from rtcontrol.hosts.ray_pool import two_hosts
+from rtcontrol.models.call import Call
 from rtcontrol.run import assembly
 from rtcontrol.telemetry.record_reader import read_record
 from rtcontrol_client.wire.messages import Bye, CallMessage
