@@ -1,4 +1,4 @@
-"""What nobody reads of a definition or a schema, and may say which arguments or values there are: it is refused.
+"""Read a tool's definition; refuse what nobody reads of one, or of a schema, and may say which arguments it has.
 
 An annotation is passed over. What may be more is known by its name (`propertys`, `args_json`), or by what it holds.
 """
@@ -15,16 +15,11 @@ from typing import Any
 from rtcontrol.models.errors import UserError
 
 TYPES = ("string", "integer", "number", "boolean", "array", "object", "null")
-LOOSE_TYPES = {*TYPES, "str", "int", "float", "double", "long", "bool", "list", "tuple", "dict", "any"}
+LOOSE_TYPES = {*TYPES, "str", "int", "float", "double", "bool", "list", "dict", "any"}
 SHAPE = 'Write "parameters": {"type": "object", "properties": {...}, "required": [...]}'
-# Beginnings of the words that names of parameters have in them; words of names that speak of what a call gives back, or
-# shows, and of nothing else.
-ARGUMENTS = ("param", "arg", "kwarg", "propert", "input", "field", "schema")
-RESULTS = {"output", "return", "response", "result", "example"}
-OF_RESULTS = RESULTS | {"schema", "json", "type", "format", "parameter", "field", "input"}
-NAMES = ("args", "arguments", "params", "parameters", "inputs", "required")  # of what is not even a text's business
-# What may stand in a description of one argument that says nothing else of its values.
-TOLD = {"description", "title", "default", "example", "examples", "required", "optional", "name", "unit", "units"}
+# In names that speak of arguments; beginnings of names of what a call gives back, or shows.
+ARGUMENTS = re.compile("param|arg|propert|input|field|schema", re.IGNORECASE)
+RESULTS = ("output", "return", "response", "result", "example", "input_example", "schema_version")
 NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
 LIKE = 0.84  # of how two names are spelled, from which on one may be meant for the other
 SHORT, LIKE_SHORT = 6, 0.75  # letters, below which a letter is more of a name
@@ -40,12 +35,12 @@ def refuse_unread(
     bare: bool,
     meant: Callable[[str, Any], str | None],
 ) -> None:
-    """Raises UserError for a key that is not `known` and may say which arguments, or values, there are. Where nothing
+    """Raise UserError for a key that is not `known` and may say which arguments, or values, there are. Where nothing
     else does (`bare`), less is enough for that. `meant` tells of a key and its value the known one that it was surely
     meant for, if any."""
     for key, value in given.items():
         name, extension = str(key), str(key).startswith("x-")
-        if key in known or value is None or _of_results(name):
+        if key in known or value is None or name.startswith(RESULTS):
             continue
         found = None if extension else meant(name, value)
         if found is not None:
@@ -54,7 +49,7 @@ def refuse_unread(
             told = "is not read, and holds what looks like a schema"
         elif name == "required" and isinstance(value, list | tuple) and value:
             told = "is not read: it stands beside the schema, not in it"
-        elif bare and (_named(name, value) or like_parameters(value)):
+        elif bare and value and isinstance(value, Mapping | list | tuple) and ARGUMENTS.search(name):
             told = "is not read, and seems to speak of parameters"
         else:
             continue
@@ -62,18 +57,17 @@ def refuse_unread(
 
 
 class Spelling:
-    """Names that others are misspellings of; `other` words are used for some."""
+    """Names that others are misspellings of."""
 
-    def __init__(self, known: Collection[str], other: Mapping[str, str] | None = None) -> None:
+    def __init__(self, known: Collection[str]) -> None:
         self._known = {_plain(name): name for name in known}
         self._like: dict[str, list[str]] = {}  # by their first letter, which few get wrong
         for plain in self._known:
             if len(plain) >= LEAST:
                 self._like.setdefault(plain[0], []).append(plain)
-        self._known |= other or {}
 
     def near(self, name: str) -> str | None:
-        """The known name that another one is spelled nearly like: in other case, with `_`, a letter wrong."""
+        """Return the known name that another one is spelled nearly like: in other case, with `_`, a letter wrong."""
         plain = _plain(name[:LONGEST])
         like = LIKE_SHORT if len(plain) < SHORT else LIKE
         found = [plain] if plain in self._known else get_close_matches(plain, self._like.get(plain[:1], ()), 1, like)
@@ -84,25 +78,8 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _words(name: str) -> list[str]:
-    return re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
-
-
-def _of_results(name: str) -> bool:
-    words = {word.removesuffix("s") for word in _words(name)}
-    return not words.isdisjoint(RESULTS) and words <= OF_RESULTS
-
-
-def _named(name: str, value: Any) -> bool:
-    """Whether it goes by a name of parameters, and holds something."""
-    if not any(word.startswith(ARGUMENTS) or word.endswith(("schema", "params", "args")) for word in _words(name)):
-        return False
-    listed = isinstance(value, Mapping | list | tuple) or as_text(value) is not None
-    return bool(value) and (listed or (isinstance(value, str) and name.lower() in NAMES))
-
-
 def like_schema(value: Any, depth: int = DEEP) -> bool:
-    """Whether something may be a schema, or schemas by name or in a list, or the text of such."""
+    """Return whether something may be a schema, or schemas by name or in a list, or the text of such."""
     if hasattr(value, "model_json_schema"):
         return True
     if isinstance(value, str) and depth == DEEP:
@@ -114,23 +91,8 @@ def like_schema(value: Any, depth: int = DEEP) -> bool:
     return any(_speaks(k, v) for k, v in value.items()) or all(like_schema(v, depth - 1) for v in value.values())
 
 
-def like_parameters(value: Any) -> bool:
-    """Whether something may say which parameters there are, though it is no schema: the word of a type, what is told of
-    one parameter, or such things by name or in a list."""
-    if isinstance(value, str):
-        return value.lower() in LOOSE_TYPES
-    if isinstance(value, Mapping) and value:
-        keys = {str(key) for key in value}
-        return (keys <= TOLD and "description" in keys) or all(like_parameters(v) for v in value.values())
-    return isinstance(value, list | tuple) and bool(value) and all(_listed(v) for v in value)
-
-
-def _listed(value: Any) -> bool:
-    return isinstance(value, Mapping) and ({"name"} <= set(value) <= TOLD or like_parameters(value))
-
-
 def as_text(value: Any) -> Any:
-    """What a JSON text holds; None of what is none."""
+    """Return what a JSON text holds; None of what is none."""
     if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
         return None
     try:
@@ -140,7 +102,7 @@ def as_text(value: Any) -> Any:
 
 
 def _speaks(key: Any, value: Any) -> bool:
-    """Whether a key and its value are a keyword of JSON schema that says something."""
+    """Return whether a key and its value are a keyword of JSON schema that says something."""
     if key == "type":
         kinds = value if isinstance(value, list | tuple) else [value]
         return bool(kinds) and all(isinstance(k, str) and k.lower() in LOOSE_TYPES for k in kinds)
@@ -148,9 +110,7 @@ def _speaks(key: Any, value: Any) -> bool:
         return isinstance(value, Mapping)
     if key in ("enum", "anyOf", "oneOf", "allOf", "required"):
         return isinstance(value, list | tuple)
-    if key in NUMBERS:
-        return type(value) in (int, float)
-    return key == "const" or (key == "$ref" and isinstance(value, str))
+    return key == "const" or (key in NUMBERS and type(value) in (int, float)) or (key == "$ref" and type(value) is str)
 
 
 # As OpenAI, MCP and Bedrock, Anthropic, the Neuro API, Gemini (its API, and its Python client), the OpenAI Agents SDK

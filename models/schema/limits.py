@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from rtcontrol.models.errors import UserError
 
@@ -134,11 +131,6 @@ class Room:
     values: int = 1 << 17
     checks: int = 20_000
 
-    @property
-    def taken_bytes(self) -> int:
-        """Of memory, about, that what was taken of it has."""
-        return 64 * (Room.values - self.values) + 512 * (Room.parts - self.parts)
-
     def take(self, where: str, *, parts: int = 0, values: int = 0) -> None:
         """Raises UserError where there is less."""
         self.parts, self.values = self.parts - parts, self.values - values
@@ -157,36 +149,3 @@ class Room:
             return False
         self.checks -= checks
         return True
-
-
-T = TypeVar("T")
-
-
-class BoundedCache(Generic[T]):
-    """Keeps what was asked for last: so many values, of so many bytes together with their texts. For any thread; what
-    is larger than all may be is not kept."""
-
-    def __init__(self, most: int, most_bytes: int) -> None:
-        self._most, self._most_bytes, self._left = most, most_bytes, most_bytes
-        self._kept: OrderedDict[bytes, tuple[T, int]] = OrderedDict()  # by their texts' digests
-        self._lock = threading.Lock()
-
-    def of(self, text: bytes) -> T | None:
-        key = hashlib.sha256(text).digest()
-        with self._lock:
-            if key not in self._kept:
-                return None
-            self._kept.move_to_end(key)
-            return self._kept[key][0]
-
-    def keep(self, text: bytes, value: T, value_bytes: int = 0) -> None:
-        size = len(text) + value_bytes
-        if size > self._most_bytes:
-            return
-        key = hashlib.sha256(text).digest()
-        with self._lock:
-            self._left += self._kept.pop(key, (value, 0))[1]
-            self._kept[key] = value, size
-            self._left -= size
-            while len(self._kept) > self._most or self._left < 0:
-                self._left += self._kept.popitem(last=False)[1][1]

@@ -165,25 +165,11 @@ class _Masked:
             more = sorted({*outer, *own, *schema.get("required", ())} - found.get("properties", {}).keys())
             found["properties"] = found.get("properties", {}) | dict.fromkeys(more, True)
             found["additionalProperties"] = False
-        self._count(schema, found)
         if found.get("type") == "array":
             found.setdefault("items", dict(ANYTHING))
         elif found.get("type") == "object" and outer is not None and "anyOf" not in found:
             found.setdefault("additionalProperties", dict(ANYTHING))
         return self._bounded(found) if found.get("type") in ("integer", "number") else found
-
-    def _count(self, schema: Mapping[str, Any], found: dict[str, Any]) -> None:
-        """The keys of a map that has no properties: how many there are, and which."""
-        if "properties" in found or found.get("type") != "object":
-            return
-        found |= {key: schema[key] for key in ("minProperties", "maxProperties") if key in schema}
-        names, other = schema.get("propertyNames"), found.get("additionalProperties", True)
-        if not isinstance(names, Mapping) or "patternProperties" in found:
-            return
-        if "enum" in names:
-            found |= {"properties": dict.fromkeys(names["enum"], other), "additionalProperties": False}
-        elif "pattern" in names:
-            found |= {"patternProperties": {names["pattern"]: other}, "additionalProperties": False}
 
     def _listed(self, schema: Mapping[str, Any]) -> dict[str, Any] | bool:
         """Listed values; of numbers that the library writes otherwise no more than their type."""

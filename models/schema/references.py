@@ -86,23 +86,7 @@ OTHER = {"const", "default", "examples", "example", "$schema", "$id", "id", "$an
 APART = {"contentSchema", "xml", "externalDocs", "propertyOrdering", "property_ordering", "metadata", "_meta"}
 KNOWN = {*SHAPES, *OTHER, *FOLLOWED, *APART, "dependencies", "additionalItems"}
 # Those that a misspelt one is taken for.
-SPELLED = Spelling(
-    {*SHAPES} - {"title", "description", "$comment", "format", *DEFINITIONS},
-    # What libraries and other languages of schemas call them.
-    {
-        **dict.fromkeys(("min", "minvalue", "ge", "gte"), "minimum"),
-        **dict.fromkeys(("max", "maxvalue", "le", "lte"), "maximum"),
-        "gt": "exclusiveMinimum",
-        "lt": "exclusiveMaximum",
-        "regex": "pattern",
-        "desc": "description",
-        **dict.fromkeys(("allowedvalues", "enumvalues"), "enum"),
-        "defaults": "default",
-        "datatype": "type",
-        "minlen": "minLength",
-        "maxlen": "maxLength",
-    },
-)
+SPELLED = Spelling({*SHAPES} - {"title", "description", "$comment", "format", *DEFINITIONS})
 # Without one of them an object's schema does not say what is in it.
 INSIDE = {*LISTED, *NAMED, "$ref", "if", "not", "enum", "const", "propertyNames", "dependentRequired", "dependencies"}
 
@@ -244,7 +228,7 @@ def _meant(name: str, value: Any) -> str | None:
     found = SPELLED.near(name)
     if found is None or (isinstance(value, bool) and len(name) < SHORT):  # a flag of somebody's
         return None
-    return found if found not in SHAPES or SHAPES[found](value) else None
+    return found if SHAPES[found](value) else None
 
 
 def _of_gemini(given: Mapping[str, Any]) -> Mapping[str, Any]:

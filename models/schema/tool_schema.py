@@ -11,14 +11,14 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.definition import definition
 from rtcontrol.models.schema.domain import MAX_CLOSED, Domain, Free, closed, objects, written
 from rtcontrol.models.schema.json_schema import in_one_way
-from rtcontrol.models.schema.limits import BoundedCache, Room, check_count, check_size
+from rtcontrol.models.schema.limits import Room, check_count, check_size
 from rtcontrol.models.schema.parameters import Parameter, Reading, check_spelled
 from rtcontrol.models.schema.root_rules import ARMS, RootRules, with_closed_arms
 
@@ -170,25 +170,22 @@ def _object(parameters: Sequence[Parameter], of: Callable[[Parameter], Mapping[s
     }
 
 
-_recent: BoundedCache[tuple[ToolSchema, ...]] = BoundedCache(64, 1 << 24)
-
-
 def tool_schemas(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSchema, ...]:
     """All tools of an agent; duplicate names, an empty list and a set that takes too much to read are refused. What was
-    read lately, or is written as what was read says it, is not read again."""
-    text = _text(tools)
-    known = _recent.of(text) if text else None
-    if known is not None:
-        return known
+    read lately is not read again."""
     check_size(tools)
+    text = _text(tools)
+    return _of_text(text) if text else _read(tools)
+
+
+@lru_cache(maxsize=16)
+def _of_text(text: bytes) -> tuple[ToolSchema, ...]:
+    return _read(json.loads(text))
+
+
+def _read(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSchema, ...]:
     room = Room()
-    found = checked([ToolSchema.from_openai(t, room) for t in tools])
-    if text:
-        size = room.taken_bytes
-        _recent.keep(text, found, size)
-        if all(schema.rules is None for schema in found):
-            _recent.keep(_text([schema.exact() for schema in found]), found, size)
-    return found
+    return checked([ToolSchema.from_openai(t, room) for t in tools])
 
 
 def _text(tools: Any) -> bytes:

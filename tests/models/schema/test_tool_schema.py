@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.agents import Tools
 from rtcontrol.agents.remedies import of
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema import tool_schema as schemas
 from rtcontrol.models.schema.domain import ClosedDomain, Free
-from rtcontrol.models.schema.limits import BoundedCache
 from rtcontrol.models.schema.tool_schema import ABSENT, MAX_HEADS, ToolSchema, tool_schemas
 from tests.models.drawn_schemas import Drawer
 from tests.models.small import law, tool_lists
@@ -148,37 +145,11 @@ def test_null_of_a_required_parameter_is_the_null_token_and_of_an_optional_one_a
     assert isinstance(merged.domain, ClosedDomain) and {"a": None, "b": True} in merged.domain.values
 
 
-# A set of tools is read once, however often it is asked for; and only what says the same is taken for it.
-
-
 def tool(name: str, **schema: Any) -> dict[str, Any]:
     return {"name": name, "parameters": {"properties": {"p": schema}, "required": ["p"]}}
 
 
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the tools that are read from here on, with nothing known."""
-    found: list[str] = []
-    once = ToolSchema.from_openai.__func__  # type: ignore[attr-defined]
-
-    def counted(cls: Any, given: Any, room: Any = None) -> ToolSchema:
-        made: ToolSchema = once(cls, given, room)
-        found.append(made.name)
-        return made
-
-    monkeypatch.setattr(schemas, "_recent", BoundedCache(64, 1 << 20))
-    monkeypatch.setattr(ToolSchema, "from_openai", classmethod(counted))
-    return found
-
-
-def test_tools_are_read_once_for_a_session_and_what_decides_in_it(read: list[str]) -> None:
-    given = [tool("go", oneOf=[{"const": "a"}, {"const": "b"}]), tool("stop", type="string", maxLength=4)]
-    tools = Tools(given)
-    assert tool_schemas(tools.openai()) == tool_schemas(given) == tools.schemas
-    assert read == ["go", "stop"]
-
-
-def test_what_decides_reads_of_a_tool_all_that_its_writer_said(read: list[str]) -> None:
+def test_what_decides_reads_of_a_tool_all_that_its_writer_said() -> None:
     arms = [{"type": "string", "pattern": "^a"}, {"type": "string", "pattern": "b$"}]
     one, some = [tool("go", oneOf=arms)], [tool("go", anyOf=arms)]
     strict, loose = tool_schemas(one)[0], tool_schemas(some)[0]
@@ -190,10 +161,9 @@ def test_what_decides_reads_of_a_tool_all_that_its_writer_said(read: list[str]) 
         assert tool_schemas([schema.exact()]) == (ToolSchema.from_openai(schema.exact()),) == (schema,)
 
 
-def test_what_is_written_is_read_as_what_it_was_written_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_is_read_as_what_it_was_written_of() -> None:
     tied = 0
     for seed in range(200):
-        monkeypatch.setattr(schemas, "_recent", BoundedCache(64, 1 << 20))
         drawer = Drawer(seed)
         properties = {name: drawer.schema(1) for name in ("p", "q")}
         root = {"anyOf": [{"required": ["p"]}, {"properties": {"q": drawer.schema(0)}}]} if drawer.chance(0.2) else {}
@@ -205,23 +175,7 @@ def test_what_is_written_is_read_as_what_it_was_written_of(monkeypatch: pytest.M
         tied += made.rules is not None
         again = ToolSchema.from_openai(made.exact())
         assert again.parameters == made.parameters and again.canonical_json() == made.canonical_json(), seed
-        known = schemas._recent.of(json.dumps([made.exact()]).encode())
-        assert (known is None) == (made.rules is not None)
-        assert known in (None, (again,))
     assert tied > 3
-
-
-def test_no_more_is_kept_than_may_be() -> None:
-    kept = BoundedCache[int](3, 10)
-    for number, text in enumerate((b"a", b"bb", b"ccc", b"dddd", b"x" * 11)):
-        kept.keep(text, number)
-    assert [kept.of(text) for text in (b"a", b"bb", b"ccc", b"dddd", b"x" * 11)] == [None, 1, 2, 3, None]
-    kept.keep(b"dddd", 5)
-    kept.keep(b"e", 4)
-    assert [kept.of(text) for text in (b"bb", b"ccc", b"dddd", b"e")] == [None, 2, 5, 4]
-    for _ in range(20):
-        kept.keep(b"e", 6)
-    assert [kept.of(text) for text in (b"ccc", b"dddd", b"e")] == [2, 5, 6]
 
 
 def test_a_caller_who_changes_what_he_was_given_changes_no_later_reading() -> None:
@@ -240,20 +194,3 @@ def test_a_caller_who_changes_what_he_was_given_changes_no_later_reading() -> No
     assert again[2].rules is not None and again[2].rules.written == root
     fresh = tuple(ToolSchema.from_openai(t) for t in [*given, tied])
     assert [s.exact() for s in again] == [s.exact() for s in fresh]
-
-
-def test_a_short_set_of_many_values_is_not_kept_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: BoundedCache[Any] = BoundedCache(64, 1 << 20)
-    monkeypatch.setattr(schemas, "_recent", kept)
-    large = [tool(f"t{n}", type="integer", minimum=10_000 * n, maximum=10_000 * n + 4095) for n in range(8)]
-    small = [tool("go", type="boolean")]
-    for one in (small, large):
-        tool_schemas(one)
-    assert [kept.of(json.dumps(one).encode()) is None for one in (small, large)] == [False, True]
-
-
-def test_a_set_that_is_refused_is_refused_again(read: list[str]) -> None:
-    for _ in range(2):
-        with pytest.raises(UserError, match="Two tools are called"):
-            tool_schemas([tool("go", type="boolean")] * 2)
-    assert read == ["go"] * 4
