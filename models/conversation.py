@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,63 +41,30 @@ _Waiting = tuple[int, int, str]  # message, number in it, name
 
 
 def results_of(messages: Sequence[Turn]) -> dict[tuple[int, int], int]:
-    """Of each call that has a result, by (message, number in it), the message with that result.
+    """Return of each call that has a result, by (message, number in it), the message with that result.
 
-    Servers give one id to several calls (llama.cpp: the same to all; Kimi counts anew each turn), or none. A result
-    goes to the oldest call of its id that waits for one; without an id, as in the form before there were ids, to the
-    oldest one of its name, or of any where it has no name, after those with ids have theirs. A call that waited when
-    the user spoke again was given up, unless there are more results than calls since then. Raises Unpaired.
+    Servers give one id to several calls (llama.cpp: the same to all; Kimi counts again each turn), or none. A result
+    goes to the oldest call of its id, and of its name where there is one, that waits for one; without an id to any
+    that waits. Those before the user spoke last come after the others. Raises Unpaired.
     """
     waiting: dict[str | None, list[_Waiting]] = {}
+    found: dict[tuple[int, int], int] = {}
+    spoke = -1
     for at, said in enumerate(messages):
+        spoke = at if said.user else spoke
         for k, (own, name) in enumerate(said.calls):
             waiting.setdefault(own, []).append((at, k, name))
-    results = [(at, *said.result) for at, said in enumerate(messages) if said.result is not None]
-    spoke, more = _spoke(messages), _more(messages)
-    found: dict[tuple[int, int], int] = {}
-
-    def pair(at: int, calls: list[_Waiting], name: str | None) -> _Waiting:
-        before = calls[: bisect_left(calls, (at,))]
-        later = before[bisect_left(before, (spoke[at] + 1,)) :]
-        wanted = later if len(later) >= more[at] else before
+        if said.result is None:
+            continue
+        own, name = said.result
+        calls = waiting.get(own, [])
+        if own is None:
+            every = calls or sorted(call for other in waiting.values() for call in other)
+            calls = [call for call in every if name in (call[2], None)]
+        wanted = [call for call in calls if call[0] > spoke] or calls
         if not wanted:
             raise Unpaired(at)
         one = next((call for call in wanted if call[2] == name), wanted[0])
         found[one[:2]] = at
-        return one
-
-    for at, own, called in results:
-        if own is not None:
-            calls = waiting.get(own, [])
-            calls.remove(pair(at, calls, called))
-    without = waiting.pop(None, [])
-    named = sorted(call for calls in waiting.values() for call in calls)
-    for at, own, called in results:
-        if own is None:
-            both = ([call for call in calls if called in (call[2], None)] for calls in (without, named))
-            first = next((calls for calls in both if calls and calls[0][0] < at), [])
-            one = pair(at, first, called)
-            (without if one in without else named).remove(one)
+        next(calls for calls in waiting.values() if one in calls).remove(one)
     return found
-
-
-def _spoke(messages: Sequence[Turn]) -> list[int]:
-    """Before each message, where the user spoke last; -1: nowhere."""
-    found, last = [], -1
-    for at, said in enumerate(messages):
-        found.append(last)
-        last = at if said.user else last
-    return found
-
-
-def _more(messages: Sequence[Turn]) -> list[int]:
-    """From each message on, the results of its id before there are other calls."""
-    found: list[int] = []
-    counts: Counter[str | None] = Counter()
-    for said in reversed(messages):
-        if said.calls:
-            counts.clear()
-        own = said.result and said.result[0]
-        counts[own] += said.result is not None
-        found.append(counts[own])
-    return found[::-1]

@@ -24,7 +24,7 @@ def fetch(model: str, nowhere: str, others: str) -> Path:
     start in the field changes nothing; anything else is downloaded, with progress. Raises UserError, which begins with
     `nowhere`, where else it was looked for, and whose remedy names the `others` ways to give a model."""
     from huggingface_hub import HfApi, constants, snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     found = NAME.fullmatch(model)
     assert found is not None, "it was looked at before"
@@ -46,26 +46,17 @@ def fetch(model: str, nowhere: str, others: str) -> Path:
         names = [one.rfilename for one in HfApi().model_info(repository).siblings or ()]
         have = sorted(name.rpartition("/")[0] for name in names if name.endswith("/config.json"))
     except GatedRepoError:
-        raise UserError(
-            f"The hub gives {repository} to those alone whom its owner allows.",
-            "Ask for access on its page, then `hf auth login`.",
-        ) from None
+        what = f"The hub gives {repository} to those alone whom its owner allows."
+        raise UserError(what, "Ask for access on its page, then `hf auth login`.") from None
     except RepositoryNotFoundError:
-        raise UserError(
-            f"{hub} has no {repository}, or keeps it private.", f"{others} For a private one: `hf auth login`."
-        ) from None
+        what = f"{hub} has no {repository}, or keeps it private."
+        raise UserError(what, f"{others} For a private one: `hf auth login`.") from None
     except Exception as error:
-        cached = f"nor is it whole in the cache ({constants.HF_HUB_CACHE})"
         line = next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))
-        if constants.HF_HUB_OFFLINE:
-            why = f"{hub} is not asked, as HF_HUB_OFFLINE is set, {cached}."
-        elif isinstance(error, HfHubHTTPError):
-            why = f"{hub} answers ({constants.ENDPOINT}: {line})."
-        else:
-            why = f"{hub} cannot be reached ({constants.ENDPOINT}: {line}), {cached}."
+        why = "is not asked, as HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"does not give it ({line})"
         one = f" --include '{inside}*'" if inside else ""
         raise UserError(
-            why,
+            f"{hub} ({constants.ENDPOINT}) {why}, nor is it whole in the cache ({constants.HF_HUB_CACHE}).",
             f"{others} Without a network: `hf download {repository}{one}` on a machine that has one, and its "
             "~/.cache/huggingface copied here ($HF_HOME).",
         ) from None

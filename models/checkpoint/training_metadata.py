@@ -10,7 +10,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
 
-from rtcontrol.models.checkpoint.tool_comparison import comparable, first_difference, in_order_of
 from rtcontrol.models.errors import UserError, read_json
 from rtcontrol.models.files import no_link, replace_file
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
@@ -77,6 +76,64 @@ def _forms(word: str) -> Iterator[str]:
                 yield word[:i] + letter + word[i + 1 :]
 
 
+SHOWN = 60  # characters of a value
+Definition = Mapping[str, Any]
+
+
+def comparable(tool: Definition) -> str:
+    """Return one line of JSON, the same for two definitions that differ in the order of keys or of `required` alone."""
+    return json.dumps(_plain(tool), ensure_ascii=False, sort_keys=True)
+
+
+def first_difference(tools: Sequence[ToolSchema], sets: Sequence[Sequence[Definition]]) -> str | None:
+    """Return where tools differ first from the most similar of some sets, in words; None if there is no set."""
+    given = {tool.name: _plain(tool.to_openai()["function"]) for tool in tools}
+    known = [{tool["function"]["name"]: _plain(tool["function"]) for tool in one} for one in sets]
+    if not known:
+        return None
+    nearest = max(known, key=lambda one: len(one.keys() & given.keys()))
+    if missing := [name for name in nearest if name not in given]:
+        return f"the tool {missing[0]} is missing here"
+    if more := [name for name in given if name not in nearest]:
+        return f"the tool {more[0][:SHOWN]} is not among its tools"
+    if [*given] != [*nearest]:
+        return f"its tools are in the order {', '.join(nearest)}"
+    return next((_difference(given[n], nearest[n], n) for n in given if given[n] != nearest[n]), None)
+
+
+def _plain(value: Any, key: str = "") -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(one, name) for name, one in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        listed = [_plain(one) for one in value]
+        names = key == "required" and all(isinstance(one, str) for one in listed)
+        return sorted(listed) if names else listed
+    return value
+
+
+def _difference(mine: Any, other: Any, place: str) -> str:
+    """Return the first place where two different values differ, and what stands there."""
+    if isinstance(mine, dict) and isinstance(other, dict):
+        name = next(n for n in {**other, **mine} if n not in mine or n not in other or mine[n] != other[n])
+        return _difference(mine.get(name), other.get(name), f"{place}.{name}")
+    shown = ("missing" if one is None else json.dumps(one, ensure_ascii=False) for one in (mine, other))
+    return "{} is {} here, and {} in its tools".format(place, *(t[:SHOWN] + "..." * (len(t) > SHOWN) for t in shown))
+
+
+def _ordered(value: Any, like: Any) -> Any:
+    """Return the value with the keys of its objects, and the names in `required`, in the order of another."""
+    if isinstance(value, Mapping) and isinstance(like, Mapping):
+        names = [*(name for name in like if name in value), *(name for name in value if name not in like)]
+        found = {name: _ordered(value[name], like.get(name)) for name in names}
+        wanted = like.get("required")
+        if isinstance(wanted, list) and isinstance(found.get("required"), list):
+            found["required"] = list(wanted)
+        return found
+    if isinstance(value, list) and isinstance(like, list) and len(value) == len(like):
+        return [_ordered(one, other) for one, other in zip(value, like, strict=True)]
+    return value
+
+
 FILE_NAME = "rtcontrol.json"
 FORMAT = 1
 DOUBT = 0.5  # of a word that was never taught, where no gate says what is too little
@@ -132,7 +189,8 @@ class TrainingMetadata:
         same = self._same(tools)
         if same is None or [t.canonical_json() for t in tools] == [t.canonical_json() for t in same]:
             return tools
-        return in_order_of(tools, [tool.to_openai() for tool in same])
+        pairs = zip(tools, same, strict=True)
+        return tuple(ToolSchema.from_openai(_ordered(tool.exact(), other.to_openai())) for tool, other in pairs)
 
     def difference(self, tools: Sequence[ToolSchema]) -> str | None:
         """Return where tools that it does not know differ first from those that it knows; None if it knows none."""

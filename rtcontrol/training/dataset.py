@@ -15,7 +15,7 @@ from typing import Any
 from rtcontrol.agents import InvalidCall, Tools, remote_tool
 from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT
-from rtcontrol.models.checkpoint.tool_comparison import comparable
+from rtcontrol.models.checkpoint.training_metadata import comparable
 from rtcontrol.models.data.row import raw_lines
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.rows import Row

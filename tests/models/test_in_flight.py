@@ -218,24 +218,6 @@ def test_what_goes_wrong_with_one_costs_the_others_nothing(tmp_path: Path, fault
         assert now.confidence == pytest.approx(then.confidence, rel=1e-2)
 
 
-def test_a_fault_in_a_large_batch_costs_few_passes_more(folder: Path) -> None:
-    made = [build(folder, [tool("go", v=["left", "red"])]) for _ in range(16)]
-    runner: Any = made[0].runner
-    run, sizes = runner.run, []
-
-    def fails_for_one(batch: Any) -> Any:
-        sizes.append(len(batch))
-        if any(work.handle is made[5].decoding.handle for work in batch):
-            raise RuntimeError("broken")
-        return run(batch)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "run", fails_for_one)
-        found = decide_together([(decider, ("x=1", "go", ())) for decider in made])
-    assert [i for i, one in enumerate(found) if isinstance(one, RuntimeError)] == [5]
-    assert len(sizes) <= 9
-
-
 def test_sessions_of_two_models_are_decided_by_their_own(folder: Path, tmp_path: Path) -> None:
     other = build_checkpoint(tmp_path / "m", "llama", seed=3)
     tools = [tool("go", v=["left", "red", "alpha beta go", "green blue"])]

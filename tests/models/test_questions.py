@@ -18,7 +18,6 @@ from rtcontrol.models.decider import DeciderSpec
 from rtcontrol.models.decode.protocol import NotFinite
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.questions import QuestionDecider, StateQuestion
-from rtcontrol.models.runners.hf_runner import runner as hf_runner
 from tests.models.small import VALUES, Oracle, law
 
 CLOSE = 1e-4  # of probabilities in fp32
@@ -90,16 +89,6 @@ def test_probabilities_sum_to_one_exactly(folder: Path, state: str, asked: list[
         assert math.fsum(p) == 1.0 and min(p) >= 0
 
 
-def test_questions_with_equal_beginnings_share_them(folder: Path, oracle: Oracle) -> None:
-    decider = made(folder)
-    found = decider.answer("x 1", ALIKE)
-    close(found.probabilities, [by_hugging_face(oracle, decider, "x 1", one) for one in ALIKE])
-    twice = decider.answer("x 1", [ALIKE[0], ALIKE[0]])
-    once = decider.answer("x 1", [ALIKE[0]])
-    assert twice.tokens == once.tokens
-    close(twice.probabilities, once.probabilities * 2)
-
-
 @pytest.mark.parametrize(("slice_", "long"), [(1, 256), (6, 256), (64, 3), (64, 1)])
 def test_slices_and_long_questions_change_no_probability(
     folder: Path, monkeypatch: pytest.MonkeyPatch, slice_: int, long: int
@@ -145,28 +134,6 @@ def test_options_of_the_same_tokens_are_refused(folder: Path) -> None:
         made(folder).answer("", [StateQuestion("", ("\ud800", "?"))])
 
 
-def test_options_that_would_hold_up_others_are_refused(folder: Path) -> None:
-    options = [f"{i} " + "x" * 60 + end for i in range(100, 140) for end in "ab"]
-    with pytest.raises(UserError, match=r"options of question 1 part after \d+ tokens"):
-        made(folder).answer("", [StateQuestion("", tuple(options))])
-
-
-@pytest.mark.timeout(30)
-def test_long_questions_are_asked_in_steps_and_not_kept(folder: Path) -> None:
-    decider, words = made(folder), "x " * 30_000
-    alone, shared = (
-        StateQuestion("", tuple(text)) for text in ((f"a{words}", f"b{words}"), (f"{words}a", f"{words}b"))
-    )
-    assert decider.answer("x 1", [alone]).forward_passes == 1, "the words behind a choice are no choice"
-    with pytest.raises(UserError, match=r"part after \d{5} tokens"):
-        decider.answer("x 1", [shared])
-    steps = decider.answer_in_steps("x 1", [StateQuestion(f"{words}{i}", ("a", "b")) for i in range(3)])
-    assert [next(steps) for _ in range(3)] == [None] * 3
-    with pytest.raises(UserError, match="context"):
-        next(steps)
-    assert decider._kept.cache_info().currsize == 0
-
-
 def test_a_score_that_is_no_number_is_no_answer(folder: Path) -> None:
     decider: Any = made(folder)
     expected = decider.answer("x 1", ALIKE).probabilities
@@ -180,14 +147,6 @@ def test_a_score_that_is_no_number_is_no_answer(folder: Path) -> None:
         weights.copy_(kept)
         decider.handle.columns.clear()
     close(decider.answer("x 1", ALIKE).probabilities, expected)
-
-
-def test_path_by_path_gives_the_same(folder: Path, oracle: Oracle) -> None:
-    decider, other = made(folder), made(folder)
-    other.runner = hf_runner(oracle.model)
-    other.handle, _ = other.runner.open(other.wording.prefix)
-    for state in ("x 1", "x 1 y 2", "x 1"):
-        close(other.answer(state, ALIKE).probabilities, decider.answer(state, ALIKE).probabilities)
 
 
 def test_a_question_stands_where_the_checkpoint_reads_an_instruction(folder: Path) -> None:

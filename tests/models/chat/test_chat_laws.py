@@ -16,7 +16,6 @@ from transformers import AutoTokenizer
 from rtcontrol.models.checkpoint.chat_template import FAMILIES, ChatTemplate, syntax_of
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.in_flight import Decoding, result
 from rtcontrol.models.questions import ANSWER, QuestionDecider, StateQuestion
@@ -93,18 +92,6 @@ def test_in_sequence_it_is_the_call_of_constrained_greedy_decoding(
             assert [type(v) for v in decision.call.arguments.values()] == [type(v) for v in paths[path][1].values()]
 
 
-@law(5)
-@given(given_tools=tools(), seen=st.text(max_size=12))
-def test_a_pass_for_each_token_gives_the_same_call(model: Any, given_tools: Any, seen: str) -> None:
-    _, folder, _ = model
-    quick, slow = build(folder, given_tools), build(folder, given_tools)
-    slow.decoding.core.adapt(Budget(1, 1, forced=True), lambda: None)  # type: ignore[arg-type,return-value]
-    fast, by_token = quick.decide(seen, "go left"), slow.decide(seen, "go left")
-    assert fast.call == by_token.call
-    assert fast.forward_passes <= by_token.forward_passes
-    assert by_token.forward_passes == by_token.tokens - len(slow.template.suffix_ids("go left", seen))
-
-
 def test_free_texts_and_numbers_end_where_the_call_goes_on(model: Any) -> None:
     _, folder, _ = model
     text = {"type": "string", "minLength": 1, "maxLength": 8}
@@ -128,17 +115,6 @@ def test_a_free_text_holds_nothing_that_its_syntax_would_escape(model: Any) -> N
     inside = [decider.tokenizer.decode([i]) for i in legal.nonzero()[0] if i not in where.ends]
     assert any("a" in text for text in inside)
     assert any('"' in text or "\\" in text for text in inside) == (family == "gemma")
-
-
-def test_several_sessions_at_once(model: Any) -> None:
-    from rtcontrol.models.decider import decide_together
-
-    _, folder, _ = model
-    given_tools = [{"name": "go", "parameters": {"properties": {"x": {"enum": ["left", "right"]}}, "required": ["x"]}}]
-    one, two = build(folder, given_tools), build(folder, [*given_tools, {"name": "stop"}])
-    alone = [one.decide("b", "go").call, two.decide("c", "go").call]
-    together = decide_together([(one, ("b", "go", ())), (two, ("c", "go", ()))])
-    assert [d.call for d in together if not isinstance(d, Exception)] == alone
 
 
 def test_a_decision_that_is_sliced_or_given_up_leaves_no_trace(model: Any) -> None:

@@ -121,11 +121,6 @@ def test_text_is_never_control(qwen: Opened) -> None:
         assert tokenizer.decode(ids).count(said) == 3
 
 
-def test_a_model_that_thinks_is_told_not_to(qwen: Opened) -> None:
-    template, tokenizer = qwen
-    assert tokenizer.decode(prompt(template, tools("d"), "i", "o")).endswith("<think>\n\n</think>\n\n")
-
-
 def test_no_prompt_tells_the_day(small: Path, tmp_path: Path) -> None:
     template, tokenizer = opened(made(tmp_path / "dated", small, DATED))
     assert "Today: 26 Jul 2024" in tokenizer.decode(template.prefix_ids(tools("d")))

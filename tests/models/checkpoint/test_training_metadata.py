@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rtcontrol.models.call import Decision
-from rtcontrol.models.checkpoint.checkpoint import ZOO
+from rtcontrol.models.checkpoint.checkpoint import ZOO, zoo
 from rtcontrol.models.checkpoint.training_metadata import (
     FILE_NAME,
-    LONGEST,
-    MOST_UNKNOWN,
     KnownWords,
     TrainingMetadata,
     words,
 )
 from rtcontrol.models.decider import decide_together
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.tool_schema import tool_schemas
+from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 from tests.models.small import build, build_checkpoint, tool
 
 TOOLS = [tool("push", 1, x=[-20, 0, 20]), tool("wait", 0, x={"type": "integer", "minimum": 0, "maximum": 5})]
@@ -103,11 +99,6 @@ def test_each_word_that_was_never_taught_lowers_what_is_believed_until_the_gate_
     assert most == 0 or learnt.doubt**most > learnt.gate
 
 
-def test_without_a_gate_each_such_word_halves_it_and_of_words_that_are_not_known_nothing_is_said() -> None:
-    assert replace(KNOWN, gate=None).doubt == 0.5
-    assert KNOWN.unknown("anything at all") == ()
-
-
 # Words that no sentence of training had are found out, forms and slips of known ones are not, and none costs much.
 
 
@@ -139,21 +130,6 @@ def test_what_was_never_said_is_named_and_forms_of_what_was_are_known(said: str,
     assert HEARD_KNOWN.unknown(said) == unknown
 
 
-@given(st.text(max_size=300))
-def test_any_text_has_few_unknown_words_and_those_that_are_taught_are_known(text: str) -> None:
-    found = HEARD_KNOWN.unknown(text)
-    assert len(found) <= MOST_UNKNOWN and set(found) <= set(words(text))
-    assert KnownWords(words(text)).unknown(text) == ()
-
-
-def test_a_hostile_sentence_is_looked_at_no_longer_than_another() -> None:
-    began = time.process_time()
-    HEARD_KNOWN.unknown(" ".join(f"drive{'abcdefghij'[i % 10]}{'klmnopqrst'[i // 10 % 10]}" for i in range(20_000)))
-    assert HEARD_KNOWN.unknown("x" * 100_000) == ("x" * 100_000,)
-    HEARD_KNOWN.unknown(f"{'o' * LONGEST} " * 5_000)
-    assert time.process_time() - began < 5.0
-
-
 @pytest.mark.parametrize("name", ["lander", "paddle", "driver"])
 def test_no_sentence_of_a_stranger_that_means_something_is_held_for_its_words_alone(name: str) -> None:
     learnt = TrainingMetadata.of(ZOO / name)
@@ -164,3 +140,79 @@ def test_no_sentence_of_a_stranger_that_means_something_is_held_for_its_words_al
             if line["env"] == name and line["means"] is not None:
                 held[0.99 * learnt.doubt ** len(learnt.unknown(line["say"])) < learnt.gate] += 1
     assert held[False] > 250 and held[True] == 0
+
+
+# Tools are the same whatever the order of their keys; what differs is named; prompts keep the bytes of training.
+
+
+WAY = {"type": "string", "enum": ["left", "right"]}
+SPEED = {"type": "integer", "minimum": 0, "maximum": 9}
+
+
+def go(properties: dict[str, Any], required: list[str], name: str = "go") -> dict[str, Any]:
+    parameters = {"type": "object", "properties": properties, "required": required}
+    return {"type": "function", "function": {"name": name, "description": "Go.", "parameters": parameters}}
+
+
+GO = go({"way": WAY, "speed": SPEED}, ["way", "speed"])
+LEARNT = TrainingMetadata(((GO,),))
+
+
+def turned(value: Any) -> Any:
+    """The same with the keys of all objects in the opposite order."""
+    if isinstance(value, dict):
+        return {key: turned(value[key]) for key in reversed(value)}
+    return [turned(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def prompt(tools: tuple[ToolSchema, ...]) -> list[str]:
+    return [one.canonical_json() for one in tools]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        turned(GO),
+        go({"way": {"enum": ["left", "right"], "type": "string"}, "speed": SPEED}, ["way", "speed"]),
+        go({"speed": SPEED, "way": WAY}, ["way", "speed"]),
+        go({"way": WAY, "speed": SPEED}, ["speed", "way"]),
+    ],
+    ids=["all", "enum", "properties", "required"],
+)
+def test_order_of_keys_makes_no_other_tools(other: dict[str, Any]) -> None:
+    tools = tool_schemas((other,))
+    assert LEARNT.knows(tools)
+    assert prompt(LEARNT.as_trained(tools)) == prompt(tool_schemas((GO,)))
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        (
+            go({"way": {**WAY, "enum": ["right", "left"]}, "speed": SPEED}, ["way", "speed"]),
+            'way.enum is ["right", "left"] here',
+        ),
+        (
+            go({"way": WAY, "speed": {**SPEED, "maximum": 8}}, ["way", "speed"]),
+            "speed.maximum is 8 here, and 9 in its",
+        ),
+        (go({"way": WAY, "speed": SPEED}, ["way"]), "required"),
+        (go({"way": WAY}, ["way"]), "properties.speed is missing here"),
+        (go({"way": WAY, "speed": SPEED}, ["way", "speed"], "walk"), "the tool go is missing here"),
+    ],
+    ids=["values", "bound", "required", "parameter", "name"],
+)
+def test_first_difference_is_named(other: dict[str, Any], difference: str) -> None:
+    tools = tool_schemas((other,))
+    assert not LEARNT.knows(tools)
+    assert difference in str(LEARNT.difference(tools))
+
+
+@pytest.mark.parametrize("name", sorted(zoo()))
+def test_bundled_checkpoints_know_their_tools_in_any_order_of_keys(name: str) -> None:
+    learnt = TrainingMetadata.of(ZOO / name)
+    assert learnt is not None
+    for own in learnt.tool_sets:
+        given = tool_schemas(tuple(turned(copy.deepcopy(dict(one))) for one in own))
+        assert learnt.knows(given)
+        assert prompt(learnt.as_trained(given)) == prompt(tool_schemas(own))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call, Decision
@@ -87,29 +86,6 @@ def tokens_of(tokenizer: STTokenizer, value: Any) -> int:
     return len(tokenizer.encode(value if isinstance(value, str) else json.dumps(value)))
 
 
-def most_tokens(tokenizer: STTokenizer, text: str) -> int:
-    """Of an object as written, the tokens that hold some of a field's value, where most do: a quote may share one."""
-    spans = tokenizer._text.encode(text, add_special_tokens=False).offsets
-    values = [m.span(1) for m in re.finditer(r'":"?((?:\\.|[^"\\])*?)(?="?,"|"?}$)', text)]
-    return max(sum(a < end and b > begin for a, b in spans) for begin, end in values)
-
-
-@LAW
-@given(
-    city=st.sampled_from(WORDS) | st.text(st.characters(codec="ascii", exclude_categories=("Cc",)), max_size=12),
-    days=st.integers(-999, 9999),
-    heat=st.decimals(-99, 99, places=1).map(float),
-)
-def test_an_object_of_three_fields_of_at_most_four_tokens_takes_at_most_nine_passes(
-    tokenizer: STTokenizer, core: DecoderCore, city: str, days: int, heat: float
-) -> None:
-    call = Call("weather", {"v": {"city": city, "days": days, "heat": heat}})
-    assume(most_tokens(tokenizer, str(core.plan.head_values(call)[1][1])) <= 4)
-    found = decided(core, call, Drafts())
-    assert found.call == call
-    assert found.forward_passes <= 9
-
-
 def test_what_each_guess_saves(tokenizer: STTokenizer, core: DecoderCore) -> None:
     call = Call("weather", {"v": {"city": "Ulaanbaatar", "days": 1234, "heat": -12.5}})
     text = core.plan.head_values(call)[1][1]
@@ -127,17 +103,6 @@ def test_what_each_guess_saves(tokenizer: STTokenizer, core: DecoderCore) -> Non
     assert all(f.call == call for f in found.values())
     passes = {name: f.forward_passes for name, f in found.items()}
     assert passes == {"token by token": 20, "nothing": 19, "ahead": 9, "prompt": 6, "last": 1, "wrong": 9}
-
-
-def test_text_of_the_prompt_is_encoded_anew_where_the_value_has_come_to(tokenizer: STTokenizer) -> None:
-    prompt = "go to Beijing, not to Bei Dao"
-    spaced, bare = tokenizer.encode(" Beijing"), tokenizer.encode("Beijing")
-    assert spaced != bare  # as the prompt has it, and as the value begins
-    guesses = Guesses(tokenizer, prompt=prompt, room=9)
-    found = [tokenizer.decode(ids) for ids in guesses.after(tokenizer.encode("Bei"))]
-    assert found == [" Dao", "jing, not to Bei Dao"]
-    assert list(guesses.after([])) == []
-    assert list(guesses.after(tokenizer.encode("ijing"))) == []  # no word begins so
 
 
 FREE = [
@@ -183,17 +148,6 @@ def test_several_free_values_of_several_tools_are_what_they_are_without_guesses_
         for one, other in zip(expected, guessing.decide_many(told), strict=True):
             if min(one.confidence.values()) > 0.51:
                 assert one.call == other.call
-
-
-def test_a_free_value_that_ended_early_is_not_touched_by_the_passes_of_another(tokenizer: STTokenizer) -> None:
-    text = {"type": "string", "maxLength": 60}
-    core = DecoderCore(compile_plan(tool_schemas([tool("weather", v=text, w=text)]), tokenizer), tokenizer, VOCABULARY)
-    call = Call("weather", {"v": "in the rain", "w": "round and round and up and down again"})
-    known = {(1, 0): [*tokenizer.encode("in the rain")]}
-    plain, guessed = decided(core, call), decided(core, call, Drafts(tool=0, tokens=known))
-    assert guessed.call == plain.call == call
-    assert guessed.forward_passes > 2
-    assert guessed.confidence == pytest.approx(plain.confidence)
 
 
 def test_a_guess_of_a_tool_that_is_not_called_ends_no_decision(tokenizer: STTokenizer) -> None:

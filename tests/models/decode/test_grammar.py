@@ -16,7 +16,6 @@ from rtcontrol.models.call import Call
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decode.grammar import MAX_TOKENS, Grammars, parse_free
 from rtcontrol.models.decode.protocol import Budget, DecodeError
-from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import packed
 from rtcontrol.models.schema.domain import Free
 from rtcontrol.models.schema.json_schema import normalise
@@ -161,34 +160,6 @@ def test_a_guess_changes_no_free_value(
             assert one.confidence == pytest.approx(other.confidence, rel=1e-2)
 
 
-@LAW
-@given(kind=st.sampled_from(sorted(FREE)), told=TOLD)
-def test_closed_heads_are_decided_as_if_the_free_ones_were_not_there(
-    folder: Path, oracle: Oracle, kind: str, told: tuple[str, str]
-) -> None:
-    decider = build(folder, [tool("go", a=CLOSED, b=FREE[kind], c={"enum": [1, 2, 20]})])
-    plan = decider.plan
-    prompt = prompt_of(decider, *told)
-    oracle.margin = math.inf
-    expected = {"a": oracle._head(plan, 1, prompt, 1, 0), "c": oracle._head(plan, 3, prompt, 1, 0)}
-    assume(oracle.margin > MARGIN)
-    try:
-        call = decider.decide(*told).call
-    except DecodeError:
-        return
-    assert call is not None
-    assert {k: call.arguments[k] for k in "ac"} == expected
-
-
-def test_several_free_heads_share_their_passes(folder: Path) -> None:
-    a, b = {"type": "string", "maxLength": 3}, {"type": "string", "maxLength": 9}
-    both = build(folder, [tool("go", a=a, b=b)]).decide("x=1", "go")
-    assert both.call is not None and both.forward_passes <= 1 + 4 * 9
-    assert len(both.call.arguments["a"]) <= 3
-    assert len(both.call.arguments["b"]) <= 9
-    assert both.confidence.keys() >= {"arg1", "arg2"}
-
-
 def test_closed_schema_needs_one_pass_and_loads_no_grammar(folder: Path) -> None:
     decider: Any = build(folder, [tool("go", a=CLOSED), tool("stop")], budget_total=99)
     assert decider.decoding.core._grammars is None
@@ -295,21 +266,3 @@ def test_value_that_reaches_the_bound_ends_where_it_may_and_is_given_up_elsewher
         value.push(go)
     with pytest.raises(DecodeError, match=f"did not end within {MAX_TOKENS} tokens"):
         value.legal(end, None)
-
-
-def test_call_that_outgrows_the_context_is_an_error_for_the_user(folder: Path) -> None:
-    decider: Any = build(folder, [tool("go", v={"type": "string"})])
-    room = decider.decoding.handle.slots - decider.prefix.tokens
-    empty = len(decider.template.suffix_ids("", ""))
-    with pytest.raises(UserError, match="context of 2048"):
-        for short in range(1, MAX_TOKENS + 2):  # somewhere in the value the context ends
-            decider.decide(" go" * (room - empty - short), "")
-    assert decider.prefix.tokens == len(decider.template.prefix_ids(decider.plan.tools))
-
-
-def test_the_token_limit_of_a_free_value_is_an_option(folder: Path) -> None:
-    for limit in (1, 3):
-        decider = build(folder, [tool("go", v={"type": "string", "maxLength": 200})], value_tokens=limit)
-        call = decider.decide("x=1", "go").call
-        assert call is not None
-        assert len(decider.tokenizer.encode(call.arguments["v"])) <= limit

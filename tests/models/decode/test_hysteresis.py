@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
-from jsonschema import Draft202012Validator
 
 from rtcontrol.models.call import Call, Decision, StandingCall
-from rtcontrol.models.decider import STDecider, decide_together
+from rtcontrol.models.decider import STDecider
 from rtcontrol.models.decode.hysteresis import Hysteresis
 from rtcontrol.models.decode.plan import ANY_TOOL, NO_TOOL, ROOT, SchemaPlan
-from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.random_call import random_call
 from rtcontrol.models.schema.tool_schema import ABSENT
@@ -28,7 +26,6 @@ from tests.models.small import (
     build,
     build_checkpoint,
     law,
-    over_hugging_face,
     prompt_of,
     shown,
     tool,
@@ -171,51 +168,6 @@ def test_what_stays_is_what_brute_force_says_for_every_budget(
 
 
 @LAW
-@given(
-    tools=tool_lists(most=2),
-    terms=TERMS,
-    told=TOLD,
-    seed=st.integers(0, 1 << 30),
-    budget=st.builds(Budget, st.integers(1, 5), function_first=st.booleans(), forced=st.booleans()),
-)
-def test_an_engine_without_tree_attention_and_one_token_a_pass_keep_the_same(
-    checkpoint: tuple[Path, Oracle], tools: Any, terms: Hysteresis, told: tuple[str, str], seed: int, budget: Budget
-) -> None:
-    folder, oracle = checkpoint
-    decider = build(folder, tools, hysteresis=terms)
-    standing = StandingCall(drawn(decider, seed))
-    hand = ByHand(oracle, decider.plan, prompt_of(decider, *told), terms)
-    expected = hand.decide(standing)
-    got = over_hugging_face(decider, oracle.model, budget).decide(*told, standing=standing)
-    if hand.close > MARGIN:
-        assert shown(got) == expected
-
-
-@LAW
-@given(tools=tool_lists(), terms=TERMS, prompts=st.lists(TOLD, min_size=2, max_size=6), seed=st.integers(0, 1 << 30))
-def test_a_flight_of_kept_values_is_legal_to_a_foreign_judge_and_consistent(
-    checkpoint: tuple[Path, Oracle], tools: Any, terms: Hysteresis, prompts: list[tuple[str, str]], seed: int
-) -> None:
-    decider = build(checkpoint[0], tools, hysteresis=terms)
-    judges = {one["name"]: Draft202012Validator(one["parameters"]) for one in tools}
-    standing = StandingCall(drawn(decider, seed))
-    for told in prompts:
-        decision = decider.decide(*told, standing=standing)
-        assert decision.call is not None and decision.steadied is not None
-        judges[decision.call.name].validate(dict(decision.call.arguments))
-        kept = decision.steadied.kept
-        if "function" in kept:
-            assert decision.call.name == standing.call.name
-        elif decision.call.name != standing.call.name:
-            assert not kept, "an argument is kept only with its function"
-        for head in kept:
-            if head != "function":
-                slot = decider.plan.slots[decider.plan.tool_index(decision.call.name)][int(head[3:]) - 1]
-                assert _alike(slot.value(decision.call.arguments), slot.value(standing.call.arguments))
-        standing = after(decision, standing)
-
-
-@LAW
 @given(tools=tool_lists(), terms=TERMS, told=TOLD, seed=st.integers(0, 1 << 30))
 def test_off_or_with_nothing_in_force_the_decision_is_the_same_to_the_bit(
     checkpoint: tuple[Path, Oracle], tools: Any, terms: Hysteresis, told: tuple[str, str], seed: int
@@ -261,18 +213,6 @@ def test_a_value_that_its_tools_do_not_have_keeps_nothing(checkpoint: tuple[Path
         assert made is not None and (made.name == call.name == "go" or made == best.call)
 
 
-def test_sessions_that_decide_together_keep_each_their_own(checkpoint: tuple[Path, Oracle]) -> None:
-    # RuView#1793: what is decided for several must remember for each.
-    deciders = [build(checkpoint[0], MOVES, hysteresis=Hysteresis(margin=1.0)) for _ in range(3)]
-    calls = [Call("stop"), Call("go", {"side": "right", "speed": 2}), None]
-    told = [("a", "b", (), None if call is None else StandingCall(call)) for call in calls]
-    made = decide_together(list(zip(deciders, told, strict=True)))
-    alone = build(checkpoint[0], MOVES).decide("a", "b").call
-    assert [one.call for one in made if isinstance(one, Decision)] == [*calls[:2], alone]
-    many = deciders[0].decide_many([("a", "b")] * 3, [one[3] for one in told])
-    assert [one.call for one in many] == [*calls[:2], alone]
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -285,9 +225,3 @@ def test_what_is_no_hysteresis_is_refused_with_what_to_give(text: str) -> None:
     with pytest.raises(UserError) as refused:
         Hysteresis.parse(text)
     assert len(refused.value.what) < 300 and "=" in refused.value.remedy + refused.value.what
-
-
-@given(TERMS.filter(lambda terms: terms != Hysteresis()))
-def test_its_text_is_read_back_as_the_same(terms: Hysteresis) -> None:
-    assume(terms.margin is None or terms.margin > 0)
-    assert Hysteresis.parse(str(terms)) == terms

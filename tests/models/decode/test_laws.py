@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from rtcontrol.models import in_flight
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.decode.protocol import Budget, NotFinite, PassCost
-from rtcontrol.models.decode.walk import Entry, choose_layout, worst_call
+from rtcontrol.models.decode.walk import Entry, choose_layout
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.packed import Node
 from tests.helpers.processes import ROOT, environment
@@ -26,7 +25,6 @@ from tests.models.small import (
     LONG,
     MARGIN,
     TOLD,
-    WORDS,
     Oracle,
     build,
     build_checkpoint,
@@ -174,17 +172,6 @@ def test_prefix_restored_from_disk_decides_like_the_computed_one(
 # Decoding token by token is a budget of one node: the same call, a forward pass a token.
 
 
-def test_baseline_takes_a_pass_for_each_token_of_the_longest_head(folder: Path) -> None:
-    values = ["alpha beta go", "alpha beta stop"]
-    decider: Any = build(folder, [tool(n, v=values) for n in ("go", "stop")])
-    decider.decoding.core.set_budget(Budget(1, forced=True))
-    # Head token, alpha, beta, go or stop; the end token is not fed.
-    assert decider.decide("left", "go").forward_passes == 4
-    decider.decoding.core.set_budget(Budget(9))
-    # The forced start rides along, the forced end costs nothing.
-    assert decider.decide("left", "go").forward_passes == 1
-
-
 def test_paths_of_one_choice_each_take_a_pass_for_each_choice(folder: Path) -> None:
     values = [f"alpha beta {a} red {b}" for a in ("left", "right") for b in ("slow", "fast")]
     decider: Any = build(folder, [tool(n, v=values) for n in ("go", "stop")])
@@ -240,33 +227,6 @@ def test_every_layout_calls_what_budget_one_and_no_budget_call(
     assert calls == calls[:1] * (4 + len(BY_TOKEN))
 
 
-@LAW
-@given(observation=TEXT)
-def test_both_layouts_decide_free_and_closed_values_alike(folder: Path, observation: str) -> None:
-    word = {"type": "string", "pattern": "^[a-z]+$", "maxLength": 5}
-    decider, core = both(folder, [tool("go", v=word, a=DEEP), tool("stop", 0, v=DEEP)], UNLIMITED)
-    decisions = []
-    for budget in (FIRST, UNLIMITED):
-        core.set_budget(budget)
-        decisions.append(decider.decide(observation, "go"))
-    one, other = decisions
-    if all(abs(c - 0.5) > 1e-2 for c in other.confidence.values()):
-        assert one.call == other.call
-        assert one.confidence == pytest.approx(other.confidence, abs=1e-3)
-
-
-@LAW
-@given(tools=tool_lists(), first=st.booleans())
-def test_first_pass_carries_every_parent_and_no_more_than_everything(folder: Path, tools: Any, first: bool) -> None:
-    _, core = both(folder, tools, Budget(function_first=first))
-    carried = core.walker.first
-    for k, n in carried:
-        assert not n or (k, n[:-1]) in carried
-    core.set_budget(UNLIMITED)
-    assert set(carried) <= set(core.walker.first)
-    assert bool(carried) == bool(core.walker.first)  # every pass makes headway
-
-
 def test_free_tokens_put_everything_into_one_pass_and_costly_ones_wait(folder: Path) -> None:
     decider, _ = both(folder, tools_with_arguments(6))
     everything, found = choose_layout(decider.plan, Budget(), lambda: PassCost(1, 0))
@@ -276,30 +236,6 @@ def test_free_tokens_put_everything_into_one_pass_and_costly_ones_wait(folder: P
     assert costly.function_first
     assert (less["layout"], less["passes"]) == ("function first", 2)
     assert 1 <= less["first_nodes"] < found["first_nodes"]
-
-
-def test_a_layout_whose_worst_call_costs_much_more_is_not_chosen_for_its_mean(folder: Path) -> None:
-    """The rare tool may be the one that stops the robot."""
-    decider, core = both(folder, tools_with_arguments(6))
-    args, function = (worst_call(core.walker, i)[1] for i in (0, 1))
-    cost = PassCost(1.0, 1.5 / (args + function))  # a second pass costs nearly as much as all tokens
-    chosen, _ = choose_layout(decider.plan, Budget(), lambda: cost)
-    assert not chosen.function_first
-
-
-def test_measuring_leaves_the_prefix_cached_and_is_told(folder: Path) -> None:
-    decider, core = both(folder, tools_with_arguments(5))
-    told = decider.info()["budget"]
-    assert told["token_ms"] >= 0
-    assert (told["layout"] == "function first") == core.walker.budget.function_first
-    assert decider.decide("alpha", "go").reused_tokens == decider.prefix.tokens
-
-
-def test_schema_whose_layouts_are_one_is_not_measured(folder: Path) -> None:
-    decider, _ = both(folder, [tool("go", v=["left", "right", "red"])])
-    measured: list[PassCost] = []
-    assert choose_layout(decider.plan, Budget(), measured.pop) == (Budget(), {"layout": "everything"})
-    assert decider.info()["budget"] == {"layout": "everything"}
 
 
 def test_explicit_budget_is_kept(folder: Path) -> None:
@@ -352,30 +288,6 @@ def test_scores_that_are_not_finite_are_an_error_and_the_next_decision_is_sound(
 
 
 # A long prompt in slices, on a runner that is slow.
-
-
-def test_no_slice_holds_a_slow_runner_for_long_and_the_next_decision_begins_with_what_was_learned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = build_checkpoint(tmp_path / "slow")  # a runner that nobody knows yet
-    decider = build(folder, tuple(tool(name, 0, v=["left", "red"]) for name in ("go", "stop")))
-    sizes: list[int] = []
-    plain = decider.runner.prefill
-
-    def prefill(handle: Any, count: int) -> None:
-        sizes.append(count)
-        time.sleep(count * 5e-4)
-        plain(handle, count)
-
-    monkeypatch.setattr(decider.runner, "prefill", prefill)
-    first = None
-    for text in (WORDS, f"red {WORDS}"):
-        sizes.clear()
-        for _ in decider.decide_in_steps(f"{text} {text} {text}", "go", sliced=True):
-            pass
-        assert len(sizes) > 3 and max(sizes) <= in_flight.SLICE_S / 5e-4
-        assert sizes[0] == (first or in_flight.LEAST_SLICE)
-        first = max(in_flight._slices[decider.runner], in_flight.LEAST_SLICE)
 
 
 @pytest.mark.slow

@@ -55,13 +55,6 @@ def test_needed_nodes_are_the_branching_ones_and_their_ancestors(entries: list[t
         assert [len(n) for n in needed] == sorted(len(n) for n in needed)
 
 
-def test_active_heads_are_the_function_and_the_largest_tools_arguments() -> None:
-    plan = plan_of(tool("go", a=[1, 2]), tool("stop"), tool("open", a=["x"], b=["y"], c=["z"]))
-    assert [h.name for h in plan.heads] == ["function", "arg1", "arg2", "arg3"]
-    assert [len(s) for s in plan.slots] == [1, 0, 3]
-    assert [h.name for h in plan_of(tool("stop")).heads] == ["function"]
-
-
 def test_null_is_legal_for_optional_parameters_of_their_own_tool_only() -> None:
     plan = plan_of(tool("go", 0, a=[1, 2]), tool("stop", 1, a=[1, 2]))
     trie = plan.heads[1].trie
@@ -126,14 +119,6 @@ def test_head_values_of_a_call_lead_to_its_leaves(tools: list[dict[str, Any]], d
     assert value_text(rebuilt) == value_text({k: arguments[k] for k in rebuilt})
 
 
-def test_value_outside_the_domain_is_no_target() -> None:
-    plan = plan_of(tool("go", a=[1, 0]))
-    with pytest.raises(ValueError, match="go: 3 is not in the domain of argument 1"):
-        plan.head_values(Call("go", {"a": 3}))
-    with pytest.raises(ValueError, match="True is not in the domain"):
-        plan.head_values(Call("go", {"a": True}))
-
-
 class Blind(STTokenizer):
     """A tokenizer that reads no upper case, as a lower-casing checkpoint's would."""
 
@@ -177,24 +162,6 @@ def test_walk_follows_the_best_legal_child_and_ties_go_to_the_lowest_id() -> Non
     assert go.visited == (ROOT,)
     assert TOKENIZER.encode(trie.value(go.node, 0))[0] == lowest
     assert go.confidence == 0.5
-
-
-def test_walk_waits_before_a_branch_without_logits() -> None:
-    plan = plan_of(tool("go", a=["alpha beta go", "alpha beta stop"]))
-    walker = Walker(plan, Budget())
-    walk = walker.walk(1, HeadState(), 1)
-    assert walk.pending and len(walk.node) == 2
-    fresh = [HeadState() for _ in plan.heads]
-    wanted = walker.wanted(fresh, 0, {1: walk})
-    assert [len(n) for _, n in wanted] == [0, 1, 2]
-    assert Walker(plan, Budget(2)).wanted(fresh, 0, {1: walk}) == wanted[:2]
-
-
-def test_possible_tools_are_those_below_the_node() -> None:
-    plan = plan_of(tool("turn_left"), tool("turn_right"), tool("stop"), allow_null=True)
-    walker = Walker(plan, Budget())
-    turn = (TOKENIZER.encode("turn")[0],)
-    assert (walker.possible_tools(ROOT), walker.possible_tools(turn)) == (0b111, 0b011)
 
 
 # No call takes more passes than is told of its tool. No model decides here: scores are random.

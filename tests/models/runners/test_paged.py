@@ -19,8 +19,7 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.decider import STDecider, decide_together
 from rtcontrol.models.decode.protocol import Budget, NotFinite
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.runners import paged
-from rtcontrol.models.runners.paged import PAGE, SCRATCH, ZEROS, PagedCache, PagedModel, PagePool, Shape
+from rtcontrol.models.runners.paged import PAGE, SCRATCH, ZEROS, PagedCache, PagedModel, PagePool
 from rtcontrol.models.runners.torch_runner import PagedRunner
 from rtcontrol.models.runners.weights import ModelConfig
 from tests.models.small import MARGIN, TOLD, Oracle, build, law, over, prompt_of, shown, tool, tool_lists
@@ -129,18 +128,6 @@ def test_sessions_on_pages_decided_together_decide_like_each_alone_in_slots_of_i
     assert model.pool.used == 0
 
 
-@given(
-    counts=st.lists(st.integers(1, 3000), min_size=1, max_size=64), end=st.integers(1, 8192), tree=st.integers(0, 600)
-)
-def test_a_shape_holds_the_passes_that_have_it_and_there_are_few(counts: list[int], end: int, tree: int) -> None:
-    shape = Shape.of(sum(counts), end, len(counts), tree, max(counts))
-    assert shape.tokens >= sum(counts) and shape.rows >= max(counts)
-    assert shape.columns >= end and shape.batch >= len(counts) and shape.tree >= tree
-    assert shape.batch * shape.rows >= shape.tokens  # room for where padding stands
-    assert all(size & (size - 1) == 0 for size in shape)
-    assert shape.tokens <= max(4 * len(counts), 2 * max(sum(counts), 16), 2 * max(counts) * len(counts))
-
-
 def test_a_pass_of_padding_alone_touches_no_sequence(folder: Path) -> None:
     runner = runner_of(folder)
     held = on_pages(build(folder, TOOLS), runner)
@@ -236,29 +223,6 @@ def test_ticks_make_no_pass_ready_and_what_opening_makes_ready_is_enough(folder:
     assert runner.model.missed and set(runner.model.passes) == ready
     made.append(over(build(folder, closed), runner))
     assert not runner.model.missed and set(runner.model.passes) > ready
-
-
-def test_few_passes_are_kept_ready(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paged, "GRAPHS", 3)
-    runner = runner_of(folder)
-    plain, made = build(folder, TOOLS), over(build(folder, TOOLS), runner)
-    for length in range(0, 300, 60):
-        told = ("x=1 " * length, "go left")
-        assert shown(made.decide(*told)) == shown(plain.decide(*told))
-        on_pages(build(folder, TOOLS), runner)
-        assert len(runner.model.passes) <= 3
-    runner.model.prepare([Shape.of(8192, 8192, 1, 1, 8192)])
-    assert all(shape.tokens * shape.columns <= paged.MOST for shape in runner.model.passes)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, which records graphs")
-def test_where_graphs_cannot_be_recorded_it_is_said_once_and_passes_go_on_without(folder: Path) -> None:
-    runner = runner_of(folder)
-    runner.model._graphs = True
-    with pytest.warns(RuntimeWarning, match="No CUDA graphs .* slower") as said:
-        made = over(build(folder, TOOLS), runner)
-    assert len(said) == 1
-    assert shown(made.decide("x=1", "go left")) == shown(build(folder, TOOLS).decide("x=1", "go left"))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: graphs are not recorded, and not measured")
@@ -393,12 +357,3 @@ def test_every_sequence_keeps_what_it_wrote_whoever_shares_its_pages(
     assert made.pool.used == 0
     assert made.pool.take(pages) != []
     assert not any(own[:, [ZEROS, SCRATCH]].any() for own in made.pool.both)
-
-
-def test_what_is_restored_is_what_was_there(config: ModelConfig) -> None:
-    pool = PagePool(config, 10 * PAGE, torch.float32, CPU)
-    one, other = PagedCache(pool, 1000), PagedCache(pool, 1000)
-    given_ = [torch.randn(config.layers, 1, config.kv_heads, 2 * PAGE + 3, config.head_dim) for _ in range(2)]
-    other.reserve(0, PAGE)  # so that pages do not lie in order
-    one.fill(*given_)
-    assert all(torch.equal(a, b) for a, b in zip(one.first(2 * PAGE + 3), given_, strict=True))

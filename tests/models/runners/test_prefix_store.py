@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +14,6 @@ from safetensors.torch import load_file, save_file
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decider import STDecider
 from rtcontrol.models.runners.prefix_store import PrefixStore, prefix_key
-from tests.helpers.processes import ROOT
 from tests.models.small import build, tool
 
 TOOLS = tuple(tool(n, 0, v=["left", "red"]) for n in ("go", "stop"))
@@ -100,36 +97,10 @@ def test_unwritable_folder_is_a_note_and_no_error(
         decide(decider)
 
 
-def test_folder_in_the_files_place_is_a_note_and_no_error(tmp_path: Path) -> None:
-    store = PrefixStore(tmp_path)
-    store.path("k").mkdir()
-    (store.path("k") / "x").touch()
-    assert store.load("k", SHAPE) is None
-    assert "could not be written" in str(store.save("k", torch.zeros(SHAPE), torch.zeros(SHAPE)))
-    assert not list(tmp_path.glob("*.tmp"))
-
-
 def test_other_weights_prompt_dtype_or_settings_have_other_keys() -> None:
     of = {"weights": "w", "ids": [1, 2], "dtype": torch.float32, "settings": "s"}
     changes = ({"weights": "v"}, {"ids": [1, 3]}, {"ids": [1, 2, 3]}, {"dtype": torch.bfloat16}, {"settings": "t"})
     assert len({prefix_key(**of | change) for change in ({}, *changes)}) == 6  # type: ignore[arg-type]
-
-
-def test_other_tools_and_another_setting_do_not_find_the_file(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RTCONTROL_CACHE", str(tmp_path / "cache"))
-    assert build(folder, TOOLS).prefix.source == "computed"
-    assert build(folder, TOOLS[:1]).prefix.source == "computed"
-    assert build(folder, TOOLS, dtype="bf16").prefix.source == "computed"
-    other = tmp_path / "other"
-    other.mkdir()
-    for path in folder.iterdir():
-        (other / path.name).write_bytes(path.read_bytes())
-    assert build(other, TOOLS).prefix.source == "disk"  # the same weights in another place
-    config = other / "config.json"
-    config.write_text(config.read_text().replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 0.01'))
-    assert build(other, TOOLS).prefix.source == "computed"
 
 
 def stored(folder: Path, *ages: float) -> list[Path]:
@@ -177,22 +148,3 @@ def test_above_the_limit_the_least_recently_used_go_first_and_never_the_one_just
     monkeypatch.setenv("RTCONTROL_CACHE_MB", "much")
     assert "RTCONTROL_CACHE_MB=much is no number" in str(store.save("7" * 64, torch.zeros(1), torch.zeros(1)))
     assert store.path("7" * 64).exists() and store.path("8" * 64).exists()
-
-
-def test_processes_that_drop_the_same_files_do_each_other_no_harm(tmp_path: Path) -> None:
-    stored(tmp_path, *range(1, 9))
-    code = (
-        "import os, sys, torch\n"
-        "from pathlib import Path\n"
-        "from rtcontrol.models.runners.prefix_store import PrefixStore\n"
-        "child = os.fork()\n"
-        "store, me = PrefixStore(Path(sys.argv[1])), 'a' if child else 'b'\n"
-        "for i in range(60):\n"
-        "    assert store.save(me * 40 + str(i), torch.zeros(128), torch.zeros(128)) is None\n"
-        "    found = store.load(me * 40 + str(i), (128,))\n"
-        "    assert found is None or isinstance(found, tuple), found\n"
-        "sys.exit(os.waitstatus_to_exitcode(os.wait()[1]) if child else 0)\n"
-    )
-    env = {**os.environ, "RTCONTROL_CACHE_MB": "0.003", "PYTHONPATH": str(ROOT)}
-    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=env, timeout=60).returncode == 0
-    assert len([*tmp_path.iterdir()]) <= 4

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ from rtcontrol.models.call import Decision
 from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners import hf_runner, lean, linear, packed
-from rtcontrol.models.runners.linear import Linear, RoundedLinear, can_pack
+from rtcontrol.models.runners.linear import Linear, can_pack
 from tests.models.small import (
     MARGIN,
     TOLD,
@@ -28,7 +26,6 @@ from tests.models.small import (
     build,
     build_checkpoint,
     law,
-    over,
     prompt_of,
     shown,
     tool,
@@ -126,15 +123,6 @@ def test_a_pass_that_fails_leaves_no_half_of_itself_in_the_cache(folder: Path, m
     assert (again.call, again.confidence) == (before.call, pytest.approx(before.confidence, abs=1e-4))
 
 
-def test_what_a_pass_costs_is_measured_and_threads_of_others_are_left_alone(folder: Path) -> None:
-    decider = build(folder, [tool("go", v=["left", "red"]), tool("stop")], engine="transformers", threads=2)
-    before = torch.get_num_threads()
-    cost = decider.runner.cost(decider.decoding.handle)
-    assert cost.of(1, 16) > 0  # on a busy machine the line through what was measured may begin at 0
-    assert decider.runner.cost(decider.decoding.handle) is cost
-    assert torch.get_num_threads() == before
-
-
 def test_a_window_beyond_the_trial_is_not_forgotten() -> None:
     config = hf.MistralConfig(vocab_size=300, **FEW, sliding_window=100)
     assert hf_runner.runner(hf.MistralForCausalLM(config)).window == 100
@@ -175,32 +163,6 @@ def test_the_bundled_lander_is_flown_alike_by_both_engines() -> None:
         assert one.confidence == pytest.approx(other.confidence, abs=1e-3)
 
 
-def test_an_engine_without_its_package_says_what_to_install(folder: Path) -> None:
-    if find_spec("vllm") is not None:
-        pytest.skip("vllm is installed here")
-    with pytest.raises(UserError, match="needs the package vllm, which is not here") as error:
-        build(folder, [tool("go")], engine="vllm")
-    assert "pip install 'rtcontrol[vllm]'" in error.value.remedy
-
-
-def test_a_runner_without_branches_is_asked_for_one_node_a_head(folder: Path, oracle: Oracle) -> None:
-    values = [f"{first} beta {last}" for first in ("alpha", "go") for last in ("left", "right")]
-    tools = [tool(n, v=values, w=[1, 2, 20]) for n in ("go", "stop")]
-    for budget in (None, Budget(9)):
-        runner = hf_runner.runner(oracle.model)
-        runner.caps = replace(runner.caps, tree=False)
-        decider = over(build(folder, tools), runner, budget)
-        run, widest = runner.run, []
-
-        def counted(batch: Any, run: Any = run, widest: list[int] = widest) -> Any:
-            widest.append(max(len(ask.nodes) for work in batch for ask in work.tree.asks))
-            return run(batch)
-
-        decider.runner.run = counted  # type: ignore[method-assign]
-        assert decider.decide("left", "go").forward_passes == len(widest) == 2
-        assert max(widest) <= len(decider.plan.heads)
-
-
 # Packed weights and grouped query heads compute what the plain forms compute.
 
 
@@ -215,21 +177,6 @@ def test_linear_equals_the_plain_product(rows: int, bias: bool, dtype: torch.dty
     assert layer.shape == (70, 48)
     assert layer.numel == 70 * 48 + (70 if bias else 0)
     torch.testing.assert_close(layer(x), F.linear(x, weight, add), atol=near, rtol=near)
-
-
-@pytest.mark.parametrize("rows", [1, 5, 40])
-@pytest.mark.parametrize("bias", [False, True])
-def test_rounded_products_are_near_the_plain_one_whatever_the_rows_sizes(rows: int, bias: bool) -> None:
-    generator = torch.Generator().manual_seed(rows)
-    weight, x = (torch.randn(n, 96, generator=generator) for n in (70, rows))
-    weight, x = weight * torch.logspace(-3, 2, 70)[:, None], x * torch.logspace(-2, 3, rows)[:, None]
-    x[0] = 0.0  # a row without a size of its own
-    add = torch.randn(70, generator=generator) if bias else None
-    expected = F.linear(x, weight, add)
-    size = x.norm(dim=1)[:, None] * weight.norm(dim=1)[None] + 1.0
-    layer = RoundedLinear(weight, add)
-    assert layer.shape == (70, 96) and layer.numel == 70 * 96 + (70 if bias else 0)
-    assert layer(x).dtype == torch.float32 and float(((layer(x) - expected).abs() / size).max()) < 0.01
 
 
 def test_linear_without_the_packed_operator_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,18 +12,15 @@ from typing import Any
 
 import pytest
 import torch
-import transformers as hf
 from safetensors.torch import load_file, save_file
 
 from rtcontrol.bench.situations import schemas, situations
 from rtcontrol.models.checkpoint.checkpoint import resolve
-from rtcontrol.models.checkpoint.prompt import COMPACT
 from rtcontrol.models.runners.quantized_weights import AWQ_ORDER
-from rtcontrol.models.train.adopt import export
 from tests.helpers.processes import ROOT
 from tests.models.margins import TOLERANCE
 from tests.models.runners.test_quantized_weights import words
-from tests.models.small import MARGIN, qwen, tool
+from tests.models.small import MARGIN
 
 PYTHON = os.environ.get("RTCONTROL_VLLM_PYTHON")
 pytestmark = [
@@ -67,14 +64,6 @@ def test_vllm_gives_the_calls_of_torch_on_500_observations_of_the_lander(
     assert found["passes"][0] == found["passes"][1] == 500, "the lander's values differ in their first token"
 
 
-def test_vllm_takes_no_pass_for_tokens_that_must_follow(ask: Ask) -> None:
-    found = ask("calls", tools=schemas("lander")["long"])
-    assert [d for d in found["differ"] if not d["tie"]] == []
-    slow = ask("forced", tools=schemas("lander")["long"])
-    assert [d for d in slow["differ"] if not d["tie"]] == []
-    assert found["passes"][1] < 0.3 * slow["passes"][1], "8 tokens a head, of which three are a choice at most"
-
-
 def test_vllm_keeps_the_protocol_of_runners(ask: Ask) -> None:
     found = ask("others")
     assert found["one engine"] and found["together"] is True and found["many"] is True
@@ -96,44 +85,10 @@ def test_vllm_gives_up_a_decision_between_two_steps(ask: Ask) -> None:
     assert found["same"], "the next decision is sound"
 
 
-def test_vllm_decides_values_that_no_list_holds(ask: Ask) -> None:
-    text = [tool("say", words={"type": "string", "maxLength": 12}), tool("wait", seconds={"type": "number"})]
-    found = ask("free", tools=text, asked=6)
-    assert found["equal"] == 6, found["calls"]
-
-
 def test_vllm_gives_scores_from_a_worker_in_another_process(ask: Ask) -> None:
     """As with tensor parallelism, where no worker is in the engine's process."""
     found = ask("calls", env={"RTCONTROL_VLLM_ARGS": '{"distributed_executor_backend": "mp"}'})
     assert found["differ"] == [] and found["ties"] == 0
-
-
-@pytest.fixture
-def half_billion(tmp_path: Path, data: Path) -> Path:
-    """Qwen2.5-0.5B's shape with random weights, two of its 24 layers, and its own tokenizer with the ST tokens."""
-    torch.manual_seed(0)
-    tokenizer = qwen(data)
-    shape = {"hidden_size": 896, "intermediate_size": 4864, "num_attention_heads": 14, "num_key_value_heads": 2}
-    layers = int(os.environ.get("RTCONTROL_VLLM_LAYERS", "2"))
-    config = hf.Qwen2Config(
-        vocab_size=151936,
-        **shape,
-        num_hidden_layers=layers,
-        rope_theta=1e6,
-        max_position_embeddings=32768,
-        tie_word_embeddings=True,
-        initializer_range=0.05,
-        eos_token_id=151645,
-    )
-    export(hf.Qwen2ForCausalLM(config), tokenizer._text, COMPACT, tmp_path / "shape", torch.bfloat16)
-    return tmp_path / "shape"
-
-
-def test_vllm_gives_the_calls_of_torch_for_the_shape_of_half_a_billion_weights(ask: Ask, half_billion: Path) -> None:
-    tools = [*schemas("lander")["bundled"], *schemas("lander")["long"][:6]]
-    found = ask("calls", model=str(half_billion), tools=tools, dtype="fp32", asked=24)
-    assert [d for d in found["differ"] if not d["tie"]] == []
-    assert found["ties"] < 12
 
 
 Parts = dict[str, torch.Tensor]  # of one weight [outputs, inputs], in a checkpoint's file

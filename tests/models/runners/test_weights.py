@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -165,25 +163,6 @@ def test_rounded_weights_agree_with_fp32_where_the_margin_is_large(tmp_path: Pat
     assert agreed == decisive
 
 
-def test_rounded_weights_leave_norms_keys_and_values_in_fp32_on_a_cpu(folder: Path) -> None:
-    model = runner(folder, "bf16").model
-    assert model.dtype == model.weights.layers[0].input_norm.dtype == model.cache(8).keys.dtype == torch.float32
-    assert model.weights.embedding.dtype == torch.bfloat16
-
-
-def test_dtype_auto_keeps_small_models_exact_on_a_cpu(folder: Path) -> None:
-    assert build(folder, device="cpu").info()["dtype"] == "fp32"
-
-
-def test_fp16_and_bf16_files_load_as_fp32(folder: Path) -> None:
-    expected = build(folder).info()["parameters"]
-    path = folder / "model.safetensors"
-    save_file({k: v.to(torch.bfloat16) for k, v in load_file(str(path)).items()}, str(path))
-    decider = build(folder, dtype="fp32")
-    assert decider.info()["parameters"] == expected
-    assert decider.decide("x=1", "go").call is not None
-
-
 # Sessions of one checkpoint share its runner, keep their own caches, and leave nothing behind.
 
 
@@ -238,23 +217,3 @@ def test_a_retrained_checkpoint_is_read_anew(tmp_path: Path) -> None:
     build_checkpoint(folder, seed=1)
     after = load_weights(folder, ModelConfig.load(folder), torch.float32, CPU)
     assert not torch.equal(before.embedding, after.embedding)
-
-
-def test_what_a_runner_computed_is_stored_under_the_weights_that_it_has(tmp_path: Path) -> None:
-    folder, prefix = build_checkpoint(tmp_path / "a", seed=2), [1, 2, 3]
-    old = runner(folder)
-    build_checkpoint(folder, seed=3)
-    new = runner(folder)
-    assert old is not new
-    assert [made.open(prefix)[1].source for made in (old, new, old, new)] == ["computed", "computed", "disk", "disk"]
-
-
-def test_a_cache_takes_memory_only_where_it_is_written(folder: Path) -> None:
-    made = runner(folder)
-    first = made.open([1, 2, 3])[0].cache.keys
-    size = 2 * first.numel() * first.element_size()
-    process = psutil.Process(os.getpid())
-    before = process.memory_info().rss
-    handles = [made.open([1, 2, 3])[0] for _ in range(40)]
-    assert process.memory_info().rss - before < 20 * size
-    assert not any(h.cache.keys[..., 3:, :].any() for h in handles[:1])

@@ -12,16 +12,13 @@ import numpy as np
 import pytest
 
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
-from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.decider import DeciderSpec, core_of
 from rtcontrol.models.decode.core import DecoderCore
 from rtcontrol.models.decode.grammar import parse_free
 from rtcontrol.models.decode.protocol import DecodeError
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import tool_schemas
-from rtcontrol.models.train.vocabulary import build_tokenizer
-from rtcontrol.run.toolsets import costs
-from tests.models.small import WORDS, build, build_checkpoint, tool
+from tests.models.small import build, build_checkpoint, tool
 
 NAN = float("nan")
 DEEP: Any = {"type": "string"}
@@ -99,13 +96,6 @@ def test_definitions_that_are_none_are_refused(key: str) -> None:
         tool_schemas([{"name": "go", "parameters": {"properties": {"p": {"enum": [1]}}, key: [1]}}])
 
 
-def test_a_name_that_cannot_be_spelled_is_refused() -> None:
-    with pytest.raises(UserError, match="half a character"):
-        tool_schemas([{"name": "go\ud800"}])
-    with pytest.raises(UserError, match="half a character"):
-        tool_schemas([{"name": "go", "description": "to \ud800"}])
-
-
 @pytest.mark.parametrize(
     "schema",
     [
@@ -120,14 +110,6 @@ def test_a_pattern_that_no_value_has_is_refused_when_a_session_opens(folder: Pat
     with pytest.raises(UserError, match=r"Tool go, (parameter )?v: ") as error:
         build(folder, [tool("go", v=schema)])
     assert len(str(error.value)) < 500 and "Traceback" not in str(error.value)
-
-
-def test_ten_thousand_values_are_decoded_and_told_with_what_would_be_better() -> None:
-    tokenizer = STTokenizer(build_tokenizer([WORDS]))
-    (cost,) = costs(tool_schemas([tool("go", v=[f"left {i}" for i in range(10_000)])]), tokenizer)
-    assert cost.closed and cost.passes == 2
-    assert "v: its 10000 values make 1002 branching tokens" in cost.remedies[0]
-    assert "Fewer values" in cost.remedies[0]
 
 
 def test_tools_longer_than_the_context_are_refused_when_a_session_opens(tmp_path: Path) -> None:

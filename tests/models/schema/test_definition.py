@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pydantic
 import pytest
 
 from rtcontrol.models.errors import UserError
@@ -15,10 +14,6 @@ from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 SIDE: dict[str, Any] = {"type": "object", "properties": {"side": {"enum": ["left", "right"]}}, "required": ["side"]}
 
 
-class Side(pydantic.BaseModel):
-    side: bool
-
-
 @pytest.mark.parametrize("key", PARAMETERS)
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_parameters_are_read_under_every_name_that_they_go_by(key: str, wrapped: bool) -> None:
@@ -26,14 +21,6 @@ def test_parameters_are_read_under_every_name_that_they_go_by(key: str, wrapped:
     given = {"type": "function", "function": body} if wrapped else body
     plain = {"name": "turn", "description": "Turn.", "parameters": SIDE}
     assert ToolSchema.from_openai(given) == ToolSchema.from_openai(plain)
-
-
-def test_a_model_as_arguments_schema_and_gemini_types_are_read() -> None:
-    (p,) = ToolSchema.from_openai({"name": "turn", "args_schema": Side}).parameters
-    assert (p.name, p.schema["type"]) == ("side", "boolean")
-    loud = {"type": "OBJECT", "properties": {"up": {"type": "BOOLEAN"}}, "required": ["up"]}
-    (p,) = ToolSchema.from_openai({"name": "lift", "parameters": loud}).parameters
-    assert p.schema == {"type": "boolean"}
 
 
 def test_parameters_beside_the_wrapped_function_or_twice_are_refused() -> None:
@@ -56,11 +43,6 @@ def test_a_tool_of_another_type_whose_arguments_are_not_known_is_refused(given: 
         tool_schemas([given])
     with pytest.raises(UserError, match="A tool: its type is 'web_search'"):
         tool_schemas([{"type": "web_search"}])
-
-
-def test_a_custom_tool_with_a_schema_is_read() -> None:
-    (p,) = ToolSchema.from_openai({"type": "custom", "name": "turn", "input_schema": SIDE}).parameters
-    assert p.name == "side"
 
 
 def test_null_stands_for_what_is_not_there() -> None:
@@ -219,29 +201,6 @@ def test_annotations_of_other_tools_are_no_misspelt_keywords() -> None:
     assert list(tool.parameters[0].values or ())[:2] == ["up", "down"]
 
 
-def test_what_transformers_makes_of_functions_is_read() -> None:
-    from transformers.utils import get_json_schema
-
-    def drive(speed: float, side: str = "left") -> dict:  # type: ignore[type-arg]
-        """Drive on.
-
-        Args:
-            speed: In m/s.
-            side: Which way. (choices: ["left", "right"])
-
-        Returns:
-            What was driven.
-        """
-        return {"speed": speed, "side": side}
-
-    def stop() -> None:
-        """Stop."""
-
-    go, halt = tool_schemas([get_json_schema(drive), get_json_schema(stop)])
-    assert [(p.name, p.required) for p in go.parameters] == [("speed", True), ("side", False)]
-    assert list(go.parameters[1].values or ()) == ["left", "right"] and halt.parameters == ()
-
-
 def test_the_text_of_a_schema_is_no_schema() -> None:  # Forge.OpenAI #7
     with pytest.raises(UserError, match="Tool drive: its `parameters` is a text") as error:
         ToolSchema.from_openai({"name": "drive", "parameters": json.dumps(SPEED)})
@@ -282,30 +241,3 @@ def test_what_says_nothing_of_arguments_is_passed_over() -> None:
         "type": "integer", "container": {"a": 1}, "note": "a", "cost": 3, "pref": "b", "step": 2, "enumNames": ["a"],
     }  # fmt: skip
     assert len(ToolSchema.from_openai({"name": "go", "schema": {"properties": {"p": noted}}}).parameters) == 1
-
-
-@pytest.mark.parametrize(
-    ("schema", "values"),
-    [
-        ({"type": "INTEGER", "format": "enum", "enum": ["101", "201"]}, (101, 201)),
-        ({"type": "INTEGER", "enum": ["60", "1440"]}, (60, 1440)),
-        ({"type": "integer", "format": "enum", "enum": ["-1", "1"]}, (-1, 1)),
-        ({"type": "NUMBER", "format": "enum", "enum": ["0.5", "2"]}, (0.5, 2.0)),
-        ({"type": "BOOLEAN", "enum": ["true"]}, (True,)),
-        ({"type": "STRING", "format": "enum", "enum": ["1", "EAST"]}, ("1", "EAST")),
-        ({"type": "ARRAY", "items": {"enum": ["a"]}, "minItems": "1", "maxItems": "2"}, (["a"], ["a", "a"])),
-    ],
-)
-def test_geminis_schemas_write_values_and_counts_as_strings(schema: Any, values: Any) -> None:
-    """Its `Schema.enum` is a list of strings whatever the type, and its counts have 64 bits (js-genai #685)."""
-    parameters = {"type": "OBJECT", "properties": {"p": schema}, "required": ["p"], "propertyOrdering": ["p"]}
-    (p,) = ToolSchema.from_openai({"name": "go", "parameters": parameters}).parameters
-    assert p.values is not None and tuple(p.values) == values
-    assert [type(v) for v in p.values] == [type(v) for v in values]
-
-
-def test_an_enum_of_strings_is_of_no_number_elsewhere() -> None:
-    for schema in ({"type": "integer", "enum": ["1"]}, {"type": "INTEGER", "format": "enum", "enum": ["a", "2"]}):
-        with pytest.raises(UserError, match=r"Tool go, parameter p: the value '(1|a)' is no integer") as error:
-            tool_schemas([{"name": "go", "parameters": {"properties": {"p": schema}}}])
-        assert "of type integer only" in error.value.remedy

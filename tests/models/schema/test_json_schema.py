@@ -17,7 +17,7 @@ from rtcontrol.agents.tool import InvalidCall
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import MAX_CLOSED, ClosedDomain, Free, domain_of
-from rtcontrol.models.schema.json_schema import as_declared, normalise, without_null
+from rtcontrol.models.schema.json_schema import normalise, without_null
 from rtcontrol.models.schema.tool_schema import ToolSchema, tool_schemas
 from tests.models.small import law
 
@@ -166,12 +166,6 @@ def test_what_a_rule_forbids_is_neither_listed_nor_valid(schema: dict[str, Any],
             assert v in values
 
 
-def test_numbers_that_are_not_listed_are_not_counted_past_a_rule() -> None:
-    wide = {"type": "integer", "minimum": 0, "maximum": 100_000}
-    found = [domain_of(normalise({**wide, **rule}, WHERE), WHERE) for rule in ({}, {"not": {"const": 3}})]
-    assert [isinstance(d, Free) and d.grid is not None for d in found] == [True, False]
-
-
 class Gear(enum.Enum):
     low = 1
     high = 2
@@ -243,61 +237,6 @@ def test_parts_without_end_or_of_too_many_combinations_stay_free(schema: dict[st
     assert isinstance(domain_of(normalise(schema, WHERE), WHERE), Free)
 
 
-@pytest.mark.parametrize(
-    ("schema", "rest", "nullable"),
-    [
-        (
-            {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None},
-            {"type": "integer", "default": None},
-            True,
-        ),
-        ({"type": ["string", "null"], "description": "d"}, {"type": "string", "description": "d"}, True),
-        ({"type": ["string", "null", "null"]}, {"type": "string"}, True),
-        ({"type": ["string", "null", "null"], "enum": ["a", None]}, {"type": "string", "enum": ["a"]}, True),
-        ({"enum": ["a", None]}, {"enum": ["a"]}, True),
-        ({"type": "null"}, {"type": "null"}, False),
-        ({"type": "integer"}, {"type": "integer"}, False),
-    ],
-)
-def test_null_is_taken_apart(schema: dict[str, Any], rest: dict[str, Any], nullable: bool) -> None:
-    assert without_null(normalise(schema, WHERE)) == (rest, nullable)
-
-
-def test_values_are_typed_and_ordered_as_declared_in_nested_places() -> None:
-    point = {"type": "object", "properties": {"x": {"type": "number"}, "n": {"type": "integer"}}}
-    either = {"anyOf": [{"type": "string"}, {"type": "array", "items": point}]}
-    (found,) = as_declared([{"n": 2.0, "x": 1}], either)
-    assert list(found.items()) == [("x", 1.0), ("n", 2)]
-    assert [type(v) for v in found.values()] == [float, int]
-    assert as_declared("s", either) == "s"
-    assert as_declared([1, 2], {"type": "array", "prefixItems": [{"type": "number"}]}) == [1.0, 2]
-    assert as_declared(True, {"anyOf": [{"type": "number"}, {"type": "boolean"}]}) is True
-
-
-@pytest.mark.parametrize(
-    ("schema", "values"),
-    [
-        ({"type": "integer", "enum": [1.0, 2, 2.0]}, [1, 2]),
-        ({"type": "integer", "const": 3.0}, [3]),
-        ({"type": ["integer", "null"], "enum": [1.0, None]}, [1, None]),
-        ({"type": "integer", "allOf": [{"enum": [1.0, 2]}, {"enum": [2.0, 1]}]}, [1, 2]),
-        ({"type": "integer", "enum": [9007199254740992.0, 1e16]}, [2**53, 10**16]),
-    ],
-)
-def test_whole_numbers_that_an_integer_lists_with_a_point_are_integers(schema: Any, values: list[Any]) -> None:
-    (tool,) = tool_schemas([{"name": "t", "parameters": {"properties": {"v": schema}, "required": ["v"]}}])
-    found = list(tool.parameters[0].values or ())
-    assert found == values and [type(v) for v in found] == [type(v) for v in values]
-
-
-def test_alternatives_that_stand_twice_where_one_alone_may_hold_have_no_value() -> None:
-    def read(schema: dict[str, Any]) -> Any:
-        return tool_schemas([{"name": "t", "parameters": {"properties": {"v": schema}, "required": ["v"]}}])
-
-    (tool,) = read({"oneOf": [{"const": "a"}, {"const": "b"}, {"const": "b"}]})
-    assert list(tool.parameters[0].values or ()) == ["a"]
-
-
 # References of every spelling are replaced by what they name; tuples and other words of older drafts are read.
 
 
@@ -343,14 +282,6 @@ def test_a_pointer_into_the_document_is_what_stands_there(reference: str) -> Non
         ["idle"],
         ["busy"],
     )
-
-
-def test_percent_signs_and_siblings_and_booleans_are_read() -> None:
-    assert parameter({"$ref": "#/$defs/List%5Bint%5D", "maxItems": 2}).schema["maxItems"] == 2
-    assert parameter({"$ref": "#/properties/state", "enum": ["busy", "off"]}).schema["enum"] == ["busy"]
-    assert isinstance(parameter({"$ref": "#/$defs/open"}).domain, Free)
-    whole = {"$id": "https://example.org/tool.json"}
-    assert parameter({"$ref": "https://example.org/tool.json#/properties/state"}, **whole).schema == STATE
 
 
 @pytest.mark.parametrize(
@@ -401,16 +332,3 @@ def test_draft_sevens_tuples_have_draft_sevens_values(old: dict[str, Any], count
     judge = jsonschema.Draft7Validator(old)
     assert isinstance(domain, ClosedDomain) and len(domain.values) == count
     assert all(judge.is_valid(v) for v in domain.values)
-
-
-@pytest.mark.parametrize("schema", [{}, True, {"description": "Anything."}])
-def test_a_parameter_without_a_type_may_be_anything(schema: Any) -> None:
-    assert isinstance(parameter(schema).domain, Free)
-    tools = Tools([{"name": "t", "parameters": {"properties": {"p": schema}}}])
-    for value in ("a", 1, 0.5, False, [1], {"a": []}):
-        tools.validate(Call("t", {"p": value}))
-
-
-def test_objects_and_arrays_need_not_say_that_they_are() -> None:
-    assert parameter({"properties": {"x": {"enum": [1]}}, "required": ["x"]}).domain.values == ({"x": 1},)
-    assert parameter({"items": {"enum": [1]}, "maxItems": 1}).domain.values == ([], [1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,8 +21,7 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import ClosedDomain, Free
 from rtcontrol.models.schema.random_call import check_random, random_call
 from rtcontrol.models.schema.tool_schema import ABSENT, ToolSchema, tool_schemas
-from tests.models.drawn_schemas import Drawer, closed
-from tests.models.small import build, build_checkpoint, law
+from tests.models.small import law
 
 LEFT_OUT = object()
 NAMES = ("a", "b", "c")
@@ -201,14 +199,6 @@ def test_rules_as_servers_publish_them_leave_exactly_their_calls(root: Any, call
     assert sorted(key(c) for c in said(read(root))) == sorted(map(key, calls))
 
 
-def test_parts_that_hold_in_any_case_make_a_plain_tool() -> None:
-    one, other = {"properties": {"a": {"const": 1}}, "required": ["a"]}, {"properties": {"b": {"type": "boolean"}}}
-    tool = read({"allOf": [one], **other})
-    assert tool.rules is None
-    both = {**other["properties"], **one["properties"]}
-    assert tool.canonical_json() == read({"properties": both, "required": ["a"]}).canonical_json()
-
-
 EXCLUDING = [
     (EDGE, {"edge": "e"}, dict.fromkeys(("edge", "from", "kind", "to"), "e")),
     (COVER, {"project": "p", "paths": "x"}, {"project": "p"}),
@@ -231,22 +221,6 @@ def test_open_values_that_exclude_each_other_share_a_head(root: Any, right: Any,
     check_call(Call("go", right), tool)
     with pytest.raises(Unusable, match="may not stand together"):
         check_call(Call("go", wrong), tool)
-
-
-def test_rules_meet_groups_and_the_last_head() -> None:
-    properties = {f"p{i}": {"type": "boolean"} for i in range(8)}
-    properties["p1"] = {"type": "boolean", "x-group": "g"}
-    properties["p5"] = {"type": "boolean", "x-group": "g"}
-    tool = read({"properties": properties, "dependentRequired": {"p0": ["p1"], "p6": ["p7"]}})
-    assert [[p.name for p in s.parameters] for s in tool.slots()] == [
-        ["p0", "p1", "p5", "p6", "p7"],
-        ["p2"],
-        ["p3"],
-        ["p4"],
-    ]
-    judge = jsonschema.Draft202012Validator(tool.to_openai()["function"]["parameters"])
-    values = tool.slots()[0].domain.values  # type: ignore[union-attr]
-    assert len(values) == 7 * 3 * 7 - 1 and all(judge.is_valid(v) for v in values)
 
 
 @pytest.mark.parametrize(
@@ -296,24 +270,6 @@ def test_an_argument_that_is_required_and_described_nowhere_is_refused_wherever_
         read({"properties": {"a": {"enum": [1]}}, **rules})
 
 
-def test_an_argument_that_is_described_nowhere_is_never_given() -> None:
-    for rules in ({"not": {"required": ["zz"]}}, {"propertyNames": {"pattern": "^a"}, "not": {"required": ["zz"]}}):
-        assert said(read({"properties": {"a": {"enum": [1]}}, **rules})) == said(
-            read({"properties": {"a": {"enum": [1]}}})
-        )
-
-
-def test_decisions_keep_the_rules(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = build_checkpoint(tmp_path_factory.mktemp("rules"))
-    tools = [{"name": f"go_{i}", "inputSchema": root} for i, root in enumerate((NOTE, MODES, DUE))]
-    decider = build(folder, tools)
-    for text in ("go", "stop red", "x 1", "turn left blue", ""):
-        call = decider.decide(text, "set").call
-        assert call is not None
-        root = tools[int(call.name[-1])]["inputSchema"]
-        assert jsonschema.Draft202012Validator(root).is_valid(dict(call.arguments)), call
-
-
 # A random call is one that its tools allow, as a foreign judge says, or it is told why there is none.
 
 
@@ -357,29 +313,6 @@ def test_calls_drawn_under_rules_over_several_arguments_keep_them(rules: Any, re
     judge = jsonschema.Draft202012Validator(root)
     for arguments in drawn_calls(root):
         judge.validate(arguments)
-
-
-def test_calls_of_drawn_parameters_are_right() -> None:
-    found: Counter[bool] = Counter()
-    for seed in range(400):
-        drawer = Drawer(seed)
-        properties = {name: drawer.schema(1) for name in ("p", "q", "r")[: 1 + seed % 3]}
-        root = {"type": "object", "properties": properties, "required": [n for n in properties if drawer.chance(0.5)]}
-        if len(properties) > 1 and drawer.chance(0.5):
-            root |= {"minProperties": 1 + seed % 2}
-        calls = drawn_calls(root, 4)
-        found[bool(calls)] += 1
-        judge = jsonschema.Draft202012Validator(closed(root))
-        for arguments in calls:
-            judge.validate(arguments)
-    assert found[True] > 100 and found[False] > 20
-
-
-def test_so_many_arguments_as_must_be_are_given_where_some_cannot_be_made_up() -> None:
-    of = {"a": {"type": "string"}, "b": {"enum": [1, 2]}, "c": {"type": "integer", "minimum": 0, "maximum": 99_999}}
-    tools = Tools([{"name": "go", "parameters": {"properties": of, "minProperties": 2}}])
-    for seed in range(20):
-        assert set(tools.validate(random_call(tools.schemas, random.Random(seed))).arguments) == {"b", "c"}
 
 
 @pytest.mark.parametrize(

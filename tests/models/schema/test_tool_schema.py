@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol.agents.remedies import of
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.schema.domain import ClosedDomain, Free
+from rtcontrol.models.schema.domain import ClosedDomain
 from rtcontrol.models.schema.tool_schema import ABSENT, MAX_HEADS, ToolSchema, tool_schemas
 from tests.models.drawn_schemas import Drawer
 from tests.models.small import law, tool_lists
@@ -87,44 +86,6 @@ def test_group_of_optional_parameters_is_optional_as_a_whole() -> None:
     assert len(g.domain.values) == 3 * 3 - 1
     assert g.value({"b": True}) is ABSENT
     assert g.value({"c": 2}) == {"c": 2}
-
-
-def test_group_with_a_free_member_or_too_many_combinations_is_free() -> None:
-    fine = {"type": "integer", "minimum": 0, "maximum": 99, "x-group": "g"}
-    (big,) = schema({"a": fine, "b": fine}, ["a"]).slots()
-    (text,) = schema({"a": {"type": "string", "x-group": "g"}, "b": {**BOOL, "x-group": "g"}}, ["a"]).slots()
-    for slot in (big, text):
-        assert isinstance(slot.domain, Free)
-        assert slot.domain.schema["required"] == ["a"]
-        assert slot.domain.schema["additionalProperties"] is False
-
-
-@pytest.mark.parametrize(
-    ("tool", "message"),
-    [
-        ({"parameters": {}}, "A tool without a name"),
-        ({"name": ""}, "A tool without a name"),
-        ("engines", "'engines' is no tool"),
-        ({"name": "t", "parameters": {"required": ["x"]}}, "Tool t: ['x'] are required but not among its properties"),
-        ({"name": "t", "parameters": {"properties": ["x"]}}, "Tool t: its properties are no JSON object"),
-        ({"name": "t", "parameters": {"properties": {"x": "int"}}}, "Tool t, parameter x: its schema is 'int'"),
-    ],
-)
-def test_bad_definition_is_refused_by_name(tool: Any, message: str) -> None:
-    with pytest.raises(UserError) as error:
-        ToolSchema.from_openai(tool)
-    assert message in str(error.value)
-
-
-def test_default_of_one_means_one_point_zero() -> None:
-    assert not of(schema({"x": {"type": "number", "minimum": 0, "maximum": 1, "multipleOf": 0.5, "default": 1}}))
-
-
-def test_a_default_that_is_none_of_the_values_is_told_and_changes_nothing() -> None:
-    tool = schema({"x": {"type": "integer", "minimum": 0, "maximum": 1, "default": True}, "y": {"enum": [1, 2]}})
-    assert of(tool) == ["parameter x: its default true is none of its values, and is not read. Remedy: correct it."]
-    other = schema({"x": {"type": "integer", "minimum": 0, "maximum": 1}, "y": {"enum": [1, 2]}})
-    assert [s.domain for s in tool.slots()] == [s.domain for s in other.slots()]
 
 
 def test_duplicate_names_and_no_tools_are_refused() -> None:
