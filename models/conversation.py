@@ -56,15 +56,15 @@ def results_of(messages: Sequence[Turn]) -> dict[tuple[int, int], int]:
             waiting.setdefault(own, []).append((at, k, name))
         if said.result is None:
             continue
-        own, name = said.result
-        calls = waiting.get(own, [])
-        if own is None:
+        mine, called = said.result
+        calls = waiting.get(mine, [])
+        if mine is None:
             every = calls or sorted(call for other in waiting.values() for call in other)
-            calls = [call for call in every if name in (call[2], None)]
+            calls = [call for call in every if called in (call[2], None)]
         wanted = [call for call in calls if call[0] > spoke] or calls
         if not wanted:
             raise Unpaired(at)
-        one = next((call for call in wanted if call[2] == name), wanted[0])
+        one = next((call for call in wanted if call[2] == called), wanted[0])
         found[one[:2]] = at
         next(calls for calls in waiting.values() if one in calls).remove(one)
     return found

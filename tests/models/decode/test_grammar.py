@@ -222,9 +222,6 @@ SPOKEN_OF = {
         # All patterns hold at once, whether they stand in parts, or in alternatives.
         ({"type": "string", "pattern": "^[a-z]{3}$", "allOf": [{"pattern": "b"}]}, ["abc"], ["acc", "ab"]),
         ({"type": "string", "anyOf": [{"pattern": "^[a-c]{3}$"}, {"pattern": "^[0-9]{2}$"}]}, ["abc", "12"], ["a12"]),
-        ({**NUMBERS, "propertyNames": {"pattern": "^[a-z.]{1,3}$"}}, ['{"a.b":1}'], ['{"a.bc":1}', '{"A":1}']),
-        # Keys that a list names are all there are, also where all of them must be there.
-        (NAMED, ['{"a":1,"b":2}'], ['{"a":1}', '{"a":1,"b":2,"c":3}', '{"a":1,"b":2,"a":3}']),
         # What speaks of a key by its pattern leaves nothing for those that are not spoken of.
         (SPOKEN_OF, ['{"a1":2}', '{"a1":2,"b":"x"}'], ['{"a1":"x"}', '{"b":"x"}']),
         (REFERENCE, ['{"p":{"x":1}}'], ['{"p":{"x":1,"z":2}}']),
