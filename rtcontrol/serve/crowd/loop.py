@@ -247,16 +247,14 @@ class CrowdLoop:
         self._waiting = [tick for tick in self._waiting if not tick.done]
         if self._batch is not None or not self._waiting or not self.host.alive():
             return
-        turn = choose(self._waiting, now, self.times.expected, self.times.most)
-        self._waiting = turn.waiting
-        for tick in turn.hopeless:
-            self._missed(tick, self._late_cause(tick, "queued"), now)
-        if not turn.batch:
+        batch = choose(self._waiting, now, self.times.expected, self.times.most)
+        if not batch:
             return
-        self.replies.flush()  # who cannot be met is told so before the others are decided
+        chosen = set(batch)
+        self._waiting = [tick for tick in self._waiting if tick not in chosen]
         self.batches += 1
         asked, data = [], {}
-        for tick in turn.batch:
+        for tick in batch:
             member = tick.member
             assert member.look is not None, "it was released"
             tick.look, tick.instruction, tick.asked = member.look, member.terms.instruction, True
@@ -265,8 +263,8 @@ class CrowdLoop:
             key = f"{member.serial}"
             asked.append(CharacterAsk(key, tick.k, tick.look.text, tick.instruction, tick.history))
             data[key] = tick.look.data
-        until_ns = turn.batch[0].deadline_ns
-        self._batch = CrowdBatch(self.batches, turn.batch, now, until_ns, self.host.incarnation)
+        until_ns = min(tick.deadline_ns for tick in batch)
+        self._batch = CrowdBatch(self.batches, batch, now, until_ns, self.host.incarnation)
         self.host.submit(crowd_request(self.batches, asked, max(1, until_ns - now), data))
 
     def _answered(self, reply: DecisionReply) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
-from operator import itemgetter
-from typing import NamedTuple
 
 from rtcontrol.hosts.scheduler import EdfScheduler
 from rtcontrol.serve.crowd.member import MemberTick
@@ -24,52 +21,33 @@ def stretched(stretch: int) -> int:
     return min(2 * stretch, MOST)
 
 
-class CrowdTurn(NamedTuple):
-    """`hopeless` ones cannot be decided in time, not even alone; the `batch` is asked for together."""
+def choose(waiting: Sequence[MemberTick], now_ns: int, expected: Callable[[int], float], most: int) -> list[MemberTick]:
+    """Return the ticks to decide together: of those that can be in time, as many as are expected to be decided within
+    MARGIN of the time to the earliest deadline among them, `most` at most; `expected` nanoseconds of so many.
 
-    hopeless: list[MemberTick]
-    batch: list[MemberTick]
-    waiting: list[MemberTick]
-
-
-def urgency(tick: MemberTick) -> tuple[int, int, int, int]:
-    """The earliest deadline, then the priority; of equals whoever was asked for longest ago."""
-    member = tick.member
-    return tick.deadline_ns, -member.terms.priority, member.served, member.serial
-
-
-def choose(waiting: Sequence[MemberTick], now_ns: int, expected: Callable[[int], float], most: int) -> CrowdTurn:
-    """As many of the most urgent as are expected to be decided within MARGIN of the time to the earliest deadline among
-    them, `most` at most; `expected` nanoseconds of so many together. At least one, before its deadline: what was slow
-    once would else never be tried again.
-
-    Where not all can be in time, those of the lowest priority wait, whenever their deadlines are.
+    The earliest deadlines come first. Where not all can be in time, the highest priority does, then the member that was
+    served longest ago. If none can be in time, the latest deadline is tried: what was slow once would else never be
+    tried again.
     """
-    ordered = sorted(waiting, key=urgency)
-    alone = expected(1)
-    first = next((i for i, tick in enumerate(ordered) if now_ns + alone <= tick.deadline_ns), len(ordered))
-    if first == len(ordered) and ordered and now_ns < ordered[-1].deadline_ns:
-        first -= 1
-    hopeless = ordered[:first]
-    left, later = in_time(ordered[first:], now_ns, expected)
-    count = min(1, len(left))
-    while count < min(len(left), most) and expected(count + 1) <= MARGIN * (left[0].deadline_ns - now_ns):
+    able = [tick for tick in waiting if now_ns + expected(1) <= tick.deadline_ns]
+    able = able or sorted((tick for tick in waiting if now_ns < tick.deadline_ns), key=lambda t: t.deadline_ns)[-1:]
+    if not able:
+        return []
+    time_for_all = now_ns + expected(len(able)) <= max(tick.deadline_ns for tick in able)
+
+    def urgency(tick: MemberTick) -> tuple[int, ...]:
+        member = tick.member
+        turn = -member.terms.priority, member.served
+        return (tick.deadline_ns, *turn) if time_for_all else (*turn, tick.deadline_ns)
+
+    ordered = sorted(able, key=urgency)
+    earliest, count = ordered[0].deadline_ns, 1
+    while count < min(len(ordered), most):
+        earliest = min(earliest, ordered[count].deadline_ns)
+        if expected(count + 1) > MARGIN * (earliest - now_ns):
+            break
         count += 1
-    return CrowdTurn(hopeless, left[:count], [*left[count:], *later])
-
-
-def in_time(
-    ordered: Sequence[MemberTick], now_ns: int, expected: Callable[[int], float]
-) -> tuple[list[MemberTick], list[MemberTick]]:
-    """Of these, by deadline, as many as are in time if they are decided in this order, and the others: whenever one
-    more would be late, the one of the lowest priority among them, whoever had its turn last, gives way."""
-    kept: list[tuple[int, int, int, MemberTick]] = []
-    later: list[MemberTick] = []
-    for i, tick in enumerate(ordered):
-        heapq.heappush(kept, (tick.member.terms.priority, -tick.member.served, i, tick))
-        if len(kept) > 1 and now_ns + expected(len(kept)) > tick.deadline_ns:
-            later.append(heapq.heappop(kept)[3])
-    return [tick for _, _, _, tick in sorted(kept, key=itemgetter(2))], later
+    return ordered[:count]
 
 
 class BatchTimes:
