@@ -145,23 +145,6 @@ def test_both_apis_give_the_same_probabilities(served: Served, client: openai.Op
     assert system_one(served, left=NOUL)["answers"]["left"]["noul"] == p.probability
 
 
-@pytest.mark.parametrize(
-    ("broken", "words"),
-    [
-        ({"state": None}, "state"),
-        ({"questions": {}}, "at least 1"),
-        ({"questions": {"a": {"type": "box", "instructions": "x"}}}, "'box'"),
-        ({"questions": {"a": {"type": "noul"}}}, "neither instructions nor criteria"),
-        ({"questions": {"a": {"type": "choice", "criteria": {"x": None}}}}, "at least 2"),
-        ({"questions": {"a": {"type": "score", "criteria": ["x"] * 11}}}, "at most 10"),
-        ({"images": ["data:image/png;base64,AA"]}, "text only"),
-    ],
-)
-def test_a_wrong_system_one_request_is_422(served: Served, broken: Any, words: str) -> None:
-    answer = served.post("v1/systemone", {"model": "m", "state": STATE, "questions": {"a": NOUL}, **broken})
-    assert answer.status_code == 422 and words in answer.json()["error"]["message"]
-
-
 def test_a_bundled_model_says_that_it_was_not_trained_on_questions(serve: Serve) -> None:
     answer = serve(model="lander").post("v1/decisions", {"model": "lander", "input": STATE, "questions": [LEFT]})
     assert answer.json()["rtcontrol"]["trained"] is False and "not trained" in answer.headers["x-rtcontrol-warning"]

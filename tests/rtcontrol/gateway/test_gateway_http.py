@@ -29,7 +29,6 @@ GAME = {
     "tools": [TURN],
     "environment": ["pos=10,10", "facing=right", "dist_straight=2", "enemy=none"],
 }
-PICTURE = {"type": "image_url", "image_url": {"url": "x"}}
 
 
 @pytest.fixture(scope="module")
@@ -92,25 +91,6 @@ def test_streaming_gives_the_same_call_in_pieces(client: openai.OpenAI) -> None:
                 arguments += piece.function.arguments or ""
     assert name == "turn" and set(json.loads(arguments)) == {"direction"}
     assert finish == "tool_calls" and usage is not None
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "word"),
-    [
-        ({"model": "gpt-4o"}, openai.NotFoundError, "lander"),
-        ({"tools": []}, openai.BadRequestError, "tools"),
-        ({"tool_choice": "none"}, openai.BadRequestError, "tool_choice"),
-        ({"messages": []}, openai.BadRequestError, "messages"),
-        ({"messages": [{"role": "user", "content": [PICTURE]}]}, openai.BadRequestError, "image_url"),
-    ],
-)
-def test_what_is_not_offered_is_an_error_object(
-    client: openai.OpenAI, change: dict[str, Any], error: type[openai.APIStatusError], word: str
-) -> None:
-    with pytest.raises(error) as caught:
-        ask(client, **change)
-    body: Any = caught.value.body
-    assert word in body["message"] and body["type"] == "invalid_request_error" and body["code"]
 
 
 def test_health_and_metrics_tell_what_happened(served: Served) -> None:

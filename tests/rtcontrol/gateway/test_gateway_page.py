@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ import pytest
 from chromium import Chromium
 from gateway_peer import NODE, REST, TOKEN, Page, Peer, Serve, Served, copy_page, has_websocket
 
-from rtcontrol.envs.paddle.world import PaddleWorld
 from rtcontrol_client.wire import decode_json
 from rtcontrol_client.wire.messages import (
     Bye,
@@ -30,7 +27,6 @@ from rtcontrol_client.wire.messages import (
     Observe,
 )
 from tests import conformance
-from tests.helpers.processes import until
 
 HERE = Path(__file__).parent
 under_node = pytest.mark.skipif(NODE is None, reason="there is no `node` to run the page's modules")
@@ -67,32 +63,6 @@ def test_the_clients_modules_are_served_for_pages_of_ones_own(served: Served) ->
     assert httpx.get(f"{served.url}client/../../package.json").status_code == 404
 
 
-@under_node
-def test_the_pages_physics_are_those_of_the_environment_to_the_last_bit(tmp_path: Path) -> None:
-    games = []
-    for seed in (0, 1, 7, 123_456, 2**31 + 5):
-        world, chance, steps = PaddleWorld(seed), random.Random(seed), []
-        for i in range(3000):
-            # Mostly after the ball, so that there are rallies; sometimes anywhere, and too fast.
-            own = _push(chance, world.ball_y - world.own_y) if i % 9 == 0 else None
-            other = _push(chance, world.ball_y - world.other_y) if i % 7 == 0 else None
-            if own is not None:
-                world.set_model(own)
-            if other is not None:
-                world.set_other(other)
-            world.step()
-            counts = [world.own_score, world.other_score, world.own_hits, world.other_hits]
-            steps.append([own, other, *world.observe().values(), *counts])
-        assert all(counts), "a game without a point or a hit shows nothing"
-        games.append({"seed": seed, "steps": steps})
-    (tmp_path / "games.json").write_text(json.dumps(games))
-    assert node(tmp_path, "physics.mjs", str(tmp_path / "games.json")) == {"steps": 15_000, "wrong": []}
-
-
-def _push(chance: random.Random, off: float) -> float:
-    return 8 * off if chance.random() < 0.7 else chance.uniform(-80, 80)
-
-
 @pytest.fixture(scope="module")
 def playing(serve: Serve) -> Served:
     """A server whose paddle is played by the script."""
@@ -120,31 +90,6 @@ def test_a_match_is_played_and_told(playing: Served, page: Chromium, tmp_path: P
     page.shoot(tmp_path / "page.png")
     assert (tmp_path / "page.png").stat().st_size > 10_000
     assert page.errors == []
-
-
-@pytest.mark.slow
-@in_chromium
-def test_an_instruction_takes_effect_from_the_keyboard_alone(playing: Served, page: Chromium) -> None:
-    page.open(playing.url)
-    page.until("rtcontrol.session.state === 'live'")
-    page.key("/")
-    assert page.value("document.activeElement.id") == "instruction"
-    page.value("document.getElementById('instruction').select()")
-    page.write("stay at the top")
-    page.key("Enter")
-    page.until("document.getElementById('force').textContent.includes('stay at the top')")
-    page.until("rtcontrol.world.own_y < 8")
-    page.key("Escape")
-    assert page.value("document.activeElement.id") == "court"
-    page.key("ArrowDown", down_s=1.5)
-    assert page.value("rtcontrol.pilot.manual && rtcontrol.world.other_y > 50")
-    page.key("w", down_s=1.5)
-    assert page.value("rtcontrol.world.other_y") < 10
-    page.key(" ")
-    still = page.value("[rtcontrol.world.ball_x, rtcontrol.world.pause]")
-    time.sleep(0.3)
-    assert page.value("[rtcontrol.world.ball_x, rtcontrol.world.pause]") == still
-    assert page.value("rtcontrol.session.state") == "live"
 
 
 MOVE = FunctionCall(name="move", arguments={"velocity": 2})
@@ -254,28 +199,6 @@ def test_call_that_throws_is_told_as_failed_and_safe_follows(peer: Peer, session
     assert peer.expect(Executed).outcome == "failed"
     assert session_page.until(*did(REST)[0])[-2:] == [["stuck", "call", "move"], *did(REST)]
     assert session_page.do("session.inForce.kind") == "safe"
-
-
-def test_looks_are_timed_by_what_calls_tell_until_a_new_session_begins(peer: Peer, session_page: Page) -> None:
-    learnt = "[session.phase.ways.length, session.phase.waitedMs]"
-    release_ns = time.monotonic_ns()
-    token = live(peer, session_page, release_ns=release_ns)
-    until(lambda: session_page.do("session.nextLookNs()") is not None, "no pong was heard")
-    timing = {"timing": {"age_ms": 4.0}, "release_ns": release_ns, "t_server_ns": release_ns + 1_000_000}
-    moving(peer, session_page, token, seq_obs=1, **timing)
-    assert session_page.do(learnt) == [1, 3]
-    # Of an observation that was decided upon again nothing is learnt, and a resumed session forgets nothing.
-    peer.send(call(token, 1, 0, status="held", call=None, seq_obs=1, **timing))
-    peer.cut()
-    resumed(peer, token)
-    session_page.until("state", "live")
-    assert session_page.do(learnt) == [1, 3]
-    peer.cut()
-    unknown(peer, token)
-    peer.welcome()
-    session_page.until("state", "live")
-    assert session_page.do(learnt) == [0, None]
-    assert session_page.do("session.nextLookNs()") is None, "a server of 1.0, or one without ticks yet"
 
 
 def test_a_welcome_that_comes_twice_begins_no_other_session(peer: Peer, session_page: Page) -> None:

@@ -8,29 +8,23 @@ import json
 import os
 import re
 import signal
-import struct
 import subprocess
 import time
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import chromium
 import httpx
-import numpy as np
 import psutil
 import pytest
 from chromium import Chromium
 from gateway_peer import Serve, Served
-from prometheus_client.parser import text_string_to_metric_families
 from starlette.applications import Starlette
 from test_gateway_ws import Line, line
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from rtcontrol.envs.lander.world import Lander
-from rtcontrol.envs.pictures import painter, png
 from rtcontrol.gateway import view as views
 from rtcontrol.gateway.viewer import Fed
 from rtcontrol_client.wire.messages import Bye, Executed
@@ -155,23 +149,6 @@ def test_lines_of_the_terminal_pause_and_resume_and_a_stop_from_the_page_ends_th
     until(lambda: not pages.is_running() or pages.status() == psutil.STATUS_ZOMBIE)
 
 
-def test_the_lander_is_drawn_where_it_was_observed() -> None:
-    flown, paint = Lander(), painter("lander")
-    assert paint is not None
-    flown.reset(7)
-    flown.engines(0, 50)
-    before = paint(7, flown.observe())
-    for _ in range(40):
-        flown.step()
-    seen = flown.observe()
-    picture = paint(7, seen)
-    assert picture.shape == (400, 600, 3) and picture.dtype == np.uint8 and (picture != before).any()
-    # Its middle in the picture is its place in the field, wherever it was drawn before.
-    purple = (abs(picture.astype(int) - (128, 102, 230)).sum(axis=2) < 40).nonzero()
-    assert abs(purple[1].mean() - 300 * (1 + seen["x"])) < 12
-    assert (paint(7, seen) == picture).all()
-
-
 def test_a_picture_that_cannot_be_drawn_and_what_is_no_json_disturb_nobody() -> None:
     fed = Fed()
     told = {"number": 1, "ticks": [{"k": 0}], "env": "lander", "seed": 0, "data": {"x": float("nan")}}
@@ -208,16 +185,6 @@ def test_a_viewer_that_takes_nothing_gives_its_place_up(monkeypatch: pytest.Monk
         return "cut off"
 
     assert asyncio.run(visit()) == "cut off"
-
-
-def test_a_png_holds_the_picture() -> None:
-    picture = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
-    data = png(picture)
-    assert struct.unpack(">II", data[16:24]) == (3, 2)
-    begin = data.index(b"IDAT") + 4
-    size = struct.unpack(">I", data[begin - 8 : begin - 4])[0]
-    rows = np.frombuffer(zlib.decompress(data[begin : begin + size]), np.uint8).reshape(2, 10)
-    assert (rows[:, 1:].reshape(2, 3, 3) == picture).all()
 
 
 # -- a server's sessions ----------------------------------------------------------------------------------------------
@@ -287,27 +254,6 @@ def test_no_counter_falls_when_a_client_says_that_it_did_not_carry_calls_out(ser
         until(lambda: sum(account.acknowledged.values()) >= len(calls))
         assert values(own.get("metrics"), "rtcontrol_on_time_total")[""] >= most > account.on_time
     assert account.misses_by_cause["execute"] == len(calls)
-
-
-def test_what_prometheus_reads_is_well_formed(serve: Serve) -> None:
-    own = serve()
-    with line(own) as client:
-        client.hello()
-        client.call()
-        until(lambda: values(own.get("metrics"), "rtcontrol_ticks_total")[""] > 0)
-        own.post("v1/chat/completions", json={"model": "no such", "messages": []})
-        families = {f.name: f for f in text_string_to_metric_families(own.get("metrics"))}
-    assert {f.type for n, f in families.items() if n.endswith("_seconds")} == {"histogram"}
-    for name, family in families.items():
-        assert family.documentation and family.type != "unknown", name
-        if family.type == "histogram":
-            counts = [s.value for s in family.samples if s.name == f"{name}_bucket"]
-            last = next(s for s in family.samples if s.name == f"{name}_bucket" and s.labels["le"] == "+Inf")
-            assert counts == sorted(counts) and last.value == counts[-1]
-            assert [s.value for s in family.samples if s.name == f"{name}_count"] == [last.value]
-            assert len([s for s in family.samples if s.name == f"{name}_sum"]) == 1
-    asked = {(s.labels["route"], s.labels["status"]): s.value for s in families["rtcontrol_http_requests"].samples}
-    assert sum(v for (route, _), v in asked.items() if route == "chat") > 0
 
 
 def test_counts_of_sessions_that_ended_stay_in_the_totals(serve: Serve) -> None:

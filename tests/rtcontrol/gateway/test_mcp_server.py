@@ -322,20 +322,6 @@ def test_a_late_answer_is_no_answer_to_the_next_question(monkeypatch: pytest.Mon
     done(late())
 
 
-def test_a_stop_waits_for_no_answer_to_another_question() -> None:
-    async def both() -> None:
-        async with viewed() as (page, client):
-            page.answers = False
-            asked = [asyncio.create_task(client.instruct("land")), asyncio.create_task(client.say("stop"))]
-            async with asyncio.timeout(1.0):
-                while len(page.told) < 2:
-                    await asyncio.sleep(0.01)
-            for one in asked:
-                one.cancel()
-
-    done(both())
-
-
 def test_a_connection_made_anew_tells_no_miss_twice_and_shows_no_picture_of_before() -> None:
     async def again() -> None:
         async with viewed() as (page, client):

@@ -114,18 +114,6 @@ def test_handlers_that_throw_cost_neither_calls_nor_the_connection(peer: Peer, s
     assert page.do("session.thrown") == 3 + len(["waiting", "connecting", "opening", "live", "welcome"])
 
 
-def test_a_call_is_carried_out_before_it_is_told(peer: Peer, start: Start) -> None:
-    page = start()
-    peer.expect(Hello)
-    token = peer.welcome()
-    page.until("state", "live")
-    page.do("(session.on.call = () => session.close(), null)")
-    page.do(OBSERVE)
-    move(peer, token)
-    rest = ["act", "safe", REST.model_dump()]
-    assert page.until("state", "closed") == [["act", "call", MOVE.model_dump()], rest, ["state", "closed"]]
-
-
 ENDS: dict[str, Callable[[Peer, Page, str], Any]] = {
     "closed": lambda peer, page, token: page.do("(session.close(), null)"),
     "bye": lambda peer, page, token: peer.send(Bye(session=token)),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from gateway_peer import Page, Peer, Serve, has_websocket
 
-from rtcontrol_client.wire.crowd import CallMany, CrowdTerms, Join, Leave, MemberCall, MemberError, ObserveMany
+from rtcontrol_client.wire.crowd import CallMany, CrowdTerms, Join, Leave, MemberCall, ObserveMany
 from rtcontrol_client.wire.messages import Bye, ErrorMessage, FunctionCall, Hello
 
 STAY = {"name": "move", "arguments": {"velocity": 0}}
@@ -158,44 +158,6 @@ def test_bye_and_a_fatal_error_end_what_is_in_force_for_all(peer: Peer, start: S
     page.until("act", "anna", "call", MOVE.model_dump())
     peer.send(Bye(session=token, reason="over"))
     page.until("act", "anna", "safe", STAY)
-
-
-def test_a_wrong_part_is_left_out_and_the_others_count(peer: Peer, start: Start) -> None:
-    page = start(peer.url)
-    token = welcomed(peer, page, "anna", "bert")
-    seen = look(page, peer, anna="a", bert="b")
-    good = {"tick": 1, "epoch": 1, "status": "fresh", "call": MOVE.model_dump(), "ttl_ms": 60_000, **seen["bert"]}
-    wrong = [7, {**good, "id": "anna", "tick": float("nan")}, {**good, "id": "anna", "status": "odd"}]
-    told = {"type": "call_many", "session": token, "t_server_ns": 1, "calls": [*wrong, good]}
-    assert peer.line is not None
-    peer.line.send(json.dumps(told))
-    page.until("act", "bert", "call", MOVE.model_dump())
-    assert page.do("[crowd.count.ignored, crowd.call('anna').cause]") == [3, "no_call_yet"]
-
-
-# RandyGaul/cute_headers#305: whoever was refused once stays out, also when the server has room.
-def test_who_was_refused_is_shown_again_once_its_terms_are_said_again(peer: Peer, start: Start) -> None:
-    page = start(peer.url)
-    token = welcomed(peer, page, "anna", "bert")
-    part = MemberError(id="bert", code="busy", message="Full.")
-    full = ErrorMessage(code="busy", message="1 part of join is refused.", members=[part])
-    peer.send(full)
-    page.until("refused", "bert", "busy")
-    page.do("crowd.instruct('go home', 'bert')")
-    assert [one.id for one in peer.expect(Join).members] == ["bert"]
-    assert set(look(page, peer, anna="a", bert="b")) == {"anna", "bert"}
-    peer.send(full)
-    page.until("refused", "bert", "busy")
-    assert page.do("crowd.call('bert').cause") == "refused"
-    assert set(look(page, peer, anna="a", bert="b")) == {"anna"}
-    peer.cut()
-    assert peer.expect(Hello).resume == token
-    peer.welcome(resume=token, crowd=TERMS)
-    page.until("state", "waiting")
-    page.until("state", "live")
-    seen = look(page, peer, anna="a", bert="b")
-    say(peer, token, {"tick": 0, "epoch": 1, **seen["bert"]})
-    page.until("act", "bert", "call", MOVE.model_dump())
 
 
 def test_a_call_that_throws_is_followed_by_safe_which_is_tried_until_it_no_longer_does(

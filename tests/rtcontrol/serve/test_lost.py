@@ -192,15 +192,6 @@ def accept(peer: WirePeer, text: str) -> None:
     assert any(isinstance(m, Instruct) and m.instruction == text for m in peer.inbox)
 
 
-def test_a_full_decoder_refuses_for_now(made: Any) -> None:
-    made.admission.pool._inline.places.limit = 0
-    peer = made.peer()
-    error = peer.denied()
-    assert error.code == "busy" and error.retryable and error.fatal and error.field is None
-    made.admission.pool._inline.places.limit = 1
-    peer.enter()
-
-
 def test_trouble_at_resuming_keeps_the_session(made: Any) -> None:
     first = made.peer()
     token = first.enter(pacing="client").session
@@ -301,24 +292,6 @@ def test_a_client_that_comes_back_by_itself_does_not_after_a_stop(made: Any) -> 
         until(lambda: client.error is not None)
         assert "final" in str(client.error) and client.call().status == "safe"
         assert client.statistics["sessions"] == 1
-
-
-def test_a_session_that_waits_for_its_client_can_be_stopped_and_paused(made: Any) -> None:
-    lost = []
-    for _ in range(2):
-        peer = enter(made, capabilities=CAPABLE)
-        lost.append((peer.token, peer.seq))
-        peer.close()
-        made.admission.drop(made.admission.connections()[-1])
-    stopped, paused = made.admission.all()
-    until(lambda: stopped.state == paused.state == "parked")
-    stopped.say("stop", "page")
-    paused.say("pause", "page")
-    assert made.peer().denied(resume=lost[0][0]).fatal
-    back = made.peer()
-    back.enter(resume=lost[1][0])
-    back.seq = lost[1][1]
-    assert all(call.status == "safe" for call in observing(back, "safe", 5))
 
 
 def test_a_paused_session_stays_paused_when_its_client_comes_back(made: Any) -> None:
