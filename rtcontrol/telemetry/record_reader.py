@@ -1,4 +1,4 @@
-"""Reads records: MCAP files, also ones that were cut off, and the JSON lines of earlier versions."""
+"""Reads records: MCAP files, also ones that were cut off."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rtcontrol.agents import InvalidCall, Tools
 from rtcontrol.models.call import Call
 from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry.channels import CHANNELS, SCHEMA_VERSION, schema_name
-from rtcontrol.telemetry.messages import MOST_MESSAGE, Damaged, Messages
+from rtcontrol.telemetry.messages import Damaged, Messages
 from rtcontrol.telemetry.run_folder import older_parts, record_of
 
-# When it was written (UTC in ns; None where the record does not say), and the event.
-Stamped = tuple[int | None, dict[str, Any]]
+# When it was written (UTC in ns), and the event.
+Stamped = tuple[int, dict[str, Any]]
 
 
 def record_in(folder: Path) -> Path:
@@ -38,14 +38,14 @@ def read_record(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_stamped(path: Path) -> Iterator[Stamped]:
-    """As `read_record`, each event with when it was written: UTC in ns; None in the JSON lines of earlier versions."""
+    """Yield as `read_record`, each event with when it was written: UTC in ns."""
     parts = [*older_parts(path), path]
     for part in parts:
         try:
             if len(parts) > 1 and part.stat().st_size <= len(MCAP0_MAGIC):
                 continue  # the newest, whose beginning a full disk did not take
             with part.open("rb") as file:
-                yield from _known(_lines(file) if part.suffix == ".jsonl" else _messages(file, part), part)
+                yield from _known(_messages(file, part), part)
         except FileNotFoundError as error:
             if len(parts) == 1:
                 raise UserError(f"No record at {path} ({error.strerror}).", "Give a run's folder.") from error
@@ -63,16 +63,6 @@ def _known(events: Iterator[Stamped], path: Path) -> Iterator[Stamped]:
                 "Read it with the rtcontrol that wrote it, or a later one.",
             )
         yield stamp, event
-
-
-def _lines(file: BinaryIO) -> Iterator[tuple[None, dict[str, Any]]]:
-    while raw := file.readline(MOST_MESSAGE):
-        try:
-            line = json.loads(raw)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(line, dict):
-            yield None, line
 
 
 def _messages(file: BinaryIO, path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

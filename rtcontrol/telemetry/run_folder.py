@@ -15,8 +15,7 @@ from typing import Any, Self
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import lock
 
-# A run's record by name, the newest kind first.
-RECORDS = ("record.mcap", "record.jsonl")
+RECORD = "record.mcap"
 TRIES = 100  # to make a folder that others take away
 
 
@@ -68,8 +67,8 @@ class Folder:
 
 def record_of(folder: Path) -> Path | None:
     """The record of a run's folder, or None. A run that was killed between two parts left older ones alone."""
-    found = (folder / name for name in RECORDS)
-    return next((record for record in found if record.exists() or older_parts(record)), None)
+    record = folder / RECORD
+    return record if record.exists() or older_parts(record) else None
 
 
 def older_part(record: Path, number: int) -> Path:

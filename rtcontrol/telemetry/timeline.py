@@ -81,7 +81,6 @@ class Timeline(Account):
         self.details: dict[int, dict[str, Any]] = {}
         self.acts: list[tuple[float, str, str, int]] = []
         self.marks: list[tuple[float, str]] = []
-        self._called = False  # the record tells each call that acted: those of earlier versions do not
         self._undone: set[tuple[int, str]] = set()  # by tick and why: what a client did not carry out
         self._soonest_ms = math.inf
         self._rows: dict[int, int] = {}
@@ -95,14 +94,11 @@ class Timeline(Account):
         super().add(event)
         t_s = event.get("t_s", self.last_t_s)
         if "called" in event:
-            self._called = True
             self.acts.append((t_s, Call(event["called"], event["arguments"]).text(), event["why"], event["k"]))
         elif "late" in event or "overran" in event:
-            self._after(event, t_s)
+            self._after(event)
         elif "revised" in event:
             self._detail(event["revised"], event)
-        elif "safe" in event and event.get("in_force", True) and event["safe"] is not None:
-            self._act(t_s, event["safe"], "safe", self.last_k)
         if (what := _befell(event)) is not None:
             self.marks.append((event["host_event"]["t_s"] if "host_event" in event else t_s, what))
 
@@ -165,9 +161,7 @@ class Timeline(Account):
             ms = self.numbers["recorded"][row] = self.written_ns / 1e6 - begin_ms
             ended_ms = self.header.get("deadline_ms", 0.0) if latency_ms is None else latency_ms
             self._soonest_ms = min(self._soonest_ms, ms - ended_ms)
-        if event["kind"] == "call" and latency_ms is not None:
-            self._act((begin_ms + latency_ms) / 1e3, event["call"], "fresh", event["k"])
-        elif event["kind"] == "null":
+        if event["kind"] == "null":
             self.acts.append(((begin_ms + (latency_ms or 0.0)) / 1e3, "", "null", event["k"]))
         self._detail(event["k"], event)
 
@@ -196,12 +190,7 @@ class Timeline(Account):
         if why == "fresh":
             self._detail(k, event)
 
-    def _act(self, t_s: float, call: str, why: str, k: int) -> None:
-        """What acted, by events that are about something else."""
-        if not self._called:
-            self.acts.append((t_s, call, why, k))
-
-    def _after(self, event: Mapping[str, Any], t_s: float) -> None:
+    def _after(self, event: Mapping[str, Any]) -> None:
         """A late decision, or the end of a call that overran its deadline."""
         k = event.get("late", event.get("overran", -1))
         if (row := self._rows.get(k)) is None:
@@ -209,8 +198,6 @@ class Timeline(Account):
         if self.words["cause"].codes[row]:  # a call that was held, and let act, was decided in time
             self._write(row, event, ("latency_ms", "decide_ms", "execute_ms"))
             self._detail(k, event)
-        if event.get("used") or event.get("effect") == "acted":
-            self._act(t_s, event.get("call") or self.words["call"][row] or "(a late call)", "late", k)
 
     def _write(self, row: int, event: Mapping[str, Any], names: tuple[str, ...]) -> None:
         for told, known in ((event, names), (event.get("spans_ms", {}), SPANS)):

@@ -13,7 +13,6 @@ from foreign import MCAP0_MAGIC, TOOLS, bombs, file_of, found_in, parts, rewritt
 from mcap.opcode import Opcode
 from mcap.records import Attachment, DataEnd, Footer, Statistics
 
-from rtcontrol.models.errors import UserError
 from rtcontrol.telemetry import encoder, messages, report
 from rtcontrol.telemetry.encoder import Encoder
 from rtcontrol.telemetry.messages import MOST_MESSAGE
@@ -156,12 +155,3 @@ def test_no_event_is_written_that_could_not_be_read(tmp_path: Path, monkeypatch:
     (event,) = read_record(path)
     assert event["k"] == 3 and event["data"] == {"unreadable": f"{300_000 * 4 + 7} bytes"}
     assert set(event["observation"]) == {"x"} and len(event["observation"]) < encoder.MOST_BYTES
-
-
-def test_lines_of_earlier_versions_are_bounded_too(tmp_path: Path) -> None:
-    path = tmp_path / "record.jsonl"
-    path.write_text("[" * 100_000 + "\n" + '{"log": "x"}\n')
-    assert [*read_record(path)] == [{"log": "x"}]
-    path.unlink()
-    with pytest.raises(UserError):
-        [*read_record(path)]

@@ -17,6 +17,7 @@ from rtcontrol.telemetry import recorder as recorders
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.channels import SCHEMA_VERSION
+from rtcontrol.telemetry.encoder import Encoder
 from rtcontrol.telemetry.record_reader import read_record, record_in
 from rtcontrol.telemetry.recorder import Recorder
 from rtcontrol.telemetry.run_folder import Folder, older_part, older_parts
@@ -230,7 +231,8 @@ def test_the_record_is_written_between_ticks_and_not_within_one(tmp_path: Path) 
 
 
 def test_a_later_format_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "record.jsonl"
-    path.write_text(json.dumps({"header": {}, "schema_version": SCHEMA_VERSION + 1}))
+    path, encoder = tmp_path / "record.mcap", Encoder()
+    encoder.add(0, {"header": {}, "schema_version": SCHEMA_VERSION + 1})
+    path.write_bytes(encoder.take() + encoder.finish())
     with pytest.raises(UserError, match=rf"format {SCHEMA_VERSION + 1}.*up to {SCHEMA_VERSION}"):
         [*read_record(path)]

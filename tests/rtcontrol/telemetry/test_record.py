@@ -29,7 +29,7 @@ from rtcontrol.telemetry import recorder as recorders
 from rtcontrol.telemetry import report
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.channels import CHANNELS, topic_of
-from rtcontrol.telemetry.record_reader import read_record, read_stamped, record_in, rows
+from rtcontrol.telemetry.record_reader import read_record, read_stamped, rows
 from rtcontrol.telemetry.recorder import Recorder
 from tests.helpers.disks import files_of
 from tests.helpers.processes import until
@@ -229,17 +229,6 @@ def test_a_file_that_is_damaged_or_not_ours_is_named_as_such(tmp_path: Path, dam
     flight.path.write_bytes({"a byte": data, "other": b"\x89MCAP1" * 99, "text": b"hello", "empty": b""}[damage])
     with pytest.raises(UserError, match=r"record\.mcap"):
         report.of_record(flight.path)
-
-
-def test_lines_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    lines = [
-        {"header": {"hz": 16}, "schema_version": 1},
-        {"kind": "call", "k": 0, "t_s": 0.0, "superseded": 0, "call": "f()"},
-    ]
-    path = tmp_path / "record.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"kind": "ca')
-    assert [*read_record(path)] == lines
-    assert report.of_record(record_in(tmp_path))["on_time"] == 1
 
 
 def test_nowhere_to_write_is_a_users_mistake(tmp_path: Path) -> None:

@@ -45,8 +45,7 @@ def run(tmp_path: Path) -> Path:
 def test_a_record_whose_header_tells_no_times_is_none_of_a_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lines = [{"header": {"hz": 16}, "schema_version": 1}, {"kind": "null", "k": 0, "t_s": 0.0, "superseded": 0}]
-    (tmp_path / "record.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    written(tmp_path, iter([{"header": {"hz": 16}}, {**TICK, "k": 0}]))
     for name in ("terminal", "json", "html", "perfetto"):
         assert "tells no period_ms" in refused(capsys, "report", str(tmp_path), "--format", name)
 

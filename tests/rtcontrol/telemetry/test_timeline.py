@@ -91,26 +91,6 @@ def test_what_was_seen_is_kept_of_misses_alone_told_before_the_tick_or_after_it(
     assert timeline.instructions == timeline.marks == []
 
 
-def test_what_acted_instead_is_told_with_how_long() -> None:
-    timeline = timeline_of(
-        [
-            {"header": header(10)},
-            {"k": 0, "t_s": 0.0, "superseded": 0, "kind": "call", "call": "push(force=2)", "latency_ms": 20.0},
-            {"k": 1, "t_s": 0.1, "superseded": 0, "kind": "miss", "cause": "decide", "action": "hold"},
-            {"safe": "push(force=0)", "why": "miss", "t_s": 0.25, "attempt": 1, "in_force": True},
-            {"k": 2, "t_s": 0.2, "superseded": 0, "kind": "miss", "cause": "decide", "action": "safe"},
-            {"k": 3, "t_s": 0.3, "superseded": 0, "kind": "call", "call": "push(force=1)", "latency_ms": 30.0},
-            {"k": 4, "t_s": 0.4, "superseded": 0, "kind": "miss", "cause": "decide", "action": "hold"},
-        ]
-    )
-    held, safe = timeline.instead(1)
-    assert held[:2] == ("push(force=2)", "held") and math.isclose(held[2], 50)
-    assert safe[:2] == ("push(force=0)", "safe") and math.isclose(safe[2], 80)
-    assert [(call, why) for call, why, _ in timeline.instead(2)] == [("push(force=0)", "held")]
-    ((call, why, ms),) = timeline.instead(4)
-    assert (call, why) == ("push(force=1)", "held") and math.isnan(ms)
-
-
 CALL = {"superseded": 0, "kind": "call", "call": "push(force=2)", "latency_ms": 20.0}
 MISS = {"superseded": 0, "kind": "miss", "cause": "decide", "subcause": "decoder_slow", "action": "hold"}
 
@@ -150,16 +130,6 @@ def test_what_a_record_says_of_its_calls_is_what_acted() -> None:
     assert (timeline.misses, timeline.words["cause"][1], timeline.words["subcause"][1]) == (2, "execute", "expired")
 
 
-def test_what_stood_in_ends_where_a_decision_left_it_in_force() -> None:
-    null = {"superseded": 0, "kind": "null", "latency_ms": 30.0}
-    events = [{"header": header(10)}, {"k": 0, "t_s": 0.0, **CALL}, {"k": 1, "t_s": 0.1, **MISS}]
-    events += [{"k": 2, "t_s": 0.2, **null}, {"k": 3, "t_s": 0.3, **MISS}, {"k": 4, "t_s": 0.4, **CALL}]
-    timeline = timeline_of(events)
-    assert told(timeline, 1) == [("push(force=2)", "held", 30.0)]
-    assert told(timeline, 3) == [("push(force=2)", "held", 20.0)]
-    assert timeline.finish() is timeline and told(timeline, 3) == [("push(force=2)", "held", 20.0)]
-
-
 def test_a_held_call_that_a_person_lets_act_keeps_the_times_of_its_tick() -> None:
     held = {"superseded": 0, "kind": "held", "why": "confirm", "call": "push(force=2)", "latency_ms": 12.0}
     timeline = timeline_of(
@@ -168,6 +138,7 @@ def test_a_held_call_that_a_person_lets_act_keeps_the_times_of_its_tick() -> Non
             {"people": "ask", "k": 0, "call": "push(force=2)", "seconds": 10.0, "t_s": 0.01},
             {"k": 0, "t_s": 0.0, **held},
             {"people": "confirm", "by": "page", "k": 0, "call": "push(force=2)", "t_s": 3.0},
+            {"called": "push", "arguments": {"force": 2}, "k": 0, "why": "late", "t_s": 3.01},
             {"late": 0, "used": True, "latency_ms": 3010.0, "t_s": 3.01},
             {"people": "stop", "by": "keyboard", "t_s": 4.0},
             {"instruction": "go to 0", "refused": "fly", "t_s": 5.0},
