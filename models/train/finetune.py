@@ -9,7 +9,7 @@ import os
 import random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -30,9 +30,9 @@ from rtcontrol.models.errors import UserError
 from rtcontrol.models.files import no_link, owned, replace_file
 from rtcontrol.models.runners.torch_runner import choose_device
 from rtcontrol.models.train.adopt import export
-from rtcontrol.models.train.base import adopt_base
+from rtcontrol.models.train.base import adopt_base, load_model
 from rtcontrol.models.train.groups import SETS, GroupEncoder, Groups, load, pack_groups
-from rtcontrol.models.train.lora import adapted, dtype_of, load_base, merged, parameter_groups
+from rtcontrol.models.train.loss import ATTENTION
 from rtcontrol.models.train.packing import PackedBatch
 from rtcontrol.models.train.recipe import FinetuneRecipe, check_extras
 from rtcontrol.models.train.rows import EncodedRow
@@ -41,6 +41,80 @@ from rtcontrol.models.train.trainer import LOG, Progress, TrainConfig, Trainer
 MODEL, RESULT, TRAINING = "model", "result.json", "training"
 # Of the base's files those that its users may look for.
 KEPT = ("generation_config.json", "chat_template.jinja", "LICENSE")
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+TREES = {"full_attention", "sliding_attention"}  # kinds of layers that `tree_attention` computes
+
+
+def load_base(folder: Path, dtype: torch.dtype) -> Any:
+    """The causal LM of a checkpoint. Raises UserError for one that cannot be loaded, or trained by trees."""
+    model = load_model(folder, dtype)
+    kinds = {*(getattr(model.config, "layer_types", None) or ["full_attention"])}
+    if (other := kinds - TREES) or not hasattr(model, "lm_head") or not hasattr(model.model, "layers"):
+        what = f"of {other.pop().replace('_', ' ')}" if other else "of another build"
+        raise UserError(
+            f"{folder}: a {model.config.model_type} model has layers {what}; trees are not computed by them.",
+            "Fine-tune a Qwen2, Qwen2.5, Qwen3, Llama or Gemma 3 (text) model.",
+        )
+    return model
+
+
+def adapted(model: Any, recipe: FinetuneRecipe) -> Any:
+    """The base in peft's wrapper, with fresh LoRA adapters and, where they have a rate, its embeddings and head
+    unfrozen; all that is trained is fp32. Raises UserError where the base has none of the recipe's targets.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    names = {name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    if missing := [target for target in recipe.targets if target not in names]:
+        raise UserError(
+            f"A {model.config.model_type} model has no linear layer {missing[0]!r} to adapt.",
+            f"Choose targets among {', '.join(sorted(names))}.",
+        )
+    settings = LoraConfig(
+        r=recipe.rank,
+        lora_alpha=recipe.alpha or 2 * recipe.rank,
+        lora_dropout=recipe.dropout,
+        target_modules=list(recipe.targets),
+        task_type="CAUSAL_LM",
+    )
+    torch.manual_seed(recipe.seed)
+    lm = get_peft_model(model, settings)
+    embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    for weight, rate in ((head, recipe.head_rate), (embeddings, recipe.embedding_rate)):  # tied: the embeddings' rate
+        weight.requires_grad_(rate > 0)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()
+    model.set_attn_implementation(ATTENTION)
+    model.config.use_cache = False
+    if recipe.gradient_checkpointing:
+        # Since transformers 5.24 under another name.
+        older = "activation_checkpointing_enable" not in dir(model)
+        enable = model.gradient_checkpointing_enable if older else model.activation_checkpointing_enable
+        enable({"use_reentrant": False})
+    return lm
+
+
+def parameter_groups(model: Any, recipe: FinetuneRecipe) -> list[dict[str, Any]]:
+    """What is trained, for an optimizer: LoRA, embeddings, LM head, each with its share of LoRA's rate."""
+    embeddings, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    own = {id(embeddings), id(head)}
+    lora = [p for p in model.parameters() if p.requires_grad and id(p) not in own]
+    groups: list[dict[str, Any]] = [{"name": "lora", "params": lora, "share": 1.0, "weight_decay": recipe.weight_decay}]
+    for name, weight, rate in (("embeddings", embeddings, recipe.embedding_rate), ("head", head, recipe.head_rate)):
+        if weight.requires_grad and (name == "embeddings" or weight is not embeddings):
+            # No decay: most rows get no gradient in a step, and would only shrink.
+            share = rate / recipe.lora_rate
+            groups.append({"name": name, "params": [weight], "share": share, "weight_decay": 0.0})
+    return groups
+
+
+def merged(lm: Any, dtype: torch.dtype) -> Any:
+    """The plain causal LM of what was learnt; `lm` is of no use afterwards."""
+    plain = lm.merge_and_unload()
+    plain.set_attn_implementation("sdpa")
+    plain.config.use_cache = True
+    return plain.to(dtype)
 
 
 @dataclass(frozen=True)
@@ -110,8 +184,7 @@ class FinetuneRun(Trainer):
         return math.fsum(w for row in rows for head in row.heads for w in head.weights)
 
     def products(self) -> AbstractContextManager[object]:
-        bf16 = dtype_of(self.recipe, self.device) == torch.bfloat16
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=bf16)
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.dtype == "bf16")
 
     def line(self) -> dict[str, Any]:
         return {"step": self.chunk, "steps": self.steps, "grad_norm": self.norm, **super().line()}
@@ -150,39 +223,39 @@ def finetune(job: Job, progress: Progress | None = None) -> FinetuneOutcome:
     line of the log, a step each, or which step it goes on from (`resumed`). Raises UserError; what was saved before
     then is kept."""
     check_extras()
-    with ExitStack() as holding:
-        return _finetune(holding, job, progress)
-
-
-def _finetune(holding: ExitStack, job: Job, progress: Progress | None) -> FinetuneOutcome:
     disable_progress_bar()
     device = choose_device(job.recipe.device)
-    given, training = resolve(job.base), job.out / TRAINING
+    given = resolve(job.base)
     try:
-        training.mkdir(parents=True, exist_ok=True)
-        holding.enter_context(owned(job.out))
-        base = st_base(given, job.out / "base")
-        template, tokenizer = opened(base)
-        encoder = GroupEncoder(template, tokenizer, job.recipe)
-        groups = load(job.rows, encoder, job.drop_bad)
+        (job.out / TRAINING).mkdir(parents=True, exist_ok=True)
+        with owned(job.out):
+            return _finetune(job, given, device, progress)
     except (OSError, SafetensorError) as error:
         raise _not_saved(job.out, error) from None
+
+
+def _finetune(job: Job, given: Path, device: torch.device, progress: Progress | None) -> FinetuneOutcome:
+    base = st_base(given, job.out / "base")
+    checkpoint = Checkpoint.open(str(base))
+    assert isinstance(checkpoint.template, PromptTemplate)
+    encoder = GroupEncoder(checkpoint.template, checkpoint.tokenizer, job.recipe)
+    groups = load(job.rows, encoder, job.drop_bad)
     identity = {
         "base": f"{Path(job.base).name} ({base_digest(given)[:12]})",
         "rows": ", ".join(f"{Path(path).name} ({sha[:12]})" for path, sha in groups.files.items()),
     }
-    dtype = dtype_of(job.recipe, device)
+    dtype = DTYPES[job.recipe.dtype]
     lm = adapted(load_base(base, dtype), job.recipe)
     lm.to(device)
-    run = FinetuneRun(lm.get_base_model(), encoder, groups, identity, training)
+    run = FinetuneRun(lm.get_base_model(), encoder, groups, identity, job.out / TRAINING)
     if progress and 0 < run.chunk < run.steps:
         progress({"resumed": run.chunk, "steps": run.steps})
     run.run(progress)
-    loss = json.loads((training / LOG).read_text("utf-8").splitlines()[-1])["loss"]
+    loss = json.loads((run.out / LOG).read_text("utf-8").splitlines()[-1])["loss"]
     outcome = FinetuneOutcome(job.out, run.chunk, groups, loss, identity, job.recipe)
     try:
         _write(outcome, lm, base, dtype)
-    except (OSError, RuntimeError, SafetensorError) as error:  # torch's writer and the tensors' raise the latter
+    except RuntimeError as error:  # of torch's own writer
         raise _not_saved(job.out, error) from None
     return outcome
 
@@ -212,13 +285,6 @@ def st_base(given: Path, place: Path) -> Path:
         with _aside(place) as part:
             adopt_base(given, part)
     return place
-
-
-def opened(base: Path) -> tuple[PromptTemplate, STTokenizer]:
-    """Template and tokenizer. Raises UserError, also for a tokenizer of more tokens than the model has rows."""
-    checkpoint = Checkpoint.open(str(base))
-    assert isinstance(checkpoint.template, PromptTemplate)
-    return checkpoint.template, checkpoint.tokenizer
 
 
 def base_digest(folder: Path) -> str:

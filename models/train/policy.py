@@ -130,9 +130,6 @@ class TreePolicy:
     """Decides for batches of (instruction, observation) in packed trees; closed schemas without null heads only."""
 
     def __init__(self, model: Any, encoder: RowEncoder) -> None:
-        plan = encoder.plan
-        if plan.allow_null or any(h.free for h in plan.heads):
-            raise ValueError("TreePolicy needs a closed schema and no null function head")
         self._decide = TreeDecider(model, encoder)
         self._decoding = self._decide._decoding
 

@@ -62,7 +62,7 @@ class FinetuneRecipe(BaseModel):
     focal: PerHead = (1.0, 1.0, 1.5, 2.0, 2.5, 3.0)
     end: Weight = 1.0
     all_heads: bool = True
-    dtype: Literal["auto", "fp32", "bf16"] = "bf16"
+    dtype: Literal["fp32", "bf16"] = "bf16"
     gradient_checkpointing: bool = False
     seed: Annotated[int, Field(ge=0)] = 0
     save_every_s: Annotated[float, Field(ge=0)] = 600.0

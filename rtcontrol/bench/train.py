@@ -15,8 +15,8 @@ import torch
 import transformers as hf
 
 from rtcontrol.bench.timing import Progress, wait
+from rtcontrol.models.train.finetune import adapted
 from rtcontrol.models.train.groups import pack_groups
-from rtcontrol.models.train.lora import adapted
 from rtcontrol.models.train.loss import tree_loss
 from rtcontrol.models.train.packing import PackedBatch, pad_together, separate
 from rtcontrol.models.train.recipe import FinetuneRecipe

@@ -14,7 +14,6 @@ from rich.progress import BarColumn, TextColumn
 from rtcontrol.cli.figures import Bar, JsonFile, for_people, interrupted, save, say
 from rtcontrol.models.errors import UserError
 
-DEFAULT_MINUTES = 15.0
 QUIET_S = 30.0  # between two lines where stderr is no terminal
 
 
@@ -53,13 +52,8 @@ def fit(
         str | None, typer.Option(help="The instruction of rows that have none, and what the model is told by default.")
     ] = None,
     minutes: Annotated[
-        float | None,
-        typer.Option(
-            min=0.01,
-            help="The most that the training takes; a last look comes on top. (default: 15)",
-            show_default=False,
-        ),
-    ] = None,
+        float, typer.Option(min=0.01, help="The most that the training takes; a last look comes on top.")
+    ] = 15.0,
     seed: Annotated[int, typer.Option(min=0, max=(1 << 63) - 1, help="Seed of weights and order.")] = 0,
     json_file: JsonFile = None,
 ) -> None:
@@ -93,11 +87,6 @@ def fit(
 
     console = for_people(json_file)
     tell = partial(say, console)
-    if not any((rows, teacher, runs, env)):
-        raise UserError(
-            "There is nothing to learn from.",
-            "Give one of --rows, --teacher, --from and --env (`rtcontrol fit --help` has examples).",
-        )
     asked = None if teacher is None else vars(load_module(teacher, "--teacher"))
     if asked is not None and (lacks := [name for name in ("teacher", "situations") if name not in asked]):
         what = f"{teacher} has no {' and no '.join(lacks)}."
@@ -119,7 +108,7 @@ def fit(
             goals=goals,
             hz=hz,
             goal=goal,
-            minutes=DEFAULT_MINUTES if minutes is None else minutes,
+            minutes=minutes,
             seed=seed,
             tell=shown.tell,
             say=tell,
@@ -128,8 +117,9 @@ def fit(
     for line in made.truth.messages():
         tell(line)
     if made.score.right < made.score.count:
-        again = 2 * (DEFAULT_MINUTES if minutes is None else minutes)
-        console.print(f"Not all is right yet: the same command with --minutes {again:g} goes on.", highlight=False)
+        console.print(
+            f"Not all is right yet: the same command with --minutes {2 * minutes:g} goes on.", highlight=False
+        )
     console.print(f"Model: {made.folder} (card: {made.folder / 'README.md'})", highlight=False, soft_wrap=True)
     save(json_file, {"folder": str(made.folder), **made.truth.to_dict(), "notes": list(made.notes)})
 

@@ -131,7 +131,7 @@ def train(
     epochs: Annotated[float | None, typer.Option(help="Times that all rows are seen. (default: 3)")] = None,
     rank: Annotated[int | None, typer.Option(help="Of LoRA; alpha is twice that. (default: 512)")] = None,
     device: Device = None,
-    dtype: Annotated[str | None, typer.Option(help="fp32, bf16, or auto. (default: bf16)")] = None,
+    dtype: Annotated[str | None, typer.Option(help="fp32 or bf16. (default: bf16)")] = None,
     seed: Annotated[int | None, typer.Option(help="Of LoRA's start, dropout and the rows' order. (default: 0)")] = None,
     drop_bad: Annotated[
         bool, typer.Option("--drop-bad", help="Leave out rows that cannot be represented, and count them.")

@@ -19,9 +19,21 @@ from rtcontrol.run.skills import UserSkill, skill_of
 from rtcontrol.run.toolsets import tools_from
 from rtcontrol.run.user_code import contents
 from rtcontrol.run.user_module import is_gym
-from rtcontrol.training.dataset import LEAST_ROWS, Taught, check, contradictions, read_files, recorded, tools_of
+from rtcontrol.training.dataset import (
+    LEAST_ROWS,
+    Situations,
+    Taught,
+    Teacher,
+    TeacherRows,
+    check,
+    contradictions,
+    examples,
+    is_text,
+    read_files,
+    recorded,
+    tools_of,
+)
 from rtcontrol.training.fit_run import GivenRows, Probed, RowStream, name_things
-from rtcontrol.training.teacher import Situations, Teacher, TeacherRows, examples, is_text
 from rtcontrol.training.train import Fitted, Lessons, check_folder, make
 from rtcontrol.training.validation import split
 from rtcontrol.training.world_rows import lessons_of

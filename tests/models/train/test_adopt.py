@@ -94,16 +94,6 @@ def test_python_source_is_parsed_and_never_run(tmp_path: Path, checkpoint: Path,
     assert (config["profile"], config["history_separator"], config["overflow"]) == ("simpletool-v1", ", ", "cut")
 
 
-def test_annotated_assignment_and_the_plain_variable_name_are_read(tmp_path: Path, checkpoint: Path) -> None:
-    (tmp_path / "a.py").write_text('SYSTEM_TEMPLATE: str = "x {tools} y"')
-    (tmp_path / "b.txt").write_bytes(b"x {tools} y")
-    one = adopt(checkpoint, tmp_path / "a.py", tmp_path / "one.json")
-    two = adopt(checkpoint, tmp_path / "b.txt", tmp_path)
-    assert one.read_bytes() == two.read_bytes()
-    assert two == tmp_path / "st_template.json"
-    assert not (checkpoint / "st_template.json").exists()
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -130,12 +120,6 @@ def test_unusable_source_is_refused(
     assert str(source) in error.value.what
     assert error.value.remedy
     assert not (checkpoint / "st_template.json").exists()
-
-
-def test_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("{tools}")
-    with pytest.raises(UserError, match="is no checkpoint"):
-        adopt(tmp_path / "nowhere", tmp_path / "a.txt")
 
 
 def test_unwritable_place_is_refused(tmp_path: Path, checkpoint: Path) -> None:

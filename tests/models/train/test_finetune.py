@@ -12,10 +12,11 @@ import torch
 from safetensors.torch import load_file
 
 from rtcontrol.models.checkpoint.checkpoint import Checkpoint
+from rtcontrol.models.checkpoint.prompt import PromptTemplate
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.train.adopt import adopt
-from rtcontrol.models.train.finetune import FinetuneRun, Job, finetune, opened
+from rtcontrol.models.train.finetune import FinetuneRun, Job, finetune
 from rtcontrol.models.train.groups import GroupEncoder, load
 from rtcontrol.models.train.recipe import FinetuneRecipe
 from tests.helpers.disks import files_of
@@ -280,7 +281,9 @@ def test_the_authors_prompt_goes_with_what_is_trained_under_it(tmp_path: Path, d
     rows = write(tmp_path / "rows.jsonl", random_rows(0, 12))
     settings = {"rank": 2, "alpha": 4, "groups": 4, "device_groups": 4, "steps": 1, "dtype": "fp32", "length": 4096}
     made = finetune(Job(str(base), (rows,), tmp_path / "out", FinetuneRecipe(**settings), drop_bad=True))
-    template, tokenizer = opened(made.model)
+    checkpoint = Checkpoint.open(str(made.model))
+    template, tokenizer = checkpoint.template, checkpoint.tokenizer
+    assert isinstance(template, PromptTemplate)
     assert template.profile == "simpletool-v1" and template.content
     encoder = GroupEncoder(template, tokenizer, FinetuneRecipe(length=4096))
     groups = load([rows], encoder, drop_bad=True)

@@ -18,8 +18,8 @@ from rtcontrol.models.checkpoint.prompt import COMPACT, PromptTemplate
 from rtcontrol.models.checkpoint.special_tokens import ARGUMENTS, opening
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.tool_schema import tool_schemas
+from rtcontrol.models.train.finetune import adapted, parameter_groups
 from rtcontrol.models.train.groups import GroupEncoder, Groups, digest, load, pack_groups
-from rtcontrol.models.train.lora import adapted, parameter_groups
 from rtcontrol.models.train.loss import tree_loss
 from rtcontrol.models.train.packing import PackedBatch, pad_together, separate
 from rtcontrol.models.train.recipe import FinetuneRecipe, recipe

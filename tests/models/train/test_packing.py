@@ -279,16 +279,6 @@ def test_what_is_named_first_is_asked_for_unprompted() -> None:
     assert named("wait", "the red 3") == []
 
 
-def test_what_is_named_may_have_several_words_of_which_others_have_some() -> None:
-    def named(told: str, seen: str) -> str:
-        (row,) = with_word_probes([Row(told, seen, None)], random.Random(0))
-        return row.named
-
-    assert named("go to the red sink", "blue sink up; red sink down; red box up") == ""
-    assert named("go to the red sink", "blue box up; red sink down; red wall up") == " sink"
-    assert named("go to the Red sink now", "red sink down; red wall up") == " sink"
-
-
 def test_all_heads_are_asked_half_way_for_what_is_named(probes_encoder: RowEncoder) -> None:
     row = Row("go to blue", "red 3 blue north", Call("go", {"way": "north"}), named=" blue")
     encoded = probes_encoder.encode(row)

@@ -146,16 +146,6 @@ def test_policy_in_training_agrees_with_the_exported_decider(exported: tuple[Pat
     assert policy([]) == []
 
 
-def test_policy_refuses_schemas_that_it_cannot_walk(exported: tuple[Path, Any, RowEncoder]) -> None:
-    _, model, encoder = exported
-    tokenizer = encoder.tokenizer
-    template = PromptTemplate(COMPACT, tokenizer, "")
-    free = tool_schemas([tool("say", 0, t={"type": "string"})])
-    for plan in (compile_plan(encoder.plan.tools, tokenizer, allow_null=True), compile_plan(free, tokenizer)):
-        with pytest.raises(ValueError, match="closed schema"):
-            TreePolicy(model, RowEncoder(template, tokenizer, plan))
-
-
 def test_export_loads_in_transformers_with_the_same_ids_and_logits(exported: tuple[Path, Any, RowEncoder]) -> None:
     folder, model, encoder = exported
     loaded = AutoModelForCausalLM.from_pretrained(folder).eval()

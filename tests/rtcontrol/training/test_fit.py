@@ -29,11 +29,20 @@ from rtcontrol.models.train import trainer
 from rtcontrol.models.train.base import adopt_base
 from rtcontrol.models.train.rows import Row
 from rtcontrol.training import model_size
-from rtcontrol.training.dataset import LEAST_ROWS, Taught, check, recorded, tools_of
+from rtcontrol.training.dataset import (
+    LEAST_ROWS,
+    Situations,
+    Taught,
+    Teacher,
+    TeacherRows,
+    check,
+    examples,
+    recorded,
+    tools_of,
+)
 from rtcontrol.training.fit import Fitted
 from rtcontrol.training.fit_run import FitRun
 from rtcontrol.training.model_size import Learner
-from rtcontrol.training.teacher import Situations, Teacher, TeacherRows, examples
 from rtcontrol.training.train import NO_GATE, RATE
 from rtcontrol.training.validation import HeldOut, Share
 from tests.helpers.disks import files_of
@@ -198,7 +207,7 @@ def test_a_mistake_on_the_command_line_is_one_paragraph(
     told = capsys.readouterr().err
     assert f"{given}:61: unknown tool 'fly'" in told and "Traceback" not in told
     assert command(monkeypatch, "--out", tmp_path / "made") == 2
-    assert "Give one of --rows, --teacher, --from and --env" in capsys.readouterr().err
+    assert "There is nothing to learn from. Give one of rows, a teacher" in capsys.readouterr().err
     assert not (tmp_path / "made").exists()
 
 
