@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.convert import Purpose, canonical, rows
-from rtcontrol.models.data.row import DataRow, read_rows, write_rows
-from rtcontrol.models.data.sample import Dropped, PlacedRow, Sample, Tally
+from rtcontrol.models.data.row import read_rows, write_rows
+from rtcontrol.models.data.sample import Dropped, Sample, Tally
 from rtcontrol.models.data.sources import chat, openfunctions, registry, seal_tools, toolalpaca, xlam
 from rtcontrol.models.data.sources.files import data_file, items, located, version
 from rtcontrol.models.errors import UserError
 from tests.helpers.processes import python
 from tests.models.checkpoint.test_hub import REPOSITORY, SHA, Hub
-from tests.models.data.test_row import LEAST
 
 
 def test_a_set_that_is_nowhere_is_told(tmp_path: Path) -> None:
@@ -94,12 +93,6 @@ def test_a_set_is_downloaded_once_and_no_more_of_it_than_its_data(tmp_path: Path
 def test_a_source_that_is_not_known_says_how_to_write_one(given: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         registry.read(given)
-
-
-def test_a_file_of_rows_is_a_source(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps(LEAST))
-    assert list(registry.read(str(path))) == [PlacedRow(DataRow.from_dict(LEAST, f"{path}:1"), f"{path}:1")]
 
 
 # Seal-Tools, OpenFunctions, ToolAlpaca and xLAM: their counts, and the traps in each.

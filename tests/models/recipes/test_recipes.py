@@ -1,4 +1,4 @@
-"""The recipes: they start as scripts, resume exactly, and still make what the bundled models are."""
+"""The recipes: they start as scripts, and still make what the bundled models are."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from random import Random
 from typing import Any
 
 import pytest
-import torch
 
 from rtcontrol.models.checkpoint.checkpoint import ZOO, Checkpoint, resolve
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.checkpoint.training_metadata import TrainingMetadata
 from rtcontrol.models.decider import DeciderSpec
-from rtcontrol.models.train.trainer import Trainer
 from tests.helpers.processes import python
 from tests.models.recipes import FOLDER, recipe
 
@@ -47,33 +45,6 @@ def test_world_recipe_trains_and_exports(tmp_path: Path) -> None:
     assert learnt is not None and learnt.gate is not None and learnt.allow_null
     tools = recipe("bundled_world").RECIPES["paddle"].agent.tools.openai()
     assert DeciderSpec(str(checkpoint), tuple(tools)).build().decide("x 1", "return every ball") is not None
-
-
-class CutError(Exception):
-    """The power is gone."""
-
-
-def test_stopped_stage_resumes_to_the_same_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = recipe("heads_or_json")
-    monkeypatch.setattr(module, "CHUNK", 32)
-    monkeypatch.setattr(module, "JUDGED", 8)
-    arm, states = module.Arm(tokens=6e3), []
-    for name, stop in (("whole", False), ("cut", True)):
-        if stop:
-
-            def enough(self: Trainer) -> bool:
-                self.save()
-                raise CutError
-
-            monkeypatch.setattr(Trainer, "enough", enough)
-            with pytest.raises(CutError):
-                module.trained_and_judged(arm, 0, tmp_path / name, name)
-            monkeypatch.undo()
-            monkeypatch.setattr(module, "CHUNK", 32)
-            monkeypatch.setattr(module, "JUDGED", 8)
-        module.trained_and_judged(arm, 0, tmp_path / name, name)
-        states.append(torch.load(tmp_path / name / "state.pt", weights_only=True))
-    assert all(torch.equal(states[0]["model"][name], states[1]["model"][name]) for name in states[0]["model"])
 
 
 def test_base_finds_names_under_new_tools() -> None:
