@@ -1,19 +1,30 @@
-"""`rtcontrol serve`."""
+"""`rtcontrol serve`, `bridge` and `mcp`: other programs connect."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from urllib.parse import urlsplit
 
 import typer
 
+from rtcontrol.cli.figures import group
 from rtcontrol.models.errors import UserError
 from rtcontrol.run.options import command, named_by_time
 from rtcontrol.serve.options import ServerOptions
 from rtcontrol.telemetry.run_folder import Folder
+from rtcontrol_client.carla import cli as carla_cli
 from rtcontrol_client.console import StandardStreams
+from rtcontrol_client.ros2 import cli as ros2_cli
 from rtcontrol_client.shutdown import Interrupted, Shutdown
 
 if TYPE_CHECKING:
@@ -98,3 +109,100 @@ def _gateway(options: ServerOptions, http: str) -> Callable[[SessionManager, Dec
 
 
 app.command(help=EXAMPLES)(command(ServerOptions, "serve", _serve))
+
+
+bridges = group()
+
+
+@bridges.callback()
+def bridge() -> None:
+    """Join a robot or a simulator to a server.
+
+    Unity and Godot games bring their own client: docs/bridges.md, bridges/unity, bridges/godot.
+
+    Examples:
+
+      rtcontrol bridge ros2 --example > robot.yaml
+
+      rtcontrol bridge ros2 --config robot.yaml
+
+      rtcontrol bridge carla --instruct "drive at 50"
+    """
+
+
+@bridges.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    help="A ROS 2 robot, as a node: needs rclpy. See `rtcontrol bridge ros2 --help`.",
+    add_help_option=False,
+)
+def ros2(context: typer.Context) -> None:
+    # Its options are those of `python -m rtcontrol_client.ros2`, which runs without the rest of rtcontrol.
+    _ends(ros2_cli.main, context.args, "rtcontrol bridge ros2")
+
+
+@bridges.command(
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []},
+    help="A car in the CARLA simulator, for a server elsewhere. See `rtcontrol bridge carla --help`.",
+    add_help_option=False,
+)
+def carla(context: typer.Context) -> None:
+    _ends(carla_cli.main, context.args, "rtcontrol bridge carla")
+
+
+def _ends(main: Callable[..., int], *given: Any) -> NoReturn:
+    sys.stdout.flush()
+    try:
+        status = main(*given)
+    except SystemExit as ended:
+        # argparse's, which has shown its help or a mistake
+        status = int(ended.code or 0)
+    raise typer.Exit(status)
+
+
+def mcp(
+    connect: Annotated[
+        str, typer.Option(help="The page of `rtcontrol run --view`, or the address of `rtcontrol serve --http`.")
+    ],
+    session: Annotated[str | None, typer.Option(help="Of a server's sessions, this one. (default: the newest)")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="The server's access token, where it wants one.")] = None,
+    instruct: Annotated[
+        bool, typer.Option("--instruct", help="Offer `instruct`, `resume` and `confirm`, too: the agent may act.")
+    ] = False,
+) -> None:
+    """Let a slow agent supervise a fast loop, by MCP: status, misses with their causes, report; pause, stop, deny.
+
+    It instructs, resumes and confirms only with --instruct. No tick waits for it. It begins also where no run does yet,
+    finds the next one, and ends with its stdin. Needs pip install 'rtcontrol[mcp]'.
+
+    Examples:
+
+      rtcontrol run --env lander --view --view-port 8090      (in one terminal)
+
+      rtcontrol mcp --connect http://127.0.0.1:8090 --instruct      (what the agent is told to start)
+
+      rtcontrol mcp --connect http://127.0.0.1:8080 --session session-0001 --token-file token
+    """
+    if find_spec("mcp") is None:
+        raise UserError("The package mcp is not installed.", "Run `pip install 'rtcontrol[mcp]'`.")
+    try:
+        parts = urlsplit(connect)
+        fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # of the port
+        fits = False
+    if not fits:
+        raise UserError(f"--connect {connect!r} is no address.", "Write such as http://127.0.0.1:8080.")
+    from rtcontrol.gateway.mcp_server import server, watch
+    from rtcontrol.gateway.options import read_token
+    from rtcontrol.gateway.view_client import ViewClient
+
+    # Standard output is the protocol's alone.
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    if token_file is not None and not token_file.is_file():
+        raise UserError(f"--token-file {token_file} is no file.", "Give the one that the server was started with.")
+    view = ViewClient(connect, session, None if token_file is None else read_token(token_file))
+    made = server(view, instruct)
+    if sys.stdin is not None and sys.stdin.isatty():
+        print("An agent starts this: it speaks MCP on stdin and stdout. Ctrl-C ends it.", file=sys.stderr)
+    # The thread that reads stdin waits for it; there is nothing to put in order.
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
+    asyncio.run(watch(view, made.run_stdio_async()))

@@ -20,7 +20,7 @@ from rtcontrol.gateway.access import ABORT
 from rtcontrol.loop.loop import slash_tell
 from rtcontrol.loop.operator import SAID
 from rtcontrol.models.errors import UserError
-from rtcontrol.run.viewer import snapshot
+from rtcontrol.run.live import snapshot
 from rtcontrol.serve.session import Session
 from rtcontrol.serve.session_manager import SessionManager
 from rtcontrol_client.wire.endpoint import SUBPROTOCOL

@@ -74,7 +74,6 @@ READERS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "rows.jsonl": (lambda path: [asdict(row) for row in read_rows(path)], (json.dumps(ROW) + "\n")),
     "taught.jsonl": (lambda path: read_files([path], None, None)[1], (json.dumps(ROW, ensure_ascii=False) + "\n") * 60),
     "set.json": (places, json.dumps([ROW, ROW], ensure_ascii=False, indent=1)),
-    "lines.json": (places, json.dumps(ROW) + "\n" + json.dumps(ROW) + "\n"),
     "robot.yaml": (robot, EXAMPLE.read_text("utf-8")),
 }
 
