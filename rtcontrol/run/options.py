@@ -132,7 +132,12 @@ def _reads(table: str, kinds: dict[str, Any]) -> Callable[[typer.Context, Path |
 
 
 REMOTE, CARLA, STANDIN = "remote", "carla-bridge", "carla-standin"
-CARLA_AT = ("127.0.0.1", 2000)
+# Options of one environment, and those that one has no use for.
+FOR = {
+    REMOTE: ("bind", "keys"),
+    CARLA: ("carla_host", "carla_port", "town", "carla_standin", "trace"),
+}
+NOT_FOR = {REMOTE: ("goal",), CARLA: ("goal", "tools", "calls_per_tick", "episodes")}
 # The rate that the machine reaches is told from the decisions of so many seconds.
 WARMUP_S = 1.0
 
@@ -167,43 +172,31 @@ class RunOptions(RunConfig):
     overwrite: Annotated[bool, Flag("--out may hold a run: replace it.")] = False
     bind: Annotated[str | None, Flag("--env remote: where a client connects. (default: tcp://127.0.0.1:5555)")] = None
     keys: Annotated[Path | None, Flag("--env remote: folder of CURVE keys (`rtcontrol keys`).")] = None
-    carla_host: Annotated[str, Flag("--env carla-bridge: the CARLA server's machine.")] = CARLA_AT[0]
-    carla_port: Annotated[int, Flag("--env carla-bridge: its port.")] = CARLA_AT[1]
+    carla_host: Annotated[str, Flag("--env carla-bridge: the CARLA server's machine.")] = "127.0.0.1"
+    carla_port: Annotated[int, Flag("--env carla-bridge: its port.")] = 2000
     town: Annotated[str | None, Flag("--env carla-bridge: load this town. (default: the one loaded)")] = None
     carla_standin: Annotated[bool, Flag("--env carla-bridge: drive in the stand-in, which is not CARLA.")] = False
-
     trace: Annotated[bool, Flag("--env carla-bridge: a line a step, in trace.jsonl.")] = False
 
     def __post_init__(self) -> None:
         RunConfig.__post_init__(self)
-        remote, carla = self.env == REMOTE, self.env in (CARLA, STANDIN)
-        elsewhere = (self.carla_host, self.carla_port) != CARLA_AT
-        given = next((v for v in (self.bind, self.keys) if v is not None), None)
-        if not remote and given is not None:
-            _refuse(f"--bind and --keys are for --env remote (given: {given}).")
+        kind = CARLA if self.env == STANDIN else self.env
+        given = {field.name for field in fields(self) if getattr(self, field.name) != field.default}
+        for env, names in FOR.items():
+            for name in (name for name in names if name in given and env != kind):
+                _refuse(f"--{name.replace('_', '-')} is for --env {env}.", "Leave it out.")
+        for name in (name for name in NOT_FOR.get(kind, ()) if name in given):
+            _refuse(f"--{name.replace('_', '-')} is not for --env {kind}.", "Leave it out (docs/bridges.md).")
         if self.instruction is not None and not self.instruction.strip():
             _refuse("--instruct is empty.", "Say what to do, or leave it out for the agent's own instruction.")
         if not 0 <= self.view_port < 65536:
             _refuse(f"--view-port {self.view_port} is no port.", "Give 0 (any) to 65535.")
         if self.view_port and not self.view:
             _refuse("--view-port is for --view, which is not given.", "Add --view.")
-        if carla and self.tools is not None:
-            _refuse("--tools is not for --env carla-bridge: a car takes its driver's calls alone.", "Leave it out.")
         if self.tools is not None and self.model == "expert":
             _refuse("--model expert calls the tools that it was written for, not those of --tools.", "Give another.")
-        if (remote or carla) and self.goal is not None:
-            _refuse("--goal is for bundled environments.", "Tell a client's agent what to do with --instruct.")
-        if not carla and (self.town, self.carla_standin, self.trace) != (None, False, False):
-            _refuse("--town, --carla-standin and --trace are for --env carla-bridge.")
-        if elsewhere and (not carla or self.carla_standin):
-            why = "--carla-standin starts a server of its own" if carla else "they are for --env carla-bridge"
-            _refuse(f"--carla-host and --carla-port have no effect here: {why}.")
-        if carla and self.calls_per_tick > 1:
-            _refuse(
-                "--calls-per-tick is not for --env carla-bridge: its driver takes one call a tick.", "Leave it out."
-            )
-        if carla and self.episodes is not None:
-            _refuse("--episodes is not for --env carla-bridge: CARLA has none.", "Give --duration.")
+        if self.carla_standin and {"carla_host", "carla_port"} & given:
+            _refuse("--carla-standin starts its own server: --carla-host and --carla-port have no effect.")
 
     def at(self, out: Path) -> Self:
         """In this folder, with what depends on the other options filled in."""

@@ -87,7 +87,7 @@ def test_paths_in_a_file_begin_where_the_command_runs_or_at_home(tmp_path: Path)
         ('model = ["lander"]', "It needs text in quotes"),
         ("hz = ", "run.toml cannot be read (Invalid value"),
         ("hz = 0", "--hz 0 is no rate"),
-        ('bind = "tcp://127.0.0.1:1"', "are for --env remote"),
+        ('bind = "tcp://127.0.0.1:1"', "--bind is for --env remote"),
     ],
 )
 def test_mistakes_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, says: str) -> None:
