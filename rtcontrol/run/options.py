@@ -146,7 +146,7 @@ WARMUP_S = 1.0
 class RunOptions(RunConfig):
     """A run's settings with what the command line adds to them. Raises UserError for what does not go together.
 
-    `goal` is judged, and told unless `instruction` says else; `bind`, `connect` and `keys` are of `--env remote`; those
+    `goal` is judged, and told unless `instruction` says else; `bind` and `keys` are of `--env remote`; those
     from `carla_host` on of `--env carla-bridge`, whose run has the environment `carla-standin` in the stand-in.
     """
 
