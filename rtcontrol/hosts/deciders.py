@@ -198,34 +198,11 @@ class STModel:
         return dict(self._decider.info())
 
 
-# A tool with a free value: what sessions need for their first one is made with a `ModelSource` of it.
+# A tool with a free value: what sessions need for their first one is made when it is loaded.
 FREE_VALUE: dict[str, Any] = {
     "name": "say",
     "parameters": {"properties": {"text": {"type": "string"}}},
 }
-
-
-@dataclass(frozen=True)
-class ModelSource:
-    """A model that is loaded, and kept while it is open, before any session needs it: its weights, and the tables of
-    its vocabulary that free values need (`spec` must have one). It decides nothing."""
-
-    spec: Any
-
-    def build(self) -> LoadedModel:
-        made = self.spec.build()
-        return LoadedModel(made.checkpoint, made.runner)
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """What the sessions of a model share."""
-
-    checkpoint: Any
-    runner: Any
-
-    def decide(self, request: DecisionRequest) -> Decision:
-        raise RuntimeError("a model that is only kept loaded decides nothing")
 
 
 def patient(decider: Decider) -> bool:

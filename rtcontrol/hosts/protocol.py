@@ -165,7 +165,7 @@ class DecoderPool(Protocol):
     A session's newest request wins; the session whose time ends first is served first, together with others of its
     model, and none starves another. `open` does not hold up the decisions of other sessions where its model is loaded:
     loading one does, and so do the tables of a vocabulary that its first free value needs (of 150,000 tokens 0.8 s,
-    once). `serve.pools` therefore loads a server's model with a `ModelSource`, before there are sessions. `gave_up`
+    once). `serve.pools` therefore loads a server's model before there are sessions. `gave_up`
     says why it will never decide again.
     """
 

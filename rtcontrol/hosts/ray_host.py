@@ -228,8 +228,7 @@ class DecoderLink:
                 f"No socket to the decoder ({error}).", "Close some, or raise `ulimit -n`."
             ) from None
         self.threads = [(int(answer["pid"]), tid) for tid in answer["tids"]]
-        self.files = [int(lane.getsockopt(zmq.FD)) for lane in self._lanes]
-        self._files = Files([wake.fd, *self.files])
+        self._files = Files([wake.fd, *(int(lane.getsockopt(zmq.FD)) for lane in self._lanes)])
         self._waiting: list[int | None] = [None] * len(self._lanes)
 
     def ready(self, timeout_ms: int) -> bool:

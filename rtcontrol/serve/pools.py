@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rtcontrol.hosts.deciders import FREE_VALUE, PLAIN, ModelSource, QuestionSource, STSource
+from rtcontrol.hosts.deciders import FREE_VALUE, PLAIN, QuestionSource, STSource
 from rtcontrol.hosts.inprocess import InProcessHost, InProcessPool
 from rtcontrol.hosts.protocol import DeciderSource, DecoderPool, DecoderUnavailable, Host
 from rtcontrol.hosts.remote_api import EndpointSource, is_endpoint
@@ -56,7 +56,7 @@ class Pools:
                 if self._options.loads is not None and not self._stopped():
                     how = {name: getattr(self._options, name) for name in ("engine", "dtype", "threads")}
                     spec = DeciderSpec(self._options.loads, (FREE_VALUE,), **how)
-                    self._model = self._models.open("the model", ModelSource(spec))
+                    self._model = self._models.open("the model", STSource(spec))
                     if tools := self._options.default_tools:  # what every session would be refused ends the start
                         self._models.open("the tools", STSource(replace(spec, tools=tools))).close()
             except BaseException:

@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -234,19 +233,6 @@ def test_no_more_sessions_than_the_limit(kind: Any, ray_pool: RayPool) -> None:
         pool.open("e", naming("fifth"))
 
 
-def test_sessions_of_one_checkpoint_with_different_tools_decide_as_each_alone(
-    pool: DecoderPool, sources: list[STSource]
-) -> None:
-    hosts = [pool.open(f"s{i}", sources[i % 2]) for i in range(4)]
-    with ThreadPoolExecutor(len(hosts)) as threads:
-        flights = list(threads.map(lambda host: flown(host, 30), hosts))
-    expected = [alone(source, 30) for source in sources]
-    # Random models call one thing most of the time: their confidence tells the observations apart.
-    assert len({round(d.confidence["arg1"], 3) for d in expected[0]}) > 10
-    for flight, own in zip(flights, expected * 2, strict=True):
-        assert_equal(flight, own)
-
-
 def test_what_waits_at_once_is_decided_together_and_like_each_alone(pool: DecoderPool, sources: list[STSource]) -> None:
     busy, hosts = pool.open("busy", naming("busy")), [pool.open(f"s{i}", sources[i % 2]) for i in range(4)]
     busy.submit(request(1, "sleep 0.4"))
@@ -380,13 +366,6 @@ def test_questions_are_answered_wherever_it_decides(pool: DecoderPool, sources: 
         assert [math.fsum(p) for p in found] == [1.0, 1.0]
         for p, q in zip(found, own.arguments["probabilities"], strict=True):
             assert p == pytest.approx(q, abs=1e-4)
-
-
-def test_what_does_not_fit_is_a_mistake_of_the_request(pool: DecoderPool, sources: list[STSource]) -> None:
-    host = pool.open("questions", QuestionSource(sources[0].spec))
-    host.submit(DecisionRequest(1, 0, "go " * 3000, encode_questions(QUESTIONS)))
-    reply = reply_of(host)
-    assert reply.mistake is not None and "more than the model's context" in reply.mistake[0]
 
 
 def test_a_session_is_decided_between_the_passes_of_many_questions(pool: DecoderPool, sources: list[STSource]) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -24,11 +22,10 @@ from rtcontrol.hosts.inprocess import InProcessHost
 from rtcontrol.hosts.protocol import DecisionReply, DecisionRequest, HostEvent
 from rtcontrol.loop.attribution import STEPS, Evidence, ThreadUsage, attribute, covered_ms, steps, usual
 from rtcontrol.loop.command import SPANS, Tick
-from rtcontrol.loop.evidence import SIZE, EvidenceCollector, PauseWatch, Threads, ran_and_delayed
+from rtcontrol.loop.evidence import EvidenceCollector, PauseWatch
 from rtcontrol.models.call import Decision
 from rtcontrol.telemetry.account import Account
 from rtcontrol.telemetry.causes import CAUSES, Cause
-from tests.helpers.processes import until
 
 
 def named(flight: Flight) -> dict[int, str]:
@@ -146,36 +143,6 @@ def test_evidence_is_missing_and_not_wrong_where_the_kernel_tells_nothing(
 
 
 @pytest.mark.realtime
-def test_the_kernel_tells_of_a_thread_that_works_and_of_one_that_sleeps() -> None:
-
-    over, tids = threading.Event(), []
-
-    def work() -> None:
-        tids.append(threading.get_native_id())
-        while not over.is_set():
-            sum(range(1000))
-
-    def rest() -> None:
-        tids.append(threading.get_native_id())
-        over.wait()
-
-    for what in (work, rest):
-        threading.Thread(target=what, daemon=True).start()
-        until(lambda what=what: len(tids) == (1 if what is work else 2))
-    threads = Threads()
-    threads.follow([(os.getpid(), tid) for tid in tids])
-    before = [ran_and_delayed(os.pread(fd, SIZE, 0)) for fd in threads.fds]
-    time.sleep(0.1)
-    after = [ran_and_delayed(os.pread(fd, SIZE, 0)) for fd in threads.fds]
-    states = [look.state for look in threads.look()]
-    over.set()
-    threads.close()
-    used = [sum(a) - sum(b) for a, b in zip(after, before, strict=True)]
-    assert used[0] > 50e6 > 5e6 > used[1]
-    assert states[1] == "S"
-
-
-@pytest.mark.realtime
 def test_a_reply_tells_of_ticks_whose_own_request_was_given_up() -> None:
     decoder: Any = SimpleNamespace(threads=[], gave_up=None, incarnation=0, alive=lambda: True, events=[])
     actuator: Any = SimpleNamespace(thread=None, doings=())
@@ -213,38 +180,6 @@ def test_requests_that_died_with_their_decoder_keep_nobody_waiting(tmp_path: Pat
     assert named(flight)[8] == "host.lost"
     first = {t["k"]: t.get("subcause") for t in flight.ticks}  # later ones know more
     assert first[9] == "decoder_slow", first
-
-
-@pytest.mark.realtime
-def test_what_the_kernel_counted_of_other_threads_is_no_evidence() -> None:
-    over = threading.Event()
-    deciding = [threading.Thread(target=over.wait, daemon=True) for _ in range(2)]
-    for thread in deciding:
-        thread.start()
-    host: Any = SimpleNamespace(
-        threads=[(os.getpid(), deciding[0].native_id)], gave_up=None, incarnation=0, alive=lambda: True, events=[]
-    )
-    actuator: Any = SimpleNamespace(thread=None, doings=())
-    witness = EvidenceCollector(PauseWatch(62_500_000), host, actuator)
-
-    def told(k: int) -> dict[str, Any]:
-        now = time.monotonic_ns()
-        tick = Tick(k, now - 70_000_000, now - 10_000_000, now - 70_000_000, incarnation=0)
-        tick.runs = runs
-        spans = {"woke": 0.1, "text": 0.2, "submitted": 0.3}
-        return witness.attribute(tick, spans, now)
-
-    witness.follow()
-    runs = tuple(os.pread(fd, SIZE, 0) for fd in witness.threads.fds)
-    assert {"ran_ms", "delayed_ms"} <= set(told(1)["evidence"]["decoder"])
-    host.threads, host.incarnation = [(os.getpid(), deciding[1].native_id)], 1
-    witness.follow()
-    told_of = told(2)["evidence"]
-    assert not {"ran_ms", "delayed_ms"} & set(told_of["decoder"]) and "ran_ms" in told_of["loop"]
-    host.incarnation, host.alive = 0, lambda: setattr(host, "incarnation", 1) is None
-    assert told(3)["subcause"] == "lost", "a standby takes over when the host is asked"
-    over.set()
-    witness.close()
 
 
 @pytest.mark.realtime
