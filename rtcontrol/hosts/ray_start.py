@@ -109,9 +109,8 @@ class RaySession:
     handlers. That thread then waits for `end`: Ray's processes are bound to the life of the thread that made them.
     """
 
-    def __init__(self, cpus: int = 1) -> None:
-        """`cpus`: how many one that is started here thinks it has."""
-        self.folder, self._cpus = "", cpus
+    def __init__(self) -> None:
+        self.folder = ""
         self._guardian: Guardian | None = None
         self._vital: dict[int, str] = {}  # pidfds of what Ray cannot do without
         self._tried = threading.Event()
@@ -182,7 +181,7 @@ class RaySession:
             # A terminal that goes away is the run's business: Ray's processes live until it has ended.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
             options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-            options |= {"num_cpus": self._cpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+            options |= {"num_cpus": 1, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
             options |= {"_temp_dir": str(Path(self.folder) / OPEN), "_node_ip_address": LOOPBACK}
             with _sigterm_kept(), _marking(self.folder):
                 ray.init(address="local", **options)

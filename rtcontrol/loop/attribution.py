@@ -52,7 +52,6 @@ class ThreadUsage:
     delayed_ms: float | None = None
     waking_ms: float | None = None
     major_faults: int | None = None
-    involuntary: int | None = None
     throttled_ms: float | None = None
 
 
@@ -79,7 +78,6 @@ class Evidence:
     since_ms: float = 0.0
     usual: Mapping[str, float] = field(default_factory=dict)
     pauses: Sequence[tuple[float, float, str]] = ()
-    writes: Sequence[Span] = ()
     apart: bool = False
     gaps: Sequence[Span] = ()
     behind: bool = False
@@ -112,7 +110,7 @@ class Evidence:
             line["explained_ms"] = round(verdict.explained_ms, 3)
         line["steps_ms"] = {name: round(took, 3) for name, took in self.steps().items()}
         still: dict[str, Sequence[tuple[Any, ...]]]
-        still = {"pauses": self.pauses, "decoder_gaps": self.gaps, "slow_writes": self.writes, "acting": self.acting}
+        still = {"pauses": self.pauses, "decoder_gaps": self.gaps, "acting": self.acting}
         still["texts"] = self.texts
         for name, spans in still.items():
             if spans:

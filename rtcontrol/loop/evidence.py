@@ -31,12 +31,11 @@ CONTROLLERS = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at a thread: its state (a letter; X: it is gone), and since its start the major faults and involuntary
-    switches of it, and for how long its group was throttled. None where the kernel does not tell."""
+    """One look at a thread: its state (a letter; X: it is gone), and since its start its major faults, and for how long
+    its group was throttled. None where the kernel does not tell."""
 
     state: str | None = None
     major_faults: int | None = None
-    involuntary: int | None = None
     throttled_ns: int | None = None
 
 
@@ -46,7 +45,7 @@ class Threads:
 
     def __init__(self) -> None:
         self.fds: tuple[int, ...] = ()
-        self._files: list[tuple[int, int, int | None]] = []  # of each thread: stat, status, its group's cpu.stat
+        self._files: list[tuple[int, int | None]] = []  # of each thread: stat, its group's cpu.stat
         self._opened: list[int] = []
 
     def follow(self, threads: Sequence[tuple[int, int]]) -> None:
@@ -61,7 +60,7 @@ class Threads:
                 if pid not in groups:
                     group = _group(pid)
                     groups[pid] = None if group is None else self._open(group)
-                self._files.append((self._open(f"{folder}/stat"), self._open(f"{folder}/status"), groups[pid]))
+                self._files.append((self._open(f"{folder}/stat"), groups[pid]))
         self.fds = tuple(fds)
 
     def look(self) -> list[Look]:
@@ -92,17 +91,16 @@ def ran_and_delayed(raw: bytes) -> tuple[int, int]:
     return int(ran), int(delayed)
 
 
-def _look(stat: int, status: int, group: int | None) -> Look:
+def _look(stat: int, group: int | None) -> Look:
     try:
         # The name, in parentheses, may hold anything.
         fields = os.pread(stat, 4096, 0).rpartition(b")")[2].split()
-        involuntary = _number(os.pread(status, 8192, 0), b"\nnonvoluntary_ctxt_switches:")
         throttled = None
         if group is not None:
             told = os.pread(group, 4096, 0)
             us = _number(told, b"throttled_usec ")
             throttled = _number(told, b"throttled_time ") if us is None else 1000 * us
-        return Look(fields[0].decode(), int(fields[9]), involuntary, throttled)
+        return Look(fields[0].decode(), int(fields[9]), throttled)
     except ProcessLookupError:
         return Look("X")
     except (OSError, ValueError, IndexError):
@@ -151,7 +149,6 @@ class PauseWatch(Heartbeat):
         )
         self._collections: deque[tuple[int, int]] = deque(maxlen=64)
         self._gc_began_ns = 0
-        self._slow_writes: deque[tuple[int, int]] = deque(maxlen=64)
 
     def __enter__(self) -> Self:
         gc.callbacks.append(self._on_gc)
@@ -169,14 +166,6 @@ class PauseWatch(Heartbeat):
             collections.append((began, now))
         found = [(b, e, "gc") for b, e in collections] + [(b, e, "stall") for b, e in self.gaps(begin_ns)]
         return sorted((max(b, begin_ns), min(e, end_ns), k) for b, e, k in found if e > begin_ns and b < end_ns)
-
-    def wrote(self, begin_ns: int, end_ns: int) -> None:
-        """The record's thread waited so long for the disk."""
-        self._slow_writes.append((begin_ns, end_ns))
-
-    def writes(self, begin_ns: int, end_ns: int) -> list[tuple[int, int]]:
-        """The slow writes of the record between two instants."""
-        return [(b, e) for b, e in tuple(self._slow_writes) if e > begin_ns and b < end_ns]
 
     def _on_gc(self, phase: str, info: dict[str, Any]) -> None:
         now = time.monotonic_ns()
@@ -312,7 +301,6 @@ class EvidenceCollector:
             since_ms=since,
             usual=usual(self.usual),
             pauses=self._pauses(tick, since, end),
-            writes=_clip(tick, self._watch.writes(tick.release_ns, now_ns), since, end),
             apart=not threads or threads[0][0] != os.getpid(),
             gaps=_clip(tick, self._heard, 0.0, end),
             behind=tick.behind,
@@ -356,14 +344,10 @@ class EvidenceCollector:
         for i, (look, times) in enumerate(zip(looked, self._times(tick), strict=False)):
             past = before[i] if len(before) == len(looked) else Look()
             throttled = _since(look.throttled_ns, past.throttled_ns)
-            faults, switches = (
-                _since(getattr(look, key), getattr(past, key)) for key in ("major_faults", "involuntary")
-            )
             kernels.append(
                 ThreadUsage(
                     look.state,
-                    major_faults=faults,
-                    involuntary=switches,
+                    major_faults=_since(look.major_faults, past.major_faults),
                     throttled_ms=None if throttled is None else _ms(throttled),
                     **times,
                 )

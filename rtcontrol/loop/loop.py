@@ -82,7 +82,6 @@ class ControlLoop:
             WallClock(config.period_ns) if config.clock == "wall" else LockstepClock(config.period_ns, env.advance)
         )
         self._watch = options.watch or PauseWatch(config.period_ns)
-        recorder.slow = self._watch.wrote
         self._watching = self._watch if options.watch is None else nullcontext()
         self._collecting = SlackCollector() if options.collector is None else nullcontext(options.collector)
         self._retake = options.retake

@@ -20,8 +20,6 @@ from rtcontrol.telemetry.run_folder import make_folder, older_part, older_parts,
 FLUSH_S = 0.25
 # Events that wait for room on the disk: an hour at 30 Hz. A file takes so many at a time.
 KEPT, AT_ONCE = 100_000, 1_000
-# The owner is told (`slow`) of a write that takes longer.
-SLOW_NS = 10_000_000
 # The way out waits so long for a disk that does not answer.
 CLOSE_S = 10.0
 # A record of bounded size has so many parts: the oldest goes when there is no more room.
@@ -60,7 +58,6 @@ class Recorder:
         self.error: str | None = None
         self.fault: str | None = None  # of ours, in what was told of an event: what was counted is not to be trusted
         self.fold: Callable[[dict[str, Any]], None] = lambda event: None
-        self.slow: Callable[[int, int], None] = lambda begin_ns, end_ns: None
         self._older: deque[tuple[Path, int, int]] = deque()  # parts: bytes, first tick
         self._size = self._first_k = self._number = 0  # of the part that is written
         self._last_k = -1
@@ -241,12 +238,9 @@ class Recorder:
         """Whether the file took all of the bytes. It goes on where it stopped, so that none is torn."""
         self._make_room()
         while self._bytes:
-            began = time.monotonic_ns()
             try:
                 written = os.write(self._fd, self._bytes)
                 self._bytes, self._size = self._bytes[written:], self._size + written
-                if (ended := time.monotonic_ns()) - began > SLOW_NS:
-                    self.slow(began, ended)
             except OSError as error:
                 return self._refuse(error)
         self._refused = False

@@ -222,7 +222,6 @@ kernels = st.builds(
     delayed_ms=st.none() | ms,
     waking_ms=st.none() | ms,
     major_faults=st.none() | st.integers(0, 9),
-    involuntary=st.none() | st.integers(0, 9),
     throttled_ms=st.none() | ms,
 )
 
