@@ -39,21 +39,15 @@ def build(source: DeciderSource) -> Decider:
 
 def answer(decider: Decider, request: DecisionRequest) -> DecisionReply:
     """Decide; an exception becomes the reply's error, in one line."""
-    began = time.monotonic_ns()
-    try:
-        return _reply(request, began, decider.decide(request))
-    except FAULTS as error:
-        return _reply(request, began, None, error)
+    return result(answer_in_steps(decider, request))
 
 
 def answer_in_steps(decider: Decider, request: DecisionRequest) -> Generator[None, None, DecisionReply]:
     """`answer`, which may be left alone, or given up, wherever it yields."""
     began = time.monotonic_ns()
     steps: Any = getattr(decider, "decide_in_steps", None)
-    if steps is None:
-        return answer(decider, request)
     try:
-        return _reply(request, began, (yield from steps(request)))
+        return _reply(request, began, decider.decide(request) if steps is None else (yield from steps(request)))
     except FAULTS as error:
         return _reply(request, began, None, error)
 
