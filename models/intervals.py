@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 Z_95 = 1.96
+BINS = 15
 
 
 def wilson(successes: int, count: int, z: float = Z_95) -> tuple[float, float]:
@@ -29,9 +30,6 @@ def share(right: int, count: int) -> dict[str, Any]:
         "share": round(right / count, 4) if count else None,
         "wilson_95": [round(edge, 4) for edge in wilson(right, count)],
     }
-
-
-BINS = 15
 
 
 def calibration(confidence: Sequence[float], right: Sequence[int]) -> dict[str, Any]:

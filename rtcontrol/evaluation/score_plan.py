@@ -15,6 +15,7 @@ from rtcontrol.run.skills import UserSkill
 
 FIRST_SEED, PHRASING_SEED = 2000, 4000  # recipes train on seeds below 1000, `fit` in a world from a million on
 ALL, MOST_GOALS = "all", 1_000  # for every goal there is
+LISTENED_S = 1.0  # of a world's time: shows whether a sentence is understood
 TRIED = 3  # seeds on which the expert, told another goal, must not do the judged one
 
 
@@ -65,9 +66,6 @@ def _goal(skill: Skill, text: str) -> Any:
 def _tells_apart(skill: Skill, goal: Any, other: Any, hz: float) -> bool:
     told = [Case(other.text(), goal, FIRST_SEED + i) for i in range(TRIED)]
     return not any(episode.success for episode in evaluate(skill, skill.expert_policy, told, hz))
-
-
-LISTENED_S = 1.0  # of a world's time: whether a sentence is understood is told from so much
 
 
 @dataclass(frozen=True)
