@@ -7,12 +7,12 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from rtcontrol.models.checkpoint.prompt import FILE_NAME, HISTORY_LIMIT, RESTORE
+from rtcontrol.models.checkpoint.prompt import HISTORY_LIMIT
 from rtcontrol.models.checkpoint.tokenizer import STTokenizer
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import json_text
@@ -44,22 +44,6 @@ class CallSyntax:
     def escaped(self) -> bool:
         """Whether texts have JSON's escapes."""
         return self.quote == '"'
-
-    @classmethod
-    def declared(cls, given: Any, where: str) -> CallSyntax:
-        """From a checkpoint's own file. Raises UserError."""
-        known = {f.name for f in fields(cls)}
-        needed = {f.name for f in fields(cls) if f.default is MISSING}
-        good = isinstance(given, Mapping) and needed <= set(given) <= known
-        if not good or not all(isinstance(v, str) for v in given.values()) or "{}" not in given["key"]:
-            raise UserError(
-                f"{where}: `syntax` does not say how a tool call is written.",
-                f"Write texts for {', '.join(sorted(needed))}; `key` holds {{}} for the parameter's name.",
-            )
-        return cls(**given)
-
-    def to_dict(self) -> dict[str, str]:
-        return asdict(self)
 
 
 _JSON = {"key": '"{}":', "separator": ", "}
@@ -108,8 +92,7 @@ def syntax_of(chat_template: str, where: str) -> CallSyntax:
         raise UserError(f"{where}: its chat template leaves out the tools.", "Use a checkpoint that calls tools.")
     raise UserError(
         f"{where}: its chat template has no tool calls that are known here (Qwen, Llama 3, Mistral, FunctionGemma).",
-        'Declare them: a file st_template.json beside the weights with {"profile": "chat", "syntax": {...}} '
-        "(docs/chat.md has a whole one).",
+        "Use one of these, or a server that runs it: --model chat:URL#NAME (docs/chat.md).",
     )
 
 
@@ -181,19 +164,17 @@ class ChatTemplate:
                 "Use an instruct checkpoint or an ST checkpoint (`rtcontrol models info`), or make one of it with "
                 f"`rtcontrol models adopt --base {folder} --out FOLDER`, to be trained.",
             )
-        self._template, self._own = str(template), _declared(folder)
+        self._template = str(template)
         self._turn = UserTurn([], "", "", [])
 
     @cached_property
     def syntax(self) -> CallSyntax:
-        """How a call is written. Raises UserError where neither its template nor a file beside the weights tells."""
-        if "syntax" in self._own:
-            return CallSyntax.declared(self._own["syntax"], f"{self._where}/{FILE_NAME}")
+        """How a call is written. Raises UserError where its template does not tell."""
         return syntax_of(self._template, self._where)
 
     def prefix_ids(self, tools: Sequence[ToolSchema]) -> list[int]:
         """The ids up to the last control token before what is said: the part to be cached."""
-        orders = {"role": self.syntax.role, "content": str(self._own.get("system", self.syntax.orders))}
+        orders = {"role": self.syntax.role, "content": self.syntax.orders}
         self._turn = self._opened([orders], tools)
         return self._turn.prefix
 
@@ -261,7 +242,7 @@ class ChatTemplate:
                 ) from None
             raise UserError(
                 f"{self._where}: its chat template takes no tools, or no {self.syntax.role} turn ({reason}).",
-                f"Declare another role or syntax in {FILE_NAME} beside the weights.",
+                "Use a checkpoint that was trained to call tools.",
             ) from None
         if tools and marks_free(tools[0].name, marks) not in text:
             raise self._leaves_out("the tools")
@@ -294,19 +275,6 @@ def _renderer(folder: Path, files: Any) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-
-
-def _declared(folder: Path) -> Mapping[str, Any]:
-    path = folder / FILE_NAME
-    if not path.exists():
-        return {}
-    try:
-        config = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}).", RESTORE) from None
-    if not isinstance(config, Mapping) or config.get("profile") != "chat":
-        raise UserError(f"{path} is no chat template.", 'Write {"profile": "chat", ...}, or remove it.')
-    return config
 
 
 def marks_free(text: str, marks: Mapping[str, str]) -> str:

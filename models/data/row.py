@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rtcontrol.models.call import Call
-from rtcontrol.models.errors import UserError, unmarked
+from rtcontrol.models.errors import UserError, strict_json, unmarked
 from rtcontrol.models.files import part_of
-from rtcontrol.models.strict_json import strict_json
 
 FIELDS = "instruction, observation, tools, history, call; id, sample, source, allowed and weight may be left out"
 

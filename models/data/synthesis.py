@@ -18,11 +18,10 @@ from rtcontrol.models.data.convert import canonical, check_call, declared
 from rtcontrol.models.data.row import DataRow, read_rows
 from rtcontrol.models.data.sample import Dropped, Tally, Unusable
 from rtcontrol.models.data.written import tool
-from rtcontrol.models.errors import UserError, read_text
+from rtcontrol.models.errors import UserError, read_text, strict_json
 from rtcontrol.models.schema.domain import ClosedDomain, json_text
 from rtcontrol.models.schema.parameters import Parameter
 from rtcontrol.models.schema.tool_schema import ToolSchema
-from rtcontrol.models.strict_json import strict_json
 
 ToolSet = tuple[ToolSchema, ...]
 SOURCE = "templates"

@@ -15,7 +15,7 @@ from typing import Any
 
 from rtcontrol.models.call import Call
 from rtcontrol.models.data.sample import Unusable
-from rtcontrol.models.strict_json import strict_json
+from rtcontrol.models.errors import strict_json
 
 NAMES = {
     **dict.fromkeys(("string", "str", "any", "datetime", "date", "time", "char"), "string"),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
+
+ROUNDS = 5  # that a pass is measured
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,18 @@ class PassCost:
         return int((self.fixed_ms + one) / one)
 
 
-def fitted(took: Mapping[int, float], choice_ms: float) -> PassCost:
-    """From milliseconds of passes by their tokens."""
-    sizes = np.array(list(took), float)
-    ms = np.array(list(took.values()))
-    token = max(float(np.polyfit(sizes, ms, 1)[0]), 0.0)
-    return PassCost(max(float(ms.mean()) - token * float(sizes.mean()), 0.0), token, choice_ms)
+def measured(pass_of: Callable[[int], None], prepare: Callable[[int], object], sizes: Sequence[int]) -> PassCost:
+    """Measure a pass of each of these many nodes, ROUNDS times, each after what prepares it."""
+    best = dict.fromkeys(sizes, float("inf"))
+    for _ in range(ROUNDS):
+        for size in sizes:
+            prepare(size)
+            began = time.perf_counter()
+            pass_of(size)
+            best[size] = min(best[size], (time.perf_counter() - began) * 1e3)
+    counts, ms = np.array(list(best), float), np.array(list(best.values()))
+    token = max(float(np.polyfit(counts, ms, 1)[0]), 0.0)
+    return PassCost(max(float(ms.mean()) - token * float(counts.mean()), 0.0), token)
 
 
 @dataclass(frozen=True, slots=True)

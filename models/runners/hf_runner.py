@@ -5,7 +5,6 @@ Whether a model does so is found out when it is loaded: its scores must be those
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -17,7 +16,7 @@ import torch
 
 from rtcontrol.models.checkpoint.checkpoint import read_config
 from rtcontrol.models.decode.core import common_start
-from rtcontrol.models.decode.protocol import Ask, Caps, PassCost, PrefixInfo, Tree, Work, fitted
+from rtcontrol.models.decode.protocol import Ask, Caps, PassCost, PrefixInfo, Tree, Work, measured
 from rtcontrol.models.errors import UserError, too_long
 from rtcontrol.models.runners.packed import answered
 from rtcontrol.models.runners.torch_runner import choose_device, choose_dtype, choose_threads, thread_limit
@@ -25,7 +24,7 @@ from rtcontrol.models.runners.weights import shared, unchanged
 
 SLOTS = 8192
 PIECE = 1024  # tokens of a pass without nodes: a mask is so many times as long as what it looks at
-SIZES, ROUNDS = (1, 4, 16), 3  # nodes of the measured passes, and how often each
+SIZES = (1, 4, 16)  # nodes of the measured passes
 LENGTH, WINDOW = 24, 8  # tokens of the trial's prompt, and a sliding window's while it lasts
 LONGEST = 1024  # of a trial that a model's other windows ask for
 # Mean distance of scores, in their own deviations, that is rounding; or so many times that of the model's own ways.
@@ -116,17 +115,16 @@ class HFRunner:
         if len(prompt) + max(SIZES) >= handle.slots:
             return PassCost(1.0, 0.0)  # where there is no room to measure, passes count
         if about not in self._costs:
-            best = dict.fromkeys(SIZES, float("inf"))
-            for _ in range(ROUNDS):
-                for size in SIZES:
-                    handle.start(prompt, size)
-                    self.prefill(handle, handle.fresh)
-                    tree = Tree(range(size), [-1] * size, [0] * size, [Ask(range(size), (0,))])
-                    began = time.perf_counter()
-                    self.run([Work(handle, tree)])  # its answers are on the CPU: a GPU was waited for
-                    best[size] = min(best[size], (time.perf_counter() - began) * 1e3)
+
+            def prepare(size: int) -> None:
+                handle.start(prompt, size)
+                self.prefill(handle, handle.fresh)
+
+            def pass_of(size: int) -> None:  # its answers are on the CPU: a GPU was waited for
+                self.run([Work(handle, Tree(range(size), [-1] * size, [0] * size, [Ask(range(size), (0,))]))])
+
+            self._costs[about] = measured(pass_of, prepare, SIZES)
             handle.start(prompt, 0)
-            self._costs[about] = fitted(best, 0.0)
         return self._costs[about]
 
     def prefill(self, handle: HFSequence, count: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from rtcontrol.models.checkpoint.checkpoint import read_config
-from rtcontrol.models.decode.protocol import Ask, Caps, PassCost, PrefixInfo, Work, fitted
+from rtcontrol.models.decode.protocol import ROUNDS, Ask, Caps, PassCost, PrefixInfo, Work, measured
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.runners.lean import SLOTS, LeanModel
 from rtcontrol.models.runners.packed import TOGETHER, Node, PackedSequence, answered, run_together
@@ -25,7 +26,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SMALL = 100_000_000  # bytes of fp32 weights below which bf16 gains too little on a CPU to give up exactness
 ONE_THREAD = 64 << 20  # bytes of weights below which one CPU thread decides
 COLUMNS_KEPT = 16
-SIZES, ROUNDS = (8, 24, 48), 5  # tokens of the measured passes, and how often each
+SIZES = (8, 24, 48)  # tokens of the measured passes
 
 
 class TorchRunner:
@@ -123,18 +124,16 @@ class TorchRunner:
         if len(prompt) + max(SIZES) > handle.slots:
             return PassCost(1.0, 0.0)  # where there is no room to measure, passes count
         if about not in self._costs:
-            best = dict.fromkeys(SIZES, float("inf"))
+
+            def pass_of(size: int) -> None:
+                nodes = [Node(i % self.model.config.vocabulary, 0, ()) for i in range(size)]
+                handle.run(nodes)[-1].cpu()  # waits for a GPU
+
             with self._own_threads():
-                for _ in range(ROUNDS):
-                    for size in SIZES:
-                        nodes = [Node(i % self.model.config.vocabulary, 0, ()) for i in range(size)]
-                        handle.start(prompt, reserve=size)
-                        began = time.perf_counter()
-                        handle.run(nodes)[-1].cpu()  # waits for a GPU
-                        best[size] = min(best[size], (time.perf_counter() - began) * 1e3)
+                cost = measured(pass_of, partial(handle.start, prompt), SIZES)
                 choice = self._choice_ms(handle.run([Node(0, 0, ())]))
             handle.start(prompt, reserve=0)
-            self._costs[about] = fitted(best, choice)
+            self._costs[about] = replace(cost, choice_ms=choice)
         return self._costs[about]
 
     def _choice_ms(self, hidden: torch.Tensor) -> float:

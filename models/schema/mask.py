@@ -19,9 +19,8 @@ from typing import Any
 from rtcontrol.models.errors import UserError
 from rtcontrol.models.schema.domain import Free, json_text
 from rtcontrol.models.schema.numbers import range_of
-from rtcontrol.models.schema.pattern import PatternError, byte_matcher
 from rtcontrol.models.schema.references import RULES
-from rtcontrol.models.schema.validator import BY_NAME, DATA
+from rtcontrol.models.schema.validator import BY_NAME, DATA, PatternError, byte_matcher
 
 FAR = 2**62  # a bound where a number has none: with one it has no exponent, and it is one that the library takes
 EXACT = 2**53  # up to which the library takes bounds, and steps of floating-point numbers, exactly

@@ -4,10 +4,8 @@ shape of each keyword checked.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -232,20 +230,9 @@ def _meant(name: str, value: Any) -> str | None:
 
 
 def _of_gemini(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Gemini's schemas in the words of JSON schema: types in capitals; counts, which have 64 bits, as strings; of
-    `format: enum` the values of whatever type as strings."""
+    """Gemini's types, in capitals, in the words of JSON schema."""
     kind = given.get("type")
-    if not isinstance(kind, str) or not (kind.isupper() or given.get("format") == "enum"):
-        return given
-    made = {k: v for k, v in given.items() if (k, v) != ("format", "enum")} | {"type": kind.lower()}
-    for key in COUNTS:
-        if isinstance(value := made.get(key), str) and re.fullmatch(r"\d{1,18}", value):
-            made[key] = int(value)
-    listed = made.get("enum")
-    if kind.lower() in ("integer", "number", "boolean") and isinstance(listed, list | tuple) and _texts(listed):
-        with suppress(ValueError, RecursionError):
-            made["enum"] = [json.loads(text) for text in listed]
-    return made
+    return {**given, "type": kind.lower()} if isinstance(kind, str) and kind.isupper() else given
 
 
 def _modern(schema: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from rtcontrol.gateway.access import Refusal, too_large
 from rtcontrol.gateway.options import GatewayOptions
-from rtcontrol.models.strict_json import each_once
+from rtcontrol.models.errors import each_once
 from rtcontrol_client.wire.errors import WireError
 from rtcontrol_client.wire.limits import LIMITS, check_value
 

@@ -20,12 +20,11 @@ from rtcontrol.models.decode.grammar import MAX_TOKENS
 from rtcontrol.models.decode.plan import compile_plan
 from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.decode.walk import Walker, worst_call
-from rtcontrol.models.errors import UserError, read_text, too_long
+from rtcontrol.models.errors import UserError, read_text, strict_json, too_long
 from rtcontrol.models.schema.domain import ClosedDomain, Free
 from rtcontrol.models.schema.limits import Room, check_size
 from rtcontrol.models.schema.mask import keywords, mask_of
 from rtcontrol.models.schema.tool_schema import Overflow, ToolSchema
-from rtcontrol.models.strict_json import strict_json
 from rtcontrol.run.mcp_tools import MCP, listed
 from rtcontrol.run.user_code import load_module
 from rtcontrol_client.console import printable

@@ -12,8 +12,7 @@ from typing import Any
 from rtcontrol.models.checkpoint import hub
 from rtcontrol.models.data.row import json_lines
 from rtcontrol.models.data.sample import SHAPE_ERRORS, Dropped, Sample, Unusable
-from rtcontrol.models.errors import UserError, decoded, user_path
-from rtcontrol.models.strict_json import strict_json
+from rtcontrol.models.errors import UserError, decoded, strict_json, user_path
 
 KINDS = ("*.json", "*.jsonl", "*.json.gz", "*.jsonl.gz")
 

@@ -17,8 +17,8 @@ import rtcontrol
 from rtcontrol.models.call import Decision
 from rtcontrol.models.decode.protocol import Budget
 from rtcontrol.models.errors import UserError
-from rtcontrol.models.runners import hf_runner, lean, linear, packed
-from rtcontrol.models.runners.linear import Linear, can_pack
+from rtcontrol.models.runners import hf_runner, lean, packed, weights
+from rtcontrol.models.runners.weights import Linear, can_pack
 from tests.models.small import (
     MARGIN,
     TOLD,
@@ -180,7 +180,7 @@ def test_linear_equals_the_plain_product(rows: int, bias: bool, dtype: torch.dty
 
 
 def test_linear_without_the_packed_operator_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "_packed_linear", None)
+    monkeypatch.setattr(weights, "_packed_linear", None)
     weight, x = torch.randn(5, 4), torch.randn(3, 4)
     assert not can_pack(weight)
     assert torch.equal(Linear(weight)(x), F.linear(x, weight))

@@ -18,8 +18,8 @@ from rtcontrol.bench.situations import schemas, situations
 from rtcontrol.models.checkpoint.checkpoint import resolve
 from rtcontrol.models.runners.quantized_weights import AWQ_ORDER
 from tests.helpers.processes import ROOT
-from tests.models.margins import TOLERANCE
 from tests.models.runners.test_quantized_weights import words
+from tests.models.runners.vllm_program import TOLERANCE
 from tests.models.small import MARGIN
 
 PYTHON = os.environ.get("RTCONTROL_VLLM_PYTHON")
