@@ -9,11 +9,12 @@ import time
 import weakref
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
-from typing import Any, Self
+from typing import Any, Generic, Self
 
+from rtcontrol_client.client.core import Core
 from rtcontrol_client.client.errors import ClientError, Closed, checked
 from rtcontrol_client.client.handler import Handler, Looker
-from rtcontrol_client.client.link import Link
+from rtcontrol_client.client.link import AnyCore, Link
 from rtcontrol_client.client.options import Options
 from rtcontrol_client.client.session import Standing
 from rtcontrol_client.client.values import Some, observation, plain
@@ -21,54 +22,22 @@ from rtcontrol_client.wire.messages import Outcomes, Reset, Welcome
 
 DECIDE_S = 30.0
 COUNTS = ("observed", "superseded", "fresh", "held", "safe", "expired", "errors", "sessions", "resumed", "reconnects")
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()  # to be closed at the interpreter's exit
+_opened: weakref.WeakSet[Opened[Any]] = weakref.WeakSet()  # to be closed at the interpreter's exit
 
 
-class Client:
-    """A session with an rtcontrol server. All methods may be called from any thread; none but `connect`, `wait`
-    and `decide` ever blocks, and what they return is never older than its time-to-live.
+class Opened(Generic[AnyCore]):
+    """What a client and a crowd have in common."""
 
-    Example:
+    _core: AnyCore
 
-        with Client.connect(
-            "tcp://127.0.0.1:5555", tools=TOOLS, instruction="Follow the road.", hz=10, look=look
-        ) as client:
-            while True:
-                standing = client.wait(0.2)
-                for call in standing.calls:  # several safe calls, where there are several actuators
-                    act(call.name, call.arguments)
-    """
-
-    @classmethod
-    def connect(cls, endpoint: str, **options: Any) -> Self:
-        """Connect to a server and wait for its welcome. The options are those of `Options`. At `http://HOST:PORT/connect`
-        another server is requested where a connection is lost, or a server lets nobody in.
-
-        Raises ClientError: a mistake in the options, or no server within `connect_timeout_s`; Refused: by the server.
-        """
-        return cls(endpoint, options)._ready()
-
-    def __init__(self, endpoint: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, endpoint: str, options: Options, make: Callable[[Options, int], AnyCore]) -> None:
         """Begin to connect, and do not wait."""
-        known = [f.name for f in fields(Options)]
-        if unknown := sorted(set(options) - set(known)):
-            raise ClientError(f"{unknown[0]}= is no option.", f"Use some of {', '.join(known)}.")
-        self.endpoint, self.options = endpoint, Options(**options)
-        handlers = {"on_safe": self.options.on_safe, "on_call": self.options.on_call}
-        for name, handler in handlers.items():
-            if _is_coroutine(handler):
-                what = f"{name}= is a coroutine function."
-                raise ClientError(what, "Give a plain function; of an event loop: asyncio.run_coroutine_threadsafe.")
+        self.endpoint, self.options = endpoint, options
         self._condition, self._seen = threading.Condition(), 0
         self._handlers: list[Handler] = []
-        self._link = Link(endpoint, self.options, self._changed)
+        self._link: Link[AnyCore] = Link(endpoint, options, self._changed, make)
         self._core = self._link.core
-        for name in ("on_call", "on_safe"):
-            if (handle := handlers[name]) is not None:
-                self._handlers.append(Handler(self._link, name == "on_safe", handle))
-        self._changed()  # something may have come before they were there
-        self._looker = None if self.options.look is None else Looker(self, self.options.look)
-        _clients.add(self)
+        _opened.add(self)
 
     def _changed(self) -> None:
         for handler in self._handlers:
@@ -98,8 +67,6 @@ class Client:
         """What to say where no welcome came within so long."""
         return self._core.unwelcomed(self.endpoint, seconds)
 
-    # What is.
-
     @property
     def connected(self) -> bool:
         """Whether the session is live now."""
@@ -116,16 +83,74 @@ class Client:
         return self._core.error
 
     @property
-    def trouble(self) -> str:
-        """What keeps the session from being live, as far as is known: the server's words, or the connection's state."""
-        return self._core.trouble
-
-    @property
     def welcome(self) -> Welcome:
         """What the server put in force; the newest, after a restart of the server. Raises Closed before the first."""
         if self._core.welcome is None:
             raise Closed("The client is closed (never welcomed).", "Connect anew.")
         return self._core.welcome
+
+    def close(self) -> None:
+        """Say bye and let go; may be called twice. Nothing is in force any more but safe calls."""
+        self._link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+def known(cls: type[Options], given: Collection[str], what: str, but: Collection[str] = ()) -> None:
+    """Raises ClientError: an option that there is not."""
+    names = [f.name for f in fields(cls) if f.name not in but]
+    if unknown := sorted(set(given) - set(names)):
+        raise ClientError(f"{unknown[0]}= is no option{what}.", f"Use some of {', '.join(names)}.")
+
+
+class Client(Opened[Core]):
+    """A session with an rtcontrol server. All methods may be called from any thread; none but `connect`, `wait`
+    and `decide` ever blocks, and what they return is never older than its time-to-live.
+
+    Example:
+
+        with Client.connect(
+            "tcp://127.0.0.1:5555", tools=TOOLS, instruction="Follow the road.", hz=10, look=look
+        ) as client:
+            while True:
+                standing = client.wait(0.2)
+                for call in standing.calls:  # several safe calls, where there are several actuators
+                    act(call.name, call.arguments)
+    """
+
+    @classmethod
+    def connect(cls, endpoint: str, **options: Any) -> Self:
+        """Connect to a server and wait for its welcome. The options are those of `Options`. At `http://HOST:PORT/connect`
+        another server is requested where a connection is lost, or a server lets nobody in.
+
+        Raises ClientError: a mistake in the options, or no server within `connect_timeout_s`; Refused: by the server.
+        """
+        return cls(endpoint, options)._ready()
+
+    def __init__(self, endpoint: str, options: Mapping[str, Any]) -> None:
+        """Begin to connect, and do not wait."""
+        known(Options, options, "")
+        made = Options(**options)
+        handlers = {"on_safe": made.on_safe, "on_call": made.on_call}
+        for name, handler in handlers.items():
+            if _is_coroutine(handler):
+                what = f"{name}= is a coroutine function."
+                raise ClientError(what, "Give a plain function; of an event loop: asyncio.run_coroutine_threadsafe.")
+        super().__init__(endpoint, made, Core)
+        for name in ("on_call", "on_safe"):
+            if (handle := handlers[name]) is not None:
+                self._handlers.append(Handler(self._link, name == "on_safe", handle))
+        self._changed()  # something may have come before they were there
+        self._looker = None if made.look is None else Looker(self, made.look)
+
+    @property
+    def trouble(self) -> str:
+        """What keeps the session from being live, as far as is known: the server's words, or the connection's state."""
+        return self._core.trouble
 
     @property
     def instruction(self) -> str | None:
@@ -148,7 +173,7 @@ class Client:
         """
         with self._link.lock:
             core, clock = self._core, self._core.offset.now(time.monotonic_ns())
-            latency, waited = _quantiles(core.latency_ns), _quantiles(core.phase.waits_ns)
+            latency, waited = quantiles(core.latency_ns), quantiles(core.phase.waits_ns)
             found = {**{name: core.count[name] for name in COUNTS}, "ignored": dict(core.ignored)}
             offset = {"offset_ms": clock.offset_ns / 1e6, "rtt_ms": clock.rtt_ns / 1e6} if clock else {}
             found |= {"latency_ms": latency, "waited_ms": waited, "clock": offset}
@@ -280,14 +305,8 @@ class Client:
         if self._handlers:
             self._handlers[-1].wait()  # that of safe
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *raised: object) -> None:
-        self.close()
-
-
-def _quantiles(ns: Collection[int]) -> dict[str, float]:
+def quantiles(ns: Collection[int]) -> dict[str, float]:
     """In ms, with names; empty where there is nothing."""
     ms, last = [round(each / 1e6, 3) for each in sorted(ns)], len(ns) - 1
     return {name: ms[min(last, int(s * last + s))] for name, s in (("p50", 0.5), ("p99", 0.99), ("max", 1.0)) if ms}
@@ -300,8 +319,8 @@ def _is_coroutine(handler: object) -> bool:
 
 @atexit.register
 def _close_all() -> None:
-    clients = list(_clients)
-    for client in clients:
-        client._link.close()  # all are safe before one is waited for
-    for client in clients:
-        client.close()
+    opened = list(_opened)
+    for each in opened:
+        each._link.close()  # all are safe before one is waited for
+    for each in opened:
+        each.close()

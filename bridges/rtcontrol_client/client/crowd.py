@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import threading
 import time
-import weakref
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, Self
 
-from rtcontrol_client.client.client import COUNTS
+from rtcontrol_client.client.client import COUNTS, Opened, known, quantiles
 from rtcontrol_client.client.crowd_core import CrowdCore, CrowdOptions
-from rtcontrol_client.client.errors import ClientError, Closed, checked
-from rtcontrol_client.client.link import Link
+from rtcontrol_client.client.errors import ClientError, checked
 from rtcontrol_client.client.options import CallLike
 from rtcontrol_client.client.session import Standing
 from rtcontrol_client.client.values import plain
 from rtcontrol_client.wire import LIMITS, encode_msgpack
 from rtcontrol_client.wire.crowd import MemberError, MemberLook, ObserveMany
 from rtcontrol_client.wire.limits import check_size
-from rtcontrol_client.wire.messages import Welcome
 
 NOT_OF_CROWDS = ("pacing", "calls_per_tick", "on_call", "on_safe", "look", "acknowledge")
-_crowds: weakref.WeakSet[Crowd] = weakref.WeakSet()  # to be closed at the interpreter's exit
 
 
-class Crowd:
+class Crowd(Opened[CrowdCore]):
     """Members of one agent (the same tools, the same model), each decided for by itself: with a goal, a rate, a
     priority, a time-to-live and a safe call of its own. All methods may be called from any thread; none but `connect`
     and `wait` blocks, and what they return is never older than its time-to-live. After a lost connection the members
@@ -50,63 +42,14 @@ class Crowd:
         """Connect to a server and wait for its welcome. The endpoint and the options are those of
         `Client`, for members that bring nothing else, and `members`: how many there will be at most. Raises
         ClientError, and Refused, as `Client`."""
-        crowd = cls(endpoint, options)
-        try:
-            crowd._await_welcome()
-        except BaseException:
-            crowd.close()
-            raise
-        return crowd
+        return cls(endpoint, options)._ready()
 
     def __init__(self, endpoint: str, options: Mapping[str, Any]) -> None:
         """Begin to connect, and do not wait."""
-        known = [f.name for f in fields(CrowdOptions) if f.name not in NOT_OF_CROWDS]
-        if unknown := sorted(set(options) - set(known)):
-            raise ClientError(f"{unknown[0]}= is no option of a crowd.", f"Use some of {', '.join(known)}.")
-        self.endpoint, self.options = endpoint, CrowdOptions(**options)
-        self._condition, self._seen = threading.Condition(), 0
-        self._link = Link(endpoint, self.options, self._changed, CrowdCore)
-        core = self._link.core
-        assert isinstance(core, CrowdCore), "the link makes what it is told to"
-        self._core = core
-        _crowds.add(self)
-
-    def _changed(self) -> None:
-        with self._condition:
-            self._condition.notify_all()
-
-    def _await_welcome(self) -> None:
-        core, limit_s = self._core, self.options.connect_timeout_s
-        with self._condition:
-            self._condition.wait_for(lambda: core.welcome is not None or core.error is not None, limit_s)
-        if core.error is not None:
-            raise core.error
-        if core.welcome is None:
-            raise core.unwelcomed(self.endpoint, limit_s or 0)
+        known(CrowdOptions, options, " of a crowd", NOT_OF_CROWDS)
+        super().__init__(endpoint, CrowdOptions(**options), CrowdCore)
 
     # -- what is ------------------------------------------------------------------------------------------------------
-
-    @property
-    def connected(self) -> bool:
-        """Whether the session is live now."""
-        return self._core.connection.open
-
-    @property
-    def address(self) -> str:
-        """Where the newest connection goes."""
-        return self._link.address
-
-    @property
-    def error(self) -> ClientError | None:
-        """Why the session has ended for good, None while it has not."""
-        return self._core.error
-
-    @property
-    def welcome(self) -> Welcome:
-        """What the server put in force. Raises Closed before the first."""
-        if self._core.welcome is None:
-            raise Closed("The crowd is closed (never welcomed).", "Connect anew.")
-        return self._core.welcome
 
     @property
     def members(self) -> list[str]:
@@ -126,11 +69,8 @@ class Crowd:
         of its call, of the last 4096 fresh calls."""
         with self._link.lock:
             core = self._core
-            ms = sorted(ns / 1e6 for ns in core.latency_ns)
             found = {**{name: core.count[name] for name in COUNTS}, "ignored": dict(core.ignored)}
-        last = len(ms) - 1
-        latency = {n: round(ms[min(last, int(s * last + s))], 3) for n, s in (("p50", 0.5), ("p99", 0.99)) if ms}
-        return {**found, "members": len(self._core.members), "latency_ms": latency}
+            return {**found, "members": len(core.members), "latency_ms": quantiles(core.latency_ns)}
 
     def call(self, member: str) -> Standing:
         """What is in force for a member at this instant. Raises ClientError: there is no such member."""
@@ -149,8 +89,7 @@ class Crowd:
         """What is in force for those of whom something new came since the last `wait` (a call, held, safe, an expiry):
         as soon as there is one, at the latest after `timeout` seconds, or when the session has ended."""
         core = self._core
-        with self._condition:
-            self._condition.wait_for(lambda: core.version != self._seen or core.error is not None, timeout)
+        self._until(lambda: core.version != self._seen or core.error is not None, timeout)
         with self._link.lock:
             self._seen, now_ns = core.version, time.monotonic_ns()
             news, core.news = core.news, set()
@@ -227,20 +166,3 @@ class Crowd:
                 self._core.instruct(text)
             self._core.change(list(members or self._core.members), instruction=text)
         self._link.wake()
-
-    def close(self) -> None:
-        """Say bye and let go; may be called twice. Nothing is in force any more but safe calls."""
-        self._link.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
-
-
-@atexit.register
-def _close_all() -> None:
-    for crowd in list(_crowds):
-        with contextlib.suppress(Exception):
-            crowd.close()

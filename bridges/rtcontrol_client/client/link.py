@@ -8,6 +8,7 @@ import socket as sockets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -28,10 +29,11 @@ NO_KEY = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 NO_SERVER = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 GONE = zmq.EVENT_DISCONNECTED
 EVENTS = UP | NO_KEY | NO_SERVER | GONE | zmq.EVENT_CLOSED
+AnyCore = TypeVar("AnyCore", bound=Core)
 log = logging.getLogger(__name__)
 
 
-class Link:
+class Link(Generic[AnyCore]):
     """Carries a Core over one DEALER, which is made again for each connection.
     `lock` guards the core; `changed` is called, without the lock, in the link's thread whenever something a user may
     wait for has changed; `wake` ends the thread's wait, from any thread. What a welcome warns of is logged, each once.
@@ -42,9 +44,10 @@ class Link:
         endpoint: str,
         options: Options,
         changed: Callable[[], None],
-        make: Callable[[Options, int], Core] = Core,
+        make: Callable[[Options, int], AnyCore],
     ) -> None:
-        self.core, self.lock = make(options, time.monotonic_ns()), threading.Lock()
+        self.core: AnyCore = make(options, time.monotonic_ns())
+        self.lock = threading.Lock()
         try:
             check_client(endpoint)
         except EndpointError as error:

@@ -128,28 +128,6 @@ def test_asynchronous_time_passes_by_itself_as_the_wall_clock_does(client: Any) 
     assert world.tick(5.0) > seen[-1].frame
 
 
-def test_a_light_is_told_to_whoever_is_in_its_trigger_box_and_is_green_to_all_others(world: Any) -> None:
-    """carla#2268, carla#9445; CARLA/Traffic/TrafficLightComponent.cpp, OnBeginOverlapTriggerBox and OnEndOverlap..."""
-    vehicle, found, light = put(world), {}, None
-    half = vehicle.bounding_box.extent.x
-    # The west arm, whose trigger boxes end 1.5 m before the line and beyond it; the car's front is so far from it.
-    for left in (45.0, 5.5, 1.0, -1.0 - 2 * half):
-        vehicle.set_transform(carla.Transform(carla.Location(x=5.25, y=24.0 + left + half), carla.Rotation(yaw=-90.0)))
-        world.tick(5.0)
-        found[left] = vehicle.is_at_traffic_light(), str(vehicle.get_traffic_light_state())
-        light = light or vehicle.get_traffic_light()
-    away = (False, "Green")
-    assert found == {45.0: away, 5.5: away, 1.0: (True, "Red"), -1.0 - 2 * half: away}
-    assert light is not None
-    # The sign's number is the map's, not the actor's.
-    assert light.get_opendrive_id() == "4" != str(light.id)
-    states = []
-    for _ in range(int(60 / STEP_S)):
-        world.tick(5.0)
-        states.append(str(light.get_state()))
-    assert {state: states.count(state) for state in states} == {"Green": 160, "Yellow": 48, "Red": 752}
-
-
 def test_what_it_does_not_know_is_an_error_and_not_its_end(standin: StandIn, world: Any) -> None:
     vehicle = put(world)
     with pytest.raises(RuntimeError, match="get_wheel_steer_angle"):

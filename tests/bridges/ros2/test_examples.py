@@ -99,11 +99,3 @@ def test_an_arm_is_sent_one_point_and_stopped_by_its_action() -> None:  # ros-co
     assert list(trajectory.points[0].positions) == [0.9, -0.5] and trajectory.points[0].time_from_start.sec == 3
     (stop,) = mapper.publications("stop", {}, 0)
     assert (stop.topic, stop.message) == (goal.topic, Order())
-
-
-def test_package_for_a_workspace_names_a_program_and_files_that_exist() -> None:
-    folder = EXAMPLE.parents[1] / "rclpy_node"
-    assert "bridge = rtcontrol_client.ros2.cli:main" in (folder / "setup.py").read_text()
-    assert "<exec_depend>rclpy</exec_depend>" in (folder / "package.xml").read_text()
-    for file in ("resource/rtcontrol_bridge", "launch/bridge.launch.py", "setup.cfg"):
-        assert (folder / file).is_file()

@@ -29,16 +29,13 @@ class Control:
     steer: float = 0.0
     brake: float = 0.0
     hand_brake: bool = False
-    reverse: bool = False
-    manual_gear_shift: bool = False
-    gear: int = 0
 
     @classmethod
     def read(cls, values: list[Any]) -> Control:
-        throttle, steer, brake, hand_brake, reverse, manual, gear = values
+        throttle, steer, brake, hand_brake = values[:4]
         throttle, brake = (min(max(pedal, 0.0), 1.0) for pedal in (throttle, brake))
         steer = min(max(steer, -1.0), 1.0)
-        return cls(throttle, steer, brake, bool(hand_brake), bool(reverse), bool(manual), int(gear))
+        return cls(throttle, steer, brake, bool(hand_brake))
 
 
 def steering_left(speed_kmh: float) -> float:
@@ -52,7 +49,7 @@ def steering_left(speed_kmh: float) -> float:
 
 
 class Bicycle:
-    """Place, speed and wheels of one vehicle; `speed` is negative in reverse."""
+    """Place, speed and wheels of one vehicle, which drives forwards only."""
 
     def __init__(self, x: float, y: float, heading: float) -> None:
         self.x, self.y, self.heading = x, y, heading
@@ -80,7 +77,7 @@ class Bicycle:
         wanted = -control.steer * MAX_STEER * steering_left(pace * 3.6)
         self.wheels += min(max(wanted - self.wheels, -STEER_RATE * delta_s), STEER_RATE * delta_s)
         push = control.throttle * min(PUSH_MPS2, POWER_W_PER_KG / max(pace, 0.1))
-        speed += (-push if control.reverse else push) * delta_s
+        speed += push * delta_s
         hold = BRAKE_MPS2 * (1.0 if control.hand_brake else control.brake)
         if pace > 0.0 or push == 0.0:
             hold += ROLLING_MPS2 + DRAG_PER_M * pace * pace
@@ -211,8 +208,6 @@ class Vehicle(Actor):
     """A vehicle."""
 
     body: Bicycle = None  # type: ignore[assignment]
-    # The light whose trigger box it touches.
-    light: TrafficLight | None = None
 
     def boxed(self) -> Box:
         return Box(self.body.x, self.body.y, self.body.heading, self.extent[0], self.extent[1])
@@ -222,14 +217,11 @@ class Vehicle(Actor):
         x, y = body.velocity()
         cos, sin = math.cos(body.heading), math.sin(body.heading)
         sideways = body.speed * body.turn_rate
-        state = wire.GREEN if self.light is None else lights.state(self.light.arm, elapsed_s)
-        gear = control.gear if control.manual_gear_shift else -1 if control.reverse else int(body.speed > 0.1)
         pushed = (body.acceleration * cos - sideways * sin, -body.acceleration * sin - sideways * cos, 0.0)
         place = (body.x, -body.y, 0.0, 0.0, wire.yaw(body.heading), 0.0)
         moves = (x, -y, 0.0, 0.0, 0.0, -math.degrees(body.turn_rate), *pushed)
-        light = (self.light is not None, self.light.number if self.light else 0)
-        pedals = astuple(control)[:-1]
-        return wire.VEHICLE.pack(self.number, wire.ACTIVE, *place, *moves, *pedals, gear, LIMIT_KMH, state, *light, 0)
+        pedals, light = (*astuple(control), False, False, int(body.speed > 0.1)), (wire.GREEN, False, 0, 0)
+        return wire.VEHICLE.pack(self.number, wire.ACTIVE, *place, *moves, *pedals, LIMIT_KMH, *light)
 
 
 def physics(vehicle: Vehicle) -> list[Any]:

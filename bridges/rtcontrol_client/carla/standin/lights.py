@@ -30,12 +30,11 @@ BOX_M, BOX_SHARE, BOX_BACK_M = 1.5, 0.25, 3.0
 
 
 class Placed(NamedTuple):
-    """A light in a town: its actor's place, its signal's id in the map, its trigger boxes, and what is told of them:
-    the middle, the half sizes and the rotation of one box, as seen from the actor, in CARLA's axes."""
+    """A light in a town: its actor's place, its signal's id in the map, and its trigger volume: the middle, the half
+    sizes and the rotation of one box around its trigger boxes, as seen from the actor, in CARLA's axes."""
 
     pole: Pose
     sign: str
-    boxes: list[Box]
     volume: list[list[float]]
 
 
@@ -64,7 +63,7 @@ def generated(arm: str) -> Placed:
     ys = [box.y + side * _reach(box, math.pi / 2) for box in found for side in (-1, 1)]
     middle = _seen(pole, 0.5 * (min(xs) + max(xs)), 0.5 * (min(ys) + max(ys)))
     extent = [0.5 * (max(xs) - min(xs)), 0.5 * (max(ys) - min(ys)), 1.0]
-    return Placed(pole, str(signal_number(arm)), found, [middle, extent, [0.0, math.degrees(pole.heading), 0.0]])
+    return Placed(pole, str(signal_number(arm)), [middle, extent, [0.0, math.degrees(pole.heading), 0.0]])
 
 
 def _beside(arm: str, away: float, right: float, heading: float) -> Pose:

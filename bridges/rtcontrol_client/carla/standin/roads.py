@@ -34,20 +34,6 @@ class Piece:
         ahead = (math.cos(self.heading) - math.cos(self.heading + turn)) / self.curvature
         return Pose(self.x + sides, self.y + ahead, self.heading + turn)
 
-    def project(self, x: float, y: float) -> tuple[float, float] | None:
-        """How far along and how far to the left a point lies; None: before its start or beyond its end."""
-        across, along = math.sin(self.heading), math.cos(self.heading)
-        if self.curvature == 0.0:
-            s = (x - self.x) * along + (y - self.y) * across
-            return (s, (y - self.y) * along - (x - self.x) * across) if 0.0 <= s <= self.length else None
-        radius = 1.0 / self.curvature
-        east, north = x - (self.x - radius * across), y - (self.y + radius * along)
-        # From the centre the curve's start lies at the heading less a quarter turn (an arc to the left) or plus one.
-        side = math.copysign(1.0, radius)
-        turned = side * (math.atan2(north, east) - self.heading) + math.pi / 2
-        s = turned % (2 * math.pi) * abs(radius)
-        return (s, side * (abs(radius) - math.hypot(east, north))) if s <= self.length else None
-
     def shifted(self, left: float) -> Piece:
         """The curve `left` metres to the left of this one, along it."""
         scale = 1.0 - self.curvature * left
@@ -76,15 +62,6 @@ class Curve:
     def at(self, s: float) -> Pose:
         piece, within = self.locate(s)
         return piece.at(within)
-
-    def project(self, x: float, y: float) -> tuple[float, float] | None:
-        """Of the piece that the point is nearest to; None: beside none."""
-        nearest = None
-        for start, piece in zip(self.starts, self.pieces, strict=True):
-            found = piece.project(x, y)
-            if found and (nearest is None or abs(found[1]) < abs(nearest[1])):
-                nearest = start + found[0], found[1]
-        return nearest
 
     def shifted(self, left: float) -> Curve:
         return Curve(piece.shifted(left) for piece in self.pieces)

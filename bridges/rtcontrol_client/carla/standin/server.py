@@ -105,8 +105,6 @@ def table(world: World, stream_port: int, version: str = wire.VERSION) -> Table:
     }
     voids: dict[str, Callable[..., Any]] = {
         "apply_control_to_vehicle": world.control,
-        "set_actor_transform": world.place,
-        "set_actor_target_velocity": world.push,
         "load_new_episode": methods.load,
     }
     found = {name: answering(method) for name, method in values.items()}

@@ -13,8 +13,6 @@ from rtcontrol_client.carla.standin.actors import CAR, Actor, Bicycle, Control, 
 from rtcontrol_client.carla.standin.roads import ARMS, Box, Pose, network, overlap
 from rtcontrol_client.carla.standin.wire import Refused
 
-# Farther from the town's middle is no trigger box of a light.
-NEAR_M = 60.0
 # Of the wall clock's step without a fixed one.
 LONGEST_STEP_S = 0.1
 SPAWN_EVERY_M = 40.0
@@ -86,15 +84,6 @@ class World:
     def control(self, number: int, values: list[Any]) -> None:
         self.driven(number).body.control = Control.read(values)
 
-    def place(self, number: int, transform: list[Any]) -> None:
-        body = self.driven(number).body
-        body.x, body.y, body.heading = wire.read_transform(transform)
-
-    def push(self, number: int, vector: list[float]) -> None:
-        """A velocity as it is told: the part of it along the vehicle counts."""
-        body = self.driven(number).body
-        body.speed = vector[0] * math.cos(body.heading) - vector[1] * math.sin(body.heading)
-
     def destroy(self, number: int) -> bool:
         actor = self.actors.get(number)
         if not isinstance(actor, Vehicle):
@@ -122,24 +111,14 @@ class World:
         self.frame += 1
         self.delta_s = delta_s
         self.elapsed_s += delta_s
-        vehicles = self.vehicles
         settings = self.settings
         substeps = 1
         if settings.substepping:
             substeps = min(max(math.ceil(delta_s / settings.max_substep_s - 1e-9), 1), settings.max_substeps)
-        for vehicle in vehicles:
+        for vehicle in self.vehicles:
             vehicle.body.step(delta_s, substeps)
-            self.tell_light(vehicle)
         self.on_step(self.packet())
         return self.frame
-
-    def tell_light(self, vehicle: Vehicle) -> None:
-        """A light holds for whoever touches its trigger box, and for nobody else (`OnBeginOverlapTriggerBox`,
-        `OnEndOverlapTriggerBox`; carla#5446: whatever its colour; carla#9445: metres before the line that is seen)."""
-        own = vehicle.boxed()
-        near = math.hypot(own.x, own.y) < NEAR_M
-        touched = (light for light in self.lights.values() if any(overlap(own, box) for box in light.placed.boxes))
-        vehicle.light = next(touched, None) if near else None
 
     def packet(self) -> bytes:
         platform_s = time.monotonic() - self.started_s
