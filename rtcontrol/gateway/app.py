@@ -86,15 +86,12 @@ def build(
         return JSONResponse(chat.completion(wanted, answer), headers=headers)
 
     async def missing(request: Request, error: Exception) -> Response:
-        path, method = request.url.path, request.method
-        named = [(route.path, sorted(route.methods or ())) for route in routes if isinstance(route, Route)]
-        if allowed := sorted({m for there, methods in named if there == path for m in methods}):
-            what = f"{path[:80]} takes no {method}. Use {' or '.join(allowed)}."
-            return error_response(405, "method_not_allowed", what, headers={"allow": ", ".join(allowed)})
-        there = ", ".join(f"{methods[0]} {one.replace('{name:path}', 'NAME')}" for one, methods in named)
-        what = f"There is no {method} {path[:80]} here. There are {there}; an OpenAI client's base_url ends with /v1."
-        status = error.status_code if isinstance(error, HTTPException) else 404
-        return error_response(404 if status == 405 else status, "not_found", what)
+        status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (404, None)
+        what = f"There is no {request.method} {request.url.path[:80]} here. An OpenAI client's base_url ends with /v1."
+        if status == 405 and not headers:
+            status = 404  # of the page's files, which take no POST
+        code = "method_not_allowed" if status == 405 else "not_found"
+        return error_response(status, code, what, headers=dict(headers or {}))
 
     async def no_socket(socket: WebSocket) -> None:
         what = f"There is no WebSocket {socket.url.path[:80]} here. There are /ws and /view/ws."

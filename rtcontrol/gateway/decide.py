@@ -125,9 +125,6 @@ class ToolSets:
                 told = entry.gate.instruction(orders, instruction)
                 request = DecisionRequest(0, 0, observation, told, tuple(history))
                 decision, decide_ns = await entry.ask(request)
-            except ConnectionLost as error:
-                self._forget(key, entry)
-                raise Unavailable(str(error)) from None
             except BaseException:
                 if not entry.ready:
                     self._forget(key, entry)
@@ -187,10 +184,6 @@ def read_tools(tools: Tools) -> tuple[ToolSchema, ...]:
         raise RequestError(UserError(what, "Write OpenAI-style function definitions."), "tools") from None
 
 
-class ConnectionLost(Exception):
-    """The tool set cannot be used any more."""
-
-
 class _ToolSet:
     """One open host and its thread."""
 
@@ -209,13 +202,15 @@ class _ToolSet:
         self._tools, self._make, self._is_trained = tools, make, trained
         self._decide_timeout_s, self._open_timeout_s = decide_timeout_s, open_timeout_s
         self._host: Host | None = None
+        self._lost = False  # with its decoder
         self._ticks = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._under_way = 0
 
     @property
     def ready(self) -> bool:
-        return self._host is not None
+        """Whether it may be used again."""
+        return self._host is not None and not self._lost
 
     async def ask(self, request: DecisionRequest) -> tuple[Decision, int]:
         """The decision and the nanoseconds that the decider took."""
@@ -241,7 +236,8 @@ class _ToolSet:
                     raise Unavailable("the caller has gone")
                 host = self._host = self._begin()
         if not host.alive():
-            raise ConnectionLost("the decoder is not there")
+            self._lost = True
+            raise Unavailable("the decoder is not there")
         self._ticks += 1
         host.submit(DecisionRequest(self._ticks, 0, request.observation, request.instruction, request.history))
         incarnation = host.incarnation  # a standby's takes over when it is asked
@@ -251,7 +247,8 @@ class _ToolSet:
             if reply is not None and reply.tick == self._ticks:
                 return self._read(reply)
             if host.incarnation != incarnation or not host.alive():
-                raise ConnectionLost("the decoder was lost")
+                self._lost = True
+                raise Unavailable("the decoder was lost")
         host.cancel(self._ticks)
         raise Unavailable(f"no decision within {self._decide_timeout_s:g} s")
 

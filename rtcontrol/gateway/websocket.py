@@ -21,11 +21,9 @@ from rtcontrol_client.wire.messages import CallMessage
 log = logging.getLogger("rtcontrol.gateway")
 
 MAX_QUEUED = 64
-MAX_CONNECTIONS = 128
 FIRST_MESSAGE_S = 10.0
 CLOSE_S = 1.0
-# RFC 6455 section 7.4.1, and 1013 of the registry.
-NORMAL, POLICY, TRY_LATER = 1000, 1008, 1013
+NORMAL, POLICY = 1000, 1008  # RFC 6455 section 7.4.1
 
 
 class WebSocketConnection:
@@ -39,7 +37,7 @@ class WebSocketConnection:
 
     def __init__(self, peer: str, abort: Callable[[], None], aged: Callable[[float], None]) -> None:
         self.peer = peer
-        self.slow = self.spoken = False
+        self.slow = False
         self._loop, self.abort, self._aged = asyncio.get_running_loop(), abort, aged
         self._queue: deque[str] = deque()
         self._ready = asyncio.Event()
@@ -98,29 +96,22 @@ class WebSockets:
 
     def __init__(self, admission: SessionManager, metrics: Metrics) -> None:
         self._admission, self._metrics = admission, metrics
-        self._open: dict[WebSocketConnection, None] = {}  # the oldest first
-
-    @property
-    def open(self) -> int:
-        return len(self._open)
+        self.open = 0
 
     async def serve(self, socket: WebSocket) -> None:
         """One WebSocket from its handshake to its end."""
         chosen = SUBPROTOCOL if SUBPROTOCOL in socket.scope["subprotocols"] else None
         await socket.accept(chosen)
-        if len(self._open) >= MAX_CONNECTIONS and not self._make_room():
-            await socket.close(TRY_LATER, "too many connections")
-            return
         client = socket.client
         peer = "ws" if client is None else f"ws:{client.host}:{client.port}"
         abort = socket.scope["extensions"].get(ABORT, lambda: None)
         connection = WebSocketConnection(peer, abort, self._metrics.call_age.observe)
-        self._open[connection] = None
+        self.open += 1
         pump = asyncio.create_task(connection.pump(socket))
         try:
             await self._receive(socket, connection, pump)
         finally:
-            self._open.pop(connection, None)
+            self.open -= 1
             self._admission.disconnected(connection)
             if not pump.done():
                 pump.cancel()
@@ -130,14 +121,6 @@ class WebSockets:
                 self._metrics.slow.inc()
                 log.warning("%s: cut off, %d messages behind", peer, MAX_QUEUED)
 
-    def _make_room(self) -> bool:
-        """The one that has said nothing for longest goes."""
-        silent = next((c for c in self._open if not c.spoken), None)
-        if silent is not None:
-            del self._open[silent]
-            silent.abort()
-        return silent is not None
-
     async def _receive(self, socket: WebSocket, connection: WebSocketConnection, pump: asyncio.Task[None]) -> None:
         try:
             try:
@@ -145,7 +128,6 @@ class WebSockets:
             except TimeoutError:
                 await socket.close(POLICY, f"no message within {FIRST_MESSAGE_S:g} s")
                 return
-            connection.spoken = True
             while message["type"] == "websocket.receive":
                 self._take(connection, message)
                 message = await socket.receive()

@@ -67,14 +67,6 @@ class SingleClientSession(Session):
         """One that says the same: what was agreed with the first one stays, and its welcome tells it."""
         return all(getattr(hello, name) == getattr(self.hello, name) for name in SAME)
 
-    def accept(self, terms: Terms) -> None:
-        """These are the terms: the client is welcomed when the loop is warm."""
-        self.terms, self.runs = terms, 1
-
-    def take(self, loop: ControlLoop) -> None:
-        """This loop will run."""
-        self.attach(loop)
-
 
 def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, partner: Partner | None = None) -> int:
     """Wait for a client, and run in its world until it says bye, or as `config` says. Gives the exit status.
@@ -118,11 +110,11 @@ def run_remote(config: RunOptions, ending: Shutdown, endpoint: str = BOUND, part
 
 def _run(session: SingleClientSession, terms: Terms, view: LiveView, ending: Shutdown, partner: Partner | None) -> int:
     def made(loop: ControlLoop) -> None:
-        session.take(loop)
+        session.attach(loop)
         if partner is not None:
             partner.joined(loop)
 
-    session.accept(terms)
+    session.terms, session.runs = terms, 1  # the client is welcomed when the loop is warm
     env = session.make_env(terms)
     host = assembly.host(terms.config, terms.source, terms.model, terms.agent)
     sample = Observation(0, 0, 0, RemoteData.of(None, "warm-up")) if terms.config.warmup else None

@@ -229,10 +229,10 @@ def test_one_model_can_be_looked_up_and_another_is_not_found(client: openai.Open
 
 
 @pytest.mark.parametrize("path", ["v1/responses", "chat/completions", "v1/v1/chat/completions"])
-def test_a_route_that_is_none_names_those_there_are(served: Served, path: str) -> None:
+def test_unknown_route_is_404_with_a_hint(served: Served, path: str) -> None:
     answer = served.post(path, {})
     assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
-    assert "POST /v1/chat/completions" in answer.text and "base_url ends with /v1" in answer.text
+    assert "base_url ends with /v1" in answer.text
 
 
 LOOK = {"role": "user", "content": "Look both ways."}
