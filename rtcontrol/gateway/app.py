@@ -88,7 +88,7 @@ def build(
     async def missing(request: Request, error: Exception) -> Response:
         status, headers = (error.status_code, error.headers) if isinstance(error, HTTPException) else (404, None)
         what = f"There is no {request.method} {request.url.path[:80]} here. An OpenAI client's base_url ends with /v1."
-        if status == 405 and not headers:
+        if status == 405 and request.url.path not in (route.path for route in routes if isinstance(route, Route)):
             status = 404  # of the page's files, which take no POST
         code = "method_not_allowed" if status == 405 else "not_found"
         return error_response(status, code, what, headers=dict(headers or {}))
