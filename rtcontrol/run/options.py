@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Self, get_args, get_type_hints
+from typing import Annotated, Any, Self, get_type_hints
 
 import typer
 
 from rtcontrol.loop.config import Confidence, Flag, RunConfig
 from rtcontrol.models.errors import UserError, read_text, user_path
 
-TABLES = ("run", "serve")
 # What a file says for an option of each type: how that is called.
 IN_FILES: dict[Any, str] = {
     float: "a number",
@@ -28,10 +27,7 @@ IN_FILES: dict[Any, str] = {
     Path: "a path in quotes",
     tuple[str, ...]: "a list of texts in quotes",
 }
-CONFIG = (
-    "TOML file of these options; flags win. What one command alone takes stands in its table: [run], [serve]. "
-    "Relative paths in it, as in flags, begin where the command is run."
-)
+CONFIG = "TOML file of these options; flags win. Relative paths in it, as in flags, begin where the command is run."
 
 
 def command(kind: type[Any], table: str, run: Callable[[Any], int]) -> Callable[..., None]:
@@ -75,19 +71,14 @@ def _parameter(name: str, given: Any, default: Any, text: str, **more: Any) -> i
 
 
 def load(path: Path, table: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
-    """What the file says to the command `table`, as its flags take it: its own table over what stands above all
-    tables. Raises UserError, also for a key that is not in `kinds` (option to type) and a value of another type."""
+    """Return what the file says, as the flags of the command `table` take it. Raises UserError, also for a key that is
+    not in `kinds` (option to type) and a value of another type."""
     try:
-        told = tomllib.loads(read_text(path))
+        values = tomllib.loads(read_text(path))
     except (OSError, ValueError) as error:
         what = f"--config {path} cannot be read ({getattr(error, 'strerror', None) or error})."
         raise UserError(what, 'Give a TOML file, of lines such as `hz = 16` or `env = "lander"`.') from None
-    tables = {key: value for key, value in told.items() if isinstance(value, dict)}
-    for key in tables:
-        if key not in TABLES:
-            raise UserError(f"{path}: there is no table [{key}].", f"There are {', '.join(f'[{t}]' for t in TABLES)}.")
-    values = {k.replace("-", "_"): v for k, v in (told | tables.get(table, {})).items() if k not in tables}
-    return as_flags(values, kinds, str(path), table)
+    return as_flags({key.replace("-", "_"): value for key, value in values.items()}, kinds, str(path), table)
 
 
 def as_flags(values: dict[str, Any], kinds: Mapping[str, Any], where: str, table: str) -> dict[str, Any]:
@@ -98,7 +89,7 @@ def as_flags(values: dict[str, Any], kinds: Mapping[str, Any], where: str, table
             near = difflib.get_close_matches(key, kinds, 1, 0.0)
             raise UserError(
                 f"{where}: {key} is no option of `rtcontrol {table}`.",
-                f"The nearest one is {near[0]}. What another command takes stands under its [table]; see --help.",
+                f"The nearest one is {near[0]}; see --help.",
             )
         kind = next(k for k in IN_FILES if kinds[key] in (k, k | None))
         try:
@@ -112,9 +103,8 @@ def as_flags(values: dict[str, Any], kinds: Mapping[str, Any], where: str, table
 
 def _as_flags(value: Any, kind: Any) -> Any:
     """A file's value as the flags of this type take it; one may stand for a list of one. Raises ValueError."""
-    if (item := next(iter(get_args(kind)), None)) is not None:
-        items = [_as_flags(one, item) for one in (value if isinstance(value, list) else [value])]
-        return items if item is str else ",".join(map(str, items))  # such as 0,1
+    if kind == tuple[str, ...]:
+        return [_as_flags(one, str) for one in (value if isinstance(value, list) else [value])]
     takes: Any = {float: (int, float), Path: str, Confidence: (int, float, str)}.get(kind, kind)
     if not isinstance(value, takes) or isinstance(value, bool) != (kind is bool):
         raise ValueError

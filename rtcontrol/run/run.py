@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -171,7 +170,7 @@ def run_loop(
     )
     loop = ControlLoop(config, chosen, env, host, recorder, options)
     model = config.model or chosen.model
-    told = (training_notice(chosen.tools.schemas, model), rate_mismatch(model, config.hz), _first_told(config, chosen))
+    told = (training_notice(chosen.tools.schemas, model), rate_mismatch(model, config.hz))
     for warning in (*chosen.tools.warnings(), *filter(None, told)):
         loop.tell(warning)
     made(loop)
@@ -203,14 +202,6 @@ def run_loop(
         finally:
             ending.shielded = False
     return _status(config, loop, recorder, left, sound and loop.failure is None, written)
-
-
-def _first_told(config: RunConfig, chosen: Agent) -> str | None:
-    """What all episodes are told where nobody said anything, of an agent that knows several goals."""
-    several = chosen.goals is not None and len([*itertools.islice(chosen.goals, 2)]) > 1
-    if config.instruction != chosen.instruction or not several:
-        return None
-    return f'Told "{chosen.instruction}" unless a typed line or --instruct says another of its goals.'
 
 
 def _status(

@@ -46,32 +46,22 @@ def file(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_flags_win_over_the_table_and_the_table_over_what_all_share(tmp_path: Path) -> None:
-    path = file(
-        tmp_path,
-        'hz = 20\nagent = "lander"\nmax-age-ms = 100\nconfirm = "a"\nenv = "lander"\nlive = false\n[run]\nhz = 25\n'
-        "pipeline = 2\n[serve]\nhz = 30\n",
-    )
+def test_flags_win_over_the_file(tmp_path: Path) -> None:
+    path = file(tmp_path, 'hz = 25\nmax-age-ms = 100\nconfirm = "a"\nenv = "lander"\nlive = false\npipeline = 2\n')
     made = read(RunOptions, "run", "--config", str(path))
-    assert (made.env, made.hz, made.agent, made.pipeline, made.confirm) == ("lander", 25.0, "lander", 2, ("a",))
+    assert (made.env, made.hz, made.pipeline, made.confirm) == ("lander", 25.0, 2, ("a",))
     assert (made.live, made.max_age_ms, made.seed) == (False, 100.0, 0)
     made = read(RunOptions, "run", "--hz", "50", "--live", "--config", str(path), "--confirm", "b")
     assert (made.hz, made.live, made.confirm, made.pipeline) == (50.0, True, ("b",), 2)
-
-
-def test_serve_reads_the_same_file(tmp_path: Path) -> None:
-    path = file(tmp_path, 'hz = 8\nseed = 3\n[serve]\nbind = ["tcp://127.0.0.1:1"]\nhttp = "h:1"\n')
+    path = file(tmp_path, 'hz = 8\nbind = ["tcp://127.0.0.1:1"]\nhttp = "h:1"\n')
     made = read(ServerOptions, "serve", "--config", str(path), "--seed", "4")
     assert (made.hz, made.seed, made.bind, made.http) == (8.0, 4, ("tcp://127.0.0.1:1",), "h:1")
 
 
 def test_paths_in_a_file_begin_where_the_command_runs_or_at_home(tmp_path: Path) -> None:
-    path = file(tmp_path, 'env = "world.py"\nout = "~/runs/x"\nmodel = "~/m"\n[serve]\nbind = "ipc://x"\nout = "o"\n')
+    path = file(tmp_path, 'env = "world.py"\nout = "~/runs/x"\nmodel = "~/m"\n')
     made = read(RunOptions, "run", "--config", str(path))
     assert (made.env, made.out, made.model) == ("world.py", Path.home() / "runs/x", str(Path.home() / "m"))
-    path.write_text(path.read_text().replace('env = "world.py"\n', ""))
-    made = read(ServerOptions, "serve", "--config", str(path))
-    assert (made.bind, made.out) == (("ipc://x",), Path("o"))
 
 
 @pytest.mark.parametrize(
@@ -79,8 +69,8 @@ def test_paths_in_a_file_begin_where_the_command_runs_or_at_home(tmp_path: Path)
     [
         ("hertz = 5", "hertz is no option of `rtcontrol run`. The nearest one is hz"),
         ("max_age = 5", "The nearest one is max_age_ms"),
-        ("[run]\nhz_max = 5", "hz_max is no option of `rtcontrol run`"),
-        ("[runs]\nhz = 5", "there is no table [runs]. There are [run], [serve]"),
+        ("hz_max = 5", "hz_max is no option of `rtcontrol run`"),
+        ("[runs]\nhz = 5", "runs is no option of `rtcontrol run`"),
         ('hz = "fast"', "run.toml: hz = 'fast' cannot be used"),
         ("hz = true", "run.toml: hz = True cannot be used"),
         ("live = 3", "run.toml: live = 3 cannot be used"),
