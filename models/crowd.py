@@ -63,11 +63,6 @@ class CrowdDecoder:
         """Stop what is under way before its next pass."""
         self._stop.set()
 
-    def rest(self) -> None:
-        """What keeps the next decision quick, once the calls are given."""
-        if (pause := getattr(self.lone.runner, "rest", None)) is not None:
-            pause()
-
     def _begun(self, asked: CharacterPrompt) -> InFlightDecode | Exception:
         try:
             kept = self._sequence(asked.key)

@@ -148,11 +148,6 @@ class STDecider:
         """What was decided, as it is given. Raises what ended it."""
         return self._believed(one.decision())
 
-    def rest(self) -> None:
-        """Do what keeps the next decision quick, when the call is given."""
-        if (pause := getattr(self.runner, "rest", None)) is not None:
-            pause()
-
     def decide_many(
         self, situations: Sequence[tuple[str, str] | Told], standing: Sequence[StandingCall | None] = ()
     ) -> list[Decision]:

@@ -146,7 +146,7 @@ class Runner(Protocol):
     (tokens that it can hold), `fresh` (tokens of its prompt that are not computed yet), `start(prompt, reserve)` (begin
     a decision; gives how many tokens are cached, raises UserError when they do not fit) and `forget()`.
 
-    Not thread-safe. It may have `rest()`, called when a decision is given, and `figures`
+    Not thread-safe. It may have `figures`
     to be told. `slots`: so many tokens a handle holds."""
 
     caps: Caps

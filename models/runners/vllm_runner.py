@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -46,17 +44,15 @@ BLOCK = 32  # tokens; prompts share whole blocks, and attention on a CPU takes n
 TOGETHER = 16  # decisions of one pass
 PLACE = torch.device(current_platform.device_type)
 REQUESTS = 256  # that are scheduled together
-WARM_S = 10.0  # a prefix that was not used for so long is asked for again where nobody waits
 
 
 class RequestSequence:
     """A session's handle: a prompt, and the paths to the nodes evaluated behind it."""
 
-    def __init__(self, slots: int, prefix: Sequence[int]) -> None:
-        self.slots, self.prefix = slots, list(prefix)
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
         self.prompt: list[int] = []
         self.paths: list[list[int]] = []
-        self.used_s = time.monotonic()
         self._done = 0
 
     @property
@@ -75,7 +71,7 @@ class RequestSequence:
 
     def computed(self, end: int) -> None:
         """Its prompt is cached up to here."""
-        self._done, self.used_s = end, time.monotonic()
+        self._done = end
 
     def place(self, work: Work, numbers: Iterator[int]) -> Asked:
         """Paths for the nodes of the tree, and numbers for those that are asked for."""
@@ -139,7 +135,6 @@ class VLLMRunner:
         if hasattr(self._params, "skip_clone"):
             self._params.skip_clone = True  # they are a request's own already
         self._numbers = count()
-        self._handles: weakref.WeakSet[RequestSequence] = weakref.WeakSet()
 
     def open(self, prefix: Sequence[int]) -> tuple[RequestSequence, PrefixInfo]:
         """A handle whose prompts begin with `prefix`, which is computed."""
@@ -150,9 +145,7 @@ class VLLMRunner:
 
     def copy(self, handle: Any, prefix: Sequence[int]) -> RequestSequence:
         """Another handle for the same prefix."""
-        made = RequestSequence(self.slots, prefix)
-        self._handles.add(made)
-        return made
+        return RequestSequence(self.slots)
 
     def cost(self, handle: RequestSequence) -> PassCost:
         """Not measured: passes count."""
@@ -211,13 +204,6 @@ class VLLMRunner:
     def _abort(self, numbers: set[int]) -> None:
         if numbers:
             self.engine.abort_request([str(n) for n in numbers])
-
-    def rest(self) -> None:
-        """Where nobody waits: the prefix that lay idle for longest is used, so that others do not take its room."""
-        idle = min(self._handles, key=lambda h: h.used_s, default=None)
-        if idle is not None and time.monotonic() - idle.used_s > WARM_S:
-            idle.used_s = time.monotonic()
-            self._compute(idle.prefix)
 
 
 @contextmanager

@@ -119,9 +119,6 @@ class CrowdModel:
     def cancel(self) -> None:
         self._decoder.cancel()
 
-    def rest(self) -> None:
-        self._decoder.rest()
-
     def info(self) -> dict[str, Any]:
         return dict(self._decoder.lone.info())
 

@@ -185,9 +185,6 @@ class STModel:
     def cancel(self) -> None:
         self._decider.cancel()
 
-    def rest(self) -> None:
-        self._decider.rest()
-
     def info(self) -> dict[str, Any]:
         return dict(self._decider.info())
 

@@ -57,11 +57,6 @@ class InTime:
             late()
         return []
 
-    def after(self, work: Callable[[], object]) -> None:
-        """Do this when nobody waits; what comes next waits for it."""
-        assert self._pool is not None, "something was done before"
-        self._last = self._pool.submit(work)
-
 
 @dataclass(frozen=True, slots=True)
 class SessionDecision(Decision):
@@ -189,9 +184,7 @@ class ModelSession:
         shown = self.shown(history)
         if deadline_ms is None:
             self.settle()
-            decision = self.decider.decide(text, instruction, shown)
-            self.decider.rest()
-            return self.given(decision)
+            return self.given(self.decider.decide(text, instruction, shown))
         if isinstance(deadline_ms, bool) or not isinstance(deadline_ms, int | float):
             raise UserError(f"deadline_ms={str(deadline_ms)[:80]!r} is no time.", "Give milliseconds, such as 20.")
         if not 0 < deadline_ms <= MAX_DEADLINE_MS:
@@ -201,7 +194,6 @@ class ModelSession:
         )
         if not made:
             return SessionDecision(self.safe_call, missed=True)
-        self._in_time.after(self.decider.rest)
         return self.given(made[0])
 
     def settle(self) -> None:

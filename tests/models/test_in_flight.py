@@ -212,7 +212,6 @@ def test_what_goes_wrong_with_one_costs_the_others_nothing(tmp_path: Path, fault
     for i in range(3):
         if i != place:
             assert_same(expected[i], found[i])
-        made[i].rest()
     # The next decision of each is as if nothing had been.
     for decider, now, then in zip(
         made, decide_together(list(zip(made, situations, strict=True))), expected, strict=True

@@ -74,7 +74,6 @@ def test_vllm_keeps_the_protocol_of_runners(ask: Ask) -> None:
     assert found["kept"] == 0, "no scores of a pass that was answered"
     slices, same = found["sliced"]
     assert slices > 1 and same
-    assert found["idle"] == 1, "the prefix that was idle for longest is used"
     assert found["info"]["engine"] == "vllm" and found["info"]["cached_tokens"] > 0
 
 

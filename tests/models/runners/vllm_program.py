@@ -77,11 +77,6 @@ def others(spec: DeciderSpec, vllm: STDecider, torch: STDecider, asked: list[Sit
             own = done.value.call
             break
     found["sliced"] = slices, own == torch.decide(asked[0].observation * 20, asked[0].instruction).call
-    found["idle"] = runner.figures["requests"]
-    for handle in runner._handles:
-        handle.used_s -= 100
-    vllm.rest()
-    found["idle"] = runner.figures["requests"] - found["idle"]
     found["info"] = vllm.info()
     return found
 
