@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rtcontrol_client.wire.endpoint import EndpointError, check_client
+
 EXAMPLE = Path(__file__).parent / "examples" / "robot.yaml"
 
 
@@ -25,3 +27,33 @@ def sim_time(ros: Sequence[str]) -> bool | None:
     """Return what ROS's arguments say of use_sim_time, if they do."""
     given = [word.partition(":=")[2].lower() for word in ros if word.startswith("use_sim_time:=")]
     return None if not given else given[-1] == "true"
+
+
+class Ros2BridgeError(Exception):
+    """A mistake in what was given: `what` and `remedy`, in sentences. `status` is the program's exit status."""
+
+    status = 2
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what} {remedy}")
+        self.what, self.remedy = what, remedy
+
+
+def check_server(endpoint: str) -> None:
+    """Raises Ros2BridgeError for what is no endpoint of a server: before anything is started."""
+    try:
+        check_client(endpoint)
+    except EndpointError as error:
+        web = endpoint.partition("://")[0] in ("ws", "wss")
+        also = " A bridge speaks ZeroMQ: give what `rtcontrol serve` says that it listens on." if web else ""
+        raise Ros2BridgeError(error.what, f"{error.remedy}{also}") from None
+
+
+class Unserved(Ros2BridgeError):
+    """The run's time was over before a server had welcomed it: nothing but the safe call was published."""
+
+    status = 7
+
+
+class Unmappable(ValueError):
+    """A message that has no such value now, or a call that does not fit its mapping; says which and why."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rtcontrol_client import Standing
+from rtcontrol_client.ros2 import Unmappable
 from rtcontrol_client.ros2.clock import RobotClock
-from rtcontrol_client.ros2.errors import Unmappable
 from rtcontrol_client.ros2.mapper import Mapper
 
 # A tick repeats what was not published for this part of a period.

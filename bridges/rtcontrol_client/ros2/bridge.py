@@ -13,9 +13,9 @@ from typing import Any
 
 from rtcontrol_client import Client, ClientError, Declined, Refused, Standing
 from rtcontrol_client.client.errors import checked
+from rtcontrol_client.ros2 import Unmappable, Unserved, check_server
 from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.diagnostics import array, level_of, on_time_share
-from rtcontrol_client.ros2.errors import Unmappable, Unserved, check_server
 from rtcontrol_client.ros2.goals import channels
 from rtcontrol_client.ros2.guard import Guard
 from rtcontrol_client.ros2.mapper import Mapper

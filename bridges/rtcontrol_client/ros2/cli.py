@@ -14,8 +14,7 @@ from typing import Any
 
 from rtcontrol_client import ClientError, Options
 from rtcontrol_client.console import StandardStreams, printable
-from rtcontrol_client.ros2 import EXAMPLE, sim_time, split
-from rtcontrol_client.ros2.errors import Ros2BridgeError, check_server
+from rtcontrol_client.ros2 import EXAMPLE, Ros2BridgeError, check_server, sim_time, split
 from rtcontrol_client.shutdown import STATUS, Interrupted, Shutdown, outlive_terminal
 from rtcontrol_client.wire import LIMITS, WireError
 from rtcontrol_client.wire.limits import check_value

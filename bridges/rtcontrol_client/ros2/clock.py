@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rtcontrol_client.ros2.errors import Unmappable
+from rtcontrol_client.ros2 import Unmappable
 
 CLOCK = "/clock"
 STILL_MS = 1000.0  # a simulator's clock that has not gone on for so long stands still

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from rtcontrol_client.ros2 import EXAMPLE
-from rtcontrol_client.ros2.errors import Ros2BridgeError
+from rtcontrol_client.ros2 import EXAMPLE, Ros2BridgeError
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]

@@ -27,10 +27,9 @@ from typing import Any
 
 import rtcontrol_client
 from rtcontrol_client import Standing
-from rtcontrol_client.ros2 import split
+from rtcontrol_client.ros2 import Ros2BridgeError, split
 from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.config import RobotConfig
-from rtcontrol_client.ros2.errors import Ros2BridgeError
 from rtcontrol_client.ros2.goals import channels
 from rtcontrol_client.ros2.mapper import Mapper
 from rtcontrol_client.ros2.observer import clock_of

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rtcontrol_client.ros2 import Ros2BridgeError
 from rtcontrol_client.ros2.config import Qos, RequestSpec, RobotConfig, ServedSpec, ToolSpec
-from rtcontrol_client.ros2.errors import Ros2BridgeError
 from rtcontrol_client.ros2.parts import Order, Publication, Source, StateView, Topic, view_class
 from rtcontrol_client.ros2.paths import compile_path
 from rtcontrol_client.ros2.reading import Setter, reader, setter

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rtcontrol_client.ros2 import Ros2BridgeError, Unmappable
 from rtcontrol_client.ros2.clock import CLOCK
 from rtcontrol_client.ros2.config import PublishSpec, Qos, RobotConfig, Scalar, ToolSpec
-from rtcontrol_client.ros2.errors import Ros2BridgeError, Unmappable
 from rtcontrol_client.ros2.links import Links
 from rtcontrol_client.ros2.parts import Publication, Source, Topic
 from rtcontrol_client.ros2.paths import compile_path

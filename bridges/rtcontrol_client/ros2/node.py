@@ -26,8 +26,8 @@ from rclpy.qos import (
 )
 from rclpy.signals import SignalHandlerOptions
 
+from rtcontrol_client.ros2 import Ros2BridgeError
 from rtcontrol_client.ros2.clock import Delays
-from rtcontrol_client.ros2.errors import Ros2BridgeError
 from rtcontrol_client.ros2.parts import Topic
 
 NAME = "rtcontrol_bridge"

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rtcontrol_client.ros2 import Unmappable
 from rtcontrol_client.ros2.clock import CLOCK, STILL_MS, RobotClock
 from rtcontrol_client.ros2.config import Scalar
-from rtcontrol_client.ros2.errors import Unmappable
 from rtcontrol_client.ros2.mapper import Mapper
 from rtcontrol_client.ros2.parts import Source, Topic
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from rtcontrol_client.ros2 import Unmappable
 from rtcontrol_client.ros2.config import FieldSpec, Qos, Scalar
-from rtcontrol_client.ros2.errors import Unmappable
 from rtcontrol_client.ros2.reading import Reader
 
 

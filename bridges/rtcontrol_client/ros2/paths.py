@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rtcontrol_client.ros2.errors import Unmappable
+from rtcontrol_client.ros2 import Unmappable
 from rtcontrol_client.ros2.types import FieldType, fields
 
 MAX_INDEX = 1023

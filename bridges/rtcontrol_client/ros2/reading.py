@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from rtcontrol_client.ros2 import Unmappable
 from rtcontrol_client.ros2.config import UNITS, FieldSpec, Scalar, SetSpec, ToolSpec
-from rtcontrol_client.ros2.errors import Unmappable
 from rtcontrol_client.ros2.paths import Path, bounds_of, compile_path, kind_of
 from rtcontrol_client.ros2.types import FieldType
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rtcontrol_client import Standing
+from rtcontrol_client.ros2 import Unmappable
 from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.clock import Delays, RobotClock
-from rtcontrol_client.ros2.errors import Unmappable
 from rtcontrol_client.ros2.observer import Observer
 from tests.bridges.ros2.mapping import mapper, put
 from tests.bridges.ros2.messages import builtin_interfaces, geometry_msgs, rosgraph_msgs, std_msgs

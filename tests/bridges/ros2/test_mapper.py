@@ -14,8 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rtcontrol_client.ros2 import config, diagnostics
-from rtcontrol_client.ros2.errors import Ros2BridgeError, Unmappable
+from rtcontrol_client.ros2 import Ros2BridgeError, Unmappable, config, diagnostics
 from rtcontrol_client.ros2.observer import Observer
 from rtcontrol_client.ros2.parts import Order
 from rtcontrol_client.ros2.reading import pitch, roll, yaw

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from rtcontrol_client import Refused, Standing
-from rtcontrol_client.ros2 import EXAMPLE, cli, sim_time, split
+from rtcontrol_client.ros2 import EXAMPLE, Unmappable, cli, sim_time, split
 from rtcontrol_client.ros2.actuate import Ros2Actuator
 from rtcontrol_client.ros2.bridge import Ros2Bridge, Ros2BridgeOptions
 from rtcontrol_client.ros2.cli import main
-from rtcontrol_client.ros2.errors import Unmappable
 from rtcontrol_client.ros2.parts import Topic
 from rtcontrol_client.wire.messages import ErrorMessage, FunctionCall
 from tests.bridges.client.worlds import until
