@@ -19,14 +19,8 @@ QUIET_S = 30.0  # between two lines where stderr is no terminal
 
 def fit(
     out: Annotated[Path, typer.Option(help="The model's folder: a new one, or that of a run to go on with.")],
-    rows: Annotated[
-        list[Path] | None,
-        typer.Option(help="Rows to learn from, JSONL (may be given several times).", show_default=False),
-    ] = None,
-    teacher: Annotated[
-        str | None,
-        typer.Option(help="Or a FILE.py with functions `teacher` and `situations`."),
-    ] = None,
+    rows: Annotated[list[Path] | None, typer.Option(help="Rows to learn from, JSONL; may stand several times.")] = None,
+    teacher: Annotated[str | None, typer.Option(help="Or a FILE.py with functions `teacher` and `situations`.")] = None,
     runs: Annotated[
         list[Path] | None, typer.Option("--from", help="Or recorded runs to imitate (may be given several times).")
     ] = None,
@@ -36,15 +30,7 @@ def fit(
     goals: Annotated[
         Path | None, typer.Option(help="--env: its goals, a .yaml or .json file. (default: those in the file)")
     ] = None,
-    hz: Annotated[
-        float | None,
-        typer.Option(
-            min=0.1,
-            max=1_000,
-            help="--env: decisions a second. (default: 16, or once a step of a gym: world)",
-            show_default=False,
-        ),
-    ] = None,
+    hz: Annotated[float | None, typer.Option(min=0.1, max=1e3, help="--env: decisions a second. (default: 16)")] = None,
     tools: Annotated[
         str | None, typer.Option(help="Tools: a .json or .py file, mcp:COMMAND or mcp:URL. (default: the rows' own)")
     ] = None,

@@ -33,7 +33,7 @@ from rtcontrol.training.dataset import (
     recorded,
     tools_of,
 )
-from rtcontrol.training.fit_run import GivenRows, Probed, RowStream, name_things
+from rtcontrol.training.fit_run import GivenRows, name_things
 from rtcontrol.training.train import Fitted, Lessons, check_folder, make
 from rtcontrol.training.validation import split
 from rtcontrol.training.world_rows import lessons_of
@@ -96,12 +96,8 @@ def fit(
         raise UserError(f"{what}.", "Give one of rows, a teacher with its situations, runs, and a world (env, agent).")
     if (situations is None) != (teacher is None):
         raise UserError("A teacher and situations belong together.", "Give both.")
-    if env is None and (agent is not None or goals is not None):
-        raise UserError("An agent and its goals are learnt in a world.", "Give env, too.")
-    if env is None and hz is not None:
-        raise UserError(
-            "Rows, a teacher and runs are learnt as they are: hz is a world's.", "Leave hz out, or give env."
-        )
+    if env is None and any(value is not None for value in (agent, goals, hz)):
+        raise UserError("agent, goals and hz are a world's.", "Give env, too.")
     folder = Path(out)
     with ExitStack() as worlds:
         if env is not None:
@@ -137,10 +133,10 @@ def _of_rows(source: str, tools: Tools, taught: Sequence[Taught], goal: str | No
     """Rows there are, over and over."""
     ceiling, told = contradictions(taught)
     learn, held = split(taught)
-    stream: RowStream = GivenRows(given := [t.row for t in learn])
+    given = [one.row for one in learn]
     return Lessons(
         tools,
-        Probed(stream) if name_things(given) else stream,
+        GivenRows(given),
         learn,
         held,
         source,
@@ -148,6 +144,7 @@ def _of_rows(source: str, tools: Tools, taught: Sequence[Taught], goal: str | No
         goal or _commonest(learn),
         {"rows": _digest(taught), "goal": goal},
         allow_null=any(one.row.call is None for one in taught),
+        probes=name_things(given),
         ceiling=ceiling,
         notes=() if told is None else (told,),
     )
@@ -167,10 +164,7 @@ def _taught(function: Any, situations: Any, tools: Tools | None, goal: str | Non
     lessons = _of_rows(source, tools, found, goal)
     if not asked.endless:
         return lessons
-    stream: RowStream = TeacherRows(teacher, asked, lessons.held)
-    if isinstance(lessons.stream, Probed):
-        stream = Probed(stream)
-    return replace(lessons, stream=stream, count=None)
+    return replace(lessons, stream=TeacherRows(teacher, asked, lessons.held), count=None)
 
 
 def _own_skill(env: str, agent: str | None, goals: Path | None) -> UserSkill:

@@ -39,17 +39,6 @@ class GivenRows:
             yield from epoch
 
 
-class Probed:
-    """Rows that also ask for words of what is seen: so a model learns to find what an instruction names."""
-
-    def __init__(self, stream: RowStream) -> None:
-        self._stream = stream
-
-    def rows(self, rng: random.Random) -> Iterator[Row]:
-        """Each with probes of its own."""
-        return with_word_probes(self._stream.rows(rng), rng)
-
-
 def name_things(rows: Sequence[Row]) -> bool:
     """Whether instructions name what is seen: a word of theirs, now this and now that, stands in the observation."""
     told: Counter[str] = Counter(word for row in rows for word in dict.fromkeys(WORD.findall(row.instruction)))
@@ -97,10 +86,11 @@ class FitRun(Trainer):
         ceiling: float = 1.0,
         longest: int = 1,
         endless: bool = False,
+        probes: bool = False,
         say: Callable[[str], object] = lambda text: None,
     ) -> None:
         self.schedule, self._judge, self._identity, self._ceiling = schedule, judge, dict(identity), ceiling
-        self._stream, self._endless, self._say, self._stands = stream, endless, say, False
+        self._stream, self._endless, self._probes, self._say, self._stands = stream, endless, probes, say, False
         self.decays_from: float | None = None
         self.ends = self.asked_s = schedule.minutes * 60
         self.lines: list[dict[str, Any]] = []
@@ -149,7 +139,8 @@ class FitRun(Trainer):
     def run(self, progress: Progress | None = None) -> None:
         """Train to the end, or on from where it was stopped; then the model has its best weights. Raises UserError for
         a disk that is full: what was saved stays."""
-        self._rows = self._stream.rows(random.Random(f"{self.config.seed}/{self.samples}"))
+        rng = random.Random(f"{self.config.seed}/{self.samples}")
+        self._rows = with_word_probes(self._stream.rows(rng), rng) if self._probes else self._stream.rows(rng)
         self._due = max(self.seconds, 1.0)
         super().run(progress)
 

@@ -83,7 +83,7 @@ class Lessons:
     `instruction` is told by default; `identity` is what a run that goes on must share, `ceiling` the share that can be
     right at all; `base` a checkpoint to go on from; `taught` are words that its sentences can hold beside those of
     `learnt`; `unheard` is what asks for nothing here and is never trained on: rows that do teach the model to notice
-    it."""
+    it; with `probes` rows also ask for words of what is seen, so that a model learns to find what is named."""
 
     tools: Tools
     stream: RowStream
@@ -96,6 +96,7 @@ class Lessons:
     texts: str = ""
     taught: str = ""
     allow_null: bool = False
+    probes: bool = False
     unheard: Sequence[str] = ()
     ceiling: float = 1.0
     notes: tuple[str, ...] = ()
@@ -154,9 +155,8 @@ def _made(
     say(f"{rows}, {len(lessons.held):,} held out; {size}, {seen.seen_words:,} words, {seen.seen_numbers:,} numbers.")
     longest = _longest(one, [*lessons.learnt, *lessons.held])
     judge, schedule, training = HeldOut(one, lessons.held), FitSchedule(float(minutes), RATE), _begun(folder, holding)
-    run = FitRun(
-        one, lessons.stream, judge, schedule, identity, training, lessons.ceiling, longest, endless=endless, say=say
-    )
+    shown: dict[str, Any] = {"endless": endless, "probes": lessons.probes, "say": say}
+    run = FitRun(one, lessons.stream, judge, schedule, identity, training, lessons.ceiling, longest, **shown)
     if (begin := getattr(lessons.stream, "begin", None)) is not None:
         begin(judge, run)
     if run.samples:

@@ -119,11 +119,6 @@ def test_a_stopped_run_that_is_given_less_time_takes_less(fast_clock: None, tmp_
     assert all(line["left_s"] <= 1.2 for line in lines)
 
 
-def test_hz_is_a_worlds(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="hz is a world's"):
-        rtcontrol.fit(rows(), TOOLS, out=tmp_path / "m", hz=30.0)
-
-
 @pytest.mark.parametrize(("other", "named"), [({"seed": 1}, "seed"), ({}, "rows")])
 def test_a_run_with_another_configuration_is_refused_by_name(
     fitted: tuple[Fitted, list[dict[str, Any]]], other: dict[str, Any], named: str
@@ -458,7 +453,8 @@ def test_a_base_whose_end_of_a_text_is_its_own_is_gone_on_from(
         ({}, "nothing to learn from"),
         ({"rows": [], "runs": "x"}, "rows and runs are given"),
         ({"teacher": teacher}, "belong together"),
-        ({"rows": [], "agent": "x.py"}, "learnt in a world"),
+        ({"rows": [], "agent": "x.py"}, "are a world's"),
+        ({"rows": [], "hz": 30.0}, "are a world's"),
         ({"teacher": teacher, "situations": situation}, "without tools"),
         ({"teacher": teacher, "situations": [("a", "light red")], "tools": TOOLS}, "1 different situations"),
         ({"runs": "nowhere"}, "No record at nowhere"),
